@@ -107,6 +107,13 @@ class ScalableTopics:
         """POST …/merge/ID1/ID2; with `seen`, our controller refuses it (409) on any other layout."""
         return self._do("POST", f"{topic_path(topic)}/merge/{first}/{second}", headers=_of_decision(decision_id, seen))
 
+    def rebucket_segment(
+        self, topic: str, segment: int, buckets: int, decision_id: str | None = None, seen: SegmentLayout | None = None
+    ) -> Reply[None]:
+        """POST …/rebucket/ID: the successor has so many entry buckets; `seen` as for a split."""
+        path, query = f"{topic_path(topic)}/rebucket/{segment}", {"bucketCount": str(buckets)}
+        return self._do("POST", path, query, headers=_of_decision(decision_id, seen))
+
     def delete_topic(self, topic: str, force: bool = False) -> Reply[None]:
         """DELETE, with `force` also when the topic is in use."""
         return self._do("DELETE", topic_path(topic), {"force": str(force).lower()})

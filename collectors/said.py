@@ -15,7 +15,7 @@ from collectors.announcements import Record, consumers_record, layout_record, po
 from schemas.ids import EVERY_TOPIC
 from schemas.known_layouts import Known
 from schemas.messages import ConsumerEventKind, LayoutCause, SubscriptionType
-from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata, SegmentInfo
 from schemas.plain_events import digest_of, layout_in
 
 UNSAID = -1
@@ -190,11 +190,18 @@ def cause_of(before: ScalableTopicMetadata | None, after: ScalableTopicMetadata)
     added = [segment for id, segment in after.segments.items() if id not in before.segments]
     if any(len(segment.parent_ids) > 1 for segment in added):
         return "merge"
+    if added and all(_is_rebucketed(before, segment) for segment in added):
+        return "rebucket"
     if added:
         return "split"
     if len(after.segments) < len(before.segments):
         return "prune"
     return "policy" if after.epoch == before.epoch else "snapshot"
+
+
+def _is_rebucketed(before: ScalableTopicMetadata, segment: SegmentInfo) -> bool:
+    parents = [before.segments[id] for id in segment.parent_ids if id in before.segments]
+    return len(parents) == 1 and parents[0].hash_range == segment.hash_range
 
 
 def compare_lives(before: ScalableTopicMetadata, after: ScalableTopicMetadata) -> int:

@@ -28,7 +28,7 @@ from controller.policies import EffectivePolicy, check_override, effective_polic
 from controller.segments.base import SegmentStore, SegmentStoreError
 from controller.segments.no_segments import NoSegments
 from controller.segments.owners import SegmentOwners
-from decisions.autoscale.policy import ClusterPolicy
+from decisions.autoscale.policy import ClusterPolicy, Policy, resolve_policy
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from decisions.topic.segment import segment_topic
 from schemas.ids import topic_parts
@@ -84,8 +84,10 @@ class ScalableTopicService:
             if self._store.has_topic(topic):
                 raise Conflict(f"Scalable topic already exists: {topic}")
             self._end_earlier_life(term)
+            budget = self._policy_of(topic_parts(topic).full_namespace, None).entry_bucket_budget
             layout = replace(
-                SegmentLayout.create(initial_segments, now, properties), created_at_ms=self._store.new_life(now)
+                SegmentLayout.create(initial_segments, now, properties, budget),
+                created_at_ms=self._store.new_life(now),
             )
             metadata = layout.to_metadata()
             announcement = layout_announcement(topic, "created", metadata, now)
@@ -163,6 +165,8 @@ class ScalableTopicService:
         segments: dict[int, dict[str, Any]] = {}
         for id, segment in layout.segments.items():
             segments[id] = {"name": names[id], "state": segment.state.value}
+            if segment.entry_bucket_splits is not None:
+                segments[id]["entryBuckets"] = segment.bucket_count
             if names[id] in owners:
                 segments[id]["ownerBroker"] = owners[names[id]]
             # A load from before is that of a deleted topic of this name.
@@ -199,7 +203,17 @@ class ScalableTopicService:
         self, topic: str, first: int, second: int, decision_id: str | None = None, meant_for: str | None = None
     ) -> None:
         """Merge two adjacent active segments; their order is kept in the parents (PIP-468 "Merge Protocol")."""
-        self._operations.run(topic, "merge", [first, second], decision_id, meant_for)
+        most = self._topic_policy(topic).max_entry_buckets_per_segment
+        self._operations.run(topic, "merge", [first, second], decision_id, meant_for, most)
+
+    def rebucket_segment(
+        self, topic: str, segment: int, bucket_count: int, decision_id: str | None = None, meant_for: str | None = None
+    ) -> None:
+        """Replace an active segment by one of the same range with `bucket_count` entry buckets of equal width."""
+        most = self._topic_policy(topic).max_entry_buckets_per_segment
+        if not 1 <= bucket_count <= most:
+            raise PreconditionFailed(f"bucketCount must be from 1 to {most}, got: {bucket_count}")
+        self._operations.run(topic, "rebucket", [segment], decision_id, meant_for, bucket_count)
 
     def operations(self, topic: str) -> list[Operation]:
         """The newest splits, merges and prunings of a topic with how far each is, the newest first."""
@@ -213,6 +227,12 @@ class ScalableTopicService:
     def policy(self, topic: str) -> AutoScalePolicyOverride | None:
         """The override of a topic as it was set, None when there is none."""
         return self._store.synced().existing_topic(topic).metadata.auto_scale_policy
+
+    def _topic_policy(self, topic: str) -> Policy:
+        return self._policy_of(topic_parts(topic).full_namespace, self.policy(topic))
+
+    def _policy_of(self, namespace: str, own: AutoScalePolicyOverride | None) -> Policy:
+        return resolve_policy(*self._policy, self._store.namespace_policy(namespace), own).policy
 
     def effective_policy(self, topic: str) -> EffectivePolicy:
         """The policy of a topic after resolution, with the origin of each value."""

@@ -36,7 +36,7 @@ an earlier one about the same subject is late: its process was frozen while anot
 
 SubscriptionType = Literal["STREAM", "CHECKPOINT", "QUEUE"]
 ConsumerEventKind = Literal["registered", "unregistered", "snapshot", "deleted"]
-LayoutCause = Literal["created", "split", "merge", "prune", "policy", "deleted", "snapshot"]
+LayoutCause = Literal["created", "split", "merge", "rebucket", "prune", "policy", "deleted", "snapshot"]
 OutcomeStatus = Literal["applied", "superseded", "rejected", "failed", "observed"]
 EXPIRED = "expired: "
 """Begins the error of an outcome `superseded` of a decision that nobody applied in time."""

@@ -146,6 +146,18 @@ def merge(admin: AdminInterface, output: str, topic: str, first: int, second: in
     say(output, text, {"topic": topic, "merged": [first, second]})
 
 
+@command.command("rebucket")
+@click.argument("topic", type=topic_name, metavar="TOPIC")
+@click.argument("segment", type=_SEGMENT, metavar="SEGMENT")
+@click.argument("buckets", type=click.IntRange(1, 65_536), metavar="BUCKETS")
+@connected
+def rebucket(admin: AdminInterface, output: str, topic: str, segment: int, buckets: int) -> None:
+    """Replace the active SEGMENT of TOPIC by one of its range with so many entry BUCKETS, of equal width."""
+    admin.expect(admin.topics.rebucket_segment(topic, segment, buckets))
+    text = f"gave segment {segment} of {printable(topic)} {buckets} entry buckets"
+    say(output, text, {"topic": topic, "rebucketed": segment, "bucketCount": buckets})
+
+
 @command.command("seek")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.argument("subscription", type=subscription_name, metavar="SUBSCRIPTION")

@@ -1,8 +1,8 @@
 """The journal of a topic: what is done to its segments, each with the step that is next (PIP-468 "Split Protocol").
 
-Stage: splits and merges are planned and carried out by `controller.operations.protocol`, prunings and deletions by
-`controller.operations.removal`. An operation is saved here before its first step and after each one. At most one
-operation of a topic is open, and it is the newest.
+Stage: splits, merges and rebuckets are planned and carried out by `controller.operations.protocol`, prunings and
+deletions by `controller.operations.removal`. An operation is saved here before its first step and after each one. At
+most one operation of a topic is open, and it is the newest.
 """
 
 from __future__ import annotations
@@ -55,17 +55,19 @@ STEPS_PRUNE: tuple[OperationStep, ...] = ("delete-segments", "done")
 """The layout is without the segments when it begins."""
 STEPS_DELETE: tuple[OperationStep, ...] = ("delete-subscriptions", "delete-segments", "clear", "done")
 """Nobody finds the topic any more when it begins; its layout is kept beside the journal."""
-_STEPS = {"split": STEPS_SPLIT, "merge": STEPS_MERGE, "prune": STEPS_PRUNE, "delete": STEPS_DELETE}
+_STEPS = {
+    "split": STEPS_SPLIT, "merge": STEPS_MERGE, "rebucket": STEPS_SPLIT, "prune": STEPS_PRUNE, "delete": STEPS_DELETE
+}  # fmt: skip
 MAX_PRUNED = 500
 """Segments of one pruning."""
 
 
 class Operation(Wire):
-    """A split, merge, pruning or deletion and how far it is; JSON in the journal."""
+    """A split, merge, rebucket, pruning or deletion and how far it is; JSON in the journal."""
 
     id: Name
     topic: TopicName
-    kind: Literal["split", "merge", "prune", "delete"]
+    kind: Literal["split", "merge", "rebucket", "prune", "delete"]
     segments: tuple[str, ...] = Field(default=(), max_length=MAX_PRUNED + 2)
     """Descriptors (`0000-ffff-0`): the parents in the order of the call, or what is removed beside the layout's."""
     children: tuple[str, ...] = Field(default=(), max_length=2)
@@ -79,12 +81,16 @@ class Operation(Wire):
     subscriptions: tuple[str, ...] = ()
     """What the parents had when it was asked for."""
     decision_id: str | None = None
+    bucket_count: int | None = None
+    """Entry buckets: of a rebucket those of the successor, of a merge the most that the union may have."""
 
     @model_validator(mode="after")
     def _step_is_of_its_kind(self) -> Operation:
         if self.step != "superseded" and self.step not in self.steps:
             raise ValueError(f"a {self.kind} has no step {self.step}")
-        if (self.kind in ("split", "merge")) != bool(self.segments and self.children):
+        if self.kind == "rebucket" and self.bucket_count is None:
+            raise ValueError("a rebucket says no bucketCount")
+        if (self.kind in ("split", "merge", "rebucket")) != bool(self.segments and self.children):
             raise ValueError(f"a {self.kind} with the segments {self.segments} and the children {self.children}")
         return self
 

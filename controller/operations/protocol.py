@@ -1,4 +1,6 @@
-"""Split and merge as steps that can be repeated, in the order of PIP-468 "Split Protocol" and "Merge Protocol".
+"""Split, merge and rebucket as steps that can be repeated, in the order of PIP-468 "Split Protocol", "Merge Protocol".
+
+A rebucket goes the way of a split with one child: a successor of the same range.
 
 Stage: between the service, which plans an operation, and the segment store and the layouts, which carry it out. An
 operation is a value. It is saved before its first step and after each one, so after a crash it goes on with the step
@@ -25,7 +27,7 @@ from controller.operations.journal import STEPS_SPLIT, Operation
 from controller.segments.base import SegmentNotFound, SegmentStore
 from decisions.topic.layout import LayoutArgumentError, LayoutError, SegmentLayout
 from decisions.topic.names import parse_segment_descriptor
-from schemas.metadata import HashRange
+from schemas.metadata import MAX_ENTRY_BUCKETS, HashRange
 
 MAX_ATTEMPTS = 64
 """Compare-and-sets that may be lost in a row before the operation has to be resumed."""
@@ -58,21 +60,31 @@ Save = Callable[[Operation], None]
 """Stores an operation durably in place of what was stored under its id."""
 
 
-def plan_split(
-    topic: str, layout: SegmentLayout, segment_id: int, id: str, now_ms: int, decision_id: str | None = None
-) -> Operation:
-    """The split of an active segment at its middle; `LayoutError` when the layout does not allow it."""
-    return _planned(
-        "split", topic, layout, layout.split_segment(segment_id, now_ms), [segment_id], id, now_ms, decision_id
+Kind = Literal["split", "merge", "rebucket"]
+
+
+def plan(
+    kind: Kind, topic: str, layout: SegmentLayout, parents: Sequence[int], id: str, now_ms: int,
+    decision_id: str | None = None, bucket_count: int | None = None,
+) -> tuple[Operation, SegmentLayout]:  # fmt: skip
+    """Plan a change of active segments; `LayoutError` when the layout does not allow it. Answers the layout after too.
+
+    `bucket_count`: entry buckets of the successor of a rebucket, or the most that a merge may make.
+    """
+    after = _changed(kind, layout, parents, now_ms, bucket_count)
+    operation = Operation(
+        id=id,
+        topic=topic,
+        kind=kind,
+        segments=tuple(layout.segments[parent].descriptor for parent in parents),
+        children=_added(layout, after),
+        step=STEPS_SPLIT[0],
+        epoch=layout.epoch,
+        started_at=now_ms,
+        decision_id=decision_id,
+        bucket_count=bucket_count,
     )
-
-
-def plan_merge(
-    topic: str, layout: SegmentLayout, first: int, second: int, id: str, now_ms: int, decision_id: str | None = None
-) -> Operation:
-    """The merge of two adjacent active segments; `LayoutError` when the layout does not allow it."""
-    after = layout.merge_segments(first, second, now_ms)
-    return _planned("merge", topic, layout, after, [first, second], id, now_ms, decision_id)
+    return operation, after
 
 
 def resume(operation: Operation, segments: SegmentStore, layouts: Layouts, save: Save) -> Operation:
@@ -105,27 +117,14 @@ def run_step(operation: Operation, segments: SegmentStore, layouts: Layouts) -> 
             raise ValueError(f"the {operation.kind} {operation.id} is not carried out by steps of splits and merges")
 
 
-def _planned(
-    kind: Literal["split", "merge"],
-    topic: str,
-    before: SegmentLayout,
-    after: SegmentLayout,
-    parents: Sequence[int],
-    id: str,
-    now_ms: int,
-    decision_id: str | None,
-) -> Operation:
-    return Operation(
-        id=id,
-        topic=topic,
-        kind=kind,
-        segments=tuple(before.segments[parent].descriptor for parent in parents),
-        children=_added(before, after),
-        step=STEPS_SPLIT[0],
-        epoch=before.epoch,
-        started_at=now_ms,
-        decision_id=decision_id,
-    )
+def _changed(
+    kind: str, layout: SegmentLayout, parents: Sequence[int], now_ms: int, bucket_count: int | None
+) -> SegmentLayout:  # fmt: skip
+    if kind == "split":
+        return layout.split_segment(parents[0], now_ms)
+    if kind == "rebucket":
+        return layout.rebucket_segment(parents[0], bucket_count or 1, now_ms)
+    return layout.merge_segments(parents[0], parents[1], now_ms, bucket_count or MAX_ENTRY_BUCKETS)
 
 
 def _discover_subscriptions(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
@@ -260,9 +259,7 @@ def _after(operation: Operation, layout: SegmentLayout) -> SegmentLayout:
     for parent, descriptor in zip(parents, operation.segments, strict=True):
         if parent not in layout.segments or layout.segments[parent].descriptor != descriptor:
             raise LayoutArgumentError(f"segment not found: {descriptor}")
-    if operation.kind == "split":
-        return layout.split_segment(parents[0], operation.started_at)
-    return layout.merge_segments(parents[0], parents[1], operation.started_at)
+    return _changed(operation.kind, layout, parents, operation.started_at, operation.bucket_count)
 
 
 def _added(before: SegmentLayout, after: SegmentLayout) -> tuple[str, ...]:

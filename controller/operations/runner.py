@@ -1,10 +1,10 @@
 """Operations on segments carried out: planned, written into the journal, run step by step, resumed after any failure.
 
-Stage: between the service and `controller.operations.protocol` (splits, merges) and `removal` (prunings, deletions),
-whose order of steps is the guarantee. An operation is in the journal before its first step and saved after each one.
-What a crash or a store without an answer leaves open is resumed by the next leader when its term begins, by the
-housekeeper in its rounds, and by the next caller who wants to change segments of the same topic. One operation of a
-topic is open at a time. A term that has ended saves nothing, so its node stops after one step.
+Stage: between the service and `controller.operations.protocol` (splits, merges, rebuckets) and `removal` (prunings,
+deletions), whose order of steps is the guarantee. An operation is in the journal before its first step and saved
+after each one. What a crash or a store without an answer leaves open is resumed by the next leader when its term
+begins, by the housekeeper in its rounds, and by the next caller who wants to change segments of the same topic. One
+operation of a topic is open at a time. A term that has ended saves nothing, so its node stops after one step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
 
 from controller.errors import Conflict, ControllerError, NotFound, PreconditionFailed
 from controller.layouts.reader import life_of, no_topic
@@ -23,13 +22,12 @@ from controller.locks import NamedLocks
 from controller.metadata.base import StoreError
 from controller.operations.journal import Operation, open_operation, save_operation
 from controller.operations.leftovers import Leftovers
-from controller.operations.protocol import StoredLayout, plan_merge, plan_split, resume
+from controller.operations.protocol import Kind, StoredLayout, plan, resume
 from controller.operations.removal import Removal
 from controller.outbox.announcements import layout_announcement
 from controller.segments.base import SegmentStore, SegmentStoreError
 from decisions.topic.layout import LayoutError, SegmentLayout
 from decisions.topic.segment import segment_topic
-from schemas.messages import LayoutCause
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +60,13 @@ class OperationRunner:
     def run(
         self,
         topic: str,
-        kind: Literal["split", "merge"],
+        kind: Kind,
         segments: Sequence[int],
         decision_id: str | None = None,
         meant_for: str | None = None,
+        bucket_count: int | None = None,
     ) -> None:
-        """Split one segment or merge two, to the end.
+        """Split or rebucket one segment or merge two, to the end; `bucket_count` as in `protocol.plan`.
 
         `meant_for` is the tag of a layout: on any other one `Conflict`, and nothing is changed. So a call that was on
         its way for too long, or was decided on by who was overtaken since, does nothing once anything has happened.
@@ -78,7 +77,8 @@ class OperationRunner:
         self._store.check_topic(topic)
         with self.locked(topic) as term:
             resumed = self.finish_open(term)
-            if resumed is not None and _is_same(resumed, kind, segments, decision_id):
+            is_same = resumed is not None and _is_same(resumed, kind, segments, decision_id)
+            if resumed is not None and is_same and (kind != "rebucket" or resumed.bucket_count == bucket_count):
                 _must_be_done(resumed)
                 return
             stored = StoredLayouts(self._store, term, self._now_ms).read(topic)
@@ -88,7 +88,7 @@ class OperationRunner:
                 raise Conflict(
                     f"{topic}: the {kind} is meant for the layout {meant_for}, this one is {stored.layout.tag}"
                 )
-            planned = self._plan(topic, kind, segments, stored.layout, decision_id)
+            planned = self._plan(topic, kind, segments, stored.layout, decision_id, bucket_count)
             self._segments.of_life(stored.layout.created_at_ms).check_topic(topic)
             self._unsettled.add(topic)
             self.save(term, planned)
@@ -160,22 +160,20 @@ class OperationRunner:
     def _plan(
         self,
         topic: str,
-        kind: Literal["split", "merge"],
+        kind: Kind,
         segments: Sequence[int],
         layout: SegmentLayout,
         decision_id: str | None,
+        bucket_count: int | None,
     ) -> Operation:
         for segment in segments:
             if segment not in layout.segments:
                 raise NotFound(f"Segment not found: {segment} of {topic}")
         id, now = uuid.uuid4().hex, self._now_ms()
         try:
-            if kind == "split":
-                after = layout.split_segment(segments[0], now)
-                planned = plan_split(topic, layout, segments[0], id, now, decision_id)
-            else:
-                after = layout.merge_segments(segments[0], segments[1], now)
-                planned = plan_merge(topic, layout, segments[0], segments[1], id, now, decision_id)
+            # The ceiling of a merge concerns entry buckets alone: without them the journal says nothing of it.
+            buckets = bucket_count if kind == "rebucket" or layout.has_buckets else None
+            planned, after = plan(kind, topic, layout, segments, id, now, decision_id, buckets)
             metadata = after.to_metadata()
             self._store.check_fits(topic, metadata, layout_announcement(topic, kind, metadata, now, decision_id))
             return planned
@@ -246,8 +244,8 @@ class StoredLayouts:
     def replace(self, operation: Operation, version: int, layout: SegmentLayout) -> bool:
         """See `Layouts`; watchers are told by the store."""
         metadata = layout.to_metadata()
-        cause: LayoutCause = "split" if operation.kind == "split" else "merge"
-        record = layout_announcement(operation.topic, cause, metadata, self._now_ms(), operation.decision_id)
+        assert operation.kind in ("split", "merge", "rebucket")
+        record = layout_announcement(operation.topic, operation.kind, metadata, self._now_ms(), operation.decision_id)
         with self._store.write(self._term) as transaction:
             if not transaction.replace_layout(operation.topic, version, metadata):
                 return False

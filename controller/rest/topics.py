@@ -1,4 +1,4 @@
-"""Topics over REST, with splits and merges: verbs, paths, bodies and status codes of Pulsar 5 (design "REST").
+"""Topics and their operations over REST: verbs, paths, bodies and status codes of Pulsar 5 (design "REST").
 
 Stage: a request is read here, `controller.service` does it. Where Pulsar answers a wrong argument with 500 and a stack
 trace, this answers the 4xx that fits.
@@ -109,9 +109,25 @@ def merge_segments(
     service.merge_segments(topic, _segment_id(first), _segment_id(second), decision or None, layout or None)
 
 
+@routes.post("/{topic}/rebucket/{segment}", **OPERATES)
+@waits_for_segments
+def rebucket_segment(
+    service: Service,
+    topic: Topic,
+    segment: str,
+    bucketCount: str = "",
+    decision: Decision = None,
+    layout: Layout = None,
+) -> None:
+    """Replace an active segment by one of the same range with another number of entry buckets, of equal width."""
+    if not _INTEGER.fullmatch(bucketCount):
+        raise PreconditionFailed(f"bucketCount must be a whole number, got: {bucketCount[:200]}")
+    service.rebucket_segment(topic, _segment_id(segment), int(bucketCount), decision or None, layout or None)
+
+
 @routes.get("/{topic}/operations", dependencies=READ)
 def list_operations(service: Service, topic: Topic) -> JSONResponse:
-    """The newest splits, merges and prunings with the step that each is at, the newest first (not in Pulsar's REST)."""
+    """The newest operations on segments with the step that each is at, the newest first (not in Pulsar's REST)."""
     return JSONResponse([operation.model_dump(mode="json", by_alias=True) for operation in service.operations(topic)])
 
 

@@ -1,4 +1,4 @@
-"""Looks at layouts, splits and merges, through the admin REST interface (design "REST").
+"""Looks at layouts, splits, merges and rebuckets through the admin REST interface (design "REST").
 
 Stage: what the kernel acts with on rows of the family `autoscale`; `executor.process` makes one.
 """
@@ -14,8 +14,8 @@ from admin.connections import only_while
 from admin.topics import ScalableTopics
 from decisions.topic.layout import SegmentLayout
 from executor.autoscale.decision import SegmentDecision, read_segment_decision
-from executor.autoscale.judge import describe, judge
-from executor.kernel.family import Answer, NoAnswer, Seen, Verdict
+from executor.autoscale.judge import describe, judge, pending_rebuckets
+from executor.kernel.family import Accepted, Answer, NoAnswer, Seen, Verdict
 from executor.replies import MAX_REASON, answer_to_call, no_answer
 from schemas.ids import topic_parts
 
@@ -37,7 +37,7 @@ class AutoscaleActor:
         self._topics = topics
 
     def read(self, row: Mapping[str, Any]) -> SegmentDecision:
-        """The split or merge in a row of `decisions`. Raises `MalformedDecision`."""
+        """The split, merge or rebucket in a row of `decisions`. Raises `MalformedDecision`."""
         return read_segment_decision(row)
 
     def namespace(self, subject: str) -> str | None:
@@ -62,13 +62,31 @@ class AutoscaleActor:
         return Seen(describe(decision, layout), None if layout is None else layout.epoch)
 
     def call(self, decision: SegmentDecision, live: LiveLayout, may_send: Callable[[], bool]) -> Answer:
-        """The split or merge, meant for the layout that was seen."""
+        """The change, meant for the layout that was seen. A rebucket is a call for each segment that is still to be
+        replaced, with a look after each; the first that fails ends it, and the next try goes on there."""
         topic, name, seen = decision.subject, decision.decision_id, _layout(live)
         with only_while(may_send):
+            if decision.action == "rebucket":
+                return self._rebucket(decision, seen)
             if decision.action == "split":
                 return answer_to_call(self._topics.split_segment(topic, decision.segments[0], name, seen))
             first, second = decision.segments
             return answer_to_call(self._topics.merge_segments(topic, first, second, name, seen))
+
+    def _rebucket(self, decision: SegmentDecision, seen: SegmentLayout | None) -> Answer:
+        topic, name, buckets = decision.subject, decision.decision_id, decision.bucket_count or 1
+        answer: Answer = Accepted()
+        while seen is not None and (pending := pending_rebuckets(decision, seen)):
+            answer = answer_to_call(self._topics.rebucket_segment(topic, pending[0], buckets, name, seen))
+            if not isinstance(answer, Accepted) or len(pending) == 1:
+                return answer
+            live = self.look(decision)
+            if isinstance(live, NoAnswer):
+                return live
+            before, seen = seen, _layout(live)
+            if seen is not None and seen.epoch <= before.epoch:
+                return NoAnswer("a call was accepted, but does not show yet")
+        return answer
 
 
 def live_layout(topic: str, reply: Reply[SegmentLayout]) -> LiveLayout | NoAnswer:

@@ -1,4 +1,4 @@
-"""A row of `decisions` of the family `autoscale`: which segments to split or merge, and the layout decided on.
+"""A row of `decisions` of the family `autoscale`: which segments to change and how, and the layout decided on.
 
 Stage: under `actor`, which the kernel asks to read rows.
 """
@@ -9,34 +9,42 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from decisions.topic.layout import LayoutError, SegmentLayout
 from executor.kernel.family import Decision, MalformedDecision
 from schemas.base import MAX_SEGMENT_ID, TOPIC_PATTERN
-from schemas.metadata import AutoScalePolicyOverride
+from schemas.metadata import MAX_ENTRY_BUCKETS, MAX_SEGMENTS_IN_METADATA, AutoScalePolicyOverride
 from schemas.snapshot import Snapshot
 from schemas.tables import Action
 
-_SEGMENTS = {"split": 1, "merge": 2}
+_SEGMENTS = {"split": (1, 1), "merge": (2, 2), "rebucket": (1, MAX_SEGMENTS_IN_METADATA)}
+"""How many segments an action may have."""
+_EXAMPLES = {
+    "split": '{"segments":[3]}', "merge": '{"segments":[4,5]}', "rebucket": '{"bucketCount":8,"segments":[3,6]}'
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class SegmentDecision(Decision):
-    """A split or merge of segments of one topic, and the layout that it was decided on."""
+    """A change of segments of one topic, and the layout that it was decided on."""
 
-    action: Literal["split", "merge"]
+    action: Action
     segments: tuple[int, ...]
-    """One segment id for a split, two for a merge."""
+    """One segment id for a split, two for a merge, any number for a rebucket."""
     layout: SegmentLayout
     max_segments: int | None = None
     min_segments: int | None = None
     """Caps of the policy that was decided by; None: not on record."""
+    bucket_count: int | None = None
+    """Of a rebucket: entry buckets of each successor."""
 
     def __str__(self) -> str:
-        return f"{self.action} {' and '.join(map(str, self.segments))} of {self.subject}"
+        segments = " and ".join(map(str, self.segments))
+        into = "" if self.bucket_count is None else f" into {self.bucket_count} entry buckets"
+        return f"{self.action} {segments} of {self.subject}{into}"
 
 
 def read_segment_decision(row: Mapping[str, Any]) -> SegmentDecision:
@@ -45,29 +53,32 @@ def read_segment_decision(row: Mapping[str, Any]) -> SegmentDecision:
         raise MalformedDecision(f"subject {row['subject']!r} is not topic://tenant/namespace/name")
     if row["action"] not in get_args(Action):
         raise MalformedDecision(f"action {row['action']!r} is none of {get_args(Action)}")
-    segments = _segments(row["action"], row["arguments"])
+    segments, bucket_count = _arguments(row["action"], row["arguments"])
     layout, policy = _decided_on(row["subject"], row["inputs"])
     for segment in segments:
         if segment not in layout.segments or not layout.segments[segment].is_active:
             raise MalformedDecision(f"segment {segment} is not active in the layout of inputs (epoch {layout.epoch})")
     return SegmentDecision(
         row["decision_id"], row["family"], row["subject"], row["action"], segments, layout,
-        policy.max_segments, policy.min_segments,
+        policy.max_segments, policy.min_segments, bucket_count,
     )  # fmt: skip
 
 
-def _segments(action: str, text: str) -> tuple[int, ...]:
+def _arguments(action: str, text: str) -> tuple[tuple[int, ...], int | None]:
     try:
         arguments = json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise MalformedDecision(f"arguments is no JSON: {error}") from None
-    found = arguments.get("segments") if isinstance(arguments, dict) else None
+    arguments = arguments if isinstance(arguments, dict) else {}
+    found, buckets = arguments.get("segments"), arguments.get("bucketCount")
     segments = tuple(found) if isinstance(found, list) else ()
     ids_only = all(type(segment) is int and 0 <= segment <= MAX_SEGMENT_ID for segment in segments)
-    if not ids_only or len(set(segments)) != _SEGMENTS[action] or len(segments) != _SEGMENTS[action]:
-        wanted = '{"segments":[3]}' if action == "split" else '{"segments":[4,5]}'
-        raise MalformedDecision(f"arguments of a {action} must be like {wanted}, not {text[:200]}")
-    return segments
+    least, most = _SEGMENTS[action]
+    has_count = ids_only and least <= len(segments) <= most and len(set(segments)) == len(segments)
+    has_buckets = action != "rebucket" or (type(buckets) is int and 1 <= buckets <= MAX_ENTRY_BUCKETS)
+    if not has_count or not has_buckets:
+        raise MalformedDecision(f"arguments of a {action} must be like {_EXAMPLES[action]}, not {text[:200]}")
+    return segments, buckets if action == "rebucket" else None
 
 
 def _decided_on(subject: str, inputs: str) -> tuple[SegmentLayout, AutoScalePolicyOverride]:

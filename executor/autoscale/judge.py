@@ -6,6 +6,9 @@ effect iff the segment is sealed with children that halve its range; a merge iff
 that covers their union (PIP-468 "Split Protocol", "Merge Protocol"). Pruning removes sealed segments and their ids from
 their relatives; the effect is then looked for in what is left, and where that proves nothing, the decision counts as
 superseded: never acted on again.
+
+A rebucket is one decision on several segments, each replaced by a call of its own. It is due while any of them is still
+active as it was decided on, so what a crash or a fault has left undone is done next, and it ends when none is.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_call
         return Superseded("the topic is not the one that was decided on: it was deleted and created again")
     if layout.next_segment_id < decided.next_segment_id:
         return Gone("the layout is older than the one decided on: it comes from a copy that lags, or of another topic")
+    if decision.action == "rebucket" and pending_rebuckets(decision, layout):
+        return Act()
     children = _effect(decision, layout)
     if children:
         if may_have_called:
@@ -45,6 +50,11 @@ def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_call
         return Superseded(_difference(decision, layout, changed))
     over = _over_cap(decision, len(layout.active))
     return Superseded(over) if over else Act()
+
+
+def pending_rebuckets(decision: SegmentDecision, layout: SegmentLayout) -> list[int]:
+    """Return the segments of a rebucket that are still to be replaced."""
+    return [i for i in decision.segments if i in layout.segments and layout.segments[i].is_active]
 
 
 def describe(decision: SegmentDecision, layout: SegmentLayout | None) -> dict[str, Any]:
@@ -87,6 +97,9 @@ def _over_cap(decision: SegmentDecision, active: int) -> str | None:
 def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]:
     """Ids of the children that show the decision's effect; empty when there is none, or no sign of it is left."""
     targets = [decision.layout.segments[i] for i in decision.segments]
+    if decision.action == "rebucket":
+        successors = [_successor_of(target, decision, layout) for target in targets]
+        return tuple(sorted(one.segment_id for one in successors if one is not None))
     if any(layout.segments[t.segment_id].is_active for t in targets if t.segment_id in layout.segments):
         return ()
     start, end = min(t.start for t in targets), max(t.end for t in targets)
@@ -112,6 +125,20 @@ def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]
         (child.start, child.end) in expected and set(child.parent_ids) <= set(decision.segments) for child in children
     )
     return tuple(child.segment_id for child in children) if ours else ()
+
+
+def _successor_of(target: Segment, decision: SegmentDecision, layout: SegmentLayout) -> Segment | None:
+    """The segment that shows the rebucket of one of the decision's segments, or None. Of a pruned one it is the first
+    of those made since that lies in its range."""
+    if target.segment_id in layout.segments:
+        found = _children(layout.segments[target.segment_id], layout)
+    else:
+        first = decision.layout.next_segment_id
+        while first in layout.segments and not _overlaps(layout.segments[first], target.start, target.end):
+            first += 1
+        found = [layout.segments[first]] if first in layout.segments else []
+    is_ours = len(found) == 1 and found[0].bucket_count == decision.bucket_count
+    return found[0] if is_ours and (found[0].start, found[0].end) == (target.start, target.end) else None
 
 
 def _halves(start: int, end: int) -> list[tuple[int, int]]:

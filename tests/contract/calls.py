@@ -49,7 +49,7 @@ CALLS = {
     "merge with a sealed segment": Call("POST", f"{_TOPIC}/t/merge/0/1", 412),
     "merge with an unknown segment": Call("POST", f"{_TOPIC}/t/merge/2/99", 404),
     "merge a and b": Call("POST", f"{_TOPIC}/t/merge/a/b", 404),
-    "rebucket, which came later": Call("POST", f"{_TOPIC}/t/rebucket/1?bucketCount=8", 404),
+    "rebucket an unknown segment": Call("POST", f"{_TOPIC}/t/rebucket/99?bucketCount=8", 404),
     "stats of a segment, which came later": Call("GET", f"{_TOPIC}/t/segments/1/stats", 404),
     "PATCH a topic": Call("PATCH", f"{_TOPIC}/t", 405),
     "GET a split": Call("GET", f"{_TOPIC}/t/split/0", 405),

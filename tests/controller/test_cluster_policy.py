@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from decisions.autoscale.policy import ClusterPolicy
-from schemas.metadata import AutoScalePolicyOverride
+from decisions.topic.layout import SegmentLayout
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from tests.controller.conftest import run_controller
 
 pytestmark = pytest.mark.process
@@ -59,3 +60,23 @@ def test_an_override_that_fits_the_clusters_policy_is_taken(strict):
     path = "/admin/v2/scalable/acme/strict/t/autoScalePolicy"
     assert strict.client.post(path, json={"minSegments": 8}).status_code == 204
     assert strict.client.get(path).json()["minSegments"] == 8
+
+
+def test_topics_are_made_and_merged_with_the_buckets_of_the_policy(tmp_path):
+    policy = ClusterPolicy("pulsar-5.0", AutoScalePolicyOverride(max_entry_buckets_per_segment=6))
+    with run_controller(tmp_path / "layouts.db", policy=policy) as running:
+        topics = "/admin/v2/scalable/a/b"
+
+        def buckets(topic):
+            layout = SegmentLayout.from_metadata(
+                ScalableTopicMetadata.model_validate_json(running.client.get(f"{topics}/{topic}").content)
+            )
+            return [segment.bucket_count for segment in layout.active]
+
+        for topic, segments, expected in (("one", 1, [4]), ("two", 2, [2, 2]), ("many", 8, [1] * 8)):
+            running.client.put(f"{topics}/{topic}", params={"numInitialSegments": segments})
+            assert buckets(topic) == expected
+        assert running.client.post(f"{topics}/two/rebucket/0?bucketCount=7").status_code == 412
+        assert running.client.post(f"{topics}/two/rebucket/0?bucketCount=6").status_code == 204
+        assert running.client.post(f"{topics}/two/merge/2/1").status_code == 204
+        assert buckets("two") == [6]

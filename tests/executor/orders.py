@@ -35,9 +35,12 @@ def row(decided: SegmentDecision, **changed: Any) -> DecisionRow:
     now = datetime.now(timezone.utc)
     snapshot = Snapshot(topic=decided.subject, now=1_763_660_000_000, layout=decided.layout.to_metadata())
     number = next(_seq)
+    arguments = {"segments": list(decided.segments)}
+    if decided.bucket_count is not None:
+        arguments["bucketCount"] = decided.bucket_count  # type: ignore[assignment]
     columns = {
         "decision_id": decided.decision_id, "family": "autoscale", "subject": decided.subject,
-        "action": decided.action, "arguments": canonical_json({"segments": list(decided.segments)}),
+        "action": decided.action, "arguments": canonical_json(arguments),
         "reason": "cold" if decided.action == "merge" else "msgRateIn", "trigger": "tick",
         "layout_epoch": decided.layout.epoch, "policy_digest": "0" * 32, "decided_at": now,
         "inputs": snapshot.to_json(), "gates": "[]", "engine_version": ENGINE_VERSION, "batch_id": number,

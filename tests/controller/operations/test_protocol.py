@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from controller.metadata.sqlite import SqliteStore
 from controller.operations.journal import STEPS_MERGE, STEPS_SPLIT, Operation, OperationStep
-from controller.operations.protocol import StoredLayout, plan_merge, plan_split, resume, run_step
+from controller.operations.protocol import StoredLayout, plan, resume, run_step
 from controller.segments.base import SegmentNotFound
 from controller.segments.kafka import KafkaSegments
 from controller.segments.no_segments import NoSegments
@@ -30,6 +30,15 @@ NOW = 1_763_660_000_000
 SUBSCRIPTIONS = ["audit", "billing"]
 SPLIT_CHANGES = ["save", "create", "create", "save", "terminate", "save", "replace", "save", "notify", "save"]
 MERGE_CHANGES = ["save", "create", "save", "terminate", "terminate", "save", "replace", "save", "notify", "save"]
+
+
+REBUCKET_CHANGES = ["save", "create", "save", "terminate", "save", "replace", "save", "notify", "save"]
+PARENTS = {"split": [0], "merge": [1, 0], "rebucket": [0]}
+BUCKETS = {"split": None, "merge": 1024, "rebucket": 4}
+
+
+def planned_for(kind: str, topic: str, layout: SegmentLayout, decision_id: str | None = None) -> Operation:
+    return plan(kind, topic, layout, PARENTS[kind], "op", NOW, decision_id, BUCKETS[kind])[0]  # type: ignore[arg-type]
 
 
 class Death(Exception):
@@ -67,12 +76,7 @@ class Scene:
             assert transaction.replace_layout(self.topic, version, change(layout).to_metadata())
 
     def plan(self, kind: str) -> Operation:
-        layout = self.layout
-        planned = (
-            plan_split(self.topic, layout, 0, "op", NOW)
-            if kind == "split"
-            else plan_merge(self.topic, layout, 1, 0, "op", NOW)
-        )
+        planned = planned_for(kind, self.topic, self.layout)
         self.journal.save(planned)
         return planned
 
@@ -151,11 +155,15 @@ def set_scene(store: OwnedStore, segments: KafkaSegments, folder: Path, name: st
 
 
 def expected(kind: str, layout: SegmentLayout) -> SegmentLayout:
+    if kind == "rebucket":
+        return layout.rebucket_segment(0, 4, NOW)
     return layout.split_segment(0, NOW) if kind == "split" else layout.merge_segments(1, 0, NOW)
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize(("kind", "changes"), [("split", SPLIT_CHANGES), ("merge", MERGE_CHANGES)])
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("split", SPLIT_CHANGES), ("merge", MERGE_CHANGES), ("rebucket", REBUCKET_CHANGES)]
+)
 def test_stopped_after_any_change_and_resumed_it_ends_the_same(
     kind: str, changes: list[str], store: OwnedStore, segments: KafkaSegments, tmp_path: Path
 ) -> None:
@@ -191,7 +199,7 @@ def test_killed_with_9_after_the_layout_was_replaced_and_resumed_it_ends_the_sam
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("kind", ["split", "merge"])
+@pytest.mark.parametrize("kind", ["split", "merge", "rebucket"])
 def test_every_step_done_twice_changes_nothing_more(kind: str, scene: Scene) -> None:
     before = scene.layout
     operation = scene.plan(kind)
@@ -267,13 +275,13 @@ def test_a_parent_without_a_topic_takes_part_as_an_empty_one(scene: Scene) -> No
     assert [scene.segments.subscriptions(child) for child in ended.child_topics] == [["billing"]] * 2
 
 
-@pytest.mark.parametrize("kind", ["split", "merge"])
+@pytest.mark.parametrize("kind", ["split", "merge", "rebucket"])
 def test_without_segments_only_the_layout_changes(kind: str, store: OwnedStore, tmp_path: Path) -> None:
     topic, layouts, journal = "topic://acme/protocol/none", RecordingLayouts(store), FileJournal(tmp_path)
     layout = SegmentLayout.create(2, NOW - 1000)
     with store.writing(topic) as transaction:
         transaction.insert_topic(topic, layout.to_metadata())
-    planned = plan_split(topic, layout, 0, "op", NOW) if kind == "split" else plan_merge(topic, layout, 1, 0, "op", NOW)
+    planned = planned_for(kind, topic, layout)
     assert resume(planned, NoSegments(), layouts, journal.save).step == "done"
     stored = layouts.read(topic)
     assert stored is not None
@@ -283,21 +291,17 @@ def test_without_segments_only_the_layout_changes(kind: str, store: OwnedStore, 
 def test_what_the_layout_does_not_allow_is_not_planned() -> None:
     layout = SegmentLayout.create(3, NOW)
     with pytest.raises(LayoutArgumentError, match="not adjacent"):
-        plan_merge("topic://a/b/c", layout, 0, 2, "op", NOW)
+        plan("merge", "topic://a/b/c", layout, [0, 2], "op", NOW)
     with pytest.raises(LayoutArgumentError, match="not found"):
-        plan_split("topic://a/b/c", layout, 3, "op", NOW)
+        plan("split", "topic://a/b/c", layout, [3], "op", NOW)
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("split", STEPS_SPLIT), ("merge", STEPS_MERGE)])
+@pytest.mark.parametrize(("kind", "steps"), [("split", STEPS_SPLIT), ("merge", STEPS_MERGE), ("rebucket", STEPS_SPLIT)])
 def test_an_operation_comes_back_from_the_journal_with_the_steps_of_its_kind_only(
     kind: str, steps: tuple[OperationStep, ...]
 ) -> None:
     layout = SegmentLayout.create(2, NOW)
-    planned = (
-        plan_split("topic://a/b/c", layout, 0, "op", NOW, "d1")
-        if kind == "split"
-        else plan_merge("topic://a/b/c", layout, 1, 0, "op", NOW, "d1")
-    )
+    planned = planned_for(kind, "topic://a/b/c", layout, "d1")
     for step in (*steps, "superseded"):
         one = planned.model_copy(update={"step": step, "subscriptions": ("é#/", "b")})
         assert Operation.model_validate_json(one.to_json()) == one

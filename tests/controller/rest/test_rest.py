@@ -191,6 +191,22 @@ def test_split_and_merge_as_pulsar(topics: Topics) -> None:
     }
 
 
+def test_rebucket_gives_a_segment_buckets_and_is_announced(topics: Topics) -> None:
+    topics.call("PUT", "/b?numInitialSegments=2")
+    assert "entryBucketSplits" not in topics.call("GET", "/b").text
+    assert topics.call("POST", "/b/rebucket/1?bucketCount=8", headers=JSON).status_code == 204
+    successor = topics.layout("b").segments[2]
+    assert (successor.parent_ids, successor.hash_range.start, successor.hash_range.end) == ([1], 32768, 65535)
+    assert successor.entry_bucket_splits == list(range(8192, 65536, 8192))
+    assert topics.call("POST", "/b/split/2").status_code == 204
+    stats = topics.call("GET", "/b/stats").json()["segments"]
+    assert [stats[number].get("entryBuckets") for number in "01234"] == [None, None, 8, 4, 4]
+    changes = [event for event in topics.announced("b") if isinstance(event, LayoutEvent)]
+    assert [event.cause for event in changes] == ["created", "rebucket", "split"]
+    (_, rebucket) = topics.call("GET", "/b/operations").json()
+    assert (rebucket["kind"], rebucket["bucketCount"], rebucket["step"]) == ("rebucket", 8, "done")
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
@@ -208,7 +224,13 @@ def test_split_and_merge_as_pulsar(topics: Topics) -> None:
         ("merge/99/2", 404),
         ("merge/a/b", 404),
         ("merge/2", 404),
-        ("rebucket/1?bucketCount=8", 404),
+        ("rebucket/1?bucketCount=1", 412),
+        ("rebucket/1?bucketCount=0", 412),
+        ("rebucket/1?bucketCount=1025", 412),
+        ("rebucket/1?bucketCount=many", 412),
+        ("rebucket/1", 412),
+        ("rebucket/0?bucketCount=8", 412),
+        ("rebucket/99?bucketCount=8", 404),
     ],
 )
 def test_a_split_or_merge_that_is_impossible_is_a_4xx_and_changes_nothing(
