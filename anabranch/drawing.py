@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
+from decisions.topic.lineage import made_by
 from decisions.topic.segment import Segment
 from ledger.explain.words import instant
 from schemas.printable import printable
@@ -174,7 +175,8 @@ def _event(layout: SegmentLayout, epoch: int) -> str:
     said = []
     for parents, children in sorted(families.items()):
         if parents:
-            said.append(f"{'split' if len(parents) == 1 else 'merge'} {_ids(parents)} -> {_ids(children)}")
+            made = made_by(layout.segments[children[0]], layout.segments)
+            said.append(f"{made} {_ids(parents)} -> {_ids(children)}")
         else:
             said.append(f"created {_ids(children)}" if epoch == 0 else f"made {_ids(children)}, parents pruned")
     return "; ".join(said)

@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from decisions.autoscale.split_pass import SHIPPED_REASONS
 from lake.tail import StoredRow
 from schemas.metadata import RATES
+
+_LOADS = frozenset({*RATES, *SHIPPED_REASONS.values()})
 
 
 def decision_segments(row: StoredRow) -> tuple[int, ...]:
@@ -23,7 +26,7 @@ def segments_text(segments: Iterable[int]) -> str:
 
 
 def action_kind(row: StoredRow) -> str:
-    """What led to a decision: `split:consumer-count`, `split:load` or `merge`."""
+    """What led to a decision: `split:consumer-count`, `split:load`, `merge` or `rebucket`."""
     if row["action"] != "split":
         return str(row["action"])
-    return "split:load" if row["reason"] in RATES else f"split:{row['reason']}"
+    return "split:load" if row["reason"] in _LOADS else f"split:{row['reason']}"

@@ -67,6 +67,10 @@ _BOUNDED: dict[str, tuple[str, ...]] = {
 """Label values that are known at the start: their series begin at zero, so that the first increase is seen."""
 
 
+_COUNTERS = {"split": AUTO_SPLITS, "merge": AUTO_MERGES}
+"""The counters of actions that the PIP names."""
+
+
 class StreamMeter:
     """The metrics of one job, in a registry of their own. Thread-safe."""
 
@@ -145,8 +149,9 @@ class StreamMeter:
         taken = self._open.get(topic)
         if taken is not None and taken[0] == decision_id:
             del self._open[topic]
-            if status == "applied":
-                self._of_topics[(AUTO_SPLITS if taken[1] == "split" else AUTO_MERGES).name].add(topic)
+            counter = _COUNTERS.get(taken[1])
+            if status == "applied" and counter is not None:
+                self._of_topics[counter.name].add(topic)
 
     def _observe_decisions(self, batch: WrittenBatch) -> None:
         for subject, decision_id, action, reason, trigger in batch.columns(

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from anabranch import bookie_decisions, bundle_decisions
-from decisions.autoscale.answers import Answer, Hold, Split
+from decisions.autoscale.answers import Answer, Hold, Rebucket, Split
 from decisions.autoscale.decide import decide
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
@@ -126,7 +126,11 @@ def _as_json(answer: Answer, hot_keys: Sequence[HotKey] | None = None) -> bytes:
     keys = {} if hot_keys is None else {"hotKeys": [hot_key_fields(key) for key in hot_keys]}
     if isinstance(answer, Hold):
         return to_json({"action": "hold", "gate": answer.gate.value, "gates": gates, **keys})
-    done = {"segment": answer.segment} if isinstance(answer, Split) else {"segments": answer.segments}
+    done: dict[str, object] = (
+        {"segment": answer.segment} if isinstance(answer, Split) else {"segments": answer.segments}
+    )
+    if isinstance(answer, Rebucket):
+        done["bucketCount"] = answer.bucket_count
     also = [{"action": one.action, "segments": one.ids, "reason": one.reason} for one in answer.also]
     fields = {"action": answer.action, **done, "reason": answer.reason, "gates": gates}
     return to_json({**fields, **({"also": also} if also else {}), **keys})

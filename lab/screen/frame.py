@@ -38,6 +38,7 @@ _ACTIONS = (
     ("split:consumer-count", "splits for consumers"),
     ("split:load", "splits for load"),
     ("merge", "merges of cold pairs"),
+    ("rebucket", "rebuckets for consumers"),
 )
 
 

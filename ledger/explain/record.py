@@ -20,6 +20,7 @@ from decisions.autoscale.answers import Answer, Hold
 from decisions.autoscale.decide import decide
 from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.topic.layout import SegmentLayout
+from decisions.topic.lineage import made_by
 from engine.agreement import may_have_been, snapshot_on_record
 from engine.autoscale.regrouping import regrouped
 from engine.autoscale.topics import ConfiguredPolicy
@@ -200,7 +201,10 @@ def check_segment(layout: SegmentLayout, segment: int) -> None:
     if known is None:
         raise NotOnRecord(f"there is no segment {segment} at that time; {there}")
     into = " and ".join(map(str, known.child_ids)) or "others"
+    child = layout.segments.get(known.child_ids[0]) if known.child_ids else None
     what = "merged" if len(known.child_ids) == 1 else "split"
+    if child is not None and made_by(child, layout.segments) == "rebucket":
+        what = "rebucketed"
     when = datetime.fromtimestamp(known.sealed_at_ms / 1000, timezone.utc) if known.sealed_at_ms > 0 else None
     at = "" if when is None else f" at {when:%F %T} UTC"
     raise NotOnRecord(f"segment {segment} is no longer active: it was {what} into {into}{at}; {there}")

@@ -54,7 +54,7 @@ class Turn:
 
     at: int
     kind: str
-    """`created`, `split`, `merge`, `deleted`, or `made` of parents that are not known any more."""
+    """`created`, `split`, `merge`, `rebucket`, `deleted`, or `made` of parents that are not known any more."""
     parents: tuple[int, ...]
     children: tuple[int, ...]
     reason: str | None = None
@@ -167,10 +167,13 @@ def _turns(
     for reach in reaches:
         families.setdefault((reach.life, reach.parents, 0 if reach.parents else reach.begins), []).append(reach)
     first = {life: min(one.begins for one in reaches if one.life == life) for life in {one.life for one in reaches}}
+    ranges = {(reach.life, reach.segment_id): (reach.start, reach.end) for reach in reaches}
     found = []
     for (life, parents, _), children in families.items():
         at = min(one.begins for one in children)
         kind = {0: "created" if at == first[life] else "made", 1: "split"}.get(len(parents), "merge")
+        if kind == "split" and (children[0].start, children[0].end) == ranges.get((life, parents[0])):
+            kind = "rebucket"
         decision_id = led.get((life, children[0].segment_id))
         if decision_id is None:
             earlier = [one for one in by_action.get((kind, tuple(sorted(parents))), ()) if one[0] <= at]

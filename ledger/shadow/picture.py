@@ -22,7 +22,9 @@ MOST_TOPICS = 40
 """Topics with a line of their own in the chart: those with the most actions."""
 MOST_ROWS = 1_000
 """Actions in the table; the JSON form has all."""
-_SYMBOLS = {"split": "triangle-up", "merge": "triangle-down"}
+_SYMBOLS = {"split": "triangle-up", "merge": "triangle-down", "rebucket": "diamond"}
+_STEPS = {"split": 1, "merge": -1}
+"""Segments that an action adds."""
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Shadow report</title>
 <style>body{{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1f2328}}
@@ -53,7 +55,7 @@ def _chart(report: dict[str, Any]) -> Figure:
         subplot_titles=("Splits less merges, since the beginning", "Actions by topic: up is a split, down a merge"),
     )  # fmt: skip
     for name, column, colour in (("the cluster's scaler", "theirsAt", THEIRS), ("Anabranch", "oursAt", OURS)):
-        steps = sorted((row[column], 1 if row["action"] == "split" else -1) for row in actions if row[column])
+        steps = sorted((row[column], _STEPS.get(row["action"], 0)) for row in actions if row[column])
         times, level, levels = [report["period"]["from"]], 0, [0]
         for at, step in steps:
             level += step

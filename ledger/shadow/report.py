@@ -72,7 +72,8 @@ def compare(
 
 def _counted(actions: Sequence[Done | Wanted]) -> dict[str, int]:
     counts = Counter(one.action for one in actions)
-    return {"splits": counts["split"], "merges": counts["merge"]}
+    rebuckets = {"rebuckets": counts["rebucket"]} if counts["rebucket"] else {}
+    return {"splits": counts["split"], "merges": counts["merge"], **rebuckets}
 
 
 def _minutes(actions: Iterable[tuple[int, int | None]]) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from decisions.topic.layout import SegmentLayout
+from decisions.topic.lineage import made_by
 from decisions.topic.segment import Segment
 
 Segments = tuple[int, ...]
 What = tuple[str, Segments]
-"""`split` or `merge`, and the ids of its segments, ascending."""
+"""`split`, `merge` or `rebucket`, and the ids of its segments, ascending."""
 Ending = Literal["open", "withdrawn", "overtaken", "deleted", "superseded", "rejected", "failed"]
 """The last three as the executor ended the decision."""
 
@@ -134,7 +135,11 @@ def actions_in(
             by_parents[origins] = [child.segment_id for child in children]
     for parents, ids in by_parents.items():
         at = min(layout.segments[child].created_at_ms for child in ids)
-        yield "split" if len(parents) == 1 else "merge", parents, tuple(sorted(ids)), at
+        if len(parents) > 1:
+            action = "merge"
+        else:
+            action = made_by(layout.segments[ids[0]], layout.segments) or "split"
+        yield action, parents, tuple(sorted(ids)), at
 
 
 def _origins(children: Sequence[Segment], active: Iterable[Segment]) -> Segments:
@@ -164,6 +169,8 @@ def reversals(
     acted: dict[tuple[str, str, Segments], int] = {}
     found = 0
     for topic, action, segments, at in sorted(actions, key=lambda one: one[3]):
+        if action == "rebucket":
+            continue
         opposite = "merge" if action == "split" else "split"
         origins = {parents.get((topic, segment), ()) for segment in segments}
         before = [acted[key] for origin in origins if (key := (topic, opposite, origin)) in acted]

@@ -20,7 +20,7 @@ from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import ANSWER, Snapshot
-from tests.decisions.snapshots import COLD, TOPIC, load, msg_rate, random_snapshot, snapshot, stream
+from tests.decisions.snapshots import COLD, TOPIC, bucket_snapshot, load, msg_rate, random_snapshot, snapshot, stream
 
 
 def line(one, **changes):
@@ -133,8 +133,8 @@ def test_a_back_off_from_both_actions_is_marked_where_it_holds_a_merge():
 
 def test_the_written_answer_is_the_wire_answer():
     rng = Random(3)
-    for _ in range(800):
-        answer = decide(random_snapshot(rng, guards=True))
+    for number in range(800):
+        answer = decide((bucket_snapshot if number % 4 == 0 else random_snapshot)(rng, guards=True))
         text = _as_json(answer)
         assert text.decode() == answer_to_wire(answer).to_json()
         assert ANSWER.validate_json(text) == answer_to_wire(answer)
@@ -242,3 +242,16 @@ def test_policy_check_tells_broken_rules_warnings_and_unreadable_files(tmp_path)
     assert f"{broken}: broken rule: splitBytesRateInThreshold (5e+06) must be greater" in result.stdout
     assert f"{unwise}: warning: mergeMsgRateInThreshold (9000) is more than half" in result.stdout
     assert f"{unread}: maxSegments" in result.stdout
+
+
+def test_decide_prints_a_rebucket_with_its_buckets():
+    layout = SegmentLayout.create(1, 0, bucket_budget=4).to_metadata()
+    line = json.dumps({
+        "topic": "topic://a/b/c", "now": 1_763_660_000_000, "layout": json.loads(layout.to_json()),
+        "consumers": {"s": {"type": "STREAM", "count": 9}},
+    })  # fmt: skip
+    for profile in ("pulsar-5.0", "default"):
+        (answer,) = answers(run("decide", "--profile", profile, text=line))
+        assert (answer["action"], answer["segments"], answer["bucketCount"]) == ("rebucket", [0], 16)
+    explained = run("decide", "--explain", "--profile", "pulsar-5.0", text=line).stdout
+    assert "give segment 0 16 entry buckets each, because of below-split-rate-floor" in explained

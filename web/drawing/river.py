@@ -143,24 +143,32 @@ def _numbers(reaches: Sequence[Reach], place: Places) -> Iterator[Markup]:
             yield Markup('<text class="number" x="{:.1f}" y="{:.1f}">{}</text>').format(x, y, reach.segment_id)
 
 
+def _mark(action: str, x: float, y: int) -> tuple[float, ...]:
+    """The corners of a decision's mark, each as x and y."""
+    if action == "rebucket":
+        return x - 6, y, x, y - 7, x + 6, y, x, y + 7
+    wide = 6 if action == "split" else -6
+    return x - wide, y - 7, x - wide, y + 7, x + wide, y, x - wide, y - 7
+
+
 def _decisions(
     decided: Sequence[Decided], river: River, place: Places, about: Callable[[str], str]
 ) -> Iterator[Markup]:
-    """A triangle that opens for a split and closes for a merge; hollow where it was not applied."""
+    """A triangle that opens for a split and closes for a merge, a diamond for a rebucket; hollow where it was not
+    applied."""
     y = TOP - 16
     for one in decided:
         if not river.since <= one.at <= river.until:
             continue
         x = place.x(one.at)
-        wide = 6 if one.action == "split" else -6
         segments = "+".join(map(str, one.segments))
         words = f"{one.action} {segments} at {utc(one.at)}, {one.reason}: {one.status or 'not begun'}"
         yield Markup(
-            '<a href="{}"><title>{}</title><polygon class="mark{}" points="{:.1f},{} {:.1f},{} {:.1f},{}"/></a>'
+            '<a href="{}"><title>{}</title><polygon class="mark{}" '
+            'points="{:.1f},{} {:.1f},{} {:.1f},{} {:.1f},{}"/></a>'
         ).format(
-            about(one.decision_id), shown(words), "" if one.status == "applied" else " hollow", x - wide, y - 7,
-            x - wide, y + 7, x + wide, y,
-        )  # fmt: skip
+            about(one.decision_id), shown(words), "" if one.status == "applied" else " hollow", *_mark(one.action, x, y)
+        )
 
 
 def _holds(held: Sequence[Held], river: River, place: Places, why: Link) -> Iterator[Markup]:
