@@ -13,8 +13,11 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+import numpy as np
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+
+from lab.demand import Demand
 
 RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 """In the order of a policy's four split thresholds."""
@@ -42,6 +45,32 @@ def counts_of(
         "splits": actions["split"], "merges": actions["merge"], "segmentHours": segment_ms / 3_600_000,
         "minutesOverThreshold": over_ms / 60_000,
     }  # fmt: skip
+
+
+def minutes_over(
+    lake: str, begin: int, end: int, limits: Sequence[float], demands: Sequence[Demand]
+) -> float:  # fmt: skip
+    """Return minutes with a segment over one of `limits`, by the layouts on record and what the clients demanded.
+
+    Second by second. The loads on record say less: a new segment has none until its first report, which hides a second
+    or two after each split that was not enough.
+    """
+    layouts: dict[str, list[tuple[int, int, list[tuple[int, int]]]]] = defaultdict(list)
+    for row in _rows(lake, "events", "subject", "type", "body", "accepted_at"):
+        if row["type"] == "layout":
+            layout = json.loads(row["body"])["layout"]
+            ranges = [one["hashRange"] for one in layout["segments"].values() if one["state"] == "ACTIVE"]
+            active = sorted((int(one["start"]), int(one["end"])) for one in ranges)
+            layouts[row["subject"]].append((_millis(row["accepted_at"]), int(layout["epoch"]), active))
+    seconds = 0
+    for demand in demands:
+        known = sorted(layouts[demand.topic])
+        at = np.arange(begin, end, 1000)
+        for instant, place in zip(at.tolist(), np.searchsorted([one[0] for one in known], at, "right"), strict=True):
+            if place:
+                starts, ends = zip(*known[place - 1][2], strict=True)
+                seconds += bool((demand.rates(instant / 1000, starts, ends) > np.asarray(limits)).any())
+    return seconds / 60
 
 
 def outcomes_of(lake: str) -> dict[str, int]:

@@ -3,9 +3,10 @@
 Run as `python -m benchmarks.reality [--minutes 30]`; not part of `make bench`. Each run is a local run of its own:
 Kafka, job, executor, controller and traffic under the supervisor, in fresh folders. Then the second policy is
 backtested on the record of the first (and the other way round), simulated on what is on record of the first, and
-simulated on the demand itself. What really happened is added up from the raw rows of each lake (`raw_rows`). "Over
-threshold" is by the split thresholds of the policy whose record it is. `--compare FOLDER` compares runs that are there
-already, `--write` puts the table into docs/backtest.md; benchmarks/reality.json has it in any case.
+simulated on the demand itself. What really happened is added up from the raw rows of each lake, and what was over its
+threshold from the demand under the layouts on record (`raw_rows`); thresholds are those of the policy on record.
+`--compare FOLDER` compares runs that are there already, `--write` puts the table into docs/backtest.md;
+benchmarks/reality.json has it in any case.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -24,9 +25,10 @@ from typing import Any
 
 import click
 
-from benchmarks.raw_rows import counts_of, lag_seconds, outcomes_of
+from benchmarks.raw_rows import counts_of, lag_seconds, minutes_over, outcomes_of
 from decisions.autoscale.policy import read_policy
 from engine.autoscale.topics import ConfiguredPolicy
+from lab.demand import demands
 from lab.sliced import LabDemand
 from lab.traffic import COUNTERS_FILE
 from ledger.backtest.reading import open_history
@@ -40,10 +42,11 @@ from schemas.settings import Settings, load_settings
 HOME = Path(__file__).resolve().parents[1]
 PAGE, BEGINS, ENDS = HOME / "docs" / "backtest.md", "<!-- reality: begin -->\n", "<!-- reality: end -->\n"
 POLICIES = {
-    # Clocks that give thirty minutes some hundred actions.
-    "A": 'splitCooldownSeconds = "20s"\nmergeCooldownSeconds = "40s"\nmergeWindowSeconds = "30s"\n',
+    # Clocks that give thirty minutes some hundred actions, all at ticks: `shapes_live` has decisions between them.
+    "A": 'splitCooldownSeconds = "20s"\nmergeCooldownSeconds = "40s"\nmergeWindowSeconds = "30s"\n'
+    "promptSplits = false\n",
     "B": 'splitCooldownSeconds = "20s"\nmergeCooldownSeconds = "80s"\nmergeWindowSeconds = "80s"\n'
-    "splitMsgRateInThreshold = 8000\n",
+    "splitMsgRateInThreshold = 8000\npromptSplits = false\n",
 }
 COUNTS = ("splits", "merges", "segmentHours", "minutesOverThreshold")
 HEADS = ("splits", "merges", "segment-hours", "minutes over threshold")
@@ -135,8 +138,8 @@ def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
 
     return {
         "record": ran.name, "policy": other.name,
-        "before": counts_of(ran.lake, ran.began_at, ran.ends_at, limits),
-        "real": counts_of(other.lake, other.began_at, other.ends_at, limits),
+        "before": really(ran, limits),
+        "real": really(other, limits),
         "predicted": {
             "backtest": _counts(found.totals(other.name)),
             "simulate, demand on record": simulated(on_record),
@@ -145,6 +148,13 @@ def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
         "confidence": round(found.confidence(other.name).confidence, 3),
         "itself": {"predicted": _counts(found.totals(RAN)), **found.agreement.to_json()},
     }  # fmt: skip
+
+
+def really(ran: Ran, limits: Sequence[float]) -> dict[str, float]:
+    """Return what happened in a run: actions and layouts from its raw rows, minutes over by what was demanded."""
+    wanted = demands(ran.settings.traffic, ran.began_at / 1000)
+    over = minutes_over(ran.lake, ran.began_at, ran.ends_at, limits, wanted)
+    return counts_of(ran.lake, ran.began_at, ran.ends_at, limits) | {"minutesOverThreshold": over}
 
 
 def error(predicted: float, real: float) -> float:

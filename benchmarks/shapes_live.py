@@ -23,7 +23,7 @@ import click
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from benchmarks.raw_rows import counts_of, outcomes_of
+from benchmarks.raw_rows import counts_of, minutes_over, outcomes_of
 from decisions.autoscale.policy import read_policy
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
@@ -176,11 +176,12 @@ def compare(settings: Settings, demands: list[ShapeDemand], began_at: int) -> di
     end = began_at + len(demands[0].slices) * REPORT_MS
     limits = resolved(policy).split_thresholds
     return {
-        row["topic"]: {
-            "real": counts_of(settings.lake_path, began_at, end, limits, row["topic"]),
+        demand.topic: {
+            "real": counts_of(settings.lake_path, began_at, end, limits, demand.topic)
+            | {"minutesOverThreshold": minutes_over(settings.lake_path, began_at, end, limits, [demand])},
             "alone": {name: float(row[name]) for name in COUNTS},
         }
-        for row in outcome.of_topics()
+        for demand, row in zip(demands, outcome.of_topics(), strict=True)
     }
 
 
