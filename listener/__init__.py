@@ -3,6 +3,7 @@
 - `server`       a bound port, uvicorn's configuration and its start and end
 - `anonymous`    checks that need no token, and the pace of answers to clients without one
 - `protocol`     deadlines and bounds of one connection
+- `pace`         when the next refusal of a network may go
 - `connections`  how many connections there are, and which give way to new ones
 - `turns`        fair queue of requests by client
 - `names`        the names of `Host` and the origins of browsers

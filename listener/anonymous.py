@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -18,14 +17,9 @@ from starlette.types import Message, Scope, Send
 
 from listener.connections import network_of
 from listener.names import NodeNames
+from listener.pace import Pace
 from listener.protocol import TOO_LARGE_HEAD, TRUST, is_large_head
 from listener.turns import Turn, Turns
-
-REFUSALS_PER_SECOND, REFUSALS_AT_ONCE = 20.0, 40
-"""Of one network."""
-ALL_REFUSALS_PER_SECOND = 200.0
-"""Of all networks, each of which has an equal part while they wait."""
-MAX_WAIT_SECONDS = 20.0
 
 
 class Refusal(NamedTuple):
@@ -82,28 +76,15 @@ class AnonymousClients:
         self, turns: Turns, clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], asyncio.Future[None]] | None = None,
     ) -> None:  # fmt: skip
-        self._turns, self._clock, self._sleep = turns, clock, sleep or asyncio.sleep
-        self._free_at: OrderedDict[str, float] = OrderedDict()
-        """When the next refusal of a network may go, less what may go at once; the one refused last at the end."""
+        self._turns, self._pace, self._sleep = turns, Pace(clock), sleep or asyncio.sleep
 
     @asynccontextmanager
     async def turn(self, scope: Scope, is_refused: bool) -> AsyncIterator[Turn]:
         """A turn for a request, after the time that a refused one has to wait. Raises what `Turns` raises."""
         who = network(scope)
         if is_refused:
-            wait = self._wait(who)
+            wait = self._pace.wait(who)
             if wait > 1e-6:
-                await self._sleep(min(wait, MAX_WAIT_SECONDS))
+                await self._sleep(wait)
         async with self._turns.turn(who) as turn:
             yield turn
-
-    def _wait(self, who: str) -> float:
-        now = self._clock()
-        while self._free_at and next(iter(self._free_at.values())) < now - MAX_WAIT_SECONDS:
-            self._free_at.popitem(last=False)
-        seconds = max(1 / REFUSALS_PER_SECOND, len(self._free_at) / ALL_REFUSALS_PER_SECOND)
-        free_at = max(self._free_at.get(who, float("-inf")), now - REFUSALS_AT_ONCE * seconds) + seconds
-        # Never further ahead than anybody waits, so that who stops is soon free again.
-        self._free_at[who] = min(free_at, now + MAX_WAIT_SECONDS)
-        self._free_at.move_to_end(who)
-        return free_at - now

@@ -27,7 +27,7 @@ SPARE_FILES = 256
 """Files that a process needs besides its connections."""
 COMPLAIN_SECONDS = 60.0
 """Time between two lines of the log about connections that were closed."""
-MAX_ACCEPTED_AT_ONCE = 32
+MAX_ACCEPTED_AT_ONCE = 8
 """Connections that are taken in one round of the event loop; work on others goes on between two rounds."""
 
 

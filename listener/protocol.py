@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -25,7 +26,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from listener.connections import ConnectionCounts
+from listener.connections import ConnectionCounts, network_of
+from listener.pace import Pace
 
 TRUST: Final = "anabranch.trust"
 """Key of `state` in the ASGI scope: a function to call when a request carries a known token."""
@@ -53,6 +55,7 @@ class BoundedHttp(H11Protocol):
 
     limits: ConnectionLimits
     counts: ConnectionCounts
+    pace: Pace
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -63,6 +66,8 @@ class BoundedHttp(H11Protocol):
         """It is a WebSocket now."""
         self._unread: asyncio.TimerHandle | None = None
         """Ends the connection of a client that reads nothing."""
+        self._late: asyncio.TimerHandle | None = None
+        """Sends a refusal that has to wait."""
         self._number: int | None = None
         """Of the connection's file, while it is open."""
         self.app_state = {**self.app_state, TRUST: self._trust}
@@ -77,16 +82,35 @@ class BoundedHttp(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._number = None
+        if self._late is not None:
+            self._late.cancel()
         super().connection_lost(exc)
         self._drop_deadline()
         self.resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
+        if self._late is not None:
+            return
         if self.conn.their_state is h11.IDLE and self._is_too_large_to_parse(data):
-            self._refuse(431)
+            self._refuse_in_time(lambda: self._refuse(431))
         else:
             super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer nonsense."""
+        self._refuse_in_time(lambda: super(BoundedHttp, self).send_400_response(msg))
+
+    def _refuse_in_time(self, refuse: Callable[[], None]) -> None:
+        """Refuse at the pace of the client's network; meanwhile nothing of the connection is read."""
+        wait = self.pace.wait(network_of(self.client[0] if self.client else ""))
+        if wait <= 0:
+            refuse()
+            return
+        self._drop_deadline()
+        self._unset_keepalive_if_required()
+        self.transport.pause_reading()
+        self._late = self.loop.call_later(wait, refuse)
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -113,7 +137,7 @@ class BoundedHttp(H11Protocol):
         self.resume_writing()
         # The library of WebSockets fails without an answer at a line above 8 KiB.
         if is_large_head(event.target.decode("latin-1"), self.headers, min(self.limits.head_bytes, 8_000)):
-            self._refuse(431)
+            self._refuse_in_time(lambda: self._refuse(431))
         else:
             super().handle_websocket_upgrade(event)
 
@@ -203,4 +227,4 @@ def is_large_head(target: str, headers: list[tuple[bytes, bytes]], max_bytes: in
 
 def bounded_http(limits: ConnectionLimits, counts: ConnectionCounts) -> type[BoundedHttp]:
     """The class that uvicorn makes connections of, for one server."""
-    return type("BoundedHttp", (BoundedHttp,), {"limits": limits, "counts": counts})
+    return type("BoundedHttp", (BoundedHttp,), {"limits": limits, "counts": counts, "pace": Pace()})

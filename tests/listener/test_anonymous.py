@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from listener.anonymous import REFUSALS_AT_ONCE
+from listener.pace import REFUSALS_AT_ONCE
 from listener.protocol import MAX_FRAMES
 from tests.listener.edges import Edge, running
 from tests.waiting import wait_until

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from listener.anonymous import ALL_REFUSALS_PER_SECOND, REFUSALS_AT_ONCE, REFUSALS_PER_SECOND, AnonymousClients
+from listener.anonymous import AnonymousClients
+from listener.pace import ALL_REFUSALS_PER_SECOND, REFUSALS_AT_ONCE, REFUSALS_PER_SECOND
 from listener.turns import Turns
 
 

@@ -1,0 +1,142 @@
+"""A client with a token beside anonymous ones: its splits, and `/healthz`, while they do their worst.
+
+Run as `python -m benchmarks.anonymous [--quick]`. A controller with tokens on SQLite is a process of its own, the
+attackers another one: silent connections, 60 kB cookies, percent-encoding bombs with the weakest token, pipelined
+requests whose answers nobody reads, and refused requests at full speed; from one address, which is not the client's,
+and from 200. What is closed connects again at once. The client splits topics over one connection; a probe asks
+`/healthz` over a new one each time.
+
+Prints a table and writes benchmarks/anonymous.json. The p99 of a split is to stay within twice its value without them,
+and every probe is to be answered within a second.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import httpx
+
+from benchmarks.serving import NAMESPACE, machine_now, process_of
+
+KINDS = ("silent", "cookies", "percent", "unread", "refused")
+SOURCES = (1, 200)
+SPLITS = 200
+"""Of one measurement."""
+SETTLE_SECONDS = 3.0
+RESULT = Path(__file__).parent / "anonymous.json"
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="A short look: fewer splits.")
+def main(quick: bool) -> None:
+    """Measures, prints, writes."""
+    splits = SPLITS // 4 if quick else SPLITS
+    report: dict[str, Any] = {"machine": machine_now(), "splits": splits, "idle": {}, "beside": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        settings = work / "bench.toml"
+        settings.write_text(
+            f'[kafka]\nbootstrap = "127.0.0.1:1"\n[controller]\nport = 0\ndatabase = "{work}/layouts.db"\n'
+            f'tokens_file = "{work}/tokens"\n'
+        )
+        base = [sys.executable, "-m", "anabranch.cli", "-c", str(settings), "--log-level", "error"]
+        admin, weak = (
+            _token(base, "admin", "--role", "admin"),
+            _token(base, "weak", "--role", "read", "--tenant", "none"),
+        )
+        with process_of([*base, "controller"]) as (_, line):
+            url = line.rpartition(" ")[2]
+            client = _Client(url, admin)
+            client.measure(splits // 4)
+            report["idle"] = client.measure(splits)
+            for kind in KINDS:
+                for sources in SOURCES:
+                    with attackers(kind, url, sources, weak):
+                        time.sleep(SETTLE_SECONDS)
+                        report["beside"][f"{kind}, {sources}"] = client.measure(splits)
+                    print(f"{kind}, {sources}: {report['beside'][f'{kind}, {sources}']}", flush=True)
+            report["idle_again"] = client.measure(splits)
+    show(report)
+    RESULT.write_text(json.dumps(report, indent=2) + "\n")
+
+
+class _Client:
+    """Splits topics, each once, and probes meanwhile."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url = url
+        self._client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+        self._topics = 0
+
+    def measure(self, splits: int) -> dict[str, float]:
+        """Milliseconds of splits, and seconds of probes."""
+        first, self._topics = self._topics, self._topics + splits
+        paths = [f"{NAMESPACE}/t{number}" for number in range(first, self._topics)]
+        for path in paths:
+            self._client.put(path).raise_for_status()
+        stop, probes = threading.Event(), list[float]()
+        prober = threading.Thread(target=self._probe, args=(stop, probes))
+        prober.start()
+        took = []
+        for path in paths:
+            began = time.perf_counter()
+            self._client.post(f"{path}/split/0").raise_for_status()
+            took.append((time.perf_counter() - began) * 1000)
+        stop.set()
+        prober.join()
+        took.sort()
+        return {
+            "p50_ms": round(took[len(took) // 2], 1), "p99_ms": round(took[int(len(took) * 0.99) - 1], 1),
+            "probes": len(probes), "slowest_probe_s": round(max(probes), 3),
+        }  # fmt: skip
+
+    def _probe(self, stop: threading.Event, probes: list[float]) -> None:
+        address = urlsplit(self._url)
+        while not stop.wait(0.1):
+            began = time.perf_counter()
+            with suppress(OSError), socket.create_connection((address.hostname, address.port), 30) as one:
+                one.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                if not one.recv(64).startswith(b"HTTP/1.1 "):
+                    began = float("-inf")
+            probes.append(min(30.0, time.perf_counter() - began))
+
+
+@contextmanager
+def attackers(kind: str, url: str, sources: int, token: str) -> Iterator[None]:
+    """They are at it meanwhile."""
+    command = [sys.executable, "-m", "benchmarks.anonymous_attack", kind, str(urlsplit(url).port), str(sources), token]
+    with subprocess.Popen(command) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def _token(base: list[str], name: str, *more: str) -> str:
+    done = subprocess.run([*base, "token", "new", name, *more], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def show(report: dict[str, Any]) -> None:
+    """A table."""
+    idle = report["idle"]["p99_ms"]
+    print(f"{'beside':16} {'split p50':>10} {'p99, ms':>10} {'/ idle':>7} {'slowest probe, s':>17}")
+    for name, one in (("nobody", report["idle"]), *report["beside"].items(), ("nobody again", report["idle_again"])):
+        ratio = one["p99_ms"] / idle
+        print(f"{name:16} {one['p50_ms']:10} {one['p99_ms']:10} {ratio:7.2f} {one['slowest_probe_s']:17}")
+
+
+if __name__ == "__main__":
+    main()
