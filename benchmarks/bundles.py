@@ -26,7 +26,8 @@ from engine.kernel.records import RawRecord
 from engine.kernel.settings import EngineSettings
 
 NOW, MINUTE = 1_763_660_000_000, 60_000
-BROKERS, BUNDLES = 200, 10_000
+BROKERS, BUNDLES, POLICIES = 200, 10_000, 50
+"""Every namespace is on one broker at first; a quarter of them have an isolation policy."""
 SETTINGS = EngineSettings(0.25, MINUTE, bundles=True)
 BALANCERS = {
     "threshold": {"loadBalancerLoadSheddingStrategy": "ThresholdShedder"},
@@ -55,7 +56,7 @@ def main(quick: bool) -> None:
                 + f"  | {row['decisions']}, {row['stored']:,}"
             )
     if not quick:
-        report = {"brokers": BROKERS, "bundles": BUNDLES, "cores": os.cpu_count(), "rows": rows}
+        report = {"brokers": BROKERS, "bundles": BUNDLES, "policies": POLICIES, "cores": os.cpu_count(), "rows": rows}
         (Path(__file__).parent / "bundles.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
@@ -66,7 +67,7 @@ def measure(clusters: int, balancer: str, minutes: int) -> dict[str, Any]:
     decisions = 0
     for minute in range(minutes):
         now = NOW + minute * MINUTE
-        records = [*_policies(clusters, balancer, now), *_reports(clusters, now, random)]
+        records = [*_policies(clusters, balancer, now), *_ownership(clusters, now), *_reports(clusters, now, random)]
         packed, *_ = _batch(engine, packed, records, now, spent["reports"])
         packed, decided = _batch(engine, packed, [_record("control-events", "*", 0, _tick(now))], now, spent["cycle"])
         decisions += decided
@@ -118,12 +119,29 @@ def _reports(clusters: int, now: int, random: Random) -> list[RawRecord]:
 
 
 def _policies(clusters: int, balancer: str, now: int) -> list[RawRecord]:
+    isolated = {
+        f"policy-{number}": {"namespaces": [f"tenant/namespace-{number}"], "primary": [f"broker-{number}[0-9]?:.*"]}
+        for number in range(POLICIES)
+    }
     return [
         _record("broker-events", f"cluster-{number}", number, {
             "v": 1, "type": "policies", "cluster": f"cluster-{number}", "configuration": BALANCERS[balancer], "at": now,
+            "isolationPolicies": isolated,
         })
         for number in range(clusters)
     ]  # fmt: skip
+
+
+def _ownership(clusters: int, now: int) -> list[RawRecord]:
+    records = []
+    for broker in range(BROKERS):
+        owners = {f"0x{number:08x}_0x{number + 1:08x}": f"broker-{broker}:8080" for number in range(BUNDLES // BROKERS)}
+        cluster = f"cluster-{broker % clusters}"
+        records.append(_record("broker-events", cluster, clusters + broker, {
+            "v": 1, "type": "ownership", "cluster": cluster, "namespace": f"tenant/namespace-{broker}",
+            "owners": owners, "at": now,
+        }))  # fmt: skip
+    return records
 
 
 def _tick(now: int) -> dict[str, Any]:

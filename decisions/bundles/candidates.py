@@ -20,7 +20,7 @@ _VERSION = re.compile(
 )
 _Version: TypeAlias = tuple[tuple[int, ...], tuple[int, tuple[tuple[int, int, str], ...]]]
 _DEFAULT_DOMAIN = "default"
-MAX_NAMED = 20
+MAX_NAMED = 10
 """Brokers that a filter drops and that an account names, of a bundle; the others are counted."""
 
 

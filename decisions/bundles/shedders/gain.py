@@ -127,13 +127,14 @@ def _best(
     usage, best = source.usage, least
     found: tuple[str, Projected] | None = None
     gains = dict[str, tuple[float, str]]()
+    levels = [(one.usage, one) for one in ordered if one is not source]
     for bundle, load in sorted(movable.items()):
-        without, permitted = source.with_load(load, -1), None
+        without, permitted = source.with_load(load, -1), cluster.found.permitted.get(bundle)
         gains[bundle] = (usage - max(without, ordered[0].with_load(load)), ordered[0].name)
-        for destination in ordered:
-            if usage - destination.usage <= best:
+        for level, destination in levels:
+            if usage - level <= best:
                 break
-            if destination is source or (permitted is not None and destination.name not in permitted):
+            if permitted is not None and destination.name not in permitted:
                 continue
             gain = usage - max(without, destination.with_load(load))
             if gain < best or (gain == best and found is not None):
