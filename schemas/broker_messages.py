@@ -7,9 +7,9 @@ broker, an ownership of its namespace, brokers and policies of their cluster. On
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from schemas.base import Count, Millis, Name, Wire
 from schemas.bundles import (
@@ -141,11 +141,27 @@ class BalancerPolicies(Wire):
     namespace_bundles: dict[Name, Count] = Field(default_factory=dict)
     """How many bundles a namespace has. Absent: as its `ownership` says."""
     at: Millis
+    unreadable: Annotated[str, Field(max_length=2000)] | None = None
+    """Why the rest of the message could not be read: nothing is decided about the cluster."""
 
     @property
     def subject(self) -> str:
         """What the record's key has to be."""
         return self.cluster
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _read_or_say_why(cls, value: Any, handler: ModelWrapValidatorHandler[BalancerPolicies]) -> BalancerPolicies:
+        """Take policies that cannot be read as the newest word about their cluster: those of before hold no more."""
+        try:
+            return handler(value)
+        except ValidationError as error:
+            if not isinstance(value, dict):
+                raise
+            first = error.errors(include_url=False, include_input=False)[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:500]
+            head = {name: value[name] for name in ("v", "type", "cluster", "at") if name in value}
+            return handler(head | {"unreadable": why})
 
 
 Report: TypeAlias = LocalBrokerReport | BrokerLoadReport

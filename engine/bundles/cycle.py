@@ -85,6 +85,8 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
         memory = state.memory
         if state.policies is None:
             raise ConfigurationError("no policies of the cluster have come yet")
+        if state.policies.unreadable is not None:
+            raise ConfigurationError(f"the newest policies cannot be read: {state.policies.unreadable}")
         shedding, splitting = _decide(state, now, "shed"), _decide(state, now, "split")
         taken, waiting = _take_decisions(state, now, shedding, splitting)
     except ConfigurationError as error:

@@ -87,6 +87,8 @@ def read(
 def _take(found: Recorded, kind: str, body: str, begin: int, with_partial: bool) -> None:
     if kind == "policies":
         said = BalancerPolicies.model_validate_json(body)
+        if said.unreadable is not None:
+            return
         known = found.policies
         if known is not None:
             found.policies_changed |= known.model_copy(update={"at": 0}) != said.model_copy(update={"at": 0})

@@ -230,6 +230,8 @@ def test_profile_default_fills_an_idle_broker_and_remembers_its_moves_over_a_res
         ([], "no policies of the cluster"),
         ([policies(NOW + 1, {"loadBalancerLoadSheddingStrategy": "Nonsense"})], "loadBalancerLoadSheddingStrategy"),
         ([policies(NOW + 1, {"loadBalancerCPUResourceWeight": 1e300})], "loadBalancerCPUResourceWeight"),
+        ([policies(NOW + 1, isolationPolicies={"gold": {"namespaces": 5}})], "isolationPolicies.gold.namespaces"),
+        ([policies(NOW + 1, profile="9")], "profile"),
     ],
 )
 def test_unknown_policies_hold_the_cluster(told, detail):

@@ -60,6 +60,21 @@ def test_a_report_is_told_from_others_by_its_broker_and_when_the_broker_made_it(
 
 
 @pytest.mark.parametrize(
+    ("changed", "place"),
+    [
+        ({"profile": "1.0"}, "profile"),
+        ({"configuration": {"a": {"b": 1}}}, "configuration.a"),
+        ({"isolationPolicies": {"gold": {"namespaces": 5}}}, "isolationPolicies.gold.namespaces"),
+    ],
+)
+def test_policies_that_cannot_be_read_are_the_newest_word(changed, place):
+    found = parsed("broker-events", POLICIES | changed, b"west")
+    assert (found.cluster, found.at, found.configuration) == ("west", AT, {})
+    assert found.unreadable.startswith(place)
+    assert parsed("broker-events", found.to_json().encode(), b"west") == found
+
+
+@pytest.mark.parametrize(
     ("source", "body", "key", "reason"),
     [
         ("broker-load", LOCAL, b"east", "wrong-key"),
@@ -74,8 +89,7 @@ def test_a_report_is_told_from_others_by_its_broker_and_when_the_broker_made_it(
         ("broker-load", b'{"v":1,"type":"local-broker-data","data":{"msgRateIn":NaN}}', b"west", "invalid"),
         ("broker-load", b"\xff\x00", b"west", "not-json"),
         ("broker-events", OWNERSHIP | {"owners": {"all of it": "b"}}, b"west", "invalid"),
-        ("broker-events", POLICIES | {"profile": "1.0"}, b"west", "invalid"),
-        ("broker-events", POLICIES | {"configuration": {"a": {"b": 1}}}, b"west", "invalid"),
+        ("broker-events", POLICIES | {"at": None, "profile": "1.0"}, b"west", "invalid"),
         ("broker-events", BROKERS | {"brokers": ["broker-1:8080"]}, b"west", "invalid"),
     ],
 )  # fmt: skip
