@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pydantic_core
 import pytest
 
 from decisions.autoscale.decide import decide
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale import evaluation, fleet_view
-from engine.kernel.records import INTERNAL_ERROR
+from engine.kernel.records import FAULTS, INTERNAL_ERROR, MAX_FAULT, MAX_FAULTS, Output
 from tests.engine.buckets import Bucket
 from tests.engine.records import consumers, layout, stats, tick
 
@@ -65,3 +66,13 @@ def test_topics_are_evaluated_singly_where_columns_fail(monkeypatch, name):
     output = bucket.batch(NOW + MINUTE, tick(1))
     assert subjects(output.decisions) == [(SICK, "split"), (SOUND, "split")]
     assert [subject for _, subject, _ in output.faults] == ["all topics of a bucket"]
+
+
+def test_faults_are_given_out_within_bounds():
+    output = Output()
+    for number in range(MAX_FAULTS + 5):
+        output.add_fault("autoscale", f"topic-{number}", "x" * 10_000 + "the last line")
+    told = pydantic_core.from_json(output.bodies()[FAULTS])
+    assert len(told) == MAX_FAULTS
+    assert all(len(fault) <= MAX_FAULT and fault.endswith("the last line") for _, _, fault in told)
+    assert FAULTS not in Output().bodies()
