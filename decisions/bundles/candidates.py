@@ -285,10 +285,10 @@ def fewest_bundles(cluster: Cluster, bundle: str, brokers: list[str]) -> list[st
 
 
 def same_class(cluster: Cluster, bundle: str, classes: dict[str, str | None]) -> list[str]:
-    """The brokers that run the load manager which decides. One that does not say which it runs counts as such only
-    where the decider does not either."""
-    conf = cluster.configuration
-    own, is_told = _simple(conf.text("loadManagerClassName")), "loadManagerClassName" in cluster.snapshot.configuration
+    """The brokers that run the load manager which decides. One that does not say which it runs is another, where the
+    decider says its own and any other broker does."""
+    own = _simple(cluster.configuration.text("loadManagerClassName"))
+    is_told = "loadManagerClassName" in cluster.snapshot.configuration and any(classes.values())
     kept = [broker for broker, name in classes.items() if (not is_told if name is None else _simple(name) == own)]
     _note_dropped(cluster, Gate.CLASS_FILTER, bundle, classes, kept)
     return kept
