@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import from_json
 
 from decisions.bookies.decide import decide
@@ -21,14 +22,42 @@ _GATES = ("", "object", "gate", "measured", "limit", "margin", "what it means")
 
 
 def is_bookie_snapshot(line: bytes) -> bool:
-    """Whether a line is of this family, which it says."""
+    """Return whether a line is of this family, which it says."""
+    return _snapshot(line) is not None
+
+
+def unknown_keys(line: bytes) -> set[str]:
+    """Return the keys of a snapshot of this family that are in no model, at any depth: misspelt ones, mostly."""
+    found = _snapshot(line)
+    try:
+        return set() if found is None else set(_unknown(BookieSnapshot.model_validate_json(line), found))
+    except ValueError:
+        return set()
+
+
+def _unknown(one: object, raw: object) -> Iterator[str]:
+    if isinstance(one, BaseModel) and isinstance(raw, dict):
+        fields = type(one).model_fields
+        names = {name: name for name in fields} | {field.alias or name: name for name, field in fields.items()}
+        yield from (key for key in raw if key not in names)
+        for key in raw.keys() & names.keys():
+            yield from _unknown(getattr(one, names[key]), raw[key])
+    elif isinstance(one, list) and isinstance(raw, list):
+        for inside, part in zip(one, raw, strict=True):
+            yield from _unknown(inside, part)
+    elif isinstance(one, dict) and isinstance(raw, dict):
+        for key in one.keys() & raw.keys():
+            yield from _unknown(one[key], raw[key])
+
+
+def _snapshot(line: bytes) -> dict[str, Any] | None:
     if b'"bookies"' not in line:
-        return False
+        return None
     try:
         found: Any = from_json(line)
     except ValueError:
-        return False
-    return isinstance(found, dict) and found.get("family") == "bookies"
+        return None
+    return found if isinstance(found, dict) and found.get("family") == "bookies" else None
 
 
 def decided(line: bytes, explain: bool) -> bytes:

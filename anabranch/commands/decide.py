@@ -40,7 +40,7 @@ MAX_SHOWN_ERRORS = 3
     help="TOML policy laid over each snapshot's own: what would this policy have decided?",
 )  # fmt: skip
 @click.option("--explain", is_flag=True, help="A table of gates for people instead of JSON.")
-@click.option("--strict", is_flag=True, help="Refuse a snapshot of brokers and bundles with a key that is not known.")
+@click.option("--strict", is_flag=True, help="Refuse a snapshot of bundles or bookies with a key that is not known.")
 @click.argument("file", type=click.File("rb"), default="-")
 @click.pass_context
 def command(
@@ -63,9 +63,9 @@ def command(
         for line in lines:
             number += 1
             try:
-                unknown = bundle_decisions.unknown_keys(line)
+                unknown = bundle_decisions.unknown_keys(line) | bookie_decisions.unknown_keys(line)
                 if unknown and strict:
-                    raise ConfigurationError(f"no snapshot of brokers and bundles has {', '.join(map(repr, unknown))}")
+                    raise ConfigurationError(f"no snapshot of this family has {', '.join(map(repr, sorted(unknown)))}")
                 for key in unknown - warned:
                     click.echo(f"line {number}: {printable(key)} is not known and ignored", err=True)
                 warned |= unknown

@@ -59,6 +59,21 @@ def test_a_line_that_is_no_snapshot_is_told_what_is_wrong_in_its_place(line: str
     assert (second["action"], result.exit_code) == ("switch", 1)
 
 
+MISSPELT = (
+    '{"family":"bookies","now":1,"clusterz":[],"generators":{"old":{"shrt":4}},"schemas":[{"path":"/s","versions":2}]}'
+)
+
+
+def test_misspelt_keys_are_named_at_any_depth() -> None:
+    result = run(text=f"{MISSPELT}\n{SWITCH}")
+    assert {line.split()[2] for line in result.stderr.splitlines()} == {"clusterz", "shrt", "versions"}
+    assert result.exit_code == 0
+    refused = run("--strict", text=f"{MISSPELT}\n{SWITCH}")
+    first, second = map(json.loads, refused.stdout.splitlines())
+    assert first["error"] == "no snapshot of this family has 'clusterz', 'shrt', 'versions'"
+    assert (second["action"], refused.exit_code) == ("switch", 1)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(list(json.loads(SWITCH))), inner),
