@@ -25,19 +25,25 @@ from tests.executor.bookies.messages import made
 SCHEMA = {"application": "pulsar", "component": "schema"}
 CURSOR = {"component": "managed-ledger", "pulsar/cursor": "c3Vi"}
 _NUMBERS = count(1)
-_KILLED_AT = """
-import itertools, os, signal, sys
+_KILLED = """
+import os, signal, sys, threading
 import anabranch.bookie_switch, executor.bookies.steps as steps
 # Whoever takes over waits for it; the clusters here are quick.
 anabranch.bookie_switch.DELETES_WITHIN_S = steps.DELETES_WITHIN_S = 1.0
-at, carry_out, numbers = int(sys.argv.pop(1)), steps.Steps.carry_out, itertools.count(1)
+known, carry_out, lock = sys.argv.pop(1), steps.Steps.carry_out, threading.Lock()
 
 def killed(self, step, registry):
-    is_last = next(numbers) == at
-    end = None if is_last and at % 2 else carry_out(self, step, registry)
-    if is_last:
+    this = f"{step.epoch} {step.action} {step.ledger}\\n"
+    with lock, open(known, "a+") as before:
+        before.seek(0)
+        lines = before.readlines()
+        if this in lines:
+            return carry_out(self, step, registry)
+        if len(lines) % 2 == 0:
+            carry_out(self, step, registry)
+        before.write(this)
+        before.flush()
         os.kill(os.getpid(), signal.SIGKILL)
-    return end
 
 steps.Steps.carry_out = killed
 from anabranch.cli import cli
@@ -66,15 +72,15 @@ class Commands:
         )
         return [sys.executable, "-m", "anabranch.cli", "--config", str(settings), "bookies", *arguments]
 
-    def killed_at(self, number: int, *arguments: str) -> bool:
-        """Run a command that ends by SIGKILL when it carries out its step of this number; return whether it did.
+    def killed(self, *arguments: str) -> bool:
+        """Run a command that ends by SIGKILL at the first step that none was killed at yet; return whether it did.
 
-        The odd ones before the step, the even ones after it and before its outcome is on record.
+        Every second one before the step, the others after it and before its outcome is on record.
         """
-        _, *rest = self.command(*arguments)[1:]
+        known, rest = str(self.folder / "killed"), self.command(*arguments)[3:]
         done = subprocess.run(
-            [sys.executable, "-c", _KILLED_AT, str(number), *rest[1:]], env=self.environment(), capture_output=True,
-            text=True, timeout=240,
+            [sys.executable, "-c", _KILLED, known, *rest], env=self.environment(), capture_output=True, text=True,
+            timeout=240,
         )  # fmt: skip
         assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
         return done.returncode != 0

@@ -181,6 +181,10 @@ def test_a_switch_while_the_broker_runs_loses_no_position_and_no_schema(brokered
     for name, uri in (("old", f"zk+hierarchical://{address}/ledgers"), ("new", brokered.new.uri)):
         commands.ok("register", "--name", name, "--metadata-service-uri", uri)
     commands.ok("precheck", "--name", "new", "--advance")
+    # This one is registered, so nobody is believed who says that brokers are stopped.
+    for acting in (("switch", "--target", "new", "--no-dry-run"), ("cleanup", "--src-cluster", "new", "--no-dry-run")):
+        refused = commands.run(*acting, "--brokers", "stopped")
+        assert (refused.returncode, "are registered now, such as" in refused.stderr) == (1, True)
     before = {one.path: one.content for one in (*brokered.metadata.schemas(), *brokered.metadata.cursors())}
     commands.ok("switch", "--target", "new")
     assert before == {one.path: one.content for one in (*brokered.metadata.schemas(), *brokered.metadata.cursors())}
