@@ -16,7 +16,9 @@ import numpy.typing as npt
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.merge_pass import settled_at
 from decisions.autoscale.policy import Policy
+from decisions.autoscale.rebucket_pass import AT_MAX_SEGMENTS, BELOW_FLOOR
 from decisions.autoscale.snapshot import TopicSnapshot
+from decisions.autoscale.split_pass import SHIPPED_REASONS
 from schemas.metadata import RATES
 
 Ints = npt.NDArray[np.int64]
@@ -25,9 +27,11 @@ Floats = npt.NDArray[np.float64]
 
 NEVER = np.iinfo(np.int64).min
 """Stands for an instant that is not set."""
-HOLD, SPLIT, MERGE, ASK = 0, 1, 2, 3
-"""Codes of `FleetAnswers.action`; `ASK`: it may act, and `decide` says whether and what."""
-REASONS = ("", *RATES, "consumer-count", "cold")
+HOLD, SPLIT, MERGE, ASK, REBUCKET = 0, 1, 2, 3, 4
+"""Codes of `FleetAnswers.action`; `ASK`: it may act, and `decide` says whether and what, a rebucket for instance."""
+REASONS = (
+    "", *RATES, "consumer-count", "cold", AT_MAX_SEGMENTS, BELOW_FLOOR, *SHIPPED_REASONS.values()
+)  # fmt: skip
 """Indexed by `FleetAnswers.reason`."""
 GATES = tuple(Gate)
 """Indexed by `FleetAnswers.gate`, which is -1 for an action."""

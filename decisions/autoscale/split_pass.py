@@ -78,7 +78,7 @@ def split_pass(
             candidates = _acting(snapshot, scores, candidates, keys, readings)
         else:
             candidates = candidates[:1]
-        if policy.as_shipped and active[candidates[0]].width == 1:
+        if policy.as_shipped and candidates and active[candidates[0]].width == 1:
             readings.append(_unsplittable(active[candidates[0]]))
         chosen = [
             (active[at].segment_id, SHIPPED_REASONS.get(score[1], score[1]) if policy.as_shipped else score[1])

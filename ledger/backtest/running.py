@@ -13,7 +13,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from decisions.autoscale.columns import SPLIT
+from decisions.autoscale.columns import MERGE, REBUCKET, SPLIT
 from decisions.autoscale.policy import Policy, resolve_policy
 from decisions.autoscale.snapshot import MANAGED
 from engine.autoscale.topics import ConfiguredPolicy
@@ -257,10 +257,13 @@ def _counts_of(outcome: Outcome, place: int) -> dict[str, float]:
     }  # fmt: skip
 
 
+_KINDS = {SPLIT: "split", MERGE: "merge", REBUCKET: "rebucket"}
+
+
 def _actions_of(outcome: Outcome, place: int, phase_ms: int) -> list[tuple[int, str, tuple[int, ...]]]:
     actions = outcome.actions
     return [
-        (at + phase_ms, "split" if action == SPLIT else "merge", (segment,) if action == SPLIT else (segment, other))
+        (at + phase_ms, _KINDS[action], (segment, other) if action == MERGE else (segment,))
         for at, action, segment, other in zip(
             *(column[(actions.topic == place) & actions.is_applied].tolist() for column in actions[1:5]), strict=True
         )

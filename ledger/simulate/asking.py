@@ -5,22 +5,23 @@ Stage: under the kernel. Columns say which rows may act; what these do is said h
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
-from decisions.autoscale.answers import Answer
-from decisions.autoscale.columns import MERGE, NEVER, REASONS, SPLIT
+from decisions.autoscale.answers import Answer, Rebucket
+from decisions.autoscale.columns import MERGE, NEVER, REASONS, REBUCKET, SPLIT
 from decisions.autoscale.decide import Hold, decide, hot_keys_after
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.past import Past
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.snapshot import Load, TopicSnapshot
-from decisions.topic.segment import Segment
+from decisions.topic.segment import Segment, equal_buckets
 from ledger.simulate.waits import BY_SPLIT
 
 LOOK_AGAIN_MS = 20_000
 """As the job does (`engine.autoscale.evaluation`)."""
-_WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.RETRY_BACKOFF})
+_WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.REBUCKET_COOLDOWN, Gate.RETRY_BACKOFF})
 _NOTHING = -1
 
 
@@ -41,6 +42,8 @@ class Shown(NamedTuple):
     cold_since: int
     returned_after: int
     rates: tuple[float, float, float, float]
+    buckets: int = 0
+    """Entry buckets; 0: none are simulated."""
 
 
 class _Active(NamedTuple):
@@ -52,8 +55,8 @@ class _Active(NamedTuple):
 
     @property
     def has_buckets(self) -> bool:
-        """As of `SegmentLayout`: simulations know none."""
-        return False
+        """As of `SegmentLayout`."""
+        return any(one.entry_bucket_splits is not None for one in self.active)
 
     def merge_depth(self, number: int) -> int:
         """As of `SegmentLayout`."""
@@ -72,10 +75,13 @@ class Asked(NamedTuple):
 
 def ask(
     segments: list[Shown], policy: Policy, now: int, by_tick: bool, required: int, last_split: int, last_merge: int,
-    failures: int, failed_at: int, hot_keys: tuple[HotKey, ...],
+    last_rebucket: int, failures: int, failed_at: int, hot_keys: tuple[HotKey, ...],
 ) -> Asked:  # fmt: skip
     """What is done of a topic; instants are milliseconds, `NEVER` and below 0 as in the columns."""
-    active = tuple(Segment(one.number, one.start, one.end, created_at_ms=one.created_at) for one in segments)
+    active = tuple(
+        Segment(one.number, one.start, one.end, created_at_ms=one.created_at, entry_bucket_splits=_splits(one.buckets))
+        for one in segments
+    )
     snapshot = TopicSnapshot(
         topic="topic://a/b/c",
         now=now,
@@ -86,6 +92,7 @@ def ask(
         consumers={"all": ("STREAM", required)},
         last_split_at=None if last_split == NEVER else last_split,
         last_merge_at=None if last_merge == NEVER else last_merge,
+        last_rebucket_at=None if last_rebucket == NEVER else last_rebucket,
         failures=failures,
         failed_at=None if failed_at == NEVER else failed_at,
         failed_action="split" if failures else None,
@@ -95,6 +102,11 @@ def ask(
     )
     answer = decide(snapshot)
     return Asked(_actions(answer), hot_keys_after(snapshot), _due(answer, policy, now))
+
+
+@lru_cache
+def _splits(buckets: int) -> tuple[int, ...] | None:
+    return equal_buckets(buckets) if buckets else None
 
 
 def _load(one: Shown, now: int) -> Load:
@@ -110,6 +122,9 @@ def _past(one: Shown) -> Past:
 def _actions(answer: Answer) -> list[tuple[int, int, int, int]]:
     if isinstance(answer, Hold):
         return []
+    if isinstance(answer, Rebucket):
+        reason = REASONS.index(answer.reason)
+        return [(REBUCKET, segment, answer.bucket_count, reason) for segment in answer.segments]
     return [
         (SPLIT if one.action == "split" else MERGE, one.ids[0], one.ids[1] if len(one.ids) > 1 else -1,
          REASONS.index(one.reason))

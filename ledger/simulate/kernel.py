@@ -28,10 +28,11 @@ from decisions.autoscale.clocks import (
     cooldowns_after_layout,
     returned_after_sample_all,
 )
-from decisions.autoscale.columns import ANY_ACTION, ASK, HOLD, NEVER, ONLY_SPLIT, SPLIT, Fleet
+from decisions.autoscale.columns import ANY_ACTION, ASK, HOLD, NEVER, ONLY_SPLIT, REBUCKET, SPLIT, Fleet
 from decisions.autoscale.fleet import decide_fleet
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS, depths_after_layout, past_after_layout, regret_ms
+from decisions.autoscale.policy import Policy
 from decisions.autoscale.significance import accept_causes, are_cold
 from decisions.topic.layout import SegmentLayout
 from ledger.simulate.asking import Asked, Shown, ask
@@ -41,12 +42,13 @@ from ledger.simulate.tally import Tally
 from ledger.simulate.timeline import Floats, Ints
 from ledger.simulate.waits import BY_MERGE, BY_SPLIT, NOT_DUE, Limits, Situation
 from ledger.simulate.window import NO_STEP, Bounds, WindowColumns
+from schemas.metadata import MAX_ENTRY_BUCKETS
 
 Bools = npt.NDArray[np.bool_]
 CHANGE, CONSUMERS, TICK, EXTRA, APPLY = range(5)
 """What a row waits for."""
 (_ID, _START, _END, _KEPT_DEPTH, _DEPTH, _CREATED, _MADE, _MADE_AT, _REGRETS, _HANDED_ON, _FINEST, _MODIFIED, _COLD,
- _RETURNED, _HOT, _LOW, _HIGH) = range(17)  # fmt: skip
+ _RETURNED, _HOT, _LOW, _HIGH, _BUCKETS) = range(18)  # fmt: skip
 """Columns of whole numbers of a segment."""
 _LAST, _BASE, _LOW_PART, _HIGH_PART = slice(0, 4), slice(4, 8), 8, 9
 """Columns of floats of a segment: its load record, what it carries at level 1, and where it ends inside slices."""
@@ -71,6 +73,12 @@ def _after_split(old: Sequence[int], width: int, now: int) -> tuple[int, int, in
     return regrets, back, old[_FINEST]
 
 
+def _buckets_of(layout: SegmentLayout, policy: Policy) -> int:
+    """Entry buckets of each segment that a topic begins with: its share of the policy's budget."""
+    budget = policy.entry_bucket_budget
+    return max(1, min(budget // len(layout.active), MAX_ENTRY_BUCKETS)) if budget > 0 else 0
+
+
 def _finest(*merged: Sequence[int]) -> int:
     return min(one[_FINEST] if one[_MADE] else one[_END] - one[_START] + 1 for one in merged)
 
@@ -91,8 +99,11 @@ class Kernel:
         self._count = np.array([len(layouts[place].active) for place in topic.tolist()])
         self._required = np.zeros(count, np.int64)
         clocks = [cooldowns_after_layout(Cooldowns(), (), layout, began_at) for layout in layouts]
-        split, merged, _ = ([NEVER if at is None else at for at in column] for column in zip(*clocks, strict=True))
+        split, merged, rebucketed = (
+            [NEVER if at is None else at for at in column] for column in zip(*clocks, strict=True)
+        )
         self._last_split, self._last_merge = np.array(split)[topic], np.array(merged)[topic]
+        self._last_rebucket = np.array(rebucketed)[topic]
         self._failures, self._failed_at = np.zeros(count, np.int64), np.full(count, NEVER)
         self._which, self._consumers, self._level = np.zeros(count, np.int64), np.zeros(count, np.int64), np.ones(count)
         self._is_over = np.zeros(count, np.bool_)
@@ -106,11 +117,12 @@ class Kernel:
         self._lineages = [Lineage(layouts[place]) for place in topic.tolist()]
         self._room = 1 << int(self._count.max(initial=1)).bit_length()
         """Places of each row in the columns of segments."""
-        self._ints = np.zeros((count * self._room, _HIGH + 1), np.int64)
+        self._ints = np.zeros((count * self._room, _BUCKETS + 1), np.int64)
         self._floats = np.zeros((count * self._room, 10))
         self._bands = np.zeros((count * self._room, 8))
         """Of the four rates of a segment: from where to where nothing happens."""
         self._fill(layouts)
+        self._has_buckets = bool(self._ints[:, _BUCKETS].any())
 
     def run(self, window: WindowColumns) -> None:
         """Takes every row to the window's end."""
@@ -172,7 +184,8 @@ class Kernel:
         is_tick = now // self._tick_ms != (now - self._step_ms) // self._tick_ms
         self._evaluate(rows, step, now, is_tick, due[EXTRA] | (is_hot & self._limits.evaluates_at_once[rows]), by_event)
         cap = self._limits.max_segments[rows]
-        count, waiting = self._count[rows], np.maximum(self._required[rows] - self._count[rows], 0)
+        count = self._count[rows]
+        waiting = np.maximum(self._required[rows] - self._capacity(rows), 0)
         self._tally.set(rows, step, count, self._is_over[rows], waiting, cap)
 
     # Apply
@@ -204,7 +217,10 @@ class Kernel:
         failed = rows[fails]
         self._failures[failed] += 1
         self._failed_at[failed] = now[fails]
-        is_done = (action != HOLD) & ~fails
+        is_rebucket = action == REBUCKET
+        if is_rebucket.any():
+            self._rebucket(rows[is_rebucket], now[is_rebucket])
+        is_done = (action != HOLD) & ~fails & ~is_rebucket
         done, instants = rows[is_done], now[is_done]
         is_reversal = np.zeros(len(rows), np.bool_)
         if len(done):
@@ -215,8 +231,38 @@ class Kernel:
             is_reversal[is_done] = self._change_layouts(done, instants, is_split)
             self._tally.acted(done, is_split, is_reversal[is_done])
         decided = action != HOLD
-        self._note(rows[decided], is_done[decided], is_reversal[decided])
+        self._note(rows[decided], (is_done | is_rebucket)[decided], is_reversal[decided])
         self._decided[0, rows] = HOLD
+
+    def _rebucket(self, rows: Ints, now: Ints) -> None:
+        """Replaces a segment of each row by one of the same range with more entry buckets: it goes on as what it was,
+        but for its load."""
+        self._failures[rows], self._failed_at[rows] = 0, NEVER
+        self._last_rebucket[rows], self._has_buckets = now, True
+        for row, instant, buckets in zip(rows.tolist(), now.tolist(), self._decided[3, rows].tolist(), strict=True):
+            segment, lineage = self._ints[row * self._room + self._slot[row]], self._lineages[row]
+            segment[_ID] = lineage.rebucket(int(segment[_ID]), instant)
+            segment[_CREATED], segment[_BUCKETS] = instant, buckets
+            if segment[_MADE]:
+                segment[_HANDED_ON] = max(segment[_RETURNED], segment[_HANDED_ON], 0)
+            segment[_MODIFIED] = segment[_COLD] = segment[_RETURNED] = _NO_INSTANT
+            segment[_HOT] = 0
+            if lineage.prune(instant):
+                self._show_depths(row)
+        self._tally.rebucketed(rows)
+
+    def _show_depths(self, row: int) -> None:
+        at = slice(row * self._room, row * self._room + int(self._count[row]))
+        self._ints[at, _DEPTH] = [self._lineages[row].depth(number) for number in self._ints[at, _ID].tolist()]
+
+    def _capacity(self, rows: Ints) -> Ints:
+        """Consumers of rows that can work: one for each entry bucket, or for each segment without any."""
+        count = self._count[rows]
+        if not self._has_buckets:
+            return count
+        segments, of = self._segments(rows)
+        capacity = np.bincount(of, np.maximum(self._ints[segments, _BUCKETS], 1), len(rows)).astype(np.int64)
+        return np.where(self._limits.rebuckets[rows], capacity, count)
 
     def _change_layouts(self, rows: Ints, now: Ints, is_split: Bools) -> list[bool]:
         """Splits and merges segments; whether each takes something back."""
@@ -253,6 +299,7 @@ class Kernel:
                 )
                 ints[at, :_MODIFIED] = lower, old[_START], middle, kept, depth, *lower_past
                 ints[at + 1, :_MODIFIED] = upper, middle + 1, old[_END], kept, depth, *upper_past
+                ints[at : at + 2, _BUCKETS] = max(1, old[_BUCKETS] // 2) if old[_BUCKETS] else 0
             else:
                 fresh = lineage.merge(old[_ID], other[_ID], instant)
                 back = lineage.takes_back("merge", (old[_ID], other[_ID]), (fresh,), instant)
@@ -262,6 +309,7 @@ class Kernel:
                 kept = max(kept_one, kept_other) + 1
                 past = instant, BY_MERGE, instant, max(old[_REGRETS], other[_REGRETS]), 0, _finest(old, other)
                 ints[at, :_MODIFIED] = fresh, old[_START], other[_END], kept, depth, *past
+                ints[at, _BUCKETS] = min(old[_BUCKETS] + other[_BUCKETS], int(self._limits.max_buckets[row]))
             taken_back.append(back)
         made = np.concatenate([first, first[is_split] + 1])
         ints[made, _MODIFIED] = ints[made, _COLD] = ints[made, _RETURNED] = _NO_INSTANT
@@ -269,8 +317,7 @@ class Kernel:
         self._ints[new], self._floats[new] = ints, floats
         self._locate(new[made], self._topic[rows[of[made]]])
         for row in rows[pruned].tolist():
-            at = slice(row * self._room, row * self._room + int(self._count[row]))
-            self._ints[at, _DEPTH] = [self._lineages[row].depth(number) for number in self._ints[at, _ID].tolist()]
+            self._show_depths(row)
         return taken_back
 
     def _note(self, rows: Ints, is_applied: Bools, is_reversal: Bools) -> None:
@@ -473,7 +520,7 @@ class Kernel:
             limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
             limits.depth(rows[of], self._kept_depths(ints, now[of]), ints[:, _DEPTH]),
             self._shallow_at(rows[of], ints), self._settled_at(rows[of], ints),
-            self._required[rows], np.zeros(len(rows), np.int64), np.zeros(len(ints), np.int64),
+            self._required[rows], np.zeros(len(rows), np.int64), ints[:, _BUCKETS],
         ))  # fmt: skip
         acts: Bools = (answers.action != HOLD) & (answers.action != ASK)
         due = np.full(len(rows), NOT_DUE)
@@ -500,13 +547,16 @@ class Kernel:
         of = np.full(len(ints), row)
         depths = self._limits.depth(of, ints[:, _KEPT_DEPTH], ints[:, _DEPTH])
         shown = [
-            Shown._make([one[_ID], one[_START], one[_END], depth, *one[_CREATED:_HOT], tuple(of_one)])
-            for one, depth, of_one in zip(ints[:, :_HOT].tolist(), depths.tolist(), rates, strict=True)
+            Shown._make([one[_ID], one[_START], one[_END], depth, *one[_CREATED:_HOT], tuple(of_one), one[_BUCKETS]])
+            for one, depth, of_one in zip(ints.tolist(), depths.tolist(), rates, strict=True)
         ]
         policy, keys = self._limits.policies[int(self._limits.of[row])], self._hot_keys.get(row, ())
         split, merged = int(self._last_split[row]), int(self._last_merge[row])
         failures, failed_at = int(self._failures[row]), int(self._failed_at[row])
-        return ask(shown, policy, now, by_tick, int(self._required[row]), split, merged, failures, failed_at, keys)
+        rebucketed = int(self._last_rebucket[row])
+        return ask(
+            shown, policy, now, by_tick, int(self._required[row]), split, merged, rebucketed, failures, failed_at, keys
+        )
 
     def _tick_from(self, step: Ints) -> Ints:
         """The first step at or after each at which there is a tick."""
@@ -536,6 +586,7 @@ class Kernel:
         kept = [depths_after_layout({}, {}, (), layout, self._began_at) for layout in layouts]
         pasts = [past_after_layout({}, (), layout, self._began_at) for layout in layouts]
         for row, place in enumerate(self._topic.tolist()):
+            buckets = _buckets_of(layouts[place], self._limits.policies[int(self._limits.of[row])])
             for slot, one in enumerate(layouts[place].active):
                 past = pasts[place].get(one.segment_id)
                 made = (0, 0, 0, 0, 0)
@@ -544,7 +595,7 @@ class Kernel:
                 self._ints[row * self._room + slot] = (
                     one.segment_id, one.start, one.end, kept[place][one.segment_id],
                     self._lineages[row].depth(one.segment_id), one.created_at_ms, *made, _NO_INSTANT, _NO_INSTANT,
-                    _NO_INSTANT, 0, 0, 0,
+                    _NO_INSTANT, 0, 0, 0, buckets,
                 )  # fmt: skip
 
     def _make_room(self) -> None:

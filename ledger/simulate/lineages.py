@@ -53,6 +53,14 @@ class Lineage:
         self._sealed[first] = self._sealed[second] = now
         return fresh
 
+    def rebucket(self, segment: int, now: int) -> int:
+        """The id of its successor."""
+        fresh = self._next
+        self._next += 1
+        self._parents[fresh], self._merges[fresh] = (segment,), self._merges[segment]
+        self._sealed[segment] = now
+        return fresh
+
     def depth(self, segment: int) -> int:
         """Its merge depth as the layout shows it."""
         return len(self._merges[segment])

@@ -28,11 +28,11 @@ class Actions(NamedTuple):
     at: Ints
     """When it was decided, milliseconds since 1970; it is applied with the next step."""
     action: Codes
-    """`decisions.autoscale.columns.SPLIT` or `MERGE`."""
+    """`decisions.autoscale.columns.SPLIT`, `MERGE` or `REBUCKET`; a rebucket is an action for each of its segments."""
     segment: Ints
-    """The segment to split, or the first of the two to merge."""
+    """The segment to split or rebucket, or the first of the two to merge."""
     other: Ints
-    """The second of the two; -1 for a split."""
+    """The second of the two; -1 for a split; of a rebucket the number of entry buckets."""
     reason: Codes
     """Index into `decisions.autoscale.columns.REASONS`: which rate, `consumer-count` or `cold`."""
     is_applied: npt.NDArray[np.bool_]
@@ -61,6 +61,8 @@ class Outcome:
     """Simulated of each topic."""
     splits: Ints
     merges: Ints
+    rebuckets: Ints
+    """Segments that were given more entry buckets."""
     reversals: Ints
     sealed: Ints
     """Segments that were sealed: each makes its producers and consumers move (a disruption)."""
@@ -69,7 +71,7 @@ class Outcome:
     over_ms: Ints
     """Time in which a segment carries more than a split threshold of the yardstick."""
     waiting_ms: Ints
-    """Consumers beyond the number of segments, over time."""
+    """Consumers beyond the number of segments, or of entry buckets where they share segments by them, over time."""
     capped_ms: Ints
     """Time with as many segments as the policy allows, and a segment over a threshold or a consumer waiting."""
     most_segments: Ints
@@ -94,6 +96,7 @@ class Outcome:
         return {
             "splits": int(self.splits[of].sum()),
             "merges": int(self.merges[of].sum()),
+            **({"rebuckets": rebuckets} if (rebuckets := int(self.rebuckets[of].sum())) else {}),
             "reversals": int(self.reversals[of].sum()),
             "sealedSegments": int(self.sealed[of].sum()),
             "segmentHours": round(float(self.segment_ms[of].sum()) / 3_600_000, 3),

@@ -30,7 +30,7 @@ class Tally:
         self._total = np.zeros((4, count), np.int64)
         """The same, each times the steps for which it was so."""
         self._most = np.zeros(count, np.int64)
-        self._splits, self._merges, self._reversals = np.zeros((3, count), np.int64)
+        self._splits, self._merges, self._rebuckets, self._reversals = np.zeros((4, count), np.int64)
         self._every = max(1, steps // SERIES_POINTS)
         self._series = np.zeros((2, int(of.max()) + 1, (steps - 1) // self._every + 2), np.int64)
         """Segments, and topics over a threshold: by how much more than at the point before."""
@@ -39,7 +39,7 @@ class Tally:
         """Forget what was counted before a step to which all rows have come."""
         self.account(np.arange(len(self._of)), np.full(len(self._of), step))
         self._first = step
-        for counted in (self._total, self._splits, self._merges, self._reversals):
+        for counted in (self._total, self._splits, self._merges, self._rebuckets, self._reversals):
             counted[:] = 0
         self._most[:] = self._segments
 
@@ -65,6 +65,10 @@ class Tally:
         self._merges[rows] += ~is_split
         self._reversals[rows] += is_reversal
 
+    def rebucketed(self, rows: Ints) -> None:
+        """A segment of each of some rows was given more entry buckets."""
+        self._rebuckets[rows] += 1
+
     @property
     def _status(self) -> tuple[Ints, Ints, Ints, Ints]:
         return self._segments, self._over, self._waiting, self._capped
@@ -85,9 +89,9 @@ class Tally:
             points = np.cumsum(self._series[:, policy, :-1], axis=1).tolist()
             found.append(Outcome(
                 topics=list(topics), topic_ms=(self._steps - self._first) * step_ms, splits=self._splits[rows],
-                merges=self._merges[rows], reversals=self._reversals[rows],
-                sealed=self._splits[rows] + 2 * self._merges[rows], segment_ms=segments, over_ms=over,
-                waiting_ms=waiting, capped_ms=capped, most_segments=self._most[rows],
+                merges=self._merges[rows], rebuckets=self._rebuckets[rows], reversals=self._reversals[rows],
+                sealed=self._splits[rows] + 2 * self._merges[rows] + self._rebuckets[rows],
+                segment_ms=segments, over_ms=over, waiting_ms=waiting, capped_ms=capped, most_segments=self._most[rows],
                 actions=actions.of(of_policy),
                 series=[
                     (began_at + place * self._every * step_ms, *point)

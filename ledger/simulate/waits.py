@@ -56,7 +56,13 @@ class Limits:
         self.keeps_consumers: Bools = self._by_row([one.merge_keeps_consumers for one in policies])
         self.skips_single: Bools = self._by_row([one.skip_unsplittable for one in policies])
         self.acts_in_parallel: Bools = self._by_row([one.parallel_actions for one in policies])
-        self.asks: Bools = self._by_row([one.parallel_actions or one.hot_key_splits > 0 for one in policies])
+        self.rebuckets: Bools = self._by_row([one.rebuckets for one in policies])
+        self.shares: Bools = self._by_row([one.rebuckets and one.entry_bucket_budget > 0 for one in policies])
+        """Consumers share segments by their entry buckets: simulated topics have them where their policy gives some."""
+        self.max_buckets = self._by_row([one.max_entry_buckets_per_segment for one in policies])
+        self.asks: Bools = self.shares | self._by_row([
+            one.parallel_actions or one.hot_key_splits > 0 or one.as_shipped for one in policies
+        ])  # fmt: skip
         """What these do is said by `decide`, of one topic at a time."""
         self.evaluates_at_once: Bools = self._by_row([one.evaluates_at_once for one in policies])
         self._settle = self._by_row([min(one.settle_ms, _LONGEST_SETTLE_MS) for one in policies])
@@ -172,7 +178,7 @@ class Situation:
             return
         own = of[pairs]
         is_free = limits.is_on[rows] & (count > limits.min_segments[rows])
-        is_free &= ~limits.keeps_consumers[rows] | (count > required)
+        is_free &= ~limits.keeps_consumers[rows] | (count > required) | limits.shares[rows]
         shallow = np.maximum(shallow_at[pairs], shallow_at[pairs + 1])
         is_possible = is_free[own] & (shallow < NOT_DUE)
         pairs, own, shallow = pairs[is_possible], own[is_possible], shallow[is_possible]

@@ -264,7 +264,7 @@ def bucket_snapshot(rng: Random, guards: bool = False) -> TopicSnapshot:
     layout = _with_buckets(rng, plain.layout)
     changed = {
         "rebuckets": True if not guards else rng.random() < 0.8,
-        "as_shipped": not guards,
+        "as_shipped": not guards or rng.random() < 0.2,
         "rebucket_cooldown_ms": rng.choice((0, 1_000, 60_000)),
         "split_vs_rebucket_min_msg_rate_in_threshold": rng.choice((0.0, 1.0, 1_000.0, 1e300)),
         "max_entry_buckets_per_segment": rng.choice((1, 2, 4, 7, 16, 1_024, 1_024)),

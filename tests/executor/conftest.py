@@ -150,7 +150,7 @@ class House:
             chosen,
             follow_decisions(self.lake),
             ledger,
-            {**actors_of(transport), **(actors or {})},
+            {**actors_of(transport, observes=chosen.mode == "observe"), **(actors or {})},
             Announcer(self.published, follow_outcomes(self.lake)),
             Brakes(chosen, record, waits, ledger.executor, wall, steady or monotonic),
             wall,

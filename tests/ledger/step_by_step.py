@@ -7,14 +7,18 @@ every tick, layouts are `SegmentLayout`, and everything is counted at each step.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace as replace_segment
 
 from decisions.autoscale.clocks import NEVER
-from decisions.autoscale.columns import MERGE, REASONS, SPLIT
+from decisions.autoscale.columns import MERGE, REASONS, REBUCKET, SPLIT
 from decisions.autoscale.snapshot import required_segments
 from decisions.topic.layout import LayoutError
+from decisions.topic.segment import equal_buckets
 from engine.autoscale.family import AUTOSCALE
 from engine.autoscale.samples import BY_SAMPLES, Samples
 from engine.kernel.bucket import Intake
@@ -37,6 +41,7 @@ class StepByStep:
         everything = range(len(self.names))
         self.layouts = source.layouts(everything)
         self.policies = [resolved(policy, layout) for layout in self.layouts]
+        self.layouts = [with_buckets(*one) for one in zip(self.layouts, self.policies, strict=True)]
         self.yardsticks = [yardstick or one for one in self.policies]
         self.windows = [
             (window, WindowColumns(window, source.began_at, source.step_ms, [{} for _ in self.names]))
@@ -50,15 +55,15 @@ class StepByStep:
         self.made = [{} for _ in self.names]
         self.counts = {
             name: np.zeros(len(self.names), np.int64)
-            for name in ("splits", "merges", "reversals", "sealed", "segment_ms", "over_ms", "waiting_ms", "capped_ms",
-                         "most_segments")
+            for name in ("splits", "merges", "rebuckets", "reversals", "sealed", "segment_ms", "over_ms", "waiting_ms",
+                         "capped_ms", "most_segments")
         }  # fmt: skip
         self.actions, self.series = [], []
 
     def run(self):
         for step in range(self.source.steps):
             self.step(step)
-        self.actions += [(*row, False, False) for row in map(self._action, self.decided)]
+        self.actions += [(*row, False, False) for decided in self.decided for row in self._actions(decided)]
         return self
 
     def step(self, step):
@@ -113,29 +118,46 @@ class StepByStep:
         records = []
         for row in self.decided:
             place, segments = self.names.index(row["subject"]), json.loads(row["arguments"])["segments"]
-            layout, status, is_reversal = self.layouts[place], "failed", False
+            status, is_reversal = "failed", False
             try:
-                after = (layout.split_segment if row["action"] == "split" else layout.merge_segments)(*segments, now)
+                after = self._changed(place, row, segments, now)
             except LayoutError:
                 pass
             else:
                 status, is_reversal = "applied", self._acted(place, row["action"], segments, after, now)
                 self.layouts[place] = pruned(after, now)
                 records.append(self._layout(place, now))
-            self.actions.append((*self._action(row), status == "applied", is_reversal))
+            self.actions += [(*one, status == "applied", is_reversal) for one in self._actions(row)]
             records.append(self._record(CONTROL_EVENTS.name, OutcomeEvent(
                 v=1, type="outcome", decision_id=row["decision_id"], topic=row["subject"], status=status, at=now
             )))  # fmt: skip
         return records
 
-    def _action(self, row):
-        one, other = (*json.loads(row["arguments"])["segments"], -1)[:2]
+    def _changed(self, place, row, segments, now):
+        layout = self.layouts[place]
+        if row["action"] == "rebucket":
+            for segment in segments:
+                layout = layout.rebucket_segment(segment, json.loads(row["arguments"])["bucketCount"], now)
+            return layout
+        if row["action"] == "split":
+            return layout.split_segment(*segments, now)
+        return layout.merge_segments(*segments, now, self.policies[place].max_entry_buckets_per_segment)
+
+    def _actions(self, row):
+        arguments = json.loads(row["arguments"])
+        place, reason = self.names.index(row["subject"]), REASONS.index(row["reason"])
+        if row["action"] == "rebucket":
+            return [(place, row["decided_at"], REBUCKET, segment, arguments["bucketCount"], reason)
+                    for segment in arguments["segments"]]  # fmt: skip
         code = SPLIT if row["action"] == "split" else MERGE
-        return self.names.index(row["subject"]), row["decided_at"], code, one, other, REASONS.index(row["reason"])
+        return [(place, row["decided_at"], code, *(*arguments["segments"], -1)[:2], reason)]
 
     def _acted(self, place, action, segments, after, now):
-        self.counts["splits" if action == "split" else "merges"][place] += 1
         self.counts["sealed"][place] += len(segments)
+        if action == "rebucket":
+            self.counts["rebuckets"][place] += len(segments)
+            return False
+        self.counts["splits" if action == "split" else "merges"][place] += 1
         before = self.made[place].pop(tuple(sorted(segments)), None)
         is_reversal = before is not None and before[0] != action and now - before[1] <= REVERSAL_MS
         self.counts["reversals"][place] += is_reversal
@@ -148,7 +170,9 @@ class StepByStep:
         active = np.bincount(topic, minlength=count)
         limits = np.array([one.split_thresholds for one in self.yardsticks])
         over = np.bincount(topic[(rates > limits[topic]).any(axis=1)], minlength=count) > 0
-        waiting = np.maximum([required_segments(one) for one in self.consumers] - active, 0)
+        buckets = np.array([sum(one.bucket_count for one in layout.active) for layout in self.layouts])
+        served = np.where([one.rebuckets for one in self.policies], buckets, active)
+        waiting = np.maximum([required_segments(one) for one in self.consumers] - served, 0)
         full = active >= np.array([one.max_segments for one in self.policies])
         for name, status in (
             ("segment_ms", active), ("over_ms", over), ("waiting_ms", waiting),
@@ -170,6 +194,19 @@ class StepByStep:
         value = message.to_json().encode()
         key = key_of(message) or EVERY_TOPIC
         return RawRecord(source, key.encode(), value, len(value), 0, self.offset, timestamp=0, home=False)
+
+
+def with_buckets(layout, policy):
+    """A layout whose segments have their share of the policy's budget of entry buckets."""
+    budget = policy.entry_bucket_budget
+    if not budget:
+        return layout
+    splits = equal_buckets(max(1, budget // len(layout.active)))
+    segments = {
+        number: replace_segment(one, entry_bucket_splits=splits) if one.is_active else one
+        for number, one in layout.segments.items()
+    }
+    return replace(layout, segments=MappingProxyType(segments))
 
 
 def pruned(layout, now):

@@ -116,11 +116,13 @@ def _policy(random):
         "explicitLineage": [False, True], "thresholdCrossing": [False, True], "parallelActions": [False, True],
         "settleSeconds": [0, 60, 600], "returnsWithinSeconds": [0, 120, 900], "hotKeySplits": [0, 1, 3],
         "hotKeyRetrySeconds": [60, 600], "mergeHeadroom": [0.0, 0.9], "urgentOverload": [0.0, 1.25],
-        "promptSplits": [False, True], "regretWindowSeconds": [0, 300, 3600],
+        "promptSplits": [False, True], "regretWindowSeconds": [0, 300, 3600], "entryBucketBudget": [0, 4, 9],
+        "rebucketCooldownSeconds": [0, 15, 60], "splitVsRebucketMinMsgRateInThreshold": [0.0, 200.0, 1e9],
+        "maxEntryBucketsPerSegment": [1, 4, 1024],
     }.items():  # fmt: skip
         if random.random() < 0.5:
             override[name] = random.choice(values).item()
-    profile = str(random.choice(["default", "pip-483"]))
+    profile = str(random.choice(["default", "pip-483", "pulsar-5.0"]))
     known = AutoScalePolicyOverride.model_validate(override)
     return ConfiguredPolicy(profile, known.to_json())
 
