@@ -47,8 +47,8 @@ _MUCH = 50_000
 )
 @click.option(
     "--policy", "policies", multiple=True, metavar="P",
-    help="A profile (default, pip-483, pulsar-5.0) or a TOML policy, laid over --profile. Several are compared. Of bundles: a "
-    "version (4.x), or Shedder+Placement, each with ,NAME=VALUE behind it.",
+    help="A profile (default, pip-483, pulsar-5.0) or a TOML policy, laid over --profile. Several are compared. Of "
+    "bundles: a version (4.x), or Shedder+Placement, each with ,NAME=VALUE behind it.",
 )  # fmt: skip
 @click.option("--profile", type=click.Choice(sorted(PROFILES)), default="default", show_default=True)
 @click.option("--topics", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Of a shape.")
