@@ -78,7 +78,8 @@ def split_pass(
             candidates = _acting(snapshot, scores, candidates, keys, readings)
         else:
             candidates = candidates[:1]
-        if policy.as_shipped and candidates and active[candidates[0]].width == 1:
+        is_single = bool(candidates) and active[candidates[0]].width == 1
+        if policy.as_shipped and not policy.skip_unsplittable and is_single:
             readings.append(_unsplittable(active[candidates[0]]))
         chosen = [
             (active[at].segment_id, SHIPPED_REASONS.get(score[1], score[1]) if policy.as_shipped else score[1])

@@ -193,3 +193,19 @@ def test_constant_consumers_come_to_rest_in_default():
                 layout = layout.split_segment(one.segment, now)
     assert actions == ["rebucket", "merge", "merge"]
     assert [segment.bucket_count for segment in layout.active] == [8]
+
+
+def test_hold_with_buckets_acts_when_it_says_and_not_before():
+    rng, met = Random("due"), 0
+    for number in range(1_500):
+        one = bucket_snapshot(rng, guards=number % 2 == 0)
+        answer = decide(one)
+        names = [reading.gate for reading in answer.gates]
+        assert len(names) == len(set(names))
+        due = next_due(answer)
+        if due is None or not isinstance(answer, Hold) or one.policy.max_load_age_ms:
+            continue
+        met += 1
+        assert not isinstance(decide(at(one, due)), Hold)
+        assert due - 1 <= one.now or isinstance(decide(at(one, due - 1)), Hold)
+    assert met > 50
