@@ -18,6 +18,7 @@ BENCHMARKS = (
     "announcements",
     "restart",
     "controller",
+    "anonymous",
     "executor",
     "bookies",
     "switches",
