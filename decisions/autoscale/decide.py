@@ -69,6 +69,9 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     if lane is not None and lane.failing:
         found[Situation.WANTS_TO_REBUCKET] = lane.failing
         dues.append(lane.due)
+    if snapshot.policy.as_shipped and [reading.gate for reading in split.failing] == [Gate.UNSPLITTABLE]:
+        # Pulsar 5.0.1 goes on after whatever else blocks a pass, and not after this.
+        return Hold(split.failing[0], tuple(split.readings))
     if not is_tick:
         gates = [*split.readings, Reading(Gate.NOT_THIS_TRIGGER, False)]
         found[Situation.NO_DEMAND] = gates

@@ -57,7 +57,10 @@ def split_pass(
         held = _held_in_lane(snapshot, loads, readings)
     busiest = _busiest(snapshot, loads) if demand.passed and lane is None else []
     if busiest and policy.as_shipped and busiest[0].width == 1:
-        held = [_unsplittable(busiest[0])]
+        held = [reading for reading in readings if reading.gate is Gate.SPLIT_COOLDOWN and not reading.passed]
+        if not held:
+            single = _unsplittable(busiest[0])
+            return SplitPass([*readings, single], failing=[single])
     if demand.passed and lane is None and not held:
         lacking = snapshot.required_segments - len(active) if policy.parallel_actions else 1
         if snapshot.shares_segments:

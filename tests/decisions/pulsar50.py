@@ -33,7 +33,7 @@ def decide_as_shipped(snapshot: TopicSnapshot) -> tuple:
         passes += [for_load, for_cold]
     for one in passes:
         answer = one(snapshot, by_id)
-        if answer[0] != "none":
+        if answer[0] != "none" or answer[1] == "unsplittable":
             return answer
         blocked.append(answer[1])
     return ("none", next((reason for reason in blocked if reason), None))
