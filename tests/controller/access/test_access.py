@@ -41,6 +41,7 @@ CALLS: dict[Role, set[tuple[str, str]]] = {
     },
     "operate": {
         ("POST", f"{TOPIC}/split/{{segment}}"), ("POST", f"{TOPIC}/merge/{{first}}/{{second}}"),
+        ("POST", f"{TOPIC}/rebucket/{{segment}}"),
         ("POST", f"{SUBSCRIPTION}/seek"), ("POST", f"{SUBSCRIPTION}/skip-all"),
         ("PUT", SUBSCRIPTION), ("DELETE", SUBSCRIPTION), ("PUT", CONSUMER), ("DELETE", CONSUMER),
         ("WebSocket", f"{TOPIC}/consumers"),
