@@ -15,6 +15,7 @@ from controller.metadata.zookeeper import ZooKeeperStore
 from controller.node import Node, NodeSettings
 from controller.operations.pruning import Retention
 from controller.segments.kafka import KafkaSegments
+from decisions.autoscale.policy import ClusterPolicy
 from lab.zookeeper import EmbeddedZooKeeper
 from schemas.kafka_connection import KafkaConnection
 from schemas.messages import ConsumerEvent, LayoutEvent, parse_message
@@ -60,7 +61,7 @@ def start(zookeeper: EmbeddedZooKeeper) -> Iterator[Callable[..., Node]]:
     root, nodes = next(_roots), []
 
     def start_one(url: str, segments: KafkaSegments, clock: Clock | None = None) -> Node:
-        settings = NodeSettings(url, KafkaConnection(NOWHERE), "default", Retention(0, 0), 3600, 5)
+        settings = NodeSettings(url, KafkaConnection(NOWHERE), ClusterPolicy("default"), Retention(0, 0), 3600, 5)
         store = ZooKeeperStore(zookeeper.address, root, session_s=5)
         nodes.append(Node(store, segments, settings, clock or Clock(Clock.now - 1000 * len(nodes))))
         return nodes[-1]

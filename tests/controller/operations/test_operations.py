@@ -20,6 +20,7 @@ from controller.segments.base import SegmentNotFound, SegmentStore, SegmentStore
 from controller.segments.kafka import KafkaSegments
 from controller.segments.kafka_names import SegmentOfLife, kafka_topic, segment_of
 from controller.segments.no_segments import NoSegments
+from decisions.autoscale.policy import ClusterPolicy
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import segment_topic
 from schemas.kafka_connection import KafkaConnection
@@ -62,7 +63,12 @@ def node_on(
     """The parts of a controller, without a server around them."""
     nodes = SqliteStore(database)
     settings = NodeSettings(
-        "http://one", KafkaConnection(NOWHERE), "default", Retention(retention_seconds, checkpoint_seconds), 3600, 5
+        "http://one",
+        KafkaConnection(NOWHERE),
+        ClusterPolicy("default"),
+        Retention(retention_seconds, checkpoint_seconds),
+        3600,
+        5,
     )
     try:
         yield Node(nodes, segments, settings, Clock())
