@@ -60,8 +60,10 @@ def test_every_situation_is_in_the_table_with_its_gates():
 
 
 def test_random_snapshots_meet_every_gate_that_can_bind():
+    # Those of entry buckets, which these snapshots do not have, bind in test_rebucket_pass.
+    of_buckets = {Gate.ENTRY_BUCKETS, Gate.REBUCKET_COOLDOWN, Gate.MAX_ENTRY_BUCKETS, Gate.MERGE_CAPACITY}
     met = {answer.gate for answer in map(decide, SNAPSHOTS) if isinstance(answer, Hold)}
-    assert met >= set(BINDING_GATES) - {Gate.UNSPLITTABLE}
+    assert met >= set(BINDING_GATES) - {Gate.UNSPLITTABLE} - of_buckets
 
 
 def test_every_reading_passes_exactly_when_its_relation_holds():
