@@ -324,7 +324,7 @@ class Simulated:
         simulated, append = self, OpenTable.append
 
         class OfWorld(Bookies):
-            def _connected(self, address: str, context: Any, chroot: str) -> Any:
+            def _connected(self, address: str, context: Any, chroot: str, logs_in: bool) -> Any:
                 return simulated.connected(address)
 
             def _new_hands(self, clusters: Mapping[str, str]) -> Any:
