@@ -293,8 +293,9 @@ def policy_digest(policy: Policy) -> str:
 def policy_override(policy: Policy, has_buckets: bool = True) -> AutoScalePolicyOverride:
     """The effective policy with every field set, as a snapshot carries it; sub-second parts of durations are cut.
 
-    Without those of entry buckets for a topic that has none: they say nothing of it.
+    Without those of entry buckets for a topic that has none: they say nothing of it, unless one of them breaks a rule.
     """
+    has_buckets = has_buckets or policy.broken is not None
     return AutoScalePolicyOverride(**{
         known.attribute: known.outside(getattr(policy, known.name))
         for known in POLICY_FIELDS.values()
