@@ -80,7 +80,8 @@ def lake(tmp_path):
 
 def command(lake, tmp_path, *asked):
     own = tmp_path / "own.toml"
-    own.write_text(f'[lake]\npath = "{lake}"\n')
+    (tmp_path / "policy.toml").write_text("promptSplits = false\n")
+    own.write_text(f'[lake]\npath = "{lake}"\n[policy]\ncluster = "{tmp_path}/policy.toml"\n')
     return CliRunner().invoke(cli, ["--home", str(tmp_path), "--config", str(own), *asked])
 
 

@@ -374,7 +374,10 @@ def test_command_applies_the_configured_days(tmp_path):
     today = datetime.now(timezone.utc).date()
     days = {"whole": (today - DAY).days, "less": (today - DAY).days - 1}
     own = tmp_path / "own.toml"
-    own.write_text(f'[lake]\npath = "{lake}"\n{CONFIGURED_RETENTION.format(**days)}')
+    (tmp_path / "policy.toml").write_text("promptSplits = false\n")
+    own.write_text(
+        f'[lake]\npath = "{lake}"\n[policy]\ncluster = "{tmp_path}/policy.toml"\n{CONFIGURED_RETENTION.format(**days)}'
+    )
     asked = ["--home", str(tmp_path), "--config", str(own), "lake", "retain"]
 
     def batches():
