@@ -17,6 +17,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -116,7 +118,13 @@ class BoundedHttp(H11Protocol):
         """See `asyncio.Protocol`."""
         super().pause_writing()
         if self._unread is None:
-            self._unread = self.loop.call_later(self.limits.body_seconds, self.transport.abort)
+            self._unread = self.loop.call_later(self.limits.body_seconds, self._cut_off)
+
+    def _cut_off(self) -> None:
+        """Reset the connection; after an orderly close the kernel would keep what is unsent."""
+        # A linger of 0 seconds makes the close a reset.
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""

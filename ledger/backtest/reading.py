@@ -204,6 +204,12 @@ def open_history(
     step_ms = step_for(tick_ms)
     begin = -(-(begin - phase) // step_ms) * step_ms + phase
     end = (end - phase) // step_ms * step_ms + phase
+    asked = (first if since is None else instant(since)), (last if until is None else instant(until))
+    if begin >= end and first <= asked[0] < asked[1] <= last:
+        raise NoHistory(
+            f"the record is read in steps of {step_ms / 1000:g} s, and no whole one lies between {said_of(asked[0])} "
+            f"and {said_of(asked[1])}; choose a longer window"
+        )
     if begin >= end:
         raise NoHistory(
             f"nothing is on record between {'the beginning' if since is None else said_of(instant(since))} and "

@@ -22,6 +22,7 @@ from tests.decisions.snapshots import (
     PIP,
     SECOND,
     at,
+    bucket_snapshot,
     load,
     msg_rate,
     random_snapshot,
@@ -60,10 +61,10 @@ def test_every_situation_is_in_the_table_with_its_gates():
 
 
 def test_random_snapshots_meet_every_gate_that_can_bind():
-    # Those of entry buckets, which these snapshots do not have, bind in test_rebucket_pass.
-    of_buckets = {Gate.ENTRY_BUCKETS, Gate.REBUCKET_COOLDOWN, Gate.MAX_ENTRY_BUCKETS, Gate.MERGE_CAPACITY}
-    met = {answer.gate for answer in map(decide, SNAPSHOTS) if isinstance(answer, Hold)}
-    assert met >= set(BINDING_GATES) - {Gate.UNSPLITTABLE} - of_buckets
+    rng = Random(7)
+    with_buckets = [bucket_snapshot(rng) for _ in range(2_000)]
+    met = {answer.gate for answer in map(decide, [*SNAPSHOTS, *with_buckets]) if isinstance(answer, Hold)}
+    assert met >= set(BINDING_GATES) - {Gate.UNSPLITTABLE}
 
 
 def test_every_reading_passes_exactly_when_its_relation_holds():

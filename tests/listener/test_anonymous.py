@@ -149,9 +149,8 @@ def test_pages_of_strangers_are_refused(edge: Edge, headers: bytes) -> None:
 
 
 def test_client_that_reads_nothing_is_cut_off(edge: Edge) -> None:
-    if edge.kind == "controller":
-        pytest.skip("its short answers fill no buffer of the system in time; the protocol is the same")
-    request = edge.head(more=b"\r\n") * 20
+    # Of the controller, the longest answer: the others fill no buffer of the system within the minute.
+    request = edge.head("/openapi.json" if edge.kind == "controller" else "", more=b"\r\n") * 20
     with edge.open() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         connection.settimeout(1)

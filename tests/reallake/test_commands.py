@@ -7,7 +7,9 @@ from datetime import timedelta
 from random import Random
 
 import pytest
+from click.testing import CliRunner
 
+from anabranch.cli import cli
 from tests.reallake.asking import answer, copied_lake, run_command
 from tests.reallake.recording import RECREATED
 
@@ -94,14 +96,27 @@ def test_backtest_takes_any_window(real_lake, raw):
     random = Random(11)
     batches = sorted(row["batch_at"] for row in raw.rows("batches"))
     topics = sorted(raw.present())
-    for _ in range(4):
+    long_enough = 0
+    for _ in range(6):
         since, until = sorted(random.sample(batches, 2))
-        while until - since < timedelta(seconds=15):
-            since, until = sorted(random.sample(batches, 2))
         window = ("--since", since.isoformat(), "--until", until.isoformat(), "--topics", random.choice(topics))
-        told = run_command(real_lake, "backtest", "--policy", POLICY, *window, "--output", "json")
-        found = json.loads(told.stdout)
+        asked = ("backtest", "--policy", POLICY, *window, "--output", "json")
+        if until - since < timedelta(seconds=10):
+            # The steps that a record is read in are no longer than its ticks: no whole one may lie in the window.
+            found = CliRunner().invoke(cli, [*real_lake.settings, *asked])
+            assert found.exit_code == 0 or "choose a longer window" in found.output, found.output
+            continue
+        long_enough += 1
+        found = json.loads(run_command(real_lake, *asked).stdout)
         assert found["topicHours"] <= (until - since).total_seconds() / 3600 + 0.01
+    assert long_enough >= 3
+
+
+def test_window_without_a_whole_step_is_told(real_lake, raw):
+    at = sorted(row["batch_at"] for row in raw.rows("batches"))[5]
+    window = ("--since", at.isoformat(), "--until", (at + timedelta(milliseconds=3)).isoformat())
+    told = run_command(real_lake, "backtest", "--policy", POLICY, *window, exit_code=1)
+    assert "choose a longer window" in told.output
 
 
 def test_suggest_finds_a_frontier(real_lake):
