@@ -205,7 +205,7 @@ def _unlisted(name: str) -> str:
 
 
 def _warn_of_open_nodes(bookies: Bookies) -> None:
-    """What was made before anybody logged in stays everybody's."""
+    """Leave znodes open that were made before anybody logged in."""
     if bookies.settings.bookies.metadata_auth is None:
         return
     path = bookies.settings.bookies.path

@@ -19,7 +19,7 @@ RECONNECT_SECONDS = 0.02
 
 
 def requests(kind: str, port: int, token: str) -> bytes:
-    """What one connection sends, again and again."""
+    """Bytes that one connection sends, again and again."""
     host = f"Host: 127.0.0.1:{port}\r\n"
     if kind == "cookies":
         return f'GET /healthz HTTP/1.1\r\n{host}Cookie: anabranch="'.encode() + b"\\" * 60_000 + b'"\r\n\r\n'

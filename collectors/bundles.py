@@ -147,7 +147,7 @@ class BundleRounds:
         return [live, policies, *ownership, *reports]
 
     def _look(self, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> _Look | Unread:
-        """What one broker says; several threads ask several brokers at once."""
+        """Ask one broker; several threads ask several brokers at once."""
         try:
             owned = _value(f"the bundles of {broker}", self._bundles.owned(cluster, broker))
             way = self._cluster.at_broker(broker)
@@ -163,7 +163,7 @@ class BundleRounds:
 
 @dataclass(frozen=True)
 class _Look:
-    """What one broker says in a round."""
+    """Answers of one broker in a round."""
 
     owned: frozenset[str]
     report: Report
@@ -171,7 +171,7 @@ class _Look:
 
 
 def _registered(settings: Mapping[str, Any], version: str) -> BrokerLookupData:
-    """What a broker with the extensible manager writes into the registry, out of its settings."""
+    """Registry entry of a broker with the extensible manager, out of its settings."""
 
     def on(name: str) -> bool:
         return str(settings.get(name, "true")).lower() != "false"

@@ -2,6 +2,8 @@
 
 Stage: beside the job; `engine.replay` takes it in. A generation is the life of a checkpoint: batch ids start again
 with each. Only generations count that led to the state of the last one: it, and those that it was rebuilt from.
+
+Longer than other files: reading order, generations and chunks share the numbers of batches.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ ELSEWHERE = frozenset({"bookies"})
 
 
 def actors_of(transport: Transport, *, observes: bool = False) -> Actors:
-    """Who acts, by the name of the family: each built-in family has its line here. `observes`: nobody calls."""
+    """Actors by the name of the family: each built-in family has its line here. `observes`: nobody calls."""
     return {
         "autoscale": AutoscaleActor(ScalableTopics(transport)), "bundles": BundlesActor(transport, observes=observes)
     }  # fmt: skip

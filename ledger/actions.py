@@ -26,7 +26,7 @@ def segments_text(segments: Iterable[int]) -> str:
 
 
 def action_kind(row: StoredRow) -> str:
-    """What led to a decision: `split:consumer-count`, `split:load`, `merge` or `rebucket`."""
+    """Return the cause of a decision: `split:consumer-count`, `split:load`, `merge` or `rebucket`."""
     if row["action"] != "split":
         return str(row["action"])
     return "split:load" if row["reason"] in _LOADS else f"split:{row['reason']}"

@@ -19,7 +19,7 @@ _BURST_SECONDS = REFUSALS_AT_ONCE / REFUSALS_PER_SECOND
 
 
 class Pace:
-    """When the next refusal of each network may go."""
+    """Instant at which the next refusal of each network may go."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -36,7 +36,7 @@ NEVER = -1
 
 
 class Cooldowns(NamedTuple):
-    """When a topic was last split, merged and rebucketed; None: never (PIP-483 "Pass 1" and "Pass 2")."""
+    """Last split, merge and rebucket of a topic; None: never (PIP-483 "Pass 1" and "Pass 2")."""
 
     last_split_at: int | None = None
     last_merge_at: int | None = None

@@ -121,7 +121,7 @@ def _depth(snapshot: TopicSnapshot, depths: Mapping[int, int], shallow_at: Mappi
 
 
 def _stays_shared(snapshot: TopicSnapshot, loads: Loads, at: int) -> bool:
-    """Whether consumers still share segments after a merge that leaves fewer segments than consumers: no segment is
+    """Tell if consumers still share segments after a merge that leaves fewer segments than consumers: no segment is
     worth a split then, by the part of the floor that the guard `mergeHeadroom` has of a split threshold."""
     policy = snapshot.policy
     rates = [None if load is None else load.msg_rate_in for load in loads]

@@ -124,12 +124,12 @@ class TopicSnapshot:
 
     @cached_property
     def has_buckets(self) -> bool:
-        """Whether entry buckets matter: the topic has them, or every segment counts as one (`asShipped`)."""
+        """Tell if entry buckets matter: the topic has them, or every segment counts as one (`asShipped`)."""
         return self.policy.as_shipped or self.layout.has_buckets
 
     @property
     def shares_segments(self) -> bool:
-        """Whether consumers share segments by their entry buckets (guard `rebuckets`)."""
+        """Tell if consumers share segments by their entry buckets (guard `rebuckets`)."""
         return self.policy.rebuckets and self.has_buckets
 
     @cached_property

@@ -39,7 +39,7 @@ class SplitPass(NamedTuple):
 def split_pass(
     snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], lane: RebucketPass | None = None
 ) -> SplitPass:  # fmt: skip
-    """What pass 1 finds; `keys` are the hot keys that are known by now. Where consumers are served by the bucket `lane`
+    """Run pass 1; `keys` are the hot keys that are known by now. Where consumers are served by the bucket `lane`
     none is split for them."""
     policy, active = snapshot.policy, snapshot.layout.active
     room = policy.max_segments - len(active)

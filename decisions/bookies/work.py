@@ -45,7 +45,7 @@ class Work:
     """What keeps it from being promoted; None: nothing."""
     reason: str
     source: str = ""
-    """Where it is copied from; empty: from the directive's source."""
+    """Cluster that it is copied from; empty: from the directive's source."""
 
 
 def works(seen: Seen, directive: Directive) -> list[Work]:

@@ -48,7 +48,7 @@ def _forms(broker: str) -> tuple[str, str, str]:
 
 
 def _may_be_of(cluster: Cluster, policy: IsolationPolicy, namespace: str) -> bool:
-    """Whether a policy's patterns match a namespace; the cluster's are matched all at once."""
+    """Tell if a policy's patterns match a namespace; the cluster's are matched all at once."""
     found = cluster.found
     if found.namespaces is None:
         names = {bundle for report in cluster.reports.values() for bundle in report.bundles}
@@ -151,7 +151,7 @@ def _isolated(
 
 
 def _serves(cluster: Cluster, broker: str) -> bool:
-    """Whether a broker has persistent topics, by its report or by the registry."""
+    """Tell if a broker has persistent topics, by its report or by the registry."""
     report = cluster.reports.get(broker)
     live = (cluster.snapshot.available_brokers or {}).get(broker)
     data = report.data if report else live

@@ -157,7 +157,7 @@ def _counts(cluster: Cluster) -> Callable[[str], int]:
 
 
 def _cuts(cluster: Cluster, broker: str | None, bundle: str) -> tuple[bool, list[str] | None]:
-    """Whether the bundle can be split, and where, when the snapshot has what the algorithm needs.
+    """Find out if the bundle can be split, and where, when the snapshot has what the algorithm needs.
 
     None: where the broker's own algorithm says. `broker` is None for a split that a person asks for.
     """

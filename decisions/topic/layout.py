@@ -119,7 +119,7 @@ class SegmentLayout:
 
     @cached_property
     def has_buckets(self) -> bool:
-        """Whether the topic has entry buckets: an active segment says how many."""
+        """Tell if the topic has entry buckets: an active segment says how many."""
         return any(segment.entry_bucket_splits is not None for segment in self.active)
 
     def check(self) -> None:

@@ -112,7 +112,7 @@ class KnownLayout(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def has_buckets(self) -> bool:
-        """Whether the topic has entry buckets; a layout that says so is not plain."""
+        """Tell if the topic has entry buckets; a layout that says so is not plain."""
         return _is_json(self.record) and _BUCKETS in self.record and self.layout.has_buckets
 
     @property

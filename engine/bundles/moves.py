@@ -39,15 +39,15 @@ class Move:
     source: str
     destination: str
     at: int
-    """When it was decided, milliseconds."""
+    """Instant of the decision, milliseconds."""
     stats: NamespaceBundleStats
     """The bundle's, as its source had it."""
     amounts: Amounts
     applied_at: int | None = None
-    """When it was applied, by the executor's clock; None: it is open."""
+    """Instant of its application, by the executor's clock; None: it is open."""
 
     def is_shown_by(self, report: Report | None) -> bool:
-        """Whether a report is from after the move; also where the broker has none any more."""
+        """Tell if a report is from after the move; also where the broker has none any more."""
         return report is None or (self.applied_at is not None and report.last_update > self.applied_at)
 
 

@@ -21,7 +21,7 @@ from schemas.snapshot import Snapshot
 from schemas.tables import Action
 
 _SEGMENTS = {"split": (1, 1), "merge": (2, 2), "rebucket": (1, MAX_SEGMENTS_IN_METADATA)}
-"""How many segments an action may have."""
+"""Least and most segments of an action."""
 _EXAMPLES = {
     "split": '{"segments":[3]}', "merge": '{"segments":[4,5]}', "rebucket": '{"bucketCount":8,"segments":[3,6]}'
 }  # fmt: skip

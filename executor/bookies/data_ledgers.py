@@ -20,7 +20,7 @@ from schemas.bookies import DataLedger, TopicRecord
 
 @dataclass(frozen=True)
 class DataLedgers:
-    """What the records of all topics come to."""
+    """Summary of the records of all topics."""
 
     where: dict[str, int] = field(default_factory=dict)
     """By cluster: how many are attributed to it, and there."""

@@ -67,7 +67,7 @@ class DataLedgerPosition(NamedTuple):
     offloaded: bool = False
     """It was offloaded, and is in no BookKeeper cluster any more."""
     closed_at: int | None = None
-    """When it was closed, ms since 1970; None: it is written to."""
+    """Instant of its closing, ms since 1970; None: it is written to."""
 
 
 def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:

@@ -103,6 +103,6 @@ class BundlesActor:
 
 
 def _balances_itself(settings: Mapping[str, Any]) -> bool:
-    """Whether brokers with these settings shed bundles. A setting that is absent is on, as it is in Pulsar."""
+    """Tell if brokers with these settings shed bundles. A setting that is absent is on, as it is in Pulsar."""
     switches = ("loadBalancerEnabled", "loadBalancerSheddingEnabled")
     return all(str(settings.get(name, "true")).strip().lower() != "false" for name in switches)

@@ -26,7 +26,7 @@ class LiveBundle:
     owner: str | None = None
     """Who serves it; None: nobody does."""
     balances_itself: bool = False
-    """Whether the cluster's own balancer sheds bundles."""
+    """True if the cluster's own balancer sheds bundles."""
 
 
 OWN_BALANCER = "own-balancer"

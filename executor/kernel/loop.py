@@ -15,6 +15,8 @@ Each open decision goes its own way, in this order:
 Decisions of one subject, of one evaluation for instance, concern disjoint parts of it. So they are tried in any order,
 and one that waits holds up no other. Only the tries of a subject are taken in turn: two calls at once would conflict,
 and each is made on the subject that was looked at right before it. Whatever waits holds no thread.
+
+Longer than other files: all of it is one thread's state.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def clusters_on_record(lake: str) -> list[str]:
 def read(
     lake: str, cluster: str, since: datetime | None = None, until: datetime | None = None, *, with_partial: bool = False
 ) -> Recorded:  # fmt: skip
-    """What is on record of a cluster from `since` to `until` (aware; None: all). Raises what Delta raises.
+    """Read the record of a cluster from `since` to `until` (aware; None: all). Raises what Delta raises.
 
     `with_partial`: reports that name the busiest bundles only are read too, the others of a broker as one.
     """

@@ -12,6 +12,8 @@ takes every row to the next step at which anything can change for it, and does a
 What is decided is what the job decides (a test runs the job's engine step by step on the same demand). What is skipped
 is proven idle: a sample matters when a rate leaves the band in which no filter lets it pass, an evaluation when a wait
 ends (`ledger.simulate.waits`). Steps are those of the demand, from 0; instants are milliseconds.
+
+Longer than other files: all of a step, on the same columns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The family `bundles`: cycles over time are the same whatever order, number and batches their messages come in."""
+"""The family `bundles`: cycles over time are the same whatever order, number and batches their messages come in.
+
+Long, as it goes through everything that can happen to a cluster.
+"""
 
 from __future__ import annotations
 

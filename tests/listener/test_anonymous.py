@@ -1,4 +1,4 @@
-"""What anybody can take of a process that listens, without a token: raw connections, slow ones, large ones, many.
+"""Anonymous load on a process that listens: raw connections, slow ones, large ones, many.
 
 The same tests run against controller, page and metrics, which stand behind the same listener.
 """
@@ -43,7 +43,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
 
 
 def said(connection: socket.socket, every_s: float | None = None, byte: bytes = b"x") -> tuple[bytes, float]:
-    """What comes until the end, and the seconds until then, while a byte is sent now and then."""
+    """Read until the end, and count the seconds until then, while a byte is sent now and then."""
     began, found = time.monotonic(), b""
     with connection:
         while time.monotonic() - began < LATE_S:

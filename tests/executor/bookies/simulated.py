@@ -29,6 +29,7 @@ from lake.tables import OpenTable
 from tests.executor.bookies.messages import made
 
 CLUSTERS = {"old": "a:2181", "new": "b:2181", "third": "c:2181"}
+SWITCH = ("switch", "--target", "new", "--no-dry-run")
 SCHEMA, CURSOR = "/schemas/t/n/s", "/managed-ledgers/t/n/persistent/t/c"
 
 

@@ -19,6 +19,7 @@ from tests.executor.bookies.messages import made
 from tests.executor.bookies.simulated import (
     CURSOR,
     SCHEMA,
+    SWITCH,
     Client,
     Simulated,
     Znode,
@@ -29,7 +30,6 @@ from tests.executor.bookies.simulated import (
     world,
 )
 
-SWITCH = ("switch", "--target", "new", "--no-dry-run")
 CLEANUP = ("cleanup", "--force", "--no-dry-run")
 REGISTRY = "/admin/bookie-clusters"
 OF_BROKERS = {"I4", "I5", "I6"}

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from executor.bookies.guard import BROKERS
-from tests.executor.bookies.simulated import CLUSTERS, Simulated, registered, world
-
-SWITCH = ("switch", "--target", "new", "--no-dry-run")
+from tests.executor.bookies.simulated import CLUSTERS, SWITCH, Simulated, registered, world
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from tests.executor.bookies.simulated import (
     CLUSTERS,
     CURSOR,
     SCHEMA,
+    SWITCH,
     Simulated,
     cursor_record,
     ledger,
@@ -28,7 +29,6 @@ from tests.executor.bookies.simulated import (
     world,
 )
 
-SWITCH = ("switch", "--target", "new", "--no-dry-run")
 V1_CURSOR, V1_SCHEMA = "/managed-ledgers/p/west/n/persistent/t/c", "/schemas/p/west/n/s"
 
 

@@ -10,9 +10,8 @@ import pytest
 from executor.bookies.metadata import PulsarMetadata
 from executor.bookies.records import read_cursor, read_locator
 from executor.bookies.registry import RegistryStore
-from tests.executor.bookies.simulated import Simulated, registered, world
+from tests.executor.bookies.simulated import SWITCH, Simulated, registered, world
 
-SWITCH = ("switch", "--target", "new", "--no-dry-run")
 ROLLBACK = ("rollback", "--no-dry-run")
 CLEANUP = ("cleanup", "--force", "--no-dry-run")
 MOST = 60
