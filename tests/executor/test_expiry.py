@@ -66,6 +66,35 @@ def test_a_pause_that_ends_late_leaves_nothing_to_apply(house: House):
         expired(house, split)
 
 
+def test_later_decision_on_a_segment_replaces_an_earlier_one(house: House):
+    topic = house.create("orders", segments=2)
+    merge, split = house.decide(topic, 0, 1), house.decide(topic, 1)
+    house.commit(merge, decided_at=NOON - timedelta(seconds=20))
+    house.commit(split, decided_at=NOON)
+    with house.running(Clock(), **LIMITS):
+        assert house.end(split)["status"] == "applied"
+        end = house.end(merge)
+        assert (end["status"], end["attempt"]) == ("superseded", 0)
+        assert end["error"].startswith("replaced by split 1 of ")
+        wait_until(lambda: {event.status for event in house.published.events} == {"applied", "superseded"})
+    assert [row["status"] for row in house.outcomes(merge)] == ["superseded"]
+    assert house.gate.count("POST") == 1
+
+
+def test_begun_decision_is_replaced_by_none(house: House):
+    topic, clock = house.create("orders", segments=2), Clock()
+    merge, split = house.decide(topic, 0, 1), house.decide(topic, 1)
+    house.gate.always("POST", LOST_BEFORE)
+    with house.running(clock, **LIMITS):
+        house.commit(merge, decided_at=clock.now - timedelta(seconds=20))
+        wait_until(lambda: house.gate.count("POST"))
+    house.gate.heal()
+    house.commit(split, decided_at=clock.now)
+    with house.running(clock, **LIMITS):
+        assert house.end(merge)["status"] == "applied"
+        assert house.end(split)["status"] == "superseded"
+
+
 def test_a_begun_decision_is_finished_however_old(house: House):
     split, clock = house.decide(house.create("orders"), 0), Clock()
     house.gate.always("POST", LOST_BEFORE)
