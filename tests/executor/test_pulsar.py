@@ -29,6 +29,8 @@ AFTER_A_RESTART_S = 240
 FENCED = "Attempting to subscribe to a fenced topic {{topic=segment://{}/([^}}]+)}}"
 FOR_GOOD = 8
 """So often a client has asked within some ten seconds, longer and longer after the time before."""
+PRUNED = r"TopicDoesNotExistException.*Topic not found segment://{}/"
+"""A send that the client of 5.0.0-M1 kept for an ended segment until that was pruned (docs/pulsar-differences.md)."""
 MIDDLE_S = 0.03
 """After the call, which takes a Pulsar some 0.1 s: children made, the parent ended, and then the layout changed."""
 
@@ -87,7 +89,9 @@ def test_no_message_is_lost_under_splits_and_merges(
             restarts += flows(load, log, pulsar, topic, seen)
         counts = load.finish()
     assert counts["finished"], log.read_text()[-2000:]
-    assert (counts["missing"], counts["errors"]) == (0, [])
+    pruned = PRUNED.format(topic.removeprefix("topic://"))
+    failed = [error for error in counts["errors"] if in_flight == 1 or not re.search(pruned, error)]
+    assert (counts["missing"], failed) == (0, [])
     assert counts["received"] >= counts["acknowledged"] > 2000
     # Root, two splits, one merge, each of them once: Pulsar prunes what is drained, which counts as an epoch as well.
     assert house.layout(topic).next_segment_id == 1 + 2 + 2 + 1
