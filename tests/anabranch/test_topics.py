@@ -17,7 +17,7 @@ from schemas.settings import SettingsError
 from tests.anabranch.conftest import run
 from tests.controller.conftest import NOWHERE, run_controller
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+OPERATIONS = Path(__file__).resolve().parents[2] / "docs/operations.md"
 CLOSED = f"http://{NOWHERE}"
 HOSTILE = [
     "..", ".", "../../../healthz", "a/b", "a?force=true", "a#b", "a b", "a%2Fb", "100%", "a%zz", "a\\b", "a\nb",
@@ -244,8 +244,8 @@ def test_a_refusal_of_the_real_process_is_one_line_without_a_stack_trace(topics,
     assert done.stderr == f"Error: Segment not found: 9 of {topic} (404)\n"
 
 
-def test_the_session_in_the_readme_is_what_one_sees(topics):
-    (session,) = re.findall(r"```text\n(\$ \S+anabranch topics.*?)```", README.read_text(), re.DOTALL)
+def test_documented_session_is_what_one_sees(topics):
+    (session,) = re.findall(r"```text\n(\$ \S+anabranch topics.*?)```", OPERATIONS.read_text(), re.DOTALL)
     for command, shown in re.findall(r"^\$ \S+anabranch topics (.*)\n((?:(?!\$ ).*\n)*)", session, re.MULTILINE):
         seen = [line.rstrip() for line in topics(*shlex.split(command)).rstrip("\n").splitlines()]
         assert seen == shown.rstrip("\n").splitlines()
