@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from lake.lease import LeasedTable
 from lake.tables import read_columns
+from lake.tail import StoredRow
 from ledger.alerts.rules import Rule
 from ledger.alerts.states import Alert, Labels
 from schemas.tables import ALERTS, AlertRow
@@ -36,6 +37,16 @@ class Notice:
     def notice_id(self) -> str:
         """The same whenever it is sent: a receiver that saw it before may drop it."""
         return f"{self.alert.alert_id}-{self.alert.status}"
+
+
+def standing_alerts(rows: Iterable[StoredRow]) -> list[StoredRow]:
+    """Return the alerts that are pending or firing, the newest first. `rows`: in the order of their commits."""
+    newest: dict[str, StoredRow] = {}
+    for row in rows:
+        if row["notice"] is None:
+            newest[row["alert_id"] or json.dumps([row["alert"], row["labels"]])] = row
+    standing = [row for row in newest.values() if row["status"] in ("pending", "firing")]
+    return sorted(standing, key=lambda row: row["at"], reverse=True)
 
 
 class AlertRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from operator import truediv
 from random import Random
 
 import pytest
@@ -56,6 +57,32 @@ def test_explained_snapshot_is_what_the_record_says(real_lake, raw):
         loads = raw.loads(topic)
         for segment in layout.active:
             assert told.get(segment) == loads.get(segment), (topic, segment)
+
+
+def test_status_is_what_the_record_says(real_lake, raw):
+    told = json.loads(run_command(real_lake, "status", "--output", "json", exit_code=1).stdout)
+    present = raw.present()
+    assert (told["topics"], told["activeSegments"]) == (len(present), sum(len(one.active) for one in present.values()))
+    over = {}
+    for topic, layout in present.items():
+        loads = raw.loads(topic)
+        ratios = [max(map(truediv, loads[one], THRESHOLDS)) for one in layout.active if one in loads]
+        over[topic] = max(ratios, default=0)
+    expected = {topic: ratio for topic, ratio in over.items() if ratio > 1}
+    assert {one["topic"]: one["overload"] for one in told["overThreshold"]} == pytest.approx(expected)
+    assert told["decisions"]["open"] == raw.statuses()["open"]
+    assert sum(told["held"].values()) == len(raw.holds_now())
+    assert told["job"]["lastBatchAt"] == raw.last_batch.isoformat()
+    # The run is over.
+    assert [one["state"] for one in told["executors"]].count("acting") == 0
+    assert "no executor acts" in told["attention"]
+
+
+def test_status_without_a_lake_fails(tmp_path):
+    settings = tmp_path / "elsewhere.toml"
+    settings.write_text(f'[lake]\npath = "{tmp_path}/none"\n')
+    result = CliRunner().invoke(cli, ["--config", str(settings), "status"])
+    assert (result.exit_code, "no table `batches`" in result.output) == (3, True)
 
 
 def test_history_has_every_split_and_merge(real_lake, raw):

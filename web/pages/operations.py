@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from lake.brakes import ALL, Act, ActRefused
 from lake.tables import LakeError, open_table
 from lake.tail import StoredRow, newest_rows
 from ledger.acting import UnknownScope, pause, read_reason, resume, scope_words
+from ledger.alerts.record import standing_alerts
 from ledger.picture import LakeView
 from schemas.ids import topic_parts
 from schemas.printable import printable
@@ -158,16 +158,6 @@ def _pauses(whole: LakeView, request: Request) -> list[tuple[Act, str, str, bool
 
 def _waiting(whole: LakeView, caller: Caller, request: Request) -> list[Any]:
     return [one for one in whole.decisions if one.brake and allows(request, "read", one.topic)][:50]
-
-
-def standing_alerts(rows: list[StoredRow]) -> list[StoredRow]:
-    """Of rows in the order of their commits: the alerts that are pending or firing, the newest first."""
-    newest: dict[str, StoredRow] = {}
-    for row in rows:
-        if row["notice"] is None:
-            newest[row["alert_id"] or json.dumps([row["alert"], row["labels"]])] = row
-    standing = [row for row in newest.values() if row["status"] in ("pending", "firing")]
-    return sorted(standing, key=lambda row: row["at"], reverse=True)
 
 
 def _letter(row: StoredRow) -> dict[str, Any]:
