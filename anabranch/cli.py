@@ -24,6 +24,7 @@ COMMANDS = {
     "controller": "the scalable-topic controller: layouts, split, merge, sessions, REST",
     "traffic": "the load generator of the local run",
     "status": "the fleet in ten lines: processes, topics over their threshold, open decisions, alerts",
+    "plan": "what would be done now, topic by topic, and what holds the others",
     "explain": "why a topic was split, merged or left alone, now or at any time, and what would change that",
     "web": "the page that operators keep open: fleet, topics as rivers, decisions, brakes",
     "history": "how a topic's segments split and merged, in the terminal or as a picture",

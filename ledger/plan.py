@@ -1,0 +1,101 @@
+"""What would be done now, topic by topic: the state out of the lake, decided once more at the end of the record.
+
+Stage: the read end, under `anabranch plan`. The state is rebuilt as `anabranch replay` does it. When a load was last
+seen is in no table where its samples changed nothing, so all loads are taken to be fresh: a silent reporter is not seen
+here, but by the job.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from decisions.autoscale.answers import Hold
+from decisions.autoscale.decide import decide
+from decisions.autoscale.rates import overload
+from decisions.autoscale.snapshot import TopicSnapshot
+from engine.agreement import may_have_been
+from engine.autoscale.topics import ConfiguredPolicy
+from engine.kernel.settings import EngineSettings
+from engine.replay import BucketReplay
+from ledger.replay.report import Recorded
+
+_SETTINGS = EngineSettings(change_threshold=0.0, tick_ms=60_000)
+"""What was accepted is taken as it is."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One action on one topic."""
+
+    topic: str
+    action: str
+    segments: tuple[int, ...]
+    reason: str
+    """As in `decisions`: a rate, `consumer-count`, `cold`, …"""
+    overload: float | None
+    """Of a split: the largest rate / split threshold of its segment; None: not known."""
+
+
+@dataclass
+class Plan:
+    """What a tick at an instant would decide."""
+
+    at: int
+    """Milliseconds."""
+    topics: int = 0
+    actions: list[Planned] = field(default_factory=list)
+    holds: Counter[str] = field(default_factory=Counter)
+    """Topics that would be held, by gate."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts; without `at`."""
+        return {
+            "topics": self.topics,
+            "actions": [
+                {"topic": one.topic, "action": one.action, "segments": one.segments, "reason": one.reason,
+                 "overload": one.overload}
+                for one in self.actions
+            ],
+            "holds": dict(self.holds.most_common()),
+        }  # fmt: skip
+
+
+def make_plan(recorded: Recorded, configured: ConfiguredPolicy, topics: Collection[str] | None = None) -> Plan | None:
+    """Return what a tick at the end of the record would decide; None: it has no batch.
+
+    `configured`: the job's policy now, for releases that did not put it on record. Raises what reading raises.
+    """
+    names = [name for name in recorded.topics if topics is None or name in topics]
+    doubts: list[str] = []
+    replayed = BucketReplay(_SETTINGS, configured, doubts, **recorded.begun(names))
+    end = None
+    for chunk in recorded.chunks():
+        for batch in chunk.of_bucket(names):
+            replayed.take_in(batch)
+            replayed.take_over(batch)
+        end = max((now for now, _ in chunk.times), default=end)
+    if end is None:
+        return None
+    plan = Plan(end)
+    for name in names:
+        snapshot = replayed.snapshot(name, end)
+        if snapshot is not None:
+            _add(plan, name, may_have_been(snapshot)[0][0])
+    plan.actions.sort(key=lambda one: (-(one.overload or 0), one.topic))
+    return plan
+
+
+def _add(plan: Plan, topic: str, snapshot: TopicSnapshot) -> None:
+    plan.topics += 1
+    answer = decide(snapshot)
+    if isinstance(answer, Hold):
+        plan.holds[answer.gate.value] += 1
+        return
+    for one in (answer, *answer.also):
+        segments = tuple(cast("list[int]", one.arguments["segments"]))
+        load = snapshot.loads.get(segments[0]) if one.action == "split" else None
+        ratio = None if load is None else overload(load.rates, snapshot.policy)[0]
+        plan.actions.append(Planned(topic, one.action, segments, one.reason, ratio))
