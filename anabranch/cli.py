@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
 
 from anabranch.context import Context
+from schemas.printable import printable
 
 COMMANDS = {
     "run": "the whole system on this machine: broker, controller, traffic, job, executor",
@@ -60,6 +62,15 @@ class LazyGroup(click.Group):
             return None
         return importlib.import_module(f"anabranch.commands.{name}").command  # type: ignore[no-any-return]
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return name, command and the arguments behind it; the nearest names of a misspelt one are in the error."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            nearest = ", ".join(get_close_matches(args[0], COMMANDS))
+            ctx.fail(f"there is no command {printable(args[0])}" + (f"; nearest: {nearest}" if nearest else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -99,13 +110,8 @@ def cli(
 
 def main() -> None:
     """Entry point: errors of ours are one line on stderr, never a traceback."""
-    from schemas.settings import SettingsError
-
     try:
         sys.exit(cli(standalone_mode=False) or 0)
-    except SettingsError as error:
-        click.echo(f"anabranch: {error}", err=True)
-        sys.exit(2)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -113,6 +119,13 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+    except ValueError as error:
+        from schemas.settings import SettingsError
+
+        if not isinstance(error, SettingsError):
+            raise
+        click.echo(f"anabranch: {error}", err=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""What every command is given: the settings, read when first asked for, and the logging set-up."""
+"""Options that every command has: the settings, read when first asked for, and the logging set-up.
+
+The models of the settings are imported where they are used, as `anabranch --help` needs none.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,15 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from anabranch.logs import start_logging
-from schemas.exposure import exposures
 from schemas.printable import printable
-from schemas.settings import (
-    HOME_VARIABLE,
-    OWN_FILE,
-    PROJECT,
-    SECRET_VARIABLES,
-    Settings,
-    default_home,
-    find_settings,
-    load_settings,
-)
+
+if TYPE_CHECKING:
+    from schemas.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -56,18 +52,24 @@ class Context:
     @cached_property
     def own(self) -> tuple[Path, ...]:
         """The files of `--config`; without any, `anabranch.toml` of the home if there is one."""
+        from schemas.settings import OWN_FILE, default_home
+
         file = (self.home or default_home()) / OWN_FILE
         return self.config or ((file,) if file.is_file() else ())
 
     @property
     def files(self) -> list[Path]:
         """All settings files that are laid over `conf/anabranch.toml`, by absolute paths."""
+        from schemas.settings import default_home, find_settings
+
         home = self.home or default_home()
         return [find_settings(file, home) for file in (*self.extra, *self.own)]
 
     @cached_property
     def settings(self) -> Settings:
         """`conf/anabranch.toml` with those files laid over it; raises `SettingsError`."""
+        from schemas.settings import HOME_VARIABLE, PROJECT, SECRET_VARIABLES, default_home, load_settings
+
         home = self.home or default_home()
         if (
             self.home is None
@@ -83,6 +85,8 @@ class Context:
 
         The first ones warn of what goes over a network in clear text.
         """
+        from schemas.exposure import exposures
+
         hide_new_files()
         start_logging(part, self.log_level, self.log_format or self.settings.log.format)
         for said in exposures(self.settings, part):
@@ -90,5 +94,7 @@ class Context:
 
     def warn(self, part: str, settings: Settings | None = None) -> None:
         """The same for a command that keeps no log, on stderr; with `settings`, of those."""
+        from schemas.exposure import exposures
+
         for said in exposures(settings or self.settings, part):
             click.echo(f"Warning: {printable(said)}", err=True)
