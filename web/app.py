@@ -31,6 +31,7 @@ from web.guard import CALLER, COOKIE, SECURE_COOKIE, SESSION, Guard, NotAllowed,
 from web.pages import bundles, consumers, decision, operations, switches, topic
 from web.pages import fleet as fleet_page
 from web.pages import reports as report_pages
+from web.processes import Probe
 from web.sessions import Sessions
 from web.templating import FOLDER, environment, render
 
@@ -46,21 +47,26 @@ def create_app(
     lake: str, access: Access, names: NodeNames, configured: Callable[[], ConfiguredPolicy], is_secure: bool = False,
     reports: Path = Path("var/reports"), topics: ScalableTopics | None = None,
     waiting_max_age_seconds: float = math.inf, stuck_seconds: float = math.inf, max_head_bytes: int = 16_384,
+    probe: Probe | None = None,
 ) -> Starlette:  # fmt: skip
     """The page over a lake. `configured`: the job's policy now; `is_secure`: it is served by https; `reports`: the
     folder of reports as HTML; `topics`: the controller's interface, for what is in no table;
     `waiting_max_age_seconds`: older decisions are not approved; `stuck_seconds`: an open decision that is older is
-    shown as stuck."""
+    shown as stuck; `probe`: of the controller."""
     sessions, fleet = Sessions(), Fleet(lake, stuck_seconds)
 
     @asynccontextmanager
     async def lifespan(_app: ASGIApp) -> AsyncIterator[None]:
         follower = threading.Thread(target=fleet.run, name="fleet", daemon=True)
         follower.start()
+        if probe is not None:
+            probe.start()
         try:
             yield
         finally:
             fleet.stop()
+            if probe is not None:
+                probe.stop()
             await asyncio.to_thread(follower.join, 5)
 
     app = Starlette(
@@ -81,6 +87,7 @@ def create_app(
             Route("/reports", report_pages.show),
             Route("/reports/read", report_pages.read),
             Route("/live", _live),
+            Route("/standing", _standing),
             Route("/sign-in", _sign_in, methods=["GET", "POST"]),
             Route("/sign-out", _sign_out, methods=["POST"]),
             Route("/healthz", _health),
@@ -93,7 +100,7 @@ def create_app(
     app.state.lake, app.state.access, app.state.sessions, app.state.fleet = lake, access, sessions, fleet
     app.state.configured, app.state.is_secure, app.state.reports = configured, is_secure, reports
     app.state.templates = environment()
-    app.state.live, app.state.topics = Counter[str](), topics
+    app.state.live, app.state.topics, app.state.probe = Counter[str](), topics, probe
     app.state.waiting_max_age_seconds = waiting_max_age_seconds
     return app
 
@@ -128,6 +135,11 @@ async def _live(request: Request) -> Response:
             state.live[caller.name] -= 1
 
     return StreamingResponse(events(), media_type="text/event-stream")
+
+
+def _standing(request: Request) -> Response:
+    """The top of every page, which asks for it again and again."""
+    return render(request, "standing.html")
 
 
 async def _sign_in(request: Request) -> Response:

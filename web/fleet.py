@@ -21,7 +21,8 @@ from controller.access.scopes import EVERYWHERE, Scope, covers
 from decisions.autoscale.policy import ResolvedPolicy
 from lake.tail import StoredRow
 from ledger.live import LakeReader
-from ledger.picture import LakeView, TopicView
+from ledger.picture import BrakesView, LakeView, TopicView
+from web.processes import late_seconds
 from web.words import namespace_of
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,6 @@ THRASHING_SECONDS = 3_600.0
 UNHEARD_SECONDS = 600.0
 """An end that the job has not heard of for longer is lost."""
 _TOPICS_AT_ONCE = 500
-_LATE_SECONDS = 60.0
-"""Without a batch for longer the job is said to be silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +87,8 @@ class Standing:
     """Why the lake cannot be read; None: it can."""
     is_reading: bool
     """The first look is not over."""
+    late_seconds: float = 60.0
+    """Without a batch for longer the job is said to be silent."""
 
     @property
     def silent_seconds(self) -> float | None:
@@ -95,7 +96,7 @@ class Standing:
         if self.batch_at is None:
             return None
         age = (self.now - self.batch_at).total_seconds()
-        return age if age > _LATE_SECONDS else None
+        return age if age > self.late_seconds else None
 
 
 class Fleet:
@@ -212,6 +213,10 @@ class Fleet:
         with self._lock:
             return self._reader.whole(datetime.now(timezone.utc))
 
+    def brakes(self) -> BrakesView:
+        """Who acts, and what keeps them from acting."""
+        return self.whole().brakes
+
     def batches(self) -> list[StoredRow]:
         """The job's newest batches, oldest first."""
         with self._lock:
@@ -220,9 +225,11 @@ class Fleet:
     def standing(self) -> Standing:
         """How well all this is known."""
         with self._lock:
-            batches = self._reader.batches[-1:]
-            at = batches[0]["committed_at"] if batches else None
-            return Standing(datetime.now(timezone.utc), at, self._around[0], not self._has_looked)
+            committed = [row["committed_at"] for row in self._reader.batches]
+            newest, is_reading = committed[-1] if committed else None, not self._has_looked
+            return Standing(
+                datetime.now(timezone.utc), newest, self._around[0], is_reading, late_seconds(committed)
+            )  # fmt: skip
 
     async def after(
         self, version: int, topic: str | None = None, scope: Scope = EVERYWHERE, seconds: float = 15.0

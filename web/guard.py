@@ -39,6 +39,8 @@ MAX_FORM_BYTES: Final = 65_536
 MAX_WAITING: Final = 64
 """Requests of one token, or without a token of one network, that wait for their turns."""
 MAX_COOKIE_BYTES: Final = 8_192
+UNATTENDED: Final = "/standing"
+"""What an open page asks for by itself: no use that keeps a session alive."""
 _SESSIONS: Final = {
     name: re.compile(rf"(?:\A|; ?){name}=([A-Za-z0-9_-]{{43}})(?:\Z|;)".encode()) for name in (COOKIE, SECURE_COOKIE)
 }
@@ -154,7 +156,7 @@ class Guard:
             return "", self._access.caller(headers[b"authorization"])
         self._access.follow_file()
         session = _session(self._cookie, headers.get(b"cookie", b""))
-        caller = self._sessions.caller(session)
+        caller = self._sessions.caller(session, is_use=scope["path"] != UNATTENDED)
         # The token may have been removed, or its role lowered, since.
         if caller is not None and not self._access.holds(caller):
             self._sessions.end(session)

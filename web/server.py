@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from contextlib import closing
 
+from admin.answers import Response
 from admin.credentials import credentials_of
 from admin.topics import ScalableTopics
 from admin.transport import BadAddress, Transport, check_address
@@ -22,6 +23,7 @@ from schemas.addresses import way_from_outside
 from schemas.settings import Settings
 from schemas.web_settings import WebSettings
 from web.app import create_app
+from web.processes import Probe
 
 MAX_SHUTDOWN_SECONDS = 3
 CONTROLLER_SECONDS = 3.0
@@ -48,7 +50,7 @@ def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready:
         app = create_app(
             settings.lake_path, access, names, configured, tls is not None, settings.path(chosen.reports),
             _controller(settings), settings.executor.waiting_max_age_seconds, settings.executor.stuck_seconds,
-            chosen.limits.head_bytes,
+            chosen.limits.head_bytes, _probe(settings),
         )  # fmt: skip
         config = listener.config(app, tls, MAX_SHUTDOWN_SECONDS)
         Server(config, app.state.fleet.stop, lambda: ready(url)).serve_until_signalled(listener)
@@ -65,6 +67,24 @@ def _controller(settings: Settings) -> ScalableTopics | None:
     except BadAddress as error:
         log.warning("[controller] url cannot be asked: %s", error)
         return None
+
+
+def _probe(settings: Settings) -> Probe | None:
+    """Return what asks the controller whether it answers; None: its address is none. No token goes with it."""
+    try:
+        check_address(settings.controller.url)
+    except BadAddress:
+        return None
+    transport = Transport(
+        settings.controller.url, None, user_agent="anabranch-web", timeout_seconds=CONTROLLER_SECONDS,
+        nodes=settings.controller.nodes, tls=settings.url_context(),
+    )  # fmt: skip
+
+    def status() -> int | None:
+        answer = transport.exchange("GET", "/healthz")
+        return answer.status if isinstance(answer, Response) else None
+
+    return Probe(status)
 
 
 def _access(settings: Settings) -> Access:

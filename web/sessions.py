@@ -42,14 +42,15 @@ class Sessions:
             self._sessions.popitem(last=False)
         return number
 
-    def caller(self, number: str) -> Caller | None:
-        """Return the owner of a session, which counts as a use; None: there is no such session any more."""
+    def caller(self, number: str, is_use: bool = True) -> Caller | None:
+        """Return the owner of a session; None: there is no such session any more. `is_use`: it goes on from now."""
         found = self._sessions.get(number)
         if found is None or self._clock() - found[1] > IDLE_SECONDS:
             self.end(number)
             return None
-        self._sessions[number] = found[0], self._clock()
-        self._sessions.move_to_end(number)
+        if is_use:
+            self._sessions[number] = found[0], self._clock()
+            self._sessions.move_to_end(number)
         return found[0]
 
     def end(self, number: str) -> None:

@@ -21,8 +21,9 @@ from ledger.words import age, amount, hold_reason, span
 from web import words
 from web.drawing.heat import LEVELS, level
 from web.drawing.strip import strip
-from web.fleet import Fleet
+from web.fleet import Fleet, Standing
 from web.guard import CALLER, SESSION, VERSION, allows
+from web.processes import Process, processes
 from web.sessions import Sessions
 
 FOLDER = Path(__file__).parent
@@ -52,9 +53,16 @@ def render(request: Request, template: str, status: int = 200, **shown: Any) -> 
     sessions: Sessions = state.sessions
     caller: Caller | None = request.scope[CALLER]
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    now, standing = datetime.now(timezone.utc), fleet.standing()
     text = state.templates.get_template(template).render(
-        here=here, path=urlsplit(here).path, now=datetime.now(timezone.utc), standing=fleet.standing(),
+        here=here, path=urlsplit(here).path, now=now, standing=standing,
+        processes=_processes(request, standing, now) if caller is not None and allows(request, "read") else [],
         caller=caller, is_guarded=state.access.is_guarded, proof=sessions.proof(request.scope[SESSION]),
         version=request.scope[VERSION], may_act=caller is not None and allows(request, "operate"), **shown,
     )  # fmt: skip
     return HTMLResponse(text, status)
+
+
+def _processes(request: Request, standing: Standing, now: datetime) -> list[Process]:
+    fleet: Fleet = request.app.state.fleet
+    return processes(standing.batch_at, standing.silent_seconds, fleet.brakes(), request.app.state.probe, now)

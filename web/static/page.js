@@ -9,6 +9,21 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   if (busy || (selected && !selected.isCollapsed && place.contains(selected.anchorNode))) event.preventDefault();
 });
 
+// The page's own server does not answer: said at the top until it does.
+let silentSince = null;
+for (const name of ["htmx:sendError", "htmx:timeout", "htmx:responseError"]) {
+  document.addEventListener(name, (event) => {
+    if (event.target.id !== "standing") return;
+    silentSince ??= new Date();
+    const said = document.createElement("p");
+    said.className = "warning";
+    said.setAttribute("role", "alert");
+    said.textContent = `The server of this page has not answered since ${silentSince.toISOString().slice(11, 19)} UTC: what is shown is from then.`;
+    event.target.replaceChildren(said);
+  });
+}
+document.addEventListener("htmx:afterSwap", (event) => { if (event.target.id === "standing") silentSince = null; });
+
 // Lists that were opened stay open.
 const opened = new Set();
 document.addEventListener("toggle", (event) => {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from urllib.parse import quote
 
+import psutil
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
@@ -13,6 +15,7 @@ from ledger.sql import LakeSql
 from streaming.sink import APP
 from tests.engine.records import consumers, layout, record, stats, tick
 from tests.engine.test_replay import RecordedBucket
+from tests.lab.lake import batch, write
 from tests.ledger.views.recorded import ORDERS, Story
 from tests.web.browser.chromium import DESK, PHONE
 
@@ -39,7 +42,7 @@ def decided(lake, action="split"):
 PAGES = {
     "fleet": (lambda lake: "/", "orders"), "topic": (lambda lake: topic(ORDERS), "The river"),
     "topic of an instant": (lambda lake: topic(ORDERS) + "&at=2026-11-22T11:20:00Z", "The river"),
-    "decision": (lambda lake: f"/decision?id={decided(lake)}", "What became of it"),
+    "decision": (lambda lake: f"/decision?id={decided(lake)}", "Timeline"),
     "operations": (lambda lake: "/operations", "What brakes them"),
 }  # fmt: skip
 
@@ -94,6 +97,34 @@ def test_a_split_appears_on_the_open_pages_without_being_loaded_again(look, grow
         growing.batch(layout(known, "split", topic=ORDERS))
         page.until(words.format(len(known.active)), place)
         assert page.driver.execute_script("return window.same") is True
+
+
+def test_open_page_tells_that_the_job_has_stopped(look, tmp_path):
+    lake = str(tmp_path / "lake")
+    create_lake(lake)
+    page = look(lake)
+    page.open("/")
+    page.until("Nothing of the job is on record yet", "#standing")
+    page.driver.execute_script("window.same = true")
+    # At a pace of a second: a job is late 15 s after its last batch.
+    now = datetime.now(timezone.utc)
+    write(lake, *(batch(age, 0, committed_at=now - timedelta(seconds=age)) for age in (5, 4, 3, 2, 1, 0)))
+    page.until("The job has written nothing for", "#standing")
+    assert page.driver.execute_script("return window.same") is True
+
+
+def test_open_page_tells_that_its_server_is_frozen(look, growing):
+    growing.batch(tick(growing.now))
+    page = look(growing.lake)
+    (server,) = (one for one in psutil.Process().children() if one.cmdline()[-1:] == ["web"])
+    page.open("/")
+    page.until("executor", "#standing")
+    server.suspend()
+    try:
+        page.until("The server of this page has not answered since", "#standing")
+    finally:
+        server.resume()
+    page.until("executor", "#standing")
 
 
 HOSTILE = [
