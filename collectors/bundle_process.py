@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from prometheus_client import CollectorRegistry
+
 from admin.credentials import credentials_of
 from admin.transport import Transport
 from collectors.announcements import Record
@@ -22,12 +24,16 @@ from schemas.broker_messages import BrokerLoadReport, LocalBrokerReport
 from schemas.kafka import BROKER_EVENTS, BROKER_LOAD
 from schemas.messages import Source
 from schemas.settings import Settings
+from telemetry.health import Health, Heartbeat
+from telemetry.serving import serve_metrics
 
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 60.0
 """As often as brokers compute their rates, and the job runs a cycle."""
 CLOSE_SECONDS = 30.0
+STALLED_SECONDS = 900.0
+"""Of a large cluster a round takes minutes."""
 
 
 def collect_bundles(
@@ -42,12 +48,20 @@ def collect_bundles(
     )  # fmt: skip
     publisher = Publisher(settings.kafka_connection(), lambda record: None)
     rounds, stop = BundleRounds(transport, configuration), threading.Event()
+    heartbeat, was_read = Heartbeat("the collector's loop", STALLED_SECONDS), False
+    server = None
+    if settings.collect.metrics_port:
+        server = serve_metrics(
+            CollectorRegistry(), settings.collect.metrics_port, "[collect] metrics_port", settings.metrics,
+            "collect-bundles",
+            Health(heartbeat.fault, lambda: None if was_read else "the last round was not read as a whole"),
+        )  # fmt: skip
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
-    was_read = False
     try:
         while not stop.is_set():
             began = time.monotonic()
+            heartbeat.beat()
             try:
                 messages = rounds.read(time.time_ns() // 1_000_000)
             except (Unread, ValueError) as error:
@@ -69,6 +83,8 @@ def collect_bundles(
             while not stop.wait(1.0) and time.monotonic() - began < ROUND_SECONDS:
                 publisher.poll()
     finally:
+        if server is not None:
+            server.close()
         transport.close()
         missing = publisher.close(CLOSE_SECONDS if once else 3.0)
     return was_read and not missing

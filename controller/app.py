@@ -105,7 +105,7 @@ def create_app(
         watcher.stop()
         connections.stop()
 
-    app.state.end_sessions = end_sessions
+    app.state.end_sessions, app.state.health = end_sessions, health
     for routes in ROUTES:
         include_guarded(app, routes)
 

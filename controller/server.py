@@ -5,6 +5,7 @@ Stage: called by `anabranch controller`. All that can be wrong with the set-up i
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import socket
@@ -34,6 +35,7 @@ from listener.server import WEBSOCKETS, Listener, ListenError, Server, listen, u
 from schemas.addresses import are_here, is_loopback, way_from_outside
 from schemas.controller_settings import ControllerSettings
 from schemas.settings import Settings
+from telemetry.serving import PROBE_SECONDS, MetricsError, probed
 
 log = logging.getLogger(__name__)
 
@@ -71,12 +73,25 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             names = NodeNames(chosen.host, [url, chosen.url], [socket.gethostname(), *chosen.names])
             app = create_app(node, access, names, chosen.limits, chosen.max_body_bytes, chosen.consumer_grace_seconds)
 
+            loops: list[asyncio.AbstractEventLoop] = []
+
             def started() -> None:
                 _avoid_long_collections()
+                loops.append(asyncio.get_running_loop())
                 ready(url)
 
+            def not_ready() -> str | None:
+                if not loops:
+                    return "the controller is starting"
+                report = asyncio.run_coroutine_threadsafe(app.state.health.report(), loops[0]).result(PROBE_SECONDS)
+                return "failing: /healthz with a token says why" if report.reason else None
+
             config = listener.config(app, tls, MAX_SHUTDOWN_SECONDS, **WEBSOCKETS)
-            Server(config, app.state.end_sessions, started).serve_until_signalled(listener)
+            server = Server(config, app.state.end_sessions, started)
+            with probed(server, chosen.metrics_port, "controller", settings.metrics, not_ready):
+                server.serve_until_signalled(listener)
+        except MetricsError as error:
+            raise StartError(str(error)) from error
         finally:
             nodes.close()
 

@@ -36,7 +36,11 @@ from lake.brakes import BrakeLog
 from lake.upkeep import Upkeep
 from schemas.settings import Settings
 from schemas.tables import BRAKES, OUTCOMES, WAITS
+from telemetry.health import Health
 from telemetry.serving import MetricsError, serve_metrics
+
+STALLED_SECONDS = 300.0
+"""Least time without a pass of a loop after which the executor counts as stalled; a slow lake takes less."""
 
 
 class StartError(Exception):
@@ -94,7 +98,10 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         with Upkeep(settings.lake_path, (OUTCOMES, WAITS, BRAKES), settings.lake.compact_minutes) as upkeep:
             if chosen.metrics_port:
                 registry = registry_of(lambda: executors_of(holding), lambda: upkeep.files)
-                serve_metrics(registry, chosen.metrics_port, "executor.metrics_port")
+                serve_metrics(
+                    registry, chosen.metrics_port, "executor.metrics_port", settings.metrics, "executor",
+                    health_of(holding, chosen.lease_seconds),
+                )  # fmt: skip
             holding.run(stop, say)
     except MetricsError as error:
         raise StartError(str(error)) from error
@@ -120,9 +127,14 @@ class ShardWork:
         self._thread.start()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the record has been read."""
+        return self._begun.is_set()
+
+    @property
     def open_decisions(self) -> int | None:
         """Open decisions; None: the record has not been read yet."""
-        return self.executors[0].open_decisions if self._begun.is_set() else None
+        return self.executors[0].open_decisions if self.has_begun else None
 
     def stop(self) -> None:
         """Ends the work soon; returns at once."""
@@ -153,6 +165,23 @@ class ShardWork:
 def executors_of(holding: Holding[ShardWork]) -> list[Executor]:
     """Those at work now, one a shard."""
     return [executor for work in holding.works for executor in work.executors]
+
+
+def health_of(holding: Holding[ShardWork], lease_seconds: float) -> Health:
+    """Health of an executor; standing by, without a shard, it is ready."""
+    limit = max(STALLED_SECONDS, 5 * lease_seconds)
+
+    def stalled() -> str | None:
+        passes = [holding.looped_at, *(work.executors[0].looped_at for work in holding.works if work.has_begun)]
+        seconds = time.monotonic() - min(passes)
+        return f"no pass of a loop for {seconds:.0f} s (limit: {limit:g} s)" if seconds > limit else None
+
+    def not_ready() -> str | None:
+        if not holding.is_member:
+            return "this executor has not joined the others yet"
+        return None if all(work.has_begun for work in holding.works) else "the record has not been read yet"
+
+    return Health(stalled, not_ready)
 
 
 ELSEWHERE = frozenset({"bookies"})

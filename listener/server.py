@@ -130,6 +130,8 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._end_streams, self._ready = end_streams, ready
+        self.beat: Callable[[], None] = lambda: None
+        """Called ten times a second while the event loop makes progress."""
 
     def stop(self) -> None:
         """End as soon as possible; harmless when it has ended."""
@@ -141,6 +143,10 @@ class Server(uvicorn.Server):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.stop())
         self.run(sockets=[listener.socket])
+
+    async def on_tick(self, counter: int) -> bool:
+        self.beat()
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -47,7 +47,7 @@ class CollectSettings(Section):
     snapshot_seconds: Seconds
     """Every layout, policy and count of consumers is said again once in this time, seconds."""
     metrics_port: Port
-    """Loopback port of the collector's Prometheus metrics; 0 = none."""
+    """Port of the collector's metrics and probes, at [metrics] host; 0 = none."""
     folder: str
     """Where the collector writes how it goes (`status.json`, for `anabranch doctor`) and which topics it knows
     (`topics.json`, for the next one that starts). One for each collector."""

@@ -82,6 +82,8 @@ class ControllerSettings(Section):
     """URL of this controller for clients and other controllers; empty: the address that it is bound to."""
     nodes: tuple[NodeUrl, ...]
     """URLs of all controllers of the cluster: tokens are sent to them, and clients are redirected to them."""
+    metrics_port: Port
+    """Port of the controller's metrics and probes, at [metrics] host; 0 = none."""
     names: tuple[HostName, ...]
     """Further names by which clients reach this controller, of a proxy or a service; others are refused."""
     metadata: Annotated[str, Field(pattern=r"^(sqlite|zks?://[^/\s]+(/[\w.-]+)*/?)$", max_length=2048)]

@@ -2,7 +2,8 @@
 
 Every default that a person may change lives in `conf/anabranch.toml`; the models here give its type, unit and bounds.
 An installed package has them inside it; a file of `conf/` in the home wins over the packaged one (`find_settings`).
-The environment is read for endpoints and secrets only, under the names of `_ENDPOINTS` and `_SECRETS`.
+Variables of the environment win over files (`schemas.environment`); secrets come from there only, under the names of
+`_SECRETS`.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ import os
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from schemas.bookie_settings import BookieSettings
 from schemas.brake_settings import BrakeSettings
 from schemas.collect_settings import CollectSettings
 from schemas.controller_settings import ControllerSettings
+from schemas.environment import environment_keys, read_environment, variable_of
 from schemas.kafka_connection import PASSWORD_VARIABLE, KafkaConnection
 from schemas.kafka_settings import KafkaSettings
 from schemas.metadata import Profile
+from schemas.metrics_settings import MetricsSettings
 from schemas.retention_settings import RetentionSettings
 from schemas.section import Port, Seconds, Section
 from schemas.section import SettingsError as SettingsError
@@ -83,7 +88,7 @@ class StreamSettings(Section):
     spark_conf: str
     """File of Spark settings, in spark-defaults format."""
     metrics_port: Port
-    """Loopback port of the job's Prometheus metrics; 0 = none."""
+    """Port of the job's metrics and probes, at [metrics] host; 0 = none."""
     watchdog_ticks: Annotated[int, Field(ge=1)]
     """The job calls it an outage when there was no evaluation of every topic for this many ticks."""
 
@@ -127,7 +132,7 @@ class ExecutorSettings(Section):
     waiting_max_age_seconds: Seconds
     """The same of a decision that a brake holds, and in mode `approve`, where people need their time, seconds."""
     metrics_port: Port
-    """Loopback port of the executor's Prometheus metrics; 0 = none."""
+    """Port of the executor's metrics and probes, at [metrics] host; 0 = none."""
     brakes: BrakeSettings
     shards: Annotated[int, Field(ge=1, le=64)]
     """Parts of the topics; each has one active executor. The same for all executors of a lake."""
@@ -182,7 +187,7 @@ class AlertSettings(Section):
     ca: str
     """PEM file of the authorities that destinations' certificates are believed by; empty: those of the system."""
     metrics_port: Port
-    """Loopback port of the Prometheus metrics of `anabranch alerts`; 0 = none."""
+    """Port of the metrics and probes of `anabranch alerts`, at [metrics] host; 0 = none."""
 
 
 class LocalSettings(Section):
@@ -241,6 +246,7 @@ class Settings(Section):
     stream: StreamSettings
     bundles: BundleSettings
     log: LogSettings
+    metrics: MetricsSettings
     executor: ExecutorSettings
     controller: ControllerSettings
     collect: CollectSettings
@@ -385,6 +391,14 @@ def load_settings(
     for variable, section, key in (*_ENDPOINTS, *_SECRETS):
         if environment.get(variable):
             merged.setdefault(section, {})[key] = environment[variable]
+    others = {variable for variable, _, _ in (*_ENDPOINTS, *_SECRETS)}
+    chosen = read_environment(environment, Settings, others)
+    for (*sections, key), value in chosen.items():
+        table = merged
+        for section in sections:
+            table = table.setdefault(section, {})
+        table[key] = value
+    origins = _listed(read) + (", " + ", ".join(map(variable_of, chosen)) if chosen else "")
     for (section, key), now in _RENAMED.items():
         if key in merged.get(section, {}):
             raise SettingsError(f"wrong settings in {_listed(read)}: [{section}] {key} is {now} now")
@@ -395,10 +409,20 @@ def load_settings(
         return Settings.model_validate({**merged, "home": home})
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
+            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}{_nearest(item)}"
             for item in error.errors(include_url=False, include_input=False)
         )
-        raise SettingsError(f"wrong settings in {_listed(read)}: {problems}") from error
+        raise SettingsError(f"wrong settings in {origins}: {problems}") from error
+
+
+def _nearest(item: ErrorDetails) -> str:
+    """Return which key may be meant by one that is not known."""
+    if item["type"] != "extra_forbidden":
+        return ""
+    path = ".".join(str(part) for part in item["loc"])
+    known = [".".join(keys) for keys, _ in environment_keys(Settings)]
+    nearest = get_close_matches(path, [*known, *Settings.model_fields], 1, 0.7)
+    return f" (did you mean {nearest[0]}?)" if nearest else ""
 
 
 _ENDPOINTS = (

@@ -21,6 +21,8 @@ class WebSettings(Section):
     """PEM file of that certificate's key, without a password."""
     names: tuple[HostName, ...]
     """Further names by which browsers reach the page, of a proxy or a service; others are refused."""
+    metrics_port: Port
+    """Port of the page's metrics and probes, at [metrics] host; 0 = none."""
     reports: str
     """Folder of the reports that the page opens: HTML files of `shadow`, `backtest`, `suggest` and `simulate`."""
     tokens_file: str

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS
 from engine.kernel.records import INTERNAL_ERROR
 from schemas.messages import OutcomeStatus, RejectReason
+from schemas.metrics_settings import MetricsSettings
 from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.metrics import (
     ACTIVE_SEGMENTS,
@@ -50,7 +51,8 @@ from streaming.metrics import (
 )  # fmt: skip
 from streaming.sink import WrittenBatch
 from streaming.topic_series import TopicSeries
-from telemetry.serving import MetricsServer, serve_metrics
+from telemetry.health import UNWATCHED, Health
+from telemetry.serving import LOOPBACK, MetricsServer, serve_metrics
 
 _MAKERS = {"counter": Counter, "gauge": Gauge}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -211,6 +213,11 @@ def lag_of(end: str | None, latest: str | None) -> dict[str, int]:
     }
 
 
-def serve_meter(meter: StreamMeter, port: int) -> MetricsServer:
-    """Answers scrapes at `stream.metrics_port`; raises `MetricsError`."""
-    return serve_metrics(meter.registry, port, "stream.metrics_port")
+def serve_meter(
+    meter: StreamMeter,
+    port: int,
+    settings: MetricsSettings = LOOPBACK,
+    health: Health = UNWATCHED,
+) -> MetricsServer:
+    """Answer scrapes and probes at `stream.metrics_port`; raises `MetricsError`."""
+    return serve_metrics(meter.registry, port, "stream.metrics_port", settings, "stream", health)

@@ -139,8 +139,19 @@ def page() -> str:
 
 _PAGE = """# Metrics
 
-The Spark job answers Prometheus at `http://127.0.0.1:PORT/metrics`, on the loopback interface only. PORT is
-`stream.metrics_port`; 0, the default, is off. A port that is taken ends the start with one line that says so.
+Every long-running process answers on one port, `metrics_port` of its section: `[stream]`, `[executor]`, `[collect]`,
+`[controller]`, `[web]`, `[alerts]`; 0, the default, is off. A port that is taken ends the start with one line that says
+so. `[metrics] host` is loopback until another is set: whoever reaches the port reads the names of topics.
+
+| path | answers |
+| --- | --- |
+| `/metrics` | metrics for Prometheus |
+| `/livez` | 200 while the loops of the process make progress, else 503: restart it |
+| `/readyz` | 200 while it does its work or stands by, else 503 with a reason: it waits for something, such as Kafka |
+
+Each process exports its own `process_*` figures, `anabranch_build_info{{part,version}}`, `anabranch_live{{part}}` and
+`anabranch_ready{{part}}`. Below: the metrics of the Spark job. Those of others: docs/operations.md, docs/pulsar.md,
+docs/alerts.md.
 
 - Counters begin at zero with every start of the job, as Prometheus expects: use `rate()` and `increase()`. What has
   ever happened is in the lake (docs/sql.md).

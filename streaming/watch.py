@@ -18,6 +18,7 @@ from schemas.settings import Settings
 from streaming.meter import StreamMeter, serve_meter
 from streaming.sink import WrittenBatch
 from streaming.watchdog import Watchdog, report
+from telemetry.health import Health
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +28,17 @@ class JobWatch:
 
     def __init__(self, settings: Settings, upkeep: Upkeep) -> None:
         stream, self._upkeep = settings.stream, upkeep
-        self._port = stream.metrics_port
+        self._port, self._metrics = stream.metrics_port, settings.metrics
         self._meter = StreamMeter(stream.tick_seconds, time.time())
         self._watchdog = Watchdog(stream.tick_seconds, stream.watchdog_ticks, time.monotonic())
         self._last_progress = -1
+        self._expects_evaluations = False
         self._open = ExitStack()
 
     def __enter__(self) -> JobWatch:
         """Raises `MetricsError`."""
         if self._port:
-            server = serve_meter(self._meter, self._port)
+            server = serve_meter(self._meter, self._port, self._metrics, Health(self._stalled, self._not_ready))
             self._open.callback(server.close)
         return self
 
@@ -46,12 +48,22 @@ class JobWatch:
     def expect_evaluations(self) -> None:
         """The query has been started: from now on silence counts."""
         self._watchdog.evaluated(time.monotonic())
+        self._expects_evaluations = True
 
     def observe_batch(self, batch: WrittenBatch) -> None:
         """Takes in what a micro-batch has written."""
         if batch.newest_tick is not None:
             self._watchdog.evaluated(time.monotonic())
         self._meter.observe_batch(batch)
+
+    def _stalled(self) -> str | None:
+        # Before, the job may wait for the lease of another one.
+        return self._watchdog.fault(time.monotonic()) if self._expects_evaluations else None
+
+    def _not_ready(self) -> str | None:
+        if not self._expects_evaluations:
+            return "the query has not been started yet"
+        return "topics are not evaluated" if self._watchdog.is_outage else None
 
     def look(self, query: StreamingQuery) -> None:
         """Takes in Spark's progress since the last look, and reports an outage that began or ended."""

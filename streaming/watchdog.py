@@ -13,6 +13,9 @@ from typing import Literal
 log = logging.getLogger(__name__)
 
 Change = Literal["began", "ended"]
+STALLED_SECONDS = 600.0
+"""Least silence after which the job counts as stalled: an outage of Kafka passes without a restart."""
+STALLED_OUTAGES = 5
 
 
 @dataclass
@@ -37,6 +40,11 @@ class Watchdog:
     def missed_ticks(self, now: float) -> int:
         """Whole tick intervals since the last evaluation."""
         return int(self.silent_seconds(now) / self.tick_seconds)
+
+    def fault(self, now: float) -> str | None:
+        """Return why a supervisor should restart the job; None: it should not."""
+        silent, limit = self.silent_seconds(now), max(STALLED_SECONDS, STALLED_OUTAGES * self.ticks * self.tick_seconds)
+        return f"no evaluation for {silent:.0f} s (limit: {limit:g} s)" if silent > limit else None
 
     def look(self, now: float) -> Change | None:
         """Whether an outage began or ended since the last look."""

@@ -1,4 +1,5 @@
-"""Metrics for Prometheus: how those of a process are answered. What they are is told by each part itself.
+"""Metrics and probes: how those of a process are answered. What they are is told by each part itself.
 
-- `serving`  one port on loopback, closed to pages in browsers
+- `serving`  `/metrics`, `/livez` and `/readyz` on one port, closed to pages in browsers
+- `health`   progress of a process' loops, and whether it does its work
 """

@@ -1,26 +1,40 @@
-"""Answers scrapes of one process' metrics, on loopback and for programs only.
+"""Answer scrapes and probes of one process, for programs only: `/metrics`, `/livez` and `/readyz` on one port.
 
-Stage: under `streaming`, `executor`, `collectors` and `ledger.alerts`, on the listener that controller and page have.
+Stage: under every long-running process, on the listener that controller and page have.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from schemas.listener_settings import ListenerLimits
+from schemas.metrics_settings import MetricsSettings
+from telemetry.health import UNWATCHED, Health, Heartbeat
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from listener.names import NodeNames
     from listener.server import Listener, Server
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK = MetricsSettings(host="127.0.0.1", names=())
 LIMITS = ListenerLimits(
     connections=64, connections_per_address=32, head_seconds=10, body_seconds=10, head_bytes=8_192
 )  # fmt: skip
+PROBE_SECONDS = 5.0
+"""Longest time that a process takes to say how it is; then it counts as failing."""
+
+STALLED_SECONDS = 60.0
+"""Time without a turn of the event loop after which a listener counts as stalled."""
 
 
 class MetricsError(RuntimeError):
@@ -45,27 +59,76 @@ class MetricsServer:
         self._listener.close()
 
 
-def serve_metrics(registry: CollectorRegistry, port: int, key: str) -> MetricsServer:
-    """Answer scrapes of http://127.0.0.1:`port`/metrics from a thread of its own; raises `MetricsError`.
+def serve_metrics(
+    registry: CollectorRegistry, port: int, key: str, settings: MetricsSettings = LOOPBACK, part: str = "",
+    health: Health = UNWATCHED,
+) -> MetricsServer:  # fmt: skip
+    """Answer scrapes and probes at a port, from a thread of its own; raises `MetricsError`.
 
-    `key`: what the port is called in the settings, for the message.
+    `key`: name of the port in the settings, for the message. `part`: name of the process, with which its own figures
+    are added to `registry`.
     """
     # Most processes serve none, and uvicorn takes a tenth of a second to import.
+    from listener.names import NodeNames
     from listener.server import ListenError, Server, listen
 
     try:
-        listener = listen(LOOPBACK, port, LIMITS, key)
+        listener = listen(settings.host, port, LIMITS, key)
     except ListenError as error:
         raise MetricsError(
-            f"cannot serve metrics at {LOOPBACK}:{port}: {error.detail}; choose another {key}, or 0 for none"
+            f"cannot serve metrics at {settings.host}:{port}: {error.detail}; choose another {key}, or 0 for none"
         ) from error
-    return MetricsServer(
-        listener, Server(listener.config(metrics_app(registry), None, 1, lifespan="off"), lambda: None)
-    )
+    if part:
+        registry.register(ProcessMetrics(part, health))
+        ProcessCollector(registry=registry)
+    app = metrics_app(registry, health, NodeNames(settings.host, (), settings.names, called="metrics"))
+    return MetricsServer(listener, Server(listener.config(app, None, 1, lifespan="off"), lambda: None))
 
 
-def metrics_app(registry: CollectorRegistry) -> ASGIApp:
-    """Return the app that answers programs on this machine, and refuses what a page in a browser asks."""
+@contextmanager
+def probed(
+    server: Server, port: int, section: str, settings: MetricsSettings, not_ready: Callable[[], str | None]
+) -> Iterator[None]:
+    """Answer scrapes and probes of a process that is a listener itself, while it runs; port 0: do not.
+
+    Raises `MetricsError`. `section`: of the settings, which is the name of the process too.
+    """
+    if not port:
+        yield
+        return
+    heartbeat = Heartbeat("the event loop", STALLED_SECONDS)
+    server.beat = heartbeat.beat
+    health = Health(heartbeat.fault, not_ready)
+    with closing(serve_metrics(CollectorRegistry(), port, f"{section}.metrics_port", settings, section, health)):
+        yield
+
+
+class ProcessMetrics(Collector):
+    """Version, liveness and readiness of a process."""
+
+    def __init__(self, part: str, health: Health) -> None:
+        self._part, self._health = part, health
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics as they are now."""
+        info = GaugeMetricFamily("anabranch_build_info", "Version of a process.", labels=["part", "version"])
+        info.add_metric([self._part, version("anabranch")], 1)
+        yield info
+        for name, text, fault in (
+            ("anabranch_live", "1 while the loops of a process make progress, as /livez.", self._health.stalled()),
+            ("anabranch_ready", "1 while a process does its work, as /readyz.", self._health.unready()),
+        ):
+            family = GaugeMetricFamily(name, text, labels=["part"])
+            family.add_metric([self._part], int(fault is None))
+            yield family
+
+
+def metrics_app(
+    registry: CollectorRegistry,
+    health: Health = UNWATCHED,
+    names: NodeNames | None = None,
+) -> ASGIApp:
+    """Return the app that answers programs, and refuses what a page in a browser asks."""
     from prometheus_client import make_asgi_app
     from starlette.responses import PlainTextResponse
     from starlette.types import Receive, Scope, Send
@@ -74,8 +137,9 @@ def metrics_app(registry: CollectorRegistry) -> ASGIApp:
     from listener.names import NodeNames
     from listener.turns import TooManyCalls, Turns
 
-    answer, names = make_asgi_app(registry), NodeNames(LOOPBACK)
+    scrape, names = make_asgi_app(registry), names or NodeNames(LOOPBACK.host, called="metrics")
     anonymous = AnonymousClients(Turns(LIMITS.connections))
+    probes: dict[str, Callable[[], str | None]] = {"/livez": health.stalled, "/readyz": health.unready}
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -85,12 +149,22 @@ def metrics_app(registry: CollectorRegistry) -> ASGIApp:
             trust(scope)
         try:
             async with anonymous.turn(scope, is_refused=refusal is not None) as turn:
-                if refusal is None:
-                    await answer(scope, receive, ending(turn, send))
-                else:
-                    text = "this is for programs on this machine\n" if refusal.status == 403 else refusal.reason
-                    await PlainTextResponse(text, refusal.status)(scope, receive, ending(turn, send))
+                answer: ASGIApp = scrape
+                if refusal is not None:
+                    answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)
+                elif (probe := probes.get(scope["path"])) is not None:
+                    fault = await _asked(probe)
+                    answer = PlainTextResponse(f"{fault or 'ok'}\n", 503 if fault else 200)
+                await answer(scope, receive, ending(turn, send))
         except TooManyCalls as error:
             await PlainTextResponse(str(error), 429)(scope, receive, send)
 
     return app
+
+
+async def _asked(probe: Callable[[], str | None]) -> str | None:
+    """Ask in another thread: a probe may wait for the loop that it is about."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(probe), PROBE_SECONDS)
+    except asyncio.TimeoutError:
+        return f"no answer within {PROBE_SECONDS:g} s"

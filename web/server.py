@@ -22,6 +22,7 @@ from listener.server import Listener, ListenError, Server, listen, url_of
 from schemas.addresses import way_from_outside
 from schemas.settings import Settings
 from schemas.web_settings import WebSettings
+from telemetry.serving import MetricsError, probed
 from web.app import create_app
 from web.processes import Probe
 
@@ -53,7 +54,16 @@ def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready:
             chosen.limits.head_bytes, _probe(settings),
         )  # fmt: skip
         config = listener.config(app, tls, MAX_SHUTDOWN_SECONDS)
-        Server(config, app.state.fleet.stop, lambda: ready(url)).serve_until_signalled(listener)
+        server = Server(config, app.state.fleet.stop, lambda: ready(url))
+
+        def not_ready() -> str | None:
+            return None if app.state.fleet.version else "the lake has not been read yet"
+
+        try:
+            with probed(server, chosen.metrics_port, "web", settings.metrics, not_ready):
+                server.serve_until_signalled(listener)
+        except MetricsError as error:
+            raise StartError(str(error)) from error
 
 
 def _controller(settings: Settings) -> ScalableTopics | None:

@@ -21,10 +21,13 @@ from collectors.pulsar.collector import PulsarCollector
 from collectors.pulsar.reader import BrokerReader
 from collectors.status import STATUS_FILE, CollectorStatus, write_status
 from schemas.settings import Settings
+from telemetry.health import Health, Heartbeat
 from telemetry.serving import serve_metrics
 
 log = logging.getLogger(__name__)
 
+STALLED_SECONDS = 120.0
+"""Time without a status, which is made every few seconds, after which the collector counts as stalled."""
 CLOSE_SECONDS = 5.0
 """Longest wait at a stop for Kafka's confirmations; what is left is said by the next one that starts."""
 ONCE_SECONDS = 30.0
@@ -50,9 +53,13 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
     said = recall(folder / MEMORY_FILE, controller.url, time.time_ns() // 1_000_000)
     publisher = Publisher(settings.kafka_connection(), said.unsay)
     meter = CollectorMeter()
+    heartbeat, is_reached = Heartbeat("the collector's loop", STALLED_SECONDS), False
     server = None
     if chosen.metrics_port:
-        server = serve_metrics(meter.registry, chosen.metrics_port, "[collect] metrics_port")
+        server = serve_metrics(
+            meter.registry, chosen.metrics_port, "[collect] metrics_port", settings.metrics, "collect-pulsar",
+            Health(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered"),
+        )  # fmt: skip
     collector = PulsarCollector(chosen, controller.url, BrokerReader.over(transport), said, publisher)
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -61,7 +68,9 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
     written, write_at = -1, began
 
     def each(status: CollectorStatus) -> bool:
-        nonlocal is_ready, written, write_at
+        nonlocal is_ready, is_reached, written, write_at
+        heartbeat.beat()
+        is_reached = any(broker.answers for broker in status.brokers)
         meter.observe(status)
         try:
             write_status(folder / STATUS_FILE, status)

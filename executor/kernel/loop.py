@@ -112,6 +112,8 @@ class Executor:
         self._numbers: Iterator[int] = count()
         self._to_record: list[tuple[Work, _Recordable]] = []
         self._poll_at = 0.0
+        self.looped_at = time.monotonic()
+        """Time of the last pass of `run`, monotonic seconds."""
         self._reading = Outage("decisions cannot be read")
         self._writing = Outage("outcomes cannot be written")
         self._workers: Workers[Work, tuple[Result, Standing]] = Workers(settings.workers)
@@ -139,6 +141,7 @@ class Executor:
             self._restore()
             ready()
             while not self._stopping.is_set():
+                self.looped_at = time.monotonic()
                 self._take_results(self._wait_seconds())
                 self._take_decisions()
                 self._release()

@@ -104,6 +104,13 @@ class Holding(Generic[SomeWork]):
         self._holds_until = float("-inf")
         self._beat_at = float("-inf")
         self._waits = False
+        self.looped_at = watch()
+        """Time of the last pass of `run`, by the clock `watch`."""
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the other executors count this one in."""
+        return self._me.beat > 0
 
     @property
     def works(self) -> list[SomeWork]:
@@ -123,12 +130,14 @@ class Holding(Generic[SomeWork]):
         step = min(MAX_LOOK_SECONDS, self._me.seconds / (5 * BEATS))
         is_ready = False
         try:
-            while not self._is_member() and not stop.wait(START_LOOK_SECONDS):
+            while not self.is_member and not stop.wait(START_LOOK_SECONDS):
+                self.looped_at = self._watch_clock()
                 self._join()
             while not stop.wait(step if is_ready else min(step, START_LOOK_SECONDS)):
                 if not is_ready and self._all_begun():
                     ready({shard: work.open_decisions or 0 for shard, work in sorted(self._works.items())})
                     is_ready = True
+                self.looped_at = self._watch_clock()
                 self.beat()
         finally:
             self._leave()
@@ -145,9 +154,6 @@ class Holding(Generic[SomeWork]):
             if not self._waits:
                 log.warning("waiting up to %g s for a sign of life: %s", self._me.seconds, unlike)
                 self._waits = True
-
-    def _is_member(self) -> bool:
-        return self._me.beat > 0
 
     def _all_begun(self) -> bool:
         return all(work.open_decisions is not None for work in self._works.values())

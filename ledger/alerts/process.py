@@ -17,8 +17,11 @@ from ledger.alerts.evaluator import Evaluator, utc_now
 from ledger.alerts.posting import sender_of
 from ledger.alerts.rules import Rules, read_rules
 from schemas.settings import Settings
+from telemetry.health import Health, Heartbeat
 from telemetry.serving import serve_metrics
 
+STALLED_SECONDS = 300.0
+"""Least time without a round after which the process counts as stalled, besides ten intervals."""
 CLOSE_SECONDS = 5.0
 """Longest wait at a stop for notices that are on their way; the others are sent at the next start."""
 ONCE_SECONDS = 60.0
@@ -34,10 +37,19 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
     rules = read_rules(settings.path(settings.alerts.rules))
     couriers = couriers_of(rules, settings.alerts_context())
     evaluator = Evaluator(settings.lake_path, rules, couriers)
+    heartbeat = Heartbeat("the rules", STALLED_SECONDS + 10 * rules.interval_seconds)
     if settings.alerts.metrics_port:
         registry = CollectorRegistry()
         registry.register(AlertMetrics(evaluator, couriers))
-        serve_metrics(registry, settings.alerts.metrics_port, "alerts.metrics_port")
+
+        def not_ready() -> str | None:
+            is_recent = time.time() - evaluator.evaluated_at < 60 + 5 * rules.interval_seconds
+            return None if is_recent else "the rules cannot be evaluated, or were not yet"
+
+        health = Health(heartbeat.fault, not_ready)
+        serve_metrics(
+            registry, settings.alerts.metrics_port, "alerts.metrics_port", settings.metrics, "alerts", health
+        )  # fmt: skip
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
@@ -48,8 +60,14 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
         f"alerts ready: {len(rules.rules)} rules every {rules.interval_seconds:g} s, {len(evaluator.alerts)} alerts on "
         f"record, told to {told}"
     )
+
+    def each(_: Evaluator) -> None:
+        heartbeat.beat()
+        if once:
+            stop.set()
+
     try:
-        evaluator.run(stop, (lambda _: stop.set()) if once else (lambda _: None))
+        evaluator.run(stop, each)
     finally:
         for courier in couriers.values():
             courier.stop()

@@ -57,6 +57,49 @@ def test_a_wrong_setting_is_named(tmp_path, text, named):
         load(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "path", "expected"),
+    [
+        ("ANABRANCH_LAKE__PATH", "s3://lake/prod", ("lake", "path"), "s3://lake/prod"),
+        ("ANABRANCH_STREAM__BUCKETS", "7", ("stream", "buckets"), 7),
+        ("ANABRANCH_BUNDLES__ENABLED", "true", ("bundles", "enabled"), True),
+        ("ANABRANCH_EXECUTOR__BRAKES__ACTIONS_PER_MINUTE", "9", ("executor", "brakes", "actions_per_minute"), 9),
+        ("ANABRANCH_METRICS__NAMES", '["a", "b"]', ("metrics", "names"), ("a", "b")),
+        ("ANABRANCH_EXECUTOR__MODE", "observe", ("executor", "mode"), "observe"),
+        ("ANABRANCH_STREAM__BUCKETS", "", ("stream", "buckets"), 3),
+        ("ANABRANCH_WEB_PORT", "tcp://10.0.0.7:8090", ("web", "port"), 8090),
+    ],
+)
+def test_the_environment_wins_over_files(tmp_path, variable, value, path, expected):
+    found = load(tmp_path, "[stream]\nbuckets = 3\n", {variable: value})
+    for name in path:
+        found = getattr(found, name)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("ANABRANCH_STREAM__BUKETS", "7", "ANABRANCH_STREAM__BUKETS .* did you mean ANABRANCH_STREAM__BUCKETS"),
+        ("ANABRANCH_NONSENSE__NOTHING_LIKE_IT", "7", "anabranch config show"),
+        ("ANABRANCH_LAKE_PATH", "/lake", "ANABRANCH_LAKE_PATH .* is written ANABRANCH_LAKE__PATH"),
+        ("ANABRANCH_STREAM__BUCKETS", "many", "ANABRANCH_STREAM__BUCKETS .* no TOML value"),
+        ("ANABRANCH_STREAM__BUCKETS", "7\nx = 1", "no TOML value"),
+        ("ANABRANCH_STREAM__BUCKETS", "0", "ANABRANCH_STREAM__BUCKETS: stream.buckets"),
+        ("ANABRANCH_KAFKA__PASSWORD", "s3cret", "names no setting"),
+    ],
+)
+def test_a_wrong_variable_is_named(tmp_path, variable, value, message):
+    with pytest.raises(SettingsError, match=message) as caught:
+        load(tmp_path, "", {variable: value})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_the_nearest_key_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"stream.bukets: .*did you mean stream.buckets\?"):
+        load(tmp_path, "[stream]\nbukets = 3\n")
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(SettingsError, match=r"absent\.toml"):
         load_settings([tmp_path / "absent.toml"], HOME, {})

@@ -1,0 +1,89 @@
+"""Settings by environment: `ANABRANCH_SECTION__KEY` for every key, `__` between the names of a path.
+
+Stage: a part of `schemas.settings`, laid over all files. A text stands as it is; anything else is a TOML value: `8`,
+`true`, `["a", "b"]`. A variable of this form that names no key is an error, with the nearest name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+
+from schemas.section import SettingsError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PREFIX = "ANABRANCH_"
+_PORT_OF_A_SERVICE = ("tcp://", "udp://", "sctp://")
+"""Kubernetes sets variables such as ANABRANCH_WEB_PORT for services of these names."""
+
+Path = tuple[str, ...]
+
+
+def variable_of(path: Path) -> str:
+    """Return the variable that sets a key."""
+    return PREFIX + "__".join(path).upper()
+
+
+def environment_keys(model: type[BaseModel], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the path and the type of every key that a variable can set; secrets have variables of their own."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from environment_keys(kind, (*path, name))
+        elif path and SecretStr not in _parts(kind):
+            yield (*path, name), kind
+
+
+def read_environment(
+    environment: Mapping[str, str], model: type[BaseModel], others: Collection[str] = ()
+) -> dict[Path, Any]:
+    """Return the keys that the environment sets, with their values; an empty variable sets nothing.
+
+    `others`: variables with a meaning of their own. Raises `SettingsError` for a variable that names no key.
+    """
+    keys = {variable_of(path): (path, kind) for path, kind in environment_keys(model)}
+    flat = {name.replace("__", "_"): name for name in keys}
+    found = {}
+    for name, text in environment.items():
+        if not name.startswith(PREFIX) or name in others or not text:
+            continue
+        if name in keys:
+            path, kind = keys[name]
+            found[path] = text if _is_text(kind) else _value(name, text)
+        elif "__" in name:
+            short = {key.removeprefix(PREFIX): key for key in keys}
+            nearest = get_close_matches(name.removeprefix(PREFIX), short, 1, 0.7)
+            hint = f": did you mean {short[nearest[0]]}?" if nearest else ": anabranch config show lists all"
+            raise SettingsError(f"the variable {name} of the environment names no setting{hint}")
+        elif name in flat and not text.startswith(_PORT_OF_A_SERVICE):
+            raise SettingsError(f"the variable {name} of the environment is written {flat[name]}")
+    return found
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    """Yield the types that a type is made of, itself among them."""
+    yield kind
+    for part in get_args(kind):
+        yield from _parts(part)
+
+
+def _is_text(kind: Any) -> bool:
+    return kind is str or get_origin(kind) is Literal
+
+
+def _value(name: str, text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+        if parsed.keys() == {"value"}:
+            return parsed["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    raise SettingsError(f'the variable {name} of the environment is no TOML value, such as 8, true or ["a", "b"]')
