@@ -13,6 +13,7 @@ from typing import Literal
 import click
 
 from anabranch.context import Context
+from anabranch.exits import Unreachable
 from ledger.acting import DONE, judge, read_reason, whoami
 from schemas.printable import printable
 
@@ -46,7 +47,7 @@ def lake_errors(context: Context) -> Iterator[str]:
     except LakeError:
         raise
     except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {lake} cannot be read or written: {error}") from error
+        raise Unreachable(f"the lake {lake} cannot be read or written: {error}") from error
 
 
 def decide_on(context: Context, kind: Literal["approve", "reject"], ids: Sequence[str], reason: str, by: str) -> None:

@@ -1,6 +1,6 @@
 """The command line: `anabranch COMMAND`. Thin: each command is a module of `anabranch.commands`, loaded when used.
 
-Exit codes: 0 done, 1 something failed (said in one line on stderr), 2 wrong usage or settings.
+Exit codes: `anabranch.exits`. What failed is one line on stderr.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ COMMANDS = {
     "namespaces": "namespaces at the controller: create, list, delete",
     "token": "the tokens of the controller and their roles: make, list, remove",
     "policy": "show, explain and check policies",
+    "config": "show and check the settings that count in the end, print their JSON Schema",
+    "kafka": "create and check the Kafka topics, or print them for Strimzi",
     "lake": "create the Delta tables and show what is in them",
     "doctor": "check this machine and the set-up, and say what is wrong",
     "setup": "fetch and check the jars (done by make and by the first local run)",

@@ -32,6 +32,8 @@ def hide_new_files() -> None:
         os.umask(before)
 
 
+LOCAL = Path("conf/local.toml")
+"""Laid over `conf/anabranch.toml` by every local run."""
 DEMONSTRATION = Path("conf/demonstration.toml")
 """Laid over `conf/anabranch.toml` by a local run that is given no settings of its own."""
 WITH_PULSAR = Path("conf/demonstration-pulsar.toml")

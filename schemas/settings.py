@@ -103,7 +103,7 @@ class BundleSettings(Section):
 
 class LogSettings(Section):
     format: Literal["text", "json"]
-    """`text` for people, or `json`: one object a line (anabranch/logs.py). Of our own lines; the JVM's stay text."""
+    """`text` for people, or `json`: one object a line (anabranch/logs.py). The JVM's lines follow."""
 
 
 STUCK_MARGIN_SECONDS = 600.0

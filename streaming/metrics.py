@@ -172,8 +172,9 @@ docs/alerts.md.
 ## Logs and the Spark UI
 
 `[log] format = "json"`, or `--log-format json`, makes every line of ours one JSON object: `ts` (UTC), `level`, `part`,
-`logger`, `message`, with `batch_id` on lines about one micro-batch and `error` where there is a traceback. Lines of the
-JVM (`conf/log4j2.properties`) stay text, and so does the last line of a part that fails: it is for people.
+`logger`, `message`, with `batch_id` on lines about one micro-batch and `error` where there is a traceback. Lines of
+the JVM (`conf/log4j2-json.properties`) have the same fields, with `jvm` as `part`; the last line of a part that fails
+stays text: it is for people.
 
 The Spark UI is off by default (`spark.ui.enabled` in `conf/spark.conf`). The query is called `anabranch`; the
 description of a job says its batch and what it does: `read Kafka, evaluate`, or `write segment_load`.

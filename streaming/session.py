@@ -22,6 +22,9 @@ from streaming.early_worker import write_launcher
 
 log = logging.getLogger(__name__)
 
+JSON_LINES = "conf/log4j2-json.properties"
+"""Laid over the logging of the JVM, so that its lines have the fields of ours."""
+
 MAX_ARROW_BYTES = 8 * 1024 * 1024
 """What goes to a Python worker at once; one row may be larger. Without it 10,000 rows go, 1 MiB each or not."""
 
@@ -46,7 +49,7 @@ def read_spark_conf(file: Path) -> dict[str, str]:
 
 def absolute_options(options: str, settings: Settings) -> str:
     """Options of the JVM with the files of `conf/` by their absolute paths."""
-    return re.sub(r"=(conf/[^\s\"']+)", lambda found: f"={settings.path(found[1])}", options)
+    return re.sub(r"=(conf/[^\s\"',]+)", lambda found: f"={settings.path(found[1])}", options)
 
 
 def start_session(
@@ -61,10 +64,15 @@ def start_session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = {**read_spark_conf(settings.path(settings.stream.spark_conf)), **(extra or {})}
     jars = settings.path(settings.local.jars) / "spark"
+    brings_own = "spark.driver.extraClassPath" in conf or "PYSPARK_GATEWAY_PORT" in os.environ
+    if not brings_own and not any(jars.glob("*.jar")):
+        raise SettingsError(f"there are no jars in {jars}, [local] jars: run anabranch setup, which fetches them")
     class_path = f"{jars}/*"
     conf.setdefault("spark.driver.extraClassPath", class_path)
     conf.setdefault("spark.executor.extraClassPath", class_path)
     options = conf.get("spark.driver.extraJavaOptions", "")
+    if settings.log.format == "json":
+        options = options.replace("=conf/log4j2.properties", f"=conf/log4j2.properties,{settings.path(JSON_LINES)}")
     conf["spark.driver.extraJavaOptions"] = absolute_options(options, settings) + with_archive(settings, options)
     conf.setdefault("spark.sql.execution.arrow.maxBytesPerBatch", str(MAX_ARROW_BYTES))
     if scratch is not None:

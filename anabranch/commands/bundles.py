@@ -14,12 +14,11 @@ import click
 from anabranch.bundle_explanation import UnknownBroker, cycle_text, decision_text
 from anabranch.channel_lines import numbered_lines, read_line
 from anabranch.context import Context
+from anabranch.exits import FOUND
 from anabranch.instants import INSTANT, Instant
 from decisions.bundles.channel.checking import Checker, Finding, Kind
 from decisions.bundles.channel.records import Store
 from schemas.printable import printable
-
-FOUND = 2
 
 
 @click.group("bundles")
@@ -159,7 +158,7 @@ def check(
     \b
     FILE or standard input has them in their order, one a line (docs/bundles.md says how to
     get them). JSON is one object a finding, and one with the counts. Exit code
-    0: all is in order; 2: something was found, bad lines included.
+    0: all is in order; 1: something was found, bad lines included.
     """
     checker = Checker(Store(store), round(in_flight_seconds * 1000))
     living = None if brokers is None else {one.strip() for one in brokers.split(",") if one.strip()}

@@ -7,9 +7,8 @@ import json
 import click
 
 from anabranch.context import Context
+from anabranch.exits import FOUND, Unreachable
 from schemas.printable import printable
-
-FOUND = 2
 
 
 @click.command("check")
@@ -24,7 +23,7 @@ def check(ctx: click.Context, output: str, deep: bool) -> None:
 
     Safe while the job and an executor run: it looks at the lake as it is at one moment, and leaves out what is still
     being written. --deep keeps digests of the files in lake-digests.json in `[local] folder`. Exit code 0: all is well;
-    2: something was found; 1: it could not be done.
+    1: something was found; 3: the lake cannot be read.
     """
     from deltalake.exceptions import DeltaError
 
@@ -45,7 +44,7 @@ def check(ctx: click.Context, output: str, deep: bool) -> None:
         if digests is not None:
             digests.save()
     except (SqlError, DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {lake} cannot be checked: {printable(str(error))}") from error
+        raise Unreachable(f"the lake {lake} cannot be checked: {printable(str(error))}") from error
     if output == "json":
         click.echo(json.dumps({"lake": lake, **found.to_json()}, indent=2))
     else:

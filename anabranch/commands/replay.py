@@ -12,10 +12,9 @@ from tempfile import TemporaryDirectory
 import click
 
 from anabranch.context import Context
+from anabranch.exits import FOUND, Unreachable
 from anabranch.instants import INSTANT
 from schemas.printable import printable
-
-DIFFERENT = 2
 
 
 @click.command("replay")
@@ -37,8 +36,8 @@ def command(
 
     Each decision from its own inputs, byte for byte; and each evaluation, at ticks and events, from the state that is
     rebuilt out of `segment_load` and `events`. Of clusters with bundles each cycle is run again. Run it with a new
-    release on a copy of the lake before an upgrade (docs/replay.md). Exit code 0: the same; 2: different, with the
-    differences; 1: it could not be done.
+    release on a copy of the lake before an upgrade (docs/replay.md). Exit code 0: the same; 1: different, with the
+    differences, or nothing to compare; 3: the lake cannot be read.
     """
     from deltalake.exceptions import DeltaError
 
@@ -90,7 +89,7 @@ def command(
     except (UnknownTopic, RebuildError) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
-        raise click.ClickException(f"the lake {lake} cannot be replayed: {error}") from error
+        raise Unreachable(f"the lake {lake} cannot be replayed: {error}") from error
     if output == "json":
         click.echo(json.dumps(found.to_json()))
     else:
@@ -106,7 +105,9 @@ def command(
             f"{found.decisions:,} decisions, {found.holds:,} holds, {found.evaluations:,} evaluations: "
             f"{f'{found.differences:,} differences' if found.differences else 'the same'}{untold}"
         )
-    ctx.exit(DIFFERENT if found.differences else 0)
+    if not found.decisions + found.holds + found.evaluations:
+        raise click.ClickException(f"nothing is on record in {lake} to compare: see --since, --until and --topics")
+    ctx.exit(FOUND if found.differences else 0)
 
 
 def _groups(lake: str, names: Sequence[str] | None) -> list[Sequence[str] | None]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from anabranch.context import DEMONSTRATION, WITH_PULSAR, Context
+from anabranch.context import DEMONSTRATION, LOCAL, WITH_PULSAR, Context
 from anabranch.duration import DURATION
 from anabranch.logs import start_logging
 
@@ -57,6 +57,7 @@ def command(
         )
     if shadow and not pulsar:
         raise click.UsageError("--shadow is for --pulsar: our own controller has no scaler of its own")
+    context.extra.append(LOCAL)
     if not field and not context.own:
         context.extra.append(DEMONSTRATION)
     if pulsar:

@@ -11,9 +11,7 @@ import threading
 import click
 
 from anabranch.context import Context
-
-PERSON_NEEDED = 3
-"""Exit code after which a supervisor should not start the job again."""
+from anabranch.exits import PERSON_NEEDED
 
 
 @click.command("stream")
@@ -25,11 +23,13 @@ def command(context: Context, new_checkpoint: bool) -> None:
     \b
     Needs Kafka ([kafka] bootstrap) with the three topics, and writes the Delta tables of [lake] path.
     Under spark-submit the master and any --conf given there win over conf/spark.conf.
-    Exit codes: 0 told to stop; 1 failed, start it again; 2 wrong settings; 3 failed, and will again until a person
+    Exit codes: 0 told to stop; 1 failed, start it again; 2 wrong settings; 4 failed, and will again until a person
     has done what the last line says.
     """
     context.start_logging("stream")
     settings = context.settings
+    log_format = settings.log.model_copy(update={"format": context.log_format or settings.log.format})
+    settings = settings.model_copy(update={"log": log_format})
     from lake.job_lease import NoLease
     from streaming.checkpoint import CheckpointInUse
     from streaming.job import JobFailed, JvmLost, PersonNeeded, run_job

@@ -42,7 +42,8 @@ TERMINAL = ("applied", "superseded", "rejected", "failed", "observed")
 def settings(**changed: Any) -> ExecutorSettings:
     """The shipped settings with short times, in which no decision expires: they are of a fixed instant."""
     quick: dict[str, Any] = {"decision_max_age_seconds": 1e9, "waiting_max_age_seconds": 1e9}
-    quick |= {"poll_ms": 10, "request_timeout_seconds": 5, "retry_delay_seconds": 0.02, "retry_max_delay_seconds": 0.1}
+    quick |= {"mode": "act", "poll_ms": 10, "request_timeout_seconds": 5}
+    quick |= {"retry_delay_seconds": 0.02, "retry_max_delay_seconds": 0.1}
     return load_settings(environment={}).executor.model_copy(update=quick | changed)
 
 

@@ -27,8 +27,9 @@ from tests.waiting import wait_until
 def started(house: House, folder: Path, point: str, more: str = "") -> Iterator[subprocess.Popen[str]]:
     """An executor as a process of its own, ended at the end of the block at the latest; `more` settings of it."""
     settings = folder / "executor.toml"
+    mode = "" if "mode" in more else 'mode = "act"\n'
     settings.write_text(
-        f'[lake]\npath = "{house.lake}"\n[controller]\nurl = "{house.gate.url}"\n[executor]\npoll_ms = 10\n{more}'
+        f'[lake]\npath = "{house.lake}"\n[controller]\nurl = "{house.gate.url}"\n[executor]\npoll_ms = 10\n{mode}{more}'
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.executor.crashing_executor", str(settings), str(folder / "events"), point],

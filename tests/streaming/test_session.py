@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from streaming.session import authenticated
+from schemas.settings import SettingsError, load_settings
+from streaming.session import authenticated, start_session
 
 
 @pytest.mark.parametrize("master", [{}, {"spark.master": "local[2]"}, {"spark.master": "local"}])
@@ -28,3 +29,10 @@ def test_cluster_without_a_secret_is_warned_of(caplog):
 def test_session_of_local_cores_has_a_secret(spark):
     assert spark.sparkContext.getConf().get("spark.authenticate") == "true"
     assert spark.range(100).repartition(2).count() == 100
+
+
+def test_missing_jars_end_the_start_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    settings = load_settings([], tmp_path, {"ANABRANCH_LOCAL__JARS": str(tmp_path / "jars")})
+    with pytest.raises(SettingsError, match=r"there are no jars in .*/jars/spark, \[local\] jars: run anabranch setup"):
+        start_session(settings)

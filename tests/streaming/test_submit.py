@@ -70,7 +70,7 @@ def test_submitted_on_local_cores_it_decides_ends_between_batches_and_asks_for_a
     command = submitted("local[2]", job_settings, jars.spark)
     decides_and_stops_between_batches(run(command), Feed(own_broker.bootstrap), job_settings)
     (tmp_path / "checkpoint" / "metadata").unlink()
-    assert run(command).process.wait(180) == 3
+    assert run(command).process.wait(180) == 4
     last_line = (tmp_path / "job.log").read_text().rstrip().rpartition("Error: ")[2]
     assert "put its newest copy in its place" in last_line
 

@@ -157,7 +157,7 @@ def test_file_that_cannot_be_decoded_is_found_at_once(copy, tmp_path):
     file.write_bytes(content)
     for _ in range(2):
         run = command(copy, tmp_path, "--deep")
-        assert run.exit_code == 2
+        assert run.exit_code == 1
         assert "holds: damaged file (1)" in run.output
         assert "it cannot be decoded" in run.output
 

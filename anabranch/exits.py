@@ -1,0 +1,23 @@
+"""Exit codes of all commands, in one table (docs/operations.md, "Exit codes").
+
+0 done; nothing found. 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import click
+
+FOUND = 1
+"""Something was found, refused or failed; also a gate that had nothing to look at."""
+USAGE = 2
+"""Wrong usage or settings."""
+UNREACHABLE = 3
+"""No answer: Kafka, the cluster or the lake cannot be reached or read."""
+PERSON_NEEDED = 4
+"""The job failed, and would fail again until a person has acted: no supervisor should start it."""
+
+
+class Unreachable(click.ClickException):
+    """Something outside gave no answer; the message says what, and where it is configured."""
+
+    exit_code = UNREACHABLE
