@@ -43,6 +43,7 @@ schemas: $(VENV)/.installed  ## write the generated files: JSON Schemas, docs/ga
 	@$(BIN)/python -m schemas.export && $(BIN)/python -m decisions.autoscale.gates > docs/gates.md
 	@$(BIN)/python -m streaming.metrics > docs/metrics.md
 	@$(BIN)/python -m docs.pips.page
+	@$(BIN)/python -m deploy.generate
 
 lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml, and conf/bootstrap.lock: the tools that install it
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \

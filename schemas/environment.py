@@ -1,13 +1,15 @@
 """Settings by environment: `ANABRANCH_SECTION__KEY` for every key, `__` between the names of a path.
 
-Stage: a part of `schemas.settings`, laid over all files. A text stands as it is; anything else is a TOML value: `8`,
-`true`, `["a", "b"]`. A variable of this form that names no key is an error, with the nearest name.
+Stage: a part of `schemas.settings`, laid over all files. A text stands as it is; anything else is a value of TOML or
+JSON: `8`, `true`, `["a", "b"]`. A variable of this form that names no key is an error, with the nearest name.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
@@ -80,10 +82,10 @@ def _is_text(kind: Any) -> bool:
 
 
 def _value(name: str, text: str) -> Any:
-    try:
+    with suppress(tomllib.TOMLDecodeError):
         parsed = tomllib.loads(f"value = {text}")
         if parsed.keys() == {"value"}:
             return parsed["value"]
-    except tomllib.TOMLDecodeError:
-        pass
+    with suppress(json.JSONDecodeError):
+        return json.loads(text)
     raise SettingsError(f'the variable {name} of the environment is no TOML value, such as 8, true or ["a", "b"]')

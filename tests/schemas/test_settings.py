@@ -67,6 +67,7 @@ def test_a_wrong_setting_is_named(tmp_path, text, named):
         ("ANABRANCH_METRICS__NAMES", '["a", "b"]', ("metrics", "names"), ("a", "b")),
         ("ANABRANCH_EXECUTOR__MODE", "observe", ("executor", "mode"), "observe"),
         ("ANABRANCH_STREAM__BUCKETS", "", ("stream", "buckets"), 3),
+        ("ANABRANCH_WEB__LIMITS__HEAD_BYTES", "1.6384e+04", ("web", "limits", "head_bytes"), 16_384),
         ("ANABRANCH_WEB_PORT", "tcp://10.0.0.7:8090", ("web", "port"), 8090),
     ],
 )

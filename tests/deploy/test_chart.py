@@ -1,0 +1,168 @@
+"""The chart: generated files are current, pods are restricted, and what it sets are settings that load."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from collectors.metrics import CollectorMeter
+from deploy.dashboards import DASHBOARDS
+from deploy.generate import CHART, generated, settings_schema
+from executor.metrics import registry_of
+from schemas.settings import load_settings
+from streaming.metrics import METRICS
+from telemetry.health import Health
+from telemetry.serving import ProcessMetrics
+
+VALUES = """
+cluster: {adminUrl: "http://pulsar:8080", tokenSecret: cluster}
+kafka: {bootstrap: "kafka:9092", securityProtocol: SASL_SSL, username: ann, passwordSecret: kafka}
+lake: {path: "s3://bucket/lake", credentialsSecret: lake}
+"""
+EVERYTHING = """
+monitoring: {podMonitor: true, prometheusRule: true, dashboards: true}
+bundles: {enabled: true}
+page: {tokensSecret: page}
+policy: "[policy]"
+alertRules: "rules: []"
+settings:
+  stream: {buckets: 64}
+  controller: {nodes: ["http://broker-1:8080"]}
+  executor: {brakes: {windows: [{acting: forbidden, days: [mon], start: "22:00", end: "06:00", zone: UTC}]}}
+  retention: {namespaces: {acme/shop: {events: 7}}}
+"""
+METRIC = re.compile(r"\b((?:anabranch|process|pulsar)_[a-z_]+)")
+
+
+def exported() -> set[str]:
+    """Names that processes export, of real registries."""
+    registries = [CollectorMeter().registry, registry_of(list), CollectorRegistry()]
+    registries[-1].register(ProcessMetrics("part", Health()))
+    names = {"process_resident_memory_bytes", "process_cpu_seconds_total"}
+    for registry in registries:
+        for family in registry.collect():
+            names |= {family.name, f"{family.name}_total"} if family.type == "counter" else {family.name}
+    for metric in METRICS:
+        names |= {metric.name, f"{metric.name}_bucket"} if metric.kind == "histogram" else {metric.name}
+    return names
+
+
+def test_generated_files_are_current():
+    for file, text in generated().items():
+        assert file.read_text() == text, f"{file.name}: run python -m deploy.generate"
+
+
+def test_panels_and_alerts_ask_for_exported_metrics():
+    queries = [query for page in DASHBOARDS for panel in page.panels for query, _ in panel.queries]
+    rules = yaml.safe_load((CHART / "files" / "prometheus-rules.json").read_text())
+    queries += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    asked = {name for query in queries for name in METRIC.findall(query)}
+    assert len(asked) > 20
+    assert asked <= exported(), asked - exported()
+
+
+def test_schema_of_values_has_no_secrets():
+    properties = settings_schema()["$defs"]["KafkaSettings"]["properties"]
+    assert "bootstrap" in properties
+    assert "password" not in properties
+
+
+@pytest.fixture(scope="module")
+def helm() -> str:
+    """The program, where it is installed."""
+    return shutil.which("helm") or pytest.skip("helm is not installed")
+
+
+def rendered(helm: str, folder: Path, more: str = "", *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "values.yaml").write_text(VALUES)
+    (folder / "more.yaml").write_text(more or "{}")
+    files = ["-f", str(folder / "values.yaml"), "-f", str(folder / "more.yaml")]
+    command = [helm, "template", "x", str(CHART), "--namespace", "scaling", *files, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def objects(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def pods(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Specs of pods by the names of what makes them."""
+    specs = {}
+    for one in found:
+        spec = one.get("spec", {})
+        spec = spec.get("jobTemplate", one).get("spec", spec)
+        if "template" in spec:
+            specs[one["metadata"]["name"]] = spec["template"]["spec"]
+    return specs
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("more", ["", EVERYTHING], ids=["default", "everything"])
+def test_pods_are_restricted_and_their_settings_load(helm, tmp_path, more):
+    specs = pods(objects(rendered(helm, tmp_path, more)))
+    assert {"x-job", "x-executor", "x-collector", "x-page", "x-alerts", "x-upkeep", "x-topics", "x-gate"} <= set(specs)
+    for name, spec in specs.items():
+        assert spec["securityContext"]["runAsNonRoot"], name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec.get("initContainers", []) + spec["containers"]:
+            context = container["securityContext"]
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+            variables = {one["name"]: one.get("value", "secret") for one in container["env"]}
+            assert len(variables) == len(container["env"]), "a name comes twice"
+            settings = load_settings([], tmp_path, variables)
+            assert settings.executor.mode == "observe"
+            assert settings.lake_path == "s3://bucket/lake"
+            assert settings.metrics.host == "0.0.0.0"
+            if more:
+                assert settings.stream.buckets == 64
+                assert settings.executor.brakes.windows[0].zone == "UTC"
+                assert settings.retention.namespaces["acme/shop"].events == 7
+
+
+@pytest.mark.process
+def test_gate_fails_on_differences_unless_they_are_allowed(helm, tmp_path):
+    for allowed, codes in (("false", (0, 1, 3)), ("true", (0, 0, 3))):
+        done = rendered(helm, tmp_path, "", "--set", f"upgradeGate.allowDifferences={allowed}")
+        script = pods(objects(done))["x-gate"]["containers"][0]["args"][0]
+        program = tmp_path / "anabranch"
+        for answer, code in zip((0, 1, 3), codes, strict=True):
+            program.write_text(f"#!/bin/sh\nexit {answer}\n")
+            program.chmod(0o755)
+            run = subprocess.run(["sh", "-ec", script], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, timeout=30)
+            assert run.returncode == code
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--set", "kafka.bootstrap="], "kafka.bootstrap is required"),
+        (["--set", "lake.credentialsSecret="], "lake.credentialsSecret or lake.existingClaim is required"),
+        (["--set", "excutor.mode=act"], "'excutor' not allowed"),
+        (["--set", "settings.stream.bukets=3"], "'bukets' not allowed"),
+        (["--set", "executor.mode=maybe"], "executor/mode"),
+    ],
+)
+def test_wrong_values_are_refused(helm, tmp_path, options, message):
+    done = rendered(helm, tmp_path, "", *options)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+@pytest.mark.process
+def test_everything_on_has_monitoring(helm, tmp_path):
+    found = objects(rendered(helm, tmp_path, EVERYTHING))
+    kinds = [one["kind"] for one in found]
+    assert {"PodMonitor", "PrometheusRule", "PodDisruptionBudget", "NetworkPolicy", "Service"} <= set(kinds)
+    [rules] = [one for one in found if one["kind"] == "PrometheusRule"]
+    assert "AnabranchNoEvaluation" in {rule["alert"] for group in rules["spec"]["groups"] for rule in group["rules"]}
+    assert kinds.count("ConfigMap") == 2 + len(DASHBOARDS)
