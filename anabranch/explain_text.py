@@ -13,6 +13,7 @@ from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from decisions.autoscale.rates import heat, overload
 from decisions.autoscale.snapshot import MANAGED, TopicSnapshot
 from ledger.explain.changes import Change, answer_words, segments_of
+from ledger.explain.slowness import slowness_words
 from ledger.explain.words import change_words, duration, explained, instant
 from schemas.printable import printable
 
@@ -33,6 +34,7 @@ def explanation_text(found: Explanation, changes: Sequence[Change], segment: int
         "\n".join(_on_record(found)),
         "\n".join(_saw(snapshot, found.answer, segment)),
         "\n".join(_changes(snapshot, found.answer, changes, segment)),
+        "\n  ".join(["is it slow?", *slowness_words(found.slowness)]),
     ]
     if found.silence is not None:
         before, after = found.silence

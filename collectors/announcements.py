@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from schemas.announcing import shorter_and_shorter, stamped
+from schemas.delivery import SegmentDelivery
 from schemas.ids import SEVERAL_TOPICS
 from schemas.known_layouts import Known, known_messages
 from schemas.messages import (
     MAX_VALUE_BYTES,
     ConsumerEvent,
     ConsumerEventKind,
+    DeliveryEvent,
     LayoutCause,
     LayoutEvent,
     PolicyEvent,
@@ -93,6 +95,12 @@ def consumers_record(
 def policy_record(namespace: str, policy: AutoScalePolicyOverride | None, at: int, sender: int) -> Record:
     """The override of a namespace as seen at `at` (ms); None: there is none."""
     event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
+    return Record("control-events", key_of(event), stamped(event.to_json().encode(), sender))
+
+
+def delivery_record(topic: str, reported: int, slow: list[SegmentDelivery], at: int, sender: int) -> Record:
+    """Report that of so many segments these are slow, as seen at `at` (ms)."""
+    event = DeliveryEvent(v=1, type="delivery", topic=topic, at=at, reported=reported, segments=slow)
     return Record("control-events", key_of(event), stamped(event.to_json().encode(), sender))
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias, Union, get_args
 from pydantic import FailFast, Field, TypeAdapter, ValidationError, WithJsonSchema, model_validator
 
 from schemas.base import TOPIC_PATTERN, Count, Epoch, Millis, Name, Namespace, Rate, SegmentId, TopicName, Wire
+from schemas.delivery import Delivery
 from schemas.ids import EVERY_TOPIC, SEVERAL_TOPICS
 from schemas.metadata import AutoScalePolicyOverride, Profile, ScalableTopicMetadata
 
@@ -257,9 +258,19 @@ class OutcomeEvent(Wire):
         return self
 
 
+class DeliveryEvent(Delivery):
+    """Kafka topic `control-events`: which segments of a topic are delivered slowly. Recorded for explanations; no
+    decision looks at it."""
+
+    v: Literal[1]
+    type: Literal["delivery"]
+    topic: TopicName
+    sender: Sender | None = None
+
+
 SegmentStatsMessage: TypeAlias = Annotated[SegmentStats | SegmentStatsColumns, Field(discriminator="v")]
 ControlEvent: TypeAlias = Annotated[
-    LayoutEvent | LayoutsKnown | PolicyEvent | TickEvent | OutcomeEvent, Field(discriminator="type")
+    LayoutEvent | LayoutsKnown | PolicyEvent | TickEvent | OutcomeEvent | DeliveryEvent, Field(discriminator="type")
 ]
 Message: TypeAlias = (
     SegmentStats
@@ -270,6 +281,7 @@ Message: TypeAlias = (
     | PolicyEvent
     | TickEvent
     | OutcomeEvent
+    | DeliveryEvent
 )
 Source = Literal["segment-stats", "consumer-events", "control-events"]
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, TypeAdapter
 
 from schemas.base import Count, Rate, SegmentId, TopicName, Wire
+from schemas.delivery import Delivery
 from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
@@ -114,6 +115,8 @@ class Snapshot(Wire):
     """By segment id, kept through pruning; absent = as the layout says."""
     hot_keys: list[HotKeyRecord] | None = None
     """As the last answer had them."""
+    delivery: Delivery | None = None
+    """Last report on how the topic is delivered. Explains slowness; no decision looks at it."""
 
 
 class GateReading(Wire):

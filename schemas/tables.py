@@ -122,7 +122,7 @@ class EventRow(TableRow):
     subject: str
     """The scalable topic, or `*` for what concerns every topic."""
     type: str
-    """`consumer`, `layout`, `policy`, `tick` or `outcome`."""
+    """`consumer`, `layout`, `policy`, `tick`, `outcome` or `delivery`."""
     cause: str | None
     """The event's own kind: registered, split, …; for an outcome its status."""
     body: str

@@ -63,7 +63,7 @@ _BOUNDED: dict[str, tuple[str, ...]] = {
     DEAD_LETTERS_MADE.name: tuple(reason.value for reason in RejectReason),
     MESSAGES.name: ("accepted", "suppressed", "dead_letter"),
     SAMPLES.name: ("accepted", "insignificant", "stale", "refused"),
-    EVENTS_TAKEN.name: ("consumer", "layout", "policy", "tick", "outcome"),
+    EVENTS_TAKEN.name: ("consumer", "layout", "policy", "tick", "outcome", "delivery"),
     OUTCOMES.name: get_args(OutcomeStatus),
 }
 """Label values that are known at the start: their series begin at zero, so that the first increase is seen."""

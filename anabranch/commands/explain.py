@@ -44,7 +44,8 @@ def command(
     TOPIC is a full name, or as much of its end as only one topic has. All gates are shown in the order in which they
     are looked at (docs/gates.md), the one that binds marked with >>. Everything is worked out from what the lake has on
     record; where that is too short to tell, it says so. What would change the answer was tried: each line changes one
-    thing as little as is enough, and decides again.
+    thing as little as is enough, and decides again. Last comes why the topic is slow, if it is: short of segments,
+    short of working consumers, or one hot key.
     """
     from deltalake.exceptions import DeltaError
 
@@ -82,6 +83,7 @@ def command(
 def _json(found: Explanation, changed: list[Change]) -> dict[str, Any]:
     from decisions.autoscale.answers import answer_to_wire
     from decisions.autoscale.snapshot import snapshot_to_wire
+    from ledger.explain.slowness import slowness_json
 
     last, following = found.evaluations
     row = found.hold
@@ -99,6 +101,7 @@ def _json(found: Explanation, changed: list[Change]) -> dict[str, Any]:
         "nextEvaluationAt": following,
         "answer": json.loads(answer_to_wire(found.answer).to_json()),
         "changes": [change.to_json() for change in changed],
+        "slowness": slowness_json(found.slowness),
         "snapshot": json.loads(snapshot_to_wire(found.snapshot).to_json()),
     }  # fmt: skip
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from collectors.announcements import Load
+from collectors.pulsar.segment_stats import Subscription, slow_delivery
 from schemas.base import MAX_NAME_BYTES, MAX_SEGMENT_ID
+from schemas.delivery import SegmentDelivery
 from schemas.ids import topic_name
 from schemas.messages import SubscriptionType
 
@@ -31,21 +33,12 @@ class BadStats(ValueError):
     """The answer is no broker's load; the message says why."""
 
 
-class _Consumer(msgspec.Struct, rename="camel", gc=False):
-    consumer_name: str = ""
-
-
-class _Subscription(msgspec.Struct, gc=False):
-    type: str = ""
-    consumers: list[_Consumer] = []
-
-
 class _Topic(msgspec.Struct, rename="camel", gc=False):
     msg_rate_in: float
     msg_rate_out: float
     msg_throughput_in: float
     msg_throughput_out: float
-    subscriptions: dict[str, _Subscription] = {}
+    subscriptions: dict[str, Subscription] = {}
 
 
 _decode = msgspec.json.Decoder(dict[str, dict[str, dict[str, dict[str, msgspec.Raw]]]]).decode
@@ -77,6 +70,8 @@ class BrokerLoad:
     which do not count, are left out; readers of checkpoints are one subscription, as nothing shows which is whose."""
     segments: dict[str, list[int]] = field(default_factory=dict)
     """The segments of each topic."""
+    behind: dict[str, list[SegmentDelivery]] = field(default_factory=dict)
+    """By topic, the segments on which a subscription is a minute or more behind."""
     has_traffic: bool = False
     """Whether any rate is above 0."""
 
@@ -93,6 +88,7 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
     used: set[str] = set()
     consumers: dict[str, dict[tuple[str, SubscriptionType], set[str]]] = {}
     segments: dict[str, list[int]] = {}
+    behind: dict[str, list[SegmentDelivery]] = {}
     refused: list[str] = []
     for bundles in found.values():
         for domains in bundles.values():
@@ -134,10 +130,12 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
                             names.update(_whose(one.consumer_name, segment) for one in seen.consumers)
                     segments.setdefault(topic, []).append(segment)
                     attached[topic] = mark
+                    if (slow := slow_delivery(segment, stats.subscriptions)) is not None:
+                        behind.setdefault(topic, []).append(slow)
     loads.sort(key=lambda load: load[:2])
     digest = hashlib.blake2b(body, digest_size=16).digest()
     return BrokerLoad(
-        loads, types, attached, used, digest, len(body), len(refused), refused[:5], consumers, segments,
+        loads, types, attached, used, digest, len(body), len(refused), refused[:5], consumers, segments, behind,
         has_traffic=any(any(load[2:]) for load in loads),
     )  # fmt: skip
 

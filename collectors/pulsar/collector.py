@@ -23,6 +23,7 @@ from collectors.pulsar.attached import AttachedConsumers
 from collectors.pulsar.brokers import Broker, Brokers
 from collectors.pulsar.calls import Answer, Call, Calls, Kind
 from collectors.pulsar.coverage import broker_status, oldest, seen_segments
+from collectors.pulsar.delivery import DeliveryReports
 from collectors.pulsar.loads import Loads
 from collectors.pulsar.namespaces import Namespaces
 from collectors.pulsar.reader import BrokerReader
@@ -99,7 +100,8 @@ class PulsarCollector:
         self._attached = None
         if not self._brokers.asks_stats:
             self._attached = AttachedConsumers(self._brokers, said, self._announce)
-        self._loads = Loads(self._brokers, said, outlet.report, self._troubles, self._random, self._attached)
+        delivery = DeliveryReports(self._brokers, said, self._announce)
+        self._loads = Loads(self._brokers, said, outlet.report, self._troubles, self._random, self._attached, delivery)
         self._topics = Topics(self._brokers, self._namespaces, said, self._troubles, self._announce, self._add_topic)
         self._plan("brokers", "", 0)
         self._take_answer: dict[Kind, Callable[[Answer], None]] = {

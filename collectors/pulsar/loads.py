@@ -15,6 +15,7 @@ from collectors.pulsar.attached import AttachedConsumers
 from collectors.pulsar.broker_stats import BrokerLoad
 from collectors.pulsar.brokers import Broker, Brokers
 from collectors.pulsar.calls import Answer
+from collectors.pulsar.delivery import DeliveryReports
 from collectors.pulsar.troubles import Troubles
 from collectors.said import Said
 
@@ -24,11 +25,11 @@ class Loads:
 
     def __init__(
         self, brokers: Brokers, said: Said, report: Callable[[Record], None], troubles: Troubles, random: Random,
-        attached: AttachedConsumers | None,
+        attached: AttachedConsumers | None, delivery: DeliveryReports,
     ) -> None:  # fmt: skip
-        """`attached` counts consumers by loads; None: they are asked for."""
+        """`attached` counts consumers by loads; None: they are asked for. `delivery` reports what is slow."""
         self._brokers, self._said, self._report, self._troubles = brokers, said, report, troubles
-        self._random, self._attached = random, attached
+        self._random, self._attached, self._delivery = random, attached, delivery
         self.samples = 0
         """Handed over so far."""
 
@@ -56,6 +57,8 @@ class Loads:
         is_new = broker.refresh.note(load.digest, answer.asked_at, answer.answered_at, load.size)
         if self._attached is not None:
             self._attached.take_load(broker.name, answer.answered_at, answer.asked_ms)
+        if is_new:
+            self._delivery.take_load(load.segments, answer.answered_at, answer.asked_ms)
         self._troubles.note(("rates", broker.name), _stuck(broker, answer.asked_at))
         if not is_new and (broker.is_stuck(answer.asked_at) or self._was_said_lately(broker, answer.asked_at)):
             return

@@ -18,6 +18,7 @@ from decisions.autoscale.past import Past, depths_after_layout, faded_depth, mad
 from decisions.autoscale.policy import Policy, policy_override, resolve_policy
 from decisions.kernel.readings import MAX_INSTANT_MS
 from decisions.topic.layout import SegmentLayout
+from schemas.delivery import Delivery
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import HotKeyRecord, InFlight, LoadRecord, SegmentPast, Snapshot, SubscriptionCount, Trigger
 
@@ -110,6 +111,8 @@ class TopicSnapshot:
     """Pasts kept through pruning; None: as the layout says."""
     hot_keys: tuple[HotKey, ...] = ()
     """As the last answer had them."""
+    delivery: Delivery | None = None
+    """For explanations (`decisions.autoscale.slowness`); the job's own snapshots have none."""
 
     @cached_property
     def known_pasts(self) -> Mapping[int, Past]:
@@ -209,6 +212,7 @@ def snapshot_from_wire(
         merge_depths=wire.merge_depths,
         pasts=None if wire.pasts is None else {n: Past(**one.model_dump()) for n, one in wire.pasts.items()},
         hot_keys=tuple(HotKey(**{name: getattr(one, name) for name in HotKey._fields}) for one in wire.hot_keys or ()),
+        delivery=wire.delivery,
     )
 
 
@@ -240,6 +244,7 @@ def snapshot_to_wire(snapshot: TopicSnapshot) -> Snapshot:
         if snapshot.pasts is None
         else {number: SegmentPast(**past._asdict()) for number, past in snapshot.pasts.items()},
         hot_keys=[HotKeyRecord(**key._asdict()) for key in snapshot.hot_keys] or None,
+        delivery=snapshot.delivery,
     )
 
 
@@ -277,6 +282,7 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
         if snapshot.pasts is None
         else {str(number): past_fields(past) for number, past in snapshot.pasts.items()},
         "hotKeys": [hot_key_fields(key) for key in snapshot.hot_keys] or None,
+        "delivery": snapshot.delivery and snapshot.delivery.model_dump(by_alias=True, exclude_none=True),
     })  # fmt: skip
     return (
         f'{_json(head)[:-1]},"layout":{layout},"loads":{_json(loads)},"consumers":{_json(consumers)},'

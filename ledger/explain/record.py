@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from decisions.autoscale.answers import Answer, Hold
 from decisions.autoscale.decide import decide
+from decisions.autoscale.slowness import Slowness, slowness_of
 from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import made_by
@@ -41,6 +42,7 @@ from lake.horizons import RowsForgotten, horizon_for
 from lake.tables import stream_columns
 from ledger.explain.application import Became, became
 from schemas.arrow import arrow_schema
+from schemas.delivery import Delivery
 from schemas.ids import EVERY_TOPIC
 from schemas.tables import BATCHES, DEAD_LETTERS, EVENTS, SEGMENT_LOAD
 
@@ -93,6 +95,8 @@ class Explanation:
     held_since: int | None
     """Of that row, milliseconds."""
     evaluations: Evaluations
+    slowness: Slowness
+    """Verdict on why the topic is slow, at the instant that was asked about."""
     record_ends_at: int
     """Time of the last batch on record, milliseconds."""
     assumed_fresh: list[int]
@@ -184,11 +188,22 @@ def explain(
     else:
         seen = _as_found(snapshot, hold)
         fresh = [number for number, load in seen.loads.items() if load is not snapshot.loads[number]]
+    slowness = slowness_of(_with_delivery(snapshot, tables[EVENTS.name]))
+    seen = _with_delivery(seen, tables[EVENTS.name])
     return Explanation(
-        seen, decide(seen), asked_at, explained, decided, hold, held_since, evaluations, _millis(ends), fresh, doubts,
+        seen, decide(seen), asked_at, explained, decided, hold, held_since, evaluations, slowness,
+        _millis(ends), fresh, doubts,
         _silence(_ran_around(lake, course, until), until, max(outage, _OUTAGE)),
         None if decided is None else became(lake, decided.decision_id),
     )  # fmt: skip
+
+
+def _with_delivery(snapshot: TopicSnapshot, events: pa.Table) -> TopicSnapshot:
+    """A snapshot with the newest report on the topic's delivery that was made up to then."""
+    is_report = pc.and_(pc.equal(events["type"], "delivery"), pc.equal(events["subject"], snapshot.topic))
+    reports = (Delivery.model_validate_json(row["body"]) for row in events.filter(is_report).to_pylist())
+    newest = max((one for one in reports if one.at <= snapshot.now), key=lambda one: one.at, default=None)
+    return replace(snapshot, delivery=newest)
 
 
 def check_segment(layout: SegmentLayout, segment: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collectors.announcements import Record
 from schemas.messages import (
     ConsumerEvent,
+    DeliveryEvent,
     LayoutEvent,
     LayoutsKnown,
     PolicyEvent,
@@ -34,6 +35,7 @@ class Listed:
         self.consumers: dict[str, dict[str, int]] = {}
         self.policies: dict[str, dict | None] = {}
         self.samples: list[SegmentStatsColumns] = []
+        self.deliveries: dict[str, DeliveryEvent] = {}
         self.digests: dict[str, str] = {}
         self.repeated: list[str] = []
         """Topics whose layouts were repeated by the digests of those that were announced."""
@@ -63,6 +65,8 @@ class Listed:
                 known.pop(message.subscription, None)
             else:
                 known[message.subscription] = message.consumers
+        elif isinstance(message, DeliveryEvent):
+            self.deliveries[message.topic] = message
         elif isinstance(message, PolicyEvent):
             self.policies[message.name] = message.policy
 

@@ -123,6 +123,7 @@ def test_what_has_not_changed_is_not_said_again_before_its_time(cluster):
     with collecting(cluster) as running:
         out = running.outlet
         wait_until(lambda: out.consumers.get(T) == {"billing": 3})
+        wait_until(lambda: T in out.deliveries and out.deliveries[T].reported == 2)
         said = out.sent
         calls = cluster.calls.total()
         wait_until(lambda: cluster.calls.total() > calls + 40)

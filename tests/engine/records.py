@@ -65,6 +65,12 @@ def consumers(
     return record("consumer-events", topic, body)
 
 
+def delivery(*slow: dict[str, Any], reported: int, at: int = 1, topic: str = TOPIC) -> RawRecord:
+    """A report on the delivery of a topic; `slow` are its slow segments."""
+    body = {"v": 1, "type": "delivery", "topic": topic, "at": at, "reported": reported, "segments": list(slow)}
+    return record("control-events", topic, body)
+
+
 def layout(
     segments: SegmentLayout,
     cause: str = "created",

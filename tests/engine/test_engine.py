@@ -26,7 +26,19 @@ from engine.kernel.packed import Packed, StateError, StoredPart
 from engine.kernel.records import HOLDS, LAYOUTS
 from schemas.snapshot import Snapshot
 from tests.engine.buckets import CONFIGURED, ONE_AT_A_TIME, SETTINGS, Bucket, loads_of, topics_of
-from tests.engine.records import TOPIC, configured, consumers, layout, outcome, policy, record, sent_by, stats, tick
+from tests.engine.records import (
+    TOPIC,
+    configured,
+    consumers,
+    delivery,
+    layout,
+    outcome,
+    policy,
+    record,
+    sent_by,
+    stats,
+    tick,
+)
 
 NOW = 1_763_660_000_000
 SECOND = 1_000
@@ -229,6 +241,15 @@ def test_a_replayed_batch_gives_the_same_rows_and_the_same_state():
     first.counts.operator_ms = second.counts.operator_ms = 0.0
     assert said_of_batch(first) == said_of_batch(second)
     assert bucket.packed == packed
+
+
+def test_a_delivery_report_is_recorded_and_changes_no_state():
+    bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
+    before = bucket.packed
+    slow = {"id": 0, "subscription": "s", "backlog": 9, "msgRateOut": 0.0, "consumers": 0, "readyConsumers": 0}
+    output = bucket.batch(NOW + SECOND, delivery(slow, reported=2, at=NOW))
+    assert bucket.packed == before
+    assert (output.counts.messages_accepted, output.counts.events, output.counts.dead_letters) == (1, 1, 0)
 
 
 def test_a_worker_that_holds_the_state_needs_only_its_fingerprint_and_one_that_holds_another_decodes_again():

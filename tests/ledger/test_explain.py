@@ -19,7 +19,7 @@ from ledger.topics import UnknownTopic, find_topic
 from schemas.arrow import to_arrow
 from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, OutcomeRow, WaitRow
 from tests.engine.buckets import CONFIGURED, PROMPT
-from tests.engine.records import consumers, layout, outcome, stats, tick
+from tests.engine.records import consumers, delivery, layout, outcome, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
 
@@ -103,6 +103,38 @@ def test_the_command_says_why_what_it_saw_and_what_would_change_it(bucket, tmp_p
     assert json.loads(command(lake, "t0", "--snapshot").output)["consumers"] == {
         "billing": {"type": "STREAM", "count": 1}
     }
+
+
+SLOW = {"id": 0, "subscription": "billing", "backlog": 9_000, "msgRateOut": 100.0, "consumers": 1,
+        "readyConsumers": 0, "backlogAgeSeconds": 240.0, "waitingPublishers": 2}  # fmt: skip
+
+
+def test_a_slow_topic_is_explained_by_the_last_report(tmp_path):
+    hot, bucket = {0: 15_000.0, 1: 10.0}, RecordedBucket()
+    made = SegmentLayout.create(2, NOW - MINUTE)
+    bucket.batch(NOW, layout(made, topic=NAMES[0]), consumers(2, topic=NAMES[0]))
+    bucket.batch(NOW + SECOND, delivery(reported=2, at=NOW, topic=NAMES[0]))
+    bucket.batch(NOW + MINUTE, stats(hot, NOW + MINUTE, NAMES[0]), tick(1))
+    bucket.batch(NOW + MINUTE + SECOND, delivery(SLOW, reported=2, at=NOW + MINUTE + SECOND, topic=NAMES[0]))
+    bucket.batch(NOW + 2 * MINUTE, delivery(reported=2, topic=NAMES[1]))
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    run = command(lake, "t0", "--at", "2025-11-20T17:35:20Z")
+    assert "short of segments: consumers or brokers could do more if the load were divided further" in run.output
+    assert (
+        "segment 0, billing: 9,000 messages behind (the oldest 4m0s old), 0 of 1 consumers ready, 2 producers wait for "
+        "exclusive access, which no split changes, load 150% of split: segments"
+    ) in run.output
+    told = json.loads(command(lake, "t0", "--at", "2025-11-20T17:35:20Z", "--output", "json").output)["slowness"]
+    assert (told["verdict"], told["backlog"], told["reportAgeMs"]) == ("segments", 9_000, 59_000)
+    assert [(one["segment"], one["cause"], one["overload"]) for one in told["segments"]] == [(0, "segments", 1.5)]
+    earlier = command(lake, "t0", "--at", "2025-11-20T17:34:00Z").output
+    assert "not slow: no subscription is a minute or more behind on any segment (reported 40s ago)" in earlier
+
+
+def test_a_topic_without_a_report_is_not_called_slow_or_quick(bucket, tmp_path):
+    found = explain(written(bucket, tmp_path / "lake"), NAMES[0], None, CONFIGURED)
+    assert (found.slowness.verdict, found.slowness.age_ms, found.snapshot.delivery) == ("unknown", None, None)
 
 
 def test_a_time_between_two_evaluations_names_both(bucket, tmp_path):

@@ -20,7 +20,7 @@ from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table
 from ledger.topics import UnknownTopic, find_topic
 from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from tests.engine.records import configured, consumers, layout, stats, tick
+from tests.engine.records import configured, consumers, delivery, layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
 from tests.lab.lake import ORDERS, at, decision, load, outcome, write
@@ -47,6 +47,8 @@ def lake(tmp_path_factory):
     for minute in range(1, 5):
         at = NOW + minute * MINUTE
         bucket.batch(at, stats({0: 10.0 * minute, 1: 10.0}, at, NAMES[0]), tick(minute + 1))
+    slow = {"id": 1, "subscription": "<b>", "backlog": 9_000, "msgRateOut": 0.0, "consumers": 0, "readyConsumers": 0}
+    bucket.batch(at + SECOND, delivery(slow, reported=2, at=at, topic=NAMES[0]))
     lake = tmp_path_factory.mktemp("lake")
     for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, BATCHES):
         write_deltalake(create_table(lake, table), bucket.table(table), mode="append")
@@ -104,6 +106,14 @@ def test_why_now_and_then_gate_by_gate_with_what_would_change_it(lake):
     then = found.get(f"/topic/why?name={T0}&at=2025-11-20T17:33:50Z").text
     assert re.search(r'class="binds"><th scope="row">merge-thresholds', then)
     assert "--at 2025-11-20T17:33:50Z" in then
+
+
+def test_why_says_what_a_slow_topic_is_short_of(lake):
+    found = page(lake)
+    now = found.get(f"/topic/why?name={T0}").text
+    assert "short of working consumers" in now
+    assert "segment 1, &lt;b&gt;: 9,000 messages behind (nothing delivered)" in now
+    assert "the stats do not tell" in found.get(f"/topic/why?name={T0}&at=2025-11-20T17:33:50Z").text
 
 
 @pytest.mark.parametrize(

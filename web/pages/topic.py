@@ -18,6 +18,7 @@ from decisions.autoscale.snapshot import MANAGED
 from engine.kernel.packed import StateError
 from ledger.explain.changes import answer_words, changes, segments_of
 from ledger.explain.record import NotOnRecord, check_segment, explain
+from ledger.explain.slowness import slowness_words
 from ledger.explain.words import change_words, headline
 from ledger.history.record import NothingOnRecord, read_river
 from ledger.topics import UnknownTopic, find_topic
@@ -121,6 +122,7 @@ def why(request: Request) -> Response:
             "more": max(0, len(changed) - 20),
             "loads": [(one, snapshot.loads.get(one.segment_id)) for one in snapshot.layout.active[:100]],
             "overload": lambda load: overload(load.rates, snapshot.policy)[0],
+            "slowness": slowness_words(found.slowness),
         }  # fmt: skip
     return part(request, "why.html", **shown)
 
