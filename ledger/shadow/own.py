@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from decisions.topic.layout import SegmentLayout
 from engine.replay import BucketReplay, RecordedBatch
 from lake.tables import stream_columns
-from ledger.shadow.sides import What, actions_in
+from ledger.shadow.sides import What, actions_in, parts_of
 from schemas.ids import EVERY_TOPIC
 from schemas.messages import LayoutEvent, OutcomeEvent, TickEvent, parse_message
 from schemas.tables import OUTCOMES
@@ -86,7 +86,7 @@ def find_own(replay: BucketReplay, chunks: Iterable[Iterable[RecordedBatch]], ow
     """Search the record from where `replay` stands; `own`: decisions that are known to be carried out."""
     layouts = {name: topic.layout for name, topic in replay.state.topics.items() if topic.layout is not None}
     decided = {
-        one.decision_id: (name, 0, (one.action, tuple(sorted(one.segments))))
+        one.decision_id: [(name, 0, what) for what in parts_of(one.action, one.segments)]
         for name, topic in replay.state.topics.items()
         for one in topic.all_open
     }
@@ -118,9 +118,9 @@ def find_own(replay: BucketReplay, chunks: Iterable[Iterable[RecordedBatch]], ow
                 if message.decision_id:
                     applied.add(message.decision_id)
         for row in batch.decisions:
-            what = row["action"], tuple(sorted(json.loads(row["arguments"])["segments"]))
-            decided[row["decision_id"]] = (row["subject"], lives.of(row["subject"]), what)
+            topic, parts = row["subject"], parts_of(row["action"], json.loads(row["arguments"])["segments"])
+            decided[row["decision_id"]] = [(topic, lives.of(topic), what) for what in parts]
             decided_at.add(batch.now)
-    actions.update(decided[one] for one in applied if one in decided)
+    actions.update(act for one in applied for act in decided.get(one, ()))
     others = sorted((at, topic, what) for at, topic, life, what in done if (topic, life, what) not in actions)
     return Own(frozenset(applied), frozenset(actions), others, sorted(looks), frozenset(decided_at))

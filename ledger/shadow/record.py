@@ -29,7 +29,7 @@ from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RecordedBatch
 from lake.tables import stream_columns
 from ledger.shadow.own import Lives, Own, find_own, own_decisions
-from ledger.shadow.sides import SAME, Both, Done, Ending, Segments, Sides, Wanted, What, actions_in
+from ledger.shadow.sides import SAME, Both, Done, Ending, Segments, Sides, Wanted, What, actions_in, parts_of
 from schemas.messages import LayoutEvent, OutcomeEvent, parse_message
 from schemas.tables import BATCHES
 
@@ -136,8 +136,8 @@ class _Reading:
         self._shown: dict[str, set[Segments]] = {}
         """By topic: the children of the actions that its layouts have shown."""
         self._open: dict[str, dict[What, Wanted]] = {}
-        self._decided: dict[str, tuple[str, What]] = {}
-        """By decision id, the topic and action of decisions that are open."""
+        self._decided: dict[str, tuple[str, list[What]]] = {}
+        """By decision id, the topic and actions of decisions that are open."""
         self._hot: dict[tuple[str, int], int] = {}
         self._to_come = deque(own.instants_of_others)
         self._said: dict[tuple[int, str, What], tuple[str | None, int | None]] = {}
@@ -164,11 +164,7 @@ class _Reading:
             if isinstance(message, LayoutEvent) and self._lives.follow(message):
                 self._take_layout(message, batch.now)
             elif isinstance(message, OutcomeEvent) and message.decision_id in self._decided:
-                topic, what = self._decided.pop(message.decision_id)
-                wanted = self._open.get(topic, {}).get(what)
-                if wanted is not None and message.status in ("superseded", "rejected", "failed"):
-                    del self._open[topic][what]
-                    self._sides.ours.append(replace(wanted, ending=message.status, ended_at=batch.now))
+                self._end(*self._decided.pop(message.decision_id), message.status, batch.now)
         self._replay.take(batch)
         if batch.samples is not None:
             self._take_loads(batch.samples, batch.now)
@@ -176,14 +172,23 @@ class _Reading:
             if row["gate"] != "in-flight":
                 self._close(row["subject"], "withdrawn", batch.now)
         for row in batch.decisions:
-            topic, segments = row["subject"], tuple(sorted(json.loads(row["arguments"])["segments"]))
-            what = row["action"], segments
             if row["decision_id"] in self._own.applied:
                 continue
+            topic, parts = row["subject"], parts_of(row["action"], json.loads(row["arguments"])["segments"])
             at = self._committed.get(batch.now, batch.now)
-            decided = Wanted(topic, *what, at, row["reason"], self._hot_since(topic, segments))
-            self._open.setdefault(topic, {}).setdefault(what, decided)
-            self._decided[row["decision_id"]] = topic, what
+            for what in parts:
+                decided = Wanted(topic, *what, at, row["reason"], self._hot_since(topic, what[1]))
+                self._open.setdefault(topic, {}).setdefault(what, decided)
+            self._decided[row["decision_id"]] = topic, parts
+
+    def _end(self, topic: str, parts: Sequence[What], status: str, now: int) -> None:
+        """A decision has ended; its parts that the other side did are paired already."""
+        if status not in ("superseded", "rejected", "failed"):
+            return
+        for what in parts:
+            wanted = self._open.get(topic, {}).pop(what, None)
+            if wanted is not None:
+                self._sides.ours.append(replace(wanted, ending=status, ended_at=now))  # type: ignore[arg-type]
 
     def end(self) -> Sides:
         for topic in list(self._open):
@@ -240,7 +245,7 @@ class _Reading:
         answer = decide(replace(snapshot, in_flight=None))
         if isinstance(answer, Hold):
             return str(answer.gate.value)
-        chosen = [(one.action, tuple(sorted(one.ids))) for one in (answer, *answer.also)]
+        chosen = [what for one in (answer, *answer.also) for what in parts_of(one.action, one.ids)]
         if what in chosen:
             return SAME
         return "other: " + ", ".join(f"{action} {'+'.join(map(str, segments))}" for action, segments in chosen)

@@ -80,6 +80,13 @@ class Both:
         return self.done.at - self.wanted.at
 
 
+def parts_of(action: str, segments: Iterable[int]) -> list[What]:
+    """The parts of a decision that are done one by one: a rebucket is one for each of its segments, as Pulsar's own
+    shows in its layouts."""
+    ids = tuple(sorted(segments))
+    return [(action, (one,)) for one in ids] if action == "rebucket" else [(action, ids)]
+
+
 SAME = "same"
 """`Done.answer` when we would have said the same."""
 
@@ -117,7 +124,7 @@ class Sides:
 def actions_in(
     layout: SegmentLayout, before: SegmentLayout | None = None
 ) -> Iterator[tuple[str, Segments, Segments, int]]:
-    """Every split and merge that a layout shows: kind, segments, children, and when, milliseconds since 1970.
+    """Every split, merge and rebucket that a layout shows: kind, segments, children, and when, milliseconds since 1970.
 
     Pulsar may prune what was split or merged before anybody has seen it sealed: then `before`, the layout that was
     known last, says by the hash ranges what the children have come from.
@@ -138,7 +145,7 @@ def actions_in(
         if len(parents) > 1:
             action = "merge"
         else:
-            action = made_by(layout.segments[ids[0]], layout.segments) or "split"
+            action = made_by(layout.segments[ids[0]], layout.segments) or ("split" if len(ids) > 1 else "rebucket")
         yield action, parents, tuple(sorted(ids)), at
 
 
@@ -146,7 +153,7 @@ def _origins(children: Sequence[Segment], active: Iterable[Segment]) -> Segments
     """Of segments made at once: which of those that were `active` before had their range; none if that is not clear."""
     start, end = min(one.start for one in children), max(one.end for one in children)
     found = sorted((one for one in active if start <= one.start and one.end <= end), key=lambda one: one.start)
-    if {len(children), len(found)} != {1, 2} or (found[0].start, found[-1].end) != (start, end):
+    if (len(children), len(found)) not in ((1, 1), (1, 2), (2, 1)) or (found[0].start, found[-1].end) != (start, end):
         return ()
     return tuple(sorted(one.segment_id for one in found))
 

@@ -19,14 +19,14 @@ from lake.tables import OpenTable, create_table
 from ledger.shadow.own import find_own, own_decisions
 from ledger.shadow.record import _SETTINGS, _Reading, read_sides
 from ledger.shadow.report import compare
-from ledger.shadow.sides import SAME
+from ledger.shadow.sides import SAME, actions_in
 from schemas.arrow import to_arrow
 from schemas.tables import EVENTS, OUTCOMES, SEGMENT_LOAD, OutcomeRow
 from streaming.horizons import make_horizon
 from streaming.recorded import RecordedHistory, newest_before
 from tests.decisions.snapshots import DEFAULT, msg_rate, snapshot
 from tests.engine.buckets import CONFIGURED, SETTINGS
-from tests.engine.records import layout, outcome, record, stats, tick
+from tests.engine.records import consumers, layout, outcome, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.ledger.shadow.test_shadow import HOT, T0, WARM, Shadowed, read
 from tests.ledger.test_explain import written
@@ -190,3 +190,49 @@ def test_report_begins_where_rows_were_retained(tmp_path):
     assert report["period"]["from"] == midnight
     assert "the record begins at" in report["notes"][0]
     assert compare(replace(recorded), None, recorded.ended_at)["notes"] == []
+
+
+def bucketed(count=7):
+    """A topic whose consumers need more entry buckets: the decision on both segments, observed only."""
+    bucket = Shadowed()
+    bucket.layouts[T0] = SegmentLayout.create(2, NOW - HOUR, bucket_budget=4)
+    bucket.batch(NOW - MINUTE, layout(bucket.layouts[T0], topic=T0))
+    bucket.minute(0, t0={0: 100.0, 1: 100.0})
+    [row] = bucket.batch(NOW + SECOND, consumers(count, topic=T0)).decisions
+    assert (row["action"], json.loads(row["arguments"])) == ("rebucket", {"segments": [0, 1], "bucketCount": 4})
+    return bucket, row["decision_id"]
+
+
+def test_rebucket_is_paired_segment_by_segment():
+    bucket, _ = bucketed()
+    bucket.they(T0, "rebucket", 0, 4, at=NOW + 5 * SECOND)
+    bucket.they(T0, "rebucket", 1, 4, at=NOW + 9 * SECOND)
+    sides = sides_of(bucket)
+    assert [(one.done.what, one.lead_ms) for one in sides.both] == [
+        (("rebucket", (0,)), 4 * SECOND), (("rebucket", (1,)), 8 * SECOND),
+    ]  # fmt: skip
+    assert (sides.theirs, sides.ours) == ([], [])
+
+
+def test_rebucket_done_in_part_leaves_the_rest_wanted():
+    bucket, decision = bucketed()
+    bucket.they(T0, "rebucket", 1, 4, at=NOW + 5 * SECOND)
+    bucket.batch(NOW + 9 * SECOND, outcome(decision, "failed", topic=T0))
+    sides = sides_of(bucket)
+    assert [one.done.segments for one in sides.both] == [(1,)]
+    assert [(one.segments, one.ending) for one in sides.ours] == [((0,), "failed")]
+
+
+def test_own_rebucket_counts_for_nobody():
+    bucket, decision = bucketed()
+    for segment, second in ((0, 5), (1, 6)):
+        bucket.they(T0, "rebucket", segment, 4, at=NOW + second * SECOND)
+    bucket.batch(NOW + 9 * SECOND, outcome(decision, "applied", topic=T0))
+    sides = sides_of(bucket)
+    assert (sides.both, sides.theirs, sides.ours) == ([], [], [])
+
+
+def test_rebucket_is_known_by_its_range_when_its_parent_is_pruned():
+    before = SegmentLayout.create(2, NOW, bucket_budget=4)
+    after = before.rebucket_segment(0, 8, NOW + SECOND).prune_segment(0)
+    assert list(actions_in(after, before)) == [("rebucket", (0,), (2,), NOW + SECOND)]
