@@ -20,6 +20,7 @@ from admin.credentials import credentials_of
 from admin.plain import PlainTopics
 from admin.transport import Transport
 from anabranch.context import Context
+from anabranch.metadata_client import connect_metadata
 from decisions.bookies.uris import BadUri, read_uri
 from executor.bookies.guard import Guard
 from executor.bookies.hands import BookKeeperAddress, LedgerHands
@@ -31,8 +32,6 @@ from executor.bookies.term import Term
 from schemas.bookies import BookieSnapshot, Operation, Progress, Request
 from schemas.printable import printable
 from schemas.settings import Settings
-
-_CONNECT_SECONDS = 15.0
 
 
 class Bookies:
@@ -144,34 +143,11 @@ class Bookies:
         return hands
 
     def _connected(self, address: str, context: ssl.SSLContext | None, chroot: str, logs_in: bool) -> Any:
-        from kazoo.client import KazooClient
-        from kazoo.exceptions import KazooException
-        from kazoo.handlers.threading import KazooTimeoutError
-        from kazoo.security import READ_ACL_UNSAFE, make_digest_acl
-
-        secured: dict[str, Any] = {}
-        auth = self.settings.bookies.metadata_auth
-        if auth is not None and logs_in:
-            user, _, password = auth.get_secret_value().partition(":")
-            secured["auth_data"] = [("digest", auth.get_secret_value())]
-            # Brokers read the registry, and only we write it.
-            secured["default_acl"] = [make_digest_acl(user, password, all=True), *READ_ACL_UNSAFE]
-        elif auth is not None:
+        chosen = self.settings.bookies
+        if chosen.metadata_auth is not None and not logs_in:
             click.echo(f"Warning: {_unlisted(address)}, so the log-in is not sent there", err=True)
-        if context is not None:
-            from controller.metadata.zookeeper_tls import TlsHandler
-
-            secured["handler"] = TlsHandler(context)
-        client = KazooClient(address + chroot, timeout=self.settings.bookies.session_seconds, **secured)
-        try:
-            client.start(_CONNECT_SECONDS)
-        except (KazooException, KazooTimeoutError) as error:
-            raise click.ClickException(
-                f"no ZooKeeper answers at {address}: {error or type(error).__name__}; see [bookies] metadata"
-            ) from None
-        self._stack.callback(client.close)
-        self._stack.callback(client.stop)
-        return client
+        log_in = chosen.metadata_auth if logs_in else None
+        return connect_metadata(address + chroot, log_in, context, chosen.session_seconds, self._stack)
 
 
 @contextmanager

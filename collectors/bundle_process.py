@@ -19,6 +19,7 @@ from admin.credentials import credentials_of
 from admin.transport import Transport
 from collectors.announcements import Record
 from collectors.bundles import BundleRounds, Unread
+from collectors.load_reports import PublishedLoads
 from collectors.publisher import Publisher
 from schemas.broker_messages import BrokerLoadReport, LocalBrokerReport
 from schemas.kafka import BROKER_EVENTS, BROKER_LOAD
@@ -37,17 +38,18 @@ STALLED_SECONDS = 900.0
 
 
 def collect_bundles(
-    settings: Settings, configuration: Mapping[str, str], say: Callable[[str], None], *, once: bool = False
-) -> bool:
+    settings: Settings, configuration: Mapping[str, str], say: Callable[[str], None], *, once: bool = False,
+    published: PublishedLoads | None = None,
+) -> bool:  # fmt: skip
     """Collects until told to stop, or, with `once`, one round; answers whether the last round was read and sent.
-    `say` gets a line a round; `configuration` as of `BundleRounds`."""
+    `say` gets a line a round; `configuration` and `published` as of `BundleRounds`."""
     transport = Transport(
         settings.controller.url, credentials_of(settings), user_agent="anabranch-collect",
         timeout_seconds=settings.collect.request_timeout_seconds, tls=settings.url_context(),
         nodes=settings.controller.nodes, max_body_bytes=settings.collect.max_answer_mb * 1_000_000,
     )  # fmt: skip
     publisher = Publisher(settings.kafka_connection(), lambda record: None)
-    rounds, stop = BundleRounds(transport, configuration), threading.Event()
+    rounds, stop = BundleRounds(transport, configuration, published), threading.Event()
     heartbeat, was_read = Heartbeat("the collector's loop", STALLED_SECONDS), False
     server = None
     if settings.collect.metrics_port:
@@ -71,6 +73,8 @@ def collect_bundles(
                 was_read = not rounds.unread
                 for broker, why in rounds.unread.items():
                     log.warning("%s is left out of a round, and owners and policies with it: %s", broker, why)
+                if any(why.is_load for why in rounds.unread.values()):
+                    log.warning("the cluster is held until all loads are read")
                 for message in messages:
                     is_load = isinstance(message, LocalBrokerReport | BrokerLoadReport)
                     source = BROKER_LOAD.name if is_load else BROKER_EVENTS.name

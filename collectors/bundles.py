@@ -22,6 +22,7 @@ from admin.answers import Answered, Refused, Reply, ServerFault
 from admin.bundles import Bundles
 from admin.cluster import Cluster
 from admin.transport import Transport
+from collectors.load_reports import PublishedLoads, UnknownLoad
 from schemas.broker_messages import (
     BalancerPolicies,
     BrokerLoadReport,
@@ -53,6 +54,7 @@ _STRATEGIES = frozenset({
     "loadBalancerLoadSheddingStrategy", "loadBalancerLoadPlacementStrategy",
     "loadBalancerDistributeBundlesEvenlyEnabled",
 })  # fmt: skip
+_EXTENSIBLE = "ExtensibleLoadManagerImpl"
 _PROFILES = {"2": "2.10", "3": "3.0", "5": "5.0"}
 _USAGE = re.compile(
     rb"^pulsar_lb_(cpu|memory|directMemory|bandwidth_in|bandwidth_out)_usage\{[^}\n]*\} ([0-9.eE+-]+)", re.M
@@ -73,13 +75,22 @@ _TOP_BUNDLES = 10
 class Unread(Exception):
     """The cluster could not be read; the message says what."""
 
+    def __init__(self, message: str, *, is_load: bool = False) -> None:
+        """`is_load`: only the broker's published load could not be read."""
+        super().__init__(message)
+        self.is_load = is_load
+
 
 class BundleRounds:
     """Reads a cluster, round after round; one thread uses it."""
 
-    def __init__(self, transport: Transport, configuration: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, transport: Transport, configuration: Mapping[str, str] | None = None,
+        published: PublishedLoads | None = None,
+    ) -> None:  # fmt: skip
         """`configuration` is laid over what the brokers run with; `profile` in it stands for their version. With
-        `default`, the strategies are ours and not theirs."""
+        `default`, the strategies are ours and not theirs. `published`: read loads there instead of asking brokers."""
+        self._published = published
         self._cluster, self._bundles = Cluster(transport), Bundles(transport)
         self._configuration = dict(configuration or {})
         self._profile = self._configuration.pop("profile", None)
@@ -92,7 +103,8 @@ class BundleRounds:
         """All messages of a round at `now`, milliseconds: first the brokers, then policies and owners, then loads.
 
         Brokers that do not answer (`unread`) count as not there, so that they neither give nor get; and owners and
-        policies are not told then, for what is missing in them is not zero. Raises `Unread` when nothing can be read.
+        policies are not told then, for what is missing in them is not zero. A published load that cannot be read holds
+        the cluster: its policies are then told to be unreadable. Raises `Unread` when nothing can be read.
         """
         settings = _value("the brokers' settings", self._cluster.broker_configuration())
         name, chosen = str(settings.get("clusterName", "")), _chosen(settings, self._profile) | self._configuration
@@ -102,6 +114,9 @@ class BundleRounds:
             looks = list(pool.map(lambda broker: self._look(name, broker, chosen, now), brokers))
         self.unread = {broker: look for broker, look in zip(brokers, looks, strict=True) if isinstance(look, Unread)}
         seen = {broker: look for broker, look in zip(brokers, looks, strict=True) if not isinstance(look, Unread)}
+        unknown = [f"the load of {name} is not known: {one}" for name, one in self.unread.items() if one.is_load]
+        if unknown:
+            return [BalancerPolicies(v=1, type="policies", cluster=name, at=now, unreadable="; ".join(unknown)[:2000])]
         if brokers and not seen:
             raise next(iter(self.unread.values()))
         reports = [look.report for look in seen.values()]
@@ -156,9 +171,24 @@ class BundleRounds:
             one = Cluster(way)
             own = _value(f"the settings of {broker}", one.broker_configuration())
             version = _value(f"the version of {broker}", one.version())
-            return _Look(owned, _report(one, cluster, broker, settings, now), _registered(own, version))
+            report = self._load(one, cluster, broker, settings, str(own.get("loadManagerClassName", "")), now)
+            return _Look(owned, report, _registered(own, version))
+        except UnknownLoad as error:
+            return Unread(str(error), is_load=True)
         except (Unread, ValueError) as error:
             return error if isinstance(error, Unread) else Unread(f"the load of {broker}: {error}")
+
+    def _load(
+        self, one: Cluster, cluster: str, broker: str, settings: Mapping[str, str], manager: str, now: int
+    ) -> Report:
+        """Return a broker's load. Modular shedders need reports that the extensible manager does not publish."""
+        if self._published is None:
+            return _report(one, cluster, broker, settings, now)
+        if not manager.endswith(_EXTENSIBLE):
+            return self._published.read_local(cluster, broker, now)
+        if _by_load_data(settings):
+            return self._published.read_load_data(cluster, broker, now)
+        return _report(one, cluster, broker, settings, now)
 
 
 @dataclass(frozen=True)
@@ -193,7 +223,7 @@ def _report(one: Cluster, cluster: str, broker: str, settings: Mapping[str, str]
     else:
         stats = read_bundle_stats(_value(f"the topics of {broker}", one.broker_stats()))
         metrics = _value(f"the metrics of {broker}", one.metrics())
-        if settings.get("loadBalancerLoadSheddingStrategy", "").endswith("TransferShedder"):
+        if _by_load_data(settings):
             most = int(settings.get("loadBalancerMaxNumberOfBundlesInBundleLoadReport", _TOP_BUNDLES))
             return BrokerLoadReport(
                 v=1, type="broker-load-data", cluster=cluster, broker=broker, at=now,
@@ -201,6 +231,11 @@ def _report(one: Cluster, cluster: str, broker: str, settings: Mapping[str, str]
             )  # fmt: skip
         data = LocalBrokerData(last_stats=stats, last_update=now, **read_usage(metrics))  # type: ignore[arg-type]
     return LocalBrokerReport(v=1, type="local-broker-data", cluster=cluster, broker=broker, data=data, at=now)
+
+
+def _by_load_data(settings: Mapping[str, str]) -> bool:
+    """Tell if decisions are made of the extensible manager's own load data."""
+    return settings.get("loadBalancerLoadSheddingStrategy", "").endswith("TransferShedder")
 
 
 def read_broker_load(stats: Mapping[str, NamespaceBundleStats], metrics: bytes, now: int) -> BrokerLoadData:

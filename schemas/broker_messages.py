@@ -15,6 +15,7 @@ from schemas.base import Count, Millis, Name, Wire
 from schemas.bundles import (
     BrokerLoadData,
     BrokerLookupData,
+    BundleData,
     FailureDomain,
     IsolationPolicy,
     LocalBrokerData,
@@ -41,6 +42,8 @@ class LocalBrokerReport(Wire):
     data: LocalBrokerData
     forced: bool = False
     """It counts however little has changed, for the broker wrote it by its own rule."""
+    averages: dict[Name, BundleData] | None = None
+    """The leader's averages of bundles: the job starts with them where it has none of its own."""
     at: Millis
     """When it was read."""
 

@@ -50,6 +50,12 @@ def _bookies(settings: Settings) -> Iterator[str]:
         yield from _url(settings)
 
 
+def _published_loads(settings: Settings) -> Iterator[str]:
+    chosen = settings.bookies
+    if settings.bundles.load_reports == "published" and chosen.metadata:
+        yield from _zookeeper(chosen.zookeeper, True, "bookies", "decides what is moved")
+
+
 def _zookeeper(found: ZooKeeperAddress, logs_in: bool, section: str, what: str) -> Iterator[str]:
     if are_here(found.address):
         return
@@ -130,7 +136,7 @@ _LOOKS: dict[str, tuple[Callable[[Settings], Iterator[str]], ...]] = {
     "stream": (_kafka,),
     "executor": (_kafka, _url),
     "traffic": (_kafka, _url),
-    "collect": (_kafka, _url),
+    "collect": (_kafka, _url, _published_loads),
     "web": (_page, _url),
 }
 PARTS = tuple(_LOOKS)

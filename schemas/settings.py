@@ -99,6 +99,10 @@ class BundleSettings(Section):
     enabled: bool
     """Whether the job runs the family `bundles`: it reads two more Kafka topics, and cannot be switched off again on
     the same checkpoint."""
+    load_reports: Literal["rest", "published"]
+    """Where `anabranch collect bundles` reads load: `rest` asks each broker; `published` reads what brokers publish to
+    one another, the metadata store at `[bookies] metadata` (modular load manager) and the load-data topics over the
+    brokers' WebSocket service (extensible load manager with TransferShedder)."""
 
 
 class LogSettings(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import get_args
 
 import click
@@ -65,7 +66,8 @@ def bundles(context: Context, once: bool, chosen: tuple[str, ...]) -> None:
 
     \b
     For the family `bundles` of the job: brokers, their load, owners and policies, from the brokers' REST interface at
-    [controller] url to Kafka. It changes nothing in the cluster: docs/bundles.md.
+    [controller] url to Kafka. With [bundles] load_reports = "published" the load is what brokers publish, in the
+    metadata store and the load-data topics. It changes nothing in the cluster: docs/bundles.md.
     """
     context.start_logging("collect")
     from collectors.bundle_process import collect_bundles
@@ -75,5 +77,12 @@ def bundles(context: Context, once: bool, chosen: tuple[str, ...]) -> None:
     configuration = dict(one.split("=", 1) for one in chosen)
     if (profile := configuration.get("profile")) is not None and profile not in get_args(Profile):
         raise click.UsageError(f"--set profile={printable(profile)}: it is one of {', '.join(get_args(Profile))}")
-    if not collect_bundles(context.settings, configuration, click.echo, once=once):
+    with ExitStack() as stack:
+        published = None
+        if context.settings.bundles.load_reports == "published":
+            from anabranch.published_loads import open_published_loads
+
+            published = open_published_loads(context.settings, stack)
+        was_read = collect_bundles(context.settings, configuration, click.echo, once=once, published=published)
+    if not was_read:
         raise click.exceptions.Exit(1)

@@ -22,7 +22,7 @@ from engine.bundles.clusters import ClusterState, OpenDecision
 from engine.bundles.moves import projected
 from schemas.base import Count
 from schemas.broker_messages import LocalBrokerReport, Report
-from schemas.bundles import BundleAnswer, BundleDecision, BundleReading, BundleSnapshot
+from schemas.bundles import BundleAnswer, BundleData, BundleDecision, BundleReading, BundleSnapshot
 from schemas.ids import digest
 
 FAMILY = "bundles"
@@ -256,9 +256,10 @@ def _take_samples(state: ClusterState, sampled: list[str], now: int) -> None:
     if len(given) < len(state.memory.preallocated_bundle_data):
         state.memory = state.memory.model_copy(update={"preallocated_bundle_data": given})
     if local:
+        known = _leaders_averages(reports, sampled) | state.averages
         answer = decide(BundleSnapshot.model_construct(
             cluster=state.name, now=now, operation="average", load_manager="modular", brokers=local,
-            bundles=state.averages, state=state.memory,
+            bundles=known, state=state.memory,
         ))  # fmt: skip
         state.averages.update(answer.state.bundles)
         state.changes.averages.update(answer.state.bundles)
@@ -271,6 +272,15 @@ def _take_samples(state: ClusterState, sampled: list[str], now: int) -> None:
         for bundle in gone:
             del state.averages[bundle]
         state.changes.averages.update(gone)
+
+
+def _leaders_averages(reports: dict[str, Report], sampled: list[str]) -> dict[str, BundleData]:
+    """Averages that came with reports: what a bundle starts with that has none here."""
+    found: dict[str, BundleData] = {}
+    for name in sampled:
+        if isinstance(one := reports.get(name), LocalBrokerReport) and one.averages:
+            found |= one.averages
+    return found
 
 
 def _settle_moves(state: ClusterState) -> None:

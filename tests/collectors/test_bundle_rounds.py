@@ -35,7 +35,7 @@ class Brokers(Transport):
             "/admin/v2/brokers": [A, B],
             "/admin/v2/brokers/version": cluster["versions"][self.me],
             "/admin/v2/brokers/configuration/runtime": {
-                "clusterName": "west", "loadManagerClassName": CLASS,
+                "clusterName": "west", "loadManagerClassName": cluster.get("class", CLASS),
                 "enablePersistentTopics": "true" if self.me == A else "false",
             },
             "/admin/v2/broker-stats/load-report": {"lastUpdate": NOW, "cpu": {"usage": 1.0, "limit": 100.0}},

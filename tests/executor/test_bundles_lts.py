@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,13 +16,16 @@ from admin.bundles import Bundles
 from admin.cluster import Cluster
 from anabranch.bundle_explanation import cycle_text
 from anabranch.cli import cli
+from anabranch.published_loads import open_published_loads
 from collectors.bundles import Unread
+from collectors.load_reports import UnknownLoad
 from engine.bundles.cycle import Cycle
 from lab.pulsar.cluster import BUNDLE_BROKERS, EXTENSIBLE, MODULAR, PulsarCluster
 from lab.setup import Jars
 from lake.tables import create_lake
 from schemas.broker_messages import BrokerLoadReport
 from schemas.bundles import LocalBrokerData
+from schemas.settings import load_settings
 from tests.executor import bundle_orders, orders
 from tests.executor.bundled import PATIENCE_S, Balancing, Bundled, plain_load
 from tests.executor.conftest import House, transport_at
@@ -50,7 +54,7 @@ def bundled(
 ) -> Iterator[Bundled]:  # fmt: skip
     """A cluster under load."""
     folder = tmp_path_factory.mktemp("lts")
-    settings = BUNDLE_BROKERS | {"loadManagerClassName": request.param}
+    settings = BUNDLE_BROKERS | {"loadManagerClassName": request.param, "webSocketServiceEnabled": True}
     cluster = PulsarCluster(folder, pulsar_lts_jars, jars.zookeeper, "256m", settings=settings)
     try:
         cluster.start(3)
@@ -180,6 +184,36 @@ def test_a_shedder_by_usage_decides_on_what_is_collected_and_says_why(bundled: B
             return named == set(bundled.owned(first))
 
         wait_until(names_its_bundles, PATIENCE_S, every_s=1)
+
+
+def test_published_loads_are_those_of_the_brokers(bundled: Bundled, tmp_path: Path):
+    file = tmp_path / "published.toml"
+    file.write_text(
+        f'[controller]\nurl = "{bundled.cluster.brokers[0].admin_url}"\n'
+        f'[bookies]\nmetadata = "zk://{bundled.cluster.zookeeper.address}"\n'
+    )
+    bundle, source = min(bundled.owners().items())
+    destination = next(one.id for one in bundled.cluster.brokers if one.id != source)
+    with ExitStack() as stack:
+        loads = open_published_loads(load_settings(file), stack)
+        read = loads.read_local if bundled.manager == MODULAR else loads.read_load_data
+        with suppress(UnknownLoad):
+            read("test", destination, 1)
+
+        def names() -> set[str]:
+            try:
+                report = read("test", destination, 1)
+            except UnknownLoad:
+                if bundled.manager == MODULAR:
+                    raise
+                # The extensible manager publishes a broker's load when it changes.
+                return set()
+            if isinstance(report, BrokerLoadReport):
+                return {one.bundle_name for one in report.top_bundles.top_bundles_load_data}
+            return set(report.data.last_stats)
+
+        bundled.move(bundle, destination)
+        wait_until(lambda: bundle in names(), 2 * PATIENCE_S, every_s=1)
 
 
 def test_a_broker_that_is_killed_and_comes_back_idle_is_used_again(bundled: Bundled, house: House):

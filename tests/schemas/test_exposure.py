@@ -73,8 +73,16 @@ def test_every_command_that_opens_a_client_warns():
         for file in (HOME / "anabranch").rglob("*.py")
         if OPENS_CLIENT.search(text := file.read_text()) and not WARNS.search(text)
     }
-    # Made by `connection`, which warns.
-    assert quiet == {"anabranch/admin.py"}
+    # Made by `connection`, which warns, and by the commands of the store.
+    assert quiet == {"anabranch/admin.py", "anabranch/metadata_client.py"}
+
+
+@pytest.mark.parametrize(("way", "lines"), [("rest", 0), ("published", 1)])
+def test_store_of_published_loads_in_clear_is_warned_of(tmp_path, way, lines):
+    text = ENCRYPTED + f'[bookies]\nmetadata = "zk://z1:2181"\n[bundles]\nload_reports = "{way}"\n'
+    warned = said(tmp_path, text, "collect")
+    assert len(warned) == lines
+    assert all("ZooKeeper at z1:2181 is spoken to without TLS" in line for line in warned)
 
 
 def test_secret_that_others_may_read_is_warned_of(tmp_path):
