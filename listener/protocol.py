@@ -196,8 +196,10 @@ class BoundedHttp(H11Protocol):
         headers = [
             ("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"),
         ]  # fmt: skip
+        # A refused head is unparsed, and `scope` then that of the request before it.
+        is_head = self.conn.our_state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD"
         answer = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
-        for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+        for event in (answer, h11.Data(data=b"" if is_head else body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
@@ -225,6 +227,14 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.frames = []
             self.conn.fail(1009, f"a message of more than {MAX_FRAMES} frames")
             self.handle_parser_exception()
+
+    def handle_parser_exception(self) -> None:
+        """End the connection; uvicorn expects that the handshake is done."""
+        if self.conn.close_sent is not None:
+            super().handle_parser_exception()
+        else:
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": 1002})
+            self.transport.close()
 
 
 def is_large_head(target: str, headers: list[tuple[bytes, bytes]], max_bytes: int) -> bool:
