@@ -1,7 +1,9 @@
-"""Decisions over time, pure: a bucket's state and records in, new state and output out; bytes and arrays only.
+"""Pure decisions over time: a bucket's state and records in, its new state and output out.
+
+Inputs and outputs are bytes and arrays; nothing here does I/O.
 
 - `kernel`              what all families share: one batch of one bucket, ticks, counts, stored parts, output
 - `autoscale`           the family of PIP-483: its stages (parse, filter, store, count, record), its evaluation
-- `families`            which families run: the one place that names them
-- `history`, `replay`   a bucket's state out of what the lake has on record
+- `families`            the list of families that run
+- `history`, `replay`   rebuild a bucket's state from the records in the lake
 """

@@ -1,8 +1,9 @@
-"""Whether a decision or a hold on record agrees with a replayed state: what it was found on, and what was found.
+"""Comparison of recorded decisions and holds with a replayed state.
 
-Stage: under `engine.replay`. A decision carries its whole snapshot. A hold is worked out again, and has to come out the
-same: gate, measured, limit, margin and when it could pass. When a load was last seen is in no table where its samples
-were suppressed: a load that is too old by what is on record may have been fresh then.
+Stage: under `engine.replay`. A decision carries its whole snapshot, which is compared field by field. A hold is
+evaluated again and must produce the same gate, measured value, limit, margin and eligible time. No table records
+when a load was last seen if its samples were suppressed, so a load that looks too old in the replay may have been
+fresh.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from decisions.kernel.answers import Hold
 from schemas.snapshot import Snapshot
 
 _MAX_UNCERTAIN = 6
-"""Of that many loads it is tried which were fresh; of more it cannot be told."""
+"""Largest number of possibly fresh loads for which every combination is tried."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 Difference = tuple[str, object, object]
-"""What, as it is on record, and as it is in the replay."""
+"""Field, recorded value, replayed value."""
 
 
 def snapshot_on_record(row: Mapping[str, Any]) -> TopicSnapshot | None:
-    """What a decision, or a hold of an older release, was taken on; None: the row does not have it.
+    """Return the snapshot of a decision, or of a hold of an older release; None if the row has none.
 
     Raises `ValidationError` or `LayoutStateError` when it cannot be read.
     """
     if row["inputs"] is None:
         return None
-    # The whole policy is in it; a guard that it does not name was not there yet.
+    # The recorded policy is complete; a guard that it does not name did not exist yet.
     return snapshot_from_wire(Snapshot.model_validate_json(row["inputs"]), "pip-483")
 
 
 def inputs_differ(inputs: str, replayed: TopicSnapshot, same_policy: bool) -> list[Difference]:
-    """What of a snapshot on record, JSON, is otherwise in the replay."""
+    """Return the fields in which a recorded snapshot (JSON) differs from the replayed one."""
     saw = _compared(Snapshot.model_validate_json(inputs), same_policy)
     has = _compared(snapshot_to_wire(replayed), same_policy)
     return [(field, saw[field], has[field]) for field in saw if saw[field] != has[field]]
 
 
 def hold_differs(row: Mapping[str, Any], replayed: TopicSnapshot) -> list[Difference]:
-    """What of a row of `holds` is otherwise in the replay, whose policy is the same."""
+    """Return the fields in which a row of `holds` differs from the replay under the same policy."""
     if row["layout_epoch"] != replayed.layout.epoch:
         return [("layout_epoch", row["layout_epoch"], replayed.layout.epoch)]
     said = _said(row)
@@ -57,8 +58,11 @@ def hold_differs(row: Mapping[str, Any], replayed: TopicSnapshot) -> list[Differ
 
 
 def may_have_been(replayed: TopicSnapshot) -> tuple[list[TopicSnapshot], bool]:
-    """The snapshots that the job may have had: with those loads fresh that are too old by what is on record, all of
-    them first. And whether these are all that there may have been."""
+    """Return the snapshots that the job may have evaluated, and whether the list is complete.
+
+    Each snapshot treats some of the loads that look too old as fresh; the first treats all of them so. The list is
+    incomplete when there are too many such loads.
+    """
     oldest, loads = replayed.now - replayed.policy.max_load_age_ms, replayed.loads
     is_judged = replayed.policy.max_load_age_ms > 0
     uncertain = [number for number, load in loads.items() if is_judged and load.last_seen_at < oldest]
@@ -101,7 +105,10 @@ def _agrees(said: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
 
 
 def _compared(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:
-    """What of a snapshot has to agree: not the policy, which settings may have changed since and which is no state."""
+    """Return the fields that must agree.
+
+    Excludes the policy, which is no state: settings may have changed since.
+    """
     fields = snapshot.model_dump(exclude={"policy"}, by_alias=True)
     for load in fields["loads"].values():
         del load["seenAt"]

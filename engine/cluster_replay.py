@@ -1,9 +1,8 @@
-"""Clusters out of what the lake has on record: accepted messages in, every cycle run again, state as the job had it
-out. Pure.
+"""Replay of clusters: accepted messages in, every cycle run again, and the job's state out. Pure.
 
-Stage: beside the job (`anabranch state rebuild`, `replay`, `lake retain`). Unlike a topic's evaluation a cycle hangs on
-nothing that is in no table: so it is not taken over but run again, and what it says is compared with what is on
-record, byte for byte. Where that differs, by another release, the record goes on: what it decided is under way.
+Stage: beside the job (`anabranch state rebuild`, `replay`, `lake retain`). Unlike a topic's evaluation, a cycle
+depends only on recorded data, so it is run again and its result compared with the record, byte for byte. Where they
+differ, because of another release, the record wins: its decisions are under way.
 """
 
 from __future__ import annotations
@@ -27,59 +26,62 @@ _SAID = {
     "decision": ("decision_id", "action", "arguments", "reason", "gates", "inputs", "policy_digest"),
     "hold": ("gate", "measured", "limit", "margin", "policy_digest"),
 }
-"""The columns that are compared, by the kind of row."""
+"""Columns to compare, by kind of row."""
 _SAME = {"decision_id", "action", "arguments", "gate"}
-"""Those of what is done and held; the others are readings."""
+"""Columns that identify the action or hold; the others are readings."""
 _ANY_TIME = 2**53
-"""Kafka's time of a message that was accepted then: it was not ahead of that."""
+"""Timestamp for recorded messages: they passed the check against clocks ahead when accepted."""
 
 
 class Different(NamedTuple):
-    """A cluster of which this release says something else."""
+    """A difference between the record and this release."""
 
     cluster: str
     at: int
     """The batch's time, milliseconds."""
     said: str
     action: str | None = None
-    """Of the decision that it is about; None: a hold, or a message."""
+    """Action of the decision concerned; None: a hold, or a message."""
     broker: str | None = None
-    """Who is held, or was to give."""
+    """Broker that is held, or the source of a move."""
     is_only_numbers: bool = False
-    """Whether the same is done and held, on other readings."""
+    """True if actions and holds agree and only their readings differ."""
 
 
 class ClustersReplay:
-    """Some clusters, batch after batch, in the order in which the job ran them."""
+    """Replay of some clusters, batch after batch, in the job's order."""
 
     def __init__(self, begun: bytes = b"", of_older: Collection[str] = (), *, every_version: bool = False) -> None:
-        """`begun` and `of_older`: what a replay of all that was before has left, to go on from. `every_version`: what
-        other versions of the engine have said has to agree too. Raises `StateError`."""
+        """Create a replay. Raises `StateError`.
+
+        `begun` and `of_older` are the result of an earlier replay to continue from. With `every_version`, records of
+        other engine versions must agree too.
+        """
         self._known = BundlesState(unpack(StoredPart(begun)))
         self._intake, self._every_version = Intake((BUNDLES,)), every_version
         self.of_older = set(of_older)
-        """Clusters that another version of the engine has decided on: what it led to is not held against this one's."""
+        """Clusters with decisions by another engine version, which are not compared."""
         self.cycles: dict[str, Cycle] = {}
         """The last cycle of each cluster."""
         self.decisions = self.holds = self.evaluations = 0
-        """Rows on record that were said again, and cycles that were run."""
+        """Recorded rows, and cycles run."""
 
     @property
     def clusters(self) -> Clusters:
-        """All that is known of them."""
+        """State by cluster."""
         return self._known.clusters
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """As the state store holds them."""
+        """Parts in the form of the state store."""
         return self._known.parts
 
     def packed(self) -> bytes:
-        """All of it, to go on from."""
+        """Pack everything, to continue from."""
         return pack(self._known.clusters)
 
     def take(self, batch: RecordedBatch) -> list[Different]:
-        """Takes a batch in and runs its cycles; what of them is not as it is on record."""
+        """Apply a batch, run its cycles, and return the differences from the record."""
         output = Output()
         running = self._known.begin(batch.now, output)
         events = [event._replace(timestamp=_ANY_TIME) for event in batch.events]
@@ -103,7 +105,7 @@ class ClustersReplay:
         return found
 
     def _has_to_agree(self, cluster: str, recorded: Said, is_complete: bool) -> bool:
-        """Whether what is on record has to be what comes out now."""
+        """Return whether the record must match this release."""
         versions = {row["engine_version"] for row in (*recorded.decisions, *recorded.holds)}
         if versions - {ENGINE_VERSION} and not self._every_version:
             self.of_older.add(cluster)
@@ -125,13 +127,13 @@ def _by_cluster(decisions: Iterable[RecordedRow], holds: Iterable[RecordedRow]) 
     for row in decisions:
         found.setdefault(row["subject"], Said([], [])).decisions.append(row)
     for row in holds:
-        # Of a broker it is `cluster/broker`.
+        # The subject of a broker is `cluster/broker`.
         found.setdefault(row["subject"].partition("/")[0], Said([], [])).holds.append(row)
     return found
 
 
 def _differences(recorded: Said, again: Said) -> Iterator[tuple[str, str | None, str | None, bool]]:
-    """The last fields of `Different`, of each row."""
+    """Yield the last fields of `Different` for each row that differs."""
     for kind, then, now in (
         ("decision", recorded.decisions, again.decisions), ("hold", recorded.holds, again.holds),
     ):  # fmt: skip
@@ -159,9 +161,9 @@ def _about(row: RecordedRow) -> tuple[str | None, str | None]:
 
 
 def _go_on(state: ClusterState, recorded: Said, again: Said, batch: RecordedBatch) -> None:
-    """Has a cluster be as its rows on record say, where this release has said something else.
+    """Make a cluster follow its recorded rows where this release differs.
 
-    A reason that is not on record counts as said, but of a batch that was cut short: there it is said again.
+    A hold that is not recorded counts as recorded, except in an incomplete batch, where the job records it again.
     """
     ours = {row["decision_id"] for row in again.decisions} - {row["decision_id"] for row in recorded.decisions}
     if ours:

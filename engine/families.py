@@ -1,7 +1,7 @@
-"""The families that run, in the order of their turns and of their stored parts: the one place that names them.
+"""The families that run, in the order of their evaluation and stored parts.
 
-A family that is added goes to the end, so that the state of those before it is read on. One that is switched off is
-not imported.
+The only place that names families. Add a family at the end, so that existing state stays readable. A disabled family
+is not imported.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from engine.kernel.settings import EngineSettings
 from schemas.kafka import CONTROL_EVENTS
 
 FAMILIES: tuple[Family, ...] = (AUTOSCALE,)
-"""Those that always run."""
+"""Families that always run."""
 PARTS = part_names(FAMILIES)
 """Names of their stored parts: state variables, and columns of a rebuilt checkpoint."""
 SAMPLE_SOURCES = tuple(family.columns.source for family in FAMILIES if family.columns)
-"""Kafka topics of samples; events are read apart from them."""
+"""Kafka topics of samples, which are read apart from events."""
 
 
 def families_of(settings: EngineSettings) -> tuple[Family, ...]:
-    """The families that run under these settings."""
+    """Return the families that run under these settings."""
     if not settings.bundles:
         return FAMILIES
     from engine.bundles.family import BUNDLES
@@ -33,25 +33,25 @@ def families_of(settings: EngineSettings) -> tuple[Family, ...]:
 
 
 def parts_of(settings: EngineSettings) -> list[str]:
-    """The names of their stored parts."""
+    """Return the names of their stored parts."""
     return part_names(families_of(settings))
 
 
 def event_sources(settings: EngineSettings) -> tuple[str, ...]:
-    """The Kafka topics of their events."""
+    """Return the Kafka topics of their events."""
     return (*(source for family in families_of(settings) for source in family.sources), CONTROL_EVENTS.name)
 
 
 def bucket_engine(settings: EngineSettings) -> BucketEngine:
-    """The engine with all families."""
+    """Return an engine with all families."""
     return BucketEngine(settings, families_of(settings))
 
 
 def bucket_packer(buckets: int, settings: EngineSettings | None = None) -> BucketPacker:
-    """The stage before the shuffle, with all families; without settings those that always run."""
+    """Return the stage before the shuffle; without settings, for the families that always run."""
     return BucketPacker(buckets, FAMILIES if settings is None else families_of(settings))
 
 
 def unpack_rows(kinds: Sequence[str], bodies: Sequence[bytes]) -> Unpacked:
-    """What the packer has packed of a bucket; only families that always run have samples."""
+    """Unpack the packed rows of a bucket; only families that always run have samples."""
     return unpack_bucket(kinds, bodies, FAMILIES)

@@ -1,9 +1,9 @@
-"""What the lake has on record of the job, in the order in which the job did it.
+"""The job's history, read from the lake in the order in which the job ran.
 
-Stage: beside the job; `engine.replay` takes it in. A generation is the life of a checkpoint: batch ids start again
-with each. Only generations count that led to the state of the last one: it, and those that it was rebuilt from.
+Stage: beside the job; `engine.replay` consumes it. A generation is one checkpoint, and batch ids restart with each.
+Only the last generation counts, and those that it was rebuilt from.
 
-Longer than other files: reading order, generations and chunks share the numbers of batches.
+Longer than other files, because reading order, generations and chunks share the numbering of batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TIME_OF = {
     DEAD_LETTERS.name: "rejected_at",
     SEGMENT_LOAD.name: "accepted_at",
 }
-"""The column that holds the batch's time."""
+"""Column with the batch's time."""
 _COLUMNS = {
     DECISIONS.name: ("subject", "decision_id", "action", "arguments", "reason", "trigger", "layout_epoch",
                      "policy_digest", "inputs", "gates", "seq", "engine_version"),
@@ -51,16 +51,19 @@ _COLUMNS = {
 }  # fmt: skip
 _MAX_REBUILDS = 100
 TOPIC_PREFIX = "topic://"
-"""Of the subjects that this is the history of; those of other families have other names."""
+"""Prefix of subjects that are topics; subjects of other families lack it."""
 
 
 def rebuilt_generation(generation: str, number: int) -> str:
-    """The id of the `number`-th checkpoint that is rebuilt from a generation: by it the next rebuild knows that."""
+    """Return the id of the `number`-th checkpoint rebuilt from a generation.
+
+    Later rebuilds recognize the checkpoint by it.
+    """
     return str(uuid5(NAMESPACE_URL, f"anabranch:rebuilt:{generation}:{number}"))
 
 
 def is_rebuilt_generation(generation: str) -> bool:
-    """Whether the id is of a checkpoint that was rebuilt; Spark's own ids are random."""
+    """Return whether an id is of a rebuilt checkpoint; Spark's own ids are random."""
     try:
         return UUID(generation).version == 5
     except ValueError:
@@ -68,22 +71,25 @@ def is_rebuilt_generation(generation: str) -> bool:
 
 
 def free_generation(generation: str, is_used: Callable[[str], bool]) -> str:
-    """The first id for a checkpoint rebuilt from `generation` under which nothing was written yet."""
+    """Return the first id for a checkpoint rebuilt from `generation` that is not used yet."""
     ids = (rebuilt_generation(generation, number) for number in range(_MAX_REBUILDS))
     return next(identity for identity in ids if not is_used(identity))
 
 
 Place = tuple[int, int]
-"""When the generation began, and the batch id in it: sorts batches as they were run."""
+"""Start of the generation, and batch id within it; sorts batches in the order in which they ran."""
 _BATCH_COLUMNS = ("generation", "batch_id", "batch_at", "samples_accepted", "events", "decisions", "holds")
 _LOAD_BYTES, _ROW_BYTES = 128, 4096
-"""Of a row in memory: a load, and one of the tables with layouts or snapshots in them."""
+"""Estimated size in memory of a load, and of a row with layouts or snapshots."""
 _NUMBERS = 1 << 21
-"""Batches of one time are told apart by the lower bits of their numbers."""
+"""Number of low-order bits, as a factor, that distinguish batches of the same time."""
 
 
 class Batches:
-    """The batches of all generations that count, from the table `batches`; arrays, for there may be millions."""
+    """Batches of all generations that count, from the table `batches`.
+
+    Kept in arrays, as there may be millions.
+    """
 
     def __init__(self, batches: pa.Table) -> None:
         numbers, ats = batches["batch_id"].to_numpy(), _millis_array(batches["batch_at"])
@@ -106,15 +112,15 @@ class Batches:
         ranked = np.lexsort((self._places[:, 1], self._places[:, 0]))
         self._ranked, self._bytes = self._places[ranked], _bytes_of(batches)[order][ranked]
         self._ats = ats[order][ranked]
-        """Of each batch, its time."""
+        """Time of each batch."""
         self._newest = np.maximum.accumulate(self._ats) if len(ranked) else ats
-        """Of each batch and those before it, the latest time."""
+        """Latest time up to and including each batch."""
 
     def place(self, number: int, at: int) -> Place | None:
-        """Where a row of that batch id and time belongs; None: to a generation that does not count.
+        """Return the position of a row's batch; None if its generation does not count.
 
-        A batch that is not among these was the last of its generation, and the job died in it; or it was the first of
-        a generation that has no other; or its row was left out of an outline, or forgotten.
+        A batch may be missing from `batches`: it was the last of its generation, in which the job died; the first of
+        a generation without others; or left out of an outline, or removed by retention.
         """
         found = self._row(number, at)
         if found is None:
@@ -126,22 +132,22 @@ class Batches:
         return place if place[0] >= self._first else None
 
     def is_set_back(self, number: int, at: int) -> bool:
-        """Whether a batch before that one had a later time."""
+        """Return whether an earlier batch had a later time."""
         place = self.place(number, at)
         before = 0 if place is None else self._rank(place)
         return before > 0 and bool(self._newest[before - 1] > at)
 
     def is_complete(self, number: int, at: int) -> bool:
-        """Whether the batch's own row is there, which is written last."""
+        """Return whether the batch's own row, which is written last, exists."""
         return self._row(number, at) is not None
 
     def begins_before(self, day: date) -> bool:
-        """Whether the first batch that counts ran before a day (UTC)."""
+        """Return whether the first batch that counts ran before a day (UTC)."""
         return bool(len(self._ats)) and datetime.fromtimestamp(self._first / 1000, timezone.utc).date() < day
 
     @property
     def span(self) -> tuple[datetime, datetime] | tuple[None, None]:
-        """The times of the first and the last batch that counts (UTC)."""
+        """Times of the first and last batch that count (UTC)."""
         counts = self._ats[self._ranked[:, 0] >= self._first] if len(self._ats) else self._ats
         if not len(counts):
             return None, None
@@ -149,23 +155,25 @@ class Batches:
         return first, last
 
     def goes_on_after(self, at: datetime) -> bool:
-        """Whether a batch that counts ran at an instant (aware) or later."""
+        """Return whether a batch that counts ran at an instant (aware) or later."""
         return bool((self._ats >= int(at.timestamp() * 1000)).any())
 
     def is_parted(self, at: datetime) -> bool:
-        """Whether all batches before an instant (aware) ran before all others: no clock was set back over it."""
+        """Return whether an instant (aware) separates all batches: no clock was set back across it."""
         later = self._ats >= int(at.timestamp() * 1000)
         return bool((np.diff(later.astype(np.int8)) >= 0).all())
 
     def chunks(self, most_bytes: int) -> list[Place]:
-        """The place that each chunk but the first begins with, so that each is some `most_bytes` in memory, or one
-        batch."""
+        """Return the positions at which chunks after the first begin.
+
+        Each chunk takes about `most_bytes` in memory, or is a single batch.
+        """
         filled = np.cumsum(self._bytes) // most_bytes
         begins = np.flatnonzero(np.diff(filled, prepend=0)) if len(filled) else filled
         return [(int(began), int(number)) for began, number in self._ranked[begins]]
 
     def _rank(self, place: Place) -> int:
-        """How many batches on record come before a place."""
+        """Return the number of recorded batches before a position."""
         began, number = place
         first, end = (int(np.searchsorted(self._ranked[:, 0], began, side)) for side in ("left", "right"))
         return first + int(np.searchsorted(self._ranked[first:end, 1], number))
@@ -177,7 +185,7 @@ class Batches:
 
 
 def _generations(batches: pa.Table) -> tuple[list[str], npt.NDArray[np.int64]]:
-    """The names of all generations, and the index of that of each row."""
+    """Return the names of all generations, and by row the index of its generation."""
     encoded = pa.chunked_array(batches["generation"]).combine_chunks().dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
@@ -195,7 +203,7 @@ def _bytes_of(batches: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def _lineage(generations: list[str]) -> list[str]:
-    """The last generation and those that it was rebuilt from, oldest first."""
+    """Return the last generation and those that it was rebuilt from, oldest first."""
     found = generations[-1:]
     older = generations[:-1]
     while older:
@@ -207,23 +215,26 @@ def _lineage(generations: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class History:
-    """All rows that count, or a chunk of them, each table sorted by `place`: the number of the batch in their order."""
+    """All rows that count, or a chunk of them.
+
+    `place` in each table is the rank of the row's batch; tables are sorted by it.
+    """
 
     generation: str | None
-    """The last one; None: the job has never written."""
+    """The last generation; None: the job has never written."""
     tables: Mapping[str, pa.Table]
     times: list[tuple[int, bool]]
-    """By place: the batch's time in milliseconds, and whether it is complete."""
+    """By rank: the batch's time in milliseconds, and whether it is complete."""
     next_offsets: dict[str, dict[int, int]]
-    """By Kafka topic and partition: the offset behind the last record of which something is on record."""
+    """By Kafka topic and partition: the offset after the last recorded message."""
 
     def topics(self) -> list[str]:
-        """Every topic of which there is a row."""
+        """Return every topic with a row."""
         names = {row for name, rows in self.tables.items() if name != DEAD_LETTERS.name for row in _subjects(rows)}
         return sorted(names - {EVERY_TOPIC})
 
     def of_bucket(self, topics: Collection[str]) -> Iterator[RecordedBatch]:
-        """The batches of a bucket that holds these topics, those that changed nothing in it left out."""
+        """Yield the batches of a bucket with these topics, except those that did not change it."""
         names = {*topics, EVERY_TOPIC}
         wanted = pa.array([*names], pa.string())
         rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
@@ -247,21 +258,24 @@ class History:
 
 
 HISTORY_TABLES = (EVENTS, SEGMENT_LOAD, DEAD_LETTERS, DECISIONS, HOLDS)
-"""What holds what a batch accepted and said."""
+"""Tables with the inputs and results of batches."""
 
 
 def columns_of(table: Table) -> tuple[str, ...]:
-    """The columns of a table that are needed of it."""
+    """Return the columns that a history needs of a table."""
     return _BATCH_COLUMNS if table is BATCHES else (*_COLUMNS[table.name], "batch_id", _TIME_OF[table.name])
 
 
 def rows_of_topic(table: Table, topic: str, until: datetime) -> pc.Expression:
-    """Which rows of a table concern a topic, up to an instant."""
+    """Return a filter for rows about a topic up to an instant."""
     return is_of_topics(table, [topic]) & is_until(table, until)
 
 
 def is_of_clusters(clusters: Collection[str] | None = None) -> pc.Expression:
-    """Which rows of `events`, `decisions` or `holds` concern clusters with bundles (None: all), or every subject."""
+    """Return a filter for rows about clusters with bundles (None: all of them), or about every subject.
+
+    For the tables `events`, `decisions` and `holds`.
+    """
     subject = pc.field("subject")
     if clusters is None:
         return pc.invert(pc.starts_with(subject, TOPIC_PREFIX))
@@ -271,46 +285,49 @@ def is_of_clusters(clusters: Collection[str] | None = None) -> pc.Expression:
 
 
 def is_of_topics(table: Table, topics: Collection[str]) -> pc.Expression:
-    """Which rows of a table concern these topics."""
+    """Return a filter for rows about these topics."""
     subject = "topic" if table is SEGMENT_LOAD else "subject"
     return pc.field(subject).isin([*topics, EVERY_TOPIC] if table is EVENTS else list(topics))
 
 
 def is_until(table: Table, until: datetime) -> pc.Expression:
-    """Which rows of a table are of batches up to an instant."""
+    """Return a filter for rows of batches up to an instant."""
     return (pc.field(_TIME_OF[table.name]) <= pa.scalar(until)) & (pc.field("day") <= pa.scalar(until.date()))
 
 
 def is_since(table: Table, since: datetime) -> pc.Expression:
-    """Which rows of a table are of batches from an instant on."""
+    """Return a filter for rows of batches from an instant on."""
     return (pc.field(_TIME_OF[table.name]) >= pa.scalar(since)) & (pc.field("day") >= pa.scalar(since.date()))
 
 
 def instants_of(tables: Mapping[str, pa.Table]) -> pa.Array:
-    """The times of all batches that rows of `HISTORY_TABLES` are of."""
+    """Return the distinct batch times of rows of `HISTORY_TABLES`."""
     times = [chunk for name, table in tables.items() for chunk in table[_TIME_OF[name]].chunks]
     return pa.chunked_array(times, pa.timestamp("us", tz="UTC")).unique()
 
 
 class HistoryRows:
-    """Rows on their way from the tables into a history, any number at a time and in any order."""
+    """Filter of table rows for a history, fed in any number and order."""
 
     def __init__(
         self, known: Batches, begins: Sequence[Place] = (), *, with_ticks: bool = False, of_clusters: bool = False
     ) -> None:  # fmt: skip
-        """`begins`: as `Batches.chunks` answers it. `with_ticks`: all of them, for those who evaluate again at each.
-        `of_clusters`: of clusters with bundles instead of topics, with ticks."""
+        """Create a filter.
+
+        `begins` is the result of `Batches.chunks`. `with_ticks` keeps all ticks, for callers that evaluate at each.
+        `of_clusters` selects clusters with bundles instead of topics, with ticks.
+        """
         self._known, self._begins, self._of_clusters = known, begins, of_clusters
         self._with_ticks = with_ticks or of_clusters
         self.topics: set[str] = set()
-        """Every topic, or cluster, of which there is a row."""
+        """Every topic, or cluster, with a row."""
         self.has_others = False
-        """Whether rows are there that were left out: of clusters, or of topics."""
+        """True if rows of the other kind (clusters or topics) were skipped."""
         self.next_offsets: dict[str, dict[int, int]] = {}
-        """By Kafka topic and partition: the offset behind the last record of which something is on record."""
+        """By Kafka topic and partition: the offset after the last recorded message."""
 
     def take(self, name: str, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-        """Of rows of a table those that a history needs, and the chunk that each belongs to."""
+        """Return the rows of a table that a history needs, and the chunk of each."""
         keys, owners = _batches_of(name, rows)
         places = [self._known.place(*key) for key in keys]
         chunks = np.array([-1 if place is None else bisect_right(self._begins, place) for place in places], np.int64)
@@ -329,8 +346,8 @@ class HistoryRows:
         self.topics.update(map(_whose, _subjects(kept)))
         self.topics.discard(EVERY_TOPIC)
         if name == EVENTS.name and not self._with_ticks:
-            # A tick changes nothing but by the decisions and holds that come of it, and those are on record; unless the
-            # job's clock was set back before it.
+            # A tick has no effect beyond its recorded decisions and holds, unless the job's clock was set back
+            # before it.
             is_needed = np.array([self._known.is_set_back(*key) for key in keys], np.bool_)[owner]
             is_wanted = np.asarray(pc.not_equal(kept["type"], "tick"), np.bool_) | is_needed
             kept, chunk = kept.filter(pa.array(is_wanted)), chunk[is_wanted]
@@ -340,9 +357,9 @@ class HistoryRows:
 def history_of(
     batches: pa.Table, tables: Mapping[str, pa.Table], *, with_ticks: bool = False, of_clusters: bool = False
 ) -> History:  # fmt: skip
-    """The whole history out of rows of `batches` and of `HISTORY_TABLES`; the rest as of `HistoryRows`.
+    """Build the whole history from rows of `batches` and `HISTORY_TABLES`; options as in `HistoryRows`.
 
-    Of `batches` an outline is enough (`lake.batches`), with the rows of all batches that `tables` has rows of.
+    An outline of `batches` is enough (`lake.batches`) if it has the rows of all batches in `tables`.
     """
     known = Batches(batches)
     rows = HistoryRows(known, with_ticks=with_ticks, of_clusters=of_clusters)
@@ -351,7 +368,7 @@ def history_of(
 
 
 def history_chunk(known: Batches, tables: Mapping[str, pa.Table]) -> History:
-    """A part of the history: the rows of some batches as `HistoryRows` has kept them, all of each batch."""
+    """Build part of a history from rows kept by `HistoryRows`; each batch must be complete."""
     read = {name: _batches_of(name, table) for name, table in tables.items()}
     placed = {key: place for keys, _ in read.values() for key in keys if (place := known.place(*key))}
     ordered = sorted(placed, key=lambda key: placed[key])
@@ -371,9 +388,9 @@ def history_chunk(known: Batches, tables: Mapping[str, pa.Table]) -> History:
 
 
 def _batches_of(name: str, rows: pa.Table) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
-    """The number and time of each batch that rows are of, and which of them each row is of."""
+    """Return the number and time of each distinct batch, and by row the index of its batch."""
     pairs = np.column_stack([rows["batch_id"].to_numpy(), _millis_array(rows[_TIME_OF[name]])])
-    # Rows of a batch lie together: of each run one is looked at.
+    # Rows of a batch are contiguous: look at one row per run.
     starts = np.flatnonzero(np.r_[np.ones(min(1, len(pairs)), np.bool_), (pairs[1:] != pairs[:-1]).any(axis=1)])
     found, runs = np.unique(pairs[starts].astype(np.int64), axis=0, return_inverse=True)
     owners = np.repeat(runs.reshape(-1), np.diff([*starts.tolist(), len(pairs)]))
@@ -407,7 +424,7 @@ def _event(row: Mapping[str, Any]) -> RawRecord:
 
 
 def _samples(loads: pa.Table) -> Iterator[tuple[int, Samples]]:
-    """Accepted load records as the messages that they came in, by the place of their batch."""
+    """Yield accepted load records as samples by the rank of their batch."""
     places = loads["place"].to_numpy()
     starts = np.flatnonzero(np.r_[True, places[1:] != places[:-1]]) if len(places) else places
     for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(places)], strict=False):
@@ -443,7 +460,7 @@ def _subjects(table: pa.Table) -> list[str]:
 
 
 def _whose(subject: str) -> str:
-    """The topic or cluster that a subject is, or is a broker of (`cluster/broker`)."""
+    """Return the topic or cluster of a subject, which may be a broker (`cluster/broker`)."""
     return subject if subject.startswith(TOPIC_PREFIX) else subject.partition("/")[0]
 
 

@@ -1,9 +1,9 @@
-"""A bucket's state out of what the lake has on record: rows of accepted messages in, state as the job had it out. Pure.
+"""Replay of a bucket: recorded messages in, and the job's state out. Pure.
 
 Stage: beside the job, when a checkpoint is lost (`anabranch state rebuild`). `engine.history` reads the rows,
-`streaming.rebuild` puts the state into a new checkpoint. Messages go through the job's own intake. Decisions and holds
-are taken over as they are on record, not taken again: what a decision saw of suppressed samples is in no table. Each
-one is held against the replayed state instead (`engine.agreement`).
+`streaming.rebuild` writes the state into a new checkpoint. Messages pass through the job's own intake. Decisions and
+holds are taken from the record and not decided again, because no table has the suppressed samples behind them; each
+is compared with the replayed state instead (`engine.agreement`).
 """
 
 from __future__ import annotations
@@ -34,49 +34,52 @@ from schemas.version import ENGINE_VERSION
 
 RecordedRow = Mapping[str, Any]
 _EVERY_CHANGE = -1.0
-"""As a change threshold: what was accepted once is accepted again, whatever the threshold was then."""
+"""Change threshold under which every accepted sample is accepted again, whatever the threshold was."""
 
 
 class RebuildError(RuntimeError):
-    """The lake does not lead to the state that its own decisions and holds were taken on; the message says where."""
+    """The lake contradicts its own decisions and holds; the message says where."""
 
 
 @dataclass(frozen=True)
 class RecordedBatch:
-    """What a micro-batch of the job has accepted and said of one bucket."""
+    """Inputs and results of one micro-batch in one bucket."""
 
     now: int
     """The batch's time, milliseconds."""
     is_complete: bool
-    """Whether all tables hold it: the job may have died between two of its commits."""
+    """True if all tables have it: the job may have died between two commits."""
     events: Sequence[RawRecord]
     samples: Samples | None
     decisions: Sequence[RecordedRow]
-    """Rows of the table; instants do not matter here."""
+    """Rows of the table; their instants are ignored."""
     holds: Sequence[RecordedRow]
 
 
 class Due(NamedTuple):
-    """Which topics are to be evaluated at the end of a batch."""
+    """Topics due at the end of a batch."""
 
     is_tick: bool
-    """All of them."""
+    """True if all topics are due."""
     by_tick: Set[str]
     by_event: Set[str]
 
 
 class BucketReplay:
-    """One bucket, batch after batch, in the order in which the job ran them."""
+    """Replay of one bucket, batch after batch, in the job's order."""
 
     def __init__(
         self, settings: EngineSettings, configured: ConfiguredPolicy, doubts: list[str] | None = None, *,
         every_version: bool = False, begun: Mapping[str, StoredPart] = MappingProxyType({}),
         of_older: Collection[str] = (),
     ) -> None:  # fmt: skip
-        """`configured`: the job's policy now, for records of releases that did not put it in the stream. `doubts`: what
-        does not agree is put there, and is no error. `every_version`: what other versions of the engine have said has
-        to agree too. `begun` and `of_older`: what a replay of all that was before has left, to go on from; raises
-        `StateError`."""
+        """Create a replay.
+
+        `configured`: the job's current policy, for records of releases that did not put it in the stream. `doubts`:
+        a list that collects disagreements, which otherwise raise errors. `every_version`: records of other engine
+        versions must agree too. `begun` and `of_older`: the result of an earlier replay to continue from; raises
+        `StateError`.
+        """
         self._doubts, self._every_version = doubts, every_version
         of_all = replace(settings, change_threshold=_EVERY_CHANGE)
         self._known = AUTOSCALE.opener(of_all)(begun)
@@ -87,15 +90,15 @@ class BucketReplay:
         self._due = Due(False, frozenset(), frozenset())
         self._policies_told = set[tuple[str | None, str]]()
         self.of_older = set(of_older)
-        """Topics that another version of the engine has decided on: what it led to is not held against this one's."""
+        """Topics with decisions by another engine version, which are not compared."""
 
     def take(self, batch: RecordedBatch) -> None:
-        """Takes a batch in; raises `RebuildError`."""
+        """Apply a batch; raises `RebuildError`."""
         self.take_in(batch)
         self.take_over(batch)
 
     def take_in(self, batch: RecordedBatch) -> Due:
-        """Takes in what a batch accepted, up to where it would be evaluated. Raises `RebuildError`."""
+        """Ingest a batch's messages, up to its evaluation. Raises `RebuildError`."""
         output = Output()
         samples = {} if batch.samples is None else {AUTOSCALE.columns.kind: batch.samples}
         begun = [self._known.begin(batch.now, output)]
@@ -109,11 +112,12 @@ class BucketReplay:
         return self._due
 
     def take_over(self, batch: RecordedBatch) -> None:
-        """Takes over what a batch said that was taken in. Raises `RebuildError`."""
+        """Apply the recorded results of the batch just ingested. Raises `RebuildError`."""
         held = [(row, self._evaluated(row, batch, "hold")) for row in batch.holds]
         decided = [(row, self._evaluated(row, batch, "decision")) for row in batch.decisions]
         evaluation = self._known.evaluation(batch.now, Output())
-        # A tick that finds something new of a hot key mostly puts a row of its topic on record; ticks may be left out.
+        # A tick with new hot keys usually records a row of the topic; the ticks themselves may be left out of the
+        # history.
         said = {row["subject"] for row in (*batch.holds, *batch.decisions) if row["trigger"] == "tick"}
         evaluation.remember(evaluation.hot_keys(self._due.is_tick, self._due.by_tick | said))
         for row, topic in held:
@@ -132,7 +136,7 @@ class BucketReplay:
                 topic.set_open([*before, replace(this, decision_id=row["decision_id"])])
 
     def _doubt(self, said: str) -> None:
-        """Something does not agree."""
+        """Report a disagreement."""
         if self._doubts is None:
             raise RebuildError(said)
         self._doubts.append(said)
@@ -143,29 +147,29 @@ class BucketReplay:
         return self._known.view
 
     def seen_by(self, topic: TopicState, now: int, trigger: str) -> tuple[TopicSnapshot, EffectivePolicy]:
-        """What an evaluation of a topic sees whose layout is known, and its policy."""
+        """Return the input of an evaluation of a topic with a known layout, and its policy."""
         policy = self._policies.of(self.state, topic)
         return snapshot_of(topic, self.loads, policy, now, trigger), policy
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """The state as the state store holds it."""
+        """State in the form of the state store."""
         return self._known.parts
 
     def snapshot(self, name: str, now: int) -> TopicSnapshot | None:
-        """What a tick at `now` (milliseconds) would see of a topic; None: its layout is not known."""
+        """Return the snapshot of a topic for a tick at `now` (milliseconds); None without a known layout."""
         topic = self.state.topics.get(name)
         if topic is None or topic.known is None:
             return None
         return snapshot_of(topic, self.loads, self._policies.of(self.state, topic), now, "tick")
 
     def policy(self, name: str) -> Policy | None:
-        """The policy that a topic has; None: nothing is known of it."""
+        """Return the policy of a topic; None if the topic is unknown."""
         topic = self.state.topics.get(name)
         return None if topic is None else self._policies.of(self.state, topic).policy
 
     def _evaluated(self, row: RecordedRow, batch: RecordedBatch, kind: str) -> TopicState:
-        """The topic of a decision or hold, found to be as it was when that was taken."""
+        """Return the topic of a decision or hold after comparing the row with the replayed state."""
         name = row["subject"]
         if self._has_to_agree(row, batch):
             topic = self.state.topics.get(name)
@@ -175,7 +179,7 @@ class BucketReplay:
             policy = self._policies.of(self.state, topic)
             same_policy = policy.digest == row["policy_digest"]
             if self._every_version and not same_policy and row["engine_version"] == ENGINE_VERSION:
-                # Other versions have other fields in a policy, and so other digests of it.
+                # Policies of other versions have other fields, and so other digests.
                 self._policy_differs(_which(kind, row, batch), row["policy_digest"], policy.digest)
             replayed = snapshot_of(topic, self.loads, policy, batch.now, row["trigger"])
             differing: list[Difference] = []
@@ -194,7 +198,7 @@ class BucketReplay:
         return self.state.touch(name)
 
     def _policy_differs(self, which: str, then: str | None, now: str) -> None:
-        """Told once of each two policies: many rows are taken on one."""
+        """Report each pair of differing policies once, since many rows share one."""
         if (then, now) not in self._policies_told:
             self._policies_told.add((then, now))
             self._doubt(f"{which} was taken on another policy: policy_digest was {then}, is now {now}")
@@ -206,7 +210,7 @@ class BucketReplay:
         return seq
 
     def _has_to_agree(self, row: RecordedRow, batch: RecordedBatch) -> bool:
-        """Whether a row has to be what the replayed state leads to."""
+        """Return whether a row must agree with the replayed state."""
         if row["engine_version"] != ENGINE_VERSION and not self._every_version:
             self.of_older.add(row["subject"])
         return batch.is_complete and row["subject"] not in self.of_older

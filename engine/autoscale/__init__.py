@@ -1,15 +1,14 @@
-"""The family of PIP-483 in a bucket: what is known of its topics, how records change that, when it is evaluated.
+"""The family of PIP-483 within a bucket: topic state, the records that change it, and its evaluation.
 
-A record's way, one module a stage, each importing only those before it:
+Each stage of a record is one module, which imports only those before it:
 
 - `parsing`                  what is derived from a message (its layout)
-- `routes`, `filtering`      whose rows a sample has; what of announcements and samples is news
-- `storing`                  what news changes: layouts, consumers, policies, loads, clocks
-- `recording`                what became of each sample, counted, and the rows of `segment_load`
-- `fleet_columns`, `fleet_view`   the topics side by side, as a tick evaluates them
-- `evaluation`               what is due is decided on; decisions and holds are put on record
+- `routes`, `filtering`      find the row of each sample; drop announcements and samples that change nothing
+- `storing`                  apply changes of layouts, consumers, policies, loads and clocks
+- `recording`                count the result of each sample and write the rows of `segment_load`
+- `fleet_columns`, `fleet_view`   the topics in columns, as a tick evaluates them
+- `evaluation`               decide on topics that are due; record decisions and holds
 
-The state: `topics` with `layouts` (over `shapes`), `rows` and `loads`, with `topics_codec` and `loads_codec` for their
-bytes; `policies`, `samples`.
-`family` puts the stages together for the kernel.
+State: `topics` with `layouts` (over `shapes`), `rows` and `loads`, with `topics_codec` and `loads_codec` for their
+bytes; `policies`, `samples`. `family` composes the stages for the kernel.
 """

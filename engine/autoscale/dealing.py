@@ -1,8 +1,9 @@
-"""Samples on their way to their buckets: decoded messages of either form in, bodies of columns by bucket out.
+"""Partitioning of decoded samples into one set of columns per bucket.
 
-Stage: before the shuffle, driven by `engine.kernel.packing`; `engine.autoscale.samples` has the columns. A message of
-form 1 is of one topic and goes to the bucket of its Kafka key, which is the topic's name. One in columns is of many and
-is dealt out to the buckets of their names; at home, in the bucket of its own key, it is counted, once.
+Stage: before the shuffle, driven by `engine.kernel.packing`; `engine.autoscale.samples` defines the columns. A
+message of form 1 concerns one topic and goes to the bucket of its Kafka key, the topic's name. A message in columns
+concerns many topics: its samples are split among the buckets of those topics, and the message is counted once, in
+its home, the bucket of its own key.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ from schemas.messages import MAX_CLOCK_AHEAD_MS, SegmentStats, SegmentStatsColum
 Decoded = BulkStats | SegmentStats | BulkColumns
 _ID = attrgetter("id")
 _FIELDS = attrgetter("id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
-"""Of a sample, in the order of `schemas.bulk.BulkSegment`."""
+"""Fields of a sample, in the order of `schemas.bulk.BulkSegment`."""
 _EXACT_IDS = 2.0**53
-"""Smaller ids are what they were after having been floats."""
+"""Ids below this survive a round trip through float64."""
 
 
 class SampleColumns:
-    """The short way of segment samples, as the kernel drives it (`engine.kernel.family.Columns`)."""
+    """Columnar path of segment samples, as the kernel drives it (`engine.kernel.family.Columns`)."""
 
     kind = "samples"
     source = SEGMENT_STATS.name
@@ -55,7 +56,7 @@ class SampleColumns:
     schema = SCHEMA
 
     def decode(self, keys: pa.BinaryArray, values: pa.BinaryArray, sizes: Ints, now: Ints) -> Messages:
-        """The plain messages of a batch."""
+        """Decode the plain messages of a batch."""
         names: list[bytes | None] = keys.to_pylist()
         together = decode_many(names, values, sizes, now + MAX_CLOCK_AHEAD_MS)
         found = Messages(keys, together)
@@ -77,8 +78,10 @@ class SampleColumns:
     def deal(
         self, found: Messages, homes: Ints, buckets: int, partition: int, offsets: Ints, timestamps: Ints
     ) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
-        """Messages of one Kafka partition, in its order, as batches of `schema` by bucket; `homes` are the buckets of
-        their keys, `buckets` is how many there are."""
+        """Yield the messages of one Kafka partition as batches of `schema` by bucket, in order.
+
+        `homes` are the buckets of the message keys; `buckets` is the number of buckets.
+        """
         if found.is_empty:
             return
         entries = _entries_of(found, homes, buckets)
@@ -88,12 +91,12 @@ class SampleColumns:
         rates = np.empty((len(places), 4))
         for column, of_all in enumerate(entries.rates):
             rates[:, column] = of_all[places]
-        # In all columns the buckets lie one behind the other. `of_…` says where each one's begin.
+        # In every column the buckets lie one behind the other; the `of_…` arrays hold the start of each bucket.
         starts, heads = starts_of_runs(bucket), starts_of_runs(bucket, message)
         of_entries = np.append(starts, len(bucket))
         of_heads = np.searchsorted(heads, of_entries)
         of_samples = np.append(0, np.cumsum(counts))[of_entries]
-        # No two buckets have a name in common, so the names of each lie together too.
+        # No name occurs in two buckets, so the names of each bucket are contiguous too.
         topics = entries.topics.take(pa.array(order)).dictionary_encode()
         topic = topics.indices.to_numpy()
         of_topics = np.append(topic[starts], len(topics.dictionary))
@@ -118,38 +121,39 @@ class SampleColumns:
             yield of, batch.slice(row, 1)
 
     def from_arrow(self, batches: Sequence[pa.RecordBatch]) -> Samples:
-        """All messages of some batches, in the order of partition and offset."""
+        """Read the messages of some batches, in the order of partition and offset."""
         return Samples.from_arrow(batches)
 
 
 @dataclass
 class Messages:
-    """Messages of some rows of a batch, decoded."""
+    """Decoded messages of some rows of a batch."""
 
     keys: pa.BinaryArray
-    """Of all rows."""
+    """Keys of all rows."""
     together: BulkArrays | None
-    """Those that were decoded together; none of them is missing or among the others."""
+    """Messages decoded together; disjoint from `others` and `missing`."""
     others: dict[int, Decoded] = field(default_factory=dict)
-    """By row."""
+    """Messages decoded one by one, by row."""
     missing: list[int] = field(default_factory=list)
-    """Rows of messages that have to be parsed."""
+    """Rows of messages that need the full parser."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no message."""
         return self.together is None and not self.others
 
     def put(self, row: int, message: Any) -> Sequence[RefusedPart]:
-        """Adds a message that was parsed; answers what is refused of it."""
+        """Add a parsed message; return the parts of it that are refused."""
         self.others[row], refused = (
             split_columns(message) if isinstance(message, SegmentStatsColumns) else (message, ())
         )
         return refused
 
     def by_row(self, rows: int) -> tuple[list[str], Ints, npt.NDArray[np.bool_]]:
-        """Of each of so many rows the reporter, the time of its samples, and whether it is in columns; of those without
-        a message anything."""
+        """Return for each row the reporter, the sampling time, and whether the message is in columns.
+
+        The values of rows without a message are unspecified.
+        """
         reporters, sampled_at, in_columns = [""] * rows, np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
         if (together := self.together) is not None:
             sampled_at[together.rows] = together.sampled_at
@@ -167,7 +171,7 @@ class Messages:
 
 
 def _decode(key: bytes | None, value: bytes | None, size: int, now: int) -> Decoded | None:
-    """A plain message, or None when it has to be parsed."""
+    """Decode a plain message; None if it needs the full parser."""
     stats = decode_stats(key, value, size)
     if stats is None:
         return decode_columns(key, value, size, now)
@@ -176,21 +180,21 @@ def _decode(key: bytes | None, value: bytes | None, size: int, now: int) -> Deco
 
 @dataclass(frozen=True)
 class _Entries:
-    """What messages say of topics: an entry for each message and topic, with that many samples."""
+    """One entry per message and topic, with its number of samples."""
 
     topics: pa.StringArray
     message: Ints
-    """The row of its message."""
+    """Row of the entry's message."""
     bucket: Ints
     counts: Ints
     segments: Ints
-    """By sample."""
+    """Segment id by sample."""
     rates: Floats
-    """4 x samples."""
+    """Rates, 4 x samples."""
 
     @classmethod
     def together(cls, parts: Sequence[_Entries]) -> _Entries:
-        """All entries, in the order of their messages."""
+        """Concatenate entries in the order of their messages."""
         if len(parts) == 1:
             return parts[0]
         topics = pa.concat_arrays([part.topics for part in parts])
@@ -214,8 +218,11 @@ class _Entries:
 
 
 def _shared_out(codes: Ints, rank: Ints, number: int) -> tuple[Ints, Ints, Ints]:
-    """Codes below `number`, each of a bucket (by rank, in order), as places among those that its bucket has; the codes
-    that each has, one bucket behind the other; and where those of each begin."""
+    """Renumber codes within each bucket.
+
+    `codes` are below `number`; `rank` is the bucket of each, ascending. Returns the index of each code among the
+    codes of its bucket, the codes of each bucket one behind the other, and where those of each bucket begin.
+    """
     key = rank * number + codes
     seen = np.zeros((int(rank[-1]) + 1) * number, np.bool_)
     seen[key] = True
@@ -237,10 +244,10 @@ def _entries_of(found: Messages, homes: Ints, buckets: int) -> _Entries:
 
 
 def _of_topics(messages: Sequence[Any], places: Ints, homes: Ints, buckets: int) -> _Entries:
-    """Messages of one topic each."""
+    """Return the entries of messages that concern one topic each."""
     counts = np.fromiter((len(one.segments) for one in messages), np.int64, len(messages))
     segments = [segment for one in messages for segment in one.segments]
-    # One walk over the samples, not one for each of their five fields, takes a third of the time.
+    # A single pass over the samples takes a third of the time of one pass per field.
     values = astuple if all(isinstance(one, BulkStats) for one in messages) else _FIELDS
     fields = np.fromiter(chain.from_iterable(map(values, segments)), np.float64, 5 * len(segments)).reshape(-1, 5).T
     if len(segments) and fields[0].max() < _EXACT_IDS:
@@ -252,7 +259,10 @@ def _of_topics(messages: Sequence[Any], places: Ints, homes: Ints, buckets: int)
 
 
 def _of_columns(messages: Sequence[Any], places: Ints, homes: Ints, buckets: int) -> _Entries:
-    """Messages of many topics. One that has none in its home has an entry there, of no topic and without samples."""
+    """Return the entries of messages in columns.
+
+    A message without a topic in its home gets an empty entry there, so that it is counted.
+    """
     which = [one.segments for one in messages]
     lengths = [len(one.topics) for one in which]
     bucket = np.mod(np.concatenate([one.hashes for one in which]), buckets)

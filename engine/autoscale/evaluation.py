@@ -1,9 +1,9 @@
-"""Evaluation: what is due is decided on, and every decision and every new reason for holding is put on record.
+"""Evaluation: decide on what is due and record every decision and every new reason for holding.
 
-Stage: behind the intake of a batch. At a tick all topics are evaluated in columns (`engine.autoscale.fleet_view`),
-every changed hold is put on record from them, and `decide` is asked about those that may act; between ticks it is asked
-about the topics that something has happened to. A decision is on record with its whole snapshot. What a hold was found
-on is worked out again from what is on record, when somebody asks.
+Stage: after the intake of a batch. A tick evaluates all topics in columns (`engine.autoscale.fleet_view`), records
+every changed hold from them, and calls `decide` for topics that may act. Between ticks, `decide` is called for
+topics with an event. A decision is recorded with its whole snapshot; the snapshot of a hold is rebuilt by replay on
+demand.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ from schemas.version import ENGINE_VERSION
 FAMILY: Family = "autoscale"
 _GATES = np.array([gate.value for gate in GATES], object)
 _LOOK_AGAIN_MS = 20_000
-"""After several actions a topic is looked at again before the next tick (guard `parallelActions`): they take seconds,
-and its new segments have reported twice by then."""
+"""Delay before a topic with several actions is evaluated again (guard `parallelActions`).
+
+Actions take seconds, and new segments have reported twice by then.
+"""
 _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.REBUCKET_COOLDOWN, Gate.RETRY_BACKOFF})
-"""Splits and rebuckets are fast: an evaluation that only waits for these gets a tick of its own. Merges are lazy:
-they wait."""
+"""Gates that schedule an extra tick if they open before the next one. Merges can wait."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluations of one batch of a bucket."""
+    """Evaluations of one batch of a bucket."""
 
     state: BucketState
     loads: LoadTable
@@ -57,9 +58,9 @@ class Evaluation:
     output: Output
 
     def run(self, is_tick: bool, by_tick: Set[str], by_consumer: Set[str]) -> None:
-        """Evaluates all topics at a tick, else those that a tick of their own has reached, or an event.
+        """Evaluate all topics at a tick, otherwise those with a tick of their own or an event.
 
-        Nothing as long as the cluster's policy is not known: it is on its way from the job, in the same stream.
+        Does nothing until the cluster's policy arrives, which the job sends in the same stream.
         """
         if self.state.configured is None:
             return
@@ -84,9 +85,9 @@ class Evaluation:
         self.remember(hot_keys)
 
     def _look_at_all(self) -> set[str]:
-        """Evaluate all topics in columns, and record what holds them; the others, which have to be asked about.
+        """Evaluate all topics in columns, record their holds, and return the names that `decide` must see.
 
-        Where that fails, the columns do not tell on which topic: all have to be asked about.
+        If this fails, the columns do not identify the topic at fault, so all names are returned.
         """
         try:
             found = self.view.look(self.now, _WORTH_A_TICK, self._next_tick)
@@ -102,7 +103,7 @@ class Evaluation:
     def _evaluate(
         self, topic: TopicState, trigger: str
     ) -> tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]] | None:  # fmt: skip
-        """Take the decisions on a topic; or return what holds it, if that is news."""
+        """Take the decisions on a topic, or return its binding hold if that has changed."""
         policy = self.policies.of(self.state, topic)
         if trigger == "consumer" and asks_nothing(topic, policy):
             return None
@@ -114,7 +115,7 @@ class Evaluation:
         return (topic, policy, snapshot, answer.binding) if self._is_news(topic, snapshot, answer) else None
 
     def _fail(self, topic: TopicState, trigger: str) -> None:
-        """Hold a topic whose evaluation failed, by a fault of ours; the others go on."""
+        """Hold a topic whose evaluation raised an exception; other topics continue."""
         self.output.add_fault(FAMILY, topic.name, traceback.format_exc())
         if topic.hold_gate == INTERNAL_ERROR:
             return
@@ -127,8 +128,11 @@ class Evaluation:
         })  # fmt: skip
 
     def hot_keys(self, is_tick: bool, by_tick: Set[str]) -> dict[str, tuple[HotKey, ...]]:
-        """What a tick finds of hot keys that was not known: of all topics, or of those that a tick of their own has
-        reached. An open decision that holds splits is waited for."""
+        """Return new findings on hot keys by topic.
+
+        Covers all topics at a tick, otherwise those with their own tick; skips topics with an open decision that
+        blocks splits.
+        """
         found = {}
         for name in sorted(self.view.hot_names() if is_tick else by_tick):
             topic = self.state.topics.get(name)
@@ -147,7 +151,7 @@ class Evaluation:
         return found
 
     def remember(self, hot_keys: Mapping[str, tuple[HotKey, ...]]) -> None:
-        """The next evaluation has to know them."""
+        """Store hot keys for the next evaluation."""
         for name, keys in hot_keys.items():
             self.state.touch(name).hot_keys = keys
 
@@ -156,7 +160,7 @@ class Evaluation:
         return (self.now // self.tick_ms + 1) * self.tick_ms
 
     def _is_news(self, topic: TopicState, snapshot: TopicSnapshot, hold: Hold[Gate]) -> bool:
-        """Whether a hold has to go on record; asks for an extra tick where the next one is too late."""
+        """Return whether a hold must be recorded; schedule an extra tick if the next one is too late."""
         due = next_due(hold) if hold.gate in _WORTH_A_TICK else None
         if due is not None and self.now < due < self._next_tick and due != topic.due:
             self.state.touch(topic.name).due = due
@@ -166,7 +170,7 @@ class Evaluation:
         return hold.gate.value != topic.hold_gate
 
     def _hold_each(self, held: Sequence[tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]]]) -> None:
-        """Puts holds on record that `decide` has found."""
+        """Record holds found by `decide`."""
         for topic, _, _, reading in held:
             self.state.hold_at(topic, reading.gate.value)
         readings = [reading for *_, reading in held]
@@ -185,7 +189,7 @@ class Evaluation:
         })  # fmt: skip
 
     def _hold_all(self, held: Held) -> None:
-        """Puts holds on record that were found in columns."""
+        """Record holds found in columns."""
         count = len(held.names)
         if not count:
             return
@@ -206,7 +210,7 @@ class Evaluation:
         })  # fmt: skip
 
     def _record_holds(self, columns: dict[str, Any]) -> None:
-        """More rows of `holds`, by subject; `columns` are those of `HOLD_SCHEMA` but what is the same in all."""
+        """Add rows of `holds`; `columns` lacks the fields that are the same in all of them."""
         count = len(columns["subject"])
         same = {"family": FAMILY, "since": self.now, "engine_version": ENGINE_VERSION}
         arrays = [
@@ -221,7 +225,7 @@ class Evaluation:
     def _decide_all(
         self, topic: TopicState, snapshot: TopicSnapshot, answer: Action, policy: EffectivePolicy
     ) -> None:  # fmt: skip
-        """Takes the decisions of an evaluation, but for those that nobody was to act on."""
+        """Take the decisions of an evaluation, except those that were only observed and taken recently."""
         epoch, now = snapshot.layout.epoch, snapshot.now
         new = [
             one
@@ -259,14 +263,17 @@ class Evaluation:
 
 
 def asks_nothing(topic: TopicState, policy: EffectivePolicy) -> bool:
-    """Whether there are segments for all consumers of a topic: then an event has nothing to say of it."""
+    """Return whether all consumers of a topic have segments, so that an event changes nothing."""
     assert topic.known is not None
     required = required_segments(topic.consumers)
     return consumers_ask_nothing(policy.policy, required, topic.known.active_count, topic.open_decision is not None)
 
 
 def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, now: int, trigger: str) -> TopicSnapshot:
-    """What an evaluation of a topic sees whose layout is known; `now` in milliseconds, `trigger` consumer or tick."""
+    """Return the snapshot of a topic with a known layout.
+
+    `now` is in milliseconds, `trigger` is consumer or tick.
+    """
     assert topic.layout is not None
     return TopicSnapshot(
         topic=topic.name,

@@ -1,4 +1,4 @@
-"""The family `autoscale` as the kernel drives it: its stages put together, nothing else.
+"""The family `autoscale` as the kernel drives it.
 
 Stage: the family's top, over the stages (`parsing`, `filtering`, `storing`, `recording`) and `evaluation`.
 """
@@ -55,7 +55,7 @@ TOPICS, LOADS = "topics", "loads"
 
 
 class Autoscale:
-    """Split and merge of the segments of scalable topics (PIP-483)."""
+    """Splits and merges of the segments of scalable topics (PIP-483)."""
 
     name = FAMILY
     sources = (CONSUMER_EVENTS.name,)
@@ -64,7 +64,7 @@ class Autoscale:
     columns = SampleColumns()
 
     def opener(self, settings: EngineSettings) -> Callable[[Mapping[str, StoredPart]], AutoscaleState]:
-        """Opens buckets that share what is resolved of policies."""
+        """Return a function that opens buckets, which share resolved policies."""
         policies = Policies()
 
         def open_bucket(parts: Mapping[str, StoredPart]) -> AutoscaleState:
@@ -75,7 +75,7 @@ class Autoscale:
 
 
 class AutoscaleState:
-    """What a bucket knows of its topics, and what it has worked out of that."""
+    """State of the topics of one bucket, with the views derived from it."""
 
     def __init__(self, settings: EngineSettings, policies: Policies, state: BucketState, loads: LoadTable) -> None:
         self.settings, self.policies, self.topics, self.loads = settings, policies, state, loads
@@ -85,56 +85,56 @@ class AutoscaleState:
         self.view.lay_out()
 
     def set_back(self, now: int) -> None:
-        """No clock is ahead of `now` from here on: the job's own may have been set back.
+        """Clamp all clocks to `now`, in case the job's own clock was set back.
 
-        Asked at every tick for all topics. Where time goes on it changes nothing, so a replay needs those ticks only at
-        which it did not.
+        Called at every tick. It changes nothing while time goes forward, so a replay needs only the ticks at which
+        it did not.
         """
         self.loads.set_back(now)
         self.topics.set_back(self.view.names_ahead(now), now)
 
     def tell(self, output: Output) -> None:
-        """Says the layouts that are known."""
+        """Emit the known layouts."""
         known = {topic.name: layout for topic in self.topics.topics.values() if (layout := topic.known) is not None}
         columns = ([*known], [layout.active_count for layout in known.values()])
         arrays = [pa.array(column, field.type) for column, field in zip(columns, LAYOUT_SCHEMA, strict=True)]
         output.add_columns(LAYOUTS, pa.RecordBatch.from_arrays(arrays, schema=LAYOUT_SCHEMA))
 
     def evaluation(self, now: int, output: Output) -> Evaluation:
-        """The evaluations of a batch."""
+        """Return the evaluations of a batch."""
         return Evaluation(self.topics, self.loads, self.policies, self.view, self.settings.tick_ms, now, output)
 
     def begin(self, now: int, output: Output) -> AutoscaleBatch:
-        """Begins a batch; `now` is its time in milliseconds."""
+        """Begin a batch at `now`, milliseconds."""
         return AutoscaleBatch(self, now, output)
 
 
 class AutoscaleBatch:
-    """One batch of one bucket, and which topics are due at its end."""
+    """One batch of one bucket, and the topics that are due at its end."""
 
     def __init__(self, of: AutoscaleState, now: int, output: Output) -> None:
         self._of, self._state, self._loads = of, of.topics, of.loads
         self._now, self._output = now, output
         self._has_made_room = False
-        """Whether topics whose layouts have not come for too long were forgotten."""
+        """True once expired topics without a layout have been dropped in this batch."""
         self._due_by_consumer: set[str] = set()
         """Topics whose consumers, layout or open decision changed."""
         self._due_by_tick: set[str] = set()
-        """Topics that a tick of their own has reached."""
+        """Topics whose own tick has arrived."""
 
     @property
     def due(self) -> tuple[Set[str], Set[str]]:
-        """Topics that are due without a tick for all: by a tick of their own, and by an event."""
+        """Topics due without a tick for all: by a tick of their own, and by an event."""
         return self._due_by_tick, self._due_by_consumer
 
     def is_known(self, plain: PlainEvent) -> bool:
-        """Whether a snapshot repeats what is known."""
+        """Return whether a snapshot repeats the known state."""
         if isinstance(plain, PlainLayoutEvent):
             return is_known_layout(self._state, plain)
         return are_known_consumers(self._state, plain)
 
     def refuse(self, taken: Taken) -> Rejected | None:
-        """Why a parsed message is not accepted as things stand."""
+        """Return the reason for which a parsed message is not accepted, or None."""
         if isinstance(taken, PolicyEvent):
             return refuse_policy(self._state, taken)
         if not isinstance(taken, ConsumerEvent | PlainConsumerEvent):
@@ -147,11 +147,11 @@ class AutoscaleBatch:
         return refused
 
     def is_news(self, taken: Taken) -> bool:
-        """What is old is found out when it is stored: it is on record all the same."""
+        """Return True: stale messages are recorded too, and recognized when they are stored."""
         return True
 
     def take(self, taken: Taken) -> None:
-        """Filters and stores a parsed message."""
+        """Filter and store a parsed message."""
         state, loads, policies, now = self._state, self._loads, self._of.policies, self._now
         if isinstance(taken, NewLayout):
             topic = taken.event.topic
@@ -179,12 +179,12 @@ class AutoscaleBatch:
             self._due_by_consumer.add(topic)
 
     def wake(self, subject: str) -> None:
-        """A tick of its own has reached a topic."""
+        """Mark a topic whose own tick has arrived as due."""
         if subject in self._state.topics:
             self._due_by_tick.add(subject)
 
     def take_samples(self, samples: Samples) -> None:
-        """Filters, stores, counts and records samples."""
+        """Filter, store, count and record samples."""
         places, rows, since, crossing, merge = self._of.routes.of(samples, self._now)
         by_reporter = np.fromiter(map(reporter_code, samples.reporters.to_pylist()), np.int64, len(samples.reporters))
         messages = samples.message if places is None else samples.message[places]
@@ -201,14 +201,14 @@ class AutoscaleBatch:
             self._output.add_columns(LOAD, loads)
 
     def _evaluate_hot(self, names: pa.Array, topic: npt.NDArray[np.int32], codes: Codes, is_hot: Bools) -> None:
-        """Topics with significant samples above a split threshold are due now (guard `promptSplits`)."""
+        """Mark topics with significant samples above a split threshold as due (guard `promptSplits`)."""
         for place in np.unique(topic[is_hot & (codes > 0)]).tolist():
             known = self._state.topics.get(names[place].as_py())
             if known is not None and self._of.policies.of(self._state, known).policy.evaluates_at_once:
                 self._due_by_tick.add(known.name)
 
     def evaluate(self, is_tick: bool) -> None:
-        """Evaluates what is due, or at a tick every topic."""
+        """Evaluate what is due, or every topic at a tick."""
         if is_tick:
             self._of.set_back(self._now)
         self._of.evaluation(self._now, self._output).run(is_tick, self._due_by_tick, self._due_by_consumer)

@@ -1,7 +1,7 @@
-"""The columns of a bucket's topics: what each brings to its fleet, side by side, one row or some segments a topic.
+"""Columns of a bucket's topics: one row, or a run of segments, per topic.
 
-Stage: under `engine.autoscale.fleet_view`, which keeps them between ticks. Nothing here walks topics one by one but
-`columns_of`, once for each topic that has changed.
+Stage: under `engine.autoscale.fleet_view`, which keeps them between ticks. Only `columns_of` walks topics one by
+one, once for each topic that has changed.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from schemas.metadata import RATES
 
 _GATE_CODE = {gate.value: code for code, gate in enumerate(GATES)}
 NO_GATE = -2
-"""For a topic that has no hold on record: differs from every gate, and from the -1 of an action."""
+"""Code of a topic without a recorded hold: differs from every gate, and from the -1 of an action."""
 
 
 class Scalar(IntEnum):
-    """The numbers that a topic brings; rows of `FleetColumns.scalars`."""
+    """Numbers of a topic; rows of `FleetColumns.scalars`."""
 
     REQUIRED = 0
     LAST_SPLIT_AT = 1
@@ -65,49 +65,52 @@ _CLOCKS = [
 
 @dataclass
 class FleetColumns:
-    """Topics side by side, those of one policy together."""
+    """Topics in columns, those with the same policy contiguous."""
 
     names: list[str]
     layouts: list[KnownLayout]
     policies: list[EffectivePolicy]
     policy_of: Ints
-    """By topic, the place of its policy in `policies`; ascending."""
+    """By topic, the index of its policy in `policies`; ascending."""
     scalars: Ints
-    """A row for each `Scalar`, a column for each topic."""
+    """One row per `Scalar`, one column per topic."""
     offsets: Ints
-    """As in `Fleet`."""
+    """Start of each topic's segments, as in `Fleet`."""
     segments: npt.NDArray[np.void]
     """`SEGMENT` of every active segment."""
     rows: Ints
-    """Of the load table; -1 where a segment has none."""
+    """Rows of the load table; -1 where a segment has none."""
     settled_at: Ints
-    """By segment, for what made it (`decisions.autoscale.past`); `NEVER` where nothing did."""
+    """By segment, the end of the pause after it was made (`decisions.autoscale.past`).
+
+    `NEVER` for an original segment.
+    """
     made_at: Ints
-    """By segment; `NEVER` where it was there from the beginning."""
+    """By segment, when it was made; `NEVER` for an original segment."""
     returned_after: Ints
-    """By segment, of what was split; 0 where its load did not come back."""
+    """By segment, the load-return pause inherited at a split, milliseconds; 0 if the load did not return."""
     regret_window: Ints
-    """By segment, for how long it has to be cold after a regret; 0 without one."""
+    """By segment, how long it must be cold after a reversal, milliseconds; 0 without one."""
     buckets: Ints
-    """By segment, its entry buckets; 0: it says nothing of them."""
+    """By segment, its number of entry buckets; 0 where the layout has none."""
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Where each topic is."""
+        """Index of each topic by name."""
         return {name: place for place, name in enumerate(self.names)}
 
     def __len__(self) -> int:
         return len(self.names)
 
     def ahead_of(self, now: int) -> list[str]:
-        """Topics with a clock that is ahead of `now`."""
+        """Return topics with a clock ahead of `now`."""
         if not len(self):
             return []
         newest = self.scalars[_CLOCKS].max(axis=0)
         return [self.names[place] for place in np.flatnonzero(newest > now).tolist()]
 
     def hot_names(self, loads: LoadTable) -> list[str]:
-        """Topics with a segment above a split threshold, where the policy looks for hot keys."""
+        """Return topics with a segment above a split threshold whose policy looks for hot keys."""
         limits = np.array([
             one.policy.split_thresholds if one.policy.hot_key_splits else (np.inf,) * len(RATES)
             for one in self.policies
@@ -120,11 +123,11 @@ class FleetColumns:
         return [self.names[place] for place in np.unique(topic_of[hot]).tolist()]
 
     def set_scalars(self, topics: Sequence[TopicState]) -> None:
-        """Takes the numbers of some topics over as they are now."""
+        """Refresh the scalars of some topics."""
         self.scalars[:, [self.places[topic.name] for topic in topics]] = scalars_of(topics)
 
     def set_rows(self, places: Sequence[int], loads: LoadTable) -> None:
-        """Takes the rows of the topics in some places over as they are now."""
+        """Refresh the load-table rows of the topics at some indexes."""
         topics = np.array(places, np.int64)
         segments = segments_of(self.offsets, topics)
         offsets = np.concatenate([[0], np.cumsum(np.diff(self.offsets)[topics])])
@@ -132,13 +135,13 @@ class FleetColumns:
         self.rows[segments] = rows_of(loads, names, offsets, self.segments["id"][segments])
 
     def set_held(self, topics: Ints, gates: npt.NDArray[np.int8]) -> None:
-        """Other gates have become the binding ones of some topics."""
+        """Set new binding gates for some topics."""
         self.scalars[Scalar.HOLD_GATE, topics] = gates
         self.scalars[Scalar.HOLD_SEQ, topics] += 1
         self.scalars[Scalar.OBSERVED_AT, topics] = NEVER
 
     def take(self, topics: Ints) -> FleetColumns:
-        """Some of the topics, in any order that keeps those of one policy together."""
+        """Select topics, in any order that keeps those with the same policy contiguous."""
         segments, places = segments_of(self.offsets, topics), topics.tolist()
         counts = np.diff(self.offsets)[topics]
         return FleetColumns(
@@ -158,7 +161,7 @@ class FleetColumns:
         )
 
     def with_more(self, more: FleetColumns) -> FleetColumns:
-        """These topics and others beside them."""
+        """Return these topics together with others."""
         used = [(of, of.policies[place]) for of in (self, more) for place in np.unique(of.policy_of).tolist()]
         policies = {policy.digest: policy for _, policy in used}
         place_of = {digest: place for place, digest in enumerate(policies)}
@@ -185,7 +188,7 @@ class FleetColumns:
         return together.take(np.argsort(together.policy_of, kind="stable"))
 
     def fleet(self, now: int, loads: LoadTable) -> Fleet:
-        """The columns with the loads as they are at `now`, milliseconds."""
+        """Build the fleet at `now` (milliseconds) from the columns and the current loads."""
         rows, counts = self.rows, np.diff(self.offsets)
         policies = [policy.policy for policy in self.policies]
         missing: Bools = rows < 0
@@ -232,13 +235,13 @@ class FleetColumns:
         )
 
     def _faded_depths(self, now: int) -> Ints:
-        """The merge depth of each segment as it counts now (`decisions.autoscale.past.faded_depth`)."""
+        """Return the merge depth of each segment at `now` (`decisions.autoscale.past.faded_depth`)."""
         stood = np.maximum(now - np.maximum(self.made_at, 0), 0)
         faded: Ints = np.maximum(self.segments["kept"] - stood // FORGOTTEN_MS, 0)
         return faded
 
     def _shallow_at(self, keeps_depth: Bools, counts: Ints) -> Ints:
-        """From when on the depth of each segment lets it be merged (`decisions.autoscale.past.shallow_at`)."""
+        """Return when each segment's depth allows a merge (`decisions.autoscale.past.shallow_at`)."""
         caps = np.array([max(0, min(policy.policy.max_dag_depth, MAX_INT)) for policy in self.policies], np.int64)
         cap, kept = np.repeat(caps[self.policy_of], counts), self.segments["kept"].astype(np.int64)
         fades_at = np.maximum(self.made_at, 0) + (kept - cap + 1) * FORGOTTEN_MS
@@ -247,7 +250,7 @@ class FleetColumns:
         return found
 
     def _settled_at(self, returned_after: Ints, cold_since: Ints, missing: Bools, counts: Ints) -> Ints:
-        """Until when each segment is not merged (`decisions.autoscale.merge_pass.settled_at`)."""
+        """Return when each segment may be merged again (`decisions.autoscale.merge_pass.settled_at`)."""
         within = np.array(
             [max(0, min(policy.policy.returns_within_ms, MAX_INSTANT_MS)) for policy in self.policies], np.int64
         )
@@ -263,7 +266,7 @@ class FleetColumns:
         return settled_at
 
     def _by_policy(self, values: Sequence[bool], counts: Ints) -> Bools:
-        """What holds for each segment, by the policy of its topic."""
+        """Spread one value per policy over the segments of its topics."""
         return np.repeat(np.array(values, np.bool_)[self.policy_of], counts)
 
 
@@ -271,7 +274,7 @@ def columns_of(
     topics: Sequence[TopicState], layouts: Sequence[KnownLayout], policies: Sequence[EffectivePolicy],
     loads: LoadTable,
 ) -> FleetColumns:  # fmt: skip
-    """The columns of topics with these layouts and these policies."""
+    """Build the columns of topics from these layouts and policies."""
     distinct = {policy.digest: policy for policy in policies}
     codes = {digest: code for code, digest in enumerate(distinct)}
     policy_codes = np.fromiter((codes[policy.digest] for policy in policies), np.int64, len(policies))
@@ -288,7 +291,7 @@ def columns_of(
 
 
 def rows_of(loads: LoadTable, names: Sequence[str], offsets: Ints, segment_ids: Ints) -> Ints:
-    """The row of each segment of some topics; `NO_ROW` where it has none. `offsets` as in `Fleet`."""
+    """Return the row of each segment; `NO_ROW` where it has none. `offsets` as in `Fleet`."""
     index = loads.index
     return index.find(np.repeat(index.numbers_of(names), np.diff(offsets)), segment_ids)
 
@@ -297,8 +300,10 @@ def _from_pasts(
     topics: Sequence[TopicState], layouts: Sequence[KnownLayout], policies: Sequence[EffectivePolicy], offsets: Ints,
     segment_ids: Ints,
 ) -> tuple[Ints, Ints, Ints, Ints]:  # fmt: skip
-    """By segment, until when what made it keeps it from being merged, when that was, the pause that was handed on, and
-    for how long it has to be cold after a regret; most topics were never split."""
+    """Return by segment: `settled_at`, `made_at`, the inherited load-return pause, and the regret window.
+
+    Most topics were never split and are skipped.
+    """
     settled_at, made_at = (np.full(len(segment_ids), NEVER, np.int64) for _ in range(2))
     returned_after, regret_window = (np.zeros(len(segment_ids), np.int64) for _ in range(2))
     for place, (topic, layout, policy) in enumerate(zip(topics, layouts, policies, strict=True)):
@@ -318,7 +323,7 @@ def _from_pasts(
 
 
 def scalars_of(topics: Sequence[TopicState]) -> Ints:
-    """A row for each `Scalar`, a column for each topic."""
+    """Return one row per `Scalar` and one column per topic."""
     never = NEVER
     columns: list[list[int]] = [
         [_largest(topic, MANAGED) if topic.consumers else 0 for topic in topics],
@@ -344,7 +349,7 @@ def _largest(topic: TopicState, kinds: frozenset[str]) -> int:
 
 
 def _buckets_of(layouts: Sequence[KnownLayout], offsets: Ints) -> Ints:
-    """By segment, its entry buckets; 0 where it says nothing of them. Most topics have none."""
+    """Return the entry buckets of each segment, 0 without any. Most topics have none."""
     buckets = np.zeros(int(offsets[-1]), np.int64)
     for place, layout in enumerate(layouts):
         if layout.has_buckets:

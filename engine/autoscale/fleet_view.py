@@ -1,8 +1,8 @@
-"""A bucket's topics in columns, kept between ticks, as `decisions.autoscale.fleet` evaluates them.
+"""A bucket's topics in columns, kept between ticks, for `decisions.autoscale.fleet`.
 
-Stage: under `engine.autoscale.evaluation`, at a tick for every topic. Topics are laid out again when a generation says
-that they have changed: at the tick, or before it where they are many, as when a fleet's layouts arrive or its state was
-decoded. The loads are gathered by row at each tick.
+Stage: under `engine.autoscale.evaluation`; a tick evaluates every topic. Changed topics, found by generation, are
+rebuilt at the tick, or before it if there are many, as when a fleet's layouts arrive or its state has just been
+decoded. Loads are gathered by row at each tick.
 """
 
 from __future__ import annotations
@@ -24,61 +24,65 @@ from engine.autoscale.policies import Policies
 from engine.autoscale.topics import BucketState, TopicState
 
 _FEW = 256
-"""Changes that a tick takes over itself, besides an eighth of the topics: then each of them is copied a few times at
-most on its way, however many come."""
+"""Number of changed topics, besides an eighth of all, that are left to the tick.
+
+Beyond it they are rebuilt early, so each topic is copied only a few times however many change.
+"""
 _NAMES = np.array([gate.value for gate in GATES], object)
 
 
 class Held(NamedTuple):
-    """Topics whose binding gate is another than the one on record."""
+    """Topics whose binding gate differs from the recorded one."""
 
     places: Ints
     names: list[str]
     layouts: list[KnownLayout]
     policy_digests: npt.NDArray[np.object_]
     seqs: Ints
-    """The number of this hold among those of its topic."""
+    """Number of this hold among those of its topic."""
     gates: npt.NDArray[np.int8]
-    """That gate, as index into `GATES`."""
+    """Binding gate, as an index into `GATES`."""
     readings: FleetReadings
-    """What was measured at it."""
+    """Measured values at the binding gate."""
 
 
 class Noteworthy(NamedTuple):
-    """What an evaluation of all topics has to say."""
+    """Result of an evaluation of all topics."""
 
     evaluated: int
-    """How many topics there are."""
+    """Number of topics evaluated."""
     chosen: list[str]
-    """Topics that may act, now or before the next tick, by name."""
+    """Topics that may act now or before the next tick, by name."""
     held: Held
 
 
 class FleetView:
-    """The columns of one bucket."""
+    """Columns of one bucket."""
 
     def __init__(self, state: BucketState, loads: LoadTable, policies: Policies) -> None:
         self._state, self._loads, self._policies = state, loads, policies
         self._columns = self._laid_out(())
         self._seen = (-1, -1, -1)
-        """The generations of topics, rows and policies of which the columns are."""
+        """Generations of topics, rows and policies that the columns reflect."""
 
     def keep_up(self) -> None:
-        """Lays topics out where many have changed, so that the next tick finds it done."""
+        """Rebuild early if many topics have changed, so that the next tick is fast."""
         if self._state.changes.newest - self._seen[0] > len(self._columns) // 8 + _FEW:
             self._refreshed()
 
     def lay_out(self) -> None:
-        """Lays all topics out: the state was decoded just now."""
+        """Build the columns of all topics after the state was decoded."""
         self._refreshed()
 
     def names_ahead(self, now: int) -> list[str]:
-        """Topics with a clock that is ahead of `now`."""
+        """Return topics with a clock ahead of `now`."""
         return self._refreshed().ahead_of(now)
 
     def look(self, now: int, urgent: frozenset[Gate], next_tick: int) -> Noteworthy:
-        """Evaluates every topic with a layout; of those held by an `urgent` gate they are chosen that it may let go
-        before `next_tick`. Instants are milliseconds."""
+        """Evaluate every topic with a layout.
+
+        Topics held by an `urgent` gate are chosen too if it opens before `next_tick`. Instants are milliseconds.
+        """
         columns = self._refreshed()
         fleet = columns.fleet(now, self._loads)
         answers = decide_fleet(fleet)
@@ -94,7 +98,10 @@ class FleetView:
         return Noteworthy(len(columns), names, self._held(told, gates, readings, is_new[told]))
 
     def hot_names(self) -> list[str]:
-        """Topics with a segment above a split threshold, where hot keys are looked for; however old its load is."""
+        """Return topics with a segment above a split threshold whose policy looks for hot keys.
+
+        The load may be of any age.
+        """
         return self._refreshed().hot_names(self._loads)
 
     def _held(self, told: Ints, gates: npt.NDArray[np.int8], readings: FleetReadings, is_new: Bools) -> Held:
@@ -111,12 +118,12 @@ class FleetView:
         )
 
     def hold(self, held: Held) -> None:
-        """The topics are held by the gates that were found just now: state and columns have them from here on."""
+        """Record the new binding gates of topics in state and columns."""
         self._state.hold_all(held.names, _NAMES[held.gates].tolist())
         self._columns.set_held(held.places, held.gates)
 
     def _refreshed(self) -> FleetColumns:
-        """The columns as things stand: laid out again where a layout, a policy or a row has changed."""
+        """Return the current columns; rebuild what a layout, policy or row change has made stale."""
         changes, rows = self._state.changes, self._loads.index.generations
         topics_seen, rows_seen, policies_seen = self._seen
         self._seen = changes.newest, rows.newest, self._state.policy_generation
@@ -128,7 +135,7 @@ class FleetView:
         return self._columns
 
     def _refresh(self, of_topics: set[str], of_rows: set[str]) -> None:
-        """Takes over what has changed of topics, and of the rows of topics."""
+        """Apply changes of topics and of their load-table rows."""
         columns, topics = self._columns, self._state.topics
         if moved := [place for name in of_rows if (place := columns.places.get(name)) is not None]:
             columns.set_rows(moved, self._loads)
@@ -153,7 +160,7 @@ class FleetView:
             self._columns = columns.take(np.flatnonzero(kept)).with_more(self._laid_out(again))
 
     def _laid_out(self, topics: Iterable[TopicState]) -> FleetColumns:
-        """The columns of topics, of those whose layouts are known."""
+        """Build the columns of those topics whose layouts are known."""
         state, policies = self._state, self._policies
         known, layouts = [], []
         for topic in topics:

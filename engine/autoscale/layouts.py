@@ -1,8 +1,7 @@
-"""Layouts as a bucket keeps them: a tenth of their JSON, with what the hot paths ask of them beside it.
+"""Compact layouts: a tenth of their JSON, plus the values that hot paths need.
 
-Stage: under `engine.autoscale.topics`. A layout in which everything is plain (`schemas.plain_events`) is kept as its
-segments in a row, 40 bytes each, and its JSON is made again when it is asked for, byte for byte. One with fields that
-we do not know is kept as JSON.
+Stage: under `engine.autoscale.topics`. A plain layout (`schemas.plain_events`) is stored as packed segments of 40
+bytes each; its JSON is rebuilt byte for byte on demand. A layout with unknown fields is stored as JSON.
 """
 
 from __future__ import annotations
@@ -26,49 +25,51 @@ from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from schemas.plain_events import PlainLayout, PlainRange, PlainSegment, digest_of, read_layout, write_layout
 
 SEGMENT: Final = np.dtype([("id", "<i8"), ("shown", "<i4"), ("kept", "<i4"), ("is_single_hash", "?")])
-"""Of an active segment what an evaluation in columns needs: its id, its merge depth as the layout shows it and when it
-was made (guard `explicitLineage`), and whether its range is one hash."""
+"""Columns of an active segment: id, merge depths, and whether its range is a single hash.
+
+`shown` is the depth in the layout, `kept` the one recorded when the segment was made (guard `explicitLineage`).
+"""
 _SEGMENT = "qii?"
 _BUCKETS = b'"entryBucketSplits"'
 _RECENT = 1024
-"""Layouts that were asked for lately are kept as they were read."""
+"""Number of decoded layouts in the cache."""
 
 
 @dataclass(slots=True)
 class ReadLayout:
-    """A layout as it was announced. What is asked of every new one is read off it at once, the rest on demand."""
+    """An announced layout. Values that every new layout needs are read at once, the rest on demand."""
 
     record: bytes
-    """All of it: JSON, or a `_Record`."""
+    """The whole record: JSON, or a `_Record`."""
     digest: str
-    """As `digest_of` says it."""
+    """Digest of the layout (`digest_of`)."""
     epoch: int
     next_segment_id: int
     ids: list[int]
-    """Of all segments, sorted."""
+    """Ids of all segments, sorted."""
     active: list[tuple[int, int, int]]
     """Start, id and end of the active segments, in the order of their ranges."""
     has_parents: bool
-    """Whether any segment comes of another."""
+    """True if any segment has a parent."""
     override: str | None
-    """As of `KnownLayout`."""
+    """Policy override, as in `KnownLayout`."""
     _layout: SegmentLayout | None = field(default=None, compare=False)
 
     def in_another_record(self, record: bytes, digest: str) -> ReadLayout:
-        """The same of a layout with another record."""
+        """Return the same layout with another record."""
         return ReadLayout(
             record, digest, self.epoch, self.next_segment_id, self.ids, self.active, self.has_parents, self.override
         )
 
     @property
     def layout(self) -> SegmentLayout:
-        """The layout as the decisions see it."""
+        """The layout in the form that decisions use."""
         if self._layout is None:
             self._layout = _layout_of(self.record)
         return self._layout
 
     def known(self, merge_depths: Mapping[int, int]) -> KnownLayout:
-        """The same as it is kept; `merge_depths` are those that are kept through pruning."""
+        """Return the stored form; `merge_depths` are the depths kept through pruning."""
         kept = merge_depths.get
         cells: list[int | bool] = []
         if self.has_parents:
@@ -88,36 +89,36 @@ def _struct_of(segments: int) -> Struct:
 
 
 class KnownLayout(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The newest layout of a topic; stored as it is (`engine.autoscale.topics_codec`)."""
+    """The newest layout of a topic, in its stored form (`engine.autoscale.topics_codec`)."""
 
     record: bytes
-    """As of `ReadLayout`."""
+    """The whole record, as in `ReadLayout`."""
     digest: str
     epoch: int
     next_segment_id: int
     segments: bytes
-    """A `SEGMENT` for each active segment, in the order of their hash ranges."""
+    """One `SEGMENT` per active segment, in the order of their hash ranges."""
     override: str | None
-    """The known fields of the topic's own policy override, JSON."""
+    """Known fields of the topic's own policy override, JSON."""
 
     @property
     def layout(self) -> SegmentLayout:
-        """The layout as the decisions see it."""
+        """The layout in the form that decisions use."""
         return _layout_of(self.record)
 
     @property
     def metadata_json(self) -> str:
-        """The layout's record as the model says it."""
+        """The layout's record as JSON in the form of the model."""
         return (self.record if _is_json(self.record) else write_layout(_plain_of(self.record))).decode()
 
     @property
     def has_buckets(self) -> bool:
-        """Tell if the topic has entry buckets; a layout that says so is not plain."""
+        """True if the topic has entry buckets; such a layout is never plain."""
         return _is_json(self.record) and _BUCKETS in self.record and self.layout.has_buckets
 
     @property
     def active_count(self) -> int:
-        """How many segments are active."""
+        """Number of active segments."""
         return len(self.segments) // SEGMENT.itemsize
 
     @property
@@ -131,7 +132,7 @@ class _Record(msgspec.Struct, array_like=True, gc=False):
     """A plain layout."""
 
     is_derived: bool
-    """Whether its segments say what Pulsar derives, as `_derived` does."""
+    """True if its segments carry the fields that Pulsar derives, as in `_derived`."""
     epoch: int
     next_segment_id: int
     segments: list[Segment]
@@ -141,15 +142,15 @@ class _Record(msgspec.Struct, array_like=True, gc=False):
 
 
 MAX_SHAPES = 1_000
-"""That are remembered; then all are forgotten. Most layouts of topics that were split have one of their own."""
+"""Size of the shape cache, which is cleared when full. Most split topics have their own shape."""
 _SHAPES: dict[Shape, tuple[list[bytes], ReadLayout] | None] = {}
-"""What was read of layouts of a shape, and the record cut where the instant is in it; None: it has come once."""
+"""By shape, the layout read and its record cut at the instant; None after the first occurrence."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Record).decode
 
 
 def plain_layout(layout: Raw | bytes) -> ReadLayout | None:
-    """The layout in the JSON of an announcement, or None when the model has to look at it.
+    """Read the layout JSON of an announcement; None if it needs the model.
 
     Raises `LayoutError` when its active segments do not tile the hash space.
     """
@@ -171,8 +172,10 @@ def _read_anew(layout: bytes) -> ReadLayout | None:
 
 
 def _remember(shaped: Shaped, layout: bytes, found: ReadLayout) -> None:
-    """What was read of a layout is that of its shape, if with another instant it is the same but for the record, and
-    the record the same but for the instant. Shapes that come once are not looked at."""
+    """Cache a layout by its shape if only the instant distinguishes layouts of that shape.
+
+    Checked by reading the layout again with another instant. A shape that occurs once is not examined.
+    """
     if shaped.shape not in _SHAPES:
         if len(_SHAPES) >= MAX_SHAPES:
             _SHAPES.clear()
@@ -187,7 +190,7 @@ def _remember(shaped: Shaped, layout: bytes, found: ReadLayout) -> None:
 
 
 def layout_of_model(metadata: ScalableTopicMetadata) -> ReadLayout:
-    """The same of a record that the model has read. Raises `LayoutError`."""
+    """Build the layout from a record that the model has read. Raises `LayoutError`."""
     text = metadata.to_json().encode()
     if (plain := plain_layout(text)) is not None:
         return plain
@@ -201,7 +204,7 @@ def layout_of_model(metadata: ScalableTopicMetadata) -> ReadLayout:
 
 
 def layout_of_json(text: str) -> ReadLayout:
-    """A layout as former releases have stored it: its record, in JSON."""
+    """Read a layout as former releases stored it: its record in JSON."""
     return plain_layout(text.encode()) or layout_of_model(ScalableTopicMetadata.model_validate_json(text))
 
 
@@ -233,7 +236,7 @@ def _layout_in(record: _Record) -> SegmentLayout:
 def _derived(
     is_active: bool, parents: Sequence[int], children: Sequence[int], legacy: str | None
 ) -> tuple[bool, bool, bool, bool, bool]:  # fmt: skip
-    """What Pulsar derives of a segment: sealed, active, root, leaf, legacy."""
+    """Return the fields that Pulsar derives: sealed, active, root, leaf, legacy."""
     return not is_active, is_active, not parents, not children, legacy is not None
 
 
@@ -241,7 +244,7 @@ _NOT_DERIVED = (UNSET,) * 5
 
 
 def _read(plain: PlainLayout, digest: str) -> ReadLayout | None:
-    """In one pass over the segments; None where what is derived is wrong, or there for some segments only.
+    """Read a layout in one pass; None if derived fields are wrong or present on some segments only.
 
     Raises `LayoutError` as `plain_layout` does.
     """
@@ -279,7 +282,7 @@ def _read(plain: PlainLayout, digest: str) -> ReadLayout | None:
 
 
 def _tile(active: Sequence[tuple[int, int, int]]) -> bool:
-    """As `SegmentLayout.check`."""
+    """Return whether the active segments tile the hash space, as in `SegmentLayout.check`."""
     expected = 0
     for start, _, end in active:
         if start != expected:
@@ -289,7 +292,7 @@ def _tile(active: Sequence[tuple[int, int, int]]) -> bool:
 
 
 def _plain_of(packed: bytes) -> PlainLayout:
-    """The announced layout in a `_Record`."""
+    """Return the announced layout of a `_Record`."""
     record = _decode(packed)
     segments = {}
     for one in record.segments:

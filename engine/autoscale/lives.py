@@ -1,10 +1,10 @@
-"""Lives of a topic: one that is deleted and created again is another topic of the same name.
+"""Incarnations of a topic: a deleted and recreated topic is another topic of the same name.
 
-Nothing passes from one life to the next: no consumers, loads, clocks or open decision. What is announced late, or once
-more, of an earlier life is ignored. Announcements say which life they are of (`topicCreatedAt`); where they do not, as
-those of Pulsar, they are judged by when they were made, and layouts by their segments.
+Nothing carries over from one incarnation to the next: no consumers, loads, clocks or open decision. Announcements
+about an earlier one, late or repeated, are ignored. An announcement names its incarnation in `topicCreatedAt`; where
+it does not, as with Pulsar's own, it is judged by its time, and layouts by their segments.
 
-Stage: under filtering. A bucket remembers the ends of lives for as long as Kafka keeps the announcements.
+Stage: under filtering. A bucket remembers when incarnations ended for as long as Kafka keeps the announcements.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from engine.autoscale.topics import BucketState, Ended, TopicState
 
 
 def began_with(layout: SegmentLayout) -> int | None:
-    """When the life of a layout began, by its oldest segment, if no older one is pruned; None: it does not say."""
+    """Return when a layout's incarnation began, by its oldest segment unless pruned; None if unknown."""
     return min((one.created_at_ms for one in layout.segments.values() if one.created_at_ms > 0), default=None)
 
 
 class Life(Enum):
-    """The life that an announcement is of, beside that which is known."""
+    """Incarnation of an announcement relative to the known one."""
 
     EARLIER = "one that has ended"
     THIS = "the one that is known, or the first"
@@ -31,7 +31,7 @@ class Life(Enum):
 
 
 def life_of_layout(state: BucketState, new: NewLayout, now: int) -> Life:
-    """The life that a layout is of."""
+    """Return the incarnation of a layout."""
     event, known = new.event, state.topics.get(new.event.topic)
     ended = state.end_of(event.topic, now)
     life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at < ended.at)
@@ -45,7 +45,7 @@ def life_of_layout(state: BucketState, new: NewLayout, now: int) -> Life:
 
 
 def life_of_deletion(state: BucketState, gone: TopicDeleted, now: int) -> Life:
-    """The life that has ended, as a deletion says."""
+    """Return the incarnation that a deletion ends."""
     event, known = gone.event, state.topics.get(gone.event.topic)
     ended = state.end_of(event.topic, now)
     life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
@@ -55,7 +55,7 @@ def life_of_deletion(state: BucketState, gone: TopicDeleted, now: int) -> Life:
 
 
 def life_of_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> Life:
-    """The life that a count of consumers is of."""
+    """Return the incarnation of a consumer count."""
     known, ended = state.topics.get(event.topic), state.end_of(event.topic, now)
     life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
     if life is Life.THIS and known is not None and _is_of_nobody(state, known, event.topic_created_at, now):
@@ -64,7 +64,10 @@ def life_of_consumers(state: BucketState, event: ConsumerAnnouncement, now: int)
 
 
 def _life(known: TopicState | None, ended: Ended | None, created_at: int | None, at: int, is_before_end: bool) -> Life:
-    """By the instants alone; `is_before_end` counts for an announcement that does not say its life."""
+    """Judge by instants alone.
+
+    `is_before_end` applies to announcements that do not name their incarnation.
+    """
     if created_at is None:
         is_before_this = known is not None and known.created_at is not None and at < known.created_at
         return Life.EARLIER if is_before_end or is_before_this else Life.THIS
@@ -76,7 +79,10 @@ def _life(known: TopicState | None, ended: Ended | None, created_at: int | None,
 
 
 def _is_of_nobody(state: BucketState, known: TopicState, created_at: int | None, now: int) -> bool:
-    """Whether a topic without a layout is one whose layout will never come: of an unknown life before this one."""
+    """Return whether a topic without a layout belongs to an earlier, unknown incarnation.
+
+    Its layout will then never arrive.
+    """
     if known.known is not None or (created_at is not None and known.created_at == created_at):
         return False
     return state.waits_in_vain(known, now) or (

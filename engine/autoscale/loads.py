@@ -1,8 +1,8 @@
-"""The loads of a bucket's segments in columns: a row per segment holds the last accepted record.
+"""Loads of a bucket's segments in columns: one row per segment, holding its last accepted record.
 
-Stage: the state of the family, beside `engine.autoscale.topics`. `engine.autoscale.rows` says which row is whose,
-`engine.autoscale.filtering` which samples are significant, `engine.autoscale.loads_codec` has the bytes. The rules by
-which instants change are `decisions.autoscale.clocks`.
+Stage: the state of the family, beside `engine.autoscale.topics`. `engine.autoscale.rows` maps segments to rows,
+`engine.autoscale.filtering` selects significant samples, and `engine.autoscale.loads_codec` defines the bytes. The
+rules for instants are in `decisions.autoscale.clocks`.
 """
 
 from __future__ import annotations
@@ -33,64 +33,69 @@ from engine.autoscale.rows import RowIndex
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 STALE = -1
-"""Code of a sample that was out of order or repeated; the others are those of `accept_causes`, 0 for no change."""
+"""Code of an out-of-order or repeated sample.
+
+Other codes are those of `accept_causes`, 0 for no change.
+"""
 INSTANTS = ("modified_at", "cold_since", "sampled_at", "seen_at")
 COLUMNS = (*INSTANTS, "returned_after")
-"""Whole numbers of a row, `NEVER` where there is none."""
+"""Integer columns of a row, `NEVER` where there is no value."""
 
 
 @lru_cache(maxsize=100_000)
 def reporter_code(name: str) -> int:
-    """A number for a reporter, so that a row has room for it. Two that share one are taken for the same: then the older
-    sample of either is stale."""
+    """Return a number that identifies a reporter in a row.
+
+    Reporters whose codes collide are treated as one: the older sample of either is stale.
+    """
     return zlib.crc32(name.encode())
 
 
 class Origins(NamedTuple):
-    """Of n samples, when and by whom they were measured."""
+    """Times and reporters of n samples."""
 
     sampled_at: Ints
     """By the reporter's clock."""
     kafka_at: Ints
-    """When Kafka took it; `NEVER`: it is not known."""
+    """Kafka's timestamp; `NEVER` if unknown."""
     at: Ints
-    """When it is taken to have been measured."""
+    """Time assumed for the measurement."""
     claim: Ints
-    """Up to when no older sample of its reporter counts."""
+    """Instant up to which older samples of the reporter are stale."""
     reporter: Ints
-    """As `reporter_code` has it."""
+    """Code of the reporter (`reporter_code`)."""
 
     @classmethod
     def judged(cls, sampled_at: Ints, kafka_at: Ints, reporter: Ints, now: int) -> Origins:
-        """What reporters and Kafka say, held against the batch's time."""
+        """Check the times of reporters and Kafka against the batch's time."""
         at = instants_of_samples(sampled_at, kafka_at, now)
         return cls(sampled_at, kafka_at, at, claims_of_samples(sampled_at, kafka_at, now), reporter)
 
     def of(self, chosen: Any) -> Origins:
-        """Some of them."""
+        """Select samples."""
         return Origins(*(column[chosen] for column in self))
 
 
 class LoadTable:
-    """The last accepted load of every segment of a bucket; columns by row, which may be longer than there are rows."""
+    """The last accepted load of every segment of a bucket, in columns by row; columns may have spare rows."""
 
     def __init__(self, index: RowIndex | None = None) -> None:
         self.index = index or RowIndex()
         size = len(self.index.topic)
         self.rates: Floats = np.zeros((size, 4))
-        """The four rates per second, of the last accepted record."""
+        """The four rates per second of the last accepted record."""
         self.modified_at: Ints = np.full(size, NEVER, np.int64)
-        """When that record was taken, milliseconds; `NEVER` for a row without one."""
+        """Measurement time of that record, milliseconds; `NEVER` for a row without one."""
         self.cold_since: Ints = np.full(size, NEVER, np.int64)
         self.returned_after: Ints = np.full(size, NEVER, np.int64)
-        """Milliseconds of the pause after which the load came back last; `NEVER`: it did not."""
+        """Pause after which the load last returned, milliseconds; `NEVER` if it did not."""
         self.sampled_at: Ints = np.full(size, NEVER, np.int64)
-        """Of the last sample that was not stale, what it claims (`decisions.autoscale.clocks.claim_of_sample`)."""
+        """Claim of the last sample that was not stale (`decisions.autoscale.clocks.claim_of_sample`)."""
         self.seen_at: Ints = np.full(size, NEVER, np.int64)
         self.reporter: Ints = np.zeros(size, np.int64)
-        """Whose that sample was, as `reporter_code` has it; 0: it is not known."""
+        """Reporter of that sample, as in `reporter_code`; 0 if unknown."""
         self.fresh: list[Ints] = []
-        """Rows with a sample that was not stale since the last packing."""
+        """Rows with a non-stale sample since the last packing."""
         self.accepted: list[Ints] = []
         """Rows with another record or another coldness since then."""
         self.moved: list[Ints] = []
@@ -98,11 +103,11 @@ class LoadTable:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the packed form does not hold everything yet."""
+        """True if the packed form lacks some changes."""
         return bool(self.fresh or self.accepted) or self.index.is_changed
 
     def rows_of(self, topic: str, segments: Sequence[int]) -> Ints:
-        """The row of each segment of a topic; given where there is none."""
+        """Return the row of each segment of a topic; creates missing rows."""
         rows = self.index.rows_of(topic, segments)
         self.fit()
         return rows
@@ -110,7 +115,7 @@ class LoadTable:
     def record(
         self, rows: Ints, codes: npt.NDArray[np.int8], rates: Floats, origins: Origins, merge_thresholds: Floats
     ) -> None:  # fmt: skip
-        """Lays n samples over their rows, each row at most once; `codes` say which are stale and which significant.
+        """Apply n samples to their rows, at most one per row; `codes` marks stale and significant samples.
 
         `merge_thresholds` (n x 4, or 1 x 4 for all) are those of each sample's topic.
         """
@@ -141,7 +146,7 @@ class LoadTable:
         self.accepted.append(written)
 
     def judge_coldness_again(self, topic: str, merge_thresholds: Floats) -> None:
-        """After a change of a topic's thresholds: which of its segments are cold under the new ones, and since when."""
+        """Recompute which segments of a topic are cold, and since when, after its thresholds changed."""
         rows = np.fromiter(self.index.of_topic(topic).values(), np.int64)
         if len(rows):
             cold = are_cold(self.rates[rows], merge_thresholds)
@@ -151,11 +156,14 @@ class LoadTable:
             self.accepted.append(rows)
 
     def keep_segments(self, topic: str, kept: Iterable[int]) -> None:
-        """Forgets the loads of a topic's other segments; all of them when `kept` is empty."""
+        """Remove the loads of a topic's other segments; of all when `kept` is empty."""
         self.index.keep_segments(topic, kept)
 
     def set_back(self, now: int) -> None:
-        """The job's clock was set back: no instant is ahead of `now` from here on, but by what a claim may be."""
+        """Clamp all instants to `now` after the job's clock was set back.
+
+        Claims may still lead by the allowed skew.
+        """
         for name in INSTANTS:
             column, limit = getattr(self, name), now + (MAX_CLOCK_SKEW_MS if name == "sampled_at" else 0)
             rows = np.flatnonzero(column[: self.index.count] > limit)
@@ -165,11 +173,11 @@ class LoadTable:
                 self.accepted.append(rows)
 
     def forget_before(self, topic: str, since: int) -> None:
-        """Forgets the loads of a topic that were last modified before an instant: they are of an earlier life of it."""
+        """Remove loads of a topic last modified before an instant: they belong to an earlier incarnation."""
         self.index.remove([row for row in self.index.of_topic(topic).values() if self.modified_at[row] < since])
 
     def loads_of(self, topic: str) -> dict[int, Load]:
-        """The accepted loads of a topic by segment id."""
+        """Return the accepted loads of a topic by segment id."""
         loads = {}
         for segment, row in self.index.of_topic(topic).items():
             modified_at = int(self.modified_at[row])
@@ -186,12 +194,12 @@ class LoadTable:
         return loads
 
     def returned_of(self, topic: str) -> dict[int, int]:
-        """The pauses of a topic's segments after which their loads came back, by segment id, where they fell."""
+        """Return the load-return pauses of a topic's segments, by segment id, where there is one."""
         rows = self.index.of_topic(topic)
         return {one: back for one, row in rows.items() if (back := int(self.returned_after[row])) != NEVER}
 
     def fit(self) -> None:
-        """Makes the columns as long as those of the index."""
+        """Extend the columns to the length of the index."""
         more = len(self.index.topic) - len(self.modified_at)
         if more:
             self.rates = np.concatenate([self.rates, np.zeros((more, 4))])
@@ -200,7 +208,7 @@ class LoadTable:
                 setattr(self, name, np.concatenate([getattr(self, name), np.full(more, NEVER, np.int64)]))
 
     def compact(self) -> None:
-        """Moves the rows together, where there are holes."""
+        """Close gaps between rows."""
         compacted = self.index.compacted()
         if compacted is not None:
             self.index, kept = compacted
@@ -209,6 +217,6 @@ class LoadTable:
                 setattr(self, name, getattr(self, name)[kept])
 
     def forget_changes(self) -> None:
-        """All of it is packed."""
+        """Reset change tracking after packing."""
         self.fresh, self.accepted, self.moved = [], [], []
         self.index.forget_changes()

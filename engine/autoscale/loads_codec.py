@@ -1,9 +1,9 @@
-"""The loads as bytes and back: the stored part `loads`.
+"""Byte format of the stored part `loads`.
 
-Stage: between `engine.autoscale.loads` and the store. A base, and a log: each batch adds to the log what it changed.
-The sampled and seen instants of neighbouring rows are mostly the same and are stored as runs. All of it is compressed:
-Spark's way of a value from its store to a worker costs the worker 5 ms a megabyte, and its JVM several times that. Up
-to version 3 it was not.
+Stage: between `engine.autoscale.loads` and the store. The part is a base and a log, to which each batch appends its
+changes. Sampled and seen instants of neighbouring rows are mostly equal and stored as runs. Entries are compressed,
+because passing a value from Spark's store to a worker costs the worker 5 ms per megabyte and its JVM several times
+that. Entries up to version 3 were not compressed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from engine.kernel.packed import StateError, StoredPart
 
 LOADS_VERSION = 5
 _FIRST_COMPRESSED = 4
-"""What came before was not, and has the version of its arrays."""
+"""Earlier entries were not compressed and start with the version of their arrays."""
 _PLAIN_VERSION = 4
-"""Of the arrays inside."""
+"""Version of the arrays inside."""
 _CODEC = "zstd"
 _COMPRESSED = struct.Struct(">BI")
-"""Version, and bytes uncompressed."""
+"""Version, and size uncompressed."""
 
 Ints = npt.NDArray[np.int64]
 _I4, _U4, _I8, _F8 = np.dtype("<i4"), np.dtype("<u4"), np.dtype("<i8"), np.dtype("<f8")
@@ -44,27 +44,27 @@ _LOG: dict[str, np.dtype[Any]] = {
 
 
 class LoadsPart:
-    """The part as the kernel stores it."""
+    """Stored part as the kernel handles it."""
 
     def __init__(self, table: LoadTable) -> None:
         self._table = table
 
     @property
     def is_changed(self) -> bool:
-        """Whether the stored form does not hold everything yet."""
+        """True if the stored form lacks some changes."""
         return self._table.is_changed
 
     def pack(self) -> bytes:
-        """All of it, as a base."""
+        """Pack everything as a base."""
         return pack_loads(self._table)
 
     def pack_changes(self) -> bytes:
-        """What has changed since the last call of this or of `pack`, as an entry of the log."""
+        """Pack the changes since the last call of this or of `pack` as a log entry."""
         return pack_load_changes(self._table)
 
 
 def pack_loads(table: LoadTable) -> bytes:
-    """The whole table as a base; rows that were forgotten are gone and the others have moved together."""
+    """Pack the whole table as a base; compacts rows."""
     table.compact()
     index = table.index
     rows = slice(index.count)
@@ -79,7 +79,7 @@ def pack_loads(table: LoadTable) -> bytes:
 
 
 def pack_load_changes(table: LoadTable) -> bytes:
-    """What has changed since the last call of this or of `pack_loads`, as an entry of the log."""
+    """Pack the changes since the last call of this or of `pack_loads` as a log entry."""
     index = table.index
     fresh, accepted = _once(table.fresh), _once(table.accepted)
     sampled, seen, moved = table.sampled_at[fresh], table.seen_at[fresh], _once(table.moved)
@@ -107,7 +107,7 @@ def pack_load_changes(table: LoadTable) -> bytes:
 
 
 def unpack_loads(part: StoredPart) -> LoadTable:
-    """What was packed; raises `StateError` for a newer version or damaged bytes."""
+    """Unpack a stored part; raises `StateError` for a newer version or damaged bytes."""
     try:
         table = _unpack_base(part.base) if part.base else LoadTable()
         for entry in part.log:
@@ -124,7 +124,7 @@ def _compressed(plain: bytes) -> bytes:
 
 
 def _plain(packed: bytes) -> bytes:
-    """Raises `DamagedArrays`."""
+    """Decompress an entry. Raises `DamagedArrays`."""
     if not _FIRST_COMPRESSED <= version_of(packed) <= LOADS_VERSION:
         return packed
     try:
@@ -175,7 +175,7 @@ def _apply(table: LoadTable, entry: bytes) -> None:
 
 
 def _types(packed: bytes, types: dict[str, np.dtype[Any]]) -> dict[str, np.dtype[Any]]:
-    """Of which arrays the bytes are; version 2 did not have the reporters, version 3 not the pauses."""
+    """Return the types of an entry's arrays; version 2 lacked reporters, version 3 the load-return pauses."""
     version = version_of(packed)
     if not 2 <= version <= _PLAIN_VERSION:
         raise StateError(
@@ -186,7 +186,7 @@ def _types(packed: bytes, types: dict[str, np.dtype[Any]]) -> dict[str, np.dtype
 
 
 def _once(rows: list[Ints]) -> Ints:
-    """Each row once, in order."""
+    """Return the distinct rows, sorted."""
     if not rows:
         return np.zeros(0, np.int64)
     together = np.concatenate(rows)
@@ -202,7 +202,7 @@ _HEADER_V1 = struct.Struct(">BI")
 
 
 def _unpack_v1(packed: bytes) -> tuple[list[str], dict[str, npt.NDArray[Any]]]:
-    """Topic names and columns as version 1 packed them; raises `StateError` for damaged bytes."""
+    """Return topic names and columns packed by version 1; raises `StateError` for damaged bytes."""
     if len(packed) < _HEADER_V1.size:
         raise StateError(f"the packed loads are cut short: {len(packed)} bytes")
     start = _HEADER_V1.size + _HEADER_V1.unpack_from(packed)[1]

@@ -1,8 +1,8 @@
-"""Rows by topic and segment, many looked up at once: an open-addressing table in one array.
+"""Hash table of rows by topic and segment, with open addressing, probed for many keys at a time.
 
-Stage: under `engine.autoscale.rows`, which owns the columns that say whose a row is. The table holds row numbers only;
-whether the row in a slot is the one that is wanted is seen in those columns. The slots of a topic's segments lie side
-by side, those of the next topic far away, spread evenly; what finds its slot taken goes further in wide steps.
+Stage: under `engine.autoscale.rows`, which owns the key columns. The table holds row numbers only; a match is
+verified in those columns. Slots of one topic's segments are adjacent, those of different topics far apart and spread
+evenly; collisions continue in wide steps.
 """
 
 from __future__ import annotations
@@ -16,25 +16,31 @@ Ints = npt.NDArray[np.int64]
 NO_ROW = -1
 _MIN_SLOTS = 128
 _TOPIC_STEP, _NEXT_STEP = 0x61C8864680B583EB, 0x6A09E667F3BCC909
-"""The golden ratio and the root of two in 63 bits, both odd: multiples of them fill any number of slots evenly."""
+"""Golden ratio and root of two in 63 bits.
+
+Both are odd, so their multiples fill any power-of-two table evenly.
+"""
 
 
 class PairTable:
-    """Slots of rows; at most half of them are taken."""
+    """Hash slots of rows, at most half of them used."""
 
     def __init__(self, rows: int = 0) -> None:
-        """With room for so many rows."""
+        """Create a table with room for `rows` rows."""
         self._slots = np.full(max(_MIN_SLOTS, 1 << (2 * rows).bit_length()), NO_ROW, np.int32)
         self._mask = len(self._slots) - 1
         self._room = len(self._slots) // 2
 
     def put(self, numbers: npt.NDArray[Any], segments: Ints, rows: npt.NDArray[np.int32]) -> bool:
-        """Puts rows in, each of a topic, by number, and a segment; none of these pairs may be in it. False: there is no
-        room, and nothing was put in."""
+        """Insert rows by topic number and segment; none of these keys may be present.
+
+        Returns False, and inserts nothing, if there is no room.
+        """
         if len(rows) > self._room:
             return False
         self._room -= len(rows)
         slots, left = self._first(numbers.astype(np.int64), segments), rows
+        # Vectorized insertion: write all rows to their free slots, then retry those overwritten by another row.
         while len(left):
             free = self._slots[slots] == NO_ROW
             self._slots[slots[free]] = left[free]
@@ -43,8 +49,10 @@ class PairTable:
         return True
 
     def find(self, numbers: Ints, segments: Ints, topic: npt.NDArray[np.int32], segment: Ints) -> Ints:
-        """The row of each pair of a topic's number and a segment, or `NO_ROW`; `topic` and `segment` say whose each row
-        is, with a number that nobody asks for where it has been taken away."""
+        """Return the row of each topic number and segment, or `NO_ROW`.
+
+        `topic` and `segment` are the key columns by row; a removed row carries a number that is never looked up.
+        """
         slots = self._first(numbers, segments)
         rows = self._slots[slots].astype(np.int64)
         if not len(topic):

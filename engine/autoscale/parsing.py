@@ -1,6 +1,6 @@
-"""Parsing, the family's half: what is derived from a message before it is taken in. Pure, and of one message only.
+"""The family's part of parsing: derive values from one message. Pure.
 
-Stage: the first of a record's way (parse, filter, store, count, record), behind `engine.kernel.parsing`.
+Stage: the first of a record (parse, filter, store, count, record), after `engine.kernel.parsing`.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ ConsumerAnnouncement: TypeAlias = ConsumerEvent | PlainConsumerEvent
 
 @dataclass(frozen=True, slots=True)
 class NewLayout:
-    """An announced layout: the event, and what it says."""
+    """An announced layout: the event and the layout read from it."""
 
     event: LayoutAnnouncement
     read: ReadLayout
 
     @property
     def layout(self) -> SegmentLayout:
-        """The layout as the decisions see it."""
+        """The layout in the form that decisions use."""
         return self.read.layout
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDeleted:
-    """The announcement that a topic is gone."""
+    """The announcement that a topic was deleted."""
 
     event: LayoutAnnouncement
     layout: SegmentLayout | None
-    """Its last layout; None where that is none."""
+    """Its last layout; None if unreadable."""
 
 
 Taken = NewLayout | LayoutsKnown | TopicDeleted | ConsumerAnnouncement | PolicyEvent | OutcomeEvent
-"""What the family takes in, sample apart."""
+"""Messages that the family accepts, samples apart."""
 
 
 def read_layout(event: LayoutEvent, now: int) -> NewLayout | TopicDeleted | Rejected | None:
-    """The layout of an event, unless its active segments do not tile the hash space."""
+    """Read the layout of an event; rejected if its active segments do not tile the hash space."""
     return _of_layout(event, lambda: layout_of_model(event.layout))
 
 
 def read_plain_layout(event: PlainLayoutEvent, now: int) -> NewLayout | TopicDeleted | Rejected | None:
-    """The same of a plain event; None when its layout is not plain."""
+    """Read the layout of a plain event; None when the layout is not plain."""
     return _of_layout(event, lambda: plain_layout(event.layout))
 
 
@@ -83,7 +83,10 @@ def _of_layout(
 def read_samples(
     stats: SegmentStats | SegmentStatsColumns, now: int
 ) -> SegmentStats | SegmentStatsColumns | Rejected:  # fmt: skip
-    """Samples, unless their reporter's clock is too far ahead; `now` is the later of Kafka's time and the batch's."""
+    """Return the samples, or reject them if their reporter's clock is too far ahead.
+
+    `now` is the later of Kafka's time and the batch's.
+    """
     if stats.sampled_at > now + MAX_CLOCK_AHEAD_MS:
         ahead = (stats.sampled_at - now) // 1000
         return Rejected(
@@ -107,4 +110,4 @@ READINGS: dict[type, Reading] = {
     PolicyEvent: _as_it_is,
     OutcomeEvent: _as_it_is,
 }
-"""By the model of a message."""
+"""Reader by message model."""

@@ -1,6 +1,6 @@
-"""The effective policy of a topic inside the job, resolved once per combination of overrides.
+"""Effective policies of topics inside the job, resolved once per combination of overrides.
 
-Stage: inside the stateful operator. The rules of resolution are `decisions.autoscale.policy` (PIP-483 "Policy
+Stage: inside the stateful operator. The resolution rules are in `decisions.autoscale.policy` (PIP-483 "Policy
 resolution").
 """
 
@@ -19,47 +19,47 @@ from schemas.metadata import AutoScalePolicyOverride, Profile
 
 @dataclass(frozen=True)
 class EffectivePolicy:
-    """A resolved policy, and what the filter needs of it as arrays."""
+    """A resolved policy, with the arrays that filtering needs."""
 
     policy: Policy
     digest: str
     override_json: str
-    """All of it as an override, JSON: what a snapshot of a topic without entry buckets carries."""
+    """The whole policy as an override, JSON, as in the snapshot of a topic without entry buckets."""
     bucket_override_json: str
-    """The same where entry buckets matter."""
+    """Same, for a topic with entry buckets."""
     merge_thresholds: np.ndarray
     """The four merge thresholds in the order of the rates."""
     crossing_thresholds: np.ndarray
-    """As `decisions.autoscale.significance.crossing_thresholds`; NaN when crossing one is not significant."""
+    """Crossing thresholds (`decisions.autoscale.significance`); NaN if crossing one is not significant."""
 
 
 _Sources = tuple[Profile, str | None, str | None, str | None]
 _UNKNOWN = ConfiguredPolicy("default", None)
-"""What the filter goes by while the job's policy is not known; nothing is decided then."""
+"""Policy for filtering until the job's policy arrives; nothing is decided before."""
 
 
 class Policies:
-    """Resolves policies: profile, cluster, namespace and topic, all of them as the state has them from the stream.
+    """Resolver of policies from profile, cluster, namespace and topic overrides, all read from the stream.
 
-    Nothing comes from the settings of a worker: a batch that is replayed sees the policies that its first attempt saw.
+    Nothing comes from a worker's settings, so a replayed batch resolves the same policies as its first attempt.
     """
 
     def __init__(self) -> None:
         self._resolved: dict[_Sources, EffectivePolicy] = {}
 
     def of(self, state: BucketState, topic: TopicState) -> EffectivePolicy:
-        """The topic's effective policy as things stand. Total: an invalid combination is disabled by its resolution."""
+        """Return the topic's effective policy. Total: resolution disables an invalid combination."""
         return self.of_name(state, topic.name, topic.override)
 
     def of_name(self, state: BucketState, topic: str, own: str | None) -> EffectivePolicy:
-        """The same of a topic by its name and its own override, JSON."""
+        """Return the effective policy by topic name and its own override, JSON."""
         namespace = None
         if state.namespace_policies:
             namespace = state.namespace_policies.get(topic_parts(topic).full_namespace)
         return self._of(state, namespace, own)
 
     def of_cluster(self, state: BucketState) -> EffectivePolicy:
-        """The policy of a topic that neither its namespace nor itself has an override for."""
+        """Return the policy of a topic without an override of its own or of its namespace."""
         return self._of(state, None, None)
 
     def _of(self, state: BucketState, namespace: str | None, own: str | None) -> EffectivePolicy:

@@ -1,7 +1,7 @@
-"""Counting and recording of samples: what became of each, and the rows of `segment_load`.
+"""Counting and recording of samples, as counters and rows of `segment_load`.
 
-Stage: the last two of a sample's way (parse, filter, store, count, record). Events are counted and recorded by
-`engine.kernel.recording`.
+Stage: the last two of a sample (parse, filter, store, count, record). `engine.kernel.recording` does the same for
+events.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _CAUSES = pa.array([CAUSES[code] for code in sorted(CAUSES)])
 
 
 def count_samples(counts: Counts, samples: Samples, messages: Ints, codes: Codes) -> None:
-    """Counts messages and samples; `messages` has the message of each kept sample and `codes` what became of it.
+    """Count messages and samples.
 
-    A message is accepted when one of its samples was; one in columns always, for no bucket sees all of it. Samples that
-    were not kept (of sealed segments) count as stale.
+    `messages` is the message of each kept sample, `codes` its result. A message is accepted when one of its samples
+    is; a message in columns always, because no bucket sees all of it. Dropped samples (of sealed segments) count as
+    stale.
     """
     accepted_by = np.bincount(messages[codes > 0], minlength=len(samples.counted)) > 0
     accepted_by |= samples.counted == AS_A_WHOLE
@@ -40,8 +41,10 @@ def count_samples(counts: Counts, samples: Samples, messages: Ints, codes: Codes
 
 
 def load_records(samples: Samples, messages: Ints, places: Ints | None, codes: Codes) -> pa.RecordBatch | None:
-    """The accepted ones of the kept samples as rows of `LOAD_SCHEMA`; `places` are theirs among all samples (None: all
-    were kept), `messages` those that they came in."""
+    """Return the accepted samples as rows of `LOAD_SCHEMA`, or None.
+
+    `places` are the positions of the kept samples among all (None: all were kept), `messages` their messages.
+    """
     accepted = np.flatnonzero(codes > 0)
     if not len(accepted):
         return None

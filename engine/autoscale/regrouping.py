@@ -1,6 +1,8 @@
-"""Topics taken from one bucket's state into another's, with their loads and with what every bucket knows. Pure.
+"""Transfer of topics from one bucket's state to another's. Pure.
 
-Stage: beside the job, where state is kept by other groups of topics than its buckets (`streaming.horizons`).
+Their loads and the shared policies go with them.
+
+Stage: beside the job, where state is grouped differently from its buckets (`streaming.horizons`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from engine.kernel.packed import StoredPart
 
 
 def names_in(stored: Iterable[tuple[bytes, bytes]]) -> set[str]:
-    """The topics of some buckets, by their bases `topics` and `loads`, with those that are remembered as deleted.
+    """Return the topics of some buckets, deleted ones included, from their bases `topics` and `loads`.
 
     Raises `StateError`.
     """
@@ -28,8 +30,10 @@ def names_in(stored: Iterable[tuple[bytes, bytes]]) -> set[str]:
 
 
 def regrouped(stored: Iterable[tuple[bytes, bytes]], names: Collection[str]) -> dict[str, StoredPart]:
-    """The stored parts of one bucket with these topics, out of buckets that have them (`names_in`); raises
-    `StateError`."""
+    """Return the stored parts of a bucket with these topics, taken from the buckets that hold them.
+
+    Raises `StateError`.
+    """
     topics, loads, wanted = BucketState(), LoadTable(), frozenset(names)
     for of_topics, of_loads in stored:
         _take_over(topics, loads, unpack_topics(StoredPart(of_topics)), unpack_loads(StoredPart(of_loads)), wanted)
@@ -39,12 +43,12 @@ def regrouped(stored: Iterable[tuple[bytes, bytes]], names: Collection[str]) -> 
 def _take_over(
     topics: BucketState, loads: LoadTable, of_topics: BucketState, of_loads: LoadTable, names: Collection[str]
 ) -> None:
-    """Takes these topics over, as far as they are there, and the policies."""
+    """Copy the policies, and those of the named topics that are present."""
     topics.configured, topics.cluster_policy = of_topics.configured, of_topics.cluster_policy
     topics.namespace_policies, topics.policy_senders = of_topics.namespace_policies, of_topics.policy_senders
     topics.topics.update({name: topic for name, topic in of_topics.topics.items() if name in names})
     ended = {**topics.ended, **{name: one for name, one in of_topics.ended.items() if name in names}}
-    # What is forgotten first comes first.
+    # Entries are evicted from the front, so the oldest come first.
     topics.ended = dict(sorted(ended.items(), key=lambda item: item[1].noted_at or 0))
     for name in of_loads.index.topics():
         there = of_loads.index.of_topic(name) if name in names else {}

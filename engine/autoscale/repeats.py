@@ -1,11 +1,11 @@
-"""Snapshots that say what is known: controllers repeat every layout and every count of consumers now and then.
+"""Deduplication of periodic snapshots, in which controllers repeat all layouts and consumer counts.
 
-Layouts are repeated by their digests mostly. Such a one can change nothing, whatever it says: one that is not of the
-known layout is counted, for the layout itself comes again in full (`schemas.known_layouts.FULL_EVERY`).
+Layouts are mostly repeated by digest. A digest never changes state; one that differs from the known layout is
+counted, because the layout itself comes again in full (`schemas.known_layouts.FULL_EVERY`).
 
-Stage: before parsing, of announcements that are plain. Of such a one nothing would change: it is of the life that is
-known or of an earlier one, and nobody is remembered by it who was not before. It is counted as accepted, and is no row
-of `events`: a replay without it comes to the same state.
+Stage: before parsing, for plain announcements that would change nothing: those of the known or an earlier
+incarnation that introduce no new topic. They count as accepted but are not rows of `events`, since a replay without
+them reaches the same state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEven
 
 
 def is_known_layout(state: BucketState, event: PlainLayoutEvent) -> bool:
-    """Whether a snapshot shows the layout that is known, judged by its bytes: its layout need not be read."""
+    """Return whether a snapshot repeats the known layout, judged by its bytes without parsing."""
     topic = state.topics.get(event.topic)
     return (
         topic is not None
@@ -28,8 +28,10 @@ def is_known_layout(state: BucketState, event: PlainLayoutEvent) -> bool:
 
 
 def count_unknown(state: BucketState, event: LayoutsKnown, now: int) -> int:
-    """How many entries say something else than the bucket knows, and are not late: of a sender before, of an older
-    layout, or of a topic that was deleted since. `now`: the batch's time."""
+    """Count entries that differ from the known state and are not late.
+
+    An entry is late if its sender or layout is older, or its topic was deleted since. `now`: the batch's time.
+    """
     topics, unknown = state.topics, 0
     for name, epoch, digest in zip(event.topics, event.epochs, event.digests, strict=True):
         if type(name) is not str or type(epoch) is not int:
@@ -46,7 +48,7 @@ def count_unknown(state: BucketState, event: LayoutsKnown, now: int) -> int:
 
 
 def are_known_consumers(state: BucketState, event: PlainConsumerEvent) -> bool:
-    """Whether a snapshot has the count that is known, of a topic whose layout has come."""
+    """Return whether a snapshot repeats the known count of a topic whose layout has arrived."""
     topic = state.topics.get(event.topic)
     return (
         topic is not None
@@ -58,6 +60,6 @@ def are_known_consumers(state: BucketState, event: PlainConsumerEvent) -> bool:
 
 
 def _says_no_more(topic: TopicState, event: PlainEvent, newest_sender: int) -> bool:
-    """Whether neither the sender of an announcement nor the life that it names is another than what is known."""
+    """Return whether sender and incarnation of an announcement are the known ones or older."""
     is_of_this_life = event.topic_created_at is None or event.topic_created_at == topic.created_at
     return is_of_this_life and (event.sender is None or event.sender <= newest_sender)

@@ -1,9 +1,9 @@
-"""Where samples go: the row of the load table that each one's segment has, and what holds for its topic.
+"""Routing of samples: the load-table row of each sample's segment, and the thresholds of its topic.
 
-Stage: between parsing and filtering of samples. Samples of segments that no layout names yet are kept, because layouts
-have a source of their own and come later now and then; but only so many, because a reporter can name any topic. What is
-found out of a segment stays with its row until the layout, the rows or the policy of its topic change; so most samples
-are routed in columns, whoever reports them and in whatever company.
+Stage: between parsing and filtering of samples. Samples of segments that no layout names yet are kept, because
+layouts come from another source and may arrive later, but only up to a limit, since a reporter can name any topic.
+The judgement on a segment is cached with its row until the layout, rows or policy of its topic change, so most
+samples are routed in columns.
 """
 
 from __future__ import annotations
@@ -25,54 +25,54 @@ Floats = npt.NDArray[np.float64]
 _Kind = TypeVar("_Kind", bound=np.generic)
 
 MAX_AHEAD = 64
-"""How far a segment's id may be ahead of the layout that is known; more than a topic gets in many splits."""
+"""Limit on how far a segment's id may exceed the known layout's next id; more than many splits add."""
 MAX_ROWS_WITHOUT_LAYOUT = 10_000
-"""Segments of topics without a layout that a bucket keeps, 100 bytes each."""
+"""Limit per bucket on segments of topics without a layout, 100 bytes each."""
 _MAX_POLICIES = 20_000
 _UNKNOWN, _KEPT, _LEFT = 0, 1, 2
-"""What is known of a row: nothing, that samples of its segment are kept, that they are not."""
+"""State of a row: not judged, samples kept, samples dropped."""
 
 
 class Routed(NamedTuple):
-    """Where the n samples go that are kept."""
+    """Routes of the n samples that are kept."""
 
     places: Ints | None
-    """Theirs among all samples; None: all are kept."""
+    """Their positions among all samples; None if all are kept."""
     rows: Ints
     since: Ints
-    """When this life of the topic began: what was measured before is not its."""
+    """Start of the topic's incarnation; older measurements do not belong to it."""
     crossing_thresholds: Floats
-    """n x 12, or 1 x 12 for all: those of each sample's topic, as `EffectivePolicy` has them."""
+    """Thresholds of each sample's topic, n x 12, or 1 x 12 for all, as in `EffectivePolicy`."""
     merge_thresholds: Floats
-    """n x 4, or 1 x 4 for all."""
+    """Thresholds of each sample's topic, n x 4, or 1 x 4 for all."""
 
 
 class Routes:
-    """The routes of a bucket's samples, beside the state that they are read off."""
+    """Cached routes of a bucket's samples."""
 
     def __init__(self, state: BucketState, loads: LoadTable, policies: Policies) -> None:
         self._state, self._loads = state, loads
         self._seen = (-1, -1, -1)
-        """The generations of layouts, rows and policies of which all this is."""
+        """Generations of layouts, rows and policies that the cache reflects."""
         self._of_row = np.zeros(0, np.int8)
         """`_UNKNOWN`, `_KEPT` or `_LEFT`."""
         self._since = np.zeros(0, np.int64)
-        """By a topic's number; of topics with rows that are kept."""
+        """Incarnation start by topic number, for topics with kept rows."""
         self._policies = _PoliciesByNumber(policies)
         self._strangers: dict[str, int] = {}
-        """Topics without a layout, and how many rows they have."""
+        """Topics without a layout, with their number of rows."""
         self._room = MAX_ROWS_WITHOUT_LAYOUT
-        """Rows that are left for them."""
+        """Rows still available to them."""
 
     def of(self, samples: Samples, now: int) -> Routed:
-        """Where the samples go; `now`: the batch's time. Segments that report for the first time get a row."""
+        """Route samples; `now` is the batch's time. Segments that report for the first time get a row."""
         self._take_changes()
         if self._room < MAX_ROWS_WITHOUT_LAYOUT // 2:
             for name in self._strangers:
                 self._loads.forget_before(name, now - MAX_WAIT_FOR_LAYOUT_MS)
             self._take_changes()
         index = self._loads.index
-        # Many reporters say the same names: each is looked up once.
+        # Many reporters name the same topics: look each up once.
         once = samples.topics.dictionary_encode()
         names: list[str] = once.dictionary.to_numpy(zero_copy_only=False).tolist()
         code_of = once.indices.to_numpy()
@@ -93,15 +93,17 @@ class Routes:
     def _judge(
         self, samples: Samples, names: Sequence[str], codes: Sequence[int], unsure: Ints, rows: list[int], now: int
     ) -> tuple[list[int], list[int]]:  # fmt: skip
-        """The rows of some samples, given where there were none, and whether they are kept: message by message and
-        topic by topic; `codes` are the places of their topics in `names`."""
+        """Return rows, added where missing, and verdicts of some samples.
+
+        Works message by message and topic by topic. `codes` are the indexes of their topics in `names`.
+        """
         index, state = self._loads.index, self._state
         segments, found = samples.segment[unsure].tolist(), [_LEFT] * len(unsure)
         groups: dict[tuple[int, int], list[int]] = {}
         for place, group in enumerate(zip(samples.message[unsure].tolist(), codes, strict=True)):
             groups.setdefault(group, []).append(place)
         new: dict[tuple[int, int], int] = {}
-        """The rows to give, by topic and segment, in their order."""
+        """Rows to add, by topic number and segment, in order."""
         left: list[int] = []
         topics: dict[int, TopicState] = {}
         for (_, code), places in groups.items():
@@ -145,7 +147,7 @@ class Routes:
         return self._state.layouts.newest, self._loads.index.generations.newest, self._state.policy_generation
 
     def _take_changes(self) -> None:
-        """Forgets what is known of topics whose layout, rows or policy have changed."""
+        """Drop cached results of topics whose layout, rows or policy have changed."""
         layouts_seen, rows_seen, policies_seen = self._seen
         self._seen = self._generations()
         index = self._loads.index
@@ -167,39 +169,39 @@ class Routes:
                 self._host(name, size)
 
     def _host(self, name: str, rows: int) -> None:
-        """More rows for a topic without a layout."""
+        """Account for more rows of a topic without a layout."""
         self._strangers[name] = self._strangers.get(name, 0) + rows
         self._room -= rows
 
     def _fit(self) -> None:
-        """Makes room for the rows and topics that have come."""
+        """Extend the columns to cover new rows and topics."""
         index = self._loads.index
         self._of_row = _longer(self._of_row, len(index.topic))
         self._since = _longer(self._since, len(index.names))
 
 
 class _PoliciesByNumber:
-    """The thresholds of topics, by their numbers."""
+    """Thresholds by topic number."""
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
         self.forget()
 
     def forget(self) -> None:
-        """Nothing is known of any topic."""
+        """Clear the cache."""
         self._found: dict[int, tuple[int, EffectivePolicy]] = {}
-        """By identity: the place among those that were found."""
+        """By identity of the policy: its index and the policy itself."""
         self._of = np.zeros(0, np.int32)
-        """By a topic's number: the place of its policy."""
+        """Policy index by topic number."""
         self._crossing, self._merge = np.zeros((0, 12)), np.zeros((0, 4))
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to forget those that topics no longer have."""
+        """True if the cache should be cleared, because topics no longer use some of its policies."""
         return len(self._found) > _MAX_POLICIES
 
     def put(self, state: BucketState, topics: Mapping[int, TopicState]) -> None:
-        """Takes over those of some topics, by their numbers."""
+        """Cache the policies of some topics by their numbers."""
         before = len(self._found)
         codes = []
         for topic in topics.values():
@@ -212,7 +214,7 @@ class _PoliciesByNumber:
             self._merge = np.stack([policy.merge_thresholds for _, policy in self._found.values()])
 
     def thresholds(self, numbers: npt.NDArray[np.int32]) -> tuple[Floats, Floats]:
-        """Crossing and merge thresholds of topics, by their numbers; one row where all have the same."""
+        """Return crossing and merge thresholds by topic number; one row if all topics have the same."""
         if len(self._found) == 1:
             return self._crossing, self._merge
         codes = self._of[numbers]
@@ -220,7 +222,7 @@ class _PoliciesByNumber:
 
 
 def _longer(column: npt.NDArray[_Kind], size: int) -> npt.NDArray[_Kind]:
-    """At least so long, with room for more, zeros behind."""
+    """Return the column extended to at least `size`, with zeros and spare room at the end."""
     if len(column) >= size:
         return column
     return np.concatenate([column, np.zeros(max(64, 2 * size) - len(column), column.dtype)])

@@ -1,8 +1,8 @@
-"""Segment samples of many messages in columns: through the shuffle, and as the filter takes them in.
+"""Segment samples of many messages in columns, as they pass the shuffle and enter the filter.
 
-Stage: `engine.autoscale.dealing` makes them before the shuffle, `engine.autoscale.family` takes them in. Beside the
-columns by sample there is a small table of the messages that they came in; a message of many topics is in it in each
-bucket that has one of them.
+Stage: `engine.autoscale.dealing` builds them before the shuffle, `engine.autoscale.family` ingests them. Beside the
+columns by sample there is a small table of their messages; a message of many topics appears in every bucket that has
+one of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 ELSEWHERE, BY_SAMPLES, AS_A_WHOLE = 0, 1, 2
-"""How a bucket counts a message: not at all; as accepted if one of its samples is significant; as accepted."""
+"""Ways to count a message in a bucket: not at all; accepted if one of its samples is; accepted."""
 
 _BY_MESSAGE = {
     "reporter": pa.int32(), "sampled_at": pa.int64(), "offset": pa.int64(), "timestamp": pa.int64(),
@@ -33,8 +33,11 @@ SCHEMA = pa.schema([
     ("partition", pa.int32()),
     *((name, pa.list_(kind)) for name, kind in {**_NAMES, **_BY_MESSAGE, **_BY_SAMPLE}.items()),
 ])  # fmt: skip
-"""A row is some messages of one Kafka partition: the names that its columns number, columns by message, and by sample
-(`rates` has four entries a sample). Instants are milliseconds, rates per second."""
+"""Schema of a row: some messages of one Kafka partition.
+
+Names that the columns refer to by index, columns by message, and columns by sample (`rates` has four entries per
+sample). Instants are milliseconds, rates per second.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,38 +45,38 @@ class Samples:
     """m samples of n messages, message by message, in the order of partition and offset."""
 
     topics: pa.StringArray
-    """Names; one may be there more than once."""
+    """Names, possibly repeated."""
     reporters: pa.StringArray
     topic: npt.NDArray[np.int32]
-    """By sample (m): its place in `topics`."""
+    """By sample (m): index in `topics`."""
     segment: Ints
     """By sample: segment id."""
     rates: Floats
     """m x 4."""
     reporter: npt.NDArray[np.int32]
-    """By message (n): its place in `reporters`."""
+    """By message (n): index in `reporters`."""
     sampled_at: Ints
-    """By message, as the next ones."""
+    """By message, as are the following."""
     partition: Ints
     offset: Ints
     timestamp: Ints
-    """Kafka's, milliseconds; `NEVER` where there is none."""
+    """Kafka's timestamp, milliseconds; `NEVER` if there is none."""
     counted: npt.NDArray[np.int8]
     """`ELSEWHERE`, `BY_SAMPLES` or `AS_A_WHOLE`."""
     counts: Ints
-    """How many samples are here."""
+    """Number of samples in this bucket."""
 
     def __len__(self) -> int:
         return len(self.segment)
 
     @property
     def message(self) -> Ints:
-        """By sample: the place of its message."""
+        """By sample: index of its message."""
         return np.repeat(np.arange(len(self.counts)), self.counts)
 
     @classmethod
     def from_arrow(cls, batches: Sequence[pa.RecordBatch]) -> Samples:
-        """All messages of some batches of `SCHEMA`."""
+        """Read all messages of some batches of `SCHEMA`."""
         table = pa.Table.from_batches(batches, SCHEMA).combine_chunks()
         lists = {name: table[name].chunk(0) for name in SCHEMA.names[1:]}
         flat = {name: lists[name].flatten() for name in lists}
@@ -95,7 +98,7 @@ class Samples:
         return samples._in_order()
 
     def _in_order(self) -> Samples:
-        """The same, message by message in the order of partition and offset."""
+        """Return the samples by message, in the order of partition and offset."""
         of, at = self.partition, self.offset
         if ((of[1:] > of[:-1]) | ((of[1:] == of[:-1]) & (at[1:] >= at[:-1]))).all():
             return self
@@ -109,7 +112,7 @@ class Samples:
 
 
 def batch_of(partition: int, columns: dict[str, tuple[Any, Ints]]) -> pa.RecordBatch:
-    """Rows of `SCHEMA`: of each column the entries of all rows, and where those of each row begin and the last end."""
+    """Build rows of `SCHEMA` from columns, each with its entries and the start of every row, plus the end."""
     lists = []
     for name in SCHEMA.names[1:]:
         values, begins = columns[name]
@@ -121,7 +124,7 @@ def batch_of(partition: int, columns: dict[str, tuple[Any, Ints]]) -> pa.RecordB
 
 
 def starts_of_runs(*columns: npt.NDArray[Any]) -> Ints:
-    """Where a run of equal entries begins: the places at which one of the columns changes."""
+    """Return the start of each run of equal entries: positions at which one of the columns changes."""
     begins = np.ones(len(columns[0]), np.bool_)
     if len(begins):
         begins[1:] = False
@@ -131,7 +134,7 @@ def starts_of_runs(*columns: npt.NDArray[Any]) -> Ints:
 
 
 def places_of(starts: Ints, counts: Ints, order: Ints) -> Ints:
-    """Places of what lies in runs (`starts`, `counts`), run by run in another order."""
+    """Return the positions of the entries of runs (`starts`, `counts`), run by run in another order."""
     lengths = counts[order]
     return np.repeat(starts[order] - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
 
@@ -142,7 +145,7 @@ def _lengths(lists: pa.ListArray) -> Ints:
 
 
 def _renumbered(of: pa.ListArray, numbers: npt.NDArray[np.int32], names: pa.ListArray) -> npt.NDArray[np.int32]:
-    """Places in the names of each row as places in those of all rows."""
+    """Turn indexes into the names of each row into indexes into the names of all rows."""
     if len(of) == 1:
         return numbers
     before = names.offsets.to_numpy()[:-1] - names.offsets.to_numpy()[0]

@@ -1,8 +1,8 @@
-"""Layouts that differ in nothing but the instant at which their topic was made: read once, and then by their bytes.
+"""Shapes of layouts: layouts that differ only in the creation instant of their topic are parsed once.
 
-Stage: under `engine.autoscale.layouts`. The topics of a fleet are made with a few numbers of segments, and each at an
-instant of its own, which all of its segments name. So most first layouts are one that was read before with other digits
-in some places, and so is the record that is kept of them.
+Stage: under `engine.autoscale.layouts`. A fleet's topics are created with a few numbers of segments, each at its own
+instant, which all segments repeat. So most first layouts, and the records kept of them, equal one seen before except
+for these digits.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import xxhash
 
 _FIELD = b'"createdAtMs":'
 _DIGITS = 13
-"""Of the instants that are looked at: from 2001 to 2286."""
+"""Digits of the supported instants: from 2001 to 2286."""
 _PACKED = Struct(">BQ")
 _U64 = 0xCF
-"""Before such an instant in MessagePack."""
+"""Prefix of such an instant in MessagePack (uint 64)."""
 
 
 class Shape(NamedTuple):
-    """A layout's JSON without the first instant at which something was made, wherever that is named so."""
+    """A layout's JSON with every occurrence of its first creation instant removed."""
 
     digest: bytes
-    """Of the rest."""
+    """Digest of the remaining JSON."""
     times: int
-    """How often the instant was there."""
+    """Number of occurrences of the instant."""
 
 
 class Shaped(NamedTuple):
@@ -41,13 +41,13 @@ class Shaped(NamedTuple):
         return _PACKED.pack(_U64, int(self.digits))
 
     def at_another_instant(self, layout: bytes) -> bytes:
-        """The JSON of a layout of this shape and this instant, with another instant."""
+        """Return the JSON of a layout of this shape and instant with another instant."""
         last = b"1" if self.digits[-1:] == b"0" else b"0"
         return layout.replace(_FIELD + self.digits, _FIELD + self.digits[:-1] + last)
 
 
 def shape_of(layout: bytes) -> Shaped | None:
-    """The JSON of a layout as a shape with an instant; None where no such instant is named."""
+    """Split the JSON of a layout into shape and instant; None if it names no such instant."""
     start = layout.find(_FIELD) + len(_FIELD)
     digits = layout[start : start + _DIGITS]
     if start < len(_FIELD) or len(digits) < _DIGITS or not digits.isdigit() or digits[:1] == b"0":

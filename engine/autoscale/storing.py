@@ -1,7 +1,7 @@
-"""Storing: what an announcement or a sample that is news changes in a bucket, and with it the clocks.
+"""Storing: apply announcements and significant samples to a bucket's state and clocks.
 
-Stage: the third of a record's way (parse, filter, store, count, record). For an announcement each function answers
-whether the topic has to be evaluated now. The rules of the clocks are `decisions.autoscale.clocks`, of the lineage
+Stage: the third of a record (parse, filter, store, count, record). For an announcement each function returns whether
+the topic must be evaluated now. Clock rules are in `decisions.autoscale.clocks`, lineage rules in
 `decisions.topic.lineage`.
 """
 
@@ -30,8 +30,10 @@ from schemas.messages import OutcomeEvent, PolicyEvent
 def store_layout(
     state: BucketState, loads: LoadTable, policies: Policies, new: NewLayout, news: News, now: int
 ) -> bool:  # fmt: skip
-    """A newer layout: clocks and merge depths follow its new segments, loads of segments that are sealed are forgotten,
-    and it may close the open decision."""
+    """Apply a newer layout.
+
+    Updates clocks and merge depths, drops loads of sealed segments, and closes completed decisions.
+    """
     name, sender, read = new.event.topic, new.event.sender or 0, new.read
     if news is News.NOTHING:
         return False
@@ -62,9 +64,9 @@ def store_layout(
 
 
 def follow_lineage(topic: TopicState, read: ReadLayout, now: int, loads: LoadTable) -> None:
-    """Keeps clocks and merge depths explicitly, from what was committed: the segments that a layout adds."""
+    """Update clocks, merge depths and history from the segments that a committed layout adds."""
     if topic.known is None and not read.has_parents and not topic.merge_depths:
-        # As below, where nothing was split or merged yet.
+        # Shortcut with the result of the code below where nothing was split or merged yet.
         topic.merge_depths = {number: 0 for _, number, _ in read.active}
         return
     known, layout = topic.known.layout.segments if topic.known else {}, read.layout
@@ -74,7 +76,7 @@ def follow_lineage(topic: TopicState, read: ReadLayout, now: int, loads: LoadTab
 
 
 def store_deletion(state: BucketState, loads: LoadTable, gone: TopicDeleted, news: News, now: int) -> bool:
-    """A topic that is gone takes everything with it; that it is gone, and who said so, is remembered."""
+    """Remove a deleted topic; keep a record of the deletion and its sender."""
     event = gone.event
     if news is News.ALL:
         state.end(event.topic, Ended(min(event.at, now), event.topic_created_at, event.sender or 0, now))
@@ -83,7 +85,7 @@ def store_deletion(state: BucketState, loads: LoadTable, gone: TopicDeleted, new
 
 
 def store_consumers(state: BucketState, loads: LoadTable, event: ConsumerAnnouncement, news: News, now: int) -> bool:
-    """The sessions of a subscription as they are now."""
+    """Apply the current sessions of a subscription."""
     name, known, sender = event.topic, state.topics.get(event.topic), event.sender or 0
     if news is News.NOTHING or (known is None and event.event == "deleted"):
         return False
@@ -107,15 +109,18 @@ def store_consumers(state: BucketState, loads: LoadTable, event: ConsumerAnnounc
 def store_policy(
     state: BucketState, loads: LoadTable, policies: Policies, event: PolicyEvent, news: News, now: int
 ) -> bool:  # fmt: skip
-    """The override of the cluster or of a namespace, or what the job is configured with: what is cold of the topics
-    under it is judged again."""
+    """Apply an override of the cluster or a namespace, or the job's configured policy.
+
+    Recomputes the coldness of segments under it.
+    """
     if news is News.NOTHING:
         return False
     key, sender = event.name or "", event.sender or 0
     known = state.policy_senders.get(key)
     override = event.policy.known_json() if event.policy else None
     if event.profile is not None:
-        # A job says its policy at every start: when its thresholds are the same, the windows of cold segments go on.
+        # A job announces its policy at every start: if the thresholds are unchanged, merge windows of cold segments
+        # continue.
         before = policies.of_cluster(state).merge_thresholds
         state.set_configured(ConfiguredPolicy(event.profile, override))
         changed = not np.array_equal(before, policies.of_cluster(state).merge_thresholds)
@@ -131,7 +136,10 @@ def store_policy(
 
 
 def store_outcome(state: BucketState, event: OutcomeEvent, decision: OpenDecision | None, now: int) -> bool:
-    """The end of the topic's open decision, and its failures with it; `decision` None: the outcome is of another."""
+    """Close the topic's open decision and update its failures.
+
+    `decision` is None if the outcome concerns another one.
+    """
     if decision is None:
         return False
     topic = state.touch(event.topic)
@@ -148,10 +156,10 @@ def store_samples(
     loads: LoadTable, rows: Ints, rates: Floats, origins: Origins, since: Ints, now: int, change_threshold: float,
     crossing_thresholds: Floats, merge_thresholds: Floats,
 ) -> Codes:  # fmt: skip
-    """Filters n samples and lays those that are news over their rows; answers their codes (`significant_samples`).
+    """Filter n samples, apply the significant ones to their rows, and return their codes.
 
-    `since` is when this life of its topic began. The thresholds (n x 12 and n x 4, or one row for all) are those of
-    each sample's topic. The samples of one row are taken one after the other.
+    Codes as in `significant_samples`. `since` is the start of the topic's incarnation. The thresholds (n x 12 and n
+    x 4, or one row for all) are those of each sample's topic. Samples of one row are applied one after the other.
     """
     codes = np.zeros(len(rows), np.int8)
     for chosen in rounds(rows, loads.index.count):

@@ -1,8 +1,9 @@
-"""The state of topics as bytes and back: the stored part `topics`.
+"""Byte format of the stored part `topics`.
 
-Stage: between `engine.autoscale.topics` and the store. A base, and a log with the topics that a batch changed. Each
-entry is a version byte, two sizes, and compressed: a header in JSON, and its topics in MessagePack, which decodes a
-hundred thousand of them in half a second. Up to version 4 topics were JSON (`engine.autoscale.topics_codec_v4`).
+Stage: between `engine.autoscale.topics` and the store. The part is a base and a log of the topics that each batch
+changed. An entry is a version byte, two sizes, and compressed: a header in JSON, and its topics in MessagePack, of
+which a hundred thousand decode in half a second. Up to version 4 topics were JSON
+(`engine.autoscale.topics_codec_v4`).
 """
 
 from __future__ import annotations
@@ -22,40 +23,40 @@ from engine.kernel.packed import StateError, StoredPart
 STATE_VERSION = 5
 _CODEC = "zstd"
 _SIZES = struct.Struct(">II")
-"""Of an entry, uncompressed: bytes of its header, and of its topics behind it."""
+"""Uncompressed sizes of an entry's header and of the topics after it."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[TopicState]).decode
 
 
 class TopicsPart:
-    """The part as the kernel stores it."""
+    """Stored part as the kernel handles it."""
 
     def __init__(self, state: BucketState) -> None:
         self._state = state
 
     @property
     def is_changed(self) -> bool:
-        """Whether the stored form does not hold everything yet."""
+        """True if the stored form lacks some changes."""
         return self._state.is_changed
 
     def pack(self) -> bytes:
-        """All of it, as a base."""
+        """Pack everything as a base."""
         return pack_topics(self._state)
 
     def pack_changes(self) -> bytes:
-        """What has changed since the last call of this or of `pack`, as an entry of the log."""
+        """Pack the changes since the last call of this or of `pack` as a log entry."""
         return pack_topic_changes(self._state)
 
 
 def pack_topics(state: BucketState) -> bytes:
-    """All of it, as a base."""
+    """Pack everything as a base."""
     packed = _entry(state, [], state.topics.values(), {})
     state.forget_changes()
     return packed
 
 
 def pack_topic_changes(state: BucketState) -> bytes:
-    """What has changed since the last call of this or of `pack_topics`, as an entry of the log."""
+    """Pack the changes since the last call of this or of `pack_topics` as a log entry."""
     changed = sorted(state.changed)
     gone = [name for name in changed if name not in state.topics]
     held = {name: state.topics[name] for name in sorted(state.held - state.changed)}
@@ -66,7 +67,7 @@ def pack_topic_changes(state: BucketState) -> bytes:
 
 
 def unpack_topics(part: StoredPart) -> BucketState:
-    """What was packed; raises `StateError` for a newer version or damaged bytes."""
+    """Unpack a stored part; raises `StateError` for a newer version or damaged bytes."""
     state = BucketState()
     for entry in ([part.base] if part.base else []) + list(part.log):
         fields, topics = _unpack_entry(entry)
@@ -88,7 +89,7 @@ def unpack_topics(part: StoredPart) -> BucketState:
 
 
 def _unpack_entry(packed: bytes) -> tuple[dict[str, Any], list[TopicState]]:
-    """The header of an entry and its topics."""
+    """Return the header of an entry and its topics."""
     version = packed[0]
     if not 1 <= version <= STATE_VERSION:
         raise StateError(
@@ -105,7 +106,7 @@ def _unpack_entry(packed: bytes) -> tuple[dict[str, Any], list[TopicState]]:
 
 
 def _said(stored: int | list[int]) -> Said:
-    """Up to version 3 it was not kept when."""
+    """Return a stored sender; up to version 3 without a time."""
     return Said(stored, 0) if isinstance(stored, int) else Said(*stored)
 
 

@@ -1,7 +1,7 @@
-"""The stored part `topics` as releases up to state version 4 wrote it: read, and stored anew by the next base.
+"""Reader of the stored part `topics` up to state version 4; the next base replaces it.
 
-Stage: under `engine.autoscale.topics_codec`. An entry is a version byte, then length-prefixed JSON records, compressed
-from version 2 on: a header, then a topic each.
+Stage: under `engine.autoscale.topics_codec`. An entry is a version byte, then length-prefixed JSON records,
+compressed from version 2 on: a header, then one per topic.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from engine.autoscale.topics import TopicState
 from engine.kernel.packed import StateError
 
 LAST_JSON = 4
-"""The last version in which topics were JSON."""
+"""Last version with topics in JSON."""
 _LENGTH = struct.Struct(">I")
 
 
 def unpack_entry_v4(packed: bytes) -> tuple[dict[str, Any], list[TopicState]]:
-    """The header of an entry and its topics; raises `StateError` for damaged bytes."""
+    """Return the header of an entry and its topics; raises `StateError` for damaged bytes."""
     header, *records = _records(packed)
     return pydantic_core.from_json(header), [_unpack_topic(record) for record in records]
 
 
 def _unpack_topic(packed: bytes) -> TopicState:
-    """Fields that a former release did not have are as in a new topic."""
+    """Read a topic; fields that its release lacked take their defaults."""
     record: dict[str, Any] = pydantic_core.from_json(packed)
     decision, layout = record.pop("flight"), record.pop("metadata")
     read = None if layout is None else layout_of_json(layout)

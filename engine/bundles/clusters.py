@@ -1,9 +1,9 @@
-"""What is known of a cluster of brokers and bundles, and what a message changes in it. No clock, no order of arrival.
+"""State of a cluster of brokers and bundles, independent of clock and arrival order.
 
-Stage: the state of the family. Between two cycles messages are only laid down: of each broker its newest report, of
-each namespace, and of brokers and policies, the newest word. So a cycle sees the same whatever order messages came in,
-however often, and in whatever batches. What counts as newest is said by the message (`lastUpdate`, `at`), and between
-two of one instant by their content.
+Stage: the state of the family. Between two cycles messages are only stored: the newest report of each broker, and
+the newest message about each namespace, the live brokers and the policies. So a cycle sees the same state whatever
+the order, repetition and batches of its messages. The message itself dates it (`lastUpdate`, `at`); its content
+breaks ties.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from schemas.bundles import BalancerState, BundleData
 from schemas.messages import EXPIRED, OutcomeEvent
 
 MAX_CLUSTERS = 1000
-"""Of a bucket; more are refused."""
+"""Limit per bucket; further clusters are refused."""
 MAX_BROKERS = 2000
-"""Of a cluster that have reported, each in at most 1 MiB; more are refused."""
+"""Limit per cluster on brokers that report, each in at most 1 MiB; further ones are refused."""
 MAX_NAMESPACES = 20_000
-"""Of a cluster whose ownership is known; more are refused."""
+"""Limit per cluster on namespaces with known ownership; further ones are refused."""
 
 
 @dataclass(slots=True)
 class BrokerReports:
-    """The reports of one broker."""
+    """Reports of one broker."""
 
     seen: int = 0
-    """`lastUpdate` of the newest that a cycle has looked at."""
+    """`lastUpdate` of the newest report that a cycle has processed."""
     counted: Report | None = None
-    """The one that counts: the last that had moved by more than the rule asks for."""
+    """The report in effect: the last one that differed enough from its predecessor to count."""
     pending: Report | None = None
-    """The newest that has come since the last cycle."""
+    """The newest report since the last cycle."""
     stored: Report | None = None
-    """The pending one that the state store has."""
+    """The pending report in the state store."""
 
 
 @dataclass(slots=True)
 class OpenDecision:
-    """A decision that nobody has said yet how it ended."""
+    """A decision whose outcome is not known yet."""
 
     decision_id: str
     action: str
     at: int
-    """When it was taken, milliseconds."""
+    """Time of the decision, milliseconds."""
 
 
 @dataclass(slots=True)
 class HeldAt:
-    """The binding reason of the cluster, or of one of its brokers, and how many there were."""
+    """Binding gate of the cluster or a broker, and the number of its holds."""
 
     gate: str | None
     seq: int
@@ -58,7 +58,7 @@ class HeldAt:
 
 @dataclass(slots=True)
 class Changes:
-    """What the state store does not have yet."""
+    """Changes that the state store lacks."""
 
     reports: set[str] = field(default_factory=set)
     averages: set[str] = field(default_factory=set)
@@ -75,7 +75,7 @@ class Changes:
 
 @dataclass(slots=True)
 class ClusterState:
-    """All that is known of a cluster."""
+    """Full state of a cluster."""
 
     name: str
     reports: dict[str, BrokerReports] = field(default_factory=dict)
@@ -85,19 +85,19 @@ class ClusterState:
     policies: BalancerPolicies | None = None
     averages: dict[str, BundleData] = field(default_factory=dict)
     memory: BalancerState = field(default_factory=BalancerState)
-    """What the balancer remembers between cycles, averages apart."""
+    """The balancer's memory between cycles, except averages."""
     open: dict[str, OpenDecision] = field(default_factory=dict)
     """By bundle."""
     moves: dict[str, Move] = field(default_factory=dict)
     """Unloads that reports do not show yet, by bundle."""
     held: dict[str, HeldAt] = field(default_factory=dict)
-    """By subject of a hold."""
+    """By subject of the hold."""
     decisions: int = 0
-    """How many were taken."""
+    """Number of decisions so far."""
     changes: Changes = field(default_factory=Changes)
 
     def is_news(self, message: Report | Circumstance) -> bool:
-        """Whether a message says more than is known."""
+        """Return whether a message is newer than the known state."""
         if isinstance(message, BundleOwnership):
             return is_newer(message, self.ownership.get(message.namespace))
         if isinstance(message, LiveBrokers):
@@ -110,7 +110,7 @@ class ClusterState:
         )  # fmt: skip
 
     def has_room(self, message: Report | Circumstance) -> bool:
-        """Whether what a message is about is known, or there may be more of it."""
+        """Return whether the subject of a message is known, or fits within the limits."""
         if isinstance(message, BundleOwnership):
             return message.namespace in self.ownership or len(self.ownership) < MAX_NAMESPACES
         if isinstance(message, LiveBrokers | BalancerPolicies):
@@ -118,7 +118,7 @@ class ClusterState:
         return message.broker in self.reports or len(self.reports) < MAX_BROKERS
 
     def lay_down(self, message: Report | Circumstance) -> None:
-        """Takes in a message that is news."""
+        """Store a newer message."""
         if isinstance(message, BundleOwnership):
             self.ownership[message.namespace] = message
             self.changes.namespaces.add(message.namespace)
@@ -131,7 +131,7 @@ class ClusterState:
             self.changes.reports.add(message.broker)
 
     def open_decision(self, bundle: str, opened: OpenDecision, source: str | None, destination: str | None) -> None:
-        """Remember a decision until it has ended; and a move until reports show it."""
+        """Open a decision, and track a move until reports show it."""
         self.open[bundle] = opened
         if opened.action == "unload" and source is not None and destination is not None:
             known = self.reports.get(source)
@@ -140,11 +140,11 @@ class ClusterState:
         self.changes.rest = True
 
     def end(self, outcome: OutcomeEvent) -> None:
-        """End a decision.
+        """Close a decision after its outcome.
 
-        After one that was applied, or has expired, its bundle may be acted on again. Any other end leaves it as it is
-        until it is too old: what failed is not tried each minute. A move that was only observed goes on to count, so
-        that a shadow decides what an executor would have done.
+        After one that was applied or expired, its bundle may be acted on again. Any other outcome blocks the bundle
+        until the decision is too old, so a failure is not retried each minute. An observed move stays in effect, so
+        that a shadow decides as if an executor had acted.
         """
         bundle = next((name for name, one in self.open.items() if one.decision_id == outcome.decision_id), None)
         if bundle is None:
@@ -161,7 +161,7 @@ class ClusterState:
             self.take_back(bundle)
 
     def take_back(self, bundle: str) -> None:
-        """Forget a move that was not made, and that the balancer remembers as made."""
+        """Drop a move that was not made, also from the balancer's memory."""
         move = self.moves.pop(bundle)
         bundles, brokers = dict(self.memory.recently_unloaded_bundles), dict(self.memory.recently_unloaded_brokers)
         if bundles.get(bundle) == move.at:
@@ -181,14 +181,14 @@ class ClusterState:
 
 
 def is_newer(one: Circumstance, known: Circumstance | None) -> bool:
-    """Whether it is the later of two words about the same; of one instant, the greater as text."""
+    """Return whether `one` is the later message on its subject; ties are broken by text."""
     if known is None or one.at != known.at:
         return known is None or one.at > known.at
     return one.to_json() > known.to_json()
 
 
 def is_newer_report(one: Report, known: Report | None) -> bool:
-    """The same of two reports of a broker, by when the broker made them."""
+    """Return whether `one` is the later report of a broker, by the broker's time."""
     if known is None or one.last_update != known.last_update:
         return known is None or one.last_update > known.last_update
     return one.to_json() > known.to_json()

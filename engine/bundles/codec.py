@@ -1,8 +1,8 @@
-"""The stored bytes of the clusters of a bucket: a base, and entries with what has changed since.
+"""Byte format of a bucket's clusters: a base, and log entries with later changes.
 
-Stage: under `family`. JSON, compressed: `{"v": 1, "clusters": {name: {…}}}`. An entry has of a cluster the reports,
-averages and namespaces that have changed, null where one is gone, and the rest as a whole. A report that was stored
-as pending and counts now is not written again.
+Stage: under `family`. Compressed JSON: `{"v": 1, "clusters": {name: {…}}}`. An entry holds a cluster's changed
+reports, averages and namespaces, null for removed ones, and the remaining fields as a whole. A report stored as
+pending is not written again when it takes effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WireT = TypeVar("WireT", bound=Wire)
 
 
 def pack(clusters: Clusters) -> bytes:
-    """All clusters, as a base."""
+    """Pack all clusters as a base."""
     whole = {}
     for name, state in sorted(clusters.items()):
         everything = Changes({*state.reports}, {*state.averages}, {*state.ownership}, True, True, True)
@@ -41,7 +41,10 @@ def pack(clusters: Clusters) -> bytes:
 
 
 def pack_changes(clusters: Clusters, gone: Iterable[str]) -> bytes:
-    """What has changed since the last call of this or of `pack`, as an entry; `gone` are clusters that are no more."""
+    """Pack the changes since the last call of this or of `pack` as a log entry.
+
+    `gone` are removed clusters.
+    """
     changed: dict[str, Any] = dict.fromkeys(sorted(gone))
     for name, state in sorted(clusters.items()):
         if state.changes:
@@ -50,7 +53,7 @@ def pack_changes(clusters: Clusters, gone: Iterable[str]) -> bytes:
 
 
 def unpack(part: StoredPart) -> Clusters:
-    """The clusters of a bucket. Raises `StateError`."""
+    """Unpack the clusters of a bucket. Raises `StateError`."""
     clusters: Clusters = {}
     for entry in ([part.base] if part.base else []) + list(part.log):
         try:

@@ -1,9 +1,9 @@
-"""A cluster's cycle, as Pulsar's leader runs one each minute: reports, averages, shedding with placement, splits. Pure.
+"""One cycle of a cluster, as Pulsar's leader runs one each minute. Pure.
 
-Stage: evaluation, at each tick. The cluster's state in, what was decided and why out; all that upstream keeps in memory
-between its cycles is in the state. The report rule is asked here and not on arrival, about the newest report of each
-broker since the last cycle: so a cycle does not depend on how messages came. A bundle's averages take one sample of
-each report that counts.
+Stage: evaluation, at each tick: reports, averages, shedding with placement, splits. Takes the cluster's state and
+returns decisions with their reasons; what upstream keeps in memory between cycles is in the state. The report rule
+is applied here, not on arrival, to the newest report of each broker since the last cycle, so a cycle does not depend
+on how messages arrived. A bundle's averages take one sample from each report in effect.
 """
 
 from __future__ import annotations
@@ -27,52 +27,54 @@ from schemas.ids import digest
 
 FAMILY = "bundles"
 MAX_OPEN_MS = 30 * 60_000
-"""How long a decision is waited for whose end nobody tells; as long as upstream leaves an unloaded bundle alone."""
+"""Time to wait for a decision's outcome; upstream leaves an unloaded bundle alone as long."""
 MAX_SILENCE_MS = 30 * 60_000
-"""After which a broker that nobody says to live is forgotten: it would report at least every 15 minutes."""
+"""Age at which a silent broker not listed as live is dropped; it reports at least every 15 minutes."""
 MAX_UNOWNED_MS, MAX_UNMENTIONED_MS = 3_600_000, 24 * 3_600_000
-"""After which a namespace of which no bundle has an owner is forgotten, and one that is not spoken of any more. Counted
-up to the newest word about the cluster, so that a collector that stands still forgets nothing."""
+"""Ages at which a namespace without owners, and one that is not mentioned any more, are dropped.
+
+Measured up to the newest message about the cluster, so that a stopped collector drops nothing.
+"""
 IN_FLIGHT = "in-flight"
-"""Of a cluster where a bundle would have been acted on whose last decision has not ended."""
+"""Gate of a cluster with a bundle whose last decision is still open."""
 _SPARE_AVERAGES = 1000
 _MAX_SAID = 500
-"""Characters of an error."""
+"""Limit on the characters of an error."""
 
 
 @dataclass(frozen=True)
 class Decided:
-    """One thing to do."""
+    """A decision taken in a cycle."""
 
     decision_id: str
     number: int
-    """Among those of its cluster: 1, 2, 3, …"""
+    """Sequence number within its cluster: 1, 2, 3, …"""
     decision: BundleDecision
     answer: BundleAnswer
-    """The part of the cycle that it was taken in."""
+    """The part of the cycle that produced it."""
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """What a cycle has looked at and decided."""
+    """Inputs and decisions of a cycle."""
 
     now: int
     live: tuple[str, ...]
-    """Brokers that it saw."""
+    """Live brokers in this cycle."""
     shedding: BundleAnswer
     splitting: BundleAnswer
     decided: tuple[Decided, ...]
     waiting: tuple[str, ...]
-    """Bundles that would have been acted on, and whose last decision has not ended."""
+    """Bundles not acted on because their last decision is still open."""
     fault: str | None = None
-    """The traceback of an error of ours, which holds the cluster."""
+    """Traceback of an internal error that holds the cluster."""
 
 
 def run_cycle(state: ClusterState, now: int) -> Cycle | None:
-    """Run one cycle of a cluster at `now`, milliseconds; changes its state. None: no broker is known to live.
+    """Run one cycle of a cluster at `now`, milliseconds, updating its state; None without live brokers.
 
-    Policies that are not known, or cannot be read, hold the cluster with the gate `settings`: nothing is decided by
-    guesses. A fault of ours holds it with `internal-error`. Either way nothing of the cycle but its samples remains.
+    Missing or unreadable policies hold the cluster with the gate `settings`: nothing is decided on guesses. An
+    internal error holds it with `internal-error`. In both cases only the samples of the cycle remain.
     """
     _forget(state, now)
     memory = state.memory
@@ -100,7 +102,7 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
 
 
 def _held(state: ClusterState, now: int, gate: Gate, detail: str, fault: str | None = None) -> Cycle:
-    """Return a cycle in which nothing was decided, because of `gate`."""
+    """Return a cycle without decisions, held by `gate`."""
     state.changes.rest = True
     profile = state.policies.profile if state.policies else "4.x"
     held = BundleAnswer(
@@ -113,7 +115,7 @@ def _held(state: ClusterState, now: int, gate: Gate, detail: str, fault: str | N
 def _take_decisions(
     state: ClusterState, now: int, *answers: BundleAnswer
 ) -> tuple[tuple[Decided, ...], tuple[str, ...]]:  # fmt: skip
-    """Open the decisions of a cycle; and the bundles that have one open already."""
+    """Open the decisions of a cycle; also return the bundles that have one open already."""
     taken, waiting = list[Decided](), list[str]()
     for answer in answers:
         for one in answer.decisions:
@@ -131,7 +133,7 @@ def _take_decisions(
 
 
 def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleSnapshot:
-    """What a cycle sees of a cluster, as `anabranch decide` reads it."""
+    """Return the input of a cycle, in the form that `anabranch decide` reads."""
     reports, said = projected(_live(state), state.moves), state.policies
     local = {name: one.data for name, one in reports.items() if isinstance(one, LocalBrokerReport)}
     extensible = {name: one for name, one in reports.items() if not isinstance(one, LocalBrokerReport)}
@@ -160,12 +162,12 @@ def _decide(state: ClusterState, now: int, operation: Literal["shed", "split"]) 
 
 
 def _seed(cluster: str, now: int) -> int:
-    """Settles random choices: by the cycle, so that no broker is favoured for ever."""
+    """Return the seed for random choices; it varies by cycle, so that no broker is always favoured."""
     return int(digest([cluster, now], size=7), 16)
 
 
 def _forget(state: ClusterState, now: int) -> None:
-    """What is too old to be waited for."""
+    """Drop decisions, moves, reports and namespaces that are too old."""
     for bundle in [bundle for bundle, one in state.open.items() if now - one.at > MAX_OPEN_MS]:
         del state.open[bundle]
         state.changes.rest = True
@@ -187,7 +189,7 @@ def _forget(state: ClusterState, now: int) -> None:
 
 
 def _forget_brokers(state: ClusterState) -> None:
-    """Forget what the balancer remembers of brokers that are gone: names of pods are never used again."""
+    """Drop memories of removed brokers, because pod names are never reused."""
     memory, known = state.memory, state.reports.keys() | (state.brokers.brokers.keys() if state.brokers else set())
     hits = memory.avg_shedder
     remembered = (
@@ -212,7 +214,7 @@ def _forget_brokers(state: ClusterState) -> None:
 
 
 def _count_reports(state: ClusterState) -> list[str]:
-    """Has those pending reports count that the rule lets through; the brokers whose they are."""
+    """Put pending reports that pass the rule into effect; return their brokers."""
     said, sampled = state.policies, list[str]()
     conf = Configuration(said.configuration, said.profile) if said else Configuration({})
     for name, one in sorted(state.reports.items()):
@@ -228,7 +230,7 @@ def _count_reports(state: ClusterState) -> list[str]:
 
 
 def load_of(report: Report, conf: Configuration) -> Load:
-    """What the report rule reads of a report."""
+    """Return the values of a report that the report rule compares."""
     if isinstance(report, LocalBrokerReport):
         total = with_totals(report.broker, report.data)
         usage = weighted_max(report.data, conf)
@@ -239,7 +241,7 @@ def load_of(report: Report, conf: Configuration) -> Load:
 
 
 def _live(state: ClusterState) -> dict[str, Report]:
-    """The reports that count of the brokers that live, by name; whoever reports, as long as nobody says who lives."""
+    """Return the reports in effect of live brokers, by name; of all brokers while none are listed as live."""
     known = None if state.brokers is None else state.brokers.brokers
     return {
         name: one.counted
@@ -249,7 +251,7 @@ def _live(state: ClusterState) -> dict[str, Report]:
 
 
 def _take_samples(state: ClusterState, sampled: list[str], now: int) -> None:
-    """The averages of the bundles of the brokers whose reports count anew; and nothing is kept of who is gone."""
+    """Update the averages of bundles of brokers with new reports; drop those of removed bundles."""
     reports = _live(state)
     local = {name: one.data for name in sampled if isinstance(one := reports.get(name), LocalBrokerReport)}
     given = {name: of for name, of in state.memory.preallocated_bundle_data.items() if name in reports}
@@ -284,7 +286,7 @@ def _leaders_averages(reports: dict[str, Report], sampled: list[str]) -> dict[st
 
 
 def _settle_moves(state: ClusterState) -> None:
-    """Forget the moves that both brokers' reports show."""
+    """Drop the moves that both brokers' reports show."""
     reports = _live(state)
     for bundle, move in list(state.moves.items()):
         if all(move.is_shown_by(reports.get(broker)) for broker in (move.source, move.destination)):
@@ -293,7 +295,7 @@ def _settle_moves(state: ClusterState) -> None:
 
 
 def _owners(state: ClusterState, local: dict[str, Any]) -> dict[str, str] | None:
-    """Bundle to broker, where somebody says so; of other namespaces it is who reports the bundle."""
+    """Return bundle to broker: from ownership messages, or for other namespaces from the reports."""
     if not state.ownership:
         return None
     owners = {

@@ -1,6 +1,6 @@
-"""The family `bundles` as the kernel drives it: its stages put together, nothing else.
+"""The family `bundles` as the kernel drives it.
 
-Stage: the family's top. Its subjects are clusters: a bucket has those whose key falls into it.
+Stage: the family's top. Its subjects are clusters; a bucket holds those whose key falls into it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PART = "bundles"
 
 
 class Bundles:
-    """Pulsar's broker load balancer: bundles that are unloaded, placed and split."""
+    """Pulsar's broker load balancer: unloads, places and splits bundles."""
 
     name = FAMILY
     sources = (BROKER_EVENTS.name, BROKER_LOAD.name)
@@ -33,12 +33,12 @@ class Bundles:
     columns = None
 
     def opener(self, settings: EngineSettings) -> Callable[[Mapping[str, StoredPart]], BundlesState]:
-        """Opens buckets."""
+        """Return a function that opens buckets."""
         return lambda parts: BundlesState(unpack(parts.get(PART, StoredPart())))
 
 
 class ClustersPart:
-    """The clusters as they are packed."""
+    """Stored part of the clusters."""
 
     def __init__(self, clusters: Clusters) -> None:
         self._clusters = clusters
@@ -46,23 +46,23 @@ class ClustersPart:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the stored form does not hold everything yet."""
+        """True if the stored form lacks some changes."""
         return bool(self.gone) or any(state.changes for state in self._clusters.values())
 
     def pack(self) -> bytes:
-        """All of it, as a base."""
+        """Pack everything as a base."""
         self.gone.clear()
         return pack(self._clusters)
 
     def pack_changes(self) -> bytes:
-        """What has changed, as an entry of the log."""
+        """Pack the changes as a log entry."""
         entry = pack_changes(self._clusters, self.gone)
         self.gone.clear()
         return entry
 
 
 class BundlesState:
-    """What a bucket knows of its clusters."""
+    """State of the clusters of one bucket."""
 
     def __init__(self, clusters: Clusters) -> None:
         self.clusters = clusters
@@ -70,10 +70,10 @@ class BundlesState:
         self.parts: dict[str, Part] = {PART: self.part}
 
     def tell(self, output: Output) -> None:
-        """Nobody watches clusters."""
+        """Emit nothing: no listener tracks clusters."""
 
     def begin(self, now: int, output: Output) -> BundlesBatch:
-        """Begins a batch; `now` is its time in milliseconds."""
+        """Begin a batch at `now`, milliseconds."""
         return BundlesBatch(self, now, output)
 
 
@@ -83,14 +83,14 @@ class BundlesBatch:
     def __init__(self, of: BundlesState, now: int, output: Output) -> None:
         self._of, self._now, self._output = of, now, output
         self.cycles: dict[str, Cycle] = {}
-        """Those that were run, by cluster."""
+        """Cycles run in this batch, by cluster."""
 
     def is_known(self, plain: PlainEvent) -> bool:
-        """The family takes no plain announcements."""
+        """Return False: the family has no plain announcements."""
         return False
 
     def refuse(self, taken: Any) -> Rejected | None:
-        """Why a message is not accepted as things stand: there is no room for what it is about."""
+        """Return the refusal of a message whose subject exceeds a limit, or None."""
         if isinstance(taken, OutcomeEvent):
             return None
         known = self._of.clusters.get(taken.cluster)
@@ -103,14 +103,14 @@ class BundlesBatch:
         return None
 
     def is_news(self, taken: Any) -> bool:
-        """Whether it says more than is known: not one that came twice, or late."""
+        """Return whether a message is newer than the known state."""
         if isinstance(taken, OutcomeEvent):
             return True
         known = self._of.clusters.get(taken.cluster)
         return known is None or known.is_news(taken)
 
     def take(self, taken: Any) -> None:
-        """Lays a message down for the next cycle, or ends an open decision."""
+        """Store a message for the next cycle, or close an open decision."""
         if isinstance(taken, OutcomeEvent):
             if (known := self._of.clusters.get(taken.topic)) is not None:
                 known.end(taken)
@@ -118,13 +118,13 @@ class BundlesBatch:
         self._of.clusters.setdefault(taken.cluster, ClusterState(taken.cluster)).lay_down(taken)
 
     def wake(self, subject: str) -> None:
-        """A tick of its own: the family asks for none, and a cycle of its own would be one more than the others had."""
+        """Do nothing: the family schedules no ticks of its own."""
 
     def take_samples(self, samples: Any) -> None:
-        """The family has no samples in columns."""
+        """Do nothing: the family has no samples in columns."""
 
     def evaluate(self, is_tick: bool) -> None:
-        """At a tick, a cycle of every cluster."""
+        """Run a cycle of every cluster at a tick."""
         if not is_tick:
             return
         for name, state in sorted(self._of.clusters.items()):
@@ -139,13 +139,13 @@ class BundlesBatch:
 
 
 def _is_gone(state: ClusterState, now: int) -> bool:
-    """Whether a cluster has neither brokers nor anybody who speaks of it."""
+    """Return whether a cluster has no brokers and has not been mentioned for `FORGOTTEN_AFTER_MS`."""
     said = [one.at for one in (state.brokers, state.policies) if one is not None]
     said += [one.at for one in state.ownership.values()]
     return not state.reports and now - max(said, default=0) > FORGOTTEN_AFTER_MS
 
 
 FORGOTTEN_AFTER_MS = 24 * 3_600_000
-"""A cluster without a broker is forgotten when nothing was said of it for so long."""
+"""Time without any message after which a cluster without brokers is dropped."""
 
 BUNDLES = Bundles()

@@ -1,8 +1,8 @@
-"""Moves under way: brokers and owners as they will be once every open unload is carried out.
+"""Moves under way: brokers and owners as they will be once every open unload has been applied.
 
-Stage: between the state of a cluster and the snapshot of its cycle. A report says what was. So a shedder that saw
-reports alone would go on to empty a broker whose bundles have been decided on already, as long as these decisions wait:
-for an approval, a window, or an executor. A move counts from its decision until a report from after its end shows it.
+Stage: between the state of a cluster and the snapshot of its cycle. Reports describe the past. A shedder that saw
+only reports would keep emptying a broker while decisions on its bundles wait for an approval, a window or an
+executor. A move therefore counts from its decision until a report made after its application shows it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from schemas.bundles import (
 )
 
 Amounts: TypeAlias = tuple[float, float, float, float]
-"""Of a bundle: usage of CPU, of the network in and out, in their brokers' units, and the weighted maximum."""
+"""Usage by a bundle: CPU, network in and out, in its broker's units, and the weighted maximum."""
 DataT = TypeVar("DataT", LocalBrokerData, BrokerLoadData)
 
 _RATES = ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_throughput_out")
@@ -39,20 +39,20 @@ class Move:
     source: str
     destination: str
     at: int
-    """Instant of the decision, milliseconds."""
+    """Time of the decision, milliseconds."""
     stats: NamespaceBundleStats
-    """The bundle's, as its source had it."""
+    """Statistics of the bundle on its source."""
     amounts: Amounts
     applied_at: int | None = None
-    """Instant of its application, by the executor's clock; None: it is open."""
+    """Time of its application by the executor's clock; None while open."""
 
     def is_shown_by(self, report: Report | None) -> bool:
-        """Tell if a report is from after the move; also where the broker has none any more."""
+        """Return whether a report was made after the move, or the broker no longer reports."""
         return report is None or (self.applied_at is not None and report.last_update > self.applied_at)
 
 
 def new_move(decision_id: str, bundle: str, source: str, destination: str, at: int, report: Report | None) -> Move:
-    """Return the move of a bundle that `report`, its source's, tells about."""
+    """Return the move of a bundle; `report` is the source's."""
     stats, amounts = NamespaceBundleStats(), (0.0, 0.0, 0.0, 0.0)
     if report is not None and (found := _stats_of(report, bundle)) is not None:
         stats, amounts = found, _amounts(report, found)
@@ -60,7 +60,7 @@ def new_move(decision_id: str, bundle: str, source: str, destination: str, at: i
 
 
 def projected(reports: Mapping[str, Report], moves: Mapping[str, Move]) -> dict[str, Report]:
-    """Return the reports with every bundle that is on its way at its destination."""
+    """Return the reports as if every moving bundle had reached its destination."""
     found = dict(reports)
     for bundle, move in sorted(moves.items()):
         source, destination = found.get(move.source), found.get(move.destination)
@@ -83,7 +83,7 @@ def _stats_of(report: Report, bundle: str) -> NamespaceBundleStats | None:
 
 
 def _amounts(report: Report, stats: NamespaceBundleStats) -> Amounts:
-    """The part of its broker's usage that is a bundle's: of CPU by messages, of the network by bytes."""
+    """Return a bundle's share of its broker's usage: CPU by messages, network by bytes."""
     loads = _every(report)
     messages = sum(one.msg_rate_in + one.msg_rate_out for one in loads)
     coming, going = sum(one.msg_throughput_in for one in loads), sum(one.msg_throughput_out for one in loads)
@@ -109,7 +109,7 @@ def _part(usage: float, load: float, total: float) -> float:
 
 
 def _changed(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: Amounts, sign: int) -> Report:
-    """Return the report of a broker that gets a bundle, or with `sign` -1 loses it."""
+    """Return a broker's report after gaining a bundle, or with `sign` -1 after losing it."""
     if isinstance(report, LocalBrokerReport):
         local = report.data
         last_stats = {name: one for name, one in local.last_stats.items() if name != bundle}

@@ -1,7 +1,7 @@
-"""Which messages of the family are refused beyond their models: dated ahead, or with numbers of no meaning.
+"""Rejection of the family's messages beyond their models: dated ahead, or with meaningless numbers.
 
-Stage: the first of a message's way, behind `engine.kernel.parsing`; of one message only. Policies that no cycle can be
-run by are not refused: they are the newest word about their cluster, and hold it (`engine.bundles.cycle`).
+Stage: the first of a message, after `engine.kernel.parsing`; looks at one message only. Unusable policies are not
+rejected: they are the newest message about their cluster and hold it (`engine.bundles.cycle`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from schemas.broker_messages import (
 from schemas.messages import MAX_CLOCK_AHEAD_MS, OutcomeEvent, Rejected, RejectReason
 
 MAX_SHARE = 1000.0
-"""Usage of a resource by its limit; more is no measurement."""
+"""Largest plausible ratio of a resource's usage to its limit."""
 
 
 def read_report(report: Report, now: int) -> Report | Rejected:
-    """A report, unless it is dated ahead of `now`, the later of Kafka's time and the batch's: later ones would not
-    count until then."""
+    """Return a report, or reject it if dated ahead of `now` or with implausible usage.
+
+    `now` is the later of Kafka's time and the batch's. A report dated ahead would block later ones until then.
+    """
     if (refused := _ahead(report.last_update, now, "its lastUpdate")) is not None:
         return refused
     data = report.data
@@ -37,12 +39,12 @@ def read_report(report: Report, now: int) -> Report | Rejected:
 
 
 def read_policies(policies: BalancerPolicies, now: int) -> BalancerPolicies | Rejected:
-    """Policies, unless they are dated ahead; those that cannot be read are found out by the cycle, and hold it."""
+    """Return policies, or reject them if dated ahead; unreadable ones hold the cluster in its cycle."""
     return _ahead(policies.at, now, "at") or policies
 
 
 def read_circumstance(message: BundleOwnership | LiveBrokers, now: int) -> BundleOwnership | LiveBrokers | Rejected:
-    """What else is said of a cluster, unless it is dated ahead."""
+    """Return another message about a cluster, or reject it if dated ahead."""
     return _ahead(message.at, now, "at") or message
 
 
@@ -64,4 +66,4 @@ READINGS: dict[type, Reading] = {
     BalancerPolicies: read_policies,
     OutcomeEvent: _as_it_is,
 }
-"""By the model of a message."""
+"""Reader by message model."""

@@ -1,7 +1,7 @@
-"""The rows of a cycle: its decisions, and every new binding reason of the cluster and of its brokers.
+"""Rows of a cycle: its decisions, and new binding gates of the cluster and its brokers.
 
-Stage: the last of a cycle. The whole snapshot of a cycle is megabytes; a decision has of it what concerns its bundle,
-its source and its destination, and the rest is worked out again from what is on record.
+Stage: the last of a cycle. A full snapshot is megabytes, so a decision records only the parts about its bundle,
+source and destination; replay rebuilds the others.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from schemas.ids import canonical_json, digest
 from schemas.version import ENGINE_VERSION
 
 MAX_GATES = 200
-"""Readings that a decision's row has, the last ones; and names of brokers that a random choice was among."""
+"""Limit per decision on recorded readings, the last ones, and on broker names of a random choice."""
 MAX_HELD = 4000
-"""Subjects of a cluster whose last reason is remembered: itself, its brokers, and some that are gone."""
+"""Limit per cluster on subjects with a remembered gate: itself, its brokers, and some removed ones."""
 
 
 def record_cycle(output: Output, state: ClusterState, cycle: Cycle) -> None:
-    """Puts a cycle on record."""
+    """Record a cycle."""
     output.counts.evaluations += 1
     policy = "" if state.policies is None else digest(state.policies.to_json())
     for one in cycle.decided:
@@ -38,7 +38,7 @@ def record_cycle(output: Output, state: ClusterState, cycle: Cycle) -> None:
 
 
 def decision_row(state: ClusterState, cycle: Cycle, one: Decided, policy: str) -> dict[str, Any]:
-    """A row of `decisions`."""
+    """Return a row of `decisions`."""
     decision = one.decision
     arguments = {"bundle": decision.bundle, "sourceBroker": decision.source_broker}
     if decision.action == "split":
@@ -55,7 +55,7 @@ def decision_row(state: ClusterState, cycle: Cycle, one: Decided, policy: str) -
 
 
 def _inputs(state: ClusterState, one: Decided) -> dict[str, Any]:
-    """What concerns a decision: the bundle, and the two brokers as they were beside the others."""
+    """Return the inputs of a decision: its bundle, and the usage of its two brokers."""
     decision, answer = one.decision, one.answer
     known = state.averages.get(decision.bundle)
     return {
@@ -75,7 +75,7 @@ def _brokers(one: Decided) -> list[str]:
 
 
 def _concerning(one: Decided) -> list[BundleReading]:
-    """The gates of the bundle, of its two brokers, and of the cluster."""
+    """Return the readings about the bundle, its two brokers, and the cluster."""
     brokers = (None, *_brokers(one))
     readings = (
         reading for reading in one.answer.readings
@@ -89,11 +89,11 @@ def _shown(reading: BundleReading) -> dict[str, Any]:
 
 
 Reason = tuple[str, BundleReading | None]
-"""A subject, and the gate that holds it; None: something is done about it."""
+"""A subject and its binding gate; None: it is acted on."""
 
 
 def reasons(state: ClusterState, cycle: Cycle) -> Iterator[Reason]:
-    """Why the cluster, and each of its brokers (`cluster/broker`), is left as it is."""
+    """Yield the binding gate of the cluster and of each of its brokers (`cluster/broker`)."""
     shedding = cycle.shedding
     failing = [reading for reading in shedding.readings if not reading.passed]
     if any(one.answer is shedding for one in cycle.decided):
@@ -109,7 +109,7 @@ def reasons(state: ClusterState, cycle: Cycle) -> Iterator[Reason]:
 
 
 def _hold_row(state: ClusterState, cycle: Cycle, reason: Reason, policy: str) -> dict[str, Any] | None:
-    """A row of `holds`, if the reason is another than before."""
+    """Return a row of `holds` if the gate has changed."""
     subject, reading = reason
     gate = None if reading is None else reading.gate
     known = state.held.get(subject)

@@ -1,10 +1,10 @@
-"""What every family of decisions shares in a bucket: records in, stages, ticks, counts, stored parts, output.
+"""The kernel that all families share in a bucket.
 
 - `packing`                  before the shuffle: raw rows in, a few packed rows per bucket out
-- `family`                   what a family brings: its messages, its stored parts, its evaluation
-- `parsing`, `recording`     the first and the last stage of a record's way; those between are the family's
+- `family`                   the interface of a family: its messages, stored parts and evaluation
+- `parsing`, `recording`     the first and last stage of a record; those between belong to the families
 - `bucket`                   one batch of one bucket, through all families
-- `packed`, `arrays`         what is stored, and the fingerprint by which it is known again
-- `records`, `settings`      what goes in and what comes out
-- `generations`              how a cache sees that it is out of date
+- `packed`, `arrays`         stored state and its fingerprint
+- `records`, `settings`      input and output
+- `generations`              change numbers by which a cache detects that it is stale
 """

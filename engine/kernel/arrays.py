@@ -1,7 +1,7 @@
-"""Named numpy arrays as bytes and back: the frame of the packed loads.
+"""Serialization of named numpy arrays, used for the packed loads.
 
 Stage: under `engine.autoscale.loads`. A version byte, the length of a JSON header (big-endian, 4 bytes), the header
-(free fields, and the length of each array), then the arrays one after the other, little-endian.
+(free fields and the length of each array), then the arrays one after the other, little-endian.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ _FRAME = struct.Struct(">BI")
 
 
 class DamagedArrays(ValueError):
-    """The bytes are cut short, or are none of ours."""
+    """The bytes are truncated or have another format."""
 
 
 def pack_arrays(version: int, fields: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """`fields` must be JSON, `arrays` of types that need no pickling."""
+    """Pack `fields`, which must be JSON, and arrays of plain types."""
     header = pydantic_core.to_json({**fields, "lengths": [len(array) for array in arrays.values()]})
     return b"".join([_FRAME.pack(version, len(header)), header, *(array.tobytes() for array in arrays.values())])
 
 
 def version_of(packed: bytes) -> int:
-    """The version byte; raises `DamagedArrays` for empty bytes."""
+    """Return the version byte; raises `DamagedArrays` for empty bytes."""
     if not packed:
         raise DamagedArrays("no bytes at all")
     return packed[0]
 
 
 def unpack_arrays(packed: bytes, types: Mapping[str, np.dtype]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The fields and the arrays (read-only views); raises `DamagedArrays`."""
+    """Return the fields and the arrays (read-only views); raises `DamagedArrays`."""
     try:
         _, length = _FRAME.unpack_from(packed)
         at = _FRAME.size + length

@@ -1,8 +1,13 @@
-"""The bucket engine: stored state, raw records and the batch's time in; new state and output out. Pure, no Spark.
+"""The bucket engine: state, raw records and a time in; new state and output out. Pure, no Spark.
 
-Stage: the whole of the stateful operator (design "The flow"). `streaming.bucket_task` is the thin adapter to Spark.
-Decoded state is kept under the fingerprint of its bytes: a retried or replayed batch, whose store holds others,
-decodes it again.
+Stage: the whole of the stateful operator (design "The flow"); `streaming.bucket_task` adapts it to Spark.
+
+Theory of operation. A bucket's topics share one stored state, split into parts (`engine.kernel.packed`): a base and
+a log of changes, so a batch stores only what it changed. `begin` opens the state, `take` ingests records part by
+part in arrival order, and `end` evaluates what is due and returns the bytes to store. Decoded state stays in memory
+between batches, keyed by the fingerprint of its bytes: if Spark retries or replays a batch, its store holds other
+bytes, the fingerprints differ, and the state is decoded again. During a batch the decoded state is out of the cache,
+so a batch that fails halfway leaves nothing stale. All results depend on the arguments alone.
 """
 
 from __future__ import annotations
@@ -35,23 +40,23 @@ class _Decoded:
     fingerprint: bytes | None
     states: list[FamilyState]
     chains: dict[str, Chain]
-    """By stored part, in their order."""
+    """By stored part, in order."""
     is_old: bool
-    """Whether it was stored by an older version: the next batch rewrites all of it."""
+    """True if an older version stored it, so that the next batch rewrites everything."""
 
 
 class BucketEngine:
     """Runs buckets, one batch at a time."""
 
     def __init__(self, settings: EngineSettings, families: Sequence[Family]) -> None:
-        """`families`, in an order that stays: their stored parts and their turns follow it."""
+        """Create an engine; the order of `families` must never change, because stored parts follow it."""
         self.intake = Intake(families)
         self._parts = part_names(families)
         self._open = [family.opener(settings) for family in families]
         self._decoded: dict[int, _Decoded] = {}
 
     def has_decoded(self, bucket: int, fingerprint: bytes | None) -> bool:
-        """Whether the decoded state of this fingerprint is in memory: `run` then needs no stored parts."""
+        """Return whether decoded state of this fingerprint is in memory; `run` then needs no stored parts."""
         decoded = self._decoded.get(bucket)
         return decoded is not None and fingerprint is not None and decoded.fingerprint == fingerprint
 
@@ -60,12 +65,12 @@ class BucketEngine:
         samples: Mapping[str, Any] | None = None, letters: Sequence[dict[str, Any]] = (),
         letters_of_parts: Sequence[dict[str, Any]] = (),
     ) -> tuple[Written, Output]:  # fmt: skip
-        """One batch of one bucket: what has to be stored, and the output.
+        """Run one batch of one bucket; return the state to store, and the output.
 
-        `samples` are those that came in columns, by their kind, `letters` what was refused before the shuffle, with
-        `letters_of_parts`, of messages that were not refused as a whole; `now` is the batch's time in milliseconds;
-        equal arguments give equal answers. Raises `StateError` when the stored state cannot be read, and for nothing
-        else that data can cause.
+        `samples` are columnar samples by kind, `letters` the messages refused before the shuffle, and
+        `letters_of_parts` the refused parts of accepted messages; `now` is the batch's time in milliseconds. Equal
+        arguments give equal results. Raises `StateError` when the stored state cannot be read, and nothing else,
+        whatever the data.
         """
         batch = self.begin(bucket, packed, now)
         batch.take(records, samples, letters, letters_of_parts)
@@ -74,8 +79,10 @@ class BucketEngine:
     def begin(
         self, bucket: int, packed: Packed, now: int, give: Callable[[dict[str, bytes]], None] | None = None
     ) -> BucketBatch:  # fmt: skip
-        """A batch of a bucket that is taken in part by part, in the order of arrival, and gives its output away in
-        chunks (`Output.give`). Raises as `run` does."""
+        """Begin a batch that is ingested part by part, in arrival order, and emits output in chunks.
+
+        Chunks go to `give` (`Output.give`). Raises as `run` does.
+        """
         is_decoded, output = self.has_decoded(bucket, packed.fingerprint), Output(give)
         decoded = self._take(bucket, packed)
         for state in () if is_decoded else decoded.states:
@@ -83,11 +90,11 @@ class BucketEngine:
         return BucketBatch(self, bucket, decoded, now, output)
 
     def keep(self, bucket: int, decoded: _Decoded) -> None:
-        """Keeps the decoded state for the next batch."""
+        """Cache the decoded state for the next batch."""
         self._decoded[bucket] = decoded
 
     def _take(self, bucket: int, packed: Packed) -> _Decoded:
-        """The decoded state, taken out: a batch that fails on the way leaves none behind that could be stale."""
+        """Remove and return the decoded state, so that a failing batch leaves nothing stale."""
         is_decoded = self.has_decoded(bucket, packed.fingerprint)
         decoded = self._decoded.pop(bucket, None)
         if is_decoded and decoded is not None:
@@ -109,7 +116,7 @@ class BucketBatch:
         self, records: Sequence[RawRecord], samples: Mapping[str, Any] | None = None,
         letters: Sequence[dict[str, Any]] = (), letters_of_parts: Sequence[dict[str, Any]] = (),
     ) -> None:  # fmt: skip
-        """Takes a part in; no record of it arrived before one of an earlier part."""
+        """Ingest a part; its records arrived after those of earlier parts."""
         self.output.counts.messages += len(letters)
         self.output.counts.dead_letters += len(letters)
         self.output.counts.samples_refused += sum(of["kafka_topic"] == SEGMENT_STATS.name for of in letters_of_parts)
@@ -119,7 +126,7 @@ class BucketBatch:
         self._is_tick |= intake.take(self._batches, records, samples or {}, self._now, self.output)
 
     def end(self) -> Written:
-        """Evaluates what is due; what has to be stored."""
+        """Evaluate what is due and return the state to store."""
         for batch in self._batches:
             batch.evaluate(self._is_tick)
         written = _write(self._decoded, self._bucket)
@@ -128,7 +135,7 @@ class BucketBatch:
 
 
 class Intake:
-    """The way of a batch's records into the families: parse, then have each filter and store, count, record."""
+    """Path of a batch's records into the families: parse, filter and store, count, record."""
 
     def __init__(self, families: Sequence[Family]) -> None:
         self._readers = readers_of(families)
@@ -138,11 +145,10 @@ class Intake:
         self, batches: Sequence[FamilyBatch], records: Sequence[RawRecord], samples: Mapping[str, Any], now: int,
         output: Output,
     ) -> bool:  # fmt: skip
-        """Takes the records in, in the order of `arrival`, then the samples, which never come as records. Raises for no
-        content of a record.
+        """Ingest records in arrival order, then columnar samples. Never raises on record content.
 
-        Every record ends in exactly one of: accepted, suppressed, dead letter. An accepted one is an event, unless it
-        only repeats what is known, and can do nothing else. Answers whether a tick for every subject has come.
+        Every record ends as exactly one of: accepted, suppressed, dead letter. An accepted one is an event, unless
+        it only repeats the known state. Returns whether there was a tick for every subject.
         """
         is_tick = False
         for record in sorted(records, key=arrival):
@@ -175,7 +181,7 @@ class Intake:
 
 
 def _refused(batches: Sequence[FamilyBatch], accepted: Accepted) -> Rejected | None:
-    """The first family's reason for not accepting a message as things stand."""
+    """Return the first family's refusal of a message, or None."""
     for place, taken in accepted.taken:
         rejected = batches[place].refuse(taken)
         if rejected is not None:
@@ -184,7 +190,7 @@ def _refused(batches: Sequence[FamilyBatch], accepted: Accepted) -> Rejected | N
 
 
 def _take_in(batches: Sequence[FamilyBatch], accepted: Accepted) -> bool:
-    """Has the families take a message in; answers whether it is a tick for every subject."""
+    """Pass a message to its families; return whether it is a tick for every subject."""
     if isinstance(accepted.message, TickEvent):
         subject = accepted.message.topic
         for batch in batches if subject is not None else ():
@@ -196,9 +202,10 @@ def _take_in(batches: Sequence[FamilyBatch], accepted: Accepted) -> bool:
 
 
 def _check(bucket: int, packed: Packed, chains: Sequence[Chain]) -> bool:
-    """Whether the state is of the first version. Raises `StateError` when it is not what was stored.
+    """Verify the fingerprint and return whether it is of the first version.
 
-    A fingerprint may be of fewer parts than there are: the families of the others have come since, and have none.
+    Raises `StateError` on a mismatch. A fingerprint may cover fewer parts than there are: families added since have
+    none stored.
     """
     stored = packed.fingerprint
     if stored is None:
@@ -211,7 +218,7 @@ def _check(bucket: int, packed: Packed, chains: Sequence[Chain]) -> bool:
 
 
 def _write(decoded: _Decoded, bucket: int) -> Written:
-    """What has changed, as entries of the logs; or new bases for logs that have outgrown theirs."""
+    """Return changes as log entries, or new bases for logs that have outgrown theirs."""
     written: dict[str, WrittenPart] = {}
     for state in decoded.states:
         for name, part in state.parts.items():

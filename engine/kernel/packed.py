@@ -1,7 +1,7 @@
-"""The stored state of a bucket, part by part, and the fingerprint by which it is known again.
+"""Stored state of a bucket by part, and its fingerprint.
 
-Stage: between the engine and its store. A part is a base and the log of what has changed since; which parts there are
-is said by the families, in their order. In the store the fingerprint is called `fence`.
+Stage: between the engine and its store. A part is a base and a log of later changes; the families define the parts
+and their order. The store calls the fingerprint `fence`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class StateError(RuntimeError):
 
 @dataclass(frozen=True)
 class StoredPart:
-    """A base and the entries of its log; empty where nothing was ever stored."""
+    """A base and its log entries; empty if nothing was stored."""
 
     base: bytes = b""
     log: Sequence[bytes] = ()
@@ -30,7 +30,7 @@ class StoredPart:
 class Packed:
     """The stored state of a bucket.
 
-    `fingerprint` is a digest of all of it: who holds the decoded state of the same fingerprint needs nothing else.
+    `fingerprint` is a digest of all of it: a holder of decoded state with the same fingerprint needs nothing else.
     """
 
     fingerprint: bytes | None = None
@@ -39,7 +39,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class WrittenPart:
-    """What a batch has to store of a part: a new base (which ends its log), or else an entry of the log."""
+    """Changes of a part to store: a new base (which ends its log), or else a log entry."""
 
     base: bytes | None = None
     entry: bytes | None = None
@@ -47,7 +47,7 @@ class WrittenPart:
 
 @dataclass(frozen=True)
 class Written:
-    """What a batch has to store; parts that have not changed are missing."""
+    """Changes to store; unchanged parts are missing."""
 
     fingerprint: bytes
     parts: Mapping[str, WrittenPart]
@@ -58,18 +58,18 @@ class Part(Protocol):
 
     @property
     def is_changed(self) -> bool:
-        """Whether the stored form does not hold everything yet."""
+        """True if the stored form lacks some changes."""
 
     def pack(self) -> bytes:
-        """All of it, as a base."""
+        """Pack everything as a base."""
 
     def pack_changes(self) -> bytes:
-        """What has changed since the last call of this or of `pack`, as an entry of the log."""
+        """Pack the changes since the last call of this or of `pack` as a log entry."""
 
 
 @dataclass
 class Chain:
-    """The digests of a base and of its log, entry upon entry, and their sizes."""
+    """Digests of a base and of its log, chained over the entries, and their sizes."""
 
     base: bytes
     log: bytes
@@ -78,39 +78,39 @@ class Chain:
 
     @classmethod
     def of(cls, part: StoredPart) -> Chain:
-        """The chain of a stored part."""
+        """Return the chain of a stored part."""
         chain = cls(_digest(part.base), _digest(b""), len(part.base))
         for entry in part.log:
             chain.add(entry)
         return chain
 
     def add(self, entry: bytes) -> None:
-        """One more entry of the log."""
+        """Append a log entry."""
         self.log = _digest(self.log + entry)
         self.log_bytes += len(entry)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was ever stored."""
+        """True if nothing was ever stored."""
         return not (self.base_bytes or self.log_bytes)
 
     def is_outgrown(self, bucket: int) -> bool:
-        """Whether a new base is due; at another size for each bucket, so that they do not all come at once."""
+        """Return whether a new base is due; the limit varies by bucket, so that bases are not all due at once."""
         return self.log_bytes > _MIN_LOG_BYTES + self.base_bytes * (8 + bucket % 16) // 16
 
 
 def fingerprint_of(chains: Sequence[Chain]) -> bytes:
-    """The digest of all parts, in their order."""
+    """Return the digest of all parts, in order."""
     return b"".join(chain.base + chain.log for chain in chains)
 
 
 def fingerprint_v1(chains: Sequence[Chain]) -> bytes:
-    """The same as releases had it whose parts were bases only: the next batch rewrites such state."""
+    """Return the digest of releases whose parts were bases only; the next batch rewrites such state."""
     return b"".join(chain.base for chain in chains)
 
 
 def pack_anew(parts: Mapping[str, Part]) -> Packed:
-    """All parts as bases."""
+    """Pack all parts as bases."""
     stored = {name: StoredPart(part.pack()) for name, part in parts.items()}
     return Packed(fingerprint_of([Chain.of(part) for part in stored.values()]), stored)
 

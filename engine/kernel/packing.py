@@ -1,11 +1,10 @@
 """The stateless first stage in Python: raw Kafka rows in, a few packed rows per bucket out.
 
-Stage: before the shuffle (`mapInArrow`). Samples of a family that has columns for them are decoded here and dealt out
-to their buckets, a third of the size of their JSON. What is large or no plain sample is parsed here: what is refused
-goes on as the row of its dead letter, with a bounded piece of its bytes, so that garbage is small before it is
-shuffled. Events travel as they came and are parsed again after the shuffle; one with entries of several topics is
-shared out to their buckets. The stateful operator of Spark handles each
-of its input rows as a Python object, so few rows with much in them are what makes it fast.
+Stage: before the shuffle (`mapInArrow`). Spark's stateful operator handles each input row as a Python object, so a
+few large rows are fast. Samples of a family with a columnar path are decoded here and split among their buckets, a
+third of the size of their JSON. Messages that are large or no plain samples are parsed here, and refused ones
+continue as dead-letter rows with a bounded piece of their bytes, so garbage is small before the shuffle. Events pass
+unchanged and are parsed again after the shuffle; one with entries of several topics is split among their buckets.
 """
 
 from __future__ import annotations
@@ -30,8 +29,11 @@ from schemas.known_entries import nothing_of, shared_out
 from schemas.messages import LayoutsKnown
 
 PACKED_DDL = "bucket INT, now BIGINT, place BINARY, kind STRING, body BINARY"
-"""One row is many messages of one bucket and one Kafka partition; `now` is the batch's time, milliseconds. Rows by
-`place` are in the order of arrival; rows of one place have to be taken together."""
+"""Schema of a packed row: many messages of one bucket and one Kafka partition.
+
+`now` is the batch's time, milliseconds. Sorting by `place` gives arrival order; rows with equal `place` belong
+together.
+"""
 _PACKED = pa.schema([
     ("bucket", pa.int32()), ("now", pa.int64()), ("place", pa.binary()), ("kind", pa.string()), ("body", pa.binary())
 ])  # fmt: skip
@@ -40,37 +42,43 @@ _PLACE = struct.Struct(">iq")
 _CODEC, _SIZE = "lz4_raw", struct.Struct(">I")
 _MAX_BATCH_BYTES = 1024 * 1024
 _MAX_TAKEN_BYTES = 2 * 1024 * 1024
-"""Of the values that are packed at a time, or one value: no row that comes of them is larger than twice that."""
+"""Limit on the bytes of values packed together, unless it is a single value.
+
+A resulting row is at most twice as large.
+"""
 _MAX_WHOLE_PARTS = 100
-"""Parts of a message that were refused, of which a piece is kept: ten thousand of them are a message of 1 MiB."""
+"""Number of refused parts of a message whose bytes are kept.
+
+A message of 1 MiB may have ten thousand parts.
+"""
 _FOR_SEVERAL = SEVERAL_TOPICS.encode()
 _Cells = tuple[int, int, bytes, str, bytes]
 
 
 class Unpacked(NamedTuple):
-    """What the packer has packed of a bucket, or a part of it."""
+    """The unpacked rows of a bucket, or some of them."""
 
     records: list[RawRecord]
-    """In no order."""
+    """Unordered."""
     samples: dict[str, Any]
-    """By the kind of their columns, in the order of partition and offset."""
+    """By kind of columns, in the order of partition and offset."""
     letters: list[dict[str, Any]]
-    """Rows of dead letters, as `engine.kernel.recording` makes them, bytes in base64."""
+    """Dead-letter rows as built by `engine.kernel.recording`, bytes in base64."""
     letters_of_parts: list[dict[str, Any]]
-    """The same of parts of messages whose other parts were accepted."""
+    """Dead-letter rows of refused parts of accepted messages."""
 
 
 class BucketPacker:
-    """For `mapInArrow`: rows of `streaming.sources.raw_rows` to rows of `PACKED_DDL`."""
+    """Function for `mapInArrow` from rows of `streaming.sources.raw_rows` to rows of `PACKED_DDL`."""
 
     def __init__(self, buckets: int, families: Sequence[Family]) -> None:
-        """`buckets`: how many there are; what concerns every topic goes to all of them."""
+        """Create a packer for `buckets` buckets; messages about every topic go to all of them."""
         self._buckets = buckets
         self._columns = [family.columns for family in families if family.columns]
         self._readers = readers_of(families)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Packs each batch by itself; a batch that comes of it has at most `_MAX_BATCH_BYTES`, or one row."""
+        """Pack each batch separately; an output batch has at most `_MAX_BATCH_BYTES`, or one row."""
         for batch in batches:
             packed: list[_Cells] = []
             size = 0
@@ -85,7 +93,7 @@ class BucketPacker:
                 yield _batch_of(packed)
 
     def _pack(self, batch: pa.RecordBatch) -> Iterator[_Cells]:
-        """Rows of one Kafka partition, in the order of their offsets."""
+        """Pack rows of one Kafka partition, in the order of their offsets."""
         now, place = batch.column("now")[0].as_py(), _place_of(batch)
         source: str = batch.column("source")[0].as_py()
         columns = next((one for one in self._columns if one.source == source), None)
@@ -96,6 +104,9 @@ class BucketPacker:
         shorter: dict[int, bytes] = {}
         several: dict[int, LayoutsKnown] = {}
         rest = _to_look_at(batch) if found is None else found.missing
+        # Parse what the columnar path could not decode, and events that are large or concern several topics.
+        # Afterwards `letters` has refused messages, `parts` refused parts, `several` messages to split and `shorter`
+        # trimmed values, by row.
         for row, (record, sha256) in zip(rest, _records(batch, rest), strict=True):
             if found is not None or len(record.value or b"") > MAX_PIECE_BYTES or record.key == _FOR_SEVERAL:
                 parsed = parse_record(record, self._readers, now)
@@ -136,8 +147,10 @@ class BucketPacker:
     def _share_out(
         self, record: RawRecord, message: LayoutsKnown, home: int, shared: dict[int, list[RawRecord]]
     ) -> Sequence[RefusedPart]:
-        """What has entries of several topics, for each bucket that has one of them, and for that of its key, where it
-        is at home and counted. Answers what is refused of it."""
+        """Split a message with entries of several topics among their buckets; return its refused parts.
+
+        The bucket of its key, where the message is counted, gets a copy even without entries.
+        """
         found, refused = shared_out(message, self._buckets)
         for bucket, value in ({home: nothing_of(message)} | found).items():
             one = record._replace(value=value, size=len(value), home=bucket == home)
@@ -147,9 +160,9 @@ class BucketPacker:
     def _for_all(
         self, records: dict[int, RawRecord], shorter: dict[int, bytes], buckets: Any, now: int, place: bytes
     ) -> Iterator[_Cells]:  # fmt: skip
-        """What concerns every topic, once more for each bucket but that of its key, where it is at home and counted.
+        """Yield copies of messages about every topic for each bucket except their home.
 
-        Of what is large, only the fields that we know: it is copied as often as there are buckets.
+        A large message is copied with its known fields only, because there are as many copies as buckets.
         """
         rows = [row for row, record in records.items() if _is_for_all(record)]
         if not rows:
@@ -166,12 +179,12 @@ class BucketPacker:
 
 
 def _letters_of_parts(record: RawRecord, refused: Sequence[RefusedPart], now: int) -> list[dict[str, Any]]:
-    """The rows of what is refused of a message; of the first so many with the parts themselves."""
+    """Return the dead-letter rows of refused parts; only the first of them contain the parts' bytes."""
     return [dead_letter_of_part(record, one, now, number < _MAX_WHOLE_PARTS) for number, one in enumerate(refused)]
 
 
 def _to_look_at(batch: pa.RecordBatch) -> list[int]:
-    """Rows of events that may not go on as they came: what is large, and what concerns more than one topic."""
+    """Return the rows of events that need parsing here: large ones, and those about more than one topic."""
     is_large = np.greater(_value_bytes(batch), MAX_PIECE_BYTES)
     is_of_many = pc.is_in(batch.column("key").cast(pa.binary()), pa.array([EVERY_TOPIC.encode(), _FOR_SEVERAL]))
     found: list[int] = np.flatnonzero(is_large | is_of_many.to_numpy(zero_copy_only=False)).tolist()
@@ -179,20 +192,20 @@ def _to_look_at(batch: pa.RecordBatch) -> list[int]:
 
 
 def _raw_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows as `RAW_SCHEMA` has them, all at home."""
+    """Return rows in the form of `RAW_SCHEMA`, all at home."""
     columns = {name: batch.column(name) for name in RAW_SCHEMA.names if name != "home"}
     columns["home"] = pa.repeat(True, batch.num_rows)
     return pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in RAW_SCHEMA], schema=RAW_SCHEMA)
 
 
 def _value_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """The length of each value that is here, 0 where there is none."""
+    """Return the length of each value, 0 for null."""
     sizes: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_numpy().astype(np.int64)
     return sizes
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows of each Kafka partition, in the order of their offsets; a task of Spark mostly has those of one."""
+    """Yield the rows of each Kafka partition, in offset order; a Spark task mostly has one partition."""
     sources = batch.column("source").dictionary_encode()
     names = sources.dictionary.to_pylist()
     rank = np.argsort(np.argsort(names)) if names else np.zeros(0, np.int64)
@@ -208,7 +221,7 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows, as many at a time as have `_MAX_TAKEN_BYTES` of values."""
+    """Yield slices with at most `_MAX_TAKEN_BYTES` of values."""
     ends = np.cumsum(_value_bytes(batch))
     start = 0
     while start < len(ends):
@@ -219,21 +232,21 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _place_of(batch: pa.RecordBatch) -> bytes:
-    """Sorts as `engine.kernel.records.arrival` does, by the first record."""
+    """Return a sort key, consistent with `engine.kernel.records.arrival`, of the first record."""
     source: str = batch.column("source")[0].as_py()
     coordinates = (batch.column(name)[0].as_py() for name in ("partition", "offset"))
     return bytes([source_rank(source)]) + source.encode() + b"\0" + _PLACE.pack(*coordinates)
 
 
 def _decoded(batch: pa.RecordBatch, columns: Columns, now: int) -> DecodedRows:
-    """The plain messages among the rows."""
+    """Decode the plain messages among the rows."""
     keys, values = (batch.column(name).cast(pa.binary()) for name in ("key", "value"))
     latest = np.maximum(batch.column("timestamp").to_numpy(), now)
     return columns.decode(keys, values, batch.column("size").to_numpy(), latest)
 
 
 def _records(batch: pa.RecordBatch, rows: Sequence[int]) -> Iterator[tuple[RawRecord, str | None]]:
-    """Some rows as records, each with the digest of its value if that came cut."""
+    """Yield some rows as records, each with the digest of its value if that was truncated."""
     batch = batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))
     sha256s = batch.column("sha256").to_pylist() if "sha256" in batch.schema.names else [None] * len(rows)
     cells = (batch.column(name).to_pylist() for name in RAW_SCHEMA.names if name != "home")
@@ -247,7 +260,7 @@ def _is_for_all(record: RawRecord) -> bool:
 
 
 def _by_bucket(buckets: Any, rows: Any) -> Iterator[tuple[int, Any]]:
-    """Some rows by their bucket, in order."""
+    """Yield rows grouped by bucket, in order."""
     if not len(rows):
         return
     rows = rows[np.argsort(buckets[rows], kind="stable")]
@@ -263,7 +276,10 @@ def _packed_records(records: Sequence[RawRecord]) -> bytes:
 
 
 def _compressed(batch: pa.RecordBatch) -> bytes:
-    """Raw rows as the body of a packed one. A fleet's layouts are much alike: a thirtieth of them crosses the JVM."""
+    """Compress raw rows.
+
+    Layouts of a fleet are so similar that only a thirtieth of their bytes crosses the JVM.
+    """
     plain = batch.serialize()
     compressed: bytes = pa.compress(plain, _CODEC, asbytes=True)
     return _SIZE.pack(plain.size) + compressed
@@ -275,7 +291,7 @@ def _decompressed(body: bytes) -> pa.RecordBatch:
 
 
 def unpacked_size(kind: str, body: bytes) -> int:
-    """The bytes of a packed row in memory, once it is unpacked."""
+    """Return the size of a packed row in memory once unpacked, bytes."""
     return int(_SIZE.unpack_from(body)[0]) if kind == _RAW else len(body)
 
 
@@ -287,7 +303,7 @@ def _batch_of(packed: Sequence[_Cells]) -> pa.RecordBatch:
 
 
 def unpack_bucket(kinds: Sequence[str], bodies: Sequence[bytes], families: Sequence[Family]) -> Unpacked:
-    """All rows of a bucket, or those of some places."""
+    """Unpack all rows of a bucket, or those of some places."""
     found = Unpacked([], {}, [], [])
     samples: dict[str, list[pa.RecordBatch]] = {}
     columns_of = {family.columns.kind: family.columns for family in families if family.columns}

@@ -1,8 +1,8 @@
-"""Parsing: from a raw record to what the families take in of it, or why it is refused. Pure, and of one record only.
+"""Parsing: turn a raw record into the form that families ingest, or reject it. Pure.
 
-Stage: the first of a record's way through a bucket (parse, filter, store, count, record). The one definition of a valid
-message is `schemas.messages.parse_message`, with `schemas.plain_events` as a short way to the same; families derive
-what they need (a layout, say) and may refuse that.
+Stage: the first of a record in a bucket (parse, filter, store, count, record). `schemas.messages.parse_message`
+alone defines valid messages; `schemas.plain_events` is a fast path to the same result. Families derive further
+values (a layout, say) and may reject those.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from schemas.messages import ConsumerEvent, LayoutEvent, OutcomeEvent, Rejected,
 from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, read_plain
 
 Readers = Mapping[type, Sequence[tuple[int, str, Reading]]]
-"""By the model of a message: the families that take it, by their place and name, and what each reads off it."""
+"""By message model: index, name and reader of each family that ingests it."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Accepted:
     message: Any
     """A `Message` or a `PlainEvent`."""
     taken: Sequence[tuple[int, Any]]
-    """By the place of the family: what it takes in."""
+    """Form to ingest, by index of the family."""
 
 
 def readers_of(families: Sequence[Family]) -> Readers:
-    """Which families take which messages."""
+    """Return the families that ingest each message model."""
     readers: dict[type, list[tuple[int, str, Reading]]] = {}
     for place, family in enumerate(families):
         for model, reading in family.readings.items():
@@ -43,17 +43,17 @@ def readers_of(families: Sequence[Family]) -> Readers:
 
 
 _PLAIN: Mapping[type, type] = {PlainLayoutEvent: LayoutEvent, PlainConsumerEvent: ConsumerEvent}
-"""What the short way reads, and the models of that: it is taken where all families that take the one take the other."""
+"""Plain events and their models. The fast path is used where the same families ingest both."""
 
 
 def parse_plain(record: RawRecord, readers: Readers) -> PlainEvent | None:
-    """The announcement in a record that is plain to all families that take it. Raises for no content."""
+    """Parse a plain announcement that its families accept; None otherwise. Never raises on content."""
     plain = read_plain(record.source, record.key, record.value, record.size)
     return plain if type(plain) in readers else None
 
 
 def read_plain_record(plain: PlainEvent, record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected | None:
-    """What families read off a plain announcement; None when the models have to look at it."""
+    """Read a plain announcement for its families; None if it needs the models."""
     taken, latest = [], max(now, record.timestamp)
     for place, _, reading in readers[type(plain)]:
         found = reading(plain, latest)
@@ -64,17 +64,17 @@ def read_plain_record(plain: PlainEvent, record: RawRecord, readers: Readers, no
 
 
 def parse_record(record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected:
-    """What is in a record, the short way where that goes; as `parse_by_models` says it."""
+    """Parse a record, on the fast path if possible, with the result of `parse_by_models`."""
     plain = parse_plain(record, readers)
     found = None if plain is None else read_plain_record(plain, record, readers, now)
     return found or parse_by_models(record, readers, now)
 
 
 def parse_by_models(record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected:
-    """What is in a record; `now` is the batch's time in milliseconds. Raises for no content.
+    """Parse a record; `now` is the batch's time in milliseconds. Never raises on content.
 
-    What a message says of time is held against the later of that and Kafka's, for the job's clock may be behind. An
-    outcome is for the family that took the decision.
+    Times in a message are checked against the later of `now` and Kafka's time, since the job's clock may be behind.
+    An outcome goes to the family that took the decision.
     """
     message = parse_message(record.source, record.key, record.value, record.size)
     if isinstance(message, Rejected):

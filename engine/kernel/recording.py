@@ -1,6 +1,6 @@
-"""Counting and recording: an accepted message becomes a row of `events`, a refused one a row of `dead_letters`.
+"""Counting and recording of messages, as counters and rows of `events` and `dead_letters`.
 
-Stage: the last two of a record's way through a bucket. What reaches every bucket is counted and recorded in one of
+Stage: the last two of a record in a bucket. A message that reaches every bucket is counted and recorded in one of
 them, its home.
 """
 
@@ -15,12 +15,14 @@ from schemas.messages import ConsumerEvent, LayoutEvent, Message, OutcomeEvent, 
 from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, count_active
 
 MAX_PIECE_BYTES = 4096
-"""What a dead letter keeps of a key and of a value, bytes: most messages of well-behaved reporters are shorter, and
-60,000 dead letters, a whole batch, stay under 600 MB."""
+"""Bytes of a key and of a value that a dead letter keeps.
+
+Most valid messages are shorter, and 60,000 dead letters, a whole batch, stay under 600 MB.
+"""
 
 
 def record_event(output: Output, record: RawRecord, message: Message | PlainEvent, now: int) -> None:
-    """Counts and records an accepted message that is an event."""
+    """Count and record an accepted event."""
     output.counts.messages_accepted += 1
     output.counts.events += 1
     kind = "consumer" if isinstance(message, ConsumerEvent | PlainConsumerEvent) else message.type  # type: ignore[union-attr]
@@ -35,7 +37,7 @@ def record_event(output: Output, record: RawRecord, message: Message | PlainEven
 
 
 def columns_of(message: Message | PlainEvent) -> tuple[int | str | None, ...]:
-    """What an event says in the last columns of its row, from `life` on."""
+    """Return the last columns of an event's row, from `life` on."""
     if isinstance(message, ConsumerEvent | PlainConsumerEvent):
         said = (message.subscription, message.type, 0 if message.event == "deleted" else message.consumers)
         return (message.topic_created_at, None, None, None, *said)
@@ -51,21 +53,20 @@ def columns_of(message: Message | PlainEvent) -> tuple[int | str | None, ...]:
 
 
 def record_dead_letter(output: Output, record: RawRecord, rejected: Rejected, now: int) -> None:
-    """Counts and records a message that was refused."""
+    """Count and record a refused message."""
     output.counts.dead_letters += 1
     output.add("dead_letters", dead_letter(record, rejected, now))
 
 
 def dead_letter_of_part(record: RawRecord, refused: RefusedPart, now: int, is_whole: bool) -> dict[str, Any]:
-    """The row of a part that was refused of a message whose others may be accepted; with the part itself if
-    `is_whole`."""
+    """Return the row of a refused part of a message; with the part's bytes if `is_whole`."""
     letter = dead_letter(record, Rejected(refused.reason, refused.detail), now)
     letter |= {"sample": refused.index, "raw": refused.raw[:MAX_PIECE_BYTES]}
     return letter if is_whole else letter | {"key": None, "raw": None}
 
 
 def dead_letter(record: RawRecord, rejected: Rejected, now: int, sha256: str | None = None) -> dict[str, Any]:
-    """The row of a message that was refused, with a piece of its bytes; `sha256` is that of a value that came cut."""
+    """Return the row of a refused message with a piece of its bytes; `sha256` is of a truncated value."""
     value = record.value
     if value is not None and len(value) == record.size:
         sha256 = hashlib.sha256(value).hexdigest()

@@ -1,7 +1,7 @@
-"""What goes into the stateful operator and what comes out of it, as plain values and as Arrow and Spark schemas.
+"""Input and output of the stateful operator, as plain values and as Arrow and Spark schemas.
 
-Neighbours: `streaming.sources` and `engine.kernel.packing` make the input, `engine.kernel.bucket` and the families the
-output, `streaming.sink` reads it.
+`streaming.sources` and `engine.kernel.packing` build the input, `engine.kernel.bucket` and the families the output,
+which `streaming.sink` reads.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import pyarrow as pa
 import pydantic_core
 
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
-"""How much a bucket gathers of its output before it gives it away; one row may be larger."""
+"""Amount of output that a bucket buffers before emitting it; a single row may be larger."""
 
 
 INTERNAL_ERROR = "internal-error"
-"""The gate of a subject, of any family, whose evaluation failed."""
+"""Gate of a subject, of any family, whose evaluation failed."""
 MAX_FAULTS, MAX_FAULT = 20, 4000
-"""Faults that a bucket reports in a batch, and characters of each: one fault may concern all subjects."""
+"""Faults reported per bucket and batch, and characters of each: one fault may affect all subjects."""
 
 
 class RawRecord(NamedTuple):
@@ -30,15 +30,15 @@ class RawRecord(NamedTuple):
     """Kafka topic."""
     key: bytes | None
     value: bytes | None
-    """Of an oversized value only a piece."""
+    """Only a piece of an oversized value."""
     size: int
     """Length of the whole value, bytes; -1 when there is none."""
     partition: int
     offset: int
     timestamp: int
-    """Kafka's timestamp, milliseconds; nothing above 0: it has none."""
+    """Kafka's timestamp, milliseconds; 0 or less if there is none."""
     home: bool
-    """Whether this bucket answers for the record: what concerns every topic reaches all buckets, one is its home."""
+    """True if this bucket counts the record; a message about every topic reaches all buckets."""
 
 
 RAW_SCHEMA = pa.schema([
@@ -47,16 +47,19 @@ RAW_SCHEMA = pa.schema([
 ])  # fmt: skip
 
 SOURCE_ORDER = {"control-events": 0, "consumer-events": 1, "segment-stats": 2}
-"""Within a batch, what is true comes before what is measured: layouts, then consumers, then loads; then the others."""
+"""Order of sources within a batch: layouts, then consumers, then loads, then others.
+
+So loads are evaluated against current layouts.
+"""
 
 
 def source_rank(source: str) -> int:
-    """The turn of a Kafka topic within a batch."""
+    """Return the rank of a Kafka topic within a batch."""
     return SOURCE_ORDER.get(source, len(SOURCE_ORDER))
 
 
 def arrival(record: RawRecord) -> tuple[int, str, int, int]:
-    """Sort key: the order in which a bucket takes its records, the same in every replay."""
+    """Return the sort key of a record's arrival, the same in every replay."""
     return (source_rank(record.source), record.source, record.partition, record.offset)
 
 
@@ -74,7 +77,7 @@ HOLD_SCHEMA = pa.schema([
     ("since", pa.int64()), ("layout_epoch", pa.int64()), ("layout_digest", pa.string()), ("policy_digest", pa.string()),
     ("engine_version", pa.string()), ("seq", pa.int64()),
 ])  # fmt: skip
-"""Changed holds, of a whole fleet at one tick when its loads move; instants are milliseconds."""
+"""Changed holds, of a whole fleet at a tick when its loads move; instants are milliseconds."""
 
 EVENT_SCHEMA = pa.schema([
     ("subject", pa.string()), ("type", pa.string()), ("cause", pa.string()), ("body", pa.string()), ("at", pa.int64()),
@@ -84,21 +87,23 @@ EVENT_SCHEMA = pa.schema([
     ("decision_id", pa.string()), ("subscription", pa.string()), ("subscription_type", pa.string()),
     ("consumers", pa.int64()),
 ])  # fmt: skip
-"""Accepted events, of a whole fleet when its layouts come; instants are milliseconds."""
+"""Accepted events, of a whole fleet when its layouts arrive; instants are milliseconds."""
 
 LAYOUT_SCHEMA = pa.schema([("subject", pa.string()), ("active", pa.int32())])
-"""Layouts that are new, or were known when the state was decoded, of a whole fleet after a start: for those who watch
-the job. `active` is the number of active segments, null where the subject is gone. In the order in which they came."""
+"""Layouts, in order of arrival, that are new or were known when the state was decoded.
+
+For observers of the job. `active` is the number of active segments, null for a removed subject. After a start these
+are a whole fleet's.
+"""
 
 LOAD, HOLDS, EVENTS, LAYOUTS = "load", "holds", "events", "layouts"
 COLUMNS = {LOAD: LOAD_SCHEMA, HOLDS: HOLD_SCHEMA, EVENTS: EVENT_SCHEMA, LAYOUTS: LAYOUT_SCHEMA}
-"""Kinds of output that come in columns, with their schemas: rows of `segment_load`, `holds` and `events`, and of no
-table."""
+"""Kinds of columnar output and their schemas. `LAYOUTS` belongs to no table."""
 
 
 @dataclass
 class Counts:
-    """What became of the messages and samples of one bucket in one batch; sums over buckets make a `batches` row."""
+    """Counters of one bucket in one batch; their sums over buckets make a row of `batches`."""
 
     messages: int = 0
     messages_accepted: int = 0
@@ -119,49 +124,49 @@ class Counts:
 
 @dataclass
 class Output:
-    """Everything that one bucket says in one batch. Rows are columns by name; instants are milliseconds.
+    """Output of one bucket in one batch. Rows are columns by name; instants are milliseconds.
 
-    Where `give` is set, what has been gathered is given away whenever it is more than `MAX_CHUNK_BYTES`, and is then
-    no longer here: rows enter by `add`, `add_columns` and `add_row` only.
+    If `give` is set, buffered rows above `MAX_CHUNK_BYTES` are emitted and removed; so add rows only through `add`,
+    `add_columns` and `add_row`.
     """
 
     give: Callable[[dict[str, bytes]], None] | None = None
     decisions: list[dict[str, Any]] = field(default_factory=list)
     dead_letters: list[dict[str, Any]] = field(default_factory=list)
     due: list[tuple[str, int]] = field(default_factory=list)
-    """Subjects that ask for an evaluation before the next tick, and when."""
+    """Subjects that need an evaluation before the next tick, with its time."""
     faults: list[tuple[str, str, str]] = field(default_factory=list)
-    """Evaluations that failed: family, subject and traceback; no more than `MAX_FAULTS`."""
+    """Failed evaluations: family, subject and traceback; at most `MAX_FAULTS`."""
     counts: Counts = field(default_factory=Counts)
     _columns: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: {kind: [] for kind in COLUMNS})
     _single: dict[str, list[tuple[Any, ...]]] = field(default_factory=lambda: {EVENTS: [], LAYOUTS: []})
-    """Rows that are not in columns yet."""
+    """Rows not yet in columns."""
     _gathered: int = 0
-    """Bytes, about."""
+    """Buffered bytes, approximately."""
 
     def add(self, kind: str, row: dict[str, Any]) -> None:
-        """One more row of a kind of `RARE`."""
+        """Add a row of a kind in `RARE`."""
         getattr(self, kind).append(row)
         self._grow(sum(len(value) for value in row.values() if isinstance(value, str | bytes)))
 
     def add_fault(self, family: str, subject: str, fault: str) -> None:
-        """Report an evaluation that failed, for the log."""
+        """Report a failed evaluation, for the log."""
         if len(self.faults) < MAX_FAULTS:
             self.faults.append((family, subject, fault[-MAX_FAULT:]))
 
     def add_columns(self, kind: str, rows: pa.RecordBatch) -> None:
-        """More rows of a kind of `COLUMNS`, by its schema."""
+        """Add rows of a kind in `COLUMNS`, in its schema."""
         if rows.num_rows:
             self._columns[kind].append(rows)
             self._grow(rows.nbytes)
 
     def add_row(self, kind: str, row: tuple[Any, ...], size: int) -> None:
-        """One more row of `EVENTS` or `LAYOUTS`, of about so many bytes."""
+        """Add a row of `EVENTS` or `LAYOUTS`, of about `size` bytes."""
         self._single[kind].append(row)
         self._grow(size)
 
     def columns(self, kind: str) -> pa.RecordBatch | None:
-        """The rows of a kind of `COLUMNS` that are here."""
+        """Return the buffered rows of a kind in `COLUMNS`."""
         if single := self._single.get(kind):
             cells = zip(zip(*single, strict=True), COLUMNS[kind], strict=True)
             arrays = [pa.array(column, field.type) for column, field in cells]
@@ -175,29 +180,29 @@ class Output:
 
     @property
     def loads(self) -> pa.RecordBatch | None:
-        """The accepted load records that are here."""
+        """Buffered accepted load records."""
         return self.columns(LOAD)
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The accepted events that are here, row by row: for those who look at one bucket."""
+        """Buffered accepted events, row by row, for inspecting one bucket."""
         rows = self.columns(EVENTS)
         return [] if rows is None else rows.to_pylist()
 
     @property
     def holds(self) -> list[dict[str, Any]]:
-        """The changed holds that are here, row by row: for those who look at one bucket."""
+        """Buffered changed holds, row by row, for inspecting one bucket."""
         rows = self.columns(HOLDS)
         return [] if rows is None else rows.to_pylist()
 
     @property
     def layouts(self) -> list[dict[str, Any]]:
-        """The layouts that are told here, row by row: for those who look at one bucket."""
+        """Buffered layouts, row by row, for inspecting one bucket."""
         rows = self.columns(LAYOUTS)
         return [] if rows is None else rows.to_pylist()
 
     def bodies(self) -> dict[str, bytes]:
-        """The rows of `OUTPUT_DDL`: a body for each kind that has something to say, and the counts."""
+        """Return the rows of `OUTPUT_DDL`: one body per kind with rows, and the counts."""
         bodies = {COUNTS: pydantic_core.to_json([asdict(self.counts)]), **self._rows()}
         if self.due:
             bodies[DUE] = pydantic_core.to_json(self.due)
@@ -225,8 +230,10 @@ class Output:
 
 
 OUTPUT_DDL = "kind STRING, body BINARY, now BIGINT"
-"""One row is a chunk of one kind of what a bucket says: kinds of `RARE` are JSON arrays, kinds of `COLUMNS` record
-batches."""
+"""Schema of an output row: a chunk of one kind.
+
+Kinds in `RARE` are JSON arrays, kinds in `COLUMNS` record batches.
+"""
 COUNTS = "counts"
 DUE = "due"
 FAULTS = "faults"

@@ -1,4 +1,4 @@
-"""What the job's configuration gives every bucket; travels to the workers."""
+"""Settings that the job sends to every worker."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ class EngineSettings:
     """Settings of the engine, the same for every bucket."""
 
     change_threshold: float
-    """Relative move of a rate that is significant, as a fraction."""
+    """Smallest significant relative change of a rate, as a fraction."""
     tick_ms: int
     """Time between two ticks, milliseconds."""
     bundles: bool = False
-    """Whether the family `bundles` runs."""
+    """True if the family `bundles` runs."""
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A batch that was begun and not ended, and the settings that it runs with again."""
+    """A batch that was begun but not completed, and the settings with which it is repeated."""
 
     now: int
-    """The batch's time, milliseconds: it tells the batch from all others."""
+    """The batch's time, milliseconds, which identifies it."""
     settings: EngineSettings
