@@ -1,12 +1,12 @@
-"""Delta without a JVM: tables made and opened, followed by version, compacted and checked.
+"""Delta without a JVM: create, open, follow, compact and check tables.
 
-- `tables`       make and open tables, and keep one open
+- `tables`       create and open tables, and keep one open
 - `tail`         follow a table by version
-- `lease`        a table of which one process writes some rows
+- `lease`        exclusive right of one process to write some rows of a table
 - `register`     a small table that several processes replace as a whole
-- `job_lease`    a lake that one job writes
+- `job_lease`    exclusive right of one job to write a lake
 - `rows`         whole tables in memory
 - `maintenance`  compact, and delete unused files
-- `retention`    forget whole days of a table
-- `integrity`    whether what must always hold did
+- `retention`    remove old rows of a table
+- `integrity`    check the invariants over all rows
 """

@@ -1,7 +1,7 @@
-"""Read the table `batches` by the window that a question needs: it has a row for every batch that the job has run.
+"""Queries on the table `batches`, which has one row per batch that the job has run.
 
-An outline stands for all rows where only their order counts. It is read one day at a time, so that a question about one
-topic never holds a year of batches in memory.
+An outline stands for all rows where only their order matters. It is read one day at a time, so that a question about
+one topic never holds a year of batches in memory.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from schemas.tables import BATCHES
 def read_batches(
     lake: str, columns: Sequence[str], since: datetime | None = None, until: datetime | None = None
 ) -> pa.Table:  # fmt: skip
-    """The batches from `since` to `until` (aware, both included), cut to some required columns.
+    """Return the batches from `since` to `until` (aware, inclusive), cut to some required columns.
 
-    None when the table is missing. Raises `DeltaError` or `OSError`.
+    Empty when the table is missing. Raises `DeltaError` or `OSError`.
     """
     return pa.concat_tables([_schema(columns).empty_table(), *_days(lake, columns, since, until)])
 
@@ -33,9 +33,9 @@ def read_batches(
 def read_outline(
     lake: str, columns: Sequence[str], until: datetime | None = None, instants: pa.Array | None = None
 ) -> pa.Table:  # fmt: skip
-    """The `outline` of all batches up to `until`, with every batch of one of these instants. Raises as `read_batches`.
+    """Return the `outline` of all batches up to `until`, with every batch of one of these instants.
 
-    `columns` has those that `outline` needs.
+    `columns` must include those that `outline` needs. Raises as `read_batches`.
     """
     parts = [_schema(columns).empty_table()]
     for rows in _days(lake, columns, None, until):
@@ -45,9 +45,9 @@ def read_outline(
 
 
 def outline(batches: pa.Table, more: pa.ChunkedArray | None = None) -> pa.Table:
-    """Keep the batches without which `engine.history.Batches` would order others differently; and the rows of `more`.
+    """Keep the batches by which `engine.history.Batches` orders all others, and the rows of `more`.
 
-    These are, of each generation, the first and the last batch by number and by time, and each batch after which the
+    These are, per generation, the first and the last batch by number and by time, and each batch after which the
     clock was set back.
     """
     codes = batches["generation"].combine_chunks().dictionary_encode().indices.to_numpy()
@@ -64,7 +64,7 @@ def outline(batches: pa.Table, more: pa.ChunkedArray | None = None) -> pa.Table:
 
 
 def first_batch_after(lake: str, at: datetime) -> datetime | None:
-    """The time of the first batch behind an instant (aware); None: there is none. Raises as `read_batches`."""
+    """Return the time of the first batch after an instant (aware), or None. Raises as `read_batches`."""
     for rows in _days(lake, ("batch_at",), at, None):
         later = rows["batch_at"].filter(pc.greater(rows["batch_at"], pa.scalar(at)))
         if len(later):
@@ -73,7 +73,7 @@ def first_batch_after(lake: str, at: datetime) -> datetime | None:
 
 
 def last_batch(lake: str) -> datetime | None:
-    """The time of the newest batch; None: there is none. Raises as `read_batches`."""
+    """Return the time of the newest batch, or None. Raises as `read_batches`."""
     for rows in _days(lake, ("batch_at",), None, None, is_newest_first=True):
         if len(rows):
             return _aware(pc.max(rows["batch_at"]))
@@ -83,7 +83,7 @@ def last_batch(lake: str) -> datetime | None:
 def _days(
     lake: str, columns: Sequence[str], since: datetime | None, until: datetime | None, is_newest_first: bool = False
 ) -> Iterator[pa.Table]:  # fmt: skip
-    """The rows between two instants, a day at a time."""
+    """Yield the rows between two instants, one day at a time."""
     delta = open_table(lake, BATCHES)
     if delta is None:
         return

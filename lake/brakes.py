@@ -1,9 +1,9 @@
-"""The table `brakes`: what people, and the executor, have told the executor to wait for, and how an act is added.
+"""The table `brakes`: acts of people and of the executor that make the executor wait.
 
-Stage: under `executor.brakes`, which obeys, the commands that brake and approve, and whoever shows brakes. Everybody
-may write, but one act at a time: each takes the next number, as a Delta app transaction. Of two at once one conflicts,
-reads what the other has done, and decides again whether it still makes sense. So an act is always made knowing all
-before it, and of an approval and a rejection at the same moment one is refused.
+Stage: under `executor.brakes`, which obeys them, the commands that pause and approve, and displays. Everybody may
+write, one act at a time: each takes the next number, as a Delta app transaction. Of two concurrent acts one
+conflicts, reads the other, and is decided again. So every act is made with knowledge of all before it, and of a
+concurrent approval and rejection one is refused.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from schemas.arrow import to_arrow
 from schemas.tables import BRAKES, BrakeRow
 
 NUMBERS = "anabranch-brakes"
-"""Names the numbers of the acts in the table's log."""
+"""Name of the act number in the table's log."""
 ALL = "*"
-"""The subject of what concerns everything."""
+"""Subject of acts that concern everything."""
 MAX_RACES = 100
-"""How often an act is tried while others write theirs."""
+"""Attempts to write an act while others write theirs."""
 MAX_DELAY_SECONDS = 0.05
-"""Longest delay before it is tried again; random."""
+"""Longest delay before another attempt, seconds; random."""
 
 Kind = Literal["approve", "reject", "pause", "resume", "stop"]
 
@@ -57,21 +57,21 @@ class ActRefused(Exception):
 
 @dataclass
 class Acts:
-    """What all acts up to `number` come to. Readable from other threads than the one that takes acts."""
+    """Effect of all acts up to `number`. Other threads than the one that applies acts may read it."""
 
     number: int = 0
     pauses: dict[str, Act] = field(default_factory=dict)
-    """The newest pause of each subject, namespace or `ALL` that was not resumed; it may have ended by itself."""
+    """The newest pause of each subject, namespace or `ALL` without a later resume; it may have expired."""
     stop: Act | None = None
-    """The executor stopped itself, and nobody has resumed since."""
+    """Set if the executor stopped itself and nobody has resumed since."""
     approvals: dict[str, Act] = field(default_factory=dict)
     rejections: dict[str, Act] = field(default_factory=dict)
-    """By the id of the decision."""
+    """By decision id."""
     resumed_at: datetime | None = None
-    """When everything was last resumed: failures before that count no more."""
+    """Time of the last resume of everything; earlier failures do not count any more."""
 
     def take(self, act: Act) -> None:
-        """One more act, in the order of numbers; a kind of a newer release changes nothing."""
+        """Apply the next act by number; ignore a kind of a newer release."""
         self.number = act.number
         if act.kind == "pause":
             self.pauses[act.subject] = act
@@ -85,7 +85,7 @@ class Acts:
             (self.approvals if act.kind == "approve" else self.rejections)[act.decision_id] = act
 
     def pause_of(self, subjects: Iterable[str], now: datetime) -> Act | None:
-        """The first pause at an instant among those of some subjects."""
+        """Return the first pause in effect at an instant among those of some subjects."""
         for subject in subjects:
             pause = self.pauses.get(subject)
             if pause is not None and (pause.until is None or now < pause.until):
@@ -93,23 +93,26 @@ class Acts:
         return None
 
     def paused(self, now: datetime) -> list[Act]:
-        """All pauses at an instant, by subject."""
+        """Return all pauses in effect at an instant, by subject."""
         return [pause for name in sorted(self.pauses) if (pause := self.pause_of([name], now))]
 
     def verdict_on(self, decision_id: str) -> Act | None:
-        """The approval or rejection of a decision."""
+        """Return the approval or rejection of a decision."""
         return self.rejections.get(decision_id) or self.approvals.get(decision_id)
 
 
 class BrakeReader:
-    """What the acts in the table `brakes` of a lake come to; none when it is missing. One thread uses it."""
+    """Reader of the table `brakes` of a lake; without acts while it is missing. For one thread."""
 
     def __init__(self, lake: str) -> None:
         self._tail = Tail(lake, BRAKES, tuple(BrakeRow.model_fields), order=("number",), backlog=None)
         self.acts = Acts()
 
     def read(self) -> bool:
-        """Takes in what is new; whether anything was. Raises `DeltaError` or `OSError`: what was read stays."""
+        """Apply new acts and return whether there were any.
+
+        Raises `DeltaError` or `OSError`; acts read before remain.
+        """
         before = self.acts.number
         for row in self._tail.read(range(1, before + 1)):
             if row["number"] > self.acts.number:
@@ -118,15 +121,15 @@ class BrakeReader:
 
 
 class BrakeLog(BrakeReader):
-    """The table `brakes` of a lake, made if it is missing, for those who write."""
+    """Writer of the table `brakes` of a lake, which is created if missing."""
 
     def __init__(self, lake: str) -> None:
-        """Raises what Delta raises, and `LakeError`."""
+        """Open the log. Raises what Delta raises, and `LakeError`."""
         self._open = OpenTable(create_table(lake, BRAKES))
         super().__init__(lake)
 
     def write(self, make: Callable[[Acts], Sequence[Act]]) -> list[Act]:
-        """One commit with the acts that `make` gives for all before them, with their numbers; none: no commit.
+        """Commit the acts that `make` returns for all earlier ones, with their numbers; none: no commit.
 
         `make` is called again whenever another act came first. Raises what it raises, and what Delta raises.
         """
@@ -139,7 +142,7 @@ class BrakeLog(BrakeReader):
         return retrying(self._write_once, make)
 
     def _write_once(self, make: Callable[[Acts], Sequence[Act]]) -> list[Act]:
-        # The table is opened at a version first, and read up to that one at least: what comes later conflicts.
+        # Open a version first and read at least up to it, so that any later act conflicts.
         self._open.newest()
         self.read()
         first = self.acts.number + 1

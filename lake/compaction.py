@@ -1,9 +1,10 @@
-"""Many small files of one day become few, while others append, compact, or are killed: no row is lost or doubled.
+"""Compaction of small files beside concurrent writers, without losing or doubling rows.
 
-Stage: under `lake.upkeep`. The files are read and written aside first. The commit that puts the new ones in their place
-then stands on the newest version, in which all old ones are still there, or it fails and looks again: delta-rs (1.6)
-lets a compaction pass that replaces files which another one has replaced already, and their rows would be there twice
-(it takes a change without `dataChange` for none). So its own OPTIMIZE runs only in `alone`.
+Stage: under `lake.upkeep`. Others may append, compact, or be killed at any time. The files are read and rewritten
+aside first. The commit that replaces them then applies to the newest version, in which all old ones still exist, or
+it fails and looks again: delta-rs (1.6) accepts a compaction that replaces files which another one has replaced
+already, because it takes a commit without `dataChange` for no change, and their rows would exist twice. For that
+reason its own OPTIMIZE runs only within `alone`.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from schemas.arrow import arrow_schema
 from schemas.tables import Table
 
 TARGET_BYTES = 32 * 2**20
-"""A smaller file is small; together they become files of about this size, and those are not read again."""
+"""Size below which a file is small, and approximate size of its replacement, which is final."""
 GROUP_BYTES = 16 * 2**20
-"""Of rows that are in memory at a time."""
+"""Size of the rows in memory at a time."""
 ALONE = "anabranch-compaction-alone"
-"""Names in a table's log until when (Unix seconds) nobody else compacts it."""
+"""Name in a table's log of the time (Unix seconds) until which nobody else compacts it."""
 ALONE_SECONDS = 900.0
-"""How long `alone` promises at a time; it renews three times as often."""
+"""Duration that `alone` reserves at a time; it is renewed three times as often."""
 
 
 class Compacting(RuntimeError):
-    """Somebody else compacts the table; the message says until when that is promised."""
+    """Another process compacts the table; the message says until when it has reserved that."""
 
 
 class SmallFile(NamedTuple):
-    """A file of a table that is smaller than it might be."""
+    """A file of a table below the target size."""
 
     day: str
     modified: int
@@ -50,7 +51,7 @@ class SmallFile(NamedTuple):
 
 
 def small_files(delta: DeltaTable) -> list[SmallFile]:
-    """The small files of a table, those of a day together and the oldest first."""
+    """Return the small files of a table, by day and oldest first."""
     columns = [f"partition.{PARTITION}", "modification_time", "path", "size_bytes"]
     found = pa.table(delta.get_add_actions(flatten=True)).select(columns).to_pydict()
     files = (SmallFile(str(day), *rest) for day, *rest in zip(*found.values(), strict=True))
@@ -58,9 +59,9 @@ def small_files(delta: DeltaTable) -> list[SmallFile]:
 
 
 def groups(files: Sequence[SmallFile], many: int, most_bytes: int) -> list[list[SmallFile]]:
-    """What may become a file each: of the days that have at least `many`, at most so many bytes together.
+    """Group files that may be merged: of days with at least `many`, at most `most_bytes` in total.
 
-    `files` as `small_files` gives them.
+    `files` as returned by `small_files`.
     """
     made: list[list[SmallFile]] = []
     left = most_bytes
@@ -83,7 +84,7 @@ def groups(files: Sequence[SmallFile], many: int, most_bytes: int) -> list[list[
 
 
 def compact(lake: str, table: Table, delta: DeltaTable, group: Sequence[SmallFile]) -> bool:
-    """Puts one file in the place of the group's. False: somebody else compacts, or has compacted these.
+    """Replace a group's files by one. Returns False if another process compacts, or has compacted these.
 
     `delta` is at the newest version afterwards. Raises `DeltaError` or `OSError`.
     """
@@ -97,7 +98,7 @@ def compact(lake: str, table: Table, delta: DeltaTable, group: Sequence[SmallFil
     try:
         is_done = _replaced(delta, group, new)
     finally:
-        # After a failure that is not understood it may be in the table: then it is left to `lake vacuum`.
+        # After an unexplained failure the file may be in the table; leave it to `lake vacuum` then.
         if not is_done and not _has(delta, [new.path]):
             new.discard()
     return is_done
@@ -105,7 +106,10 @@ def compact(lake: str, table: Table, delta: DeltaTable, group: Sequence[SmallFil
 
 @contextmanager
 def alone(lake: str, table: Table) -> Iterator[None]:
-    """Nobody else of this release compacts the table inside. Raises `Compacting`, `DeltaError` or `OSError`."""
+    """Exclude other compactions of the table by this release.
+
+    Raises `Compacting`, `DeltaError` or `OSError`.
+    """
     opened, schema = OpenTable(create_table(lake, table)), arrow_schema(table.row)
     until = opened.table.transaction_version(ALONE) or 0
     busy = f"{table.name} is being compacted by another process; that is promised to be over in"
@@ -152,7 +156,7 @@ def _replaced(delta: DeltaTable, group: Sequence[SmallFile], new: WrittenFile) -
                 mode="append",
                 schema=delta.schema(),
                 partition_by=[PARTITION],
-                # Without a second attempt it stands on this version, or fails.
+                # Without retries it applies to this version, or fails.
                 commit_properties=CommitProperties(max_commit_retries=0),
                 post_commithook_properties=HOOKS,
             )
@@ -173,7 +177,7 @@ def _has(delta: DeltaTable, paths: Sequence[str]) -> bool:
 
 
 def _together(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Chunks as few tables of about `GROUP_BYTES`."""
+    """Join chunks into tables of about `GROUP_BYTES`."""
     kept: list[pa.Table] = []
     size = 0
     for chunk in chunks:

@@ -1,9 +1,9 @@
 """Parquet files of a table, written by the process that has the rows and committed by another.
 
-Stage: under the streaming job, whose workers write and whose driver commits (`lake.tables.OpenTable.add`). A file that
-nobody commits is in no table; `lake vacuum` deletes it like what a killed writer of Delta leaves.
-What a commit says of a file stands in its footer: whoever commits reads no rows.
-No import of delta-rs at the top: a process that has it must not be forked, and workers are.
+Stage: under the streaming job, whose workers write and whose driver commits (`lake.tables.OpenTable.add`). A file
+without a commit belongs to no table, and `lake vacuum` deletes it like files of a killed Delta writer. The footer
+holds the statistics for the commit, so committing reads no rows. No import of delta-rs at the top: a process that
+has it must not be forked, and workers are.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from schemas.arrow import arrow_schema
 from schemas.tables import Table
 
 PARTITION = "day"
-"""The column that is in a file's path and not in the file."""
+"""Partition column, which is in a file's path and not in the file."""
 _REPEATED = ("topic", "subject", "reporter", "cause", "type", "gate", "trigger", "family", "reason", "policy_digest",
              "engine_version", "kafka_topic")  # fmt: skip
-"""Columns whose values are worth a dictionary."""
+"""Columns for which a dictionary pays off."""
 _READ_ROWS = 4096
 _BUFFER_BYTES = 1 << 20
-"""Of a column that are read at a time."""
+"""Bytes read at a time from a column."""
 _STATISTICS = b"anabranch.statistics"
 """Key of the footer."""
 
 
 class FileUnfit(RuntimeError):
-    """A file is not one that can be committed; the message says which and why."""
+    """A file that cannot be committed; the message says which and why."""
 
 
 def table_path(lake: str | Path, table: Table) -> str:
-    """Where a table of the lake lives: a folder of its name. `lake` is a path or an object-store URL."""
+    """Return the location of a table: a folder of its name. `lake` is a path or an object-store URL."""
     return f"{str(lake).rstrip('/')}/{table.name}"
 
 
 class RowsFile:
-    """A new file of a table, until it is closed. Its name is its own: another attempt writes another file."""
+    """Writer of a new file of a table. Its name is unique: another attempt writes another file."""
 
     def __init__(self, lake: str, table: Table, day: date, compression: Literal["snappy", "zstd"] = "snappy") -> None:
-        """`zstd` takes longer and is for what is written to stay. Raises `OSError`."""
+        """Open a file; `zstd` is slower and for files that stay. Raises `OSError`."""
         self._table, self._day, self._schema = table, day, _file_schema(table)
         self.path = f"{PARTITION}={day.isoformat()}/part-{uuid4().hex}.{compression}.parquet"
-        """Within the table's folder."""
+        """Path within the table's folder."""
         repeated = [name for name in _REPEATED if name in self._schema.names]
         self._sink = _open_for_writing(table_path(lake, table), self.path)
         self._statistics = Statistics(self._schema)
@@ -63,7 +63,7 @@ class RowsFile:
         )
 
     def write(self, rows: pa.Table) -> None:
-        """More rows of the table, all of the file's day. Raises `OSError`."""
+        """Write rows of the table, all of the file's day. Raises `OSError`."""
         if not pc.all(pc.equal(rows[PARTITION], pa.scalar(self._day, pa.date32()))).as_py():
             raise ValueError(f"rows of {self._table.name} of another day than {self._day}")
         rows = rows.select(self._schema.names).cast(self._schema)
@@ -71,7 +71,7 @@ class RowsFile:
         self._writer.write_table(rows)
 
     def close(self) -> None:
-        """The file is whole, and at its place, when this returns. Raises `OSError`."""
+        """Complete the file, which is in place when this returns. Raises `OSError`."""
         self._writer.add_key_value_metadata({_STATISTICS: self._statistics.to_json()})
         self._writer.close()
         self._sink.close()
@@ -79,22 +79,22 @@ class RowsFile:
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A whole file of a table, by what its footer says."""
+    """A complete file of a table, as its footer describes it."""
 
     lake: str
     table: Table
     path: str
-    """Within the table's folder."""
+    """Path within the table's folder."""
     number: int
-    """Of rows."""
+    """Number of rows."""
     size: int
     """Bytes."""
     statistics: str
-    """Of the rows, as `lake.statistics` makes them."""
+    """Statistics of the rows, built by `lake.statistics`."""
 
     @classmethod
     def of(cls, lake: str, table: Table, path: str) -> WrittenFile:
-        """Reads the footer. Raises `OSError`; `FileUnfit` when the file has other columns than the table's rows."""
+        """Read the footer. Raises `OSError`; `FileUnfit` if the columns differ from the table's."""
         with _open_for_reading(table_path(lake, table), path) as source:
             size, footer = source.size(), pq.read_metadata(source)
         is_ours = _STATISTICS in (footer.metadata or {})
@@ -106,16 +106,19 @@ class WrittenFile:
 
     @property
     def day(self) -> str:
-        """The value of the partition's column."""
+        """Value of the partition column."""
         return self.path.partition("/")[0].removeprefix(f"{PARTITION}=")
 
     def bounds(self, column: str) -> tuple[Any, Any]:
-        """The smallest and the largest value of a column, as in JSON; None each: all are null."""
+        """Return the smallest and largest value of a column in JSON form; None each if all are null."""
         found = json.loads(self.statistics)
         return found["minValues"].get(column), found["maxValues"].get(column)
 
     def chunks(self, names: Sequence[str]) -> Iterator[pa.Table]:
-        """The rows cut to some columns, `_READ_ROWS` at a time; no other column is read. Raises `OSError`."""
+        """Yield the rows, cut to some columns, `_READ_ROWS` at a time. Raises `OSError`.
+
+        Reads no other columns.
+        """
         whole = arrow_schema(self.table.row)
         schema = pa.schema([whole.field(name) for name in names])
         day = pa.scalar(date.fromisoformat(self.day), pa.date32())
@@ -126,7 +129,7 @@ class WrittenFile:
                 yield rows.append_column(PARTITION, pa.repeat(day, len(rows))).select(names).cast(schema)
 
     def discard(self) -> None:
-        """Deletes the file, which no commit has, if it is in a folder; else `anabranch lake vacuum` will."""
+        """Delete the uncommitted file if it is local; otherwise `anabranch lake vacuum` will."""
         if (local := _local(table_path(self.lake, self.table))) is not None:
             (local / self.path).unlink(missing_ok=True)
 
@@ -135,10 +138,10 @@ def rows_of(
     lake: str | Path, table: Table, path: str, names: Sequence[str] | None = None,
     row_groups: Sequence[int] | None = None, most: int = _READ_ROWS,
 ) -> Iterator[pa.Table]:  # fmt: skip
-    """The rows of any file of a table, at most `most` at a time, as those of this release. Raises `OSError`.
+    """Yield the rows of any file of a table, at most `most` at a time, in this release's schema.
 
-    `names`: cut to these columns; `row_groups`: of these alone. Optional columns that an older release did not write
-    are null. A row group may be a gigabyte, in files that others have compacted: only a part of it is in memory.
+    `names`: only these columns; `row_groups`: only these. Optional columns that an older release did not write are
+    null. A row group may be a gigabyte in compacted files, so only a part of it is in memory. Raises `OSError`.
     """
     whole = arrow_schema(table.row)
     schema = whole if names is None else pa.schema([whole.field(name) for name in names])
@@ -158,7 +161,7 @@ def rows_of(
 
 
 def write_file(lake: str, table: Table, rows: pa.Table) -> WrittenFile:
-    """A file of rows that are all here, at least one. Raises `OSError`."""
+    """Write a file of rows in memory, at least one. Raises `OSError`."""
     file = RowsFile(lake, table, rows[PARTITION][0].as_py())
     file.write(rows)
     file.close()
@@ -166,7 +169,7 @@ def write_file(lake: str, table: Table, rows: pa.Table) -> WrittenFile:
 
 
 def modified_now() -> int:
-    """The time that a commit gives its files, milliseconds."""
+    """Return the modification time for files of a commit, milliseconds."""
     return time.time_ns() // 1_000_000
 
 
@@ -181,7 +184,7 @@ def _local(folder: str) -> Path | None:
 
 
 class _Upload:
-    """A stream to an object store; delta-rs takes bytes only, and Arrow would give it buffers of its own."""
+    """Stream to an object store, for delta-rs, which takes only bytes and not Arrow's buffers."""
 
     def __init__(self, stream: Any) -> None:
         self._stream, self.closed = stream, False
@@ -191,7 +194,7 @@ class _Upload:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing to do: what is not closed is nowhere."""
+        """Do nothing: an unclosed upload does not exist yet."""
 
     def close(self) -> None:
         if not self.closed:

@@ -1,7 +1,8 @@
-"""Marks in the logs of tables: before which day rows were forgotten on purpose, everywhere or of one namespace.
+"""Retention marks in the logs of tables: the day before which rows were removed.
 
-Stage: under `lake.retention`, which leaves them, and all that says what can no longer be known. A mark is a Delta app
-transaction whose version is a day, so it comes with the commit that forgets.
+Stage: under `lake.retention`, which writes them, and every query that must know its limits. A mark concerns all rows
+or a namespace. It is a Delta app transaction whose version is a day, so it is written by the commit that removes the
+rows.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from lake.tables import open_table
 from schemas.tables import DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 
 EVERYWHERE = "anabranch-forgotten-before"
-"""Names the mark of all rows, as days since 1970. Older releases left it for a namespace too."""
+"""Name of the mark for all rows, in days since 1970. Older releases used it for namespaces too."""
 _OF_NAMESPACE = f"{EVERYWHERE}:"
 _ANYWHERE = "anabranch-forgotten-somewhere-before"
-"""The newest of a table's marks: delta-rs does not list them."""
+"""Name of the newest mark of a table: delta-rs does not list them."""
 _EPOCH = date(1970, 1, 1)
 _NEEDED = (SEGMENT_LOAD, EVENTS, HOLDS, DECISIONS)
 """Tables whose old rows a replay needs."""
@@ -26,30 +27,30 @@ _TOPIC = "topic://"
 
 
 class Retained:
-    """From when on a lake has all rows that a replay needs, as it is when this is made."""
+    """Time from which a lake has all rows for a replay, as of the creation of this object."""
 
     def __init__(self, lake: str) -> None:
-        """Raises what Delta raises."""
+        """Read the marks. Raises what Delta raises."""
         self._tables = [delta for table in _NEEDED if (delta := open_table(lake, table)) is not None]
         self._of_namespace: dict[str, datetime | None] = {}
         self.everywhere = self._newest(EVERYWHERE)
-        """The midnight before which rows of all topics and clusters are forgotten; None: there is none."""
+        """Midnight before which rows of all topics and clusters are removed, or None."""
         self.anywhere = self._newest(EVERYWHERE, _ANYWHERE)
-        """The midnight before which rows of some topics are forgotten; None: there is none."""
+        """Midnight before which rows of some topics are removed, or None."""
 
     def of_namespace(self, namespace: str) -> datetime | None:
-        """The midnight before which rows of a namespace (`tenant/namespace`) are forgotten; None: there is none."""
+        """Return the midnight before which rows of a namespace (`tenant/namespace`) are removed, or None."""
         if namespace not in self._of_namespace:
             self._of_namespace[namespace] = self._newest(EVERYWHERE, _OF_NAMESPACE + namespace)
         return self._of_namespace[namespace]
 
     def of(self, subject: str) -> datetime | None:
-        """The same of a topic, by its full name, or of a cluster."""
+        """Return the same for a topic, by its full name, or a cluster."""
         namespace = namespace_of(subject)
         return self.everywhere if namespace is None else self.of_namespace(namespace)
 
     def of_all(self, subjects: Collection[str] | None) -> datetime | None:
-        """The latest of several subjects; None: of all that are on record."""
+        """Return the latest for several subjects; None: all recorded ones."""
         if subjects is None:
             return self.anywhere
         return max((at for at in map(self.of, subjects) if at is not None), default=self.everywhere)
@@ -60,21 +61,21 @@ class Retained:
 
 
 def retained_from(lake: str, subjects: Collection[str] | None = None) -> datetime | None:
-    """The midnight before which rows are forgotten that a replay of these subjects needs (None: of all of them).
+    """Return the midnight before which rows for a replay of these subjects are removed, or None.
 
-    None: there is none. Raises what Delta raises.
+    `subjects` None: all of them. Raises what Delta raises.
     """
     return Retained(lake).of_all(subjects)
 
 
 def forgotten_before(delta: DeltaTable) -> date | None:
-    """The day before which some rows of a table may be missing on purpose; None: there is none."""
+    """Return the day before which rows of a table may have been removed, or None."""
     days = [day for name in (EVERYWHERE, _ANYWHERE) if (day := delta.transaction_version(name)) is not None]
     return _EPOCH + timedelta(days=max(days)) if days else None
 
 
 def is_marked(delta: DeltaTable, before: date, namespaces: Collection[str] = ()) -> bool:
-    """Whether rows before a day were forgotten already, of all these namespaces (none: everywhere)."""
+    """Return whether rows before a day were removed already, of all these namespaces (none: everywhere)."""
     day = (before - _EPOCH).days
     if (delta.transaction_version(EVERYWHERE) or 0) >= day:
         return True
@@ -83,14 +84,14 @@ def is_marked(delta: DeltaTable, before: date, namespaces: Collection[str] = ())
 
 
 def marks(delta: DeltaTable, before: date, namespaces: Collection[str]) -> list[Transaction]:
-    """The marks that a commit leaves which forgets rows before a day; no mark goes back."""
+    """Return the marks for a commit that removes rows before a day; no mark goes back."""
     names = [_ANYWHERE, *([_OF_NAMESPACE + namespace for namespace in namespaces] or [EVERYWHERE])]
     day = (before - _EPOCH).days
     return [Transaction(name, max(day, delta.transaction_version(name) or 0)) for name in names]
 
 
 def namespace_of(subject: str) -> str | None:
-    """`tenant/namespace` of a topic by its full name; None: it is no topic."""
+    """Return `tenant/namespace` of a full topic name; None for any other subject."""
     parts = subject.removeprefix(_TOPIC).split("/")
     return "/".join(parts[:2]) if subject.startswith(_TOPIC) and len(parts) > 2 else None
 

@@ -1,7 +1,7 @@
-"""Horizons: what a rebuild knows at the beginning of a day, kept so that it needs no older row.
+"""Horizons: state snapshots at the start of a day, from which a rebuild needs no older rows.
 
-Stage: `anabranch lake retain` has one made (`streaming.horizons`) and committed before it forgets anything; rebuild,
-replay and explain go on from it. One commit holds all of a horizon.
+Stage: `anabranch lake retain` has one built (`streaming.horizons`) and committed before it removes anything;
+rebuild, replay and explain continue from it. A single commit holds a whole horizon.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from schemas.version import ENGINE_VERSION
 
 
 class RowsForgotten(RuntimeError):
-    """What was asked for cannot be known without rows that are forgotten; the message says which and why."""
+    """The question needs rows that retention has removed; the message says which and why."""
 
 
 class Course(Protocol):
-    """How the job's batches ran (`engine.history.Batches`)."""
+    """Order of the job's batches (`engine.history.Batches`)."""
 
     @property
     def generations(self) -> Collection[str]:
-        """Those that count."""
+        """Generations that count."""
 
     def begins_before(self, day: date, /) -> bool:
-        """Whether the first batch that counts ran before a day."""
+        """Return whether the first batch that counts ran before a day."""
 
     def is_parted(self, at: datetime, /) -> bool:
-        """Whether all batches before an instant ran before all others."""
+        """Return whether all batches before an instant ran before all others."""
 
 
 class Piece(NamedTuple):
-    """Some of the topics, as the stored parts of a bucket with these."""
+    """State of some topics, as the stored parts of a bucket with these topics."""
 
     topics: bytes
     loads: bytes
@@ -53,27 +53,27 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Horizon:
-    """All that is known from the batches before an instant, a midnight (UTC)."""
+    """State from all batches before an instant, a midnight (UTC)."""
 
     at: datetime
     generation: str
-    """The last one then. Of a job that began anew, with empty state, it is not."""
+    """The last generation then; not that of a job that started anew with empty state."""
     next_offsets: Mapping[str, Mapping[int, int]]
-    """By Kafka topic and partition: the offset behind the last record of which something was on record."""
+    """By Kafka topic and partition: the offset after the last recorded message."""
     of_older: frozenset[str]
-    """Topics and clusters that another version of the engine had decided on (`engine.replay`)."""
+    """Topics and clusters with decisions by another engine version (`engine.replay`)."""
     pieces: Sequence[Piece]
     clusters: bytes | None = None
-    """All clusters with bundles, as the stored part of a bucket with these; None: an older release made it."""
+    """Stored part of a bucket with all clusters; None: built by an older release."""
 
     @property
     def day(self) -> date:
-        """All days before it are in."""
+        """All days before this one are included."""
         return self.at.date()
 
 
 def write_horizon(lake: str, horizon: Horizon) -> None:
-    """Keeps a horizon, in one commit. Raises what Delta raises."""
+    """Store a horizon, in one commit. Raises what Delta raises."""
     about = json.dumps({
         "generation": horizon.generation, "nextOffsets": horizon.next_offsets, "ofOlder": sorted(horizon.of_older)
     })  # fmt: skip
@@ -89,7 +89,7 @@ def write_horizon(lake: str, horizon: Horizon) -> None:
 
 
 def newest_horizon(lake: str, generations: Collection[str], until: datetime | None = None) -> Horizon | None:
-    """The newest one that is of one of these generations and no later than an instant (aware); None: there is none.
+    """Return the newest horizon of these generations, no later than an instant (aware), or None.
 
     Raises `DeltaError` or `OSError`.
     """
@@ -116,9 +116,9 @@ def newest_horizon(lake: str, generations: Collection[str], until: datetime | No
 
 
 def drop_horizons(lake: str, needed: Collection[date]) -> None:
-    """Forget the horizons before the last of some days but those of these days. Raises what Delta raises.
+    """Remove the horizons before the last of these days, except those of these days.
 
-    A question is worked out from the day before which its rows are forgotten, or from a later one.
+    A question starts from the day before which its rows are removed, or from a later one. Raises what Delta raises.
     """
     delta = open_table(lake, HORIZONS)
     files = [] if delta is None or not needed else pa.table(delta.get_add_actions(flatten=True)).to_pylist()
@@ -137,10 +137,10 @@ def drop_horizons(lake: str, needed: Collection[date]) -> None:
 def horizon_for(
     lake: str, course: Course, until: datetime | None = None, subjects: Collection[str] | None = None
 ) -> Horizon | None:  # fmt: skip
-    """From where the state at an instant (aware; None: the newest) is to be worked out; None: from the beginning.
+    """Return the horizon from which to compute the state at an instant (aware; None: now).
 
-    `subjects`: the state of these topics and clusters alone is asked for, whatever is forgotten of others. Raises
-    `RowsForgotten`, and what Delta raises.
+    None: compute it from the beginning. `subjects` limits the question to these topics and clusters, so removed rows
+    of others do not matter. Raises `RowsForgotten`, and what Delta raises.
     """
     forgotten = retained_from(lake, subjects)
     if forgotten is None or not course.begins_before(forgotten.date()):
@@ -157,9 +157,9 @@ def horizon_for(
 
 
 def has_horizon(lake: str, day: date, is_exact: bool = False) -> bool:
-    """Whether there is one at the beginning of that day, or, unless `is_exact`, a later one.
+    """Return whether there is a horizon at the start of that day, or, unless `is_exact`, later.
 
-    One of an older release that kept nothing of clusters is none. Raises `DeltaError` or `OSError`.
+    Those of older releases without clusters do not count. Raises `DeltaError` or `OSError`.
     """
     delta = open_table(lake, HORIZONS)
     if delta is None or not _has_clusters(delta):
@@ -173,7 +173,7 @@ def has_horizon(lake: str, day: date, is_exact: bool = False) -> bool:
 
 
 def _has_clusters(delta: DeltaTable) -> bool:
-    """Whether the table is of a release that keeps clusters with bundles."""
+    """Return whether the table is of a release that stores clusters with bundles."""
     return "clusters" in pa.schema(delta.schema().to_arrow()).names
 
 

@@ -1,7 +1,7 @@
-"""Whether what must always hold did: checks over all rows of the lake (design "What must always hold").
+"""Invariant checks over all rows of the lake (design "What must always hold").
 
-Stage: beside everything, on demand: part of the report of a local run (`lab.report`), and of the tests that
-kill parts of it. Kafka's own count of what was sent comes in as a number for each topic.
+Stage: beside everything, on demand: in the report of a local run (`lab.report`) and in the tests that kill parts of
+one. Kafka's own message count comes in as a number per topic.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def check_integrity(
     dead_letters: Sequence[StoredRow],
     offsets: Mapping[str, int] | None,
 ) -> dict[str, Any]:
-    """What must always hold, on all rows of the lake; `lab.report.build_report` names the keys.
+    """Check the invariants on all rows; `lab.report.build_report` documents the keys.
 
-    `offsets`: by Kafka topic the sum of its end offsets; None: Kafka did not answer.
+    `offsets`: by Kafka topic the sum of its end offsets; None: Kafka did not respond.
     """
     generations = {row["generation"] for row in batches}
     counted = counted_messages(batches)
     deleted = {row["subject"] for row in events if row["type"] == "layout" and row["cause"] == "deleted"}
     applied = Counter(row["decision_id"] for row in outcomes if row["status"] == "applied")
-    # A new checkpoint reads Kafka again from the start: only within one may nothing be seen twice.
+    # A new checkpoint reads Kafka again from the start: records must be unique only within one checkpoint.
     records = Counter(
         (row["kafka_topic"], row["kafka_partition"], row["kafka_offset"], row.get("sample"))
         for row in (*events, *dead_letters)
@@ -73,7 +73,7 @@ def check_integrity(
 
 
 def counted_messages(batches: Sequence[StoredRow]) -> int:
-    """The Kafka records that the newest checkpoint has accounted for, out of all rows of `batches`."""
+    """Return the number of Kafka records that the newest checkpoint has counted in `batches`."""
     newest = max(batches, key=lambda row: row["committed_at"])["generation"] if batches else None
     return sum(row["messages"] for row in batches if row["generation"] == newest)
 
@@ -81,10 +81,12 @@ def counted_messages(batches: Sequence[StoredRow]) -> int:
 def _sequence_gaps(
     table: str, rows: Iterable[StoredRow], time: str, restarts: bool, deleted: Set[str]
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Where `seq` of a subject is not the next one. It may begin again at 1 with a new checkpoint (`restarts`), and
-    with another life of a topic that was deleted."""
+    """Return the rows whose `seq` does not follow its subject's previous one.
+
+    It may restart at 1 with a new checkpoint (`restarts`), and with a new incarnation of a deleted topic.
+    """
     gaps, before = [], Counter[tuple[str, str]]()
-    # Batches of one checkpoint are in the order of their numbers, also when the clock was set back.
+    # Batches of one checkpoint are ordered by number, even if the clock was set back.
     for row in sorted(rows, key=lambda row: (row[time] if restarts else row["batch_id"], row["seq"])):
         subject = (row["family"], row["subject"])
         expected = before[subject] + 1

@@ -1,11 +1,11 @@
-"""One job at a time writes a lake: it holds a lease in the lake itself, wherever that is, and renews it.
+"""The lease by which only one job at a time writes a lake, held in the lake itself.
 
-Stage: under `streaming.job`, and under what rebuilds a job's state. The lease is a number in a small Delta table of its
-own, with who has it in a row; renewals are numbers as well (Delta app transactions). A newcomer compares no clocks: a
-holder that renews while it looks is alive, and is left alone; one that does not renew for as long as it promised to is
-taken for dead. Whoever takes the lease leaves its number in every table that the job writes. A commit that carries an
-older number finds it there, or conflicts with it (Delta's rule for app transactions): a job that was frozen meanwhile
-writes nothing more. The number of a holder that gave the lease back is taken at once.
+Stage: under `streaming.job`, and under rebuilds of a job's state. The lease is a number in a small Delta table of
+its own, whose row names the holder; renewals are numbers too (Delta app transactions). A newcomer compares no
+clocks: a holder that renews while being watched is alive; one that does not renew for its promised time is
+considered dead. A new holder writes its number to every table of the job. A commit with an older number then fails
+its check or conflicts (Delta's rule for app transactions), so a job that was frozen writes nothing more. A released
+lease is taken at once.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from schemas.tables import TABLES
 log = logging.getLogger(__name__)
 
 LEASE = "anabranch-job"
-"""Names the lease in every table's log; the newest number is the holder's."""
+"""Name of the lease in every table's log; the newest number is the holder's."""
 _RENEWED, _RELEASED = f"{LEASE}:renewed", f"{LEASE}:released"
 FOLDER = "job_lease"
-"""The lease's own table in the lake; no table of rows that count."""
+"""Folder of the lease's own table, which holds no data rows."""
 SECONDS = 30.0
-"""How long a holder may be silent; it renews three times as often. What it promised stands in its row."""
+"""Longest silence of a holder, seconds; it renews three times as often.
+
+Each row has its holder's value.
+"""
 _SCHEMA = pa.schema([
     ("token", pa.int64()), ("holder", pa.string()), ("checkpoint", pa.string()),
     ("since", pa.timestamp("us", tz="UTC")), ("seconds", pa.float64()),
@@ -43,25 +46,25 @@ _PROPERTIES = {"delta.logRetentionDuration": "interval 1 hours", "delta.checkpoi
 
 
 class NoLease(RuntimeError):
-    """The lease cannot be had now; the message says who has it, since when, and what to do."""
+    """The lease is not available; the message says who has it, since when, and what to do."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Who wants the lease."""
+    """An applicant for the lease."""
 
     holder: str
-    """For people, and unique: no two processes ever have the same."""
+    """Unique description of the process, for people."""
     checkpoint: str
     since: object
     """An aware UTC datetime."""
     gone: str | None = None
-    """A holder that is known to be dead."""
+    """A holder known to be dead."""
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """The lease at one look."""
+    """The lease at one reading."""
 
     token: int
     renewed: int
@@ -69,7 +72,7 @@ class _Seen:
 
 
 class JobLease:
-    """The lease, taken; from `take`. `renew` is for one thread, `is_lost` for all."""
+    """A held lease, from `take`. Call `renew` from one thread; any thread may read `lost`."""
 
     def __init__(self, table: OpenTable, token: int, seconds: float) -> None:
         self._table, self.token, self._seconds = table, token, seconds
@@ -77,11 +80,11 @@ class JobLease:
 
     @property
     def lost(self) -> LeaseLost | None:
-        """That another job has taken over; None: it has not, as far as is known."""
+        """Error that names the new holder, once this lease is known to be lost; else None."""
         return self._lost
 
     def shut_out_others(self, tables: Mapping[str, OpenTable]) -> None:
-        """Leaves the lease's number in the tables, by name: no commit with an older one succeeds from here on.
+        """Write the lease's number to the tables, by name, after which no commit with an older one succeeds.
 
         Raises `LeaseLost`, or what Delta raises.
         """
@@ -96,14 +99,14 @@ class JobLease:
                     log.info("the lease is put into %s while others commit: %s", name, error)
 
     def renew(self) -> None:
-        """Says that the holder is alive. Raises `LeaseLost`, or what Delta raises."""
+        """Renew the lease. Raises `LeaseLost`, or what Delta raises."""
         seen = _look(self._table)
         if seen.token != self.token:
             raise overtaken(self.token, seen.token)
         _say(self._table.table, {LEASE: self.token, _RENEWED: seen.renewed + 1})
 
     def keep_renewing(self, end: threading.Event) -> None:
-        """Renews until the end, or until the lease is lost; for a thread."""
+        """Renew until the end, or until the lease is lost; for a thread."""
         while not end.wait(self._seconds / 3):
             try:
                 self.renew()
@@ -114,7 +117,7 @@ class JobLease:
                 log.warning("the lease on the lake could not be renewed, trying again: %s", error)
 
     def release(self) -> None:
-        """Gives the lease back, so that the next one need not wait; never raises: without, it runs out."""
+        """Release the lease, so that the next holder need not wait. Never raises: otherwise it expires."""
         try:
             if _look(self._table).token == self.token:
                 _say(self._table.table, {LEASE: self.token, _RELEASED: self.token})
@@ -126,10 +129,10 @@ class JobLease:
 def hold_lake(
     lake: str, claim: Claim, stop: threading.Event | None = None, seconds: float | None = None
 ) -> Iterator[JobLease]:
-    """Holds the lake's lease meanwhile, renewed by a thread. Raises `NoLease`.
+    """Hold the lake's lease, renewed by a thread, for the duration of the context. Raises `NoLease`.
 
-    Waits for at most the time that a dead holder promised. `stop` ends the wait with `NoLease`. `seconds`: `SECONDS`,
-    unless given.
+    Waits at most for the time that a dead holder promised. `stop` ends the wait with `NoLease`. `seconds` defaults
+    to `SECONDS`.
     """
     try:
         lease = take(lake, claim, stop or threading.Event(), seconds or SECONDS)
@@ -147,7 +150,7 @@ def hold_lake(
 
 
 def take(lake: str, claim: Claim, stop: threading.Event, seconds: float = SECONDS) -> JobLease:
-    """Takes the lease as soon as nobody has it. Raises `NoLease`, or what Delta raises."""
+    """Take the lease as soon as it is free. Raises `NoLease`, or what Delta raises."""
     table = OpenTable(_table(lake))
     for _ in range(MAX_RACES):
         seen = _look(table)
@@ -165,25 +168,25 @@ def take(lake: str, claim: Claim, stop: threading.Event, seconds: float = SECOND
             log.info("the lease on %s was taken or renewed meanwhile, looking again: %s", lake, error)
             continue
         with suppress(DeltaError, OSError):
-            # Rows of holders before the last ones.
+            # Removes the rows of earlier holders.
             table.table.vacuum(retention_hours=1, dry_run=False, enforce_retention_duration=False)
         return JobLease(table, token, seconds)
     raise NoLease(f"no lease on the lake {lake} in {MAX_RACES} attempts: too many jobs start at once")
 
 
 def check_lease(table: OpenTable, token: int) -> None:
-    """Raises `LeaseLost` when a newer holder has left its number in the table."""
+    """Raise `LeaseLost` if a newer holder has written its number to the table."""
     check_token(table.newest_transaction(LEASE), token)
 
 
 def check_token(newest: int | None, token: int) -> None:
-    """Raises `LeaseLost` when `newest`, the number of `LEASE` in a table, is a newer holder's."""
+    """Raise `LeaseLost` if `newest`, the number of `LEASE` in a table, is a newer holder's."""
     if newest is not None and newest > token:
         raise overtaken(token, newest)
 
 
 def overtaken(token: int, newest: int) -> LeaseLost:
-    """What a job is told that was overtaken."""
+    """Return the error for a job whose lease was taken over."""
     return LeaseLost(
         f"another job has taken over this lake: it holds lease {newest}, this one had {token} and did not renew it in "
         "time. Nothing more was written; only one job writes a lake, so stop the other one if this one is meant"
@@ -191,7 +194,7 @@ def overtaken(token: int, newest: int) -> LeaseLost:
 
 
 def _wait_until_dead(table: OpenTable, first: _Seen, claim: Claim, lake: str, stop: threading.Event) -> None:
-    """Returns when the holder has given the lease back or has not renewed it for as long as it promised."""
+    """Wait until the holder releases the lease or has not renewed it for its promised time."""
     [row] = read_table(table.table).to_pylist()
     holder, seconds = row["holder"], row["seconds"]
     if holder == claim.gone:
@@ -227,7 +230,7 @@ def _look(table: OpenTable) -> _Seen:
 
 
 def _say(table: DeltaTable, numbers: dict[str, int], rows: pa.Table | None = None) -> None:
-    """One commit with the numbers; `rows` replace those that are there."""
+    """Commit the numbers; `rows` replace the existing ones."""
     transactions = [Transaction(app, number) for app, number in numbers.items()]
     write_deltalake(
         table,

@@ -1,8 +1,8 @@
-"""A table of which exactly one process writes some rows: the one that took the lease on them last.
+"""The lease on rows of a table that only one process may write: the last one that took it.
 
-Stage: under `executor.kernel.outcomes`. The lease is a Delta app transaction (name, token): a process that starts takes
-the next token, or leaves one that it was given elsewhere, and every commit carries it. Two commits of one app
-transaction conflict in Delta, so a process that was overtaken cannot add a row: it finds the newer token and stops.
+Stage: under `executor.kernel.outcomes`. The lease is a Delta app transaction (name, token): a process that starts
+takes the next token, or uses one assigned elsewhere, and every commit carries it. Two commits of one app transaction
+conflict in Delta, so an overtaken process cannot add a row: it finds the newer token and stops.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from schemas.arrow import arrow_schema, to_arrow
 from schemas.tables import Table, TableRow
 
 MAX_RACES = 100
-"""How often a lease is tried for while others take it."""
+"""Attempts to take a lease while others take it."""
 MAX_DELAY_SECONDS = 0.02
-"""Longest delay before it is tried for again; random, so that processes that start together spread out."""
+"""Longest delay before another attempt, seconds; random, so that simultaneous starts spread out."""
 
 
 class LeaseLost(RuntimeError):
@@ -31,16 +31,16 @@ class LeaseLost(RuntimeError):
 
 
 class LeasedTable:
-    """A table of the lake, made if it is missing, with the lease on it. One thread uses it."""
+    """A table of the lake, created if missing, with the lease on it. For one thread."""
 
     def __init__(
         self, lake: str, table: Table, app: str, identity: Sequence[str], holder: str, work: str,
         token: int | None = None,
     ) -> None:  # fmt: skip
-        """Takes the lease: from here on any older holder is shut out. Raises `LeaseLost`, or what Delta raises.
+        """Take the lease, which excludes any older holder. Raises `LeaseLost`, or what Delta raises.
 
-        `app` names the lease in the table's log. The columns of `identity` tell apart the rows of one holder. `holder`
-        and `work` are for messages: "executor", "applies decisions". `token`: the one that it was given; None: the
+        `app` names the lease in the table's log. The columns of `identity` distinguish the rows of one holder.
+        `holder` and `work` are for messages: "executor", "applies decisions". `token`: an assigned token; None: the
         next one.
         """
         self._table, self._app, self._identity, self._holder, self._work = table, app, tuple(identity), holder, work
@@ -49,11 +49,11 @@ class LeasedTable:
         self.token = self._take(token)
 
     def read(self, columns: Sequence[str], where: Sequence[tuple[str, str, Any]] | None = None) -> pa.Table:
-        """All rows, or those of some conditions (column, operator, value), cut to some columns."""
+        """Return all rows, or those of some conditions (column, operator, value), cut to some columns."""
         return read_table(self._open.newest(), columns, where)
 
     def append(self, rows: Sequence[TableRow]) -> None:
-        """One commit with all rows. Raises `LeaseLost`, or what Delta raises: then the rows can be given again."""
+        """Commit all rows at once. Raises `LeaseLost`, or what Delta raises, after which it may be retried."""
         self.check()
         version = self._open.table.version()
         if self._unsure_from is not None:
@@ -62,14 +62,14 @@ class LeasedTable:
             try:
                 self._open.append(to_arrow(self._table, rows), self._app, self.token)
             except BaseException:
-                # A commit may have been made although it reported a fault: look before it is made again.
+                # The commit may exist despite the error: look before repeating it.
                 self._unsure_from = version + 1 if self._unsure_from is None else self._unsure_from
                 self.check()
                 raise
         self._unsure_from = None
 
     def check(self) -> None:
-        """Raises `LeaseLost` when another process has taken the lease since."""
+        """Raise `LeaseLost` if another process has taken the lease since."""
         newest = self._open.newest_transaction(self._app)
         if newest != self.token:
             raise LeaseLost(
@@ -78,7 +78,7 @@ class LeasedTable:
             )
 
     def last_seen(self, app: str) -> int:
-        """The newest token of another lease on the table, as of the last look; 0: there is none."""
+        """Return the newest token of another lease on the table, as last read; 0 if there is none."""
         return self._open.table.transaction_version(app) or 0
 
     def _take(self, token: int | None) -> int:

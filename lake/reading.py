@@ -1,8 +1,8 @@
-"""Tables as Arrow's readers take them.
+"""Arrow reads of tables, with Arrow's own file system.
 
-Stage: under all of `lake` that reads whole columns or filtered rows. The file system that delta-rs gives to Arrow is
-Python, for local files too: a reading thread of Arrow's that still lets go of a file while Python ends aborts the
-process then ("terminate called without an active exception"; with pyarrow 26.0 and deltalake 1.6.6 in 3 of 60 programs
+Stage: under everything in `lake` that reads whole columns or filtered rows. The file system that delta-rs provides
+is Python, even for local files. If an Arrow reading thread still releases a file while Python exits, the process
+aborts ("terminate called without an active exception"; with pyarrow 26.0 and deltalake 1.6.6 in 3 of 60 programs
 that read one small table and ended). Arrow's own file system has no Python in it.
 """
 
@@ -20,7 +20,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, SubTreeFileSystem
 
 
 def read_table(delta: DeltaTable, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
-    """The rows that pass `filters` (as of pyarrow's Parquet readers), cut to some columns; in no order.
+    """Return the rows that pass `filters` (as of pyarrow's Parquet readers), unordered.
 
     Raises `DeltaError`, or `OSError` when a file cannot be read.
     """
@@ -29,11 +29,11 @@ def read_table(delta: DeltaTable, columns: Sequence[str] | None = None, filters:
 
 
 def dataset_of(delta: DeltaTable) -> Dataset:
-    """The table's files, none of them read yet; paths are within the table's folder."""
+    """Return a dataset of the table's files, none of them read yet; paths are within the table's folder."""
     return delta.to_pyarrow_dataset(filesystem=_filesystem(delta))
 
 
 def _filesystem(delta: DeltaTable) -> FileSystem | None:
-    """None: an object store, which delta-rs knows how to reach and Arrow does not."""
+    """Return Arrow's file system; None for an object store, which only delta-rs can reach."""
     parts = urlsplit(delta.table_uri)
     return SubTreeFileSystem(url2pathname(parts.path), LocalFileSystem()) if parts.scheme in ("", "file") else None

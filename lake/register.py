@@ -1,7 +1,7 @@
-"""A small table that several processes replace as a whole: who read it last and nothing since, may (compare and swap).
+"""A small table that several processes replace as a whole, by compare and swap.
 
-Stage: under `executor.shards`. Each replacement takes the next number, as a Delta app transaction. Of two at once one
-conflicts, and looks again.
+Stage: under `executor.shards`. Each replacement takes the next number, as a Delta app transaction. Of two concurrent
+ones one conflicts, and reads again.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from lake.reading import read_table
 from lake.tables import OpenTable, make_folder
 
 EXECUTORS = "executors"
-"""The folder of the register of executors: one row an executor; no table of rows that count."""
+"""Folder of the register of executors: one row per executor; it holds no data rows."""
 REGISTERS = (EXECUTORS,)
-"""All of them, each by its folder in the lake."""
+"""All registers, by their folders in the lake."""
 APP = "anabranch-register"
-"""Names the numbers in the table's log."""
+"""Name of the number in the table's log."""
 CLEAN_EVERY = 100
-"""Replacements between two removals of files that nobody reads any more."""
+"""Replacements between two removals of unused files."""
 _PROPERTIES = {"delta.logRetentionDuration": "interval 1 hours", "delta.checkpointInterval": "50"}
 
 
 class Raced(RuntimeError):
-    """Somebody else has replaced it meanwhile: look again."""
+    """Another process has replaced the table meanwhile: read again."""
 
 
 class Register:
-    """The table in a folder of the lake, made if it is missing. One thread uses it."""
+    """The table in a folder of the lake, created if missing. For one thread."""
 
     def __init__(self, lake: str, folder: str, schema: pa.Schema) -> None:
-        """Raises what Delta raises."""
+        """Open the table. Raises what Delta raises."""
         path = f"{lake.rstrip('/')}/{folder}"
         make_folder(path)
         self._schema = schema
@@ -44,7 +44,7 @@ class Register:
         self._number, self._rows, self._version = 0, list[dict[str, Any]](), -1
 
     def read(self) -> tuple[int, list[dict[str, Any]]]:
-        """Its number, from 0, and its rows. Raises `DeltaError` or `OSError`."""
+        """Return its number, starting from 0, and its rows. Raises `DeltaError` or `OSError`."""
         table = self._open.newest()
         if table.version() != self._version:
             self._rows = read_table(table).to_pylist()
@@ -53,8 +53,10 @@ class Register:
         return self._number, self._rows
 
     def replace(self, rows: Sequence[dict[str, Any]]) -> int:
-        """Replaces what the last `read` gave; the new number. Raises `Raced`, or `DeltaError` or `OSError`: then it
-        may have been replaced all the same."""
+        """Replace the rows of the last `read` and return the new number.
+
+        Raises `Raced`; or `DeltaError` or `OSError`, in which case the replacement may still have happened.
+        """
         number = self._number + 1
         try:
             write_deltalake(
@@ -72,13 +74,16 @@ class Register:
 
 
 def registers(lake: str) -> dict[str, str]:
-    """The registers that a lake has, by name, and where they are."""
+    """Return the registers of a lake, by name, with their locations."""
     places = {folder: f"{lake.rstrip('/')}/{folder}" for folder in REGISTERS}
     return {folder: path for folder, path in places.items() if DeltaTable.is_deltatable(path)}
 
 
 def read_register(lake: str, folder: str) -> list[dict[str, Any]]:
-    """The rows of a register, for whoever only looks; none when there is none. Raises `DeltaError` or `OSError`."""
+    """Return the rows of a register without opening it for writing; none if it is missing.
+
+    Raises `DeltaError` or `OSError`.
+    """
     path = f"{lake.rstrip('/')}/{folder}"
     if not DeltaTable.is_deltatable(path):
         return []

@@ -1,15 +1,14 @@
-"""Rows of old days are forgotten, in one commit, beside those who write, compact and follow the table.
+"""Removal of old rows in one commit, while other processes write, compact and follow the table.
 
 Stage: beside everything, on demand (`anabranch lake retain`). The tables are append-only, which Delta takes to mean
-that no removal changes data; so the commit says of itself that it changes none, as that of a compaction does. Who
-follows the table by version sees nothing of it. `lake vacuum` deletes the files when they are old enough
-(`lake.maintenance`). The commit stands on the newest version or fails (`lake.compaction` says why), and nobody
-compacts meanwhile.
+that no removal changes data; so the commit declares no data change, like a compaction, and followers of versions do
+not see it. `lake vacuum` deletes the files when they are old enough (`lake.maintenance`). The commit applies to the
+newest version or fails (see `lake.compaction`), and compactions are excluded meanwhile.
 
-Of `dead_letters` whole days go. Of what the job has accepted and said, a horizon is there first (`lake.horizons`),
-from which a rebuild and a replay go on; and rows stay that say how things stood when the days that are kept began, or
-that are of decisions that were not over (`lake.thinning`). Of `batches` rows go that nothing can be asked for any more,
-as the rows of all topics and clusters of their time are forgotten.
+Of `dead_letters`, whole days go. For inputs and results of the job, a horizon is written first (`lake.horizons`),
+from which rebuild and replay continue; rows stay that describe the state at the start of the kept days, or
+unfinished decisions (`lake.thinning`). Of `batches`, rows go that nothing can ask for any more, once the rows of all
+topics and clusters of their time are gone.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from lake.thinning import THINNED, staying
 from schemas.tables import BATCHES, DEAD_LETTERS, Table
 
 RETAINABLE = (DEAD_LETTERS, *THINNED)
-"""The tables of which rows can be forgotten. Decisions first, then their outcomes and waits."""
+"""Tables whose rows can be removed. Decisions first, then their outcomes and waits."""
 _OFFSETS = ("kafka_topic", "kafka_partition")
 
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What went, or would go."""
+    """Rows that were, or would be, removed."""
 
     days: Sequence[date]
     files: int
@@ -49,18 +48,18 @@ class Forgotten:
     size: int
     """Bytes."""
     kept: Sequence[date]
-    """Older days that stay: a rebuild needs the newest record that they have of a Kafka partition."""
+    """Older days that stay: a rebuild needs their newest record of a Kafka partition."""
 
 
 def forget(
     lake: str, table: Table, before: date, is_dry_run: bool, namespaces: Collection[str] = ()
 ) -> Forgotten:  # fmt: skip
-    """Forgets what nothing needs of the days before `before`; `is_dry_run`: only says what that is.
+    """Remove what nothing needs of the days before `before`; `is_dry_run`: only report it.
 
-    `namespaces` (`tenant/namespace`; not of `dead_letters` and `batches`): rows of topics elsewhere stay. Batches stay
-    from `batches_limit` on. Raises
-    `ValueError` for a table that is not in `RETAINABLE`, or without a horizon at `before` or later; `Compacting` when
-    somebody compacts it, and `DeltaError` or `OSError`. Killed in the middle it has forgotten all or nothing.
+    `namespaces` (`tenant/namespace`; not for `dead_letters` and `batches`): rows of topics elsewhere stay. Batches
+    stay from `batches_limit` on. If killed, it has removed all or nothing. Raises `ValueError` for a table that is
+    not in `RETAINABLE`, or without a horizon at `before` or later; `Compacting` when another process compacts it;
+    `DeltaError` or `OSError`.
     """
     if table not in RETAINABLE:
         raise ValueError(f"days of {table.name} cannot be forgotten: replays and rebuilds need them")
@@ -80,7 +79,7 @@ def forget(
         for attempt in range(MAX_RACES):
             delta.update_incremental()
             if attempt == 0 or not _has(delta, removals):
-                # What comes meanwhile is newer: it makes no day needed that was not.
+                # Rows added meanwhile are newer and make no other day necessary.
                 found, removals, thin = look(delta, before, True)
                 delta.update_incremental()
             if not removals:
@@ -100,7 +99,7 @@ def forget(
                 if attempt + 1 == MAX_RACES:
                     raise
                 continue
-            # Without it the log keeps the versions that added the files for ever, where commits are rare.
+            # Without a checkpoint the log would keep the versions that added the files where commits are rare.
             delta.update_incremental()
             delta.create_checkpoint()
             break
@@ -108,9 +107,10 @@ def forget(
 
 
 def batches_limit(lake: str) -> date | None:
-    """The day before which nothing needs a row of `batches`; None: all are needed. Raises what Delta raises.
+    """Return the day before which no row of `batches` is needed; None: all are needed.
 
-    It is the day before which rows are forgotten of all topics and clusters: what was before cannot be asked for.
+    It is the day before which rows of all topics and clusters are removed, so nothing earlier can be asked for.
+    Raises what Delta raises.
     """
     everywhere = Retained(lake).everywhere
     return None if everywhere is None else everywhere.date()
@@ -126,7 +126,7 @@ def _has(delta: DeltaTable, removals: Sequence[RemoveAction]) -> bool:
 
 
 def _old_files(delta: DeltaTable, before: date) -> list[tuple[date, str, int, int]]:
-    """Day, path, bytes and number of rows of the files of old days, the oldest first."""
+    """Return day, path, bytes and number of rows of the files of old days, oldest first."""
     named = pa.table(delta.get_add_actions(flatten=True)).select(
         [f"partition.{PARTITION}", "path", "size_bytes", "num_records"]
     )
@@ -145,7 +145,7 @@ def _removed(files: Sequence[tuple[date, str, int, int]]) -> list[RemoveAction]:
 def _thin(
     lake: str, table: Table, namespaces: Collection[str], delta: DeltaTable, before: date, is_written: bool
 ) -> tuple[Forgotten, list[RemoveAction], list[WrittenFile]]:
-    """The files that have rows to forget, and new ones with the rest of theirs."""
+    """Return the files with rows to remove, and new ones with their remaining rows."""
     files, going, thin, rows = _old_files(delta, before), list[tuple[date, str, int, int]](), list[WrittenFile](), 0
     stays = staying(lake, table, [path for _, path, *_ in files], before, namespaces, not is_written)
     for day, of_day in groupby(files, lambda file: file[0]):
@@ -180,9 +180,9 @@ def _look(
 
 
 def _needed(delta: DeltaTable) -> set[date]:
-    """The days with the record of each Kafka partition that is the last by its offset, or by the job's clock.
+    """Return the days with the last record of each Kafka partition, by offset or by the job's clock.
 
-    From there a rebuild lets the job read on. A Kafka topic that was made anew has smaller offsets than before.
+    A rebuild has the job continue from these. A recreated Kafka topic has smaller offsets than before.
     """
     columns = [*_OFFSETS, "kafka_offset", "rejected_at", PARTITION]
     newest: dict[tuple[str, tuple[str, int]], tuple[object, date]] = {}

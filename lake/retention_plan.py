@@ -1,4 +1,4 @@
-"""What [retention] comes to on a day: which rows of which tables go, in which order.
+"""Plan of [retention] for a day: which rows of which tables go, in which order.
 
 Stage: under `anabranch lake retain`.
 """
@@ -19,14 +19,14 @@ TABLES: dict[str, tuple[Table, ...]] = {
     "decisions": (DECISIONS, OUTCOMES, WAITS),
     "batches": (BATCHES,),
 }
-"""Tables that are forgotten together, in the order in which they go."""
+"""Tables that are thinned together, in order."""
 OF_TOPICS = ("segment_load", "events", "holds", "decisions")
-"""Those whose rows are of topics, and so of namespaces."""
+"""Names whose rows are about topics, and so about namespaces."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Rows that go: of the days before one, of all namespaces or of some."""
+    """Rows to remove: of the days before a date, of all namespaces or of some."""
 
     name: str
     """A key of `TABLES`."""
@@ -35,17 +35,20 @@ class Cut:
 
     @property
     def what(self) -> str:
-        """The rows in words, behind the name of a table."""
+        """The rows in words, to follow the name of a table."""
         return f" of {', '.join(self.namespaces)}" if self.namespaces else ""
 
 
 def first_kept(today: date, days: int) -> date:
-    """The first day that is kept: `days` before today."""
+    """Return the first day that is kept: `days` before today."""
     return today - timedelta(days=days)
 
 
 def planned(settings: RetentionSettings, today: date) -> list[Cut]:
-    """The cuts of a day (UTC) in their order: later days first, whose horizon serves the earlier ones; batches last."""
+    """Return the cuts of a day (UTC) in order.
+
+    Later dates first, whose horizon also serves earlier ones; batches last.
+    """
     cuts = [
         Cut(name, first_kept(today, days)) for name in (*OF_TOPICS, "dead_letters") if (days := getattr(settings, name))
     ]

@@ -1,4 +1,4 @@
-"""Whole tables in memory, and what the JSON in their columns says.
+"""Whole tables in memory, and the hash ranges in their JSON.
 
 Stage: under `lake.integrity` and `ledger`.
 """
@@ -25,7 +25,7 @@ class WholeTables:
         self._committed: dict[str, list[StoredRow]] = {}
 
     def rows(self, table: Table) -> list[StoredRow]:
-        """All rows of the newest version, in no order; none when the table does not exist."""
+        """Return all rows of the newest version, unordered; none when the table does not exist."""
         if table.name not in self._rows:
             opened = open_table(self._lake, table)
             self._rows[table.name] = (
@@ -36,7 +36,7 @@ class WholeTables:
         return self._rows[table.name]
 
     def committed(self, table: Table) -> list[StoredRow]:
-        """All rows that the log still knows, in commit order, with `lake.tail.COMMITTED_AT`."""
+        """Return all rows still in the log, in commit order, with `lake.tail.COMMITTED_AT`."""
         if table.name not in self._committed:
             opened = open_table(self._lake, table)
             self._committed[table.name] = [] if opened is None else committed_rows(opened, 0)
@@ -44,7 +44,10 @@ class WholeTables:
 
 
 def active_ranges(layout: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Segment id to inclusive hash range of the active segments of a `ScalableTopicMetadata` in JSON, by hash start."""
+    """Return segment id to inclusive hash range of the active segments, by hash start.
+
+    `layout` is a `ScalableTopicMetadata` in JSON.
+    """
     ranges = {
         segment["segmentId"]: (segment["hashRange"]["start"], segment["hashRange"]["end"])
         for segment in layout["segments"].values()

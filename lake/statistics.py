@@ -1,7 +1,7 @@
-"""What a commit says of the rows of a file, by which readers leave files out: numbers, bounds and nulls.
+"""File statistics for commits, by which readers skip files: row counts, bounds and nulls.
 
-Stage: under `lake.files`. Every column of text, numbers or instants has bounds unless all of it is null: delta-rs
-(1.6) takes a missing bound for one that nothing is within, and would leave the file out of a read that asks for it.
+Stage: under `lake.files`. Every column of text, numbers or instants has bounds unless all values are null: delta-rs
+(1.6) takes a missing bound for one that nothing satisfies, and would skip the file in a filtered read.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _FIRST, _LAST = (
     (datetime(*instant, tzinfo=timezone.utc) - _EPOCH) // timedelta(milliseconds=1)
     for instant in ((1, 1, 1), (9999, 12, 31))
 )
-"""Instants that can be told, milliseconds."""
+"""Representable instants, milliseconds."""
 
 
 class Statistics:
-    """Of the rows that were taken so far."""
+    """Statistics of the rows added so far."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema, self._number = schema, 0
@@ -34,7 +34,7 @@ class Statistics:
         self._bounds: dict[str, tuple[Any, Any]] = {}
 
     def take(self, rows: pa.Table) -> None:
-        """More rows, of the schema."""
+        """Add rows of the schema."""
         self._number += len(rows)
         for field in self._schema:
             column = rows[field.name]
@@ -49,7 +49,7 @@ class Statistics:
                 self._bounds[field.name] = min(low, found["min"]), max(high, found["max"])
 
     def to_json(self) -> str:
-        """`numRecords`, `minValues`, `maxValues` and `nullCount`, as the Delta protocol has them."""
+        """Return `numRecords`, `minValues`, `maxValues` and `nullCount` in the form of the Delta protocol."""
         least, most = {}, {}
         for name, (low, high) in self._bounds.items():
             if pa.types.is_timestamp(self._schema.field(name).type):
@@ -64,7 +64,7 @@ class Statistics:
 
 
 def text_above(text: str) -> str:
-    """A text of at most `MAX_TEXT` characters that is not below one; the text itself where there is none."""
+    """Return an upper bound of a text in at most `MAX_TEXT` characters, or the text if there is none."""
     if len(text) <= MAX_TEXT:
         return text
     for place in reversed(range(MAX_TEXT)):

@@ -1,6 +1,6 @@
-"""The lake: one folder with one Delta table per `schemas.tables.Table`, made and opened through delta-rs.
+"""The lake: a folder with one Delta table per `schemas.tables.Table`, opened through delta-rs.
 
-Never used in a forked child: delta-rs' runtime refuses that (it hangs there); processes are spawned.
+Never used in a forked child, in which delta-rs' runtime hangs; processes are spawned.
 """
 
 from __future__ import annotations
@@ -26,33 +26,38 @@ from schemas.tables import TABLES, Table
 log = logging.getLogger(__name__)
 
 WRITER_VERSION = 4
-"""Of the Delta protocol: the highest without a list of features, and what `Table.properties` asks for."""
+"""Version of the Delta protocol: the highest without a feature list, as `Table.properties` requires."""
 WRITER_FEATURES = frozenset({
     "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "timestampNtz"
 })  # fmt: skip
-"""Features of the Delta protocol that delta-rs writes. Others make the first commit fail, or are ignored."""
+"""Features of the Delta protocol that delta-rs writes.
+
+Others make the first commit fail, or are ignored.
+"""
 
 OPEN_FOR_COMMITS = 50
-"""After this many commits a followed table is reopened; by then its log has a checkpoint."""
+"""A followed table is reopened after this many commits; by then its log has a checkpoint."""
 
 HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
-"""What follows a commit. By default delta-rs (1.6) asks after every one for the age of every file of the log: 9 µs each
-on two cores, of thousands. `lake.upkeep` does that now and then."""
+"""Actions after a commit.
+
+By default delta-rs (1.6) checks the age of every log file after every commit: 9 µs each on two cores, for thousands
+of files. `lake.upkeep` does that occasionally instead.
+"""
 
 MAX_RACES = 20
-"""How often a change of a table's columns is tried while others commit."""
+"""Attempts to change a table's columns while others commit."""
 
 
 class LakeError(SettingsError):
-    """A table of the lake is not one that this release can use; the message says which, why, and what to do."""
+    """A table that this release cannot use; the message says which, why, and what to do."""
 
 
 def create_table(lake: str | Path, table: Table) -> DeltaTable:
-    """The table, made if it is not there, with its properties. Safe to race: an existing table is left as it is.
+    """Open the table for writing, and create it with its properties if it is missing. Safe to race.
 
-    For those who write. Optional columns that an older release did not have are added, and those are relaxed that it
-    made NOT NULL and this one writes null to.
-    Raises `LakeError` when this release cannot write to the table as it is.
+    Adds optional columns that an older release lacked, and drops NOT NULL from columns to which this one writes
+    null. Raises `LakeError` when this release cannot write to the table.
     """
     path = table_path(lake, table)
     make_folder(path)
@@ -76,18 +81,18 @@ def create_table(lake: str | Path, table: Table) -> DeltaTable:
 
 
 def make_folder(path: str) -> None:
-    """Makes a table's folder, where there are folders: an object store has none."""
+    """Create a table's folder; an object store needs none."""
     if "://" not in path:
         Path(path).mkdir(parents=True, exist_ok=True)
 
 
 def create_lake(lake: str | Path) -> dict[str, DeltaTable]:
-    """Every table of the lake by its name, made where missing. Raises `LakeError`."""
+    """Create or open every table of the lake, by name. Raises `LakeError`."""
     return {name: create_table(lake, table) for name, table in TABLES.items()}
 
 
 def open_table(lake: str | Path, table: Table) -> DeltaTable | None:
-    """The table, or None when it does not exist yet. Raises `DeltaError` when it cannot be read."""
+    """Return the table, or None when it does not exist yet. Raises `DeltaError` when it cannot be read."""
     try:
         return DeltaTable(table_path(lake, table))
     except TableNotFoundError:
@@ -97,10 +102,10 @@ def open_table(lake: str | Path, table: Table) -> DeltaTable | None:
 def read_columns(
     lake: str | Path, table: Table, columns: Sequence[str], where: pc.Expression | None = None
 ) -> pa.Table:  # fmt: skip
-    """The rows of a table, cut to some columns; none when it is missing. Raises `DeltaError` when it cannot be read.
+    """Return rows of a table, cut to some columns; none when it is missing.
 
-    `where`: of which rows, a condition on columns that every release has; one on `day` reads the files of those days
-    alone. Optional columns that an older release did not write are null.
+    `where` is a condition on columns that every release has; one on `day` reads only the files of those days.
+    Optional columns that an older release did not write are null. Raises `DeltaError` when the table cannot be read.
     """
     delta, schema = open_table(lake, table), arrow_schema(table.row)
     if delta is None:
@@ -116,17 +121,17 @@ def read_columns(
 def stream_columns(
     lake: str | Path, table: Table, columns: Sequence[str], rows: int, where: pc.Expression | None = None
 ) -> Iterator[pa.Table]:  # fmt: skip
-    """All rows of a table in no order, cut to some columns, at most `rows` at a time; none when it is missing.
+    """Yield rows of a table, unordered, cut to some columns, at most `rows` at a time; none when missing.
 
-    `where`: of which rows, a condition on columns that every release has. Optional columns that an older release did
-    not write are null. Raises `DeltaError` or `OSError`.
+    `where` is a condition on columns that every release has. Optional columns that an older release did not write
+    are null. Raises `DeltaError` or `OSError`.
     """
     delta = open_table(lake, table)
     if delta is None:
         return
     whole = arrow_schema(table.row)
     schema = pa.schema([whole.field(name) for name in columns])
-    # More than it names does no harm.
+    # A superset of the columns in the condition is harmless.
     asked = [name for name in whole.names if where is not None and re.search(rf"\b{name}\b", str(where))]
     needed = list(dict.fromkeys((*columns, *asked)))
     dataset = dataset_of(delta)
@@ -142,10 +147,10 @@ def stream_columns(
 
 
 class OpenTable:
-    """A table that is kept open for a long time.
+    """A table that stays open for a long time.
 
-    For each commit that it follows, delta-rs (1.6) keeps a list of files of its own. Each list slows all later commits
-    by 0.3 ms (on two cores) and takes some 40 kB. A reopened table has one list.
+    For each commit that it follows, delta-rs (1.6) keeps another list of files, which slows every later commit by
+    0.3 ms (on two cores) and takes some 40 kB. A reopened table has a single list.
     """
 
     def __init__(self, table: DeltaTable) -> None:
@@ -153,11 +158,11 @@ class OpenTable:
 
     @property
     def table(self) -> DeltaTable:
-        """The table as it was at the last look, or `append`."""
+        """The table as of the last read, or `append`."""
         return self._table
 
     def newest(self) -> DeltaTable:
-        """The table as it is now. Raises `DeltaError` or `OSError` when it cannot be read."""
+        """Return the current table. Raises `DeltaError` or `OSError` when it cannot be read."""
         self._table.update_incremental()
         if self._table.version() - self._opened_at >= OPEN_FOR_COMMITS:
             self._table = DeltaTable(self._table.table_uri)
@@ -167,12 +172,11 @@ class OpenTable:
     def append(
         self, rows: pa.Table, app: str, number: int, more: Mapping[str, int] = MappingProxyType({})
     ) -> None:  # fmt: skip
-        """One commit with all rows.
+        """Commit all rows at once.
 
-        It leaves `number` as the newest transaction of `app` in the table, and those of `more` as well.
-
-        Of two commits at once with the same `app` one fails with `CommitFailedError` (Delta's rule for transactions).
-        Raises `DeltaError` or `OSError`.
+        Sets `number` as the newest transaction of `app` in the table, and those of `more` as well. Of two concurrent
+        commits with the same `app`, one fails with `CommitFailedError` (Delta's rule for transactions). Raises
+        `DeltaError` or `OSError`.
         """
         write_deltalake(
             self._table, rows, mode="append", commit_properties=_numbered({app: number, **more}),
@@ -182,7 +186,7 @@ class OpenTable:
     def add(
         self, files: Sequence[WrittenFile], app: str, number: int, more: Mapping[str, int] = MappingProxyType({})
     ) -> None:  # fmt: skip
-        """One commit with the rows of files in the table's folder, which it does not read; else as `append`."""
+        """Commit files in the table's folder without reading them; otherwise as `append`."""
         self._table.create_write_transaction(
             [
                 AddAction(file.path, file.size, {PARTITION: file.day}, modified_now(), True, file.statistics)
@@ -196,11 +200,11 @@ class OpenTable:
         )
 
     def newest_transaction(self, app: str) -> int | None:
-        """The newest transaction of `app`; None: there is none. Raises `DeltaError` or `OSError`."""
+        """Return the newest transaction of `app`, or None. Raises `DeltaError` or `OSError`."""
         return self.newest_transactions(app)[0]
 
     def newest_transactions(self, *apps: str) -> list[int | None]:
-        """The same of several, by one look at the table: on an object store that is what takes long."""
+        """Return the newest transactions of several apps with a single read, the slow part on an object store."""
         table = self.newest()
         return [table.transaction_version(app) for app in apps]
 
@@ -210,7 +214,7 @@ def _numbered(transactions: Mapping[str, int]) -> CommitProperties:
 
 
 def _check(delta: DeltaTable, path: str, table: Table) -> None:
-    """Raises `LakeError` unless rows of `table.row` can be appended to the table as it is."""
+    """Raise `LakeError` unless rows of `table.row` can be appended to the table."""
     protocol = delta.protocol()
     features = set(protocol.writer_features or ()) - WRITER_FEATURES
     if features or (protocol.writer_features is None and protocol.min_writer_version > WRITER_VERSION):
@@ -241,9 +245,9 @@ def _check(delta: DeltaTable, path: str, table: Table) -> None:
 
 
 def _with_new_columns(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
-    """The table with every optional column of this release; rows that are there have null in it.
+    """Add every optional column of this release, null in existing rows.
 
-    A table that has a column which this release does not know is a newer one's, and stays as it is.
+    A table with a column unknown to this release belongs to a newer one, and stays unchanged.
     """
     expected = arrow_schema(table.row)
     for _ in range(MAX_RACES):
@@ -260,9 +264,9 @@ def _with_new_columns(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
 
 
 def _with_properties(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
-    """The table with this release's properties in the place of an older one's; what a person has set stays.
+    """Replace properties of an older release by this one's; keep values that a person has set.
 
-    Where that cannot be done now the table is used as it is.
+    If that fails now, the table is used as it is.
     """
     for _ in range(MAX_RACES):
         there = delta.metadata().configuration
@@ -285,9 +289,9 @@ def _with_properties(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
 
 
 def _relaxed(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
-    """The table, with every column nullable that this release may write null to; rows and files stay as they are.
+    """Make every column nullable to which this release may write null; rows and files stay as they are.
 
-    Where that cannot be done now the table is used as it is: rows without a null still fit.
+    If that fails now, the table is used as it is: rows without nulls still fit.
     """
     for _ in range(MAX_RACES):
         stored = pa.schema(delta.schema().to_arrow())

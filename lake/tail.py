@@ -1,7 +1,7 @@
-"""Following the tables of the lake by version, through delta-rs and its change data feed.
+"""Readers of committed rows that follow a table by version, through delta-rs' change data feed.
 
-Stage: the read end of every table: the executor follows `decisions` with it, and `ledger` and the screen all of them.
-A look at a table in which nothing is new costs a millisecond, regardless of its history.
+Stage: the read end of every table: the executor follows `decisions` with it, `ledger` and the screen follow all
+tables. Reading a table without changes costs a millisecond, whatever its history.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from schemas.tables import Table
 log = logging.getLogger(__name__)
 
 COMMITTED_AT = "_commit_timestamp"
-"""Column of rows that come from the change data feed: when Delta committed them, an aware UTC datetime."""
+"""Column of rows from the change data feed: Delta's commit time, an aware UTC datetime."""
 
 BACKLOG_VERSIONS = 3000
-"""Versions that a tail looks back on at first: a second of reading; older rows are history, not the present."""
+"""Versions that a tail reads back initially: a second of reading.
+
+Older rows are not needed then.
+"""
 
 _ADDED = ["_change_type", "_commit_version", COMMITTED_AT]
-"""Columns that a change data feed adds."""
+"""Columns added by a change data feed."""
 
 _NO_SUCH_VERSION = "Invalid table version"
 _NO_SUCH_FILE = re.compile(r"Object at location .* not found", re.DOTALL)
@@ -40,15 +43,18 @@ StoredRow = dict[str, Any]
 
 
 class Forgotten(OSError):
-    """The log has forgotten a version, as its retention has passed, or a file that one added was compacted and then
-    removed by `lake vacuum`: the commit is history, its rows are in the table."""
+    """A version can no longer be read from the log.
+
+    Its retention has passed, or a compacted file was removed by `lake vacuum`. The commit is history; its rows are
+    still in the table.
+    """
 
 
 class Tail:
-    """Follows one table of the lake: each `read` gives what was committed since the one before.
+    """Follows one table of the lake: each `read` returns the rows committed since the previous one.
 
-    When there is no version to go on from, it catches up: at the first look, and when the versions since the last one
-    are `Forgotten`. It then looks back on some versions, or scans the whole table.
+    When there is no version to continue from, at the first read or because the versions since are `Forgotten`, it
+    catches up by reading some versions back, or by scanning the whole table.
     """
 
     def __init__(
@@ -60,26 +66,27 @@ class Tail:
         backlog: int | None = BACKLOG_VERSIONS,
         where: str | None = None,
     ) -> None:
-        """Rows have `columns` (all when empty); those of one commit are sorted by `order`.
+        """Create a tail of `columns` (all when empty); rows of one commit are sorted by `order`.
 
-        `backlog`: versions to look back on when catching up; None: the whole table is scanned. `where`: a condition in
-        SQL on the rows that are followed; a scan ignores it.
+        `backlog`: versions to read back when catching up; None: scan the whole table. `where`: an SQL condition on
+        followed rows; a scan ignores it.
         """
         self._lake, self._table, self._backlog, self._where = lake, table, backlog, where
         self.scanned = False
-        """Whether the last `read` was a scan of the whole table."""
+        """True if the last `read` scanned the whole table."""
         self._columns, self._order = tuple(columns or table.row.model_fields), tuple(order)
         self._open: OpenTable | None = None
         self._next: int | None = None
 
     @property
     def position(self) -> int:
-        """The version that the next `read` begins with; 0 before the first one."""
+        """The version with which the next `read` begins; 0 before the first."""
         return self._next or 0
 
     def newest(self, *by: str) -> list[Any]:
-        """The first column of the newest rows, by the first column of `order`, of each combination of `by`, over the
-        whole table. Raises `DeltaError` or `OSError`.
+        """Return the first column of the newest row of each combination of `by`, over the whole table.
+
+        Newest by the first column of `order`. Raises `DeltaError` or `OSError`.
         """
         table, identity, at = self._newest(), self._columns[0], self._order[0]
         if table is None:
@@ -90,7 +97,7 @@ class Tail:
         return ids
 
     def matching(self, filters: list[tuple[str, str, Any]]) -> list[StoredRow]:
-        """The rows of the whole table that pass `filters` (as of pyarrow's Parquet readers), in no order.
+        """Return the rows of the whole table that pass `filters` (as of pyarrow's Parquet readers), unordered.
 
         Raises `DeltaError` or `OSError`.
         """
@@ -98,10 +105,10 @@ class Tail:
         return [] if table is None else read_table(table, self._columns, filters).to_pylist()
 
     def read(self, known: Container[Any] = ()) -> list[StoredRow]:
-        """New rows, the oldest first; none when the table does not exist (yet).
+        """Return new rows, oldest first; none while the table does not exist.
 
-        A scan leaves out rows whose first column is in `known`. Raises `DeltaError` or `OSError` when the table cannot
-        be read now: the next look gives the same rows then.
+        A scan skips rows whose first column is in `known`. Raises `DeltaError` or `OSError` when the table cannot be
+        read now; the next call then returns the same rows.
         """
         self.scanned = False
         table = self._newest()
@@ -139,10 +146,9 @@ def committed_rows(
     table: DeltaTable, first: int, last: int | None = None, columns: Sequence[str] = (), order: Sequence[str] = (),
     where: str | None = None,
 ) -> list[StoredRow]:  # fmt: skip
-    """The rows that versions `first..last` appended, in commit order, with `COMMITTED_AT`; `where`: only those of a
-    condition in SQL.
+    """Return the rows appended by versions `first..last`, in commit order, with `COMMITTED_AT`.
 
-    It begins after the newest version that is `Forgotten`. Raises `DeltaError`.
+    Starts after the newest version that is `Forgotten`. `where` is an SQL condition. Raises `DeltaError`.
     """
     newest = table.version() if last is None else last
     if first > newest:
@@ -155,9 +161,9 @@ def committed_rows(
 
 
 def newest_commit(table: DeltaTable, column: str, value: int) -> Iterator[pa.RecordBatch] | None:
-    """The rows of the newest commit that appended rows with a value in a column, without what a commit adds to them.
+    """Yield the rows of the newest commit that appended rows with a value in a column.
 
-    None: the log no longer reaches back to it. Raises `DeltaError`.
+    Without the columns that the feed adds. None: the log no longer reaches back to it. Raises `DeltaError`.
     """
     newest, span = table.version(), 16
     while True:
@@ -177,7 +183,7 @@ def newest_commit(table: DeltaTable, column: str, value: int) -> Iterator[pa.Rec
 
 
 def newest_rows(table: DeltaTable, limit: int) -> list[StoredRow]:
-    """The `limit` rows that were committed last, oldest first."""
+    """Return the `limit` rows committed last, oldest first."""
     newest, span = table.version(), max(16, limit)
     while True:
         rows = committed_rows(table, max(0, newest - span), newest)
@@ -192,7 +198,7 @@ def _read_cdf(
 ) -> list[StoredRow]:  # fmt: skip
     found = _changes(table, first, last, where).drop_columns(["_change_type"])
     if columns:
-        # A lake that no newer job has opened yet lacks the columns that are new.
+        # Older lakes lack new columns until a newer job opens them.
         there = [name for name in columns if name in found.column_names]
         found = found.select([*there, "_commit_version", COMMITTED_AT])
     rows: list[StoredRow] = found.to_pylist()
@@ -206,19 +212,19 @@ def _read_cdf(
 def _changes(
     table: DeltaTable, first: int, last: int, where: str | None, columns: list[str] | None = None
 ) -> pa.Table:  # fmt: skip
-    """What versions `first..last` changed. Raises `Forgotten` and `DeltaError`."""
+    """Return the changes of versions `first..last`. Raises `Forgotten` and `DeltaError`."""
     try:
-        # Not allow_out_of_range: it answers with no rows at all when the first version is forgotten.
+        # Not allow_out_of_range: it returns no rows at all if the first version is missing.
         return pa.table(table.load_cdf(starting_version=first, ending_version=last, predicate=where, columns=columns))
     except DeltaError as error:
         raise (Forgotten if _NO_SUCH_VERSION in str(error) else DeltaError)(str(error)) from error
     except pa.ArrowInvalid as error:
-        # So come errors of the object store that are met while the rows are read.
+        # Errors of the object store during reading arrive as this type.
         raise (Forgotten if _NO_SUCH_FILE.search(str(error)) else DeltaError)(str(error)) from error
 
 
 def _first_remembered(table: DeltaTable, first: int, last: int) -> int:
-    """The first version with which all up to `last` are remembered; `last` + 1 if that one is not."""
+    """Return the first version from which all up to `last` are available; `last` + 1 if none is."""
     forgotten, remembered = first, last + 1
     while remembered - forgotten > 1:
         middle = (forgotten + remembered) // 2
@@ -231,18 +237,18 @@ def _first_remembered(table: DeltaTable, first: int, last: int) -> int:
 
 
 def _scan(table: DeltaTable, columns: Sequence[str], order: Sequence[str], known: Container[Any]) -> list[StoredRow]:
-    """The rows of the whole table whose first column is not in `known`, by `order`."""
+    """Return the rows of the whole table whose first column is not in `known`, by `order`."""
     identity = columns[0]
     named = read_table(table, [identity, "day"])
     if isinstance(known, Set | range):
-        # In columns first: nearly all of a long history is known.
+        # Filter in columns first: nearly all of a long history is known.
         known_ids = pa.array(list(known), named.schema.field(identity).type)
         named = named.filter(pc.invert(pc.is_in(named[identity], value_set=known_ids)))
     days = dict(zip(named[identity].to_pylist(), named["day"].to_pylist(), strict=True))
     wanted = {name: day for name, day in days.items() if name not in known}
     if not wanted:
         return []
-    # By partition too: names say nothing about files, and all columns of all past rows are large.
+    # Filter by partition too: ids do not select files, and all columns of all past rows are large.
     here = [("day", "in", sorted(set(wanted.values()))), (identity, "in", list(wanted))]
     there = [field.name for field in table.schema().fields if field.name in columns]
     rows: list[StoredRow] = read_table(table, there, here).to_pylist()

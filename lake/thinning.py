@@ -1,11 +1,12 @@
-"""Which old rows stay when the others are forgotten: the newest of each kind, what is not over, other namespaces.
+"""Selection of old rows that outlive retention.
 
-Views of the days that are kept are to answer as before. So the last hours before them stay too, for windows that reach
-back; and of layouts what tells the lives of a name apart: every deletion, and the first row of the highest epoch of
-each life, without which a late announcement of a former life would look new.
+The newest row of each kind stays, as do unfinished decisions and other namespaces. Views of the kept days must
+return the same rows as before. So the last hours before them stay too, for windows that reach back; and of layouts
+the rows that separate the incarnations of a topic: every deletion, and the first row of the highest epoch of each
+incarnation, without which a late announcement of an earlier one would look new.
 
-Stage: under `lake.retention`. Memory: a line for each segment, topic, life or subscription that ever was, ids of
-decisions, and a part of a file.
+Stage: under `lake.retention`. Memory: a row for each segment, topic, incarnation or subscription that ever existed,
+ids of decisions, and part of a file.
 """
 
 from __future__ import annotations
@@ -31,45 +32,48 @@ _NEWEST: dict[str, tuple[tuple[str, ...], str]] = {
     HOLDS.name: (("family", "subject"), "since"),
     DECISIONS.name: (("family", "subject"), "decided_at"),
 }
-"""By table, the columns of whose every combination the newest row stays, and the time that says which that is."""
+"""By table: key columns, of which the newest row per combination stays, and the time column."""
 THINNED = (SEGMENT_LOAD, EVENTS, HOLDS, DECISIONS, OUTCOMES, WAITS, BATCHES)
 MARGIN = timedelta(hours=6)
-"""Rows of so long before the days that are kept stay: windows of the views and rules reach back three hours."""
+"""Time before the kept days from which rows stay too.
+
+Windows of views and rules reach back three hours.
+"""
 _TIMES = {**{name: at for name, (_, at) in _NEWEST.items()}, BATCHES.name: "batch_at"}
 _PLACE = ("accepted_at", "kafka_partition", "kafka_offset")
-"""The order in which events were taken in."""
+"""Order in which events were ingested."""
 _MANY = 1_000_000
 _AT_ONCE = {SEGMENT_LOAD.name: 262_144}
-"""Rows of a file that are looked at together, where they are small."""
+"""Rows of a file processed together, where they are small."""
 _FEW = 4096
 _ROWS = 65_536
 
 
 @dataclass(frozen=True)
 class Staying:
-    """What is to stay of a table."""
+    """Filter for the rows of a table that stay."""
 
     table: Table
     newest: pa.Table | None
-    """By the table's columns in `_NEWEST`, as text, the newest time; None: there is no newest row."""
+    """Newest time by the key columns of `_NEWEST`, as text; None: the table has no newest rows."""
     decisions: pa.Array | None
-    """Ids of those that stay, and whose outcomes and waits stay; None: the table has nothing to do with them."""
+    """Ids of decisions that stay with their outcomes and waits; None: unrelated table."""
     namespaces: Collection[str]
-    """`tenant/namespace`: topics elsewhere stay; empty: of every topic."""
+    """`tenant/namespace`: topics elsewhere stay; empty: all topics are thinned."""
     since: datetime
-    """Rows of then and later stay."""
+    """Rows from this instant on stay."""
     layouts: pa.Table | None = None
-    """Of layouts that stay, `_PLACE`; None: the table has none."""
+    """`_PLACE` of layouts that stay; None: another table."""
     batches: pa.Array | None = None
-    """Times of batches that stay; None: it is another table."""
+    """Times of batches that stay; None: another table."""
 
     def rows(self, lake: str, path: str) -> Iterator[pa.Table]:
-        """The rows of a file that stay, some at a time. Raises `OSError`."""
+        """Yield the rows of a file that stay, some at a time. Raises `OSError`."""
         times = None if self.newest is None else self.newest["newest"].unique()
         for rows in rows_of(lake, self.table, path, most=_AT_ONCE.get(self.table.name, _FEW)):
             stays = pc.invert(_is_of(rows, self.namespaces))
             if self.table is EVENTS:
-                # Whose a policy is only its body says; and of consumers, as an older release wrote them.
+                # The namespace of a policy, and of consumers written by older releases, is only in the body.
                 unsaid = pc.and_(pc.equal(rows["type"], "consumer"), pc.is_null(rows["subscription"]))
                 stays = pc.or_(stays, pc.or_(unsaid, pc.equal(rows["type"], "policy")))
             if self.newest is not None:
@@ -87,7 +91,10 @@ class Staying:
                 yield kept
 
     def _is_newest(self, rows: pa.Table, times: pa.Array) -> pa.Array:
-        """Which rows are the newest of their kind. Only those of such a time are compared: a join reads all kinds."""
+        """Return which rows are the newest of their kind.
+
+        Compares only rows with such a time first, because a join reads all kinds.
+        """
         keys, at = _NEWEST[self.table.name]
         timed = _timed(rows, keys, at)
         is_newest = np.asarray(pc.is_in(timed["newest"], times), np.bool_)
@@ -96,7 +103,7 @@ class Staying:
 
 
 def _is_among(rows: pa.Table, others: pa.Table) -> pa.Array:
-    """Which rows are among others of the same columns."""
+    """Return which rows occur among others with the same columns."""
     placed = rows.append_column("place", pa.array(np.arange(len(rows))))
     is_there = np.zeros(len(rows), np.bool_)
     is_there[placed.join(others, rows.column_names, join_type="left semi")["place"].to_numpy()] = True
@@ -106,10 +113,10 @@ def _is_among(rows: pa.Table, others: pa.Table) -> pa.Array:
 def staying(
     lake: str, table: Table, paths: Sequence[str], before: date, namespaces: Collection[str], is_dry_run: bool
 ) -> Staying:  # fmt: skip
-    """What is to stay of the files of days before `before`. Raises `DeltaError` or `OSError`.
+    """Return the filter for the files of days before `before`. Raises `DeltaError` or `OSError`.
 
-    An outcome or a wait goes when its decision is gone, never before it: a decision without its end would be carried
-    out again. `is_dry_run`: as if those decisions were gone that are to go.
+    An outcome or a wait goes after its decision, never before: a decision without its outcome would be applied
+    again. `is_dry_run`: assume that the decisions due for removal are gone.
     """
     newest = _newest_rows(lake, table, paths) if table.name in _NEWEST else None
     since = datetime.combine(before, time(), timezone.utc) - MARGIN
@@ -127,7 +134,7 @@ def staying(
 
 
 def _batches_that_stay(lake: str, paths: Sequence[str]) -> pa.Array:
-    """The times of the batches that decide the order of all others."""
+    """Return the times of the batches that determine the order of all others."""
     columns = ("generation", "batch_id", "batch_at")
     found = [arrow_schema(BATCHES.row).empty_table().select(columns)]
     for path in paths:
@@ -139,7 +146,7 @@ def _batches_that_stay(lake: str, paths: Sequence[str]) -> pa.Array:
 
 
 def _layouts_that_stay(lake: str, paths: Sequence[str]) -> pa.Table:
-    """Every deletion, and of each life of a topic the first layout of the highest epoch."""
+    """Return every deletion, and the first layout of the highest epoch of each incarnation."""
     columns = ("subject", "type", "cause", "life", "epoch", "in_columns", *_PLACE)
     found = [_lives(arrow_schema(EVENTS.row).empty_table())]
     for path in paths:
@@ -150,7 +157,7 @@ def _layouts_that_stay(lake: str, paths: Sequence[str]) -> pa.Table:
     told = pa.concat_tables(found).sort_by([(name, "ascending") for name in ("subject", *_PLACE)])
     if not len(told):
         return told.select(_PLACE)
-    # A layout that does not say its life is of the one that the deletions before it tell (`layout_spans`).
+    # A layout without an incarnation belongs to the one delimited by the deletions before it (`layout_spans`).
     ends = told["ends"].to_numpy().astype(np.int64)
     told = told.append_column("ended", pa.array(np.cumsum(ends) - ends)).append_column(
         "row", pa.array(np.arange(len(told)))
@@ -169,7 +176,10 @@ def _layouts(rows: pa.Table) -> pa.Table:
 
 
 def _lives(layouts: pa.Table) -> pa.Table:
-    """Layouts by topic, life and epoch, with where they stand; rows of older releases are read from their bodies."""
+    """Return layouts by topic, incarnation and epoch, with their position.
+
+    Rows of older releases are read from their bodies.
+    """
     told = {"life": layouts["life"], "epoch": layouts["epoch"]}
     if "body" in layouts.column_names:
         is_older = pc.is_null(layouts["in_columns"])
@@ -201,14 +211,19 @@ def _newest(rows: pa.Table, keys: Sequence[str], at: str) -> pa.Table:
 
 
 def _timed(rows: pa.Table, keys: Sequence[str], at: str) -> pa.Table:
-    """The key columns as text, and the time; null is the empty text, as a join takes no null for another."""
+    """Return the key columns as text, and the time.
+
+    Null becomes the empty text, since joins never match null.
+    """
     named = {name: pc.fill_null(rows[name].cast(pa.string()), "") for name in keys}
     return pa.table({**named, "newest": rows[at].cast(pa.timestamp("us", tz="UTC"))})
 
 
 def _decisions_that_stay(lake: str, before: date, since: datetime) -> pa.Array:
-    """Decisions that are of `since` or later, or not over by the day `before`, and the newest old one of each
-    subject."""
+    """Return the decisions that stay.
+
+    Those from `since` on, those not over by the day `before`, and each subject's newest old one.
+    """
     later, ended = [_NO_IDS], [_NO_IDS]
     for table in (OUTCOMES, WAITS):
         of_table = ["decision_id", "day", "status"] if table is OUTCOMES else ["decision_id", "day"]
@@ -240,7 +255,7 @@ def _ids(parts: Sequence[pa.ChunkedArray]) -> pa.Array:
 
 
 def _is_of(rows: pa.Table, namespaces: Collection[str]) -> pa.ChunkedArray:
-    """Which rows may be forgotten at all: of topics, of these namespaces; without any all, of clusters too."""
+    """Return which rows may be removed: topics of these namespaces; without any, everything."""
     if not namespaces:
         return pa.chunked_array([pa.repeat(True, len(rows))])
     subject = rows["topic" if "topic" in rows.column_names else "subject"]

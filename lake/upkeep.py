@@ -1,9 +1,9 @@
-"""Keeps the tables of a running writer cheap to commit to: forgets their old logs, and compacts small files.
+"""Background maintenance of a running writer's tables: removes old logs and compacts small files.
 
-Stage: beside the job and beside an executor, in a thread of its own, off the way of any decision. A commit takes longer
-with every file that its table has: some 4 µs (delta-rs 1.6, two cores). It took 9 µs more for every file of the log,
-when each commit looked for those that are too old; that is done here now (`lake.tables.HOOKS`).
-Days that have many small files are compacted, some of them in one look (`lake.compaction`), safely at any moment.
+Stage: beside the job and beside an executor, in its own thread, off the path of decisions. A commit takes some 4 µs
+longer per file of its table (delta-rs 1.6, two cores), and took 9 µs more per log file when each commit looked for
+expired ones; that is done here instead (`lake.tables.HOOKS`). Days with many small files are compacted, some per
+pass (`lake.compaction`), safely at any moment.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from schemas.tables import Table
 log = logging.getLogger(__name__)
 
 MANY_FILES = 100
-"""A day with as many small files is compacted."""
+"""Number of small files from which a day is compacted."""
 MAX_BYTES = 256 * 2**20
-"""Of files that one look reads and writes again; the rest has to wait for the next."""
+"""Size of the files rewritten in one pass; others wait for the next."""
 LOOK_MINUTES = 10.0
-"""Between two looks where nothing is to be compacted."""
+"""Minutes between two passes when compaction is off."""
 
 
 class Upkeep:
-    """The upkeep of some tables of a lake while its context is open."""
+    """Maintenance of some tables of a lake while its context is open."""
 
     def __init__(self, lake: str, tables: Sequence[Table], minutes: float) -> None:
-        """`minutes`: between two looks; 0: nothing is compacted, only logs are forgotten when their time is over."""
+        """Create the thread; `minutes` between two passes; 0: only expire logs, never compact."""
         self._lake, self._tables, self._compacts = lake, tables, minutes > 0
         self._seconds = 60 * (minutes or LOOK_MINUTES)
         self._files: dict[str, int] = {}
@@ -42,7 +42,7 @@ class Upkeep:
 
     @property
     def files(self) -> Mapping[str, int]:
-        """Files of each table, by its name, as of the last look; tables that could not be read are left out."""
+        """Number of files of each table at the last pass, by name; without unreadable tables."""
         return dict(self._files)
 
     def __enter__(self) -> Upkeep:
@@ -52,11 +52,11 @@ class Upkeep:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A pass under way may be cut off by the end of the process like by any kill.
+        # Process exit may interrupt a pass, which is as safe as a kill.
         self._stop.set()
 
     def look(self, compacts: bool) -> None:
-        """One look at every table. Raises nothing: whatever fails is tried again at the next look."""
+        """Process every table once. Never raises: a failure is retried at the next pass."""
         for table in self._tables:
             if self._stop.is_set():
                 return
@@ -66,7 +66,7 @@ class Upkeep:
                 log.info("the upkeep of %s waits for the next look: %s", table.name, str(error).splitlines()[0])
 
     def _run(self) -> None:
-        # A start has better things to do than to compact.
+        # Do not compact at startup, when other work matters more.
         self.look(compacts=False)
         while not self._stop.wait(self._seconds):
             self.look(self._compacts)
