@@ -1,7 +1,7 @@
-"""The packed rows of a bucket in the order of arrival, in parts that fit in memory, however many there are.
+"""Packed rows of a bucket in arrival order, in parts that fit in memory.
 
-Stage: in the operator, before the engine. Spark brings a bucket's rows in no order. Those that do not fit in memory
-wait in a temporary file until all have come.
+Stage: in the operator, before the engine. Spark delivers a bucket's rows unordered. Rows that do not fit in memory
+wait in a temporary file until all have arrived.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import IO, Any, NamedTuple
 from engine.kernel.packing import unpacked_size
 
 MAX_PART_BYTES = 8 * 1024 * 1024
-"""Of a part, unpacked; what is of one place is never parted, and has at most as much."""
+"""Limit on the unpacked bytes of a part; rows of one place are never separated, and stay below it."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Rows that wait in memory; the others wait in a file."""
+"""Limit on the bytes that wait in memory; further rows wait in a file."""
 
 
 class _Waiting(NamedTuple):
@@ -29,13 +29,13 @@ class _Waiting(NamedTuple):
     start: int
     length: int
     size: int
-    """In memory, once it is unpacked."""
+    """Size in memory once unpacked."""
 
 
 def in_parts(
     rows: Iterable[Any], part_bytes: int = MAX_PART_BYTES, waiting_bytes: int = MAX_WAITING_BYTES
 ) -> Iterator[tuple[list[str], list[bytes]]]:
-    """The kinds and bodies of `rows` (`engine.kernel.packing.PACKED_DDL`), by place, part after part."""
+    """Yield the kinds and bodies of `rows` (`engine.kernel.packing.PACKED_DDL`), by place, in parts."""
     with ExitStack() as opened:
         file: IO[bytes] | None = None
         waiting: list[_Waiting] = []

@@ -1,4 +1,4 @@
-"""What a task of the state stage does with a bucket: fetches its state, has the engine run, stores, gives output away.
+"""One task of the state stage: fetch a bucket's state, run the engine, store the result, emit output.
 
 Stage: behind `streaming.processor`, around `engine.kernel.bucket`.
 """
@@ -27,27 +27,27 @@ from streaming.outbox import INLINE_BYTES, Outbox
 
 @dataclass(frozen=True)
 class StoredBucket:
-    """The state variables of the bucket that Spark is at."""
+    """State variables of the bucket that Spark currently processes."""
 
     fingerprint: Any
     bases: Mapping[str, Any]
-    """By stored part; values."""
+    """Values by stored part."""
     logs: Mapping[str, Any]
-    """By stored part; lists."""
+    """Lists by stored part."""
 
     def known_fingerprint(self) -> bytes | None:
-        """That of what is stored; None: nothing is."""
+        """Return the fingerprint of the stored state; None if nothing is stored."""
         return _bytes(self.fingerprint.get())
 
     def fetch(self) -> dict[str, StoredPart]:
-        """All that is stored, by part."""
+        """Return everything stored, by part."""
         return {
             name: StoredPart(_bytes(base.get()) or b"", [bytes(entry[0]) for entry in self.logs[name].get()])
             for name, base in self.bases.items()
         }
 
     def store(self, written: Written, before: bytes | None) -> None:
-        """What a batch has written; `before`: the fingerprint that it found."""
+        """Store the result of a batch; `before` is the fingerprint that it started from."""
         for name, part in written.parts.items():
             if part.base is not None:
                 self.bases[name].update((part.base,))
@@ -59,18 +59,18 @@ class StoredBucket:
 
 
 class BucketTask:
-    """One task: bucket after bucket of a partition, in one batch."""
+    """One task: the buckets of a partition, one after another, in one batch."""
 
     def __init__(
         self, settings: EngineSettings, repeated: Repeated | None, stored: StoredBucket, lake: str,
         inline_bytes: int | None,
     ) -> None:  # fmt: skip
-        """As `streaming.processor.BucketProcessor` has them."""
+        """Create a task; arguments as in `streaming.processor.BucketProcessor`."""
         self._repeated, self._settings, self._stored = repeated, settings, stored
         self._outbox = Outbox(lake, batch_of_task, INLINE_BYTES if inline_bytes is None else inline_bytes)
 
     def run(self, bucket: int, rows: Iterator[Row]) -> Iterator[Row]:
-        """One batch of one bucket: its packed rows in, its output out."""
+        """Run one batch of one bucket: packed rows in, output out."""
         first = next(rows, None)
         if first is None:
             return
@@ -92,7 +92,7 @@ class BucketTask:
         yield from (Row(kind=kind, body=body, now=now) for kind, body in self._outbox.fetch())
 
     def close(self) -> None:
-        """Ends the task's files."""
+        """Close the task's files."""
         self._outbox.close()
 
     def _engine_at(self, now: int) -> BucketEngine:
@@ -104,7 +104,7 @@ class BucketTask:
 
 
 def batch_of_task() -> int:
-    """The number of the micro-batch that the running task is of."""
+    """Return the number of the running task's micro-batch."""
     context = TaskContext.get()
     number = None if context is None else context.getLocalProperty("streaming.sql.batchId")
     if number is None:
@@ -116,7 +116,7 @@ _ENGINES: dict[EngineSettings, BucketEngine] = {}
 
 
 def _engine(settings: EngineSettings) -> BucketEngine:
-    """One engine per worker process and configuration, so that decoded state outlives a task."""
+    """Return the engine of this worker process and configuration; decoded state outlives a task in it."""
     return _ENGINES.setdefault(settings, bucket_engine(settings))
 
 
@@ -126,9 +126,11 @@ def _bytes(value: Any) -> bytes | None:
 
 @contextmanager
 def _cycles_uncollected() -> Iterator[None]:
-    """Keeps Python's cycle collector off the state, now and later: it would walk all of it again and again, and takes
-    most of the time at a million segments. Nothing in the state is cyclic. What else has come up is collected first, so
-    that no garbage is kept with it."""
+    """Keep Python's cycle collector off the state, now and later.
+
+    It would walk the whole state repeatedly, most of the time at a million segments, and nothing in the state is
+    cyclic. Other garbage is collected first, so that it is not frozen with the state.
+    """
     gc.disable()
     try:
         yield

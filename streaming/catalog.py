@@ -1,8 +1,8 @@
-"""The lake in Spark SQL: a database `anabranch` with every table by its name, in a metastore that outlives the session.
+"""The lake in Spark SQL: a database `anabranch` with every table, in a persistent metastore.
 
-Stage: beside the job; it runs in a session of its own, reads nothing and changes no table. Unless `conf/spark.conf`
-names a Hive metastore (`spark.hadoop.hive.metastore.uris`), it is one in a folder of the local run, which one process
-at a time can open. The job never asks the metastore: it knows its tables by path.
+Stage: beside the job, in a session of its own; it changes no table. Unless `conf/spark.conf` names a Hive metastore
+(`spark.hadoop.hive.metastore.uris`), it uses one in the folder of the local run, which one process at a time can
+open. The job itself never uses the metastore: it knows its tables by path.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ _SERVICE = "spark.hadoop.hive.metastore.uris"
 _OPTIONS = "spark.driver.extraJavaOptions"
 _NEEDED_BY_SQL = (
     "spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.sql.session.timeZone", _SERVICE,
-    # Delta reads each table's log in fifty tasks unless told; the local file system forks a process for each file.
+    # By default Delta reads each table's log in fifty tasks, and the local file system forks a process per file.
     "spark.databricks.delta.snapshotPartitions", "spark.ui.enabled",
     "spark.hadoop.fs.file.impl", "spark.hadoop.fs.AbstractFileSystem.file.impl",
 )  # fmt: skip
 
 
 def catalog_settings(settings: Settings) -> dict[str, str]:
-    """What a session needs, over `conf/spark.conf`, to see the database; raises `SettingsError`."""
+    """Return the settings that a session needs, besides `conf/spark.conf`, to see the database.
+
+    Raises `SettingsError`.
+    """
     conf = read_spark_conf(settings.path(settings.stream.spark_conf))
     found = {"spark.sql.catalogImplementation": "hive"}
     if _SERVICE not in conf:
@@ -46,12 +49,12 @@ def catalog_settings(settings: Settings) -> dict[str, str]:
 
 
 def spark_sql_command(settings: Settings) -> list[str]:
-    """The command line of the `spark-sql` of this environment that opens the database."""
+    """Return the command line of this environment's `spark-sql` that opens the database."""
     conf = read_spark_conf(settings.path(settings.stream.spark_conf))
     wanted = {key: conf[key] for key in _NEEDED_BY_SQL if key in conf} | catalog_settings(settings)
     if _OPTIONS in wanted:
         wanted[_OPTIONS] = absolute_options(wanted[_OPTIONS], settings) + with_archive(settings, wanted[_OPTIONS])
-    # Of the package, not of the environment's bin: that one finds Spark only in a shell with the environment active.
+    # From the package, not the environment's bin: that one finds Spark only in an activated shell.
     program = str(Path(pyspark.__file__).with_name("bin") / "spark-sql")
     jars = settings.path(settings.local.jars) / "spark"
     options = [f"--conf={key}={value}" for key, value in wanted.items()]
@@ -59,10 +62,10 @@ def spark_sql_command(settings: Settings) -> list[str]:
 
 
 def register_lake(spark: SparkSession, lake: str) -> dict[str, str]:
-    """Every table of the lake as an external table of `DATABASE`: table name to location. Safe to repeat.
+    """Register every table of the lake as an external table of `DATABASE`; return name to location.
 
-    Tables of the lake that are missing are made; the register of executors is there once one was started. A name that
-    stood for another place is pointed here; the files of either place are left as they are.
+    Creates missing tables; the register of executors exists once one was started. A name that pointed elsewhere is
+    redirected; no files change. Safe to repeat.
     """
     create_lake(lake)
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
@@ -80,13 +83,13 @@ def register_lake(spark: SparkSession, lake: str) -> dict[str, str]:
 
 
 def register_views(spark: SparkSession, statements: Mapping[str, str]) -> None:
-    """Views and functions by name, each of a statement that makes it or replaces it, in that order."""
+    """Create views and functions, each by its CREATE OR REPLACE statement, in order."""
     for statement in statements.values():
         spark.sql(statement)
 
 
 def location_of(path: str) -> str:
-    """A path or URL as a URL that Spark takes: local paths begin with `file:///`."""
+    """Return a path or URL as a URL for Spark; local paths begin with `file:///`."""
     if "://" in path:
         return path
     return Path(path.removeprefix("file:")).as_uri()

@@ -1,9 +1,9 @@
-"""The checkpoint of the query: one job at a time, and the one that the lake's newest rows came from.
+"""Checks that the query's checkpoint is used by one job and matches the lake.
 
-Stage: start-up. The lock on a local folder is the operating system's, held as long as the driver lives. The identity
-of a checkpoint is the query id that Spark writes into it. The sink's transactions carry it, so a new checkpoint is
-never mistaken for an old one. An old copy of a checkpoint can: its next batches would have numbers that the lake
-already holds, with other records in them.
+Stage: start-up. The lock on a local folder is the operating system's and lasts as long as the driver. A checkpoint
+is identified by the query id that Spark writes into it. The sink's transactions carry that id, so a new checkpoint
+is never mistaken for an old one. An old copy of a checkpoint can be: its next batches would have numbers that the
+lake already holds, with other records in them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engine.history import is_rebuilt_generation
 from streaming.storage import IDENTITY, CheckpointFiles, is_local
 
 REBUILT = "rebuilt"
-"""Folder of what the first start on a rebuilt checkpoint begins with."""
+"""Folder with the data for the first start on a rebuilt checkpoint."""
 
 
 class CheckpointInUse(RuntimeError):
@@ -31,27 +31,27 @@ class CheckpointInUse(RuntimeError):
 
 
 class CheckpointUnfit(RuntimeError):
-    """To start from this checkpoint would lose records or count them twice; the message says what to do instead."""
+    """A start from this checkpoint would lose or double records; the message says what to do instead."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """How far a checkpoint has come."""
+    """Progress of a checkpoint."""
 
     query: str
     """Identity of the query, which `batches.generation` shows."""
     newest_batch: int
-    """Number of the newest batch that was begun; -1: none."""
+    """Number of the newest batch begun; -1: none."""
     newest_ended: int = -1
-    """Number of the newest batch that was ended; -1: none."""
+    """Number of the newest batch completed; -1: none."""
 
 
 def read_place(files: CheckpointFiles) -> Place | None:
-    """How far the checkpoint has come; None: there is none yet."""
+    """Return the progress of a checkpoint; None if it does not exist."""
     begun, ended = (max(files.numbers(folder), default=-1) for folder in ("offsets", "commits"))
     metadata = files.text(IDENTITY)
     if metadata is None:
-        # With a log and no identity it is damaged, which Spark finds and says.
+        # With a log but without an identity it is damaged, which Spark reports.
         return Place("", begun, ended) if begun >= 0 else None
     return Place(json.loads(metadata)["id"], begun, ended)
 
@@ -59,10 +59,10 @@ def read_place(files: CheckpointFiles) -> Place | None:
 def check_place(
     checkpoint: str, place: Place | None, lake: str, newest_written: int | None, has_first_start: bool = False
 ) -> None:
-    """Raises `CheckpointUnfit` unless a lake that holds rows can go on from this place.
+    """Raise `CheckpointUnfit` unless a lake with rows can continue from this place.
 
     `newest_written` is the newest batch of the place's own query in the lake; None: the lake has none of it.
-    `has_first_start`: whether the state of a rebuilt checkpoint is there (`streaming.first_start`).
+    `has_first_start`: the state of a rebuilt checkpoint exists (`streaming.first_start`).
     """
     if place is None:
         raise CheckpointUnfit(
@@ -86,16 +86,16 @@ def check_place(
 
 
 def holder_name() -> str:
-    """This process, for people, and unlike any other."""
+    """Return a unique name of this process, for people."""
     return f"process {os.getpid()} on {socket.gethostname()}, {secrets.token_hex(4)}"
 
 
 @contextmanager
 def lock_checkpoint(checkpoint: str, holder: str) -> Iterator[str | None]:
-    """Locks a local checkpoint folder; raises `CheckpointInUse` for a second job.
+    """Lock a local checkpoint folder; raises `CheckpointInUse` for a second job.
 
-    Answers who had the lock before, and is gone; None: nobody, or the checkpoint is on another storage, where no
-    process has a lock. There the lease on the lake alone keeps a second job away (`lake.job_lease`).
+    Yields the previous holder, which is dead; None if there was none, or the checkpoint is on another storage
+    without locks. There only the lease on the lake excludes a second job (`lake.job_lease`).
     """
     if not is_local(checkpoint):
         yield None

@@ -1,6 +1,6 @@
-"""OPTIMIZE on Spark's executors, for tables that are too large for one process (`lake.maintenance` has the rules).
+"""OPTIMIZE on Spark's executors, for tables too large for one process (rules: `lake.maintenance`).
 
-Stage: beside the job, from time to time.
+Stage: beside the job, occasionally.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schemas.tables import Table
 
 
 def compact_by_delta_spark(spark: SparkSession, lake: str, table: Table, cluster_before: date | None) -> Compacted:
-    """As `lake.maintenance.compact_by_delta_rs`; raises what Spark raises, or `Compacting`."""
+    """Compact as `lake.maintenance.compact_by_delta_rs`; raises what Spark raises, or `Compacting`."""
     statement = f"OPTIMIZE delta.`{table_path(lake, table)}`"
     if cluster_before is not None:
         statement += f" WHERE day < '{cluster_before.isoformat()}' ZORDER BY ({cluster_column(table)})"

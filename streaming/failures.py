@@ -1,4 +1,4 @@
-"""Failures of the job: what Spark's exceptions mean, what to do about them, and whether a restart helps.
+"""Failures of the job: the meaning of Spark's exceptions, remedies, and which of them a restart cures.
 
 Stage: the end of a query, under `streaming.job`.
 """
@@ -6,7 +6,7 @@ Stage: the end of a query, under `streaming.job`.
 from __future__ import annotations
 
 DELAYS_SECONDS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
-"""Before a query that Spark gave up on is started again in the same process, as long as no batch is written."""
+"""Delays before a failed query restarts in the same process, as long as no batch is written."""
 
 
 class JobFailed(RuntimeError):
@@ -14,30 +14,30 @@ class JobFailed(RuntimeError):
 
 
 class TooSlow(JobFailed):
-    """Spark gave up waiting for one of its own processes. On a loaded machine another start may be in time."""
+    """Spark timed out on one of its own processes. On a loaded machine another start may succeed."""
 
 
 class Patience:
-    """Delays before the query is started again, longer each time; a batch that is written makes them short again."""
+    """Increasing delays before restarts of the query; a written batch resets them."""
 
     def __init__(self) -> None:
         self.renew()
 
     def renew(self) -> None:
-        """Begin with the shortest delay again."""
+        """Start with the shortest delay again."""
         self._delays = iter(DELAYS_SECONDS)
 
     def next_delay(self) -> float | None:
-        """Return the next delay, seconds; None: it was tried often enough, and the process shall end."""
+        """Return the next delay, seconds; None after too many attempts, when the process should end."""
         return next(self._delays, None)
 
 
 class JvmLost(JobFailed):
-    """The JVM of the driver has ended. A thread of this process may still be in the batch that it was writing."""
+    """The driver's JVM has ended. A thread of this process may still be writing its batch."""
 
 
 class PersonNeeded(JobFailed):
-    """The query ended, and would end again at every start: a person has to do what the message says."""
+    """The query ended and would end again at every start until a person does what the message says."""
 
 
 _REMEDIES = {
@@ -61,7 +61,7 @@ _REMEDIES = {
     "StateError": "the stored state was written by another release: run that one, or a newer one",
     "STATEFUL_OPERATOR_NOT_MATCH": "the checkpoint was written by another release: run that one, or a newer one",
 }
-"""What is to be done, by a word of the error that Spark ends with."""
+"""Remedies by a word of Spark's error."""
 _PERSON_NEEDED = (
     "ReplayDiffers",
     "failOnDataLoss",
@@ -69,7 +69,7 @@ _PERSON_NEEDED = (
     "StateError",
     "STATEFUL_OPERATOR_NOT_MATCH",
 )
-"""The words after which no restart gets further."""
+"""Words of errors that no restart cures."""
 _TOO_SLOW = (
     "failed to connect back",
     "Timed out while waiting for the Python worker",
@@ -77,13 +77,13 @@ _TOO_SLOW = (
     "STREAMING_PYTHON_RUNNER_INITIALIZATION_TIMEOUT",
     "Accept timed out",
 )
-"""The words by which Spark says that a Python process or the driver did not connect in time."""
+"""Words by which Spark reports that a Python process or the driver did not connect in time."""
 
 
 def failure_of(error: str) -> JobFailed:
-    """Return the failure that the text of Spark's exception stands for.
+    """Return the failure for the text of Spark's exception.
 
-    `PersonNeeded` when a restart would not help, `TooSlow` when another start of the query may be all that it takes.
+    `PersonNeeded` if a restart would not help, `TooSlow` if another start of the query may be enough.
     """
     kinds = ((PersonNeeded, _PERSON_NEEDED), (TooSlow, _TOO_SLOW))
     kind = next((kind for kind, words in kinds if any(word in error for word in words)), JobFailed)
@@ -91,12 +91,12 @@ def failure_of(error: str) -> JobFailed:
 
 
 def failure_in_one_line(error: str) -> str:
-    """Return why the query ended and what to do about it, from the text of Spark's exception."""
+    """Return cause and remedy in one line, from the text of Spark's exception."""
     text = " ".join(error.split("=== Streaming Query ===")[0].split("\nJVM stacktrace")[0].split())
     remedy = next((remedy for word, remedy in _REMEDIES.items() if word in error), None)
     if remedy is None:
         return text[:2000]
     reason = text.rpartition("Reason: ")[2] if "Reason: " in text else text
-    # Of a Python traceback what matters stands last.
+    # The end of a Python traceback matters most.
     said = reason if len(reason) <= 600 else f"{reason[:300]} … {reason[-300:]}"
     return f"{remedy}. Spark says: {said}"

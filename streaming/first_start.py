@@ -1,4 +1,4 @@
-"""What a rebuilt checkpoint says to the job's first start on it, which Spark is given as long as no batch is committed.
+"""Data for the first start on a rebuilt checkpoint, given to Spark until a batch is committed.
 
 Stage: start-up; `streaming.rebuild` writes it.
 """
@@ -21,22 +21,22 @@ START, STATE_FILE = f"{REBUILT}/start.json", f"{REBUILT}/state.parquet"
 
 @dataclass(frozen=True)
 class FirstStart:
-    """What the first start on a rebuilt checkpoint begins with."""
+    """Initial data of a rebuilt checkpoint."""
 
     buckets: int
     starting_offsets: dict[str, dict[int, int]]
     parts: list[str]
-    """The stored parts that there are; one that was made by an older release has those of topics."""
+    """Stored parts in the state; an older release has only those of topics."""
     state: str
     """Parquet file with rows of `state_ddl`."""
 
     def offsets_json(self, topics: str) -> str:
-        """The offsets of some topics, comma-separated, as Spark's `startingOffsets`."""
+        """Return the offsets of comma-separated topics in the form of Spark's `startingOffsets`."""
         return json.dumps({topic: self.starting_offsets[topic] for topic in topics.split(",")})
 
 
 def first_start(files: CheckpointFiles) -> FirstStart | None:
-    """What the next start has to begin with; None when the checkpoint was not rebuilt, or has already run."""
+    """Return the data for the next start; None if the checkpoint was not rebuilt, or has already run."""
     said = files.text(START)
     if said is None or files.numbers("commits"):
         return None
@@ -50,5 +50,5 @@ def first_start(files: CheckpointFiles) -> FirstStart | None:
 
 
 def state_ddl(parts: Sequence[str]) -> str:
-    """A bucket's packed state, as its state variables have it. Null: a part that was not there yet."""
+    """Return the schema of a bucket's packed state, by state variable; null for a part without data."""
     return ", ".join(["bucket INT", *(f"{name} BINARY" for name in (FINGERPRINT, *parts))])

@@ -1,13 +1,13 @@
-"""Hands each task of the state stage to the process that holds its partition, so that decoded state is found again.
+"""Worker affinity: every task of the state stage runs in the process that holds its partition's state.
 
 Stage: `streaming.workers`, in place of `pyspark.daemon.manager`, whose processes own a connection each while Spark
-hands connections out in turn. Here the manager owns the connections, and gives one away for the length of a task, to
-the process of the task's partition.
+uses connections in turn. Here the manager owns the connections and passes one to the process of the task's partition
+for the length of the task.
 
-What it takes of Spark's protocol (`pyspark.daemon` and `pyspark.worker` of 4.2, with Unix sockets): whoever connects is
-told a process id; a task begins with the number of its partition; after its last byte the connection is free for the
-next task of whatever partition. Spark ends a task that it has given up by closing its connection. It also names the
-process, which is this one for all of them: the connection says enough.
+Protocol of Spark (`pyspark.daemon` and `pyspark.worker` of 4.2, with Unix sockets): a new connection is told a
+process id; a task begins with its partition number; after its last byte the connection is free for the next task of
+any partition. To cancel a task, Spark closes its connection. It also kills by process id, which is the manager's for
+all of them, so the connection is what counts.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 Task = Callable[[socket.socket, bool], int]
-"""As `pyspark.daemon.worker`: a connection, and that no password is asked for; 0 when another task may follow."""
+"""Function like `pyspark.daemon.worker`: takes a connection and a flag for no password; 0: reusable."""
 
 MAX_IDLE_SECONDS = 600.0
-"""A partition without a task for so long is some other executor's by now, or its query has ended."""
+"""Idle time after which a partition belongs to another executor, or its query has ended."""
 _INT = struct.Struct(">i")
 _TASK, _DONE = b"t", b"d"
 
 
 @dataclass
 class _Holder:
-    """The process of a partition."""
+    """Process of a partition."""
 
     pid: int
     channel: socket.socket
     last_task: float
     connection: socket.socket | None = None
-    """Of the task that it is at."""
+    """Connection of the current task."""
     waiting: deque[socket.socket] = field(default_factory=deque)
 
 
 class HolderManager:
-    """One process for each partition, forked when its first task comes."""
+    """Manager of one process per partition, forked at its first task."""
 
     def __init__(self, listener: socket.socket, requests: int, task: Task, idle_seconds: float):
-        """`requests`: the file descriptor that Spark writes to, and closes to end all of this."""
+        """Create a manager; Spark closes the file descriptor `requests` to end it."""
         self._listener, self._requests, self._task, self._idle_seconds = listener, requests, task, idle_seconds
         self._holders: dict[int, _Holder] = {}
         self._free: dict[int, socket.socket] = {}
@@ -60,14 +60,14 @@ class HolderManager:
         self._poll = select.poll()
 
     def serve(self) -> None:
-        """Until Spark closes `requests`."""
+        """Serve until Spark closes `requests`."""
         self._poll.register(self._requests, select.POLLIN)
         self._poll.register(self._listener, select.POLLIN)
         while True:
             ready = {descriptor for descriptor, _ in self._poll.poll(self._idle_seconds * 1000 / 10)}
             if self._requests in ready and not os.read(self._requests, _INT.size):
                 return
-            # What the processes say comes first: a connection that was closed after its task is no task given up.
+            # Handle messages from workers first: a connection closed after its task is not a cancelled task.
             for partition, holder in list(self._holders.items()):
                 if holder.channel.fileno() in ready:
                     self._hear(partition, holder)
@@ -76,18 +76,18 @@ class HolderManager:
             for descriptor in ready & self._free.keys():
                 self._begin(self._free[descriptor])
             if self._listener.fileno() in ready:
-                # Whoever has gone again meanwhile, has.
+                # The client may already be gone.
                 with suppress(OSError):
                     connection, _ = self._listener.accept()
                     connection.sendall(_INT.pack(os.getpid()))
                     self._set_free(connection)
 
     def _begin(self, connection: socket.socket) -> None:
-        """A task has come by a free connection, or its end."""
+        """Handle a task, or the end, of a free connection."""
         self._poll.unregister(connection)
         del self._free[connection.fileno()]
         try:
-            # All of the number or nothing: it comes with what follows it.
+            # Either the whole number or nothing: it arrives together with what follows.
             said = connection.recv(_INT.size, socket.MSG_PEEK)
         except OSError:
             said = b""
@@ -98,11 +98,11 @@ class HolderManager:
         try:
             holder = self._holders.get(partition) or self._fork(partition)
         except OSError:
-            # Too many processes, or too little memory: the task fails, and Spark says so.
+            # Too many processes, or too little memory: the task fails, and Spark reports it.
             traceback.print_exc()
             connection.close()
             return
-        # Nothing to wait for but its end, as long as it has a task or waits for its turn.
+        # While the task runs or waits, watch the connection only for hang-up.
         self._poll.register(connection, 0)
         holder.waiting.append(connection)
         self._give_next(holder)
@@ -114,7 +114,7 @@ class HolderManager:
                 socket.send_fds(holder.channel, [_TASK], [holder.connection.fileno()])
 
     def _hear(self, partition: int, holder: _Holder) -> None:
-        """A process has ended its task, or itself."""
+        """Handle the end of a task, or of its process."""
         try:
             said = holder.channel.recv(1)
         except OSError:
@@ -137,7 +137,7 @@ class HolderManager:
             self._end(partition, holder)
 
     def _end(self, partition: int, holder: _Holder) -> None:
-        """Ends a process, if it has not ended itself, and with it the task that it is at."""
+        """Kill a process, if it still runs, and with it its current task."""
         os.kill(holder.pid, signal.SIGKILL)
         os.waitpid(holder.pid, 0)
         _hand_over_traceback(holder.pid)
@@ -176,12 +176,12 @@ class HolderManager:
 
 
 def _hold(channel: socket.socket, inherited: list[socket.socket], task: Task) -> NoReturn:
-    """A process of a partition: one task after the other, until one fails or the manager is gone."""
+    """Run tasks in a partition's process until one fails or the manager is gone."""
     try:
         for sig in (signal.SIGHUP, signal.SIGTERM):
             signal.signal(sig, signal.SIG_DFL)
         for connection in inherited:
-            # Open here, it would not be closed when its owner closes it.
+            # A copy here would keep it open after its owner closes it.
             connection.close()
         devnull = os.open(os.devnull, os.O_RDONLY)
         os.dup2(devnull, 0)
@@ -192,7 +192,7 @@ def _hold(channel: socket.socket, inherited: list[socket.socket], task: Task) ->
                 break
             with socket.socket(fileno=descriptors[0]) as connection:
                 if task(connection, True):
-                    # Spark closes it when it has read why.
+                    # Spark closes it after reading the reason.
                     with suppress(OSError):
                         while connection.recv(1024):
                             pass
@@ -206,7 +206,7 @@ def _hold(channel: socket.socket, inherited: list[socket.socket], task: Task) ->
 
 
 def _hand_over_traceback(pid: int) -> None:
-    """Lets Spark find what a process has left where it looks for it: under the process id that it was told."""
+    """Move a process' fault report to where Spark looks for it: under the process id that it knows."""
     folder = os.environ.get("PYTHON_FAULTHANDLER_DIR")
     if folder:
         with suppress(OSError):
@@ -214,7 +214,7 @@ def _hand_over_traceback(pid: int) -> None:
 
 
 def manage(task: Task, idle_seconds: float = MAX_IDLE_SECONDS) -> NoReturn:
-    """The body of the process that Spark has started; it writes where it listens."""
+    """Run the process that Spark has started; writes its socket path to standard output."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -229,11 +229,11 @@ def manage(task: Task, idle_seconds: float = MAX_IDLE_SECONDS) -> NoReturn:
     finally:
         with suppress(OSError):
             os.remove(path)
-        # To all of the process group: the processes of the partitions.
+        # To the whole process group: the partitions' processes.
         os.kill(0, signal.SIGHUP)
     sys.exit(0)
 
 
 def speaks_by_unix_sockets() -> bool:
-    """Whether Spark's settings are those that `manage` is made for."""
+    """Return whether Spark's settings are those that `manage` supports."""
     return os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower() == "true"

@@ -1,6 +1,7 @@
-"""Makes a horizon: the state that all batches before a midnight lead to, by the code of a rebuild.
+"""Builds a horizon: the state after all batches before a midnight, by the code of a rebuild.
 
-Stage: under `anabranch lake retain`, beside the job and all others: it only reads, and what it reads does not change.
+Stage: under `anabranch lake retain`, beside the job and all others: it only reads, and only data that does not
+change.
 """
 
 from __future__ import annotations
@@ -25,18 +26,16 @@ from streaming.rebuild import refuse
 from streaming.recorded import Choice, RecordedHistory, newest_before
 
 PIECES = 16
-"""In which the topics are kept."""
+"""Number of pieces in which topics are stored."""
 
 
 def make_horizon(
     lake: str, at: datetime, settings: EngineSettings, configured: ConfiguredPolicy, scratch: Path | None = None
 ) -> Horizon:
-    """The horizon at a midnight (aware), from the one before it on if there is one. It is not written.
+    """Build the horizon at a midnight (aware), starting from the previous one if any. Does not store it.
 
-    Topics of which later rows are forgotten, too, are left out: they are known from a later horizon on.
-
-    Memory: the state of the whole fleet, and a chunk of the lake. Raises `RebuildError`, and what Delta and the file
-    system raise.
+    Topics whose later rows are removed too are left out: a later horizon covers them. Memory: the state of the whole
+    fleet, and a chunk of the lake. Raises `RebuildError`, and what Delta and the file system raise.
     """
     before = at - timedelta(microseconds=1)
     batches = Batches(read_outline(lake, columns_of(BATCHES)))
@@ -71,7 +70,10 @@ def make_horizon(
 
 
 def _begin(lake: str, until: datetime) -> Choice:
-    """From the newest horizon on, whatever was forgotten of single namespaces: later ones are theirs."""
+    """Return a chooser of the newest horizon, whatever was removed of single namespaces.
+
+    Those have later horizons of their own.
+    """
     needed, is_cut = newest_before(lake, until, ()), Retained(lake).anywhere is not None
 
     def choose(batches: Batches) -> Horizon | None:
@@ -84,7 +86,7 @@ def _begin(lake: str, until: datetime) -> Choice:
 
 
 def _clusters(lake: str, until: datetime, scratch: Path | None) -> ClustersReplay:
-    """All clusters with bundles, as they were then."""
+    """Return all clusters with bundles, as of that instant."""
     with TemporaryDirectory(prefix="anabranch-horizon-", dir=scratch) as folder:
         history = RecordedHistory(
             lake, Path(folder), until=until, horizon=_begin(lake, until), of_clusters=True

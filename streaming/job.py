@@ -1,4 +1,4 @@
-"""The job: session, sources, operator, sink and ticks put together, started, watched and stopped.
+"""The job: session, sources, operator, sink and ticks, started, watched and stopped.
 
 Stage: the driver's main. It stops between batches; whatever happens, the next start continues from the checkpoint.
 """
@@ -46,14 +46,14 @@ log = logging.getLogger(__name__)
 
 QUERY_NAME = "anabranch"
 MAX_STOP_SECONDS = 50.0
-"""How long a stop waits for the running batch; a supervisor has to wait longer."""
+"""Longest wait of a stop for the running batch; a supervisor must wait longer."""
 _JVM_GONE = (Py4JNetworkError, ConnectionError)
-"""What a call to the JVM raises when there is none any more."""
+"""Exceptions of calls to a JVM that has ended."""
 _TERMINATED = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
 
 def engine_settings(settings: Settings) -> EngineSettings:
-    """What the workers need of the settings."""
+    """Return the settings that workers need."""
     return EngineSettings(
         change_threshold=settings.stream.change_threshold,
         tick_ms=int(settings.stream.tick_seconds * 1000),
@@ -62,12 +62,12 @@ def engine_settings(settings: Settings) -> EngineSettings:
 
 
 def pace_of(settings: Settings) -> Pace:
-    """How large batches may become, from that of the first one on."""
+    """Return the limits on the size of batches, starting with the first."""
     return Pace(settings.stream.max_stats_per_batch, settings.stream.batch_seconds)
 
 
 def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated | None = None) -> DataFrame:
-    """The streaming frame from Kafka to the operator's output (`OUTPUT_DDL`)."""
+    """Return the streaming frame from Kafka to the operator's output (`OUTPUT_DDL`)."""
     stream, engine = settings.stream, engine_settings(settings)
     start = first_start(files_of(spark, checkpoint_of(settings)))
     if start is not None and start.buckets != stream.buckets:
@@ -99,10 +99,10 @@ def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated 
 
 @contextmanager
 def _workers_of_their_own(spark: SparkSession, stage: str) -> Iterator[None]:
-    """Python functions that are given to Spark inside run in worker processes that no other stage uses.
+    """Give Python functions passed to Spark inside the context worker processes that no other stage uses.
 
-    Spark hands out its idle workers in turn, and tells them apart by their environment only. The workers that hold
-    decoded state must not be given away for decoding, or every batch would find the state in another process.
+    Spark uses idle workers in turn and distinguishes them only by their environment. Workers with decoded state must
+    not be used for decoding, or every batch would find the state in another process.
     """
     environment = spark.sparkContext.environment
     environment[STAGE_VARIABLE] = stage
@@ -115,9 +115,9 @@ def _workers_of_their_own(spark: SparkSession, stage: str) -> Iterator[None]:
 def start_query(
     spark: SparkSession, settings: Settings, sink: LakeSink, repeated: Repeated | None = None
 ) -> StreamingQuery:
-    """Puts the cluster's policy on record and starts the query; batches follow one another as long as there is data.
+    """Announce the cluster's policy and start the query, which runs batches as long as there is data.
 
-    Raises `NotAnnounced` when Kafka does not take the policy.
+    Raises `NotAnnounced` when Kafka does not accept the policy.
     """
     announce_policy(settings.kafka_connection(), configured_policy(settings))
     source = PacedSource(pace_of(settings))
@@ -137,7 +137,7 @@ def start_query(
 
 @contextmanager
 def own_session(settings: Settings, scratch: Path) -> Iterator[SparkSession]:
-    """A session for one run of the job, stopped at its end."""
+    """Open a session for one run of the job, and stop it at the end."""
     with socket_folder(scratch) as sockets:
         spark = start_session(settings, scratch=scratch, sockets=sockets)
         try:
@@ -152,11 +152,11 @@ def run_job(
     session: Callable[[Settings, Path], AbstractContextManager[SparkSession]] = own_session,
     sink_type: type[LakeSink] = LakeSink,
 ) -> None:  # fmt: skip
-    """Runs the job until `stop` is set. Raises `CheckpointInUse`, `NoLease`, `JobFailed`, `MetricsError`,
-    `SettingsError`.
+    """Run the job until `stop` is set.
 
-    `new_checkpoint`: a missing checkpoint is created, even though the lake has rows of another. `session`
-    gives the session to run on; it is opened once nothing but Spark can refuse to start.
+    `new_checkpoint`: create a missing checkpoint, even though the lake has rows of another. `session` provides the
+    session, which is opened once only Spark can still fail the start. Raises `CheckpointInUse`, `NoLease`,
+    `JobFailed`, `MetricsError`, `SettingsError`.
     """
     configured_policy(settings)
     own_files = scratch_folder(settings.path(settings.local.folder) / "scratch")
@@ -178,7 +178,7 @@ def run_job(
                 while (delay := _run_query(spark, parts, sink, patience, new_checkpoint)) is not None:
                     if stop.wait(delay):
                         break
-                    # What the failed query had begun is repeated, as by the first batch of any start.
+                    # The batch that the failed query began is repeated, as at any start.
                     sink = sink_type(settings.lake_path, ticks.ask, watch.observe_batch)
                     sink.hold(lease)
             except NotAnnounced as error:
@@ -194,7 +194,7 @@ def run_job(
 
 @dataclass(frozen=True)
 class _Parts:
-    """What outlives a query."""
+    """Objects that outlive a query."""
 
     settings: Settings
     ticks: TickWriter
@@ -206,9 +206,9 @@ class _Parts:
 def _run_query(
     spark: SparkSession, parts: _Parts, sink: LakeSink, patience: Patience, new_checkpoint: bool
 ) -> float | None:
-    """Run one query from the checkpoint until the job is told to stop; seconds after which another shall be started.
+    """Run one query until the job is told to stop; return the seconds until the next, or None.
 
-    Raises `JobFailed`, or what a JVM that has ended makes its callers raise.
+    Raises `JobFailed`, or what calls to a JVM that has ended raise.
     """
     settings = parts.settings
     sink.also_report(lambda _batch: patience.renew())
@@ -237,9 +237,9 @@ def _run_query(
 def _check_checkpoint(
     spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool
 ) -> Repeated | None:  # fmt: skip
-    """Raises `PersonNeeded` when the lake cannot go on from the checkpoint.
+    """Raise `PersonNeeded` if the lake cannot continue from the checkpoint; record the settings.
 
-    Answers which batch runs with earlier settings than those of this start, which are put on record.
+    Returns the batch that runs with earlier settings, if any.
     """
     checkpoint, lake = checkpoint_of(settings), settings.lake_path
     files = files_of(spark, checkpoint)
@@ -271,11 +271,11 @@ def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch, le
 
 
 def _end_between_batches(query: StreamingQuery, seconds: float) -> None:
-    """Lets the running batch finish and begins no other; one that is not done after `seconds` is cut off.
+    """Let the running batch finish and start no other; interrupt it after `seconds`.
 
-    `stop()` alone interrupts the batch, and with data coming in there is hardly a moment without one. Spark looks at
-    its own state after every batch, so it is set without the interrupt. What is cut off is replayed by the next start,
-    and so is a batch that had just been planned.
+    `stop()` alone interrupts the batch, and under load a batch is nearly always running. Spark checks its own state
+    after every batch, so it is set here without the interrupt. An interrupted or just planned batch is repeated by
+    the next start.
     """
     execution = query._jsq.streamingQuery()
     terminated = execution.getClass().getClassLoader().loadClass(_TERMINATED)

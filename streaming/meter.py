@@ -1,7 +1,7 @@
-"""Fills the job's metrics from the driver's side of the job, and serves them to Prometheus.
+"""Metrics of the job, filled on the driver and served to Prometheus.
 
-Stage: beside the sink and the query's progress; no worker is asked. Counters begin at zero with every start, as
-Prometheus expects. `streaming.metrics` holds the names.
+Stage: beside the sink and the query's progress; workers are not involved. Counters start at zero with every run, as
+Prometheus expects. `streaming.metrics` defines the names.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ _BOUNDED: dict[str, tuple[str, ...]] = {
     EVENTS_TAKEN.name: ("consumer", "layout", "policy", "tick", "outcome", "delivery"),
     OUTCOMES.name: get_args(OutcomeStatus),
 }
-"""Label values that are known at the start: their series begin at zero, so that the first increase is seen."""
+"""Label values known at the start; their series begin at zero, so the first increase is visible."""
 
 
 _COUNTERS = {"split": AUTO_SPLITS, "merge": AUTO_MERGES}
-"""The counters of actions that the PIP names."""
+"""Counters of actions that the PIP names."""
 
 
 class StreamMeter:
     """The metrics of one job, in a registry of their own. Thread-safe."""
 
     def __init__(self, tick_seconds: float, now: float) -> None:
-        """`now`: Unix time in seconds, from which on an evaluation is expected."""
+        """Create the metrics; an evaluation is expected from `now` on, Unix time in seconds."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._made = {metric.name: _make(metric, self.registry) for metric in METRICS if metric not in _PER_TOPIC}
@@ -88,12 +88,12 @@ class StreamMeter:
             for value in values:
                 self._made[name].labels(value)
         self._open: dict[str, tuple[str, str]] = {}
-        """Topic to the decision that was taken last and has no outcome yet: its id and action."""
+        """Topic to id and action of its last decision without an outcome."""
         self._set(TICK_INTERVAL, tick_seconds)
         self._set(LAST_EVALUATION, now)
 
     def observe_batch(self, batch: WrittenBatch) -> None:
-        """Takes in what a micro-batch has written; called once for each, after its last commit."""
+        """Record a written micro-batch; called once per batch, after its last commit."""
         row = batch.row
         self._add(BATCHES, 1)
         self._set(LAST_BATCH, row["committed_at"] / 1000)
@@ -136,7 +136,7 @@ class StreamMeter:
             self._set(LAST_EVALUATION, written_at)
 
     def _observe_layouts(self, layouts: pa.RecordBatch) -> None:
-        """In their order: a topic may be made again after it was deleted."""
+        """Record layouts in order, since a topic may be deleted and created again."""
         told = zip(*(column.to_pylist() for column in layouts.columns), strict=True)
         for is_gone, of_some in groupby(told, lambda one: one[1] is None):
             if not is_gone:
@@ -163,7 +163,7 @@ class StreamMeter:
             self._open[subject] = decision_id, action
 
     def observe_progress(self, progress: Mapping[str, Any]) -> None:
-        """Takes in Spark's progress of one micro-batch (`StreamingQuery.recentProgress`)."""
+        """Record Spark's progress of one micro-batch (`StreamingQuery.recentProgress`)."""
         for stage, millis in progress["durationMs"].items():
             self._of(BATCH_SECONDS, stage).observe(millis / 1000)
         for source in progress["sources"]:
@@ -174,12 +174,12 @@ class StreamMeter:
         self._set(STATE_BYTES, sum(state["customMetrics"].get("rocksdbSstFileSize", 0) for state in states), "disk")
 
     def observe_watchdog(self, missed_ticks: int, is_outage: bool) -> None:
-        """Takes in what the watchdog has seen."""
+        """Record the watchdog's state."""
         self._set(MISSED_TICKS, missed_ticks)
         self._set(OUTAGE, int(is_outage))
 
     def observe_files(self, files: Mapping[str, int]) -> None:
-        """Takes in how many files each table has."""
+        """Record the number of files of each table."""
         for table, number in files.items():
             self._set(LAKE_FILES, number, table)
 
@@ -205,7 +205,7 @@ def _make(metric: Metric, registry: CollectorRegistry) -> Any:
 
 
 def lag_of(end: str | None, latest: str | None) -> dict[str, int]:
-    """Records left unread, by Kafka topic, from a Kafka source's offsets: JSON, topic to partition to offset."""
+    """Return unread records by topic, from a Kafka source's offsets: JSON, topic to partition to offset."""
     reached, newest = json.loads(end or "null") or {}, json.loads(latest or "null") or {}
     return {
         topic: sum(offset - reached.get(topic, {}).get(partition, 0) for partition, offset in partitions.items())
@@ -219,5 +219,5 @@ def serve_meter(
     settings: MetricsSettings = LOOPBACK,
     health: Health = UNWATCHED,
 ) -> MetricsServer:
-    """Answer scrapes and probes at `stream.metrics_port`; raises `MetricsError`."""
+    """Serve scrapes and probes at `stream.metrics_port`; raises `MetricsError`."""
     return serve_metrics(meter.registry, port, "stream.metrics_port", settings, "stream", health)

@@ -1,8 +1,8 @@
 """The job's Prometheus metrics: a closed table of names with labels and a sentence each.
 
-Stage: the vocabulary of `streaming.meter`, which fills them. docs/metrics.md is made from this table
-(`python -m streaming.metrics > docs/metrics.md`). The five names of PIP-483 "Observability" are exactly as written
-there; the two that count holds stand beside their gates in `decisions.autoscale.gates`.
+Stage: the vocabulary of `streaming.meter`, which fills them. docs/metrics.md is generated from this table (`python
+-m streaming.metrics > docs/metrics.md`). The five names of PIP-483 "Observability" are exactly as written there; the
+two that count holds are defined beside their gates in `decisions.autoscale.gates`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 
 class Metric(NamedTuple):
-    """One metric: its name, which says its unit, its labels, and a sentence for people."""
+    """One metric: its name, which includes its unit, its labels, and a sentence for people."""
 
     kind: Literal["counter", "gauge", "histogram"]
     name: str
@@ -128,7 +128,7 @@ METRICS = (
 
 
 def page() -> str:
-    """docs/metrics.md."""
+    """Return docs/metrics.md."""
     rows = [
         f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels) or '-'} "
         f"| {metric.sentence} |"

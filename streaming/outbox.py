@@ -1,9 +1,9 @@
-"""What a task of the operator says: little of it through Spark, the rest as files of the tables.
+"""Output of an operator task: small bodies through Spark, large ones as files of the tables.
 
-Stage: between the operator and the sink. Of each table, a task sends small bodies through the driver until they are
-`INLINE_BYTES`; from there on its rows go into one Parquet file in the table's folder (`lake.files`), and the driver is
-told its path and commits it with the rest. What was said by an attempt that failed is in files of its own, which nobody
-commits and `lake vacuum` deletes.
+Stage: between the operator and the sink. Per table, a task sends small bodies through the driver up to
+`INLINE_BYTES` in total; further rows go into one Parquet file in the table's folder (`lake.files`), whose path the
+driver receives and commits with the rest. A failed attempt leaves files of its own, which nobody commits and `lake
+vacuum` deletes.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from schemas.tables import Table
 from streaming.rows import TABLE_OF, rows_as_they_came
 
 INLINE_BYTES = 256 * 1024
-"""Of a table, what one task sends through Spark; with 128 tasks of five tables that is 160 MiB of the driver's."""
+"""Limit per task and table on bytes through Spark; 128 tasks of five tables use 160 MiB in the driver."""
 FILE = "file:"
-"""Before the name of a table: the body is the path of a file in its folder."""
+"""Prefix of a table's name, if the body is the path of a file in its folder."""
 
 
 class Outbox:
-    """What a task says; one for each task."""
+    """Output of one task."""
 
     def __init__(self, lake: str, batch_id: Callable[[], int], inline_bytes: int = INLINE_BYTES) -> None:
-        """`batch_id` is asked once there is a file to write."""
+        """Create an outbox; `batch_id` is called when the first file is written."""
         self._lake, self._batch_id, self._most = lake, batch_id, inline_bytes
         self._rows: list[tuple[str, bytes]] = []
         self._inline: dict[str, int] = {}
         self._files: dict[str, RowsFile] = {}
 
     def give(self, bodies: dict[str, bytes], now: int) -> None:
-        """More of what a bucket says, by kind; `now` is the batch's time, milliseconds.
+        """Add output of a bucket by kind; `now` is the batch's time, milliseconds.
 
         Raises `OSError` when a file cannot be written.
         """
@@ -45,19 +45,21 @@ class Outbox:
                 self._write(table, rows_as_they_came(table, [body], now, self._batch_id()))
 
     def fetch(self) -> list[tuple[str, bytes]]:
-        """Kind and body of what was given since the last call, and of the files begun since then."""
+        """Return kind and body of what was added since the last call, and of the files begun since."""
         rows, self._rows = self._rows, []
         return rows
 
     def close(self) -> None:
-        """The files are whole when this returns; what was fetched before counts only then. Raises `OSError`."""
+        """Complete the files, on which the fetched rows depend. Raises `OSError`."""
         for file in self._files.values():
             file.close()
         self._files.clear()
 
     def _is_little(self, table: Table, size: int) -> bool:
-        """Whether a body goes through Spark. One that alone is an eighth of what may is not little, so that a large
-        batch is in files as a whole."""
+        """Return whether a body goes through Spark.
+
+        A single body above an eighth of the limit does not, so that a large batch is entirely in files.
+        """
         if table.name in self._files or size > self._most // 8:
             return False
         self._inline[table.name] = self._inline.get(table.name, 0) + size

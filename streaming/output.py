@@ -1,6 +1,6 @@
-"""The operator's output of one micro-batch as rows of the tables: what came through Spark, and what is in files.
+"""The operator's output of one micro-batch as table rows, from Spark and from files.
 
-Stage: in the sink, before `lake`. Of what is in files only the footers are read here, unless somebody asks for rows.
+Stage: in the sink, before `lake`. Only the footers of files are read here, unless a caller asks for rows.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ class TableRows:
         self.inline, self.files = inline, files
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """The rows, some thousands of a file in memory at a time. Raises `OSError`."""
+        """Yield the rows, with some thousands of a file in memory at a time. Raises `OSError`."""
         return self.chunks(self.inline.column_names)
 
     def chunks(self, names: Sequence[str]) -> Iterator[pa.Table]:
-        """The same, cut to some columns; of files nothing else is read."""
+        """Yield the same, cut to some columns; other columns of files are not read."""
         if len(self.inline):
             yield self.inline.select(names)
         for file in self.files:
             yield from file.chunks(names)
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return len(self.inline) + sum(file.number for file in self.files)
 
 
 class BatchOutput:
-    """What the operator says of one micro-batch."""
+    """The operator's output of one micro-batch."""
 
     def __init__(self, rows: pa.Table, batch_id: int, lake: str) -> None:
-        """`rows` are those of `engine.kernel.records.OUTPUT_DDL`, and of files of the lake (`streaming.outbox`)."""
+        """Create it from rows of `engine.kernel.records.OUTPUT_DDL` and files (`streaming.outbox`)."""
         self._batch_id, self._lake = batch_id, lake
         self._bodies: dict[str, list[bytes]] = {}
         self._made: dict[str, TableRows] = {}
         for kind, body in zip(rows["kind"].to_pylist(), rows["body"].to_pylist(), strict=True):
             self._bodies.setdefault(kind, []).append(body)
         self.now: int | None = rows["now"][0].as_py() if rows.num_rows else None
-        """The batch's time, milliseconds; None: nothing is said."""
+        """The batch's time, milliseconds; None if there is no output."""
 
     def says(self, table: Table) -> bool:
-        """Whether there is anything of a table."""
+        """Return whether there is output for a table."""
         return not {KIND_OF[table.name], FILE + table.name}.isdisjoint(self._bodies)
 
     def rows(self, table: Table) -> TableRows:
-        """The rows of a table, made when they are first asked for; a thread for each table may ask.
+        """Return the rows of a table, built on first use; callable from one thread per table.
 
-        Raises `OSError`; `FileUnfit` when a file is not one of this batch.
+        Raises `OSError`; `FileUnfit` when a file belongs to another batch.
         """
         if table.name not in self._made:
             self._made[table.name] = self._rows(table)
@@ -70,7 +70,7 @@ class BatchOutput:
 
     @cached_property
     def counts(self) -> dict[str, float]:
-        """The sum over all buckets of what became of their messages and samples."""
+        """Message and sample counters, summed over all buckets."""
         total: dict[str, float] = {"samples_accepted": 0}
         for counts in self.said(COUNTS):
             for name, value in counts.items():
@@ -78,12 +78,12 @@ class BatchOutput:
         return total
 
     def said(self, kind: str) -> Iterator[Any]:
-        """The entries of a kind whose bodies are JSON arrays."""
+        """Yield the entries of a kind whose bodies are JSON arrays."""
         for body in self._bodies.get(kind, ()):
             yield from pydantic_core.from_json(body)
 
     def said_in_columns(self, kind: str) -> Iterator[pa.RecordBatch]:
-        """The record batches of a kind that is no table's."""
+        """Yield the record batches of a kind that belongs to no table."""
         for body in self._bodies.get(kind, ()):
             yield pa.ipc.read_record_batch(pa.py_buffer(body), COLUMNS[kind])
 

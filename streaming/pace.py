@@ -1,8 +1,8 @@
-"""How many messages of samples the next batch may hold, so that a batch takes about as long as it may.
+"""Backpressure: limits the sample messages of the next batch so that it meets its time goal.
 
-Stage: beside the query, in the driver. An event that comes in the middle of a batch waits for its end, so that samples
-that have piled up must not make it long. How much there is in a message of samples, one or ten thousand, is known when
-it has been read: the first batches after a start are small, and each later one is cut by what the one before it took.
+Stage: beside the query, in the driver. An event that arrives during a batch waits for its end, so a backlog of
+samples must not make batches long. A message holds between one and ten thousand samples, which is known only after
+reading: the first batches after a start are small, and each later one is limited by the duration of its predecessor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streaming.meter import lag_of
 from streaming.sink import WrittenBatch
 
 MAX_SAMPLES = 1_000_000
-"""Of a batch, as far as the one before it tells."""
+"""Limit on the samples of a batch, estimated from the previous one."""
 FIRST, FEWEST = 500, 100
 """Messages of the first batch, and of the smallest."""
 GROWTH = 10
@@ -26,18 +26,18 @@ GROWTH = 10
 
 @dataclass
 class Pace:
-    """The number of messages that the next batch may hold."""
+    """Number of messages that the next batch may hold."""
 
     most: int
-    """Never more messages than these."""
+    """Upper limit on messages."""
     goal_seconds: float
-    """How long a batch may take."""
+    """Intended duration of a batch."""
 
     def __post_init__(self) -> None:
         self.messages = min(FIRST, self.most)
 
     def observe(self, messages: int, samples: int, seconds: float) -> None:
-        """Takes in a batch: its messages of samples, the samples in them, and how long it took."""
+        """Record a batch: its sample messages, their samples, and its duration."""
         if not messages:
             return
         fitting = messages * self.goal_seconds / max(seconds, 1e-3)
@@ -48,33 +48,33 @@ class Pace:
         elif 2 * messages > self.messages:
             allowed = min(fitting, self.messages * GROWTH)
         else:
-            # There was not more to read.
+            # There was nothing more to read.
             return
         self.messages = min(self.most, max(FEWEST, int(allowed)))
 
 
 class PacedSource:
-    """The source of samples of a running query, which reads as many messages a batch as a pace says."""
+    """Sample source of a running query, limited to the messages per batch of a pace."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self._query: StreamingQuery | None = None
 
     def follow(self, query: StreamingQuery) -> None:
-        """From now on the pace holds for this query."""
+        """Apply the pace to this query from now on."""
         self._query = query
 
     def observe_batch(self, batch: WrittenBatch) -> None:
-        """Takes in a batch of the query, on the thread that plans the next one."""
+        """Record a batch of the query, on the thread that plans the next one."""
         row, before = batch.row, self._pace.messages
         if self._query is None or not (row["samples"] or row["dead_letters"]):
-            # Without samples there is nothing to learn, and asking the JVM takes milliseconds.
+            # Without samples there is nothing to learn, and a call to the JVM takes milliseconds.
             return
         execution: Any = self._query._jsq.streamingQuery()
         source = _source_of_samples(execution)
         messages = _messages(execution, source)
         if row["events"] > messages:
-            # The layouts of a first start take seconds, which say nothing about samples.
+            # The layouts of a first start take seconds, unrelated to samples.
             return
         self._pace.observe(messages, row["samples"], (row["committed_at"] - row["batch_at"]) / 1000)
         if self._pace.messages != before:
@@ -82,7 +82,7 @@ class PacedSource:
 
 
 def _source_of_samples(execution: Any) -> Any:
-    """The JVM's object for it, by the Kafka topics that it says it is subscribed to."""
+    """Return the JVM object of the sample source, recognized by its subscribed Kafka topics."""
     sources = execution.uniqueSources().keysIterator()
     while SEGMENT_STATS.name not in (source := sources.next()).toString():
         pass
@@ -90,14 +90,16 @@ def _source_of_samples(execution: Any) -> Any:
 
 
 def _messages(execution: Any, source: Any) -> int:
-    """How many messages the batch that runs has of the source."""
+    """Return the number of the source's messages in the running batch."""
     start, end = execution.getStartOffsetsOfLatestBatch().get(source), execution.availableOffsets().get(source)
     said = [offset.get().json() if offset.isDefined() else None for offset in (start, end)]
     return sum(lag_of(*said).values())
 
 
 def _limit(execution: Any, source: Any, messages: int) -> None:
-    """Before each batch Spark tells its sources how much they may say, by a table that it makes when the query starts
-    and keeps for good. There is no way to change it but in place."""
+    """Set the source's limit per batch.
+
+    Spark keeps these limits in a table built at the start of the query, which can only be changed in place.
+    """
     allowed = SparkContext._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(messages)
     getattr(execution, "uniqueSources_$eq")(execution.uniqueSources().updated(source, allowed))

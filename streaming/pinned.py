@@ -1,8 +1,9 @@
-"""The settings of each batch, on record in the checkpoint: a repeated batch runs with those of its first attempt.
+"""Settings of each batch, stored in the checkpoint, so that a repeated batch runs with its own.
 
-Stage: start-up, before the query plans a batch. A batch that was begun and not ended is repeated by the next start, and
-the lake may hold a part of it. With other settings it would decide otherwise. So each start leaves its settings in the
-checkpoint, under the number of the first batch that it can begin. What the state is laid out by cannot change at all.
+Stage: start-up, before the query plans a batch. A batch that was begun but not completed is repeated by the next
+start, and part of it may be in the lake. Other settings could change its decisions. So each start stores its
+settings in the checkpoint, under the number of the first batch that it can begin. Settings that determine the
+state's layout cannot change at all.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from streaming.storage import CheckpointFiles
 log = logging.getLogger(__name__)
 
 FOLDER = "settings"
-"""In the checkpoint: a file for each batch number from which on other settings hold."""
+"""Folder in the checkpoint: one file per batch number from which other settings apply."""
 
 
 def pin_settings(
     files: CheckpointFiles, place: Place | None, settings: EngineSettings, buckets: int
 ) -> Repeated | None:
-    """Puts the settings of this start on record; answers which batch still runs with earlier ones.
+    """Store the settings of this start; return the batch that still runs with earlier ones, if any.
 
-    Raises `SettingsError` when the state in the checkpoint is laid out by another number of buckets.
+    Raises `SettingsError` when the state in the checkpoint has another number of buckets.
     """
     begun, ended = (-1, -1) if place is None else (place.newest_batch, place.newest_ended)
     numbers = sorted(files.numbers(FOLDER))
@@ -55,13 +56,16 @@ def pin_settings(
 
 
 def _said(settings: EngineSettings) -> dict[str, object]:
-    """What an older release does not know is said only where it is used: then that release cannot go on anyway."""
+    """Return the settings to store; those unknown to older releases only if used.
+
+    A release that does not know a used setting cannot continue anyway.
+    """
     said = asdict(settings)
     return said if settings.bundles else {name: value for name, value in said.items() if name != "bundles"}
 
 
 def _repeated(files: CheckpointFiles, batch: int, settings: EngineSettings) -> Repeated | None:
-    """The batch's time stands in Spark's log of offsets, in the one line that is an object with it."""
+    """Return the repeated batch with its time, from the line of Spark's offset log that has it."""
     for line in (files.text(f"offsets/{batch}") or "").splitlines():
         if '"batchTimestampMs"' in line:
             log.info("batch %d was begun with other settings, and is repeated with those: %s", batch, settings)

@@ -1,8 +1,7 @@
-"""The cluster's policy as the job is configured with it, put on record in the stream before the first batch.
+"""The job's configured cluster policy, announced in the stream before the first batch.
 
-Stage: start-up. A policy that only the settings had would change under a batch that is replayed after a crash; as a
-message in `control-events` every attempt sees the same one, and so does every replay of the lake (PIP-483 "Policy
-resolution").
+Stage: start-up. A policy known only from settings could change under a batch replayed after a crash; as a message in
+`control-events` it is the same for every attempt, and for every replay of the lake (PIP-483 "Policy resolution").
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from schemas.messages import VERSION, PolicyEvent, key_of
 from schemas.settings import Settings, SettingsError
 
 DELIVERY_SECONDS = 30.0
-"""Longest wait for Kafka to take the message; the job does not start before."""
+"""Longest wait for Kafka to accept the message; the job does not start before."""
 
 
 class NotAnnounced(RuntimeError):
-    """Kafka did not take the policy; the message says why."""
+    """Kafka did not accept the policy; the message says why."""
 
 
 def configured_policy(settings: Settings) -> ClusterPolicy:
-    """The cluster's policy of the settings; raises `SettingsError` when its file cannot be read."""
+    """Return the cluster's policy from the settings; raises `SettingsError` when its file is unreadable."""
     text = settings.cluster_policy_text()
     try:
         return read_cluster_policy(settings.policy.profile, text)
@@ -37,17 +36,17 @@ def configured_policy(settings: Settings) -> ClusterPolicy:
 
 
 def policy_event(policy: ClusterPolicy, at: int) -> PolicyEvent:
-    """The message that says what the job is configured with; `at` in milliseconds."""
+    """Return the message with the configured policy; `at` in milliseconds."""
     return PolicyEvent(v=VERSION, type="policy", scope="cluster", profile=policy.profile, policy=policy.override, at=at)
 
 
 def stored_policy(policy: ClusterPolicy) -> ConfiguredPolicy:
-    """The policy as a bucket stores it."""
+    """Return the policy in the form that a bucket stores."""
     return ConfiguredPolicy(policy.profile, None if policy.override is None else policy.override.to_json())
 
 
 def announce_policy(kafka: KafkaConnection, policy: ClusterPolicy, seconds: float = DELIVERY_SECONDS) -> None:
-    """Writes the policy to `control-events` and waits until Kafka has it; raises `NotAnnounced`."""
+    """Write the policy to `control-events` and wait until Kafka has it; raises `NotAnnounced`."""
     event = policy_event(policy, time.time_ns() // 1_000_000)
     failures: list[str] = []
 

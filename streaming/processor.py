@@ -1,12 +1,12 @@
-"""The stateful operator as Spark sees it, keyed by bucket: its state variables, and the way to `streaming.bucket_task`.
+"""The stateful operator for Spark, keyed by bucket: declares state variables and runs tasks.
 
-Stage: `transformWithState` (design "Facts that shape the job", in its form of rows): packed rows of a bucket in, rows
-of `OUTPUT_DDL` out. Of each stored part of the families, a value holds the base and a list the log; a small value says
-which state this is, so that a worker that holds the decoded state does not fetch it again.
+Stage: `transformWithState` (design "Facts that shape the job", in its form of rows): packed rows of a bucket in,
+rows of `OUTPUT_DDL` out, computed by `streaming.bucket_task`. For each stored part, a value holds the base and a
+list the log; a small value holds the fingerprint, so that a worker with the decoded state does not fetch it again.
 
-The module must be importable on the workers, and at once: before the first batch of a query Spark starts a Python of
-its own, only to ask which state variables there are, and plans nothing until it knows. So the engine is imported by
-the first rows (the workers of the state stage have it since they were forked, `streaming.workers`).
+The module must be importable on the workers, and quickly: before the first batch of a query Spark starts a separate
+Python only to list the state variables, and plans nothing until it knows them. So the engine is imported with the
+first rows (workers of the state stage have it since their fork, `streaming.workers`).
 """
 
 from __future__ import annotations
@@ -24,28 +24,31 @@ if TYPE_CHECKING:
     from streaming.bucket_task import BucketTask
 
 FINGERPRINT = "fence"
-"""The state variable of the fingerprint, as the first release called it."""
+"""State variable of the fingerprint, named as in the first release."""
 
 _PACKED = StructType([StructField("packed", BinaryType())])
-"""Of every state variable. As a type, not as text: text is parsed by the JVM, twice for each variable and task."""
+"""Type of every state variable.
+
+A type, not text, which the JVM would parse twice per variable and task.
+"""
 
 
 _STILL_OPEN: list[Any] = []
-"""What the last task of this process asks Spark for its state by."""
+"""State connection of the last task of this process."""
 
 
 _FIRST_BATCHES: dict[tuple[str | None, int], int] = {}
-"""By query and partition: in which batch this process has declared all state variables."""
+"""By query and partition: the batch in which this process declared all state variables."""
 
 
 def _are_in_the_store() -> bool:
-    """Whether all state variables were declared in a batch of the task's partition that is committed.
+    """Return whether all state variables were declared in a committed batch of the task's partition.
 
-    Who reads the state, and a later release, find them by that. A batch that comes after another has seen it committed.
+    Readers of the state, and later releases, find them by that. A later batch has seen an earlier one committed.
     """
     context = TaskContext.get()
     if context is None:
-        # The driver asks which there are.
+        # The driver lists the variables.
         return False
     of_task = context.getLocalProperty("sql.streaming.queryId"), context.partitionId()
     batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
@@ -53,9 +56,9 @@ def _are_in_the_store() -> bool:
 
 
 class _Variables(Mapping[str, Any]):
-    """The state variables of a kind by part, each declared when it is first asked for.
+    """State variables of a kind by part, each declared on first use.
 
-    For each that is declared Spark runs its analyzer three times, in every task. Most batches need a log or two.
+    Each declaration makes Spark run its analyzer three times, in every task. Most batches need one or two logs.
     """
 
     def __init__(self, parts: Sequence[str], declare: Callable[[str], Any]) -> None:
@@ -74,15 +77,14 @@ class _Variables(Mapping[str, Any]):
 
 
 def _say_less_to_spark(handle: StatefulProcessorHandle) -> None:
-    """Keeps from Spark (4.2) that the task has all its variables, and that it is over.
+    """Suppress two state changes that tasks report to Spark (4.2): variables complete, and task over.
 
-    Once Spark has heard the first it lets no more variables be declared; nothing else depends on it where there are no
-    timers.
+    After the first, Spark declares no more variables; nothing else depends on it without timers.
 
-    The connection to the state is kept open at both ends until Spark ends it. Once it hears by that connection that the
-    task is over, or that nobody speaks any more, Spark leaves its end as it is, and over a Unix socket that is for
-    ever: after ten thousand batches an executor had no file left to open. If it hears neither, it interrupts whoever
-    listens at the end of the task, and that closes it.
+    The state connection must stay open at both ends until Spark closes it. If Spark learns over it that the task is
+    over, or reads its end, it leaves its own end open, a leak with Unix sockets: after ten thousand batches an
+    executor had no file descriptor left. Otherwise it interrupts the listener at the end of the task, which closes
+    the connection.
     """
     client = handle._statefulProcessorApiClient
     tell = client.set_handle_state
@@ -94,7 +96,7 @@ def _say_less_to_spark(handle: StatefulProcessorHandle) -> None:
         if state.name != "CLOSED":
             tell(state)
             return
-        # Without this it would keep itself alive, with its buffers: nothing looks for such cycles here.
+        # Otherwise the client would keep itself and its buffers alive: cycles are not collected here.
         del client.set_handle_state
         for before in _STILL_OPEN:
             before.sockfile.close()
@@ -111,13 +113,16 @@ class BucketProcessor(StatefulProcessor):
         self, parts: Sequence[str], settings: EngineSettings, lake: str, repeated: Repeated | None = None,
         inline_bytes: int | None = None,
     ) -> None:  # fmt: skip
-        """`parts`: names of the families' stored parts. `lake`: where output goes that is much, more than
-        `inline_bytes` of a table (`streaming.outbox`). `repeated`: a batch with settings of its own."""
+        """Create a processor.
+
+        `parts`: names of the families' stored parts. `lake`: target of output beyond `inline_bytes` per table
+        (`streaming.outbox`). `repeated`: a batch with its own settings.
+        """
         self._parts, self._settings, self._lake = tuple(parts), settings, lake
         self._repeated, self._inline_bytes = repeated, inline_bytes
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declares the state variables: the fingerprint, and of each stored part its base and its log."""
+        """Declare the state variables: the fingerprint, and base and log of each stored part."""
         _say_less_to_spark(handle)
         self._fingerprint = handle.getValueState(FINGERPRINT, _PACKED)
         self._bases = _Variables(self._parts, lambda name: handle.getValueState(name, _PACKED))
@@ -128,15 +133,15 @@ class BucketProcessor(StatefulProcessor):
         self._task: BucketTask | None = None
 
     def handleInitialState(self, key: Any, initialState: Row, timerValues: Any) -> None:
-        """Takes over a bucket of a rebuilt checkpoint, a row of `streaming.first_start.state_ddl`."""
+        """Load a bucket of a rebuilt checkpoint, a row of `streaming.first_start.state_ddl`."""
         for name, base in self._bases.items():
-            # Of a family without subjects here, or that was not there when the checkpoint was rebuilt, it is null.
+            # Null for a family without subjects here, or newer than the rebuilt checkpoint.
             if initialState[name] is not None:
                 base.update((initialState[name],))
         self._fingerprint.update((initialState[FINGERPRINT],))
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        """One batch of one bucket."""
+        """Run one batch of one bucket."""
         if self._task is None:
             from streaming.bucket_task import BucketTask, StoredBucket
 
@@ -145,6 +150,6 @@ class BucketProcessor(StatefulProcessor):
         yield from self._task.run(int(key[0]), rows)
 
     def close(self) -> None:
-        """Ends the task's files. Spark takes a task for done only after this: its rows reach the driver then."""
+        """Close the task's files. Spark considers the task done, and passes its rows on, only after this."""
         if self._task is not None:
             self._task.close()

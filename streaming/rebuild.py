@@ -1,7 +1,7 @@
-"""A new checkpoint out of the lake: made by `anabranch state rebuild`, taken up by the job's first start on it.
+"""Rebuilds a checkpoint from the lake (`anabranch state rebuild`), for the job's next start.
 
-Stage: start-up, after a checkpoint was lost. The folder that is made holds an id for Spark's query, and beside it the
-state of every bucket and where to read Kafka on. Spark is given them as long as no batch is committed.
+Stage: start-up, after a checkpoint was lost. The new folder holds an id for Spark's query, and beside it the state
+of every bucket and the Kafka offsets to continue from. Spark is given these until a batch is committed.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from streaming.sink import APP
 from streaming.storage import IDENTITY, CheckpointFiles
 
 _EARLIEST = -2
-"""Spark's word for the earliest record of a partition."""
+"""Spark's value for the earliest record of a partition."""
 
 Offsets = Mapping[str, Mapping[int, int]]
-"""By Kafka topic and partition."""
+"""Offsets by Kafka topic and partition."""
 
 
 @dataclass
 class Rebuilt:
-    """What was rebuilt."""
+    """Result of a rebuild."""
 
     generation: str
     rebuilt_from: str
     topics: int
     open_decisions: int
     until: int
-    """Time of the last batch on record, milliseconds."""
+    """Time of the last recorded batch, milliseconds."""
     clusters: int = 0
-    """With bundles."""
+    """Number of clusters with bundles."""
     gone: list[str] = field(default_factory=list)
-    """What Kafka has dropped of which nothing is on record; a line each."""
+    """Records that Kafka has dropped before they were recorded, one line per partition."""
 
 
 def rebuild_checkpoint(
@@ -63,11 +63,11 @@ def rebuild_checkpoint(
     bucket_of: Callable[[list[str]], Mapping[str, int]], bounds: Mapping[str, Mapping[int, tuple[int, int]]],
     scratch: Path | None = None,
 ) -> Rebuilt:  # fmt: skip
-    """Makes the checkpoint, which must not exist yet, on any storage; the caller has its lock and the lake's lease.
+    """Create the checkpoint, which must not exist yet, on any storage.
 
-    `bucket_of` says where topics belong; `bounds` are Kafka's first and next offset of every partition; `scratch` is a
-    folder for temporary files. Memory: the state of the whole fleet, and a chunk of the lake. Raises `RebuildError`,
-    and what Delta, the file system and Hadoop raise.
+    The caller holds its lock and the lake's lease. `bucket_of` maps topics to buckets; `bounds` are Kafka's first
+    and next offset of every partition; `scratch` is a folder for temporary files. Memory: the state of the whole
+    fleet, and a chunk of the lake. Raises `RebuildError`, and what Delta, the file system and Hadoop raise.
     """
     if not files.is_empty():
         raise RebuildError(
@@ -115,7 +115,7 @@ def _by_bucket(
 def _clusters(
     lake: str, bucket_of: Callable[[list[str]], Mapping[str, int]], buckets: int, scratch: Path | None
 ) -> dict[int, ClustersReplay]:
-    """The clusters of each bucket that has any."""
+    """Return the clusters of each bucket that has any."""
     with TemporaryDirectory(prefix="anabranch-rebuild-", dir=scratch) as folder:
         history = RecordedHistory(lake, Path(folder), horizon=newest_before(lake), of_clusters=True)
         names = {
@@ -130,7 +130,7 @@ def _clusters(
 
 
 def refuse(different: Sequence[Different]) -> None:
-    """Raises `RebuildError` where clusters are not as they are on record."""
+    """Raise `RebuildError` if clusters differ from the record."""
     for one in different[:1]:
         at = datetime.fromtimestamp(one.at / 1000, timezone.utc)
         raise RebuildError(f"the cluster {one.cluster} at {at:%F %T} UTC: {one.said}")
@@ -140,7 +140,7 @@ def _write_states(
     target: Path, parts: Sequence[str], replays: dict[int, BucketReplay], clusters: dict[int, ClustersReplay],
     rebuilt: Rebuilt,
 ) -> None:  # fmt: skip
-    """A row for each bucket, whose replays are not kept any longer."""
+    """Write a row per bucket, releasing its replays."""
     schema = pa.schema([("bucket", pa.int32()), *((name, pa.binary()) for name in (FINGERPRINT, *parts))])
     with pq.ParquetWriter(target, schema) as file:
         for bucket in sorted(replays):
@@ -160,9 +160,9 @@ def _write_states(
 def start_offsets(
     next_offsets: Offsets, bounds: Mapping[str, Mapping[int, tuple[int, int]]]
 ) -> tuple[dict[str, dict[int, int]], list[str]]:
-    """Where to read every partition on, and what of it Kafka no longer has.
+    """Return the offset from which to read each partition, and the records that Kafka no longer has.
 
-    Raises `RebuildError` when Kafka ends before what the lake has read of it.
+    Raises `RebuildError` when Kafka ends before the lake's newest record.
     """
     offsets: dict[str, dict[int, int]] = {}
     gone: list[str] = []
@@ -188,7 +188,7 @@ def start_offsets(
 
 
 def kafka_bounds(kafka: KafkaConnection, topics: Iterable[KafkaTopic]) -> dict[str, dict[int, tuple[int, int]]]:
-    """First and next offset of every partition of some topics; raises `RebuildError` without Kafka."""
+    """Return first and next offset of every partition of some topics; raises `RebuildError` without Kafka."""
     reader = Consumer(kafka.librdkafka({"group.id": "anabranch-rebuild", "log_level": 3}))
     try:
         bounds: dict[str, dict[int, tuple[int, int]]] = {}

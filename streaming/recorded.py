@@ -1,9 +1,8 @@
-"""All that the lake has on record of the job, in its order, in as much memory as a chunk takes.
+"""The job's whole history from the lake, in order, in the memory of one chunk.
 
-Stage: under `streaming.rebuild` and `anabranch replay`. A lake may hold years, and its files are in no order once they
-are compacted. Every table is read once, a few rows at a time. What counts is kept in temporary files, by chunk: some
-batches that follow one another. Then the chunks are answered one after the other. A lake that is one chunk needs no
-file.
+Stage: under `streaming.rebuild` and `anabranch replay`. A lake may hold years, and compacted files are unordered.
+Every table is read once, a few rows at a time; relevant rows go to temporary files by chunk, a run of successive
+batches. Then the chunks are returned in order. A lake of a single chunk needs no files.
 """
 
 from __future__ import annotations
@@ -46,20 +45,20 @@ from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 
 CHUNK_BYTES = 64 << 20
-"""Of a chunk in memory, about; and of the rows that wait to be written to files."""
+"""Approximate size of a chunk in memory, and of the rows that wait to be written to files."""
 _ROWS_AT_ONCE = {SEGMENT_LOAD.name: 65_536}
 """Loads are short; rows of the other tables are kilobytes."""
 
 
 class Begun(TypedDict, total=False):
-    """With what a replay begins."""
+    """Starting point of a replay."""
 
     begun: Mapping[str, StoredPart]
     of_older: Collection[str]
 
 
 class BegunClusters(TypedDict, total=False):
-    """The same of clusters."""
+    """Starting point of a replay of clusters."""
 
     begun: bytes
     of_older: Collection[str]
@@ -72,7 +71,7 @@ Choice = Callable[[Batches], Horizon | None]
 def newest_before(
     lake: str, until: datetime | None = None, subjects: Collection[str] | None = None
 ) -> Choice:  # fmt: skip
-    """`lake.horizons.horizon_for`, with `RebuildError` in the place of its error."""
+    """Return a chooser that calls `lake.horizons.horizon_for` and raises `RebuildError` for its error."""
 
     def choose(batches: Batches) -> Horizon | None:
         try:
@@ -84,16 +83,19 @@ def newest_before(
 
 
 class RecordedHistory:
-    """The history of a lake. Reading it takes the disk some of what the lake takes, in `folder`."""
+    """History of a lake, spooled to `folder`, which takes some of the lake's size."""
 
     def __init__(
         self, lake: str, folder: Path, chunk_bytes: int = CHUNK_BYTES, *, with_ticks: bool = False,
         until: datetime | None = None, topics: Collection[str] | None = None, horizon: Choice = lambda _: None,
         of_clusters: bool = False,
     ) -> None:  # fmt: skip
-        """Reads all of the lake; raises `DeltaError` or `OSError`. `folder` is a folder of its own. `with_ticks`: ticks
-        too; `until` (aware): nothing behind that; `topics`: of these alone; `horizon`: from which nothing before it is
-        read; `of_clusters`: of clusters with bundles instead of topics, with ticks."""
+        """Read the whole lake; raises `DeltaError` or `OSError`.
+
+        `folder` is for this object alone. `with_ticks`: include ticks; `until` (aware): nothing after it; `topics`:
+        only these; `horizon`: chooses a horizon, and nothing before it is read; `of_clusters`: clusters with bundles
+        instead of topics, with ticks.
+        """
         course = read_outline(lake, columns_of(BATCHES), until)
         self.horizon = horizon(Batches(course))
         since = None if self.horizon is None else self.horizon.at
@@ -123,36 +125,39 @@ class RecordedHistory:
 
     @property
     def generation(self) -> str | None:
-        """The last one; None: the job has never written."""
+        """The last generation; None: the job has never written."""
         return self._batches.generations[-1] if self._batches.generations else None
 
     @property
     def topics(self) -> list[str]:
-        """Every topic, or cluster, of which there is a row; and every topic that the horizon knows."""
+        """Every topic, or cluster, with a row or in the horizon."""
         return sorted(self._rows.topics | self._begun_topics)
 
     @property
     def has_clusters(self) -> bool:
-        """Whether something is on record of clusters with bundles, where this is read of topics and of all of them."""
+        """True if there are records of clusters with bundles; for histories of all topics."""
         return self._rows.has_others or (self.horizon is not None and bool(_clusters_of(self.horizon)))
 
     @property
     def next_offsets(self) -> dict[str, dict[int, int]]:
-        """By Kafka topic and partition: the offset behind the last record of which something is on record."""
+        """By Kafka topic and partition: the offset after the last recorded message."""
         found = {} if self.horizon is None else {name: dict(one) for name, one in self.horizon.next_offsets.items()}
         for name, one in self._rows.next_offsets.items():
             found[name] = {**found.get(name, {}), **one}
         return found
 
     def begun(self, names: Collection[str]) -> Begun:
-        """With what a replay of these topics begins (arguments of `BucketReplay`). Raises `RebuildError`."""
+        """Return the starting point of a replay of these topics (arguments of `BucketReplay`).
+
+        Raises `RebuildError`.
+        """
         if self.horizon is None:
             return {}
         with _readable(self.horizon):
             return {"begun": regrouped(self.horizon.pieces, names), "of_older": self.horizon.of_older & {*names}}
 
     def begun_clusters(self, names: Collection[str]) -> BegunClusters:
-        """The same of clusters (arguments of `ClustersReplay`)."""
+        """Return the starting point of a replay of clusters (arguments of `ClustersReplay`)."""
         if self.horizon is None:
             return {}
         with _readable(self.horizon):
@@ -161,7 +166,7 @@ class RecordedHistory:
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """Time of the first and the last batch that is read, milliseconds since 1970; None: there is none."""
+        """Time of the first and last batch read, milliseconds since 1970; None without any."""
         first, last = self._batches.span
         if first is None or last is None:
             return None
@@ -169,7 +174,7 @@ class RecordedHistory:
         return int(first.timestamp() * 1000), int(last.timestamp() * 1000)
 
     def chunks(self, *, keep: bool = False) -> Iterator[History]:
-        """The chunks in their order; with `keep` they can be read again."""
+        """Yield the chunks in order; with `keep` they can be read again."""
         for number in range(self._number):
             tables = self._files.take(number, keep)
             if any(len(rows) for rows in tables.values()):
@@ -189,7 +194,7 @@ def _where(
 
 
 def _clusters_of(horizon: Horizon) -> Clusters:
-    """The clusters that a horizon knows; raises `StateError`."""
+    """Return the clusters of a horizon; raises `StateError`."""
     return unpack_clusters(StoredPart(horizon.clusters or b""))
 
 
@@ -219,7 +224,7 @@ class _ChunkFiles:
             self._write()
 
     def take(self, number: int, keep: bool = False) -> dict[str, pa.Table]:
-        """Read the rows of a chunk, and remove its files unless they are to be kept."""
+        """Read the rows of a chunk, and delete its files unless `keep`."""
         found = {table.name: [_nothing(table.name)] for table in HISTORY_TABLES}
         folder = self._folder / str(number)
         for file in sorted(folder.glob("*.arrow"), key=lambda file: int(file.stem.rpartition("-")[2])):
@@ -232,7 +237,7 @@ class _ChunkFiles:
         return {name: pa.concat_tables(parts) for name, parts in found.items()}
 
     def _write(self) -> None:
-        """A file for each table and chunk of which there are rows."""
+        """Write a file for each table and chunk with rows."""
         by_table: dict[str, list[tuple[np.ndarray, pa.Table]]] = {}
         for name, chunks, rows in self._waiting:
             by_table.setdefault(name, []).append((chunks, rows))

@@ -1,10 +1,9 @@
-"""A batch that is repeated after a crash has to say what its first attempt said, or lake and state would differ.
+"""Check that a batch repeated after a crash matches its first attempt, so that lake and state agree.
 
-Stage: in the sink, for the first batch of a start, which alone can be a repetition. The tables are written in turns
-(`TURNS`). A table that holds the batch already is left as it is; one that does not, though one of a later turn does,
-had no row. What the operator says now is compared with that before anything is written: the state that it leaves
-behind fits no other rows. Settings cannot make the difference (`streaming.pinned`), so it is another release that
-decides otherwise.
+Stage: in the sink, for the first batch of a start, the only possible repetition. The tables are written in turns
+(`TURNS`). A table that holds the batch already is not written; one without it, though one of a later turn has it,
+had no rows. The new output is compared with these before anything is written, because the new state fits no other
+rows. Settings cannot cause a difference (`streaming.pinned`), so another release does.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from schemas.arrow import arrow_schema
 from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 
 TURNS = ((DECISIONS,), (HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD), (BATCHES,))
-"""In which a batch is written: tables of one turn side by side, the next turn when they are done."""
+"""Order of writing: tables of one turn in parallel, the next turn after them."""
 _TURN_OF = {table.name: turn for turn, tables in enumerate(TURNS) for table in tables}
 _NO_MATTER = {
     EVENTS.name: frozenset({
@@ -31,23 +30,25 @@ _NO_MATTER = {
         "consumers",
     })
 }  # fmt: skip
-"""Columns by table that may differ between two attempts that say the same, besides `engine_version`: an older release
-left those of `events` out, which repeat what its `body` says."""
+"""Columns by table that may differ between equal attempts, besides `engine_version`.
+
+An older release left out those of `events`, which repeat its `body`.
+"""
 
 
 class ReplayDiffers(RuntimeError):
-    """A batch of which the lake holds a part says something else now; the message says which and where."""
+    """A batch that is partly in the lake has other output now; the message says which and where."""
 
 
 class Rows(NamedTuple):
-    """Rows in no order, by their number and by what they say."""
+    """Number and digest of unordered rows."""
 
     number: int
     digest: int
 
     @classmethod
     def of(cls, table: Table, chunks: Iterable[pa.Table | pa.RecordBatch]) -> Rows:
-        """Of any number of rows, a chunk in memory at a time, column by column."""
+        """Compute both for any number of rows, one chunk in memory at a time, by column."""
         number = digest = 0
         no_matter = {"engine_version", *_NO_MATTER.get(table.name, ())}
         for chunk in chunks:
@@ -68,17 +69,17 @@ class Said(Protocol):
 
 
 class FirstAttempt:
-    """What the lake holds of a batch."""
+    """The part of a batch in the lake."""
 
     def __init__(self, tables: Mapping[str, OpenTable], app: str, batch_id: int) -> None:
-        """`app` names the job's transactions. Raises what Delta raises."""
+        """Look up which tables hold the batch; `app` names the job's transactions. Raises what Delta raises."""
         self._tables, self._batch_id = tables, batch_id
         newest = {name: tables[name].newest_transaction(app) for name in _TURN_OF}
         self._held = {name for name, number in newest.items() if number is not None and number >= batch_id}
         self._last = max((_TURN_OF[name] for name in self._held), default=-1)
 
     def check(self, table: Table, rows: Said) -> None:
-        """Raises `ReplayDiffers` unless the rows of a table are those that the first attempt has written, if any."""
+        """Raise `ReplayDiffers` unless the rows equal those of the first attempt, if any."""
         if table.name in self._held:
             written = newest_commit(self._tables[table.name].newest(), "batch_id", self._batch_id)
             if written is None:
@@ -97,7 +98,7 @@ class FirstAttempt:
 
 
 def _digests(values: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """A number for each value of a column, the same for equal ones."""
+    """Return a number for each value of a column, equal for equal values."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if pa.types.is_floating(values.type):
@@ -120,7 +121,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
-    """Numbers of which each bit hangs on all bits of what is given (the finalizer of splitmix64)."""
+    """Mix numbers so that every output bit depends on all input bits (the finalizer of splitmix64)."""
     numbers = (numbers + _ODD).astype(np.uint64)
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

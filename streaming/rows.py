@@ -1,8 +1,7 @@
-"""The operator's output as Arrow tables of exactly the tables' schemas.
+"""The operator's output as Arrow tables in exactly the tables' schemas.
 
-Stage: in the sink, and in the workers that write files. Instants come as milliseconds and become microsecond
-timestamps; `batch_id` and `day` are added here. Rows are put in
-an order that does not depend on how Spark laid them out.
+Stage: in the sink, and in the workers that write files. Instants arrive as milliseconds and become microsecond
+timestamps; `batch_id` and `day` are added here. Rows are sorted, so that their order does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _OWN_TIME = {
     DEAD_LETTERS.name: "rejected_at",
     BATCHES.name: "batch_at",
 }
-"""The instant of a row that its `day` is taken from."""
+"""Column from which a row's `day` is computed."""
 
 _ORDER = {
     DECISIONS.name: ("subject", "seq"),
@@ -41,17 +40,17 @@ _ORDER = {
 
 
 TABLE_OF = {LOAD: SEGMENT_LOAD, **{table.name: table for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS)}}
-"""The table that the bodies of a kind of the operator's output are rows of."""
+"""Table by kind of the operator's output."""
 KIND_OF = {table.name: kind for kind, table in TABLE_OF.items()}
 
 
 def rows_of(table: Table, bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
-    """The rows of a table, of bodies of its kind, in a fixed order; `now` is the batch's time, milliseconds."""
+    """Return the rows of a table from bodies of its kind, sorted; `now` is the batch's time, milliseconds."""
     return _in_order(table, rows_as_they_came(table, bodies, now, batch_id))
 
 
 def rows_as_they_came(table: Table, bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
-    """The same in the order of the bodies, where they are in columns."""
+    """Return the same in the order of the bodies, for columnar kinds."""
     if table is SEGMENT_LOAD:
         rows = _columns_of(bodies, LOAD_SCHEMA)
         rows = rows.append_column("accepted_at", pa.repeat(pa.scalar(now, pa.int64()), len(rows)))
@@ -62,14 +61,14 @@ def rows_as_they_came(table: Table, bodies: Iterable[bytes], now: int, batch_id:
 
 
 def _in_order(table: Table, rows: pa.Table) -> pa.Table:
-    """Rows in the table's order, if they may be in another."""
+    """Sort rows in the table's order, unless they already are."""
     if table not in (SEGMENT_LOAD, HOLDS, EVENTS):
         return rows
     return rows.sort_by([(name, "ascending") for name in _ORDER[table.name]])
 
 
 def rare_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
-    """Rows that came as JSON arrays."""
+    """Return rows that arrived as JSON arrays."""
     rows = [row for body in bodies for row in pydantic_core.from_json(body)]
     if table is DEAD_LETTERS:
         for row in rows:
@@ -86,12 +85,12 @@ def rare_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
 
 
 def bulk_rows(bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
-    """Accepted load records, in the order of Kafka's coordinates; `now` is the batch's time, milliseconds."""
+    """Return accepted load records in the order of Kafka's coordinates; `now` in milliseconds."""
     return rows_of(SEGMENT_LOAD, bodies, now, batch_id)
 
 
 def column_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
-    """Changed holds by subject, or accepted events by Kafka's coordinates."""
+    """Return changed holds by subject, or accepted events by Kafka's coordinates."""
     return rows_of(table, bodies, 0, batch_id)
 
 
@@ -100,7 +99,7 @@ def _columns_of(bodies: Iterable[bytes], schema: pa.Schema) -> pa.Table:
 
 
 def _completed(rows: pa.Table, table: Table, batch_id: int, own_time: str) -> pa.Table:
-    """Rows in columns as the table has them: with batch and day, instants as timestamps, null for what is not said."""
+    """Complete columnar rows: add batch and day, convert instants, fill missing columns with null."""
     schema, columns = arrow_schema(table.row), []
     for name, (kind, _) in column_types(table.row).items():
         if name == "batch_id":

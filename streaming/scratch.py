@@ -1,7 +1,7 @@
-"""A folder for files that only this process needs, such as the working copy of the state.
+"""A folder for temporary files of this process, such as the working copy of the state.
 
-Stage: start-up. A process that is killed cannot remove its folder: the next one does, so that a job that crashes again
-and again does not fill the disk. A live process has the operating system's lock on a file in its folder.
+Stage: start-up. A killed process cannot remove its folder: the next one does, so that repeated crashes do not fill
+the disk. A live process holds the operating system's lock on a file in its folder.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from schemas.settings import SettingsError
 
 _HELD = ".held"
 _MAX_SOCKET_FOLDER_BYTES = 63
-"""Java takes paths of Unix sockets of at most 106 bytes, one less than Linux, and Spark's names have 43 of them."""
+"""Java allows 106 bytes for paths of Unix sockets, one less than Linux, and Spark's names have 43."""
 
 
 @contextmanager
 def scratch_folder(root: Path) -> Iterator[Path]:
-    """A new folder in `root`, gone at the end; folders of dead processes are removed first.
+    """Create a folder in `root`, removed at the end, after removing folders of dead processes.
 
     Raises `SettingsError` when nothing can be written there.
     """
@@ -38,11 +38,11 @@ def scratch_folder(root: Path) -> Iterator[Path]:
 
 
 def socket_folder(scratch: Path) -> AbstractContextManager[Path]:
-    """A folder that only this user can enter, for the Unix sockets between the JVM and its Python processes.
+    """Return a private folder for the Unix sockets between the JVM and its Python processes.
 
     It is `scratch` itself, or one in the system's temporary folder when sockets cannot be in `scratch`: PySpark 4.2
-    turns the path of the state socket to lower case, and Java takes short paths only. Spark asks nobody who connects
-    there for a password. Raises `SettingsError`.
+    turns the path of the state socket to lower case, and Java only accepts short paths. Spark does not authenticate
+    clients of these sockets. Raises `SettingsError`.
     """
     if len(os.fsencode(scratch)) <= _MAX_SOCKET_FOLDER_BYTES and _is_lower_case(scratch):
         return nullcontext(scratch)

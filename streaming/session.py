@@ -1,4 +1,4 @@
-"""The Spark session of the job: `conf/spark.conf`, the jars, the interpreter of the workers.
+"""The job's Spark session: `conf/spark.conf`, the jars, the interpreter of the workers.
 
 Stage: start-up. Under spark-submit its own `--conf` and `--properties-file` win over the file.
 """
@@ -26,11 +26,14 @@ JSON_LINES = "conf/log4j2-json.properties"
 """Laid over the logging of the JVM, so that its lines have the fields of ours."""
 
 MAX_ARROW_BYTES = 8 * 1024 * 1024
-"""What goes to a Python worker at once; one row may be larger. Without it 10,000 rows go, 1 MiB each or not."""
+"""Limit on bytes sent to a Python worker at once; one row may be larger.
+
+Spark's default is 10,000 rows, even of 1 MiB each.
+"""
 
 
 def read_spark_conf(file: Path) -> dict[str, str]:
-    """The settings of a file in spark-defaults format: `key value` a line, `#` begins a comment line."""
+    """Read a file in spark-defaults format: `key value` per line, `#` begins a comment line."""
     try:
         lines = file.read_text().splitlines()
     except OSError as error:
@@ -48,17 +51,17 @@ def read_spark_conf(file: Path) -> dict[str, str]:
 
 
 def absolute_options(options: str, settings: Settings) -> str:
-    """Options of the JVM with the files of `conf/` by their absolute paths."""
+    """Return JVM options with absolute paths for files of `conf/`."""
     return re.sub(r"=(conf/[^\s\"',]+)", lambda found: f"={settings.path(found[1])}", options)
 
 
 def start_session(
     settings: Settings, extra: dict[str, str] | None = None, scratch: Path | None = None, sockets: Path | None = None
 ) -> SparkSession:
-    """The session of the job. `extra` is laid over the file; what spark-submit was given is laid over both.
+    """Start the session. `extra` overrides the file; spark-submit's options override both.
 
-    `scratch`: where Spark and its JVM put their temporary files, unless the settings name a place; `sockets`: the same
-    for the sockets of this machine (`streaming.scratch.socket_folder`).
+    `scratch`: folder for temporary files of Spark and its JVM, unless the settings name one; `sockets`: the same for
+    this machine's sockets (`streaming.scratch.socket_folder`).
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -78,8 +81,8 @@ def start_session(
     if scratch is not None:
         conf.setdefault("spark.local.dir", str(scratch))
         if "java.io.tmpdir" not in options:
-            # Where Spark's sockets are if no setting says so; `spark.python.unix.domain.socket.dir` would hold for the
-            # executors of other machines too.
+            # Spark's sockets are here by default; `spark.python.unix.domain.socket.dir` would also apply to
+            # executors on other machines.
             conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={sockets or scratch}"'
     conf.setdefault("spark.sql.warehouse.dir", str(settings.path(settings.local.folder) / "spark-warehouse"))
     builder = SparkSession.builder
@@ -87,16 +90,16 @@ def start_session(
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if scratch is not None and spark.sparkContext.master.startswith("local"):
-        # Elsewhere the executors start the same command, and do not have this file.
+        # Elsewhere the executors run the same command but do not have this file.
         spark.sparkContext.pythonExec = write_launcher(str(scratch), spark.sparkContext.pythonExec)
     _pass_signals_on(spark)
     return spark
 
 
 def authenticated(conf: Mapping[str, str]) -> dict[str, str]:
-    """Close Spark's own ports, which run what they are sent, to everybody but this job's processes.
+    """Restrict Spark's own ports, which execute what they receive, to this job's processes.
 
-    With local cores Spark makes the secret itself. A cluster needs one that its daemons have too (docs/cluster.md).
+    With local cores Spark creates the secret itself. A cluster needs one that its daemons share (docs/cluster.md).
     """
     if conf.get("spark.master", "local").startswith("local"):
         return {"spark.authenticate": "true", **conf}
@@ -109,12 +112,12 @@ def authenticated(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def class_archive(settings: Settings) -> Path:
-    """Where the set-up puts the archive of the JVM's classes (`lab.archive`)."""
+    """Return the location of the JVM class archive (`lab.archive`)."""
     return settings.path(settings.local.jars) / "spark.jsa"
 
 
 def with_archive(settings: Settings, options: str) -> str:
-    """What to add to the JVM's options so that it takes its classes from the archive; nothing where there is none."""
+    """Return the JVM options that use the class archive; empty without one."""
     archive = class_archive(settings)
     if not archive.is_file() or "Archive" in options:
         return ""
@@ -123,7 +126,7 @@ def with_archive(settings: Settings, options: str) -> str:
 
 
 def _submitted() -> dict[str, str]:
-    """What spark-submit was given; nothing when Python started first."""
+    """Return the options given to spark-submit; none when Python was started directly."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     # Without a JVM a SparkConf is empty: only the JVM knows the command line.
@@ -132,7 +135,7 @@ def _submitted() -> dict[str, str]:
 
 
 class _PassOn:
-    """A `sun.misc.SignalHandler` that gives a signal to this Python process."""
+    """A `sun.misc.SignalHandler` that forwards a signal to this Python process."""
 
     class Java:
         implements = ("sun.misc.SignalHandler",)
@@ -142,10 +145,10 @@ class _PassOn:
 
 
 def _pass_signals_on(spark: SparkSession) -> None:
-    """Lets Python alone decide what SIGTERM and SIGINT mean.
+    """Let Python alone handle SIGTERM and SIGINT.
 
-    A JVM ends at once on either, in the middle of a batch. Under spark-submit it is the process that supervisors know,
-    and systemd or a terminal may tell both.
+    A JVM ends at once on either, in the middle of a batch. Under spark-submit it is the process that supervisors
+    know, and systemd or a terminal may signal both.
     """
     gateway = spark.sparkContext._gateway
     ensure_callback_server_started(gateway)

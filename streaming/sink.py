@@ -1,11 +1,11 @@
 """foreachBatch: consumes the operator's output once, then commits each table idempotently.
 
-Stage: last of the job (design "Tables"). The frame is consumed first and exactly once, also in a replay:
-a batch that skips its plan leaves the state store without its version and never starts again. What is much the workers
-have written as files by then (`streaming.outbox`), and only the commit is left. Each commit carries the
-Delta app transaction (query id, batch id); a table that already holds the batch is left as it is. Decisions go first:
-the executor waits for them. The other tables follow side by side, and `batches` when they are done. The tables'
-logs are read while Spark is at work; a commit by which another job shuts us out after that makes ours fail.
+Stage: last of the job (design "Tables"). The frame is consumed first and exactly once, also in a replay: a batch
+that skips its plan leaves the state store without its version and never starts again. Large output is in files that
+workers have written by then (`streaming.outbox`), and only needs the commit. Each commit carries the Delta app
+transaction (query id, batch id); a table that already holds the batch is not written. Decisions go first, because
+the executor waits for them. The other tables follow in parallel, and `batches` last. The tables' logs are read while
+Spark works; if another job takes the lease after that, our commit fails.
 """
 
 from __future__ import annotations
@@ -45,29 +45,31 @@ WRITTEN = tuple(table for table in TABLES.values() if table.written_by == "strea
 
 @dataclass
 class WrittenBatch:
-    """What a micro-batch has written, for those who watch the job."""
+    """A written micro-batch, for observers of the job."""
 
     row: dict[str, Any]
     """Its row in `batches`; instants are milliseconds."""
     rare: Mapping[str, TableRows]
-    """The rows of decisions, holds, events and dead letters, by table."""
+    """Rows of decisions, holds, events and dead letters, by table."""
     decided_at: int | None
-    """When the commit of `decisions` was done, milliseconds; None: the batch decided nothing."""
+    """Time of the commit of `decisions`, milliseconds; None without decisions."""
     operator_seconds: float
-    """From the start of the batch's plan until the sink had the operator's output."""
+    """Time from the start of the batch's plan until the sink had the operator's output."""
     commit_seconds: dict[str, float]
-    """Time of each Delta commit, by table."""
+    """Duration of each Delta commit, by table."""
     layouts: Sequence[pa.RecordBatch] = ()
-    """Topics whose layout is new, or whose state was decoded anew, as after a start
-    (`engine.kernel.records.LAYOUT_SCHEMA`)."""
+    """Topics with a new layout, or with newly decoded state, as after a start.
+
+    Schema: `engine.kernel.records.LAYOUT_SCHEMA`.
+    """
 
     def columns(self, table: Table, *names: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a rare table, cut to some of its columns."""
+        """Yield the rows of a rare table, cut to some of its columns."""
         for rows in self.rare[table.name].chunks(names):
             yield from zip(*(rows[name].to_pylist() for name in names), strict=True)
 
     def count(self, table: Table, name: str) -> dict[str, int]:
-        """How many rows of a rare table have each value of a column."""
+        """Return the number of rows of a rare table by value of a column."""
         found: Counter[str] = Counter()
         for rows in self.rare[table.name].chunks([name]):
             for counted in rows[name].value_counts().to_pylist():
@@ -75,14 +77,14 @@ class WrittenBatch:
         return found
 
     def where(self, table: Table, name: str, values: Collection[str], *names: str) -> Iterator[tuple[Any, ...]]:
-        """Those rows of a rare table that have one of these values in a column, cut to some of its columns."""
+        """Yield the rows of a rare table with one of these values in a column, cut to some columns."""
         for rows in self.rare[table.name].chunks(list(dict.fromkeys((name, *names)))):
             chosen = rows.filter(pc.is_in(rows[name], pa.array(values, pa.string())))
             yield from zip(*(chosen[each].to_pylist() for each in names), strict=True)
 
     @property
     def newest_tick(self) -> float | None:
-        """The instant of the newest tick for every topic, Unix time in seconds; None: the batch had none."""
+        """Time of the newest tick for every topic, Unix time in seconds; None without one."""
         ticks = self.where(EVENTS, "type", ["tick"], "subject", "at")
         newest = max((at for subject, at in ticks if subject == EVERY_TOPIC), default=None)
         return None if newest is None else float(newest.timestamp())
@@ -97,38 +99,42 @@ class LakeSink:
         ask_for_tick: Callable[[str, int], None],
         report: Callable[[WrittenBatch], None] = lambda _: None,
     ) -> None:
-        """`report` is told of each batch that is written; what it raises is logged and stops nothing. Raises
-        `LakeError`."""
+        """Create a sink; `report` is called with each written batch, and its exceptions are only logged.
+
+        Raises `LakeError`.
+        """
         self._lake, self._ask_for_tick, self._reports = lake, ask_for_tick, [report]
         self._tables = {name: OpenTable(table) for name, table in create_lake(lake).items()}
         self._commit_seconds: dict[str, float] = {}
         self._looks: dict[str, Future[DeltaTable]] = {}
-        """At the logs of the tables that the running batch is likely to write, by table."""
+        """Reads of the logs of tables that the running batch probably writes, by table."""
         self._lease: JobLease | None = None
         self._is_first = True
         self._side_by_side = ThreadPoolExecutor(len(TURNS[1]), "commit")
 
     def hold(self, lease: JobLease) -> None:
-        """From here on every commit stands under the lease, and no other job's does. Raises `LeaseLost`, or what Delta
-        raises."""
+        """Put every commit from now on under the lease, excluding other jobs.
+
+        Raises `LeaseLost`, or what Delta raises.
+        """
         lease.shut_out_others({table.name: self._tables[table.name] for table in WRITTEN})
         self._lease = lease
 
     def also_report(self, report: Callable[[WrittenBatch], None]) -> None:
-        """Tells one more of each batch that is written."""
+        """Add an observer of written batches."""
         self._reports.append(report)
 
     def has_batches(self) -> bool:
-        """Whether the lake has rows of any batch."""
+        """Return whether the lake has rows of any batch."""
         return bool(self._tables[BATCHES.name].newest().file_uris())
 
     def newest_batch(self, query: str) -> int | None:
-        """The newest batch of a query that any table holds rows of."""
+        """Return the newest batch of a query in any table."""
         found = [table.newest_transaction(f"{APP}:{query}") for table in self._tables.values()]
         return max((number for number in found if number is not None), default=None)
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        """One micro-batch; safe to repeat. Raises what Delta raises when a table cannot be written."""
+        """Write one micro-batch; safe to repeat. Raises what Delta raises when a table cannot be written."""
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if self._lease is not None and self._lease.lost is not None:
             raise self._lease.lost
@@ -163,15 +169,15 @@ class LakeSink:
             self._tell(written, batch_id)
 
     def _look_meanwhile(self) -> None:
-        """Begins to read the logs of the tables that every batch writes, and of those that the one before wrote."""
+        """Start reading the logs of tables that every batch, or the previous one, wrote."""
         likely = {DECISIONS.name, BATCHES.name, *self._commit_seconds}
         self._commit_seconds = {}
         self._looks = {name: self._side_by_side.submit(self._tables[name].newest) for name in likely}
 
     def _newest_written(self, table: Table, query: str) -> int | None:
-        """The newest batch of the query that a table holds; `LeaseLost` when another job has shut us out of it.
+        """Return the newest batch of the query in a table; raises `LeaseLost` if another job took it over.
 
-        As of the version that our next commit stands on: what has come since then makes it fail.
+        As of the version on which our next commit is based: later changes make it fail.
         """
         opened, look = self._tables[table.name], self._looks.get(table.name)
         if look is None:
@@ -206,8 +212,10 @@ class LakeSink:
     def _commit_side_by_side(
         self, tables: Iterable[Table], output: BatchOutput, query: str, batch_id: int
     ) -> None:  # fmt: skip
-        """Commits tables at once; all have ended when this returns or raises. What one raises is raised, `LeaseLost`
-        before all else."""
+        """Commit tables in parallel; all have ended when this returns or raises.
+
+        Raises the first failure, `LeaseLost` before others.
+        """
 
         def commit(table: Table) -> None:
             self._commit(table, output.rows(table), query, batch_id)
@@ -219,7 +227,7 @@ class LakeSink:
             raise failure
 
     def _commit(self, table: Table, rows: TableRows, query: str, batch_id: int) -> None:
-        """One commit; none where there are no rows, or where the table holds the batch."""
+        """Commit a table, unless there are no rows or it already holds the batch."""
         if not len(rows):
             return
         began = time.perf_counter()
@@ -231,7 +239,7 @@ class LakeSink:
             self._append(table, rows, f"{APP}:{query}", batch_id)
         except CommitFailedError:
             if self._lease is not None:
-                # Who shuts us out between look and commit makes it fail.
+                # A takeover between read and commit makes the commit fail.
                 check_lease(self._tables[table.name], self._lease.token)
             raise
         self._commit_seconds[table.name] = time.perf_counter() - began
@@ -248,7 +256,7 @@ class LakeSink:
 
 @contextmanager
 def _shown_as(frame: DataFrame, batch_id: int, what: str) -> Iterator[None]:
-    """Spark jobs begun meanwhile are described so in the Spark UI."""
+    """Set the description of Spark jobs started in the context, for the Spark UI."""
     context = frame.sparkSession.sparkContext
     before = context.getLocalProperty("spark.job.description")
     context.setJobDescription(f"anabranch, batch {batch_id}: {what}")

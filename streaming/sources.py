@@ -1,7 +1,8 @@
-"""Two Kafka sources as one stream of raw rows, each with the bucket that it goes to.
+"""Two Kafka sources as one stream of raw rows, each with its bucket.
 
-Stage: first of the job (design "Facts that shape the job"). Events and samples are limited apart, so that samples never
-delay events. No JSON is read here: the value travels as bytes and is parsed by the one validator inside the operator.
+Stage: first of the job (design "Facts that shape the job"). Events and samples are limited separately, so that
+samples never delay events. No JSON is read here: values travel as bytes and are parsed by the one validator in the
+operator.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ KAFKA_OPTIONS = {
     # By default each action on a Kafka source waits for a long poll of 500 ms.
     "kafka.fetch.max.wait.ms": "10",
     "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
-    # A fetch is bounded as it was sent, compressed; in memory only this bounds it. With each poll Spark asks twice for
-    # the offsets of the partition: 500 cost nothing beside 5,000, 250 a sixth of the reading, 100 half of it.
+    # A fetch is limited by its compressed size; only this limits it in memory. With each poll Spark asks twice for
+    # the partition's offsets: compared with 5,000, polls of 500 cost nothing, 250 a sixth of the reading time, 100
+    # half of it.
     "kafka.max.poll.records": "500",
     "startingOffsets": "earliest",
-    # Records that Kafka has dropped before they were read end the query: never silent loss.
+    # If Kafka drops records before they are read, the query ends: no silent loss.
     "failOnDataLoss": "true",
 }
 EVENT_OPTIONS = {
     **KAFKA_OPTIONS, "kafka.max.poll.records": "256", "kafka.max.partition.fetch.bytes": str(1024 * 1024)
 }  # fmt: skip
-"""Events may be of 1 MiB each, layouts compress thirtyfold, and those of a fleet come all at once: 64 in a poll would
-take a third of the reading."""
+"""Options for events: up to 1 MiB each, and a fleet's layouts come all at once.
+
+Layouts compress thirtyfold, so a fetch holds many. Polls of 64 would take a third of the reading time.
+"""
 
 
 def raw_rows(
@@ -45,9 +49,10 @@ def raw_rows(
     event_topics: Sequence[str],
     start: FirstStart | None = None,
 ) -> DataFrame:
-    """Raw rows of both sources, each with the bucket of its key; `max_stats` and `max_events` bound a batch each.
+    """Return raw rows of both sources, each with the bucket of its key.
 
-    `event_topics`: Kafka topics of events. `start` says where a rebuilt checkpoint begins to read.
+    `max_stats` and `max_events` limit each batch. `event_topics`: Kafka topics of events. `start`: offsets for a
+    rebuilt checkpoint.
     """
     events = _source(spark, kafka, ",".join(event_topics), max_events, start, EVENT_OPTIONS)
     stats = _source(spark, kafka, ",".join(SAMPLE_SOURCES), max_stats, start, KAFKA_OPTIONS)
@@ -55,21 +60,21 @@ def raw_rows(
 
 
 def batch_time() -> Column:
-    """The batch's time, milliseconds: fixed for the batch, and kept in its replays.
+    """Return the batch's time, milliseconds, which is the same in its replays.
 
-    As the element of an array that is transformed, which Spark computes without generating code: the time as it is
-    would stand in the code of the whole stage, and the JVM would compile and load that anew for every batch, twice.
+    Written as an element of a transformed array, which Spark evaluates without generating code: as a literal, the
+    time would be part of the stage's code, which the JVM would compile and load anew, twice per batch.
     """
     return F.transform(F.array(F.unix_millis(F.current_timestamp())), lambda time: time)[0]
 
 
 def bucket_of(key: Column, buckets: int) -> Column:
-    """The bucket of a Kafka key; a record without a key goes where the empty key goes."""
+    """Return the bucket of a Kafka key; a missing key counts as the empty one."""
     return F.pmod(F.xxhash64(F.coalesce(key, F.lit(b""))), F.lit(buckets)).cast("int")
 
 
 def buckets_of(spark: SparkSession, names: list[str], buckets: int) -> dict[str, int]:
-    """The bucket of each topic."""
+    """Return the bucket of each topic."""
     if not names:
         return {}
     keys = spark.createDataFrame([(name,) for name in names], "name STRING")
@@ -85,18 +90,18 @@ def _source(
     reader = reader.options(**options).option("maxOffsetsPerTrigger", most)
     if start is not None:
         reader = reader.option("startingOffsets", start.offsets_json(topics))
-    # A task for each partition of Kafka with something new would be a round trip to a Python worker for a few events
-    # each. As many as there are state partitions keep all cores busy.
+    # One task per Kafka partition with new records would mean a round trip to a Python worker for a few events each.
+    # As many tasks as state partitions keep all cores busy.
     return reader.load().coalesce(int(str(spark.conf.get("spark.sql.shuffle.partitions"))))
 
 
 def with_bucket(source: DataFrame, buckets: int) -> DataFrame:
-    """Kafka records, streaming or not, as the raw rows that the first stage decodes."""
+    """Return Kafka records, streaming or not, as the raw rows that the first stage decodes."""
     value = F.col("value")
     is_oversized = F.octet_length(value) > MAX_VALUE_BYTES
     columns = {
         "source": F.col("topic"),
-        # A longer one is of no valid message.
+        # A longer key belongs to no valid message.
         "key": F.substring(F.col("key"), 1, MAX_KEY_BYTES + 1),
         "value": F.when(is_oversized, F.substring(value, 1, MAX_PIECE_BYTES)).otherwise(value),
         "size": F.coalesce(F.octet_length(value).cast("long"), F.lit(-1).cast("long")),

@@ -1,4 +1,4 @@
-"""What the job knows of one topic, out of the state store of its checkpoint; read only, whether a job runs or not.
+"""View of one topic's state in the checkpoint's state store; read only, with or without a running job.
 
 Stage: beside the job (`anabranch state show`).
 """
@@ -34,8 +34,10 @@ class StoredBucket:
 def stored_bucket(
     spark: SparkSession, checkpoint: str, bucket: int, names: Sequence[str] = tuple(PARTS)
 ) -> StoredBucket:  # fmt: skip
-    """Reads the newest state of a bucket, some of its stored parts; raises what Spark raises when there is none, or is
-    no checkpoint."""
+    """Read the newest state of some stored parts of a bucket.
+
+    Raises what Spark raises when there is none, or no checkpoint.
+    """
     metadata = spark.read.format("state-metadata").load(checkpoint)
     batch_id = int(metadata.agg(F.max("maxBatchId")).first()[0])
 
@@ -55,7 +57,7 @@ def stored_bucket(
 
 
 def topic_view(packed: Packed, topic: str) -> dict[str, Any] | None:
-    """Everything that is known of a topic as one JSON object, instants in milliseconds; None: nothing is known.
+    """Return a topic's whole state as one JSON object, instants in milliseconds; None if unknown.
 
     Raises `StateError` for a state that this release cannot read.
     """

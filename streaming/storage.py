@@ -1,7 +1,7 @@
-"""Where a checkpoint is, and its own few files there: the same for a local folder and for any storage of Hadoop.
+"""Location of a checkpoint and access to its own small files, in a local folder or any Hadoop storage.
 
-Stage: start-up. `file:` URLs mean the local folder, so that both spellings are one checkpoint with one lock. Any other
-URL goes through Hadoop's `FileSystem`, as Spark itself reads the checkpoint.
+Stage: start-up. `file:` URLs mean the local folder, so that both spellings are one checkpoint with one lock. Other
+URLs go through Hadoop's `FileSystem`, as in Spark itself.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from schemas.settings import Settings, SettingsError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 IDENTITY = "metadata"
-"""The file in which Spark keeps the query's id: a folder without it is no checkpoint."""
+"""File with the query's id; a folder without it is no checkpoint."""
 
 
 def checkpoint_of(settings: Settings, checkpoint: str | None = None) -> str:
-    """The checkpoint of the settings, or another one: an absolute folder, or the URL of another storage."""
+    """Return the checkpoint of the settings, or another one: an absolute folder, or a storage URL."""
     named = settings.stream.checkpoint if checkpoint is None else checkpoint
     if not _URL.match(named):
         return str(settings.path(named))
@@ -38,12 +38,12 @@ def checkpoint_of(settings: Settings, checkpoint: str | None = None) -> str:
 
 
 def is_local(checkpoint: str) -> bool:
-    """Whether `checkpoint_of` has answered a folder."""
+    """Return whether a result of `checkpoint_of` is a folder."""
     return not _URL.match(checkpoint)
 
 
 def spark_location(checkpoint: str) -> str:
-    """The checkpoint as Spark has to be told, whatever its default storage is."""
+    """Return the checkpoint as a location for Spark, independent of its default storage."""
     return f"file://{checkpoint}" if is_local(checkpoint) else checkpoint
 
 
@@ -53,42 +53,42 @@ class CheckpointFiles(Protocol):
     checkpoint: str
 
     def text(self, name: str) -> str | None:
-        """A file's text; None: there is no such file."""
+        """Return a file's text; None if it does not exist."""
 
     def numbers(self, folder: str) -> list[int]:
-        """The numbers that files of a folder are named by; none when there is no folder."""
+        """Return the numbers that name files of a folder; none without the folder."""
 
     def is_empty(self) -> bool:
-        """Whether nothing is there."""
+        """Return whether there are no files."""
 
     def write(self, name: str, text: str) -> None:
-        """Makes or replaces a file, as a whole or not at all."""
+        """Create or replace a file atomically."""
 
     def make(self) -> Any:
-        """A context with an empty local folder, which becomes the checkpoint at its end, as a whole or not at all."""
+        """Return a context with an empty local folder, which atomically becomes the checkpoint at its end."""
 
 
 class LocalFiles:
-    """In a local folder."""
+    """Files in a local folder."""
 
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint, self._folder = checkpoint, Path(checkpoint)
 
     def text(self, name: str) -> str | None:
-        """A file's text; None: there is no such file."""
+        """Return a file's text; None if it does not exist."""
         file = self._folder / name
         return file.read_text() if file.exists() else None
 
     def numbers(self, folder: str) -> list[int]:
-        """The numbers that files of a folder are named by."""
+        """Return the numbers that name files of a folder."""
         return [int(file.name) for file in (self._folder / folder).glob("[0-9]*") if file.name.isdigit()]
 
     def is_empty(self) -> bool:
-        """Whether nothing is there."""
+        """Return whether there are no files."""
         return not self._folder.exists() or not any(self._folder.iterdir())
 
     def write(self, name: str, text: str) -> None:
-        """Makes or replaces a file."""
+        """Create or replace a file."""
         file = self._folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         written = file.with_name(f".{file.name}.written")
@@ -97,7 +97,7 @@ class LocalFiles:
 
     @contextmanager
     def make(self) -> Iterator[Path]:
-        """The folder is made beside the checkpoint, and renamed."""
+        """Create a folder beside the checkpoint, and rename it at the end."""
         folder = self._folder.with_name(f"{self._folder.name}.rebuilding")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -109,7 +109,7 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """On a storage that Hadoop knows by a URL."""
+    """Files on a storage that Hadoop knows by a URL."""
 
     def __init__(self, spark: SparkSession, checkpoint: str) -> None:
         self.checkpoint = checkpoint
@@ -124,7 +124,7 @@ class HadoopFiles:
             ) from error
 
     def text(self, name: str) -> str | None:
-        """A file's text; None: there is no such file."""
+        """Return a file's text; None if it does not exist."""
         if not self._files.exists(self._path(name)):
             return None
         stream = self._files.open(self._path(name))
@@ -135,17 +135,17 @@ class HadoopFiles:
         return found
 
     def numbers(self, folder: str) -> list[int]:
-        """The numbers that files of a folder are named by."""
+        """Return the numbers that name files of a folder."""
         listed = self._files.listStatus(self._path(folder)) if self._files.exists(self._path(folder)) else []
         names = (status.getPath().getName() for status in listed)
         return [int(name) for name in names if name.isdigit()]
 
     def is_empty(self) -> bool:
-        """Whether nothing is there."""
+        """Return whether there are no files."""
         return not self._files.exists(self._root) or not len(self._files.listStatus(self._root))
 
     def write(self, name: str, text: str) -> None:
-        """Makes or replaces a file, as Spark does it on this storage."""
+        """Create or replace a file, as Spark does on this storage."""
         path = self._path(name)
         manager = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
         self._files.mkdirs(path.getParent())
@@ -155,7 +155,7 @@ class HadoopFiles:
 
     @contextmanager
     def make(self) -> Iterator[Path]:
-        """What was made is copied; last the file without which it is no checkpoint."""
+        """Copy the new folder at the end, and the file that makes it a checkpoint last."""
         with tempfile.TemporaryDirectory(prefix="anabranch-checkpoint-") as made:
             folder = Path(made)
             yield folder
@@ -169,5 +169,5 @@ class HadoopFiles:
 
 
 def files_of(spark: SparkSession, checkpoint: str) -> CheckpointFiles:
-    """The files of a checkpoint as `checkpoint_of` answers it."""
+    """Return the files of a checkpoint given by `checkpoint_of`."""
     return LocalFiles(checkpoint) if is_local(checkpoint) else HadoopFiles(spark, checkpoint)

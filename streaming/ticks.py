@@ -1,9 +1,9 @@
-"""The driver's tick writer: a tick for every topic at each boundary, and one for a topic whose cooldown ends sooner.
+"""The driver's tick writer: regular ticks for every topic, and single ticks for topics due earlier.
 
 Stage: beside the query, in the driver (PIP-483 "Evaluation triggers"; design "Facts that shape the job"). Ticks are
-messages in `control-events`, so that they are on record and a replay has them. Missed ticks are not repeated: the
-next one evaluates everything. Boundaries are those of the wall clock, waits are by the monotonic one: whatever the wall
-clock is set to, a tick comes within one interval.
+messages in `control-events`, so they are recorded and replayed. Missed ticks are not repeated: the next one
+evaluates everything. Boundaries follow the wall clock, waits the monotonic one: however the wall clock is set, a
+tick comes within one interval.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from schemas.messages import VERSION, TickEvent, key_of
 log = logging.getLogger(__name__)
 
 _SERVE_SECONDS = 1.0
-"""Between two looks at what Kafka says of a tick that is on its way."""
+"""Interval for polling Kafka about a tick in delivery."""
 Clock = Callable[[], int]
-"""Milliseconds."""
+"""Returns milliseconds."""
 
 
 def wall_ms() -> int:
-    """Since 1970; may be set at any time."""
+    """Return milliseconds since 1970; the clock may be set at any time."""
     return time.time_ns() // 1_000_000
 
 
 def steady_ms() -> int:
-    """Since some instant; goes at the same pace for ever."""
+    """Return milliseconds of a monotonic clock."""
     return time.monotonic_ns() // 1_000_000
 
 
 @dataclass
 class Cadence:
-    """When the next tick for every topic is due."""
+    """Schedule of the ticks for every topic."""
 
     tick_ms: int
     wall: Clock = wall_ms
@@ -55,16 +55,16 @@ class Cadence:
 
     @property
     def due(self) -> int:
-        """The instant of the next tick, by the steady clock."""
+        """Time of the next tick, by the steady clock."""
         return self._due
 
     def take(self) -> int | None:
-        """The boundary, by the wall clock, whose tick is to be written now; None: it is not yet."""
+        """Return the boundary, by the wall clock, whose tick is due now; None if none is."""
         if self.steady() < self._due:
             return None
         now, at = self.wall(), self._boundary
         if abs(now - at) > self.tick_ms // 2:
-            # Somebody has set the clock.
+            # The clock was set.
             at = now - now % self.tick_ms
         self._plan(max(now, at))
         return at
@@ -75,7 +75,7 @@ class Cadence:
 
 
 class TickWriter(threading.Thread):
-    """Writes ticks until it is stopped."""
+    """Thread that writes ticks until it is stopped."""
 
     def __init__(self, kafka: KafkaConnection, tick_seconds: float, wall: Clock = wall_ms) -> None:
         super().__init__(name="ticks", daemon=True)
@@ -85,20 +85,20 @@ class TickWriter(threading.Thread):
         })  # fmt: skip
         self._tick_ms, self._wall = int(tick_seconds * 1000), wall
         self._asked: list[tuple[int, int, str]] = []
-        """When each is due by the steady clock, its instant by the wall clock, and its topic."""
+        """Due time by the steady clock, instant by the wall clock, and topic of each requested tick."""
         self._known: set[tuple[int, str]] = set()
         self._changed = threading.Condition()
         self._stopped = False
         self._waits = False
-        """Whether a tick is on its way to Kafka."""
+        """True while a tick is being delivered to Kafka."""
 
     @cached_property
     def _producer(self) -> LastingProducer:
-        """Made with the first tick: a job that refuses to start has no business with Kafka, and says nothing of it."""
+        """Producer created with the first tick, so that a job that refuses to start never contacts Kafka."""
         return LastingProducer(self._configuration)
 
     def ask(self, topic: str, at: int) -> None:
-        """Asks for an evaluation of one topic at `at`, milliseconds; asking again for the same is harmless."""
+        """Request an evaluation of one topic at `at`, milliseconds; repeated requests are harmless."""
         with self._changed:
             if (at, topic) not in self._known:
                 self._known.add((at, topic))
@@ -106,7 +106,7 @@ class TickWriter(threading.Thread):
                 self._changed.notify()
 
     def stop(self) -> None:
-        """Ends the thread, if there is one; ticks that were asked for are forgotten: the next regular one does."""
+        """End the thread, if started, and drop requested ticks: the next regular one covers them."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -114,7 +114,7 @@ class TickWriter(threading.Thread):
             self.join(timeout=5)
 
     def run(self) -> None:
-        """The thread's body."""
+        """Run the thread."""
         cadence = Cadence(self._tick_ms, self._wall)
         while True:
             with self._changed:

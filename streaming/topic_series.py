@@ -1,6 +1,6 @@
-"""A metric with a series for each topic, as a Prometheus collector: 150 bytes a series.
+"""A Prometheus collector for a metric with one series per topic, 150 bytes each.
 
-Stage: under `streaming.meter`. The client library's own take five times as much, and make an object for each.
+Stage: under `streaming.meter`. Series of the client library take five times as much, and an object each.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from streaming.metrics import Metric
 
 
 class TopicSeries(Collector):
-    """The values of a metric by topic. One thread writes, any may collect."""
+    """Values of a metric by topic. One thread writes, any may collect."""
 
     def __init__(self, metric: Metric) -> None:
-        """A counter or a gauge whose one label is the topic."""
+        """Create a counter or gauge labelled by topic."""
         self._metric = metric
         self._values: dict[str, float] = {}
 
     def set_all(self, values: Iterable[tuple[str, float]]) -> None:
-        """New values of some topics."""
+        """Set values of some topics."""
         self._values.update(values)
 
     def add(self, topic: str) -> None:
-        """One more of a topic."""
+        """Increment the value of a topic."""
         self._values[topic] = self._values.get(topic, 0) + 1
 
     def remove(self, topic: str) -> None:
-        """Ends the series of a topic, if it has one."""
+        """Remove the series of a topic, if any."""
         self._values.pop(topic, None)
 
     def describe(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """The metric without its series."""
+        """Yield the metric without series."""
         yield self._family()
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """The metric as it is now."""
+        """Yield the metric with its current series."""
         family = self._family()
         for topic, value in self._values.copy().items():
             family.add_metric([topic], value)

@@ -1,10 +1,10 @@
-"""A checkpoint of an older release, or from another place, made one that Spark starts today's operator on.
+"""Adapts a checkpoint of an older release, or from another location, to this release's operator.
 
-Stage: start-up, once the checkpoint is known to fit the lake. Spark describes the operator in the checkpoint, and two
-things in there stop it although the state itself is fine. Its name: releases before state was handled in rows ran the
-same processor through another call of Spark, which leaves the same variables, keys and bytes under another name. And
-the path of the file of the state's schema: it is absolute, so a checkpoint that was moved would be read without it.
-What the state's values hold is the engine's to read (`engine.autoscale.topics_codec`, `engine.autoscale.loads_codec`).
+Stage: start-up, once the checkpoint is known to match the lake. Spark describes the operator in the checkpoint, and
+two things there stop it although the state itself is valid. Its name: releases before state was handled in rows ran
+the same processor through another call of Spark, which leaves the same variables, keys and bytes under another name.
+And the path of the state schema's file: it is absolute, so a moved checkpoint would be read without it. The contents
+of state values are read by the engine (`engine.autoscale.topics_codec`, `engine.autoscale.loads_codec`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 _FORMER = "transformWithStateInPandasExec"
 _PRESENT = "transformWithStateInPySparkExec"
 _VERSION = "v2"
-"""First line of a file of Spark's that describes an operator; the second line is JSON."""
+"""First line of Spark's operator description files; the second line is JSON."""
 _SCHEMAS = "/state/0/_stateSchema/"
 
 
 def adopt_operator(spark: SparkSession, checkpoint: str) -> bool:
-    """Has the checkpoint describe its stateful operator as this release's, and as being where it is.
+    """Rewrite the checkpoint's operator description for this release and location.
 
-    Answers whether anything had to be changed. The checkpoint may be on any storage; each file is replaced as a
-    whole or not at all. Safe to repeat.
+    Returns whether it changed. The checkpoint may be on any storage; each file is replaced atomically. Safe to
+    repeat.
     """
     jvm, hadoop = spark.sparkContext._gateway.jvm, spark._jsc.hadoopConfiguration()
     root = jvm.org.apache.hadoop.fs.Path(checkpoint)
@@ -57,9 +57,9 @@ def adopt_operator(spark: SparkSession, checkpoint: str) -> bool:
 
 
 def described_here(text: str, place: str) -> str:
-    """The description of an operator, as Spark stores it, for this release and a checkpoint at `place` (a URL).
+    """Return an operator description for this release and a checkpoint at URL `place`.
 
-    Other operators, and descriptions in a form that is not known, are answered as they are.
+    In the form in which Spark stores it. Other operators, and descriptions of unknown form, are returned unchanged.
     """
     version, _, body = text.partition("\n")
     if version != _VERSION:

@@ -1,4 +1,4 @@
-"""Watches the running job: turns batches and Spark's progress into metrics, and silence into an outage.
+"""Observer of the running job: metrics from batches and Spark's progress, outages from silence.
 
 Stage: beside the query, in the driver. `streaming.meter` holds the figures, `streaming.watchdog` the rule.
 """
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class JobWatch:
-    """Metrics and watchdog of one run of the job; a context manager that serves the metrics meanwhile."""
+    """Metrics and watchdog of one run of the job; serves the metrics while its context is open."""
 
     def __init__(self, settings: Settings, upkeep: Upkeep) -> None:
         stream, self._upkeep = settings.stream, upkeep
@@ -46,12 +46,12 @@ class JobWatch:
         self._open.close()
 
     def expect_evaluations(self) -> None:
-        """The query has been started: from now on silence counts."""
+        """Start expecting evaluations, because the query has started."""
         self._watchdog.evaluated(time.monotonic())
         self._expects_evaluations = True
 
     def observe_batch(self, batch: WrittenBatch) -> None:
-        """Takes in what a micro-batch has written."""
+        """Record a written micro-batch."""
         if batch.newest_tick is not None:
             self._watchdog.evaluated(time.monotonic())
         self._meter.observe_batch(batch)
@@ -66,7 +66,7 @@ class JobWatch:
         return "topics are not evaluated" if self._watchdog.is_outage else None
 
     def look(self, query: StreamingQuery) -> None:
-        """Takes in Spark's progress since the last look, and reports an outage that began or ended."""
+        """Record Spark's progress since the last call, and log an outage that began or ended."""
         for progress in new_progress(query, self._last_progress):
             self._last_progress = progress["batchId"]
             try:
@@ -84,7 +84,10 @@ class JobWatch:
 
 
 def new_progress(query: StreamingQuery, after: int) -> list[Mapping[str, Any]]:
-    """Spark's progress of the micro-batches after number `after`, oldest first; Spark keeps some twenty."""
+    """Return Spark's progress of the micro-batches after number `after`, oldest first.
+
+    Spark keeps some twenty.
+    """
     last = query.lastProgress
     if last is None or last["batchId"] <= after:
         return []

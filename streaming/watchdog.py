@@ -1,6 +1,6 @@
-"""Says when the evaluation of every topic has stopped, once per outage, and when it goes on again.
+"""Watchdog that reports once per outage that evaluations of all topics stopped, and that they resumed.
 
-Stage: beside the query, in the driver. The clock is an argument, monotonic seconds; a fleet without topics is
+Stage: beside the query, in the driver. The clock is an argument, monotonic seconds. A fleet without topics is
 evaluated as well: what counts is that the ticks of PIP-483 "Evaluation triggers" reach the lake.
 """
 
@@ -20,25 +20,25 @@ STALLED_OUTAGES = 5
 
 @dataclass
 class Watchdog:
-    """Whether there was an evaluation within the last ticks."""
+    """Detector of missing evaluations within the last ticks."""
 
     tick_seconds: float
     ticks: int
     """An outage begins this many tick intervals after the last evaluation."""
     last_evaluation: float
-    """Monotonic seconds; before the first one, since when it is expected."""
+    """Monotonic seconds; before the first evaluation, the time since which it is expected."""
     is_outage: bool = False
 
     def evaluated(self, now: float) -> None:
-        """An evaluation of every topic has been written at `now`, monotonic seconds."""
+        """Record an evaluation of every topic at `now`, monotonic seconds."""
         self.last_evaluation = max(self.last_evaluation, now)
 
     def silent_seconds(self, now: float) -> float:
-        """How long there has been no evaluation."""
+        """Return the time since the last evaluation."""
         return max(0.0, now - self.last_evaluation)
 
     def missed_ticks(self, now: float) -> int:
-        """Whole tick intervals since the last evaluation."""
+        """Return the number of whole tick intervals since the last evaluation."""
         return int(self.silent_seconds(now) / self.tick_seconds)
 
     def fault(self, now: float) -> str | None:
@@ -47,7 +47,7 @@ class Watchdog:
         return f"no evaluation for {silent:.0f} s (limit: {limit:g} s)" if silent > limit else None
 
     def look(self, now: float) -> Change | None:
-        """Whether an outage began or ended since the last look."""
+        """Return whether an outage began or ended since the last call."""
         was, self.is_outage = self.is_outage, self.missed_ticks(now) >= self.ticks
         if was == self.is_outage:
             return None
@@ -55,7 +55,7 @@ class Watchdog:
 
 
 def report(change: Change, silent_seconds: float, ticks: int, query_says: str) -> None:
-    """Logs the change, and what to do about it; `query_says` is what Spark says that it is doing."""
+    """Log the change with a remedy; `query_says` is Spark's own status."""
     if change == "ended":
         log.warning("topics are evaluated again")
         return

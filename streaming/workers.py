@@ -1,7 +1,7 @@
-"""The process that forks Spark's Python workers, with the modules of the job's stage loaded before it forks.
+"""The daemon that forks Spark's Python workers, with the stage's modules already loaded.
 
 Stage: `spark.python.daemon.module` of conf/spark.conf. Otherwise each worker would import these modules again at its
-first task. The workers of the state stage are `streaming.holders`, if Spark speaks to them by Unix sockets.
+first task. Workers of the state stage are `streaming.holders`, if Spark uses Unix sockets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 if any(Path(folder, "pyspark").is_dir() for folder in sys.path):
-    # Spark puts a zip of its own first, which has no compiled modules: every start would compile them, for 0.7 s.
+    # Spark puts its own zip first, without compiled modules: every start would compile them, for 0.7 s.
     sys.path = [folder for folder in sys.path if not folder.endswith("pyspark.zip")]
 
 import pyspark.worker  # noqa: F401
@@ -28,7 +28,7 @@ from pyspark.util import enable_faulthandler
 from streaming.holders import manage, speaks_by_unix_sockets
 
 STAGE_VARIABLE = "ANABRANCH_STAGE"
-"""By its value Spark keeps the workers of one stage from the other."""
+"""Environment variable by which Spark keeps the workers of the stages apart."""
 DECODE, STATE = "decode", "state"
 _DECODED_OBJECTS = 100_000
 _MODULES = {
@@ -51,11 +51,11 @@ class _WithoutPandas:
 
 
 def load_without_pandas(modules: Sequence[str]) -> None:
-    """Imports modules, with pandas hidden from them and from Arrow.
+    """Import modules with pandas hidden from them and from Arrow.
 
-    Arrow looks for it at the first array that it makes of Python objects, and what Spark's state client asks for the
-    name of one variable (`pyspark.testing.utils`) does where it is imported; both remember. Importing it takes 0.3 s to
-    2 s and 60 MB, for each worker, and nothing in the workers uses it.
+    Arrow looks for it at the first array of Python objects, and Spark's state client imports it for one name
+    (`pyspark.testing.utils`); both remember the result. Importing it takes 0.3 s to 2 s and 60 MB per worker, and
+    workers never use it.
     """
     finder = _WithoutPandas()
     sys.meta_path.insert(0, finder)
@@ -68,20 +68,20 @@ def load_without_pandas(modules: Sequence[str]) -> None:
 
 
 def state_task(connection: socket.socket, authenticated: bool) -> int:
-    """A task of the state stage, in the process of its partition."""
+    """Run a task of the state stage, in the process of its partition."""
     with enable_faulthandler():
         return worker(connection, authenticated)
 
 
 def main() -> None:
-    """The daemon of a stage, until Spark ends it."""
+    """Run the daemon of a stage until Spark ends it."""
     stage = os.environ.get(STAGE_VARIABLE, "")
     load_without_pandas(_MODULES.get(stage, ()))
-    # After each task a worker collects cycles: for 45 ms, if it looks at what was loaded before the fork, too.
+    # A worker collects cycles after each task: 45 ms if modules loaded before the fork are included.
     gc.collect()
     gc.freeze()
     if stage == DECODE:
-        # Decoding makes many objects and no cycles, but for the errors of bad messages.
+        # Decoding creates many objects and no cycles, except for the errors of bad messages.
         gc.set_threshold(_DECODED_OBJECTS)
     if stage == STATE and speaks_by_unix_sockets():
         manage(state_task)
