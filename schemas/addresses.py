@@ -1,6 +1,6 @@
-"""Hosts and ports of HTTP as they can be compared: of headers, of URLs, of settings.
+"""Comparable hosts and ports of HTTP, from headers, URLs and settings.
 
-Stage: pure; under everything that decides by an address whom it trusts.
+Stage: pure; under everything that bases trust on an address.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class Authority(NamedTuple):
     """`host[:port]`, compared by value."""
 
     host: str
-    """A name in small letters without the last dot, or an address as `ipaddress` writes it."""
+    """Name in lower case without a trailing dot, or an address as `ipaddress` writes it."""
     port: int | None
     is_address: bool
-    """Whether `host` is an IP address and no name."""
+    """True if `host` is an IP address, not a name."""
 
 
 def read_authority(text: str) -> Authority | None:
-    """What stands in a header Host, or between `//` and the path of a URL without a user; None for anything else."""
+    """Read a Host header, or the authority of a URL without a user; None for anything else."""
     match = _AUTHORITY.fullmatch(text)
     if match is None:
         return None
@@ -40,7 +40,7 @@ def read_authority(text: str) -> Authority | None:
 
 
 def way_from_outside(host: str, names: Iterable[str] = (), urls: Iterable[str] = ()) -> str | None:
-    """Return the setting by which others than this machine reach a process, through a proxy too; None: nobody does."""
+    """Return the setting that exposes a process to other machines, also through a proxy, or None."""
     if not is_loopback(host):
         return f"host {host} is not a loopback address"
     for name in names:
@@ -53,7 +53,7 @@ def way_from_outside(host: str, names: Iterable[str] = (), urls: Iterable[str] =
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone, as an address or as `localhost`."""
+    """Return whether a host, an address or `localhost`, is this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -61,6 +61,6 @@ def is_loopback(host: str) -> bool:
 
 
 def are_here(addresses: str) -> bool:
-    """Tell if all of `host[:port],host[:port]` are this machine's; none at all are."""
+    """Return whether all of `host[:port],host[:port]` are this machine's; True for an empty list."""
     found = [read_authority(one.strip()) for one in addresses.split(",") if one.strip()]
     return all(one is not None and is_loopback(one.host) for one in found)

@@ -1,4 +1,4 @@
-"""How a change is said on Kafka, whoever says it: stamped with its sender, and as short as the size of a message needs.
+"""Encoding of announcements on Kafka: the sender's stamp, and smaller forms of large layouts.
 
 Stage: under `controller.outbox.announcements` and `collectors.announcements`, which build the messages.
 """
@@ -12,12 +12,15 @@ from schemas.metadata import HashRange, ScalableTopicMetadata, SegmentInfo
 
 
 def stamped(message: bytes, sender: int) -> bytes:
-    """A message in JSON with the number of its sender before all else (`schemas.messages.Sender`)."""
+    """Return a JSON message with its sender's number first (`schemas.messages.Sender`)."""
     return b'{"sender":%d,%s' % (sender, message[1:])
 
 
 def shorter_and_shorter(layout: ScalableTopicMetadata, cause: LayoutCause) -> Iterator[ScalableTopicMetadata]:
-    """The layout; without its sealed segments, if it has any; of a deleted topic, with one segment in place of all."""
+    """Yield smaller and smaller forms of a layout.
+
+    The layout; without its sealed segments, if it has any; for a deleted topic, with a single segment.
+    """
     yield layout
     active = {id: segment for id, segment in layout.segments.items() if segment.state == "ACTIVE"}
     if len(active) < len(layout.segments):

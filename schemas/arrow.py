@@ -1,6 +1,6 @@
-"""Arrow schemas, derived from the row models of `schemas.tables`; and rows to Arrow.
+"""Arrow schemas derived from the row models of `schemas.tables`, and conversion of rows.
 
-Neighbours: every writer and reader of Delta that goes through delta-rs, and the streaming job's driver.
+Used by every writer and reader of Delta that goes through delta-rs, and by the streaming job's driver.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ARROW = {
 
 
 def column_types(row: type[TableRow]) -> dict[str, tuple[type, bool]]:
-    """Column name to (Python type, nullable), in the model's order."""
+    """Return column name to (Python type, nullable), in the model's order."""
     found: dict[str, tuple[type, bool]] = {}
     for name, field in row.model_fields.items():
         arguments = typing.get_args(field.annotation)
@@ -42,13 +42,13 @@ def column_types(row: type[TableRow]) -> dict[str, tuple[type, bool]]:
 
 @cache
 def arrow_schema(row: type[TableRow]) -> pa.Schema:
-    """The Arrow schema of a row model, columns in its order."""
+    """Return the Arrow schema of a row model, columns in its order."""
     return pa.schema(
         [pa.field(name, _ARROW[kind], nullable=nullable) for name, (kind, nullable) in column_types(row).items()]
     )
 
 
 def to_arrow(table: Table, rows: Iterable[TableRow | Mapping[str, Any]]) -> pa.Table:
-    """Rows (models or mappings of column to value) as an Arrow table of exactly the table's schema."""
+    """Return rows (models or mappings) as an Arrow table in exactly the table's schema."""
     plain = [row.model_dump() if isinstance(row, TableRow) else dict(row) for row in rows]
     return pa.Table.from_pylist(plain, schema=arrow_schema(table.row))

@@ -1,4 +1,4 @@
-"""What the family `bookies` answers to a snapshot (`schemas.bookies`)."""
+"""Answers of the family `bookies` to a snapshot (`schemas.bookies`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ StepAction = Literal[
 
 
 class Step(Wire):
-    """One row of work. It names what it expects: carried out again, or too late, it changes nothing."""
+    """A unit of work. It names its expectation, so that repeated or late execution changes nothing."""
 
     epoch: int
     phase: Phase
@@ -27,21 +27,23 @@ class Step(Wire):
     source: str | None = None
     target: str | None = None
     expectation: dict[str, Any] = Field(default_factory=dict)
-    """Of a compare-and-set: `version` of the znode, and `ledger` or `stamps`, what it has; of a deletion: the cluster
-    that everything which names the ledger is attributed to."""
+    """Of a compare-and-set: `version` of the znode, and its present `ledger` or `stamps`.
+
+    Of a deletion: the cluster to which everything that names the ledger is attributed.
+    """
     stamps: dict[str, str | None] | None = None
-    """By ledger id: the attribution to write; null takes one away."""
+    """By ledger id: the attribution to write; null removes it."""
     reason: str
 
 
 class Attribution(Wire):
-    """Where a ledger on record is."""
+    """Location of a recorded ledger."""
 
     kind: Literal["schema", "cursor", "data"]
     object: str
     ledger: int
     cluster: str | None
-    """Null: not known."""
+    """Null: unknown."""
     how: Literal["stamp", "bootstrap", "corruption", "in-znode"]
     reason: str | None = None
 
@@ -56,13 +58,13 @@ class Precheck(Wire):
     source_max_high_order_bit: int | None = None
     target_max_high_order_bit: int | None = None
     source_max_ledger_id: int | None = None
-    """The largest id that is in use or was given; -1: none."""
+    """The largest id in use or assigned; -1: none."""
     source_next_ledger_id: int | None = None
     target_next_ledger_id: int | None = None
 
 
 class BookieReading(Wire):
-    """One gate that a command or an object came to."""
+    """A gate evaluated for a command or an object."""
 
     gate: str
     passed: bool
@@ -71,12 +73,12 @@ class BookieReading(Wire):
     limit: float | None = None
     margin: float | None = None
     eligible_at: int | None = None
-    """When time alone opens it, ms."""
+    """Time from which it opens by time alone, ms."""
     detail: str | None = None
 
 
 class Violation(Wire):
-    """An invariant that does not hold."""
+    """A violated invariant."""
 
     invariant: str
     """`I1` to `I17`."""
@@ -85,7 +87,7 @@ class Violation(Wire):
 
 
 class Loss(Wire):
-    """What a rollback would leave behind."""
+    """Data that a rollback would leave behind."""
 
     kind: str
     object: str
@@ -94,40 +96,43 @@ class Loss(Wire):
 
 
 class BookieAnswer(Wire):
-    """What is to be done now, or why nothing is."""
+    """Steps to take now, or the reason for taking none."""
 
     family: Literal["bookies"] = "bookies"
     cluster: str
     operation: Operation
     action: str
-    """`hold`, `steps`, `done`, or what the command does: `register`, `switch`, `retry`, `rollback`, `cleanup`, …"""
+    """`hold`, `steps`, `done`, or the effect of the command.
+
+    Effects are `register`, `switch`, `retry`, `rollback`, `cleanup`, …
+    """
     code: Literal[200, 400, 404, 409] = 200
-    """As the REST interface of the proposal answers."""
+    """HTTP status of the proposal's REST interface."""
     gate: str | None = None
-    """Of a hold: the gate that binds."""
+    """Binding gate of a hold."""
     reason: str | None = None
-    """Why, in a sentence; of a refusal with what to do next."""
+    """Reason in a sentence; of a refusal with what to do next."""
     phase: Phase
     epoch: int | None = None
     steps: list[Step] = Field(default_factory=list)
     registry: list[ClusterEntry] | None = None
-    """As it will be, when the command changes it: written in one transaction with what follows."""
+    """New registry, when the command changes it; written in one transaction with the following fields."""
     directive: Directive | None = None
     """To be written."""
     bootstrap: Bootstrap | None = None
-    """To be written, as there is none."""
+    """To be written, if there is none."""
     precheck: Precheck | None = None
     attributions: list[Attribution] = Field(default_factory=list)
-    """`resolve`: of all ledgers; else of those that are not known."""
+    """`resolve`: of all ledgers; otherwise of those with unknown location."""
     failed_ledgers: list[Failure] = Field(default_factory=list)
     promoted_via_rollover_fallback: list[str] = Field(default_factory=list)
     not_promoted: list[str] = Field(default_factory=list)
-    """Records whose compare-and-set others won every time; asking for the switch again tries again."""
+    """Records whose compare-and-set always lost to others; requesting the switch again retries them."""
     losses: list[Loss] = Field(default_factory=list)
     violations: list[Violation] = Field(default_factory=list)
     unseen: dict[str, str] = Field(default_factory=dict)
-    """Of `check`: invariants that the snapshot does not show, or not all of, and why."""
+    """Of `check`: invariants that the snapshot does not show, or only in part, with the reason."""
     counts: dict[str, int] = Field(default_factory=dict)
     readings: list[BookieReading] = Field(default_factory=list)
     retry: str | None = None
-    """The command that tries again what failed."""
+    """The command that retries what failed."""

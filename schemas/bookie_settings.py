@@ -18,7 +18,7 @@ ClusterAddress = Annotated[str, Field(pattern=r"^zks?://[^/\s]+/?$", max_length=
 
 
 class Ensemble(NamedTuple):
-    """A ZooKeeper that the settings name, and so may have credentials."""
+    """A ZooKeeper ensemble named in the settings, which may therefore receive credentials."""
 
     members: frozenset[str]
     """`host:port` of each server."""
@@ -34,45 +34,50 @@ def _ensemble(place: str) -> Ensemble:
 
 class BookieSettings(Section):
     metadata: Annotated[str, Field(pattern=r"^(zks?://[^/\s]+(/[\w.-]+)*/?)?$", max_length=2048)]
-    """The metadata store of the Pulsar cluster: `zk://host:port,host:port`. Empty: the commands ask for it."""
+    """Metadata store of the Pulsar cluster: `zk://host:port,host:port`. Empty: commands ask for it."""
     metadata_ca: str
-    """PEM file of those who have signed ZooKeeper's certificates, with `zks://…`. Empty: the system's."""
+    """PEM file of the CAs of ZooKeeper's certificates, for `zks://…`. Empty: the system's."""
     metadata_certificate: str
-    """PEM file of the certificate that ZooKeeper is shown."""
+    """PEM file of the client certificate for ZooKeeper."""
     metadata_key: str
     """PEM file of that certificate's key."""
     metadata_auth: Credentials | None = None
-    """`user:password` of ZooKeeper's digest authentication, from ANABRANCH_BOOKIES_METADATA_AUTH only."""
+    """`user:password` for ZooKeeper's digest authentication, only from ANABRANCH_BOOKIES_METADATA_AUTH."""
     clusters: tuple[ClusterAddress, ...]
-    """Ensembles of registered BookKeeper clusters, `zk://host:port,host:port`, that credentials may be sent to besides
-    `metadata`: the log-in and `client_properties`. Others are spoken to without; the registry names none."""
+    """Ensembles of BookKeeper clusters, `zk://host:port,host:port`, trusted like `metadata`.
+
+    They may receive credentials: the log-in and `client_properties`. Other clusters are accessed without them, even
+    if the registry names them.
+    """
     cluster: Name
-    """The Pulsar cluster's name, in what is recorded."""
+    """Name of the Pulsar cluster in records."""
     path: Annotated[str, Field(pattern=r"^(/[\w.-]+)+$", max_length=1024)]
-    """Where the registry of BookKeeper clusters is in the metadata store."""
+    """Path of the registry of BookKeeper clusters in the metadata store."""
     brokers: Literal["stock", "attribution", "stopped"]
-    """What the brokers do: know one BookKeeper cluster only (all releases of Pulsar so far), route by attribution
-    (PIP-477), or are stopped."""
+    """Kind of brokers: `stock` know one BookKeeper cluster only, as in all releases of Pulsar so far.
+
+    `attribution` route by attribution (PIP-477); `stopped` are not running.
+    """
     client_properties: str
-    """File of properties of BookKeeper's client, such as credentials, for all clusters. Empty: none."""
+    """File with properties of BookKeeper's client, such as credentials, for all clusters. Empty: none."""
     dual_read_timeout_days: Annotated[float, Field(ge=0, le=36_500)]
-    """How long old copies are kept after the last promotion, unless rollback_window_hours is longer."""
+    """Days for which old copies are kept after the last promotion; at least rollback_window_hours."""
     rollback_window_hours: Annotated[float, Field(ge=0, le=876_000)]
-    """For how long after the last promotion a switch can be rolled back without --force."""
+    """Hours after the last promotion during which a switch can be rolled back without --force."""
     migration_concurrency: Annotated[int, Field(ge=1, le=256)]
-    """Ledgers that are copied, compared or deleted at a time."""
+    """Ledgers copied, compared or deleted at a time."""
     max_tries: Annotated[int, Field(ge=1, le=1000)]
-    """How often a record's change that others win is tried in one attempt."""
+    """Attempts per pass to change a record while others change it."""
     hands_heap: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")]
     """Heap of the Java program that copies ledgers."""
     session_seconds: Annotated[float, Field(ge=1, le=300)]
-    """For how long ZooKeeper waits for an orchestrator that it does not hear, before another may take over."""
+    """Seconds of silence after which ZooKeeper lets another orchestrator take over."""
     request_timeout_seconds: Annotated[float, Field(gt=0, le=3600)]
-    """Of one question to ZooKeeper or BookKeeper; ten times of it for what reads a ledger's contents."""
+    """Timeout of a request to ZooKeeper or BookKeeper; ten times as long for reading a ledger's contents."""
 
     @property
     def zookeeper(self) -> ZooKeeperAddress:
-        """The address in `metadata`; empty: there is none."""
+        """The address in `metadata`; empty without one."""
         scheme, _, place = self.metadata.partition("://")
         address, _, chroot = place.partition("/")
         return ZooKeeperAddress(address, f"/{chroot.strip('/')}" if chroot.strip("/") else "", scheme == "zks")
@@ -86,13 +91,13 @@ class BookieSettings(Section):
         return self
 
     def ensemble_of(self, members: frozenset[str]) -> Ensemble | None:
-        """Return the ensemble of the settings with these members, `host:port`, or with more; None: they name none."""
+        """Return the configured ensemble that includes these members (`host:port`), or None."""
         known = (_ensemble(place) for place in (self.metadata, *self.clusters) if place)
         return next((one for one in known if members <= one.members), None)
 
     @property
     def switch(self) -> SwitchSettings:
-        """What decisions depend on."""
+        """The settings on which decisions depend."""
         return SwitchSettings(
             dual_read_timeout_days=self.dual_read_timeout_days, rollback_window_hours=self.rollback_window_hours,
             migration_concurrency=self.migration_concurrency, max_tries=self.max_tries,

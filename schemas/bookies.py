@@ -1,7 +1,7 @@
-"""A switch between BookKeeper clusters as one JSON object: what `anabranch decide` reads for the family `bookies`.
+"""A switch between BookKeeper clusters as one JSON object: input of `decide` for the family `bookies`.
 
-`decisions.bookies` decides; docs/bookies.md shows how to fill it in. Words are those of PIP-477. Instants are
-milliseconds since 1970, lengths bytes. What an answer says is in `schemas.bookie_answers`.
+`decisions.bookies` decides; docs/bookies.md shows how to fill it in. Terms are those of PIP-477. Instants are
+milliseconds since 1970, lengths bytes. `schemas.bookie_answers` has the answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ClusterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 LedgerId = Annotated[int, Field(ge=0, le=2**63 - 1)]
 NextId = Annotated[int, Field(ge=0, le=2**63)]
 Version = Annotated[int, Field(ge=0, le=2**31 - 1)]
-"""Of a znode."""
+"""Version of a znode."""
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 
 Status = Literal["ACTIVE", "STANDBY", "DEPRECATED"]
@@ -32,60 +32,60 @@ Phase = Literal[
 
 
 class ClusterEntry(Wire):
-    """A BookKeeper cluster of the registry."""
+    """A registered BookKeeper cluster."""
 
     name: ClusterName
     metadata_service_uri: Name
     """`zk+hierarchical://host:port/ledgers`."""
     status: Status = "STANDBY"
     instance: Name | None = None
-    """INSTANCEID of the cluster when it was registered. Absent: it was registered without."""
+    """INSTANCEID of the cluster at its registration. Absent: registered without."""
     version: Version = 0
 
 
 class Bootstrap(Wire):
-    """Where ledgers without a stamp are that were made before it was recorded. Written once (I17)."""
+    """Cluster of unstamped ledgers that are older than this record. Written once (I17)."""
 
     bootstrap_cluster_name: ClusterName
     recorded_at: Millis
 
 
 class Directive(Wire):
-    """What an operator has asked for last."""
+    """The operator's latest request."""
 
     kind: Literal["switch", "rollback"] = "switch"
     source: ClusterName
     target: ClusterName
-    """Of a rollback: the cluster that everything goes back to."""
+    """Target; of a rollback: the cluster to return to."""
     epoch: Annotated[int, Field(ge=1, le=2**53)] = 1
     attempt: Annotated[int, Field(ge=1, le=2**31)] = 1
-    """Goes up when the same switch is asked for again: what failed is then tried again."""
+    """Incremented when the same switch is requested again, which retries failures."""
     ts: Millis = 0
     origin: str = ""
-    """Who asked."""
+    """Person who requested it."""
     target_ids_from: NextId | None = None
-    """The first id that the target could give when this was asked; the source must stay below."""
+    """The target's next id at the time of the request; the source must stay below."""
     version: Version = 0
 
 
 class Generators(Wire):
-    """Ledger ids and identity of a BookKeeper cluster, if it can be reached at all."""
+    """Ledger ids and identity of a BookKeeper cluster, if reachable."""
 
     short: NextId = 0
-    """The next id of 31 bits; 0: none was given yet."""
+    """Next id of 31 bits; 0: none assigned yet."""
     long: NextId | None = None
-    """The next long id; absent: there is no long generator yet, ids are short."""
+    """Next long id; absent: there is no long generator yet, and ids are short."""
     largest: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = None
-    """The largest id in use. Absent: that of `ledgers`, where they are listed."""
+    """Largest id in use. Absent: that of `ledgers`, where they are listed."""
     instance: Name | None = None
-    """INSTANCEID in the cluster's metadata. Absent: it was not looked at."""
+    """INSTANCEID in the cluster's metadata. Absent: not read."""
     reachable: bool = True
-    """False: nothing else that is said here counts."""
+    """False: the other fields do not count."""
     error: str | None = None
 
 
 class LedgerSeen(Wire):
-    """A ledger of one cluster, as a look without recovery shows it."""
+    """A ledger of one cluster, read without recovery."""
 
     id: LedgerId
     closed: bool = True
@@ -93,10 +93,10 @@ class LedgerSeen(Wire):
     """Number of the last entry; -1: empty."""
     length: Annotated[int, Field(ge=0)] = 0
     readable: bool = True
-    """False: an entry of it, or its metadata, could not be read."""
+    """False: an entry or the metadata could not be read."""
     error: str | None = None
     sha256: str | None = None
-    """Of all contents, when they were read."""
+    """Digest of the whole contents, if they were read."""
     custom: dict[str, str] | None = None
     quorums: list[int] | None = None
     """Ensemble, write and ack quorum."""
@@ -104,10 +104,10 @@ class LedgerSeen(Wire):
 
 
 class Position(Wire):
-    """Where one version of a schema is."""
+    """Location of one version of a schema."""
 
     version: int = 0
-    """Of the schema."""
+    """Version of the schema."""
     ledger: LedgerId
     entry: Annotated[int, Field(ge=0)] = 0
     stamp: str | None = None
@@ -118,17 +118,17 @@ class Position(Wire):
 
 
 class SchemaRecord(Wire):
-    """A schema's locator."""
+    """Locator of a schema."""
 
     path: Path
     version: Version = 0
     positions: list[Position] = Field(default_factory=list)
     error: str | None = None
-    """Why it could not be read."""
+    """Reason for which it could not be read."""
 
 
 class CursorRecord(Wire):
-    """A subscription's znode."""
+    """Znode of a subscription."""
 
     path: Path
     """`/managed-ledgers/tenant/namespace/persistent/topic/subscription`."""
@@ -138,12 +138,12 @@ class CursorRecord(Wire):
     stamp: str | None = None
     created_at: Millis | None = None
     owner: str | None = None
-    """The broker that has its topic loaded; absent: none."""
+    """Broker that has its topic loaded; absent: none."""
     mark_delete: list[int] | None = None
     individually_deleted: str | None = None
-    """The holes and batch indexes in the znode, as a digest."""
+    """Digest of the holes and batch indexes in the znode."""
     properties: dict[str, str] = Field(default_factory=dict)
-    """The cursor properties, without the stamp."""
+    """Cursor properties, without the stamp."""
     error: str | None = None
 
 
@@ -156,7 +156,7 @@ class DataLedger(Wire):
 
 
 class TopicRecord(Wire):
-    """A topic's znode."""
+    """Znode of a topic."""
 
     path: Path
     version: Version = 0
@@ -165,7 +165,7 @@ class TopicRecord(Wire):
 
 
 class Copy(Wire):
-    """A ledger that was copied and whose contents were compared, in the order of the record."""
+    """A copied ledger with verified contents, in record order."""
 
     kind: Kind
     object: Path
@@ -186,57 +186,57 @@ class Failure(Wire):
 
 
 class Promotion(Wire):
-    """An attribution that was changed by this switch."""
+    """An attribution changed by this switch."""
 
     kind: Kind
     object: Path
     ledger: LedgerId
     by: Literal["compare-and-set", "owner", "rollover"] = "compare-and-set"
     loaded: bool = False
-    """Whether a broker had the topic loaded then."""
+    """True if a broker had the topic loaded at the time."""
 
 
 class Progress(Wire):
-    """What the directive's steps have come to, from the table `outcomes`; of another epoch it is not looked at."""
+    """Progress of the directive's steps, from the table `outcomes`; ignored if of another epoch."""
 
     epoch: Annotated[int, Field(ge=1, le=2**53)] = 1
     begun: list[LedgerId] = Field(default_factory=list)
-    """Ledgers whose copy was begun: what is there under the id may be half of it."""
+    """Ledgers whose copy was begun; it may be partial."""
     verified: list[Copy] = Field(default_factory=list)
     failed: list[Failure] = Field(default_factory=list)
     promoted: list[Promotion] = Field(default_factory=list)
     tries: dict[Path, Count] = Field(default_factory=dict)
-    """By object: how often a step on its record was lost to others in this attempt."""
+    """By object: steps on its record lost to others in this attempt."""
     in_flight: list[Path] = Field(default_factory=list)
-    """Objects that are worked on now."""
+    """Objects with work in progress."""
     deleting: dict[ClusterName, list[LedgerId]] = Field(default_factory=dict)
-    """By cluster: ledgers whose deletion was begun and has not ended, so a cleanup was killed."""
+    """By cluster: ledgers with an unfinished deletion, left by a killed cleanup."""
     promoted_at: Millis | None = None
-    """Of the last promotion: the windows begin here."""
+    """Time of the last promotion, from which the windows count."""
 
 
 class StepTaken(Wire):
-    """A step that was carried out, in its order; for the check of invariants."""
+    """An executed step, in order; for the check of invariants."""
 
     epoch: Annotated[int, Field(ge=1, le=2**53)]
     token: Annotated[int, Field(ge=0)]
-    """Of the orchestrator's lease: the later one has the larger."""
+    """Token of the orchestrator's lease; later ones are larger."""
     kind: str
     object: Path
     action: str
     ledger: LedgerId | None = None
     cluster: ClusterName | None = None
     version: Version | None = None
-    """Of the record's znode after it."""
+    """Version of the record's znode after the step."""
 
 
 class Orchestrator(Wire):
-    """Who carries a switch out."""
+    """Holder of a switch's execution."""
 
     holder: Name
     token: Annotated[int, Field(ge=0)] = 0
     until: Millis
-    """The end of its lease."""
+    """End of its lease."""
 
 
 class BrokerSeen(Wire):
@@ -244,9 +244,9 @@ class BrokerSeen(Wire):
 
     name: Name
     epoch: Annotated[int, Field(ge=0, le=2**53)] = 0
-    """Of the last directive that it has taken up."""
+    """Epoch of the last directive that it has adopted."""
     active: ClusterName | None = None
-    """Where it makes new ledgers."""
+    """Cluster for its new ledgers."""
     target_client: bool = True
     """False: its client of the target does not start."""
     error: str | None = None
@@ -269,36 +269,36 @@ class SwitchSettings(Wire):
     rollback_window_hours: Annotated[float, Field(ge=0, le=876_000)] = 24
     migration_concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     skip_idgen_precheck: bool = False
-    """For laboratories: a target whose ids are not beyond the source's is taken."""
+    """For experiments: accept a target whose ids are not beyond the source's."""
     max_tries: Annotated[int, Field(ge=1, le=1000)] = 5
 
 
 class Request(Wire):
-    """What an operator asks for, by the operation."""
+    """The operator's request, by operation."""
 
     name: ClusterName | None = None
     """`register`, `unregister`."""
     metadata_service_uri: Name | None = None
     """`register`."""
     status: Status | None = None
-    """`register`. Absent: ACTIVE for the first cluster, else STANDBY, or what it is."""
+    """`register`. Absent: ACTIVE for the first cluster, otherwise STANDBY, or unchanged."""
     target: ClusterName | None = None
     """`precheck`, `switch`."""
     origin: str = ""
     dry_run: bool = True
-    """`cleanup`, `rollback`: say only what would be done."""
+    """`cleanup`, `rollback`: only report what would be done."""
     src_cluster_filter: ClusterName | None = None
     """`cleanup`: delete from this cluster. Absent: from the directive's source."""
     max_deletions: Annotated[int, Field(ge=0)] = 0
     """`cleanup`: 0 is all."""
     force: bool = False
-    """`cleanup`, `rollback`: whatever the window. What a record names is never deleted."""
+    """`cleanup`, `rollback`: ignore the window. Ledgers that a record names are never deleted."""
     accept_loss: bool = False
-    """`rollback`: although something stays behind."""
+    """`rollback`: even if data stays behind."""
 
 
 class BookieMetadata(Wire):
-    """What a snapshot, and the earlier state beside it for `check`, both have."""
+    """Metadata common to a snapshot and to the earlier state for `check`."""
 
     clusters: list[ClusterEntry] = Field(default_factory=list)
     bootstrap: Bootstrap | None = None
@@ -308,30 +308,36 @@ class BookieMetadata(Wire):
 
 
 class BookieSnapshot(BookieMetadata):
-    """Everything that one evaluation of a switch sees."""
+    """Full input of one evaluation of a switch."""
 
     family: Literal["bookies"] = "bookies"
     cluster: Name = "standalone"
     """The Pulsar cluster."""
     now: Millis
     operation: Operation = "next"
-    """`next`: the orchestrator's next steps. `status`: the same, without steps. `register` to `rollback`: what the
-    command of that name would do with `request`. `resolve`: where each ledger is. `check`: the invariants I1 to I17."""
+    """`next`: the orchestrator's next steps. `status`: the same, without steps.
+
+    `register` to `rollback`: the effect of the command of that name with `request`. `resolve`: the location of each
+    ledger. `check`: the invariants I1 to I17.
+    """
     request: Request = Request()
     directive: Directive | None = None
     progress: Progress = Progress()
     generators: dict[ClusterName, Generators] = Field(default_factory=dict)
     ledgers: dict[ClusterName, list[LedgerSeen]] = Field(default_factory=dict)
-    """By cluster: all of its ledgers. A cluster that is not in it was not listed: nothing is said of its ledgers."""
+    """By cluster: all of its ledgers. Clusters without an entry were not listed.
+
+    Nothing is assumed about their ledgers.
+    """
     data_ledgers: dict[ClusterName, Count] = Field(default_factory=dict)
-    """By cluster: topics' data ledgers beside those in `topics`, attributed to it and there."""
+    """By cluster: topics' data ledgers besides those in `topics`, attributed to it and present there."""
     orchestrator: Orchestrator | None = None
     self_name: Annotated[Name | None, Field(alias="self")] = None
-    """Who asks. With `orchestrator`: steps are only for who holds the lease."""
+    """The caller. With `orchestrator`, only the holder of the lease gets steps."""
     routing: Routing = "attribution"
-    """What brokers do: go by attributions (PIP-477), know one cluster only (all releases so far), or are stopped."""
+    """Kind of brokers: by attribution (PIP-477), one cluster only (all releases so far), or stopped."""
     registered_brokers: list[Name] | None = None
-    """Brokers that are registered in Pulsar's metadata now, so they run. Absent: this was not looked at."""
+    """Brokers registered in Pulsar's metadata, so running. Absent: not read."""
     brokers: list[BrokerSeen] = Field(default_factory=list)
     settings: SwitchSettings = SwitchSettings()
     before: BookieMetadata | None = None

@@ -1,6 +1,6 @@
 """`[executor.brakes]` of the settings: limits on how fast and when the executor may act.
 
-What they mean over time: `executor.brakes`.
+Their effect over time: `executor.brakes`.
 """
 
 from __future__ import annotations
@@ -36,31 +36,35 @@ TimeOfDay = Annotated[time, AfterValidator(_local)]
 
 
 class WindowSettings(Section):
-    """A maintenance window of every week."""
+    """A weekly maintenance window."""
 
     acting: Literal["allowed", "forbidden"]
-    """`forbidden`: no action begins inside it. `allowed`: where there are such windows, actions begin inside one of
-    them only. What is forbidden wins."""
+    """`forbidden`: no action begins inside. `allowed`: actions begin only inside such windows.
+
+    `forbidden` takes precedence.
+    """
     days: Annotated[tuple[Day, ...], Field(min_length=1)]
     """Weekdays on which it starts."""
     start: TimeOfDay
     end: TimeOfDay
-    """Times of day, as 22:00; an end that is not after the start is on the next day."""
+    """Times of day, such as 22:00; an end not after the start is on the next day."""
     zone: Annotated[str, AfterValidator(_known_zone)]
-    """Time zone of days and times, as Europe/Berlin."""
+    """Time zone of days and times, such as Europe/Berlin."""
 
 
 class BrakeSettings(Section):
     """Limits on how fast and when the executor may act."""
 
     actions_per_minute: Annotated[int, Field(ge=0)]
-    """Maximum of calls in any 60 seconds, of the whole fleet; 0 = no limit."""
+    """Maximum of calls in any 60 seconds in the whole fleet; 0 = no limit."""
     actions_per_minute_per_namespace: Annotated[int, Field(ge=0)]
-    """The same of one namespace; 0 = no limit."""
+    """Maximum of calls in any 60 seconds in one namespace; 0 = no limit."""
     failures: Annotated[int, Field(ge=0)]
-    """So many failures (outcomes `failed`, and `rejected` after a call) within `failures_seconds` stop the executor
-    until somebody resumes it; 0 = never."""
+    """Number of failures within `failures_seconds` that stops the executor until it is resumed; 0 = never.
+
+    Failures are outcomes `failed`, and `rejected` after a call.
+    """
     failures_seconds: Seconds
-    """The window of that, seconds."""
+    """Window for counting failures, seconds."""
     windows: tuple[WindowSettings, ...]
     """Maintenance windows; none = acting is allowed at any time."""

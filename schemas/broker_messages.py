@@ -1,8 +1,8 @@
-"""What is said of a Pulsar cluster with bundles, on two Kafka topics: how its brokers are loaded, and how things stand.
+"""Messages about a Pulsar cluster with bundles, on the Kafka topics `broker-load` and `broker-events`.
 
 Stage: contracts of the family `bundles` (design "Kafka messages"); `schemas.bundles` has the objects inside. Every
-message is keyed by its cluster. Each says all of what it is about, so the newest alone is the truth: a report of its
-broker, an ownership of its namespace, brokers and policies of their cluster. One that is lost repairs itself.
+message is keyed by its cluster and complete, so only the newest counts: a report for its broker, an ownership for
+its namespace, brokers and policies for their cluster. A lost message is repaired by the next.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from schemas.kafka import BROKER_EVENTS, BROKER_LOAD
 from schemas.messages import register_messages
 
 ClusterName = Annotated[str, Field(pattern=r"^[^/\s*+]+$", max_length=256)]
-"""Of a Pulsar cluster. No slash: `cluster/broker` is how a broker is called in `holds`."""
+"""Name of a Pulsar cluster. No slash, because `holds` refers to a broker as `cluster/broker`."""
 BundleRange = Annotated[str, Field(pattern=r"^0x[0-9a-f]{8}_0x[0-9a-f]{8}$")]
 Setting: TypeAlias = bool | int | float | str | list[str] | None
 
 
 class LocalBrokerReport(Wire):
-    """Kafka topic `broker-load`: what a broker with the modular load manager says of itself and of its bundles."""
+    """Kafka topic `broker-load`: a broker's report with the modular load manager."""
 
     v: Literal[1]
     type: Literal["local-broker-data"]
     cluster: ClusterName
     broker: Name
-    """As the admin interface calls it: `host:port`."""
+    """Broker name of the admin interface: `host:port`."""
     data: LocalBrokerData
     forced: bool = False
-    """It counts however little has changed, for the broker wrote it by its own rule."""
+    """True if the report counts however small its change, because the broker published it by its own rule."""
     averages: dict[Name, BundleData] | None = None
     """The leader's averages of bundles: the job starts with them where it has none of its own."""
     at: Millis
-    """When it was read."""
+    """Time at which it was read."""
 
     @property
     def subject(self) -> str:
-        """What the record's key has to be."""
+        """Required key of the record."""
         return self.cluster
 
     @property
     def last_update(self) -> int:
-        """When the broker made it, milliseconds. With the broker's name it tells a report from all others."""
+        """Time of the broker's report, milliseconds. Identifies a report together with the broker's name."""
         return self.data.last_update
 
     @model_validator(mode="after")
@@ -65,7 +65,7 @@ class LocalBrokerReport(Wire):
 
 
 class BrokerLoadReport(Wire):
-    """Kafka topic `broker-load`: the same of a broker with the extensible load manager, out of its two topics."""
+    """Kafka topic `broker-load`: a broker's report with the extensible load manager, from its two topics."""
 
     v: Literal[1]
     type: Literal["broker-load-data"]
@@ -74,18 +74,18 @@ class BrokerLoadReport(Wire):
     data: BrokerLoadData
     top_bundles: TopBundlesLoadData = TopBundlesLoadData()
     forced: bool = False
-    """As of `LocalBrokerReport`."""
+    """True if the report counts however small its change, as in `LocalBrokerReport`."""
     at: Millis
-    """When it was read."""
+    """Time at which it was read."""
 
     @property
     def subject(self) -> str:
-        """What the record's key has to be."""
+        """Required key of the record."""
         return self.cluster
 
     @property
     def last_update(self) -> int:
-        """As of `LocalBrokerReport`."""
+        """Time of the broker's report, as in `LocalBrokerReport`."""
         return self.data.updated_at
 
     @model_validator(mode="after")
@@ -96,24 +96,24 @@ class BrokerLoadReport(Wire):
 
 
 class BundleOwnership(Wire):
-    """Kafka topic `broker-events`: all bundles of a namespace, and who owns each."""
+    """Kafka topic `broker-events`: all bundles of a namespace with their owners."""
 
     v: Literal[1]
     type: Literal["ownership"]
     cluster: ClusterName
     namespace: Name
     owners: dict[BundleRange, Name | None]
-    """By range; null: nobody owns it. Empty: the namespace is gone."""
+    """By range; null: no owner. Empty: the namespace was removed."""
     at: Millis
 
     @property
     def subject(self) -> str:
-        """What the record's key has to be."""
+        """Required key of the record."""
         return self.cluster
 
 
 class LiveBrokers(Wire):
-    """Kafka topic `broker-events`: all brokers that live."""
+    """Kafka topic `broker-events`: all live brokers."""
 
     v: Literal[1]
     type: Literal["brokers"]
@@ -123,39 +123,39 @@ class LiveBrokers(Wire):
 
     @property
     def subject(self) -> str:
-        """What the record's key has to be."""
+        """Required key of the record."""
         return self.cluster
 
 
 class BalancerPolicies(Wire):
-    """Kafka topic `broker-events`: all that the cluster's balancer is told; names as in `BundleSnapshot`."""
+    """Kafka topic `broker-events`: the balancer's configuration; names as in `BundleSnapshot`."""
 
     v: Literal[1]
     type: Literal["policies"]
     cluster: ClusterName
     profile: Profile = "4.x"
-    """The Pulsar version whose defaults and fixes hold."""
+    """Pulsar version whose defaults and fixes apply."""
     load_manager: Literal["modular", "extensible"] | None = None
     configuration: dict[Name, Setting] = Field(default_factory=dict)
-    """By the names of `broker.conf`, laid over the profile's defaults."""
+    """Settings by their names in `broker.conf`, which override the profile's defaults."""
     isolation_policies: dict[Name, IsolationPolicy] = Field(default_factory=dict)
     anti_affinity_groups: dict[Name, str] = Field(default_factory=dict)
     failure_domains: dict[Name, FailureDomain] = Field(default_factory=dict)
     namespace_bundles: dict[Name, Count] = Field(default_factory=dict)
-    """How many bundles a namespace has. Absent: as its `ownership` says."""
+    """Number of bundles of a namespace. Absent: as in its `ownership`."""
     at: Millis
     unreadable: Annotated[str, Field(max_length=2000)] | None = None
-    """Why the rest of the message could not be read: nothing is decided about the cluster."""
+    """Reason for which the message could not be read: nothing is decided about the cluster."""
 
     @property
     def subject(self) -> str:
-        """What the record's key has to be."""
+        """Required key of the record."""
         return self.cluster
 
     @model_validator(mode="wrap")
     @classmethod
     def _read_or_say_why(cls, value: Any, handler: ModelWrapValidatorHandler[BalancerPolicies]) -> BalancerPolicies:
-        """Take policies that cannot be read as the newest word about their cluster: those of before hold no more."""
+        """Accept unreadable policies as the newest about their cluster, because earlier ones no longer apply."""
         try:
             return handler(value)
         except ValidationError as error:

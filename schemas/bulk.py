@@ -1,10 +1,10 @@
-"""Segment samples in bulk: the short way from raw bytes to columns, for those messages that need no second look.
+"""Fast decoder of segment samples (form 1), for messages in which everything is plain.
 
-Stage: first of the job, where `schemas.messages` would be the largest cost (24 µs for ten segments, this is 5). What is
-accepted here `parse_message` accepts, with the same values, whatever was seen before (a property test over raw bytes
-says so). What is not plain is left to it, and so are all reasons for refusals. Plain means: no field that is not ours.
-What is written as our models write it is taken by `schemas.bulk_arrays`, once its topic was seen here.
-A decoder does not look at what it skips: invalid UTF-8 would pass there, or a number of any length.
+Stage: first of the job, where `schemas.messages` would be the largest cost (24 µs for ten segments, this is 5).
+`parse_message` accepts every message accepted here, with equal values, whatever was decoded before (property test
+over raw bytes). Other messages, and all reasons for refusals, are left to it. Plain means without unknown fields.
+`schemas.bulk_arrays` handles messages formatted as by our models once their topic was seen here. A decoder does not
+validate skipped fields: invalid UTF-8, or a number of any length, would pass there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_NAMES = 1_000_000
 
 
 class BulkSegment(msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True):
-    """The four rates of one segment, per second; see `schemas.messages.SegmentSample`."""
+    """Four rates of a segment, per second; see `schemas.messages.SegmentSample`."""
 
     id: Annotated[int, Meta(ge=0, le=MAX_SEGMENT_ID)]
     msg_rate_in: _Rate
@@ -38,7 +38,7 @@ class BulkSegment(msgspec.Struct, rename="camel", gc=False, forbid_unknown_field
 
 
 class BulkStats(msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True):
-    """One reporter's sample of a topic; see `schemas.messages.SegmentStats`."""
+    """A reporter's sample of a topic; see `schemas.messages.SegmentStats`."""
 
     v: Literal[1]
     topic: str
@@ -49,14 +49,14 @@ class BulkStats(msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=
 
 _decode = msgspec.json.Decoder(BulkStats).decode
 _known: dict[bytes, str] = {}
-"""Keys whose topic's name is known to be valid: most messages are of a topic that was seen before."""
+"""Keys of valid topics to their names: most messages concern a topic seen before."""
 _odd: set[bytes] = set()
-"""Those among them that JSON cannot have as they are."""
+"""Those of them that JSON must escape."""
 _HAS_ODD_BYTES = re.compile(rb'["\\\x00-\x1f]').search
 
 
 def decode_stats(key: bytes | None, value: bytes | None, size: int) -> BulkStats | None:
-    """The sample, or None when `parse_message` has to look at it. Total: raises for no input.
+    """Decode a sample; None if it needs `parse_message`. Total: never raises.
 
     `size` is the length of the whole value in bytes, as in `parse_message`.
     """
@@ -89,13 +89,15 @@ def _first_seen(key: bytes, value: bytes, size: int, stats: BulkStats) -> BulkSt
 
 
 def is_known(key: bytes | None) -> bool:
-    """Whether it is the key of a valid topic that was seen before, which JSON can have as it is."""
+    """Return whether the key is of a valid topic seen before that needs no escapes in JSON."""
     return key in _known and key not in _odd
 
 
 def decode_head(head: bytes) -> tuple[str, int] | None:
-    """Reporter and time of a message whose bytes are `head` between its `"reporter":"` and its segments' bracket; None
-    when they are not valid."""
+    """Decode reporter and time from the bytes between `"reporter":"` and the segments' bracket.
+
+    None if they are invalid.
+    """
     try:
         stats = _decode(b'{"v":1,"topic":"","reporter":"%b[]}' % head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,11 +1,11 @@
-"""Many messages of form 1 at a time: from the bytes of a batch to arrays, without an object for a message or a number.
+"""Vectorized decoder of many messages of form 1, from a batch's bytes to arrays without objects.
 
-Stage: first of the job, before `schemas.bulk`, which takes half as long again. What is taken here that one would take
-too, with the same values (a property test over raw bytes says so); all else is left to it. Taken is what is written as
-our models write it: fields in their order, no spaces. Then the colons say where everything is: before each stands a
-word that is known, and between it and the next word one number. The bytes before the segments are looked up whole, for
-a reporter has the same in all messages of a round, beside the topic's name. A number that is none leaves the batch that
-it is in to the other way: its messages cost what they did.
+Stage: first of the job, before `schemas.bulk`, which takes half as long again. It accepts a subset of that decoder's
+messages, with equal values (property test over raw bytes), and leaves others to it: only messages formatted as by
+our models, with fields in order and no spaces. There the colons locate everything: a known word precedes each colon,
+and a single number stands between it and the next word. The bytes before the segments are looked up whole, since
+apart from the topic's name a reporter's are the same in all messages of a round. An invalid number sends its whole
+batch to the other decoder.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ _Bytes = npt.NDArray[np.uint8]
 
 _BEGIN, _NEXT = b'{"v":1,"topic":"', b'","reporter":"'
 _HEAD = re.compile(rb'[^"\\\x00-\x1f]+","sampledAt":(0|[1-9][0-9]*),"segments":')
-"""What stands between `_NEXT` and the segments: nothing in it means anything but itself."""
+"""Pattern of the bytes between `_NEXT` and the segments, without escapes."""
 _MAX_HEADS, _MAX_HEAD_BYTES = 10_000, 4096 + 64
 _WORDS = (b'"id":', b',"msgRateIn":', b',"bytesRateIn":', b',"msgRateOut":', b',"bytesRateOut":')
 _PER_SAMPLE = len(_WORDS)
 _WORD = 8
-"""Bytes that are compared at a time."""
+"""Bytes compared at a time."""
 _FIRST, _FURTHER = b':[{"id":', b'},{"id":'
 _COLON, _ZERO, _DOT = b":0."
 
 
 @dataclass(frozen=True)
 class BulkArrays:
-    """The samples of n messages, m together; all of them are valid."""
+    """Samples of n valid messages, m in total."""
 
     rows: Ints
-    """Which messages of the batch, in order."""
+    """Rows of the messages in the batch, in order."""
     reporters: list[str]
     """By message."""
     sampled_at: Ints
     """By message, milliseconds."""
     counts: Ints
-    """By message, how many samples."""
+    """Number of samples, by message."""
     ids: Ints
-    """By sample, each once in its message."""
+    """By sample, unique within its message."""
     rates: Floats
-    """4 x m, per second, in the order of `SegmentSample`."""
+    """Rates, 4 x m, per second, in the order of `SegmentSample`."""
 
 
 @dataclass(frozen=True)
 class _Heads:
-    """Messages of which all is known that stands before their segments."""
+    """Messages with decoded heads, the bytes before their segments."""
 
     rows: Ints
     reporters: list[str]
     sampled_at: Ints
     begins: Ints
-    """Where the segments begin in the text, behind the bracket."""
+    """Start of the segments in the text, after the bracket."""
     ends: Ints
-    """Where the closing bracket has to be."""
+    """Required position of the closing bracket."""
 
     def chosen(self, those: _Bools) -> _Heads:
-        """Some of them."""
+        """Select messages."""
         if those.all():
             return self
         reporters = [one for one, is_chosen in zip(self.reporters, those.tolist(), strict=True) if is_chosen]
@@ -81,9 +81,11 @@ class _Heads:
 def decode_many(
     keys: Sequence[bytes | None], values: pa.BinaryArray, sizes: Ints, latest: Ints
 ) -> BulkArrays | None:  # fmt: skip
-    """The plain ones of a batch of messages whose topics were seen before; None where there are none. Total: raises for
-    no input. `sizes` are the lengths of the whole values in bytes, as in `parse_message`; `latest` is until when each
-    may have been sampled, milliseconds."""
+    """Decode the plain messages of a batch whose topics were seen before; None if there are none.
+
+    Total: never raises. `sizes` are the lengths of the whole values in bytes, as in `parse_message`; `latest` is the
+    latest valid sampling time of each, milliseconds.
+    """
     offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
     text = values.buffers()[2].slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes() if values.buffers()[2] else b""
     places = offsets.astype(np.int64) - offsets[0]
@@ -99,7 +101,7 @@ def decode_many(
 
 
 _heads: dict[bytes, tuple[str, int]] = {}
-"""What was decoded of plain heads."""
+"""Decoded plain heads."""
 
 
 def _read_heads(keys: Sequence[bytes | None], text: bytes, rows: list[int], places: Ints) -> _Heads:
@@ -129,7 +131,7 @@ def _read_heads(keys: Sequence[bytes | None], text: bytes, rows: list[int], plac
 
 
 def _learn(said: bytes) -> tuple[str, int] | None:
-    """What a head says, and remembers it; None: it is not plain."""
+    """Decode a head and cache the result; None if it is not plain."""
     found = decode_head(said) if len(said) <= _MAX_HEAD_BYTES and _HEAD.fullmatch(said) else None
     if found is not None:
         if len(_heads) >= _MAX_HEADS:
@@ -139,8 +141,10 @@ def _learn(said: bytes) -> tuple[str, int] | None:
 
 
 def _framed(chars: _Bytes, heads: _Heads) -> tuple[_Heads, Ints, Ints] | None:
-    """The messages in which the right words stand before all colons of the segments, how many samples each has, and
-    where the colons of each sample are (5 x s)."""
+    """Return the messages whose colons all follow the right words.
+
+    Also returns their counts of samples, and the colon positions of each sample (5 x s).
+    """
     colons = np.flatnonzero(chars == _COLON)
     first, last = np.searchsorted(colons, heads.begins), np.searchsorted(colons, heads.ends)
     counts, rest = np.divmod(last - first, _PER_SAMPLE)
@@ -151,7 +155,7 @@ def _framed(chars: _Bytes, heads: _Heads) -> tuple[_Heads, Ints, Ints] | None:
     if not len(counts):
         return None
     begins = np.cumsum(counts) - counts
-    # Word by word, for then what is computed lies together.
+    # Word by word, so that each step reads contiguous memory.
     at = np.ascontiguousarray(colons[_places_of(first, counts * _PER_SAMPLE)].reshape(-1, _PER_SAMPLE).T)
     words = np.ndarray((len(chars) - _WORD + 1,), "<u8", buffer=chars, strides=(1,))
     is_right = words[at[0] - (_WORD - 1)] == _as_word(_FURTHER)
@@ -165,7 +169,7 @@ def _framed(chars: _Bytes, heads: _Heads) -> tuple[_Heads, Ints, Ints] | None:
 
 
 def _of_good(is_good: _Bools, heads: _Heads, counts: Ints, *columns: Any) -> Any:
-    """Messages all of whose samples are good, their counts, and columns by sample."""
+    """Return the messages whose samples are all good, their counts, and columns by sample."""
     if is_good.all():
         return heads, counts, *columns
     those = np.logical_and.reduceat(is_good, np.cumsum(counts) - counts)
@@ -176,7 +180,7 @@ def _of_good(is_good: _Bools, heads: _Heads, counts: Ints, *columns: Any) -> Any
 
 
 def _numbers(chars: _Bytes, heads: _Heads, counts: Ints, at: Ints) -> BulkArrays | None:
-    """What stands behind the colons of the samples (5 x s)."""
+    """Parse the numbers after the colons of the samples (5 x s)."""
     begins = np.cumsum(counts) - counts
     starts, ends = at + 1, np.empty_like(at)
     for of, end, word in zip(at[1:], ends, _WORDS[1:], strict=False):
@@ -187,7 +191,7 @@ def _numbers(chars: _Bytes, heads: _Heads, counts: Ints, at: Ints) -> BulkArrays
         ids = _cast(chars, starts[:1], ends[:1], pa.int64())[0]
         rates = _cast(chars, starts[1:], ends[1:], pa.float64())
     except pa.ArrowInvalid:
-        # Where it is, is not said, so all are left to the other way.
+        # The error does not say which number, so leave all messages to the other decoder.
         return None
     good = _is_json(chars, starts, ends) & np.isfinite(rates).all(axis=0)
     is_further = np.ones(len(ids), np.bool_)
@@ -200,8 +204,8 @@ def _numbers(chars: _Bytes, heads: _Heads, counts: Ints, at: Ints) -> BulkArrays
 
 
 def _cast(chars: _Bytes, starts: Ints, ends: Ints, kind: pa.DataType) -> npt.NDArray[Any]:
-    """The numbers at some places (c x s) of the text, in order sample by sample. Raises `pa.ArrowInvalid`."""
-    # An array of texts lies without gaps: what is between two numbers is one too, and is null.
+    """Parse the numbers at some positions (c x s) of the text. Raises `pa.ArrowInvalid`."""
+    # A string array has no gaps: the text between two numbers is an element too, marked null.
     offsets = np.empty(2 * starts.size + 1, np.int32)
     pairs = offsets[:-1].reshape(-1, len(starts), 2).T
     pairs[0], pairs[1], offsets[-1] = starts, ends, ends[-1, -1]
@@ -215,8 +219,10 @@ def _cast(chars: _Bytes, starts: Ints, ends: Ints, kind: pa.DataType) -> npt.NDA
 
 
 def _is_json(chars: _Bytes, starts: Ints, ends: Ints) -> _Bools:
-    """Whether the numbers of each sample (5 x s) are some in JSON too, and none is below 0: Arrow takes zeros before a
-    number, hexadecimal ones, and dots without digits on both sides."""
+    """Return whether the numbers of each sample (5 x s) are valid in JSON and not negative.
+
+    Arrow also accepts leading zeros, hexadecimal numbers, and dots without digits on both sides.
+    """
     first, second = chars[starts], chars[starts + 1]
     good = _is_digit(first) & _is_digit(chars[ends - 1])
     is_single = ends[0] - starts[0] == 1
@@ -225,7 +231,7 @@ def _is_json(chars: _Bytes, starts: Ints, ends: Ints) -> _Bools:
     whole: _Bools = np.logical_and.reduce(good)
     dots = np.flatnonzero(chars[:-1] == _DOT)
     dots = dots[~_is_digit(chars[dots + 1])]
-    # Those of the samples only, not of names.
+    # Only dots within samples, not in names.
     sample = np.searchsorted(starts[0], dots, "right") - 1
     whole[sample[(sample >= 0) & (dots < ends[-1, sample])]] = False
     return whole
@@ -236,7 +242,7 @@ def _is_digit(chars: _Bytes) -> _Bools:
 
 
 def _places_of(starts: Ints, counts: Ints) -> Ints:
-    """Places of what lies in runs, run by run."""
+    """Return the positions of the entries of runs, run by run."""
     return np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
 

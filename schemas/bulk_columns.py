@@ -1,8 +1,9 @@
-"""The short way from the bytes of a message in columns to arrays, for those messages in which everything is plain.
+"""Fast decoder of messages in columns (form 2), for messages in which everything is plain.
 
-Stage: first of the job, where `schemas.messages` and `schemas.columns` take 5 µs a sample and this 0.2. What is taken
-here they accept with no sample refused, and with the same values, whatever was seen before (a property test over raw
-bytes says so); all else is left to them. What a reporter repeats, its topics and segment ids, is decoded once.
+Stage: first of the job, where `schemas.messages` and `schemas.columns` take 5 µs per sample and this 0.2. They
+accept every message accepted here without refusing a sample, with equal values, whatever was decoded before
+(property test over raw bytes); other messages are left to them. A reporter's repeated topics and segment ids are
+decoded once.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from schemas.messages import MAX_CLOCK_AHEAD_MS, MAX_SAMPLES_PER_MESSAGE, MAX_VA
 
 
 class TopicDirectory:
-    """The hashes of names that are known to be of topics: most messages are of topics that were seen before."""
+    """Cache of hashes of valid topic names: most messages concern topics seen before."""
 
     def __init__(self, most: int = 1_000_000) -> None:
-        """`most`: so many names are kept; then it begins again."""
+        """Create a cache of `most` names, which is cleared when full."""
         self._most = most
         self._known: dict[str, int] = {}
 
@@ -30,7 +31,7 @@ class TopicDirectory:
         return len(self._known)
 
     def hashes(self, names: list[str]) -> Ints | None:
-        """`hash_of` each name; None when one of them is no topic's."""
+        """Return `hash_of` each name; None if one is no topic name."""
         known = self._known
         try:
             return packed_ints(map(known.__getitem__, names), len(names))
@@ -59,7 +60,7 @@ _decode_ids = msgspec.json.Decoder(Annotated[list[Annotated[int, Meta(ge=0, le=M
 
 
 class _Plain(msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True):
-    """A message in which everything is as it should be; see `SegmentStatsColumns`."""
+    """A plain message; see `SegmentStatsColumns`."""
 
     v: Literal[2]
     reporter: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)]
@@ -77,11 +78,13 @@ _decode = msgspec.json.Decoder(_Plain).decode
 
 
 class SegmentsDirectory:
-    """The segments of messages by their bytes: the same bytes are decoded and checked once."""
+    """Cache of messages' segments by their bytes, so that equal bytes are decoded and checked once."""
 
     def __init__(self, most: int = 4_000_000) -> None:
-        """`most`: so many samples and topics, of all messages together, are kept; then it begins again. A fleet of a
-        million segments, each of another topic, has two million."""
+        """Create a cache that is cleared above `most` samples and topics in total.
+
+        A fleet of a million segments, each of another topic, has two million.
+        """
         self._most, self._size = most, 0
         self._names = TopicDirectory()
         self._known: dict[tuple[bytes, bytes, bytes], Segments] = {}
@@ -90,11 +93,11 @@ class SegmentsDirectory:
         return self._size
 
     def topic_hashes(self, names: list[str]) -> Ints | None:
-        """As `TopicDirectory.hashes`."""
+        """Return the hashes as `TopicDirectory.hashes`."""
         return self._names.hashes(names)
 
     def segments(self, topics: bytes, counts: bytes, ids: bytes) -> Segments | None:
-        """The segments of three JSON arrays as in `SegmentStatsColumns`; None when they are not plain."""
+        """Return the segments of three JSON arrays as in `SegmentStatsColumns`; None if not plain."""
         key = topics, counts, ids
         found = self._known.get(key)
         if found is None:
@@ -118,21 +121,21 @@ class SegmentsDirectory:
         hashes = self._names.hashes(names)
         if hashes is None:
             return None
-        # One string a name, in however many messages it is.
+        # Share one string per name among all messages.
         found = Segments.of(list(map(sys.intern, names)), hashes, of_each, segments)
         return found if found.each_once() else None
 
 
 _directory = SegmentsDirectory()
 topic_hashes = _directory.topic_hashes
-"""`schemas.columns.hash_of` each name; None when one of them is no topic's."""
+"""Return `schemas.columns.hash_of` each name; None if one is no topic name."""
 
 
 def decode_columns(key: bytes | None, value: bytes | None, size: int, now: int) -> BulkColumns | None:
-    """The samples, or None when `parse_message` and `split_columns` have to look at it. Total: raises for no input.
+    """Decode the samples; None if they need `parse_message` and `split_columns`. Total: never raises.
 
-    `size` is the length of the whole value in bytes, as in `parse_message`; `now` milliseconds, the later of Kafka's
-    time and the job's.
+    `size` is the length of the whole value in bytes, as in `parse_message`; `now` in milliseconds, the later of
+    Kafka's time and the job's.
     """
     if key is None or value is None or max(size, len(value)) > MAX_VALUE_BYTES:
         return None

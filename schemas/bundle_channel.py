@@ -1,6 +1,6 @@
-"""A message of the ownership channel of PIP-192, as Pulsar writes it (`ServiceUnitStateData`), under its bundle's name.
+"""A message of PIP-192's ownership channel, as Pulsar writes it, keyed by its bundle.
 
-`decisions.bundles.channel` judges them; `anabranch bundles check` reads them from a file.
+`decisions.bundles.channel` checks them; `anabranch bundles check` reads them from a file.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from schemas.base import MAX_NAME_BYTES, Millis, Name, Wire
 
 Broker = Annotated[str, Field(max_length=MAX_NAME_BYTES)]
 MAX_CHILDREN = 4096
-"""Children of one split."""
+"""Limit on the children of one split."""
 
 
 class ServiceUnitStateData(Wire):
-    """What is said of a bundle; a broker that is not named is null, empty or left out."""
+    """State of a bundle; an unnamed broker is null, empty or missing."""
 
     state: Literal["Init", "Free", "Owned", "Assigning", "Releasing", "Splitting", "Deleted"]
     dst_broker: Broker | None = None
@@ -31,7 +31,7 @@ class ServiceUnitStateData(Wire):
 
 
 class ChannelMessage(Wire):
-    """A bundle and what is said of it; a value of null is a tombstone."""
+    """A bundle and its state; a null value is a tombstone."""
 
     key: Name
     value: ServiceUnitStateData | None

@@ -1,7 +1,7 @@
-"""A Pulsar cluster with bundles as one JSON object: what `anabranch decide` reads for the family `bundles`.
+"""A Pulsar cluster with bundles as one JSON object: input of `decide` for the family `bundles`.
 
-Names are those of Pulsar's own objects: `LocalBrokerData`, `BrokerLoadData`, `BundleData`, `NamespaceBundleStats`, and
-of `broker.conf` (`configuration`). `decisions.bundles` decides; docs/bundles.md shows how to fill it in.
+Names are those of Pulsar's own objects: `LocalBrokerData`, `BrokerLoadData`, `BundleData`, `NamespaceBundleStats`,
+and of `broker.conf` (`configuration`). `decisions.bundles` decides; docs/bundles.md shows how to fill it in.
 Instants are milliseconds since 1970, rates per second, throughput in bytes per second.
 """
 
@@ -16,21 +16,21 @@ from schemas.base import Count, Millis, Name, Wire
 Amount = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Usage = Annotated[float, Field(allow_inf_nan=False)]
 Bundle = Name
-"""`tenant/namespace/0x00000000_0x40000000`; where no range is read, any name will do."""
+"""`tenant/namespace/0x00000000_0x40000000`; any name where the range is not used."""
 
 Profile = Literal["2.10", "3.0", "4.x", "5.0", "default"]
 Operation = Literal["shed", "assign", "split", "average", "findBundlesForUnloading", "selectBroker"]
 
 
 class ResourceUsage(Wire):
-    """One resource of a broker. A limit of 0 or less means that nothing is known: usage counts as 0."""
+    """One resource of a broker. A limit of 0 or less means unknown: usage counts as 0."""
 
     usage: Amount = 0.0
     limit: Annotated[float, Field(ge=-1e15, le=1e15)] = 0.0
 
 
 class TopicLoad(Wire):
-    """The load of one topic, for the algorithm `flow_or_qps_equally_divide`."""
+    """Load of one topic, for the algorithm `flow_or_qps_equally_divide`."""
 
     msg_rate_in: Amount = 0.0
     msg_rate_out: Amount = 0.0
@@ -39,13 +39,13 @@ class TopicLoad(Wire):
 
 
 class HashedTopicLoad(TopicLoad):
-    """The same, with the topic's hash when it is not the CRC-32 of its name."""
+    """Load of one topic with its hash, if that is not the CRC-32 of its name."""
 
     hash: Annotated[int, Field(ge=0, le=2**32 - 1)] | None = None
 
 
 class NamespaceBundleStats(TopicLoad):
-    """What a broker counts of one bundle."""
+    """A broker's counters of one bundle."""
 
     consumer_count: Count = 0
     producer_count: Count = 0
@@ -57,12 +57,12 @@ class TimeAverageMessageData(TopicLoad):
     """Averages over the last samples of a bundle."""
 
     max_samples: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    """10 for the short term, 1000 for the long term, when not given."""
+    """Default: 10 for the short term, 1000 for the long term."""
     num_samples: Count = 0
 
 
 class BundleData(Wire):
-    """What the leader knows of a bundle."""
+    """The leader's averages of a bundle."""
 
     short_term_data: TimeAverageMessageData = TimeAverageMessageData()
     long_term_data: TimeAverageMessageData = TimeAverageMessageData()
@@ -70,7 +70,7 @@ class BundleData(Wire):
 
 
 class LocalBrokerData(Wire):
-    """A broker's load report with the modular load manager. Totals that are left out are summed over `lastStats`."""
+    """A broker's load report with the modular load manager. Missing totals are summed over `lastStats`."""
 
     cpu: ResourceUsage = ResourceUsage()
     memory: ResourceUsage = ResourceUsage()
@@ -93,7 +93,7 @@ class LocalBrokerData(Wire):
 
 
 class TimeAverageBrokerData(Wire):
-    """A broker's bundles summed. Absent in a snapshot: summed from `bundles`."""
+    """Sums over a broker's bundles. Absent in a snapshot: computed from `bundles`."""
 
     long_term_msg_rate_in: Amount = 0.0
     long_term_msg_rate_out: Amount = 0.0
@@ -143,14 +143,14 @@ class BrokerLookupData(Wire):
 
 
 class AutoFailoverPolicy(Wire):
-    """When secondaries help: `{"policy_type": "min_available", "parameters": {"min_limit": "1"}}`."""
+    """Condition for secondaries: `{"policy_type": "min_available", "parameters": {"min_limit": "1"}}`."""
 
     policy_type: Annotated[str, Field(alias="policy_type")] = "min_available"
     parameters: dict[str, str | int | float] = Field(default_factory=dict)
 
 
 class IsolationPolicy(Wire):
-    """A namespace isolation policy as the admin interface shows it; all lists are of regular expressions."""
+    """A namespace isolation policy of the admin interface; all lists are of regular expressions."""
 
     namespaces: list[str] = Field(default_factory=list)
     primary: list[str] = Field(default_factory=list)
@@ -165,7 +165,7 @@ class FailureDomain(Wire):
 
 
 class HitCounts(Wire):
-    """What AvgShedder remembers: how often in a row a broker was in a pair, and where picked bundles should go."""
+    """AvgShedder's memory: successive appearances in a pair, and destinations of picked bundles."""
 
     broker_hit_count_for_low: dict[Name, Count] = Field(default_factory=dict)
     broker_hit_count_for_high: dict[Name, Count] = Field(default_factory=dict)
@@ -173,29 +173,29 @@ class HitCounts(Wire):
 
 
 class GainMove(Wire):
-    """A move, or an assignment without a source, that the brokers' reports need not show yet; with the load moved."""
+    """A move, or an assignment without source, that reports may not show yet; with its load."""
 
     source: Name | None = None
     destination: Name
     at: Millis
     messages: Amount = 0.0
-    """A second, in and out."""
+    """Messages per second, in and out."""
     bytes_in: Amount = 0.0
     bytes_out: Amount = 0.0
 
 
 class GainCost(Wire):
-    """What messages cost a broker, averaged over its last reports."""
+    """A broker's cost of messages, averaged over its last reports."""
 
     cost: Amount
-    """CPU after its weight, as a fraction, for one message a second."""
+    """Weighted CPU, as a fraction, for one message per second."""
     samples: Annotated[int, Field(ge=1, le=10**6)] = 1
     last_update: Millis = 0
-    """Of the last report in it."""
+    """Time of its newest report."""
 
 
 class GainMemory(Wire):
-    """What GainShedder remembers: for how many cycles in a row brokers were apart, costs of messages, and its moves."""
+    """GainShedder's memory: successive cycles with brokers apart, costs of messages, and its moves."""
 
     hits: Count = 0
     costs: dict[Name, GainCost] = Field(default_factory=dict)
@@ -203,47 +203,50 @@ class GainMemory(Wire):
 
 
 class BalancerState(Wire):
-    """All that the balancer remembers between cycles: give back what the last answer said."""
+    """The balancer's memory between cycles: pass the state of the last answer."""
 
     recently_unloaded_bundles: dict[Bundle, Millis] = Field(default_factory=dict)
     recently_unloaded_brokers: dict[Name, Millis] = Field(default_factory=dict)
     broker_avg_resource_usage: dict[Name, Usage] = Field(default_factory=dict)
-    """The averages of ThresholdShedder, fractions."""
+    """Averages of ThresholdShedder, fractions."""
     broker_avg_resource_usage_with_weight: dict[Name, Usage] = Field(default_factory=dict)
-    """The averages of LeastResourceUsageWithWeight, fractions."""
+    """Averages of LeastResourceUsageWithWeight, fractions."""
     avg_shedder: HitCounts = HitCounts()
     unload_condition_hit_count: Count = 0
-    """Of TransferShedder."""
+    """Successive hits of TransferShedder's condition."""
     preallocated_bundle_data: dict[Name, dict[Bundle, BundleData]] = Field(default_factory=dict)
-    """By broker: bundles that were given to it and that it has not reported yet."""
+    """By broker: bundles assigned to it that it has not reported yet."""
     round_robin_brokers: list[Name] = Field(default_factory=list)
     round_robin_count: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     bundle_split_hit_counts: dict[Bundle, Count] = Field(default_factory=dict)
     bundles: dict[Bundle, BundleData] = Field(default_factory=dict)
-    """Answers of `average` only: the bundles' new averages."""
+    """Only in answers of `average`: the bundles' new averages."""
     gain_shedder: GainMemory | None = None
-    """Absent: as at the start."""
+    """Absent: initial state."""
 
 
 class BundleSnapshot(Wire):
-    """Everything that one cycle of a cluster's balancer sees."""
+    """Full input of one cycle of a cluster's balancer."""
 
     family: Literal["bundles"] = "bundles"
     cluster: Name = "standalone"
     now: Millis
     operation: Operation = "shed"
-    """`shed`: a shedding cycle with placement. `assign`: place `assign`'s bundles. `split`: which bundles, and where.
-    `average`: take one sample of every reported bundle into its averages. `findBundlesForUnloading` and `selectBroker`:
-    the strategy alone, without the load manager's switches, policies and filters around it."""
+    """Operation of the balancer, `shed` by default.
+
+    `shed`: a shedding cycle with placement. `assign`: place `assign`'s bundles. `split`: choose bundles to split.
+    `average`: add one sample of every reported bundle to its averages. `findBundlesForUnloading` and `selectBroker`:
+    only the strategy, without the load manager's switches, policies and filters.
+    """
     profile: Profile = "4.x"
-    """The Pulsar version whose defaults and fixes hold, or `default`: our own strategies."""
+    """Pulsar version whose defaults and fixes apply, or `default`: our own strategies."""
     load_manager: Literal["modular", "extensible"] | None = None
-    """Absent: extensible when there is `brokerLoadData` or the configuration says so, otherwise modular."""
+    """Absent: extensible with `brokerLoadData` or if configured, otherwise modular."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
-    """Settles every random choice; the answer shows among which it was."""
+    """Seed of every random choice; the answer shows the options."""
     leader: bool = True
     configuration: dict[str, Any] = Field(default_factory=dict)
-    """By the names of `broker.conf`, laid over the profile's defaults; text as in the file is read too."""
+    """Settings by their names in `broker.conf`, which override the profile's defaults; text is parsed too."""
     brokers: dict[Name, LocalBrokerData] = Field(default_factory=dict)
     bundles: dict[Bundle, BundleData] | None = None
     """Absent: each bundle of `lastStats` as after its first sample."""
@@ -259,27 +262,27 @@ class BundleSnapshot(Wire):
     """Namespace to group."""
     failure_domains: dict[Name, FailureDomain] = Field(default_factory=dict)
     namespace_bundles: dict[Name, Count] = Field(default_factory=dict)
-    """How many bundles a namespace has, for the limit on splits. Absent: those that are reported."""
+    """Number of bundles of a namespace, for the limit on splits. Absent: those reported."""
     assign: list[Bundle] = Field(default_factory=list)
     state: BalancerState = BalancerState()
     candidates: list[Name] | None = None
-    """For `selectBroker`: among whom. Absent: all of `brokers`."""
+    """For `selectBroker`: the options. Absent: all of `brokers`."""
     affinity: dict[Bundle, Name] = Field(default_factory=dict)
     """Forced destinations of bundles."""
     split: list[Bundle] = Field(default_factory=list)
-    """With `operation` `split`: split these, as by the admin interface, whatever their load."""
+    """With `operation` `split`: split these regardless of load, as by the admin interface."""
     topics: dict[Bundle, dict[str, HashedTopicLoad]] = Field(default_factory=dict)
-    """By bundle and full topic name: where a split would be."""
+    """By bundle and full topic name: data for the position of a split."""
     split_algorithm: str | None = None
     """Absent: `defaultNamespaceBundleSplitAlgorithm`."""
     split_positions: dict[Bundle, list[Annotated[int, Field(ge=0, le=2**32 - 1)]]] = Field(default_factory=dict)
     deviation_loads: dict[Name, dict[Bundle, Amount]] = Field(default_factory=dict)
-    """For DeviationShedder: the load of each bundle on each broker, in a unit of yours."""
+    """For DeviationShedder: the load of each bundle on each broker, in any unit."""
     deviation_threshold: Annotated[float, Field(ge=0, le=1e6)] = 1.0
 
 
 class BundleReading(Wire):
-    """One gate that a broker or a bundle came to."""
+    """A gate evaluated for a broker or a bundle."""
 
     gate: str
     passed: bool
@@ -293,7 +296,7 @@ class BundleReading(Wire):
 
 
 class BundleDecision(Wire):
-    """One thing to do."""
+    """One action to take."""
 
     action: Literal["unload", "assign", "split"]
     bundle: str
@@ -301,11 +304,11 @@ class BundleDecision(Wire):
     destination_broker: str | None = None
     reason: str
     boundaries: list[str] | None = None
-    """Of a split, when the bundle's topics are known."""
+    """Boundaries of a split, when the bundle's topics are known."""
 
 
 class TieSet(Wire):
-    """A random choice: who stood to it, and who was taken."""
+    """A random choice: its options and its result."""
 
     bundle: str
     brokers: list[str]
@@ -313,7 +316,7 @@ class TieSet(Wire):
 
 
 class BundleAnswer(Wire):
-    """What a cycle answers."""
+    """Answer of a cycle."""
 
     family: Literal["bundles"] = "bundles"
     operation: Operation
@@ -321,19 +324,19 @@ class BundleAnswer(Wire):
     strategy: str
     profile: str
     gate: str | None = None
-    """Of a hold: the first gate that did not pass, of the last one that was looked at."""
+    """First failing gate of the last subject evaluated, for a hold."""
     label: str | None = None
-    """TransferShedder's own word for the cycle: `Success`, `Skip` or `Failure`."""
+    """TransferShedder's own result of the cycle: `Success`, `Skip` or `Failure`."""
     reason: str | None = None
     """TransferShedder's own reason: `HitCount`, `CoolDown`, …"""
     selected: dict[str, list[str]] = Field(default_factory=dict)
-    """By broker: what the shedder picked, before placement and policies had their say."""
+    """By broker: the shedder's selection, before placement and policies."""
     decisions: list[BundleDecision] = Field(default_factory=list)
     readings: list[BundleReading] = Field(default_factory=list)
     ties: list[TieSet] = Field(default_factory=list)
     statistics: dict[str, float] = Field(default_factory=dict)
     usage: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """By broker: the usage numbers that the cycle worked with, fractions."""
+    """By broker: the usage numbers of the cycle, fractions."""
     ignored_configuration: list[str] = Field(default_factory=list)
-    """Names of settings that no rule here reads."""
+    """Names of settings that no rule uses."""
     state: BalancerState

@@ -1,4 +1,4 @@
-"""The section `[collect]`: what a collector reads of a cluster, how often, and at which price for it.
+"""The section `[collect]`: data that a collector reads from a cluster, intervals, and limits.
 
 Stage: part of `schemas.settings`. Address, token and TLS of the cluster are those of `[controller]`.
 """
@@ -17,37 +17,43 @@ class CollectSettings(Section):
     """`anabranch collect`: from a cluster's REST interface into Kafka."""
 
     cluster: str
-    """Name of the cluster whose brokers are asked; empty: the one that the server at [controller] url belongs to."""
+    """Name of the cluster whose brokers are queried; empty: that of the server at [controller] url."""
     namespaces: list[Namespace]
-    """The namespaces that are read, each `tenant/namespace`; empty: all of all tenants."""
+    """Namespaces to read, each `tenant/namespace`; empty: all of all tenants."""
     consumers: Literal["attached", "registered"]
-    """Which consumers are counted: those that brokers' loads show, attached to segments; or those that are registered,
-    which asks every topic's `…/stats` (docs/pulsar.md says what that may break in Pulsar 5.0.0-M1)."""
+    """Consumers to count: `attached` to segments, as in brokers' loads, or `registered`.
+
+    `registered` queries every topic's `…/stats` (docs/pulsar.md says what that may break in Pulsar 5.0.0-M1).
+    """
     calls_per_second: Annotated[float, Field(gt=0, le=10_000)]
-    """Calls that one broker gets at most, per second; those for its load are among them."""
+    """Maximum of calls to one broker per second, including those for its load."""
     calls_in_flight: Annotated[int, Field(ge=2, le=256)]
-    """Calls that wait for an answer at the same time; of one broker a quarter of them, at least two."""
+    """Maximum of concurrent calls; a quarter of them, at least two, to one broker."""
     request_timeout_seconds: Seconds
-    """Longest wait for one answer, seconds."""
+    """Timeout of a call, seconds."""
     max_answer_mb: Annotated[int, Field(ge=1, le=1024)]
-    """A broker's answer above this is not read to its end, MB."""
+    """Limit on the size of a broker's response, MB; a larger one is aborted."""
     load_seconds: Annotated[float, Field(ge=0, le=86_400)]
-    """How often brokers compute their rates, seconds (their `statsUpdateFrequencyInSecs`); 0: they are asked, which
-    needs a super-user."""
+    """Interval at which brokers compute their rates, seconds (`statsUpdateFrequencyInSecs`).
+
+    0: query the brokers for it, which needs a super-user.
+    """
     brokers_seconds: Seconds
-    """Time between two looks at the list of brokers, seconds."""
+    """Interval for reading the list of brokers, seconds."""
     namespaces_seconds: Seconds
-    """Time between two looks at the namespaces and their policies, seconds."""
+    """Interval for reading namespaces and their policies, seconds."""
     topics_seconds: Seconds
-    """Shortest time between two looks at the topics of a namespace, seconds."""
+    """Shortest interval for reading the topics of a namespace, seconds."""
     consumers_seconds: Seconds
-    """Shortest time between two looks at the consumers of a topic, seconds."""
+    """Shortest interval for reading the consumers of a topic, seconds."""
     layouts_seconds: Seconds
-    """Shortest time between two looks at a topic's layout and policy while nothing says that they changed, seconds."""
+    """Shortest interval for reading a topic's layout and policy without signs of a change, seconds."""
     snapshot_seconds: Seconds
-    """Every layout, policy and count of consumers is said again once in this time, seconds."""
+    """Interval in which every layout, policy and consumer count is repeated, seconds."""
     metrics_port: Port
     """Port of the collector's metrics and probes, at [metrics] host; 0 = none."""
     folder: str
-    """Where the collector writes how it goes (`status.json`, for `anabranch doctor`) and which topics it knows
-    (`topics.json`, for the next one that starts). One for each collector."""
+    """Folder for the collector's status (`status.json`) and known topics (`topics.json`).
+
+    `anabranch doctor` reads the status, the next collector to start the topics. One folder per collector.
+    """

@@ -1,7 +1,7 @@
-"""Samples in columns: what a message of one reporter (`SegmentStatsColumns`) becomes, and what of it is refused.
+"""Validation of samples in columns (`SegmentStatsColumns`), sample by sample.
 
-Stage: first of the job, behind `schemas.messages`, for what is not plain: each sample is judged by itself. The short
-way past both is `schemas.bulk_columns`.
+Stage: first of the job, behind `schemas.messages`, for messages that are not plain. `schemas.bulk_columns` is the
+fast path past both.
 """
 
 from __future__ import annotations
@@ -26,34 +26,36 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 MAX_REFUSED_BYTES = 2048
-"""What is kept of a refused sample; a good topic's name may have half of that."""
+"""Bytes kept of a refused sample; a valid topic name takes at most half of them."""
 _RATE_NAMES = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
 
 
 @dataclass(frozen=True, eq=False)
 class Segments:
-    """Which segments a message is of: m segments of n topics. A reporter says the same ones every time, until a layout
-    changes or a segment another owner; so one object serves many messages."""
+    """Segments of a message: m segments of n topics.
+
+    A reporter sends the same ones until a layout or a segment's owner changes, so one object serves many messages.
+    """
 
     topics: list[str]
-    """n, each once."""
+    """n topics, each once."""
     hashes: Ints
-    """n; `hash_of` each topic's name: modulo the number of buckets it is the topic's bucket."""
+    """By topic (n): `hash_of` its name; modulo the number of buckets, the topic's bucket."""
     counts: Ints
-    """n; how many segments each topic has, in the order of the topics."""
+    """By topic (n): its number of segments."""
     ids: Ints
     """m segment ids, each once in its topic."""
 
     @classmethod
     def of(cls, topics: list[str], hashes: Ints, counts: Sequence[int], ids: Sequence[int]) -> Segments:
-        """With arrays of these lists."""
+        """Create an object with arrays of these lists."""
         return cls(topics, hashes, packed_ints(counts, len(counts)), packed_ints(ids, len(ids)))
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def each_once(self) -> bool:
-        """Whether no topic has a segment id twice, as it has to be."""
+        """Return whether every topic has each segment id at most once, as required."""
         of, ids = np.repeat(np.arange(len(self.counts)), self.counts), self.ids
         if ((ids[1:] > ids[:-1]) | (of[1:] != of[:-1])).all():
             return True
@@ -64,15 +66,15 @@ class Segments:
 
 @dataclass(frozen=True)
 class BulkColumns:
-    """The samples of one reporter at one instant; all of them are valid."""
+    """The valid samples of one reporter at one instant."""
 
     reporter: str
     sampled_at: int
     """Milliseconds."""
     segments: Segments
-    """m of them."""
+    """m segments."""
     rates: Floats
-    """4 x m, per second, in the order of `SegmentSample`."""
+    """Rates, 4 x m, per second, in the order of `SegmentSample`."""
 
     def __len__(self) -> int:
         return len(self.segments)
@@ -80,19 +82,19 @@ class BulkColumns:
 
 @dataclass(frozen=True)
 class RefusedSample:
-    """A sample that is not accepted, of a message whose others may be."""
+    """A refused sample of a message whose other samples may be accepted."""
 
     index: int
-    """Its place in the message's columns, from 0."""
+    """Index in the message's columns, from 0."""
     reason: RejectReason
     detail: str
-    """Where and what was wrong, for a person; names the index."""
+    """Location and fault, for a person; names the index."""
     raw: bytes
     """The sample as JSON, cut at `MAX_REFUSED_BYTES`."""
 
 
 def hash_of(name: str) -> int:
-    """What Spark's `xxhash64` answers for the name as UTF-8 (seed 42), -2**63 to 2**63 - 1."""
+    """Return Spark's `xxhash64` of the name in UTF-8 (seed 42), -2**63 to 2**63 - 1."""
     found: int = xxh64_intdigest(name.encode(), 42)
     return found - (found >> 63 << 64)
 
@@ -101,7 +103,7 @@ _topic_names = TypeAdapter(TopicName)
 
 
 def is_topic(name: Any) -> bool:
-    """Whether it is `topic://tenant/namespace/name`, as `TopicName` says."""
+    """Return whether it is `topic://tenant/namespace/name`, as in `TopicName`."""
     try:
         _topic_names.validate_python(name, strict=True)
     except ValidationError:
@@ -110,22 +112,22 @@ def is_topic(name: Any) -> bool:
 
 
 def packed_ints(values: Iterable[int], n: int) -> Ints:
-    """n integers as an array that can only be read."""
-    # Twice as fast as `np.fromiter`, three times as `np.array`.
+    """Return n integers as a read-only array."""
+    # Twice as fast as `np.fromiter`, three times as fast as `np.array`.
     return np.frombuffer(struct.pack(f"{n}q", *values), np.int64)
 
 
 def packed_rates(
     msg_in: Sequence[float], bytes_in: Sequence[float], msg_out: Sequence[float], bytes_out: Sequence[float]
 ) -> Floats:
-    """Four columns of m rates as an array of 4 x m that can only be read."""
+    """Return four columns of m rates as a read-only array of 4 x m."""
     m = len(msg_in)
     packed = struct.pack(f"{4 * m}d", *msg_in, *bytes_in, *msg_out, *bytes_out)
     return np.frombuffer(packed, np.float64).reshape(4, m)
 
 
 def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[RefusedSample]]:
-    """The good samples, topic by topic, and those that are refused, by their index. Total: raises for no message."""
+    """Return the valid samples by topic, and the refused ones by index. Total: never raises."""
     if (all_good := _all_good(message)) is not None:
         return all_good, []
     good: dict[str, dict[int, tuple[float, ...]]] = {}
@@ -159,7 +161,7 @@ def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[Refus
 
 
 def _all_good(message: SegmentStatsColumns) -> BulkColumns | None:
-    """All samples at once, four times as fast as one by one; None where one is bad or a topic comes twice."""
+    """Validate all samples at once, four times as fast; None if one is bad or a topic occurs twice."""
     topics, columns = message.topics, message.rates
     kinds: list[tuple[list[Any], set[type]]] = [(topics, {str}), (message.ids, {int})]
     kinds += [(column, {int, float}) for column in columns]
@@ -178,7 +180,7 @@ def _all_good(message: SegmentStatsColumns) -> BulkColumns | None:
 
 
 def samples_of(message: SegmentStatsColumns, topic: str) -> BulkColumns:
-    """The good samples of one topic, at the cost of these alone."""
+    """Return the valid samples of one topic, at the cost of these alone."""
     ends = list(accumulate(message.counts))
     parts = [
         range(end - count, end)

@@ -1,4 +1,4 @@
-"""Sections `[controller]` and `[controller.limits]`: our own controller, and how clients reach it.
+"""Sections `[controller]` and `[controller.limits]`: our own controller, and access to a controller.
 
 Stage: a part of `settings`.
 """
@@ -35,37 +35,42 @@ HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)]
 
 
 class ZooKeeperAddress(NamedTuple):
-    """Where the metadata of several controllers is."""
+    """Address of the metadata shared by several controllers."""
 
     address: str
-    """`host:port[,host:port…]`; empty: it is not on ZooKeeper."""
+    """`host:port[,host:port…]`; empty: not on ZooKeeper."""
     chroot: str
     is_encrypted: bool
 
 
 class LimitSettings(ListenerLimits):
-    """What clients can take of one controller: anybody by connections, and one token, or all without tokens."""
+    """Limits on one controller's clients: connections for anyone, the rest per token.
+
+    All clients without tokens count as one token.
+    """
 
     waiting_calls: Annotated[int, Field(ge=1)]
-    """Calls of one token that wait for their turn; one more is answered with 429."""
+    """Queued calls of one token; a further one gets 429."""
     sessions: Annotated[int, Field(ge=1)]
-    """Watch sessions and consumer connections of one token; one more is answered with 429."""
+    """Watch sessions and consumer connections of one token; a further one gets 429."""
     waiting_bytes: Annotated[int, Field(ge=65_536)]
-    """Bytes that wait for one token: bodies of its calls, also while they arrive (more: 429), and messages to its
-    consumers (more: cut off)."""
+    """Bytes queued for one token: bodies of its calls, and messages to its consumers.
+
+    Bodies count while they arrive. More bodies get 429; a consumer with more messages is disconnected.
+    """
     registrations_per_second: Annotated[float, Field(gt=0)]
-    """Subscriptions and consumers that one token registers, and sessions that it begins; 10 s worth at once."""
+    """Subscriptions and consumers registered, and sessions begun, by one token; bursts of 10 s worth."""
     subscriptions: Annotated[int, Field(ge=1)]
     """Subscriptions of one topic."""
 
 
 class ControllerSettings(Section):
     url: str
-    """Base URL of the admin REST interface that decisions are applied through."""
+    """Base URL of the admin REST interface through which decisions are applied."""
     url_ca: str
-    """PEM file of the authorities that certificates at `url` are believed by; empty: those of the system."""
+    """PEM file of the CAs for certificates at `url`; empty: those of the system."""
     url_certificate: str
-    """PEM file of the certificate, with its chain, that clients show there (see `client_ca`); empty: none."""
+    """PEM file of the client certificate with its chain (see `client_ca`); empty: none."""
     url_key: str
     """PEM file of that certificate's key, without a password."""
     host: str
@@ -73,71 +78,79 @@ class ControllerSettings(Section):
     port: Port
     """Port that our own controller binds; 0 = a free one."""
     certificate: str
-    """PEM file of the listener's certificate with its chain: it speaks TLS only. Empty: no TLS."""
+    """PEM file of the listener's certificate with its chain, for TLS only. Empty: no TLS."""
     key: str
     """PEM file of that certificate's key, without a password."""
     client_ca: str
-    """PEM file of the authorities of clients' certificates, which all have to show one then; empty: none is wanted."""
+    """PEM file of the CAs for client certificates, which are then required; empty: not required."""
     node_url: Annotated[str, Field(pattern=r"^(https?://[^/?#\s]+/?)?$", max_length=512)]
-    """URL of this controller for clients and other controllers; empty: the address that it is bound to."""
+    """URL of this controller for clients and other controllers; empty: the bound address."""
     nodes: tuple[NodeUrl, ...]
-    """URLs of all controllers of the cluster: tokens are sent to them, and clients are redirected to them."""
+    """URLs of all controllers of the cluster, to which tokens are sent and clients are redirected."""
     metrics_port: Port
     """Port of the controller's metrics and probes, at [metrics] host; 0 = none."""
     names: tuple[HostName, ...]
-    """Further names by which clients reach this controller, of a proxy or a service; others are refused."""
+    """Further host names of this controller, of a proxy or a service; other names are refused."""
     metadata: Annotated[str, Field(pattern=r"^(sqlite|zks?://[^/\s]+(/[\w.-]+)*/?)$", max_length=2048)]
-    """Where layouts and sessions are: `sqlite` (one controller) or `zk://host:port[,host:port…][/chroot]` (several).
+    """Store of layouts and sessions: `sqlite` (one controller) or `zk://host:port[,…][/chroot]` (several).
 
-    With `zks://` ZooKeeper is spoken to by TLS.
+    `zks://` uses TLS to ZooKeeper.
     """
     metadata_ca: str
-    """PEM file of the authorities that ZooKeeper's certificates are believed by; empty: those of the system."""
+    """PEM file of the CAs for ZooKeeper's certificates; empty: those of the system."""
     metadata_certificate: str
-    """PEM file of the certificate that ZooKeeper is shown; empty: none."""
+    """PEM file of the client certificate for ZooKeeper; empty: none."""
     metadata_key: str
     """PEM file of that certificate's key, without a password."""
     metadata_auth: Credentials | None = None
-    """`user:password` of ZooKeeper's digest authentication; by the environment only."""
+    """`user:password` for ZooKeeper's digest authentication; only from the environment."""
     session_seconds: Annotated[float, Field(ge=1, le=3600)]
-    """Silence after which ZooKeeper takes a controller for dead, and another one takes over, seconds."""
+    """Silence after which ZooKeeper considers a controller dead and another one takes over, seconds."""
     database: str
     """SQLite file of the metadata, for `sqlite`."""
     token: Token | None = None
-    """Bearer token that clients send; by the environment only. Without `tokens_file` the controller asks for it."""
+    """Bearer token that clients send; only from the environment.
+
+    Required by the controller without `tokens_file`.
+    """
     oauth2_key: str
-    """Key file of OAuth2's client credentials, as Pulsar's clients take it (admin/credentials.py); empty: no OAuth2."""
+    """Key file of OAuth2 client credentials, as for Pulsar's clients; empty: no OAuth2.
+
+    Format: admin/credentials.py.
+    """
     oauth2_issuer: Annotated[str, Field(pattern=r"^(https?://[^?#\s]+)?$", max_length=2048)]
-    """Base URL of who gives tokens; empty: the key file's `issuer_url`."""
+    """Base URL of the token provider; empty: the key file's `issuer_url`."""
     oauth2_audience: str
-    """What tokens are for, as the provider calls it; empty: not said."""
+    """Audience of the tokens, in the provider's terms; empty: none."""
     oauth2_scope: str
-    """Scope that is asked for; empty: none."""
+    """Requested scope; empty: none."""
     oauth2_ca: str
-    """PEM file of the authorities that the provider's certificate is believed by; empty: those of the system."""
+    """PEM file of the CAs for the provider's certificate; empty: those of the system."""
     tokens_file: str
-    """File of the controller's tokens with their roles (controller/access/tokens.py); empty: `token` alone."""
+    """File of the controller's tokens with their roles (controller/access/tokens.py); empty: only `token`."""
     snapshot_seconds: Seconds
-    """Time between two repetitions of every layout and consumer count on Kafka, seconds."""
+    """Interval in which every layout and consumer count is repeated on Kafka, seconds."""
     sealed_retention_seconds: float
-    """Sealed segments that are read to the end are pruned after this long, seconds; negative = never."""
+    """Time after which fully read sealed segments are pruned, seconds; negative = never."""
     checkpoint_retention_seconds: float
-    """The same of topics with a CHECKPOINT subscription, of which nobody knows what it has read."""
+    """Pruning delay for topics with a CHECKPOINT subscription, whose progress is unknown, seconds."""
     consumer_grace_seconds: Seconds
-    """Time for which a consumer that lost its connection keeps its segments, seconds (PIP-468); with ZooKeeper not
-    less than `session_seconds`."""
+    """Time for which a disconnected consumer keeps its segments, seconds (PIP-468).
+
+    With ZooKeeper at least `session_seconds`.
+    """
     namespaces: list[Namespace]
     """`tenant/namespace` of namespaces that exist without being created and without topics."""
     segments: Literal["none", "kafka"]
-    """Where the topics behind segments are: nowhere (clients look after them), or in the Kafka of [kafka]."""
+    """Location of segments' topics: none (clients manage them), or the Kafka of [kafka]."""
     max_body_bytes: Annotated[int, Field(ge=1024)]
-    """Largest request body that is read."""
+    """Largest accepted request body."""
     limits: LimitSettings
 
     @model_validator(mode="after")
     def _grace_covers_the_session(self) -> ControllerSettings:
-        # A leader that is cut off believes in its term for up to a session; whom the next leader evicts meanwhile it
-        # would still serve, and two consumers would own one segment.
+        # A leader that is cut off believes in its term for up to a session. Meanwhile it would still serve consumers
+        # that the next leader has evicted, and two consumers would own one segment.
         if self.zookeeper.address and self.consumer_grace_seconds < self.session_seconds:
             raise ValueError(
                 f"consumer_grace_seconds ({self.consumer_grace_seconds:g}) is less than session_seconds "

@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas of all messages and rows to `schemas/json/`; a test compares them with what is checked in.
+"""Exports the JSON Schemas of all messages and rows to `schemas/json/`; a test compares them.
 
 Run as `python -m schemas.export` after a model has changed.
 """
@@ -43,7 +43,7 @@ _EXPORTED: dict[str, Any] = {
 
 
 def json_schemas() -> dict[str, str]:
-    """File name to JSON Schema text (draft 2020-12), for every model that crosses a boundary."""
+    """Return file name to JSON Schema text (draft 2020-12), for every model that crosses a boundary."""
     return {
         f"{name}.schema.json": json.dumps(TypeAdapter(model).json_schema(by_alias=True), indent=2, sort_keys=True)
         + "\n"

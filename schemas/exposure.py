@@ -1,6 +1,6 @@
-"""Sentences on what a part of the system says in clear text outside of this machine, and on secrets open to others.
+"""Warnings about unencrypted traffic to other machines, and about secrets that others can read.
 
-Stage: logged as warnings when a part starts. Each sentence says what, where, and which setting mends it.
+Stage: logged when a part starts. Each sentence says what, where, and which setting fixes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from schemas.settings import Settings
 
 
 def exposures(settings: Settings, part: str) -> list[str]:
-    """Return those for `part`, which is named as its command is; none when all is encrypted or on loopback."""
+    """Return the warnings for `part`, named like its command; none if all is encrypted or on loopback."""
     return [said for look in (*_LOOKS[part], _secret_files) for said in look(settings)]
 
 
@@ -85,8 +85,8 @@ def _url(settings: Settings) -> Iterator[str]:
 
 
 def url_exposures(url: str, nodes: Sequence[str] = ()) -> list[str]:
-    """The same for a call of the controller at `url`, which may be sent on to one of `nodes`."""
-    # From https nothing is sent on to http.
+    """Return the warnings for calls of the controller at `url`, which may redirect to one of `nodes`."""
+    # From https nothing is redirected to http.
     also = () if url.lower().startswith("https://") else nodes
     plain = [one for one in dict.fromkeys((url, *also)) if not is_encrypted_or_here(one)]
     if not plain:
@@ -98,7 +98,7 @@ def url_exposures(url: str, nodes: Sequence[str] = ()) -> list[str]:
 
 
 def _secret_files(settings: Settings) -> Iterator[str]:
-    """Yield a sentence for each file with a secret that other accounts of this machine may read or write."""
+    """Yield a warning for each secret file that other accounts of this machine may read or write."""
     for section, key in _SECRET_FILES:
         value = getattr(getattr(settings, section), key)
         try:
@@ -111,7 +111,7 @@ def _secret_files(settings: Settings) -> Iterator[str]:
 
 
 def _short_token(settings: Settings) -> Iterator[str]:
-    """Yield a sentence for a token that can be found by trying."""
+    """Yield a warning for a token short enough to guess."""
     chosen = settings.controller
     if chosen.token is not None and not chosen.tokens_file and not is_loopback(chosen.host):
         size = len(chosen.token.get_secret_value())
@@ -123,7 +123,7 @@ def _short_token(settings: Settings) -> Iterator[str]:
 
 
 def is_encrypted_or_here(url: str) -> bool:
-    """Tell if nobody on a network can read what is sent to a URL."""
+    """Return whether traffic to a URL cannot be read on a network."""
     scheme, _, rest = url.partition("://")
     return scheme.lower() == "https" or are_here(rest.partition("/")[0])
 
@@ -146,4 +146,4 @@ _SECRET_FILES = (
     ("controller", "metadata_key"), ("controller", "oauth2_key"), ("web", "key"), ("bookies", "metadata_key"),
     ("bookies", "client_properties"),
 )  # fmt: skip
-"""Sections and keys of settings that name a file with a secret; that of tokens is refused when it is open."""
+"""Sections and keys of settings with a secret file; the token file is refused when it is open."""

@@ -1,6 +1,6 @@
-"""Names and identifiers: topic names in their parts, segment-topic names, and the digests that name decisions.
+"""Names and identifiers: parts of topic names, and the digests that identify decisions.
 
-Neighbours: every part that prints or stores an identifier. Pure; equal inputs give equal ids in every process.
+Used wherever an identifier is printed or stored. Pure; equal inputs give equal ids in every process.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 EVERY_TOPIC = "*"
-"""The Kafka key of what concerns every topic: ticks, and policies of a namespace or the cluster."""
+"""Kafka key of messages about every topic: ticks, and policies of a namespace or the cluster."""
 SEVERAL_TOPICS = "+"
-"""The Kafka key of what concerns some topics, each in an entry of its own."""
+"""Kafka key of messages with entries for several topics."""
 
 
 class TopicParts(NamedTuple):
-    """A scalable topic's name in its parts; the name itself may hold slashes."""
+    """Parts of a scalable topic's name; the name itself may contain slashes."""
 
     tenant: str
     namespace: str
@@ -25,17 +25,17 @@ class TopicParts(NamedTuple):
 
     @property
     def full_namespace(self) -> str:
-        """`tenant/namespace`, as policies are keyed."""
+        """`tenant/namespace`, the key of policies."""
         return f"{self.tenant}/{self.namespace}"
 
     @property
     def path(self) -> str:
-        """`tenant/namespace/name`, as REST paths have it."""
+        """`tenant/namespace/name`, as in REST paths."""
         return f"{self.tenant}/{self.namespace}/{self.name}"
 
 
 def topic_parts(topic: str) -> TopicParts:
-    """The parts of `topic://tenant/namespace/name`; `ValueError` says what is wrong with another form."""
+    """Split `topic://tenant/namespace/name`; `ValueError` explains any other form."""
     domain, separator, path = topic.partition("://")
     parts = path.split("/", 2)
     if domain != "topic" or not separator or len(parts) != 3 or not all(parts):
@@ -44,27 +44,27 @@ def topic_parts(topic: str) -> TopicParts:
 
 
 def topic_name(tenant: str, namespace: str, name: str) -> str:
-    """`topic://tenant/namespace/name`."""
+    """Return `topic://tenant/namespace/name`."""
     return f"topic://{tenant}/{namespace}/{name}"
 
 
 def canonical_json(value: Any) -> str:
-    """One text for one value: sorted keys, no spaces, no NaN. The base of every digest."""
+    """Return the unique text of a value: sorted keys, no spaces, no NaN. The base of every digest."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def digest(value: Any, *, size: int = 16) -> str:
-    """BLAKE2b over the canonical JSON of `value`, `size` bytes, in hex."""
+    """Return BLAKE2b over the canonical JSON of `value`, `size` bytes, in hex."""
     return hashlib.blake2b(canonical_json(value).encode(), digest_size=size).hexdigest()
 
 
 def decision_id(
     subject: str, layout_epoch: int, action: str, segments: list[int], attempt: int, created: Sequence[int] = ()
 ) -> str:  # fmt: skip
-    """The id of a decision: the same decision has the same id in every replay (design "Tables").
+    """Return the id of a decision, which is the same in every replay (design "Tables").
 
-    `attempt` counts from 1 how often the same action was decided on the same layout epoch: it grows only after an
-    earlier attempt ended without effect (failed, rejected or superseded). `created` is when each of the segments was
-    made, milliseconds: it tells a topic from one of the same name that was deleted. Empty: the id of older releases.
+    `attempt` counts from 1 the decisions for the same action on the same layout epoch: it increases only after an
+    attempt without effect (failed, rejected or superseded). `created` is the creation time of each segment,
+    milliseconds, which distinguishes a topic from a deleted one of the same name. Empty: the id of older releases.
     """
     return digest([subject, layout_epoch, action, segments, attempt, *([list(created)] if created else [])])

@@ -1,8 +1,8 @@
 """Definitions of the Kafka topics (design "Kafka messages"): names, partitions, settings.
 
-Created by `lab.broker` locally, and by an operator on a cluster of one's own. Records are keyed by the
-scalable topic's name, so a topic's messages keep their order; samples in columns by their reporter's. Those of the
-family `bundles` are keyed by the cluster, and are needed only where that family is switched on.
+Created by `lab.broker` locally, and by an operator on other clusters. Records are keyed by the scalable topic's
+name, so a topic's messages keep their order; samples in columns by their reporter's. Those of the family `bundles`
+are keyed by the cluster, and are needed only where that family is enabled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from schemas.messages import MAX_VALUE_BYTES
 
 @dataclass(frozen=True)
 class KafkaTopic:
-    """One Kafka topic: logical name, number of partitions, broker-side settings."""
+    """A Kafka topic: logical name, number of partitions, broker-side settings."""
 
     name: str
     partitions: int
@@ -22,8 +22,10 @@ class KafkaTopic:
 
 
 TIMESTAMP_TYPE = "LogAppendTime"
-"""Each record is dated by the broker when it takes it. With `CreateTime` the clock of whoever produces would date it,
-and nothing were left to tell a wrong clock by."""
+"""Timestamp type: the broker's time of acceptance.
+
+With `CreateTime` the producer's clock would date records, and nothing could reveal a wrong clock.
+"""
 _COMMON = {
     "cleanup.policy": "delete", "max.message.bytes": str(MAX_VALUE_BYTES + 65_536),
     "message.timestamp.type": TIMESTAMP_TYPE,
@@ -35,9 +37,9 @@ CONSUMER_EVENTS = KafkaTopic("consumer-events", 2, {**_COMMON, "retention.ms": s
 CONTROL_EVENTS = KafkaTopic("control-events", 2, {**_COMMON, "retention.ms": str(7 * _DAY_MS)})
 
 KAFKA_TOPICS = (SEGMENT_STATS, CONSUMER_EVENTS, CONTROL_EVENTS)
-"""Those that every job needs."""
+"""Topics that every job needs."""
 
 BROKER_LOAD = KafkaTopic("broker-load", 2, {**_COMMON, "retention.ms": str(_DAY_MS)})
 BROKER_EVENTS = KafkaTopic("broker-events", 1, {**_COMMON, "retention.ms": str(7 * _DAY_MS)})
 BUNDLE_TOPICS = (BROKER_LOAD, BROKER_EVENTS)
-"""Those of the family `bundles`; their messages: `schemas.broker_messages`."""
+"""Topics of the family `bundles`; their messages: `schemas.broker_messages`."""

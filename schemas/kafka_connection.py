@@ -1,11 +1,11 @@
-"""How every client of ours reaches Kafka: one value, in librdkafka's names and in those of the JVM's client.
+"""The connection to Kafka, one value for librdkafka and for the JVM's client.
 
-Stage: made from `[kafka]` by `kafka_connection`, handed to whatever opens a client. Nothing else names an option of
-transport or authentication, so a client that was forgotten cannot exist.
+Stage: built from `[kafka]` by `kafka_connection`, given to whatever opens a client. No other code names an option of
+transport or authentication, so no client can be missed.
 
-Secrets stay out of Spark: what the JVM is given are references, `${env:…}` and `${directory:…}`, that Kafka's own
-configuration providers (KIP-297, KIP-421) resolve inside the client. So no plan, log, user interface, event log or
-checkpoint ever holds one; the environment or the file has to be the same on every node that reads Kafka.
+Secrets stay out of Spark: the JVM gets references, `${env:…}` and `${directory:…}`, that Kafka's own configuration
+providers (KIP-297, KIP-421) resolve inside the client. So no plan, log, user interface, event log or checkpoint
+holds one; the environment or the file must be the same on every node that reads Kafka.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _PROVIDERS = {
     "config.providers.directory.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
 }
 _PLAIN_TEXT = re.compile(r'[^"\\\x00-\x1f\x7f]+')
-"""What can stand between the quotes of a JAAS line as it is."""
+"""Characters allowed unescaped between the quotes of a JAAS line."""
 
 
 def check_credential(text: str) -> str:
-    """`text`; raises `ValueError` for what the JVM's client could not be given."""
+    """Return `text`; raises `ValueError` if the JVM's client cannot take it."""
     if not _PLAIN_TEXT.fullmatch(text):
         raise ValueError("it is empty, or holds a quotation mark, a backslash, a line break or a control character")
     return text
@@ -47,7 +47,7 @@ def check_credential(text: str) -> str:
 
 @dataclass(frozen=True)
 class KafkaConnection:
-    """Brokers, and how to speak to them. Files are absolute paths; without any of them nothing is encrypted."""
+    """Brokers and access to them. Files are absolute paths; by default nothing is encrypted."""
 
     bootstrap: str
     """host:port[,host:port…] of the brokers."""
@@ -56,13 +56,13 @@ class KafkaConnection:
     username: str = ""
     password: SecretStr | None = None
     password_file: Path | None = None
-    """Where `password` is from; None: from the environment."""
+    """Source of `password`; None: the environment."""
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
 
     def librdkafka(self, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The configuration of a client of confluent-kafka; `options` are the client's own."""
+        """Return the configuration for a client of confluent-kafka; `options` are the client's own."""
         return {**(options or {}), **self._librdkafka()}
 
     def _librdkafka(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class KafkaConnection:
         return found
 
     def jvm(self) -> dict[str, str]:
-        """The same for the JVM's client; secrets are references."""
+        """Return the configuration for the JVM's client; secrets are references."""
         found = {"bootstrap.servers": self.bootstrap}
         if self.protocol == "PLAINTEXT":
             return found
@@ -102,12 +102,12 @@ class KafkaConnection:
         return found
 
     def spark(self) -> dict[str, str]:
-        """`jvm` as options of Spark's Kafka source."""
+        """Return `jvm` as options of Spark's Kafka source."""
         return {f"kafka.{name}": value for name, value in self.jvm().items()}
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether strangers on the way can read nothing, and change nothing."""
+        """True if traffic is protected against reading and modification."""
         return self.protocol in ("SSL", "SASL_SSL")
 
 

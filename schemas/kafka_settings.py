@@ -1,6 +1,6 @@
-"""Section `[kafka]`: where the brokers are, and how every client of ours speaks to them.
+"""Section `[kafka]`: the brokers, and every client's access to them.
 
-Stage: a part of `settings`; `schemas.kafka_connection` is what clients are given.
+Stage: a part of `settings`; `schemas.kafka_connection` is the form for clients.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ Credential = Annotated[SecretStr, AfterValidator(_fits_a_line)]
 
 
 class KafkaSettings(Section):
-    """The brokers, and how every client of ours speaks to them; what the keys mean is the same for all."""
+    """The brokers, and every client's access to them; all clients share the keys' meaning."""
 
     bootstrap: str
     """host:port[,host:port…] of the brokers."""
     security_protocol: SecurityProtocol
     """`SSL` and `SASL_SSL` encrypt, `SASL_SSL` and `SASL_PLAINTEXT` log in with a user and a password."""
     sasl_mechanism: SaslMechanism
-    """How a user logs in."""
+    """Mechanism of the log-in."""
     username: str
-    """The user, with `SASL_…`."""
+    """User name, for `SASL_…`."""
     password: Credential | None = None
-    """The user's password; by the environment only."""
+    """The user's password; only from the environment."""
     password_file: str
-    """File that holds the password and nothing else, not even a line break; empty: the environment has it."""
+    """File with the password and nothing else, not even a line break; empty: the environment has it."""
     ca: str
-    """PEM file of the authorities that the brokers' certificates are believed by; empty: those of the system."""
+    """PEM file of the CAs for the brokers' certificates; empty: those of the system."""
     certificate: str
-    """PEM file of our certificate with its chain, for brokers that ask for one; empty: none."""
+    """PEM file of our certificate with its chain, for brokers that require one; empty: none."""
     key: str
     """PEM file of the certificate's key, without a password (PKCS#8)."""
 
@@ -75,7 +75,7 @@ class KafkaSettings(Section):
         return self
 
     def connection(self, path: Callable[[str], Path]) -> KafkaConnection:
-        """How every client of ours reaches Kafka; `path` makes a configured file's path absolute.
+        """Return the connection of every client; `path` makes a configured file's path absolute.
 
         Raises `SettingsError` when a file cannot be used.
         """

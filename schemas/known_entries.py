@@ -1,5 +1,4 @@
-"""The entries of a message that repeats layouts by their digests: judged one by one, and shared out to the buckets of
-their topics.
+"""Validation of repeated layouts' digests, entry by entry, and their distribution to buckets.
 
 Stage: in the job, before the shuffle (`engine.kernel.packing`), behind `schemas.messages`.
 """
@@ -22,25 +21,24 @@ from schemas.known_layouts import Known, columns_json
 from schemas.messages import DIGEST_PATTERN, LayoutsKnown, RejectReason
 
 MAX_REFUSED_BYTES = 2048
-"""What is kept of a refused entry; a good topic's name may have half of that."""
+"""Bytes kept of a refused entry; a valid topic name takes at most half of them."""
 
 
 @dataclass(frozen=True)
 class RefusedEntry:
-    """An entry that is not accepted, of a message whose others may be."""
+    """A refused entry of a message whose other entries may be accepted."""
 
     index: int
-    """Its place in the message's columns, from 0."""
+    """Index in the message's columns, from 0."""
     reason: RejectReason
     detail: str
-    """Where and what was wrong, for a person; names the index."""
+    """Location and fault, for a person; names the index."""
     raw: bytes
     """The entry as JSON, cut at `MAX_REFUSED_BYTES`."""
 
 
 def shared_out(message: LayoutsKnown, buckets: int) -> tuple[dict[int, bytes], list[RefusedEntry]]:
-    """The message once more for each bucket that has one of its topics, in JSON, with these alone; and what of it is
-    refused. Total: raises for no message."""
+    """Split a message by bucket, each part in JSON; also return its refused entries. Total: never raises."""
     columns, hashes, refused = _judged(message)
     if not len(hashes):
         return {}, refused
@@ -56,7 +54,7 @@ def shared_out(message: LayoutsKnown, buckets: int) -> tuple[dict[int, bytes], l
 
 
 def nothing_of(message: LayoutsKnown) -> bytes:
-    """The message without an entry, in JSON."""
+    """Return the message without entries, in JSON."""
     return columns_json([], [], [], message.at, message.sender)
 
 
@@ -66,7 +64,7 @@ _are_hexadecimal = re.compile("[0-9a-f]*").fullmatch
 
 
 def _judged(message: LayoutsKnown) -> tuple[Sequence[list[Any]], Ints, list[RefusedEntry]]:
-    """The good entries in columns, the hashes of their topics' names (`schemas.columns.hash_of`), and the others."""
+    """Return the valid entries in columns, their hashes (`schemas.columns.hash_of`), and the refused ones."""
     columns = (message.topics, message.epochs, message.digests)
     if (hashes := _hashes_of_good(message)) is not None:
         return columns, hashes, []
@@ -83,7 +81,7 @@ def _judged(message: LayoutsKnown) -> tuple[Sequence[list[Any]], Ints, list[Refu
 
 
 def _hashes_of_good(message: LayoutsKnown) -> Ints | None:
-    """All entries at once; None where one is bad."""
+    """Validate all entries at once; None if one is bad."""
     topics, epochs, digests = message.topics, message.epochs, message.digests
     kinds: Sequence[tuple[list[Any], type]] = ((topics, str), (epochs, int), (digests, str))
     if any(set(map(type, column)) - {kind} for column, kind in kinds):

@@ -1,4 +1,4 @@
-"""Sections `[controller.limits]` and `[web.limits]`: what anonymous clients can take of a process that listens.
+"""Sections `[controller.limits]` and `[web.limits]`: limits on anonymous clients of a listener.
 
 Stage: a part of `settings`.
 """
@@ -13,15 +13,15 @@ from schemas.section import Seconds, Section
 
 
 class ListenerLimits(Section):
-    """Bounds of connections, and of heads and bodies of requests."""
+    """Limits on connections, and on heads and bodies of requests."""
 
     connections: Annotated[int, Field(ge=1)]
-    """Connections at the same time; for one more the oldest that carried no known token is closed."""
+    """Concurrent connections; a further one closes the oldest without a known token."""
     connections_per_address: Annotated[int, Field(ge=1)]
-    """Of these from one address (of IPv6 from one /64) that carried no known token; one more closes the oldest."""
+    """Connections without a known token per address (IPv6: per /64); a further one closes the oldest."""
     head_seconds: Seconds
-    """Longest time for a TLS handshake, and for the head of a request, seconds."""
+    """Timeout of a TLS handshake, and of a request's head, seconds."""
     body_seconds: Seconds
-    """Longest time for the body of a request, and for a client to take what is sent to it, seconds."""
+    """Timeout of a request's body, and of a client's reading, seconds."""
     head_bytes: Annotated[int, Field(ge=1024, le=65_536)]
     """Largest head of a request: its first line and its headers."""

@@ -1,8 +1,8 @@
-"""The messages of the three Kafka topics, and the one way from bytes to a message (design "Kafka messages").
+"""The messages of the three Kafka topics, and their only parser (design "Kafka messages").
 
-Stage: first in the stateful operator (`streaming`), and last before every producer (`controller`, `executor`, `lab`),
-so that what is written and what is read obey one validator. A message that is refused carries a `RejectReason`; it
-never raises.
+Stage: first in the stateful operator (`streaming`), and last before every producer (`controller`, `executor`,
+`lab`), so that one validator covers what is written and what is read. A refused message carries a `RejectReason`;
+parsing never raises.
 """
 
 from __future__ import annotations
@@ -21,34 +21,39 @@ from schemas.metadata import AutoScalePolicyOverride, Profile, ScalableTopicMeta
 
 VERSION = 1
 MAX_VALUE_BYTES = 1_048_576
-"""Values above this are refused unread: 1 MiB holds a sample of ten thousand segments."""
+"""Larger values are refused unread: 1 MiB holds a sample of ten thousand segments."""
 MAX_SEGMENTS_PER_SAMPLE = 65_536
 MAX_SAMPLES_PER_MESSAGE = 10_000
-"""Of a message in columns: 77 bytes a sample and `MAX_VALUE_BYTES` allow little more."""
+"""Limit of a message in columns: 77 bytes per sample and `MAX_VALUE_BYTES` allow little more."""
 MAX_LAYOUTS_PER_MESSAGE = 10_000
-"""That are repeated by their digests."""
+"""Limit on layouts repeated by digest."""
 MAX_CLOCK_AHEAD_MS = 300_000
-"""A sample that claims to be further ahead than this, of Kafka's clock and of the job's, is refused: its reporter's
-clock is wrong."""
+"""Limit on a sample's time ahead of Kafka's clock and the job's, beyond which its clock is wrong.
+
+Such a sample is refused.
+"""
 
 Sender = Annotated[int, Field(ge=0, le=2**53)]
-"""Number of the process that announces; one that takes over has a higher number. A message with a lower number than
-an earlier one about the same subject is late: its process was frozen while another took over. Absent: never late."""
+"""Number of the announcing process; a successor has a higher one.
+
+A message with a lower number than an earlier one about the same subject is late: its process was frozen while
+another took over. Absent: never late.
+"""
 
 SubscriptionType = Literal["STREAM", "CHECKPOINT", "QUEUE"]
 ConsumerEventKind = Literal["registered", "unregistered", "snapshot", "deleted"]
 LayoutCause = Literal["created", "split", "merge", "rebucket", "prune", "policy", "deleted", "snapshot"]
 OutcomeStatus = Literal["applied", "superseded", "rejected", "failed", "observed"]
 EXPIRED = "expired: "
-"""Begins the error of an outcome `superseded` of a decision that nobody applied in time."""
+"""Prefix of the error of an outcome `superseded` of a decision that was not applied in time."""
 
 
 TOPICS_FAMILY = "autoscale"
-"""The family (`schemas.tables.Family`) of decisions on scalable topics; its messages do not name it."""
+"""The family (`schemas.tables.Family`) of decisions on scalable topics, which messages omit."""
 
 
 class SegmentSample(Wire):
-    """The four rates of one segment, per second, rolling over 60 s (PIP-483 "SegmentLoadStats")."""
+    """Four rates of a segment, per second, rolling over 60 s (PIP-483 "SegmentLoadStats")."""
 
     id: SegmentId
     msg_rate_in: Rate
@@ -78,8 +83,8 @@ def _entries(item: Any, most: int = MAX_SAMPLES_PER_MESSAGE) -> dict[str, Any]:
     return {"type": "array", "maxItems": most, "items": TypeAdapter(item).json_schema()}
 
 
-# Each entry is judged by itself (`schemas.columns`, `schemas.known_entries`), for a bad one must not take the others
-# with it. The JSON Schema says what a good entry is.
+# Entries are validated one by one (`schemas.columns`, `schemas.known_entries`), so that a bad one does not reject
+# the others. The JSON Schema describes a valid entry.
 _Most = Field(max_length=MAX_SAMPLES_PER_MESSAGE)
 _Topics: TypeAlias = Annotated[list[Any], _Most, WithJsonSchema(_entries(TopicName))]
 _Ids: TypeAlias = Annotated[list[Any], _Most, WithJsonSchema(_entries(SegmentId))]
@@ -99,18 +104,20 @@ _Digests: TypeAlias = Annotated[
 
 
 class SegmentStatsColumns(Wire):
-    """Kafka topic `segment-stats`, the form for brokers and collectors: one reporter's samples of one instant, of many
-    topics, in columns. `counts[i]` samples are of `topics[i]`; the other columns have one entry for each sample, in
-    that order. The record's key is the reporter's name."""
+    """Kafka topic `segment-stats`: one reporter's samples of many topics at one instant, in columns.
+
+    The form for brokers and collectors. `counts[i]` samples are of `topics[i]`; the other columns have one entry per
+    sample, in that order. The record's key is the reporter's name.
+    """
 
     v: Literal[2]
     reporter: Name
     """Name of the broker or collector that measured."""
     sampled_at: Millis
     topics: _Topics
-    """Each once."""
+    """Each topic once."""
     counts: Annotated[list[Count], FailFast(), _Most]
-    """How many samples each topic has."""
+    """Number of samples of each topic."""
     ids: _Ids
     """Segment ids; each once in its topic."""
     msg_rate_in: _Rates
@@ -120,7 +127,7 @@ class SegmentStatsColumns(Wire):
 
     @property
     def subject(self) -> str:
-        """What the record's key has to be."""
+        """Required key of the record."""
         return self.reporter
 
     @property
@@ -149,36 +156,39 @@ class ConsumerEvent(Wire):
     type: SubscriptionType
     event: ConsumerEventKind
     consumer: Name | None = None
-    """Name of the consumer that came or went; absent for a snapshot or a deletion of the subscription."""
+    """Name of that consumer; absent for a snapshot or a deletion of the subscription."""
     consumers: Count
     at: Millis
     sender: Sender | None = None
     topic_created_at: Millis | None = None
-    """When this life of the topic began, as in `LayoutEvent`."""
+    """Start of the topic's incarnation, as in `LayoutEvent`."""
 
 
 class LayoutEvent(Wire):
-    """Kafka topic `control-events`: a topic's layout as it is after `cause`. `deleted` carries the last layout."""
+    """Kafka topic `control-events`: a topic's layout after `cause`. `deleted` carries the last layout."""
 
     v: Literal[1]
     type: Literal["layout"]
     topic: TopicName
     cause: LayoutCause
     decision_id: str | None = Field(default=None, max_length=128)
-    """The decision that led to the change, when one did."""
+    """The decision that led to the change, if any."""
     layout: ScalableTopicMetadata
     at: Millis
     sender: Sender | None = None
     topic_created_at: Millis | None = None
-    """When this life of the topic began: a topic that is deleted and created again has a strictly later one. Absent
-    (Pulsar does not say it): lives cannot be told apart by it."""
+    """Creation time of the topic's incarnation: a recreated topic has a strictly later one.
+
+    Absent, as in Pulsar's own announcements: incarnations cannot be distinguished by it.
+    """
 
 
 class LayoutsKnown(Wire):
-    """Kafka topic `control-events`: layouts that this sender has announced before, once more, by their digests. It
-    tells nobody a layout: whoever knows another one waits for the next that is announced in full.
+    """Kafka topic `control-events`: layouts that this sender has announced before, repeated by digest.
 
-    The columns have an entry for each topic. The record's key is `+`."""
+    It never changes a layout: a listener with another one waits for the next full announcement. The columns have one
+    entry per topic. The record's key is `+`.
+    """
 
     v: Literal[2]
     type: Literal["layouts-known"]
@@ -186,13 +196,13 @@ class LayoutsKnown(Wire):
     sender: Sender | None = None
     topics: _KnownTopics
     epochs: _KnownEpochs
-    """Of the layouts."""
+    """Epochs of the layouts."""
     digests: _Digests
-    """XXH3 of each layout's JSON as it was announced (`layout` of `LayoutEvent`), 128 bits in hex."""
+    """XXH3 of each layout's JSON as announced (`layout` of `LayoutEvent`), 128 bits in hex."""
 
     @property
     def subject(self) -> str:
-        """What the record's key has to be."""
+        """Required key of the record."""
         return SEVERAL_TOPICS
 
     @model_validator(mode="after")
@@ -204,7 +214,7 @@ class LayoutsKnown(Wire):
 
 
 class PolicyEvent(Wire):
-    """Kafka topic `control-events`: the override of the whole cluster or of a namespace; null removes it."""
+    """Kafka topic `control-events`: the override of the whole cluster or of a namespace."""
 
     v: Literal[1]
     type: Literal["policy"]
@@ -214,8 +224,10 @@ class PolicyEvent(Wire):
     policy: AutoScalePolicyOverride | None = None
     """The override from now on; null or absent removes it."""
     profile: Profile | None = None
-    """Set by the job at its start: `policy` is what it is configured with, laid over the defaults of this profile. It
-    holds where no cluster policy without a profile has come, or where that was removed again."""
+    """Set by the job at its start: `policy` is then its configuration, on the defaults of this profile.
+
+    It applies while there is no cluster policy without a profile.
+    """
     at: Millis
     sender: Sender | None = None
 
@@ -238,15 +250,15 @@ class TickEvent(Wire):
 
 
 class OutcomeEvent(Wire):
-    """Kafka topic `control-events`: how the application of a decision ended."""
+    """Kafka topic `control-events`: the result of applying a decision."""
 
     v: Literal[1]
     type: Literal["outcome"]
     decision_id: Annotated[str, Field(min_length=1, max_length=128)]
     family: Annotated[Name, Field(exclude_if=lambda family: family == TOPICS_FAMILY)] = TOPICS_FAMILY
-    """Which family's decision it was; absent: of a scalable topic."""
+    """Family of the decision; absent: a scalable topic's."""
     topic: Name
-    """What was decided about: a scalable topic, or whatever another family decides about. It is the record's key."""
+    """Subject of the decision: a scalable topic, or a subject of another family. The record's key."""
     status: OutcomeStatus
     error: Annotated[str, Field(max_length=8192)] | None = None
     at: Millis
@@ -287,8 +299,7 @@ Source = Literal["segment-stats", "consumer-events", "control-events"]
 
 
 class RejectReason(str, Enum):
-    """Why a message, or one entry of a message in columns, became a dead letter; closed, so that it can be alerted
-    on."""
+    """Reason for a dead letter, of a message or an entry in columns; a closed set, for alerts."""
 
     NO_VALUE = "no-value"
     TOO_LARGE = "too-large"
@@ -305,7 +316,7 @@ class RejectReason(str, Enum):
 
 @dataclass(frozen=True)
 class Rejected:
-    """A message that was not accepted: the reason, and where and what was wrong, for a person."""
+    """A refused message: the reason, and its location and fault for a person."""
 
     reason: RejectReason
     detail: str
@@ -316,7 +327,7 @@ _MODELS: dict[str, tuple[type[Any], ...]] = {
     "consumer-events": (ConsumerEvent,),
     "control-events": get_args(get_args(ControlEvent)[0]),
 }
-"""The models of each Kafka topic; where there are several, `type` tells them apart, or `v` those of samples."""
+"""Models of each Kafka topic, distinguished by `type`, or by `v` for samples."""
 
 
 def _tag(source: str) -> str:
@@ -335,23 +346,21 @@ _ADAPTERS = {source: _adapter(source) for source in _MODELS}
 
 
 def register_messages(source: str, *models: type[Wire]) -> None:
-    """Adds the messages of another family: models of a Kafka topic, each with a `type` of its own when there are
-    several."""
+    """Register messages of another family: models of a Kafka topic, each with its own `type`."""
     _MODELS[source] = (*_MODELS.get(source, ()), *models)
     _ADAPTERS[source] = _adapter(source)
 
 
 def key_of(message: Any) -> str:
-    """The Kafka key that a message must carry: its topic's name (or what else its `subject` is), or `*` when it
-    concerns every one."""
+    """Return the required Kafka key of a message: its topic, its `subject`, or `*` for every topic."""
     return getattr(message, "topic", None) or getattr(message, "subject", None) or EVERY_TOPIC
 
 
 def parse_message(source: str, key: bytes | None, value: bytes | None, size: int | None = None) -> Message | Rejected:
-    """The message in `value`, or why there is none. Total: raises for no input.
+    """Parse a message, or return the reason for refusing it. Total: never raises.
 
-    `source` is the Kafka topic's logical name; `size` the length of the whole value in bytes when `value` was cut
-    short on its way here. Unknown fields are ignored; of a repeated JSON key the last one counts.
+    `source` is the Kafka topic's logical name; `size` the length of the whole value in bytes when `value` was
+    truncated. Unknown fields are ignored; of a repeated JSON key the last one counts.
     """
     if value is None:
         return Rejected(RejectReason.NO_VALUE, "the record has no value")
@@ -371,14 +380,15 @@ def parse_message(source: str, key: bytes | None, value: bytes | None, size: int
 
 
 _MAX_FAULTS = 1000
-"""More than so many are counted and not listed: a list of a hundred thousand takes a second."""
+"""Number of faults above which they are only counted: listing a hundred thousand takes a second."""
 
 
 def _rejected(error: ValidationError, tag: str) -> Rejected:
     if error.error_count() > _MAX_FAULTS:
         return Rejected(RejectReason.INVALID, f"{error.error_count()} faults")
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    # The loc of a fault in one of several models begins with the value of `tag`; a number says nothing to a person.
+    # The location of a fault in one of several models begins with the value of `tag`; a number means nothing to a
+    # person.
     where = ".".join(str(part) for part in first["loc"][1 if tag == "v" else 0 :])
     detail = f"{where}: {first['msg']}"[:500] if where else first["msg"][:500]
     if first["type"] == "json_invalid":

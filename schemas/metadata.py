@@ -1,8 +1,9 @@
-"""The layout and policy records as Pulsar 5 ships them (PIP-468 "Metadata Store Schema", PIP-483 "Policy resolution").
+"""The layout and policy records as Pulsar 5 ships them.
 
-Field names and JSON are Pulsar's; where 5.0.0 differs from the PIP text (an active segment has `sealedAtEpoch` -1, not
-0; two wall-clock fields exist), these models follow what is shipped and accept both. Unknown fields are kept through a
-round trip. What a layout *means* (tiling, lineage, split, merge) lives in `decisions.topic.layout`.
+Sources: PIP-468 "Metadata Store Schema", PIP-483 "Policy resolution". Field names and JSON are Pulsar's; where 5.0.0
+differs from the PIP text (an active segment has `sealedAtEpoch` -1, not 0; two wall-clock fields exist), these
+models follow what is shipped and accept both. Unknown fields survive a round trip. The meaning of a layout (tiling,
+lineage, split, merge) is in `decisions.topic.layout`.
 """
 
 from __future__ import annotations
@@ -19,31 +20,34 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 MAX_SEGMENTS_IN_METADATA = 65_536 * 2
-"""More segment records than this in one layout are refused: 65,536 can be active at once."""
+"""Limit on the segment records of a layout: 65,536 can be active at once."""
 
 SegmentState = Literal["ACTIVE", "SEALED"]
 Profile = Literal["default", "pip-483", "pulsar-5.0"]
-"""The defaults under every policy: PIP-483 with Anabranch's guards, its text, or the decision that Pulsar 5.0 ships."""
+"""Defaults under every policy.
+
+PIP-483 with Anabranch's guards, its text, or the decision that Pulsar 5.0 ships.
+"""
 MAX_ENTRY_BUCKETS = 65_536
 """Most entry buckets of a segment: one for each hash of their ring."""
 BucketStart = Annotated[int, Field(ge=1, le=MAX_ENTRY_BUCKETS - 1)]
 
 
 NULL: Final = RootModel[None](None)
-"""A null in a field that we do not know: leaving out our own fields without a value must not leave out this one."""
+"""Null in an unknown field, kept although our own unset fields are left out."""
 
 
 class Kept(Wire):
-    """A record of Pulsar's: as `Wire`, but fields that we do not know survive a round trip, null or not.
+    """A record of Pulsar's: as `Wire`, but unknown fields survive a round trip, null or not.
 
-    In a record they may have any name, also one that is the name of an attribute here: known are the wire names alone.
+    They may have any name, even of an attribute here: only wire names are recognized.
     """
 
     model_config = ConfigDict(extra="allow", alias_generator=to_camel)
 
     @classmethod
     def model_validate_json(cls, *given: Any, **options: Any) -> Self:
-        """The record in JSON, by its wire names."""
+        """Parse a record in JSON by its wire names."""
         return super().model_validate_json(*given, **{"by_alias": True, "by_name": False, **options})
 
     @model_validator(mode="after")
@@ -68,7 +72,7 @@ class HashRange(Kept):
 
 
 class SegmentInfo(Kept):
-    """One segment of the DAG (PIP-468 "SegmentInfo"; the two instants and -1 for "not sealed" as Pulsar 5 ships)."""
+    """A segment of the DAG (PIP-468 "SegmentInfo"; both instants, and -1 if not sealed, as in Pulsar 5)."""
 
     segment_id: SegmentId
     hash_range: HashRange
@@ -85,8 +89,10 @@ class SegmentInfo(Kept):
     legacy_topic_name: str | None = None
     """Set on the wrapped old partitions of a migrated topic."""
     entry_bucket_splits: list[BucketStart] | None = None
-    """Starts of the entry buckets after the first, ascending, on the ring of 16-bit entry hashes; empty = one bucket,
-    absent = the topic has no entry buckets. Consumers of a segment share it by them."""
+    """Starts of the entry buckets after the first, ascending, on the ring of 16-bit entry hashes.
+
+    Empty = one bucket, absent = the topic has no entry buckets. Consumers share a segment by them.
+    """
 
     @field_validator("entry_bucket_splits", mode="before")
     @classmethod
@@ -102,9 +108,9 @@ class SegmentInfo(Kept):
 class AutoScalePolicyOverride(Kept):
     """The knobs of PIP-483, all optional: an unset field falls through to the next wider scope.
 
-    The first fifteen are Pulsar's own, with its JSON names. The rest are Anabranch's guards (design "Profiles and
-    guards"): off in the profile `pip-483`, on in `default`; a real Pulsar does not know them and must not be sent them.
-    The last six are of entry buckets; two of them are Pulsar's.
+    The first fifteen are Pulsar's own, with its JSON names. The others are Anabranch's guards (design "Profiles and
+    guards"): off in the profile `pip-483`, on in `default`; a real Pulsar does not know them and must not receive
+    them. The last six concern entry buckets; two of them are Pulsar's.
     """
 
     enabled: bool | None = None
@@ -141,9 +147,9 @@ class AutoScalePolicyOverride(Kept):
     merge_keeps_consumers: bool | None = None
     """Guard: never merge below the number of consumers that need a segment each."""
     skip_unsplittable: bool | None = None
-    """Guard: never choose a segment of width 1 for a split; report one hot key instead."""
+    """Guard: never split a segment of width 1; report one hot key instead."""
     normalized_coldness: bool | None = None
-    """Guard: the coldest pair is chosen by rate relative to threshold, not by adding messages to bytes."""
+    """Guard: choose the coldest pair by rate relative to threshold, not by adding messages to bytes."""
     cold_since_threshold: bool | None = None
     """Guard: a segment is cold since its load fell below the merge thresholds, not since its last record."""
     max_load_age_seconds: int | None = None
@@ -155,50 +161,67 @@ class AutoScalePolicyOverride(Kept):
     threshold_crossing: bool | None = None
     """Guard: a sample that crosses a threshold is significant even inside the change band."""
     merge_headroom: float | None = None
-    """Guard: a segment is cold also below half of this part of its split thresholds, so that what two of them become
-    stays below this part; 0 = below the merge thresholds only."""
+    """Guard: a segment is also cold below half of this fraction of its split thresholds.
+
+    So two merged segments stay below the fraction. 0 = below the merge thresholds only.
+    """
     settle_seconds: int | None = None
-    """Guard: what was split is not merged for this long, doubled each time that a merge of it was regretted, seconds;
-    0 = at once."""
+    """Guard: segments from a split are not merged for this long, seconds; 0 = no such pause.
+
+    Doubled each time a merge of them was reversed.
+    """
     regret_window_seconds: int | None = None
-    """Guard: neighbours whose merge was regretted have to be cold for this long to become one segment of the whole key
-    space, and for a part of it in proportion, seconds; 0 = `mergeWindowSeconds` alone says."""
+    """Guard: time for which neighbours whose merge was reversed must be cold to merge again, seconds.
+
+    For a merge into the whole key space, and in proportion for a part of it. 0 = only `mergeWindowSeconds` applies.
+    """
     returns_within_seconds: int | None = None
-    """Guard: a load that came back after a pause shorter than this is expected again: merges wait half as long again as
-    the pause was, seconds; 0 = none is."""
+    """Guard: a load that returned after a shorter pause than this is expected to return again, seconds.
+
+    Merges then wait half as long again as the pause was. 0 = never expected.
+    """
     hot_key_splits: int | None = None
-    """Guard: after so many halvings without relief a segment holds one hot key, and is not split; 0 = never."""
+    """Guard: halvings without relief after which a segment has one hot key and is not split; 0 = never."""
     hot_key_retry_seconds: int | None = None
-    """After this long splits of one hot key are tried again, doubled each time it is found again, seconds."""
+    """Time after which splits of one hot key are retried, doubled each time it is found again, seconds."""
     parallel_actions: bool | None = None
-    """Guard: all segments and all pairs that may act do so in one evaluation; cooldowns are those of each segment."""
+    """Guard: all segments and pairs that may act do so in one evaluation; cooldowns apply per segment."""
     urgent_overload: float | None = None
-    """Guard: a segment so many times over a split threshold waits for no cooldown; 0 = every one waits."""
+    """Guard: a segment this many times over a split threshold ignores cooldowns; 0 = never."""
     prompt_splits: bool | None = None
-    """Guard: a topic is evaluated at once, not at the next tick, when a significant sample is above a split threshold;
-    takes effect with `thresholdCrossing`."""
+    """Guard: evaluate a topic at once if a significant sample is above a split threshold.
+
+    Needs `thresholdCrossing`.
+    """
 
     rebucket_cooldown_seconds: int | None = None
     """Minimum time between two automatic rebuckets of a topic, seconds; a field of Pulsar 5.0."""
     split_vs_rebucket_min_msg_rate_in_threshold: float | None = None
-    """Messages in per second of the busiest segment below which consumers that lack a bucket are given more buckets
-    instead of a segment; a field of Pulsar 5.0."""
+    """Messages in per second of the busiest segment below which consumers get more buckets, not a segment.
+
+    A field of Pulsar 5.0.
+    """
     max_entry_buckets_per_segment: int | None = None
     """Hard ceiling on the entry buckets of a segment."""
     entry_bucket_budget: int | None = None
-    """Entry buckets that a new topic is made with, divided among its segments; 0 = it has none."""
+    """Entry buckets of a new topic, divided among its segments; 0 = none."""
     rebuckets: bool | None = None
-    """Guard: consumers share segments by their entry buckets, and a segment is given more of them (action `rebucket`)
-    where a split is not worth its segment. Takes effect where a layout has entry buckets."""
+    """Guard: consumers share segments by entry buckets, and a segment may get more of them.
+
+    That is the action `rebucket`, where a split is not worth it. Needs a layout with entry buckets.
+    """
     as_shipped: bool | None = None
-    """Decide as Pulsar 5.0 ships it: a segment without entry buckets counts as one, a candidate of one hash holds the
-    split, and the rates of bytes are called `byteRateIn` and `byteRateOut`."""
+    """Decide as Pulsar 5.0 ships it.
+
+    A segment without entry buckets counts as one, a candidate of one hash holds the split, and byte rates are called
+    `byteRateIn` and `byteRateOut`.
+    """
 
 
 PULSAR_POLICY_FIELDS = tuple(AutoScalePolicyOverride.model_fields)[:15]
-"""Names of the fields that every Pulsar 5 knows, in its order; 5.0.0 also knows two of `BUCKET_POLICY_FIELDS`."""
+"""Fields that every Pulsar 5 knows, in its order; 5.0.0 also knows two of `BUCKET_POLICY_FIELDS`."""
 BUCKET_POLICY_FIELDS = tuple(AutoScalePolicyOverride.model_fields)[-6:]
-"""Names of the fields that say nothing of a topic without entry buckets."""
+"""Fields without effect on a topic without entry buckets."""
 
 
 class ScalableTopicMetadata(Kept):
@@ -210,8 +233,10 @@ class ScalableTopicMetadata(Kept):
     properties: dict[str, str] = Field(default_factory=dict)
     auto_scale_policy: AutoScalePolicyOverride | None = None
     created_at_ms: Millis | None = None
-    """Which life of its name the topic is: when it was created, greater at each creation after a deletion. Ours; absent
-    in a real Pulsar, and for topics that an older controller made."""
+    """Creation time of the topic's incarnation, greater after each recreation.
+
+    Our own field; absent in a real Pulsar, and for topics of an older controller.
+    """
 
     @model_validator(mode="after")
     def _keys_are_ids(self) -> ScalableTopicMetadata:
@@ -222,7 +247,7 @@ class ScalableTopicMetadata(Kept):
 
 
 class SegmentLoadStats(Wire):
-    """The four rates of a segment (PIP-483 "SegmentLoadStats"), each per second over a rolling 60 s."""
+    """Four rates of a segment (PIP-483 "SegmentLoadStats"), each per second over a rolling 60 s."""
 
     msg_rate_in: float
     bytes_rate_in: float

@@ -1,13 +1,12 @@
-"""Announcements the short way: layouts and counts of consumers from raw bytes, where the bytes are what a controller
-of ours writes.
+"""Fast decoder of announcements, for layouts and consumer counts written by our own controller.
 
-Stage: before `schemas.messages.parse_message`, which takes 90 µs for a layout of ten segments; this takes a tenth.
-Plain is what is written again byte for byte as it came: then nothing was repeated, left out, spaced or unknown. What is
-accepted here `parse_message` accepts, with the same values (a property test over raw bytes says so). What is not plain
-is left to it, and so are all reasons for refusals.
+Stage: before `schemas.messages.parse_message`, which takes 90 µs for a layout of ten segments; this takes a tenth. A
+message is plain if it encodes again to the same bytes: then nothing was repeated, omitted, spaced or unknown.
+`parse_message` accepts every message accepted here, with equal values (property test over raw bytes). Other
+messages, and all reasons for refusals, are left to it.
 
-The layout of an announcement is taken out before the rest is read, and not looked at until it is asked for
-(`read_layout`): most announcements repeat one that is known, and then its digest is all that is needed.
+The layout is extracted first, and only parsed on demand (`read_layout`): most announcements repeat a known one, for
+which its digest is enough.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class PlainRange(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class PlainSegment(msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True, omit_defaults=True):
-    """See `schemas.metadata.SegmentInfo`; the last five are what Pulsar 5 derives from the others."""
+    """See `schemas.metadata.SegmentInfo`; Pulsar 5 derives the last five from the others."""
 
     segment_id: _Id
     hash_range: PlainRange
@@ -75,7 +74,7 @@ class PlainLayout(msgspec.Struct, rename="camel", gc=False, forbid_unknown_field
 class PlainLayoutEvent(
     msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):  # fmt: skip
-    """See `schemas.messages.LayoutEvent`, in the order of a stamped announcement. Its layout is still bytes."""
+    """See `schemas.messages.LayoutEvent`, in the order of a stamped announcement. Its layout is unparsed."""
 
     sender: _Sender | None = None
     v: Literal[1]
@@ -120,10 +119,10 @@ _FAULTS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read_plain(source: str, key: bytes | None, value: bytes | None, size: int) -> PlainEvent | None:
-    """The announcement, or None when `parse_message` has to look at it. Total: raises for no input.
+    """Decode an announcement; None if it needs `parse_message`. Total: never raises.
 
-    `source` is the Kafka topic, `size` the length of the whole value in bytes. Of an announcement of a layout this
-    says nothing about the layout, which may be no JSON at all: `read_layout` accepts it, or who knows its digest.
+    `source` is the Kafka topic, `size` the length of the whole value in bytes. The layout of an announcement is not
+    checked and may be no JSON at all: `read_layout` does that, or a lookup of its digest.
     """
     decode = _DECODE.get(source)
     if decode is None or key is None or value is None or not size == len(value) <= MAX_VALUE_BYTES:
@@ -142,7 +141,7 @@ def read_plain(source: str, key: bytes | None, value: bytes | None, size: int) -
     except _FAULTS:
         return None
     if isinstance(event, PlainLayoutEvent):
-        # What was found is the field, for it is alone in having a value with braces: in a text its quotes are escaped.
+        # The match is the field: no other value has braces, and in a text its quotes would be escaped.
         if bytes(event.layout) != b"{}":
             return None
         event.layout = Raw(layout)
@@ -150,14 +149,14 @@ def read_plain(source: str, key: bytes | None, value: bytes | None, size: int) -
 
 
 def layout_in(value: bytes) -> bytes:
-    """The JSON of the layout in an announcement of ours."""
+    """Return the JSON of the layout in an announcement of ours."""
     place = _place_of_layout(value)
     assert place is not None, "an announcement of a layout has one"
     return value[place]
 
 
 def digest_of(layout: Raw | bytes) -> str:
-    """XXH3 of a layout's JSON, 128 bits in hex: layouts are the same when these are."""
+    """Return XXH3 of a layout's JSON, 128 bits in hex, which identifies the layout."""
     return xxhash.xxh3_128_hexdigest(layout)
 
 
@@ -167,7 +166,7 @@ def _place_of_layout(value: bytes) -> slice | None:
 
 
 def read_layout(layout: Raw | bytes) -> PlainLayout | None:
-    """The layout in the JSON of an announcement, or None when the model has to look at it. Total."""
+    """Parse the layout JSON of an announcement; None if it needs the model. Total: never raises."""
     try:
         found = _decode_layout(layout)
         if _encode(found) != bytes(layout):
@@ -186,12 +185,12 @@ def read_layout(layout: Raw | bytes) -> PlainLayout | None:
 
 
 def count_active(layout: Raw | bytes) -> tuple[int, int]:
-    """Epoch and number of active segments of a layout that `read_layout` accepts, without reading the rest."""
+    """Return epoch and number of active segments of a plain layout without parsing it."""
     text = bytes(layout)
-    # It begins with its epoch, and segments come before what has free text, in which quotes are escaped.
+    # It begins with its epoch, and segments precede free text, in which quotes are escaped.
     return int(text[len(_EPOCH) : text.index(b",")]), text.count(_ACTIVE, 0, text.index(_AFTER_SEGMENTS))
 
 
 def write_layout(layout: PlainLayout) -> bytes:
-    """The JSON of a layout, byte for byte as it was read."""
+    """Return the JSON of a layout, byte for byte as it was read."""
     return _encode(layout)

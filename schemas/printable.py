@@ -1,15 +1,15 @@
-"""Text from outside for people to read: names, properties and reasons may hold escape sequences and line breaks.
+"""Safe display of foreign text, which may hold escape sequences and line breaks.
 
-Neighbours: whatever writes a log as text or prints to a terminal.
+Names, properties and reasons, for example. Used wherever a log is written as text or a terminal is printed to.
 """
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """`text` in one line; what a terminal would obey or not show is spelt out as `\\x1b`.
+    r"""Return `text` in one line, with everything invisible or special to a terminal escaped as `\\x1b`.
 
-    That is every control and format character, directions of writing (bidi) among them, line breaks, and what is no
-    character at all, as lone surrogates.
+    That is every control and format character, including directions of writing (bidi), line breaks, and
+    non-characters such as lone surrogates.
     """
     return text if text.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

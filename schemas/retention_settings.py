@@ -1,4 +1,4 @@
-"""How long rows of the lake are kept: the section [retention]."""
+"""The section [retention]: how many days of each table the lake keeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FewerDays = Annotated[int, Field(ge=1, le=36_500)]
 
 
 class NamespaceRetention(Section):
-    """What is kept of the topics of one namespace for fewer days than of the others."""
+    """Shorter retention for the topics of one namespace."""
 
     segment_load: FewerDays | None = None
     events: FewerDays | None = None
@@ -23,7 +23,7 @@ class NamespaceRetention(Section):
 
 
 class RetentionSettings(Section):
-    """Days that `anabranch lake retain --apply` keeps of each table, without today (UTC); 0: all, for good."""
+    """Days that `anabranch lake retain --apply` keeps of each table, without today (UTC); 0: all."""
 
     segment_load: Days
     events: Days
@@ -32,7 +32,7 @@ class RetentionSettings(Section):
     """With their outcomes and waits."""
     dead_letters: Days
     batches: Days
-    """Kept longer where rows of the other tables are that a question may need them for."""
+    """Kept longer while rows of the other tables remain that queries may need them for."""
     namespaces: dict[Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$")], NamespaceRetention] = Field(
         default_factory=dict
     )

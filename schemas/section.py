@@ -1,4 +1,4 @@
-"""What all sections of the settings have in common, and the one error of wrong settings."""
+"""Common base of all settings sections, and the error for invalid settings."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Seconds = Annotated[float, Field(gt=0, le=86_400 * 365)]
 
 
 class SettingsError(ValueError):
-    """The settings are wrong; the message says which key of which file, and what it may be."""
+    """The settings are invalid; the message names key and file, and the allowed values."""
 
 
 class Section(BaseModel):
-    """A section: unknown keys are errors, and the words under a key describe it in the JSON Schema."""
+    """A section: unknown keys are errors, and field docstrings become JSON Schema descriptions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

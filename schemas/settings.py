@@ -1,9 +1,9 @@
-"""`conf/anabranch.toml` as typed settings: unknown keys are errors, later files win, relative paths belong to a home.
+"""`conf/anabranch.toml` as typed settings: unknown keys are errors, and later files win.
 
-Every default that a person may change lives in `conf/anabranch.toml`; the models here give its type, unit and bounds.
-An installed package has them inside it; a file of `conf/` in the home wins over the packaged one (`find_settings`).
-Variables of the environment win over files (`schemas.environment`); secrets come from there only, under the names of
-`_SECRETS`.
+Every default that a person may change is in `conf/anabranch.toml`; the models here define type, unit and bounds.
+Relative paths belong to a home. An installed package contains `conf/`; a file of `conf/` in the home wins over it
+(`find_settings`). Environment variables win over files (`schemas.environment`); secrets come from there only
+(`_SECRETS`).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ else:
 
 HOME_VARIABLE = "ANABRANCH_HOME"
 OWN_FILE = "anabranch.toml"
-"""Own settings in the home: read as if given by `--config`."""
+"""Settings file in the home, read as if given by `--config`."""
 PROJECT = Path(__file__).resolve().parent.parent
-"""Holds the packaged `conf/`: the project's folder in a checkout, else where the packages are installed."""
+"""Folder with the packaged `conf/`: the project in a checkout, otherwise the packages' location."""
 
 
 Heap = Annotated[str, Field(pattern=r"^[1-9][0-9]*[mg]$")]
@@ -52,10 +52,12 @@ Heap = Annotated[str, Field(pattern=r"^[1-9][0-9]*[mg]$")]
 
 class LakeSettings(Section):
     path: str
-    """Folder (or object-store URL) that holds one Delta table per folder."""
+    """Folder (or object-store URL) with one Delta table per folder."""
     compact_minutes: Annotated[float, Field(ge=0, le=1440)]
-    """Minutes between two looks of job and executor at their tables, of which each compacts days of many small files;
-    0: it is left to `anabranch lake optimize`."""
+    """Minutes between two compaction passes of job and executor over days with many small files.
+
+    0: left to `anabranch lake optimize`.
+    """
 
 
 class PolicySettings(Section):
@@ -65,40 +67,42 @@ class PolicySettings(Section):
     """
 
     profile: Profile
-    """The defaults under every policy: `pip-483`, or `default`, which adds the guards."""
+    """Defaults under every policy: `pip-483`, or `default`, which adds the guards."""
     cluster: str
-    """TOML file with the cluster's policy, laid over the profile's defaults."""
+    """TOML file with the cluster's policy, which overrides the profile's defaults."""
 
 
 class StreamSettings(Section):
     checkpoint: str
     """Folder of the query's checkpoint."""
     buckets: Annotated[int, Field(ge=1, le=65_536)]
-    """Hash buckets of topics, the keys of the state; fixed for the life of a checkpoint."""
+    """Hash buckets of topics, the keys of the state; fixed for the lifetime of a checkpoint."""
     tick_seconds: Seconds
     """Time between two evaluations of every topic, seconds (PIP-483: 60)."""
     change_threshold: Annotated[float, Field(gt=0, le=10)]
-    """Relative move of a rate that is significant, as a fraction (PIP-483: 0.25)."""
+    """Smallest significant relative change of a rate, as a fraction (PIP-483: 0.25)."""
     max_stats_per_batch: Annotated[int, Field(ge=1)]
-    """Maximum of segment-stats messages in one micro-batch; mostly fewer, by how long batches take."""
+    """Maximum of segment-stats messages per micro-batch; usually fewer, limited by the batches' duration."""
     batch_seconds: Seconds
-    """How long a micro-batch may take, seconds: an event that comes in the middle of it waits for its end."""
+    """Intended duration of a micro-batch, seconds: an event that arrives during it waits for its end."""
     max_events_per_batch: Annotated[int, Field(ge=1)]
-    """Maximum of consumer and control events in one micro-batch."""
+    """Maximum of consumer and control events per micro-batch."""
     spark_conf: str
     """File of Spark settings, in spark-defaults format."""
     metrics_port: Port
     """Port of the job's metrics and probes, at [metrics] host; 0 = none."""
     watchdog_ticks: Annotated[int, Field(ge=1)]
-    """The job calls it an outage when there was no evaluation of every topic for this many ticks."""
+    """Number of ticks without an evaluation of every topic that counts as an outage."""
 
 
 class BundleSettings(Section):
     """Pulsar's bundles (docs/bundles.md)."""
 
     enabled: bool
-    """Whether the job runs the family `bundles`: it reads two more Kafka topics, and cannot be switched off again on
-    the same checkpoint."""
+    """Run the family `bundles` in the job.
+
+    It reads two more Kafka topics, and cannot be disabled again on the same checkpoint.
+    """
     load_reports: Literal["rest", "published"]
     """Where `anabranch collect bundles` reads load: `rest` asks each broker; `published` reads what brokers publish to
     one another, the metadata store at `[bookies] metadata` (modular load manager) and the load-data topics over the
@@ -107,45 +111,53 @@ class BundleSettings(Section):
 
 class LogSettings(Section):
     format: Literal["text", "json"]
-    """`text` for people, or `json`: one object a line (anabranch/logs.py). The JVM's lines follow."""
+    """`text` for people, or `json`: one object per line (anabranch/logs.py). Lines of the JVM follow."""
 
 
 STUCK_MARGIN_SECONDS = 600.0
-"""For an executor that starts, and for clocks that differ."""
+"""Allowance for an executor that starts, and for clocks that differ."""
 
 
 class ExecutorSettings(Section):
     mode: Literal["act", "approve", "observe"]
-    """`act` applies decisions, `approve` those that a person has approved, `observe` writes what it would do and
-    touches nothing."""
+    """`act` applies decisions, `approve` only those approved by a person, `observe` only reports."""
     poll_ms: Annotated[int, Field(ge=10, le=60_000)]
-    """Time between two looks at the decisions table, milliseconds."""
+    """Interval for polling the decisions table, milliseconds."""
     workers: Annotated[int, Field(ge=1, le=256)]
-    """Topics that are acted on at the same time."""
+    """Topics handled concurrently."""
     request_timeout_seconds: Seconds
-    """Longest wait for one answer of the controller, seconds."""
+    """Timeout of a call to the controller, seconds."""
     retry_delay_seconds: Seconds
-    """Delay after a call without an answer, seconds; those after it are random, up to twice as long each time."""
+    """Delay after a call without a response, seconds.
+
+    Later delays are random, up to twice as long each time.
+    """
     retry_max_delay_seconds: Seconds
     """Longest such delay, seconds."""
     give_up_seconds: Seconds
-    """A decision that could not be applied for this long ends as `failed`, seconds; time held by a brake is no part of
-    it."""
+    """Time after which a decision that cannot be applied ends as `failed`, seconds, excluding time paused."""
     decision_max_age_seconds: Seconds
-    """In mode `act` an older decision is not begun, seconds: it ends as `superseded`, and the job decides again."""
+    """Age above which a decision is not begun in mode `act`, seconds.
+
+    It ends as `superseded`, and the job decides again.
+    """
     waiting_max_age_seconds: Seconds
-    """The same of a decision that a brake holds, and in mode `approve`, where people need their time, seconds."""
+    """Age above which a decision that is held back is not begun, seconds.
+
+    Also applies to all decisions in mode `approve`, where people need time.
+    """
     metrics_port: Port
     """Port of the executor's metrics and probes, at [metrics] host; 0 = none."""
     brakes: BrakeSettings
     shards: Annotated[int, Field(ge=1, le=64)]
-    """Parts of the topics; each has one active executor. The same for all executors of a lake."""
+    """Parts of the topics, each with one active executor; the same for all executors of a lake."""
     lease_seconds: Seconds
     """Silence after which other executors take over the shards of one, seconds."""
 
     @model_validator(mode="after")
     def _a_call_fits_into_the_lease(self) -> ExecutorSettings:
-        # A call is begun only while its time-out ends within the lease, and a beat comes every sixth of that.
+        # A call is begun only if its timeout ends within the lease, and a heartbeat is sent every sixth of the
+        # lease.
         if self.lease_seconds < 2 * self.request_timeout_seconds:
             raise ValueError(
                 f"lease_seconds ({self.lease_seconds:g}) is less than twice request_timeout_seconds "
@@ -171,7 +183,7 @@ class ExecutorSettings(Section):
 
     @property
     def stuck_seconds(self) -> float:
-        """Age from which an open decision is stuck: no executor would act on it any more."""
+        """Age from which an open decision is stuck: no executor would apply it any more."""
         return self.waiting_max_age_seconds + self.give_up_seconds + STUCK_MARGIN_SECONDS
 
     @model_validator(mode="after")
@@ -187,9 +199,9 @@ class ExecutorSettings(Section):
 
 class AlertSettings(Section):
     rules: str
-    """YAML file with the alert rules and where alerts are told."""
+    """YAML file with the alert rules and their destinations."""
     ca: str
-    """PEM file of the authorities that destinations' certificates are believed by; empty: those of the system."""
+    """PEM file of the CAs for destinations' certificates; empty: those of the system."""
     metrics_port: Port
     """Port of the metrics and probes of `anabranch alerts`, at [metrics] host; 0 = none."""
 
@@ -198,22 +210,22 @@ class LocalSettings(Section):
     """The local run: everything on one machine, in separate processes."""
 
     folder: str
-    """Where broker data, pid files and logs live."""
+    """Folder of broker data, pid files and logs."""
     jars: str
     """Folder of the jars, filled once by the set-up."""
     broker_port: Port
     """Port of the embedded Kafka broker; 0 = a free one."""
     broker_heap: Heap
     restart_delay_seconds: Seconds
-    """Delay before a part that died is started again, seconds; doubled at each death in a row."""
+    """Delay before a part that died restarts, seconds; doubled at each successive death."""
     restart_max_delay_seconds: Seconds
     """Longest such delay, seconds."""
     free_disk_mb: Annotated[int, Field(ge=0)]
-    """The local run refuses to start with less free disk, MB."""
+    """Free disk below which the local run refuses to start, MB."""
 
 
 class TrafficSettings(Section):
-    """The generator: demand over the key space, from which each segment's rates follow at any layout."""
+    """The generator: demand over the key space, which determines each segment's rates in any layout."""
 
     seed: int
     topics: Annotated[int, Field(ge=0, le=100_000)]
@@ -237,11 +249,14 @@ class TrafficSettings(Section):
     consumer_seconds: Seconds
     """Mean time between two changes of a topic's consumers, seconds."""
     from_start: bool
-    """Count time from the first start of the generator, so that each run has the same demand; else by the clock."""
+    """Count time from the generator's first start, so that each run has the same demand.
+
+    Otherwise by the clock.
+    """
 
 
 class Settings(Section):
-    """Everything that can be configured, one section per part."""
+    """All settings, one section per part."""
 
     kafka: KafkaSettings
     lake: LakeSettings
@@ -260,14 +275,14 @@ class Settings(Section):
     local: LocalSettings
     traffic: TrafficSettings
     home: Path
-    """Folder that relative paths belong to; not a key of the file."""
+    """Base folder of relative paths; not a key of the file."""
 
     def path(self, value: str) -> Path:
-        """A configured local path, absolute; a file of `conf/` that the home does not have is the packaged one."""
+        """Return an absolute local path; a file of `conf/` missing in the home is the packaged one."""
         return _find(self.home, Path(value))
 
     def cluster_policy_text(self) -> str:
-        """The text of the cluster's policy file; raises `SettingsError` when it cannot be read."""
+        """Return the text of the cluster's policy file; raises `SettingsError` when it is unreadable."""
         file = self.path(self.policy.cluster)
         try:
             return file.read_text()
@@ -275,45 +290,48 @@ class Settings(Section):
             raise SettingsError(f"cannot read the cluster's policy {file}, [policy] cluster: {error}") from error
 
     def kafka_connection(self) -> KafkaConnection:
-        """How every client of ours reaches Kafka; raises `SettingsError` when a file that it needs cannot be used."""
+        """Return the connection to Kafka of every client; raises `SettingsError` for an unusable file."""
         return self.kafka.connection(self.path)
 
     def listener_context(self) -> ssl.SSLContext | None:
-        """TLS of the controller's listener; None: it has none. Raises `SettingsError` when its files cannot be used."""
+        """Return the TLS context of the controller's listener, or None. Raises `SettingsError`."""
         chosen = self.controller
         if not chosen.certificate:
             return None
         return self._context(listener_context, chosen.certificate, chosen.key, chosen.client_ca)
 
     def web_context(self) -> ssl.SSLContext | None:
-        """The same of the page that operators keep open."""
+        """Return the TLS context of the operators' page, or None. Raises `SettingsError` for unusable files."""
         chosen = self.web
         if not chosen.certificate:
             return None
         return self._context(listener_context, chosen.certificate, chosen.key, "", section="web")
 
     def url_context(self) -> ssl.SSLContext:
-        """TLS of clients of the admin interface; raises `SettingsError` when its files cannot be used."""
+        """Return the TLS context for clients of the admin interface; raises `SettingsError`."""
         chosen = self.controller
         return self._context(client_context, chosen.url_certificate, chosen.url_key, chosen.url_ca)
 
     def oauth2_context(self) -> ssl.SSLContext:
-        """TLS towards the provider of tokens; raises `SettingsError` when its file cannot be used."""
+        """Return the TLS context for the token provider; raises `SettingsError`."""
         return self._context(client_context, "", "", self.controller.oauth2_ca)
 
     def alerts_context(self) -> ssl.SSLContext:
-        """TLS towards the destinations of alerts; raises `SettingsError` when its file cannot be used."""
+        """Return the TLS context for alert destinations; raises `SettingsError`."""
         return self._context(client_context, "", "", self.alerts.ca, section="alerts")
 
     def metadata_context(self) -> ssl.SSLContext | None:
-        """TLS towards ZooKeeper; None: it has none. Raises `SettingsError` when its files cannot be used."""
+        """Return the TLS context for ZooKeeper, or None. Raises `SettingsError`."""
         chosen = self.controller
         if not chosen.zookeeper.is_encrypted:
             return None
         return self._context(client_context, chosen.metadata_certificate, chosen.metadata_key, chosen.metadata_ca)
 
     def bookies_context(self, is_encrypted: bool | None = None) -> ssl.SSLContext | None:
-        """TLS towards the ZooKeeper of `[bookies] metadata`, or another; None: it has none. Raises `SettingsError`."""
+        """Return the TLS context for ZooKeeper of `[bookies] metadata`, or another; None without TLS.
+
+        Raises `SettingsError`.
+        """
         chosen = self.bookies
         if not (chosen.zookeeper.is_encrypted if is_encrypted is None else is_encrypted):
             return None
@@ -335,10 +353,11 @@ class Settings(Section):
 
 
 def default_home() -> Path:
-    """The home when none is given.
+    """Return the home to use when none is given.
 
-    `ANABRANCH_HOME`, else the nearest folder upwards that holds `conf/anabranch.toml`, else the project's in a checkout
-    and the working directory of an installed package. Raises `SettingsError` for one that others could have written.
+    `ANABRANCH_HOME`, otherwise the nearest parent folder with `conf/anabranch.toml`, otherwise the project's in a
+    checkout and the working directory for an installed package. Raises `SettingsError` for one that others could
+    have written.
     """
     if HOME_VARIABLE in os.environ:
         return Path(os.environ[HOME_VARIABLE]).resolve()
@@ -347,14 +366,14 @@ def default_home() -> Path:
             break
     else:
         folder = PROJECT if (PROJECT / "pyproject.toml").is_file() else Path.cwd()
-    # The project's own code is being run already.
+    # The project's own code is already running.
     if folder != PROJECT:
         check_trusted(folder, ("conf", "conf/anabranch.toml", OWN_FILE), HOME_VARIABLE)
     return folder
 
 
 def find_settings(file: Path | str, home: Path) -> Path:
-    """A settings file as an absolute path: of the working directory, else of the home, else of the packaged `conf/`."""
+    """Return a settings file's absolute path: in the working directory, the home, or the packaged `conf/`."""
     return Path(file).resolve() if Path(file).is_file() else _find(home, Path(file))
 
 
@@ -367,9 +386,10 @@ def _find(home: Path, file: Path) -> Path:
 def load_settings(
     files: Sequence[Path | str] = (), home: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Settings:
-    """The packaged `conf/anabranch.toml`, the home's, `files` in order (later wins, key by key), then the environment.
+    """Load the packaged `conf/anabranch.toml`, the home's, `files` in order, then the environment.
 
-    Raises `SettingsError` for a file that is missing or no TOML, an unknown key, or a value out of bounds.
+    Later values win, key by key. Raises `SettingsError` for a missing file, invalid TOML, an unknown key, or a value
+    out of bounds.
     """
     home = (home or default_home()).resolve()
     environment = os.environ if environment is None else environment
@@ -443,7 +463,7 @@ _SECRETS = (
     ("ANABRANCH_CONTROLLER_METADATA_AUTH", "controller", "metadata_auth"),
     ("ANABRANCH_BOOKIES_METADATA_AUTH", "bookies", "metadata_auth"),
 )
-"""Variables of the environment, with the section and key that they set; secrets are in no file of settings."""
+"""Environment variables with the section and key that they set; no settings file may hold secrets."""
 SECRET_VARIABLES = frozenset(variable for variable, _, _ in _SECRETS)
 _RENAMED = {
     ("stream", "profile"): "[policy] profile",
@@ -453,15 +473,18 @@ _RENAMED = {
     ("local", "restart_first_seconds"): "[local] restart_delay_seconds",
     ("local", "restart_most_seconds"): "[local] restart_max_delay_seconds",
 }
-"""Keys of older releases, by section and key, and what they are called since."""
+"""Keys of older releases, by section and key, with their present names."""
 _GONE = {
     ("stream", "bulk_writer"): "remove the line. Rows in bulk never pass through the driver: the workers write them",
 }
-"""Keys of older releases that nothing stands for."""
+"""Keys of older releases without a replacement."""
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a child that needs none of our secrets; others of the account may look into it."""
+    """Return the environment for a child process without our secrets.
+
+    Others of the account may read a process' environment.
+    """
     return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
 
 

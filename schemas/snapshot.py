@@ -1,8 +1,8 @@
-"""The snapshot that `decide` sees and the answer that it gives, as JSON (design "Snapshot and answer").
+"""The snapshot that `decide` evaluates and its answer, as JSON (design "Snapshot and answer").
 
-`anabranch decide` reads one snapshot a line; the `decisions` table keeps the whole snapshot of each decision in
-`inputs`, so that any decision can be taken again. `decisions.autoscale.snapshot` turns this into the frozen values that
-the evaluator works on.
+`anabranch decide` reads one snapshot per line; the `decisions` table keeps the whole snapshot of each decision in
+`inputs`, so that any decision can be repeated. `decisions.autoscale.snapshot` converts this into the evaluator's
+frozen values.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ Instant = Annotated[int, Field(ge=-(2**53), le=2**53, description="milliseconds 
 
 
 class LoadRecord(Wire):
-    """The last accepted load of a segment: four rates per second, and the instants that windows are measured from."""
+    """The last accepted load of a segment: four rates per second, and the start times of windows."""
 
     msg_rate_in: Rate
     bytes_rate_in: Rate
     msg_rate_out: Rate
     bytes_rate_out: Rate
     modified_at: Instant
-    """When this record was accepted as a significant change."""
+    """Time at which this record was accepted as a significant change."""
     seen_at: Instant | None = None
-    """When any sample of the segment was last seen, significant or not; `modified_at` stands in."""
+    """Time of the last sample of the segment, significant or not; default: `modified_at`."""
     cold_since: Instant | None = None
-    """Since when all four rates have been below the merge thresholds; `modified_at` stands in."""
+    """Time since which all four rates have been below the merge thresholds; default: `modified_at`."""
     returned_after: Count | None = None
-    """How long the pause was after which the load came back last, milliseconds; 0 = it fell, absent = it never did."""
+    """Pause after which the load last returned, milliseconds; 0 = it fell, absent = it never fell."""
 
 
 class SubscriptionCount(Wire):
@@ -53,26 +53,28 @@ class InFlight(Wire):
     decision_id: str
     since: Instant
     action: Literal["merge"] | None = None
-    """`merge`: only merges are open, and none has been applied yet; by the guard `parallelActions` a split is decided
-    meanwhile. Absent = nothing is decided."""
+    """`merge`: only merges are open, and none has been applied yet; absent = nothing is decided meanwhile.
+
+    With the guard `parallelActions` a split may be decided while merges are open.
+    """
 
 
 class SegmentPast(Wire):
-    """Where an active segment comes from (guard `settleSeconds`)."""
+    """Origin of an active segment (guard `settleSeconds`)."""
 
     at: Instant
-    """When it was made."""
+    """Time at which it was made."""
     made: Literal["split", "merge"]
     regrets: Count = 0
-    """How often a merge of its range was split again soon."""
+    """Number of merges of its range that were soon reversed by a split."""
     returned_after: Count = 0
-    """How long the pause was after which the load of what was split came back last, milliseconds; 0 = it did not."""
+    """Pause after which the load of the split segment last returned, milliseconds; 0 = it did not."""
     finest: Count = 0
-    """Hashes of the narrowest piece that was merged into its range."""
+    """Hashes of the narrowest piece merged into its range."""
 
 
 class HotKeyRecord(Wire):
-    """One hot key that was found: splits brought no relief (guard `hotKeySplits`). Hashes are inclusive."""
+    """A hot key: splits brought no relief (guard `hotKeySplits`). Hashes are inclusive."""
 
     start: Hash
     end: Hash
@@ -80,14 +82,14 @@ class HotKeyRecord(Wire):
     within_end: Hash
     """The range that was split in search of it."""
     overload: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """Times the split threshold."""
+    """Load as a multiple of the split threshold."""
     found_at: Instant
     tries: Count = 1
-    """How often it was found."""
+    """Number of times it was found."""
 
 
 class Snapshot(Wire):
-    """Everything that one evaluation of one topic sees."""
+    """Full input of one evaluation of one topic."""
 
     topic: TopicName
     now: Instant
@@ -98,29 +100,29 @@ class Snapshot(Wire):
     consumers: dict[str, SubscriptionCount] = Field(default_factory=dict)
     """By subscription name."""
     policy: AutoScalePolicyOverride = AutoScalePolicyOverride()
-    """Laid over the profile's defaults; the effective policy when it was recorded by the job."""
+    """Overrides the profile's defaults; the effective policy when recorded by the job."""
     last_split_at: Instant | None = None
     last_merge_at: Instant | None = None
     last_rebucket_at: Instant | None = None
     in_flight: InFlight | None = None
     failures: Count = 0
-    """Decisions in a row that ended without effect."""
+    """Successive decisions that ended without effect."""
     failed_at: Instant | None = None
-    """When the last of those ended."""
+    """Time at which the last of those ended."""
     failed_action: Literal["split", "merge", "rebucket"] | None = None
-    """Which action that was, and is backed off from; absent = both."""
+    """Action of those, which is backed off from; absent = both."""
     merge_depths: dict[SegmentId, Count] | None = None
-    """Merge depth by segment id, kept through pruning; absent = count it in the layout."""
+    """Merge depth by segment id, kept through pruning; absent = counted in the layout."""
     pasts: dict[SegmentId, SegmentPast] | None = None
-    """By segment id, kept through pruning; absent = as the layout says."""
+    """By segment id, kept through pruning; absent = as in the layout."""
     hot_keys: list[HotKeyRecord] | None = None
-    """As the last answer had them."""
+    """Hot keys of the last answer."""
     delivery: Delivery | None = None
     """Last report on how the topic is delivered. Explains slowness; no decision looks at it."""
 
 
 class GateReading(Wire):
-    """One gate that was looked at: what was measured, against which limit, and when it could next pass."""
+    """An evaluated gate: measured value, limit, and the next time at which it could pass."""
 
     gate: str
     measured: float | None = None
@@ -128,16 +130,16 @@ class GateReading(Wire):
     margin: float | None = None
     """Distance from passing, in the gate's unit: negative = held."""
     eligible_at: int | None = None
-    """The earliest instant at which the gate could pass by time alone, milliseconds; absent = unknown."""
+    """Earliest instant at which the gate could pass by time alone, milliseconds; absent = unknown."""
     passed: bool
     segment: int | None = None
-    """The segment that the reading is about, when it is about one."""
+    """The segment that the reading is about, if any."""
     detail: str | None = None
-    """What numbers cannot say: the rule that a policy breaks."""
+    """Details that numbers cannot express: the rule that a policy breaks."""
 
 
 class FurtherAction(Wire):
-    """One more action of the same evaluation, on another part of the key space (guard `parallelActions`)."""
+    """A further action of the same evaluation, on another part of the key space (guard `parallelActions`)."""
 
     action: Literal["split", "merge"]
     segments: list[int]
@@ -152,9 +154,9 @@ class SplitAnswer(Wire):
     reason: str
     gates: list[GateReading] = Field(default_factory=list)
     also: list[FurtherAction] | None = None
-    """What else is done now, in this order; absent = nothing."""
+    """Further actions to take now, in this order; absent = none."""
     hot_keys: list[HotKeyRecord] | None = None
-    """What the next snapshot has to say of hot keys; absent = what this one said."""
+    """Hot keys for the next snapshot; absent = those of this one."""
 
 
 class MergeAnswer(Wire):
@@ -165,13 +167,13 @@ class MergeAnswer(Wire):
     reason: str
     gates: list[GateReading] = Field(default_factory=list)
     also: list[FurtherAction] | None = None
-    """What else is done now, in this order; absent = nothing."""
+    """Further actions to take now, in this order; absent = none."""
     hot_keys: list[HotKeyRecord] | None = None
-    """What the next snapshot has to say of hot keys; absent = what this one said."""
+    """Hot keys for the next snapshot; absent = those of this one."""
 
 
 class RebucketAnswer(Wire):
-    """`{"action":"rebucket",…}`: each of the segments is replaced by one of the same range with so many buckets."""
+    """`{"action":"rebucket",…}`: replaces each segment by one of the same range with this many buckets."""
 
     action: Literal["rebucket"] = "rebucket"
     segments: list[int]
@@ -179,7 +181,7 @@ class RebucketAnswer(Wire):
     reason: str
     gates: list[GateReading] = Field(default_factory=list)
     hot_keys: list[HotKeyRecord] | None = None
-    """As of a split."""
+    """Hot keys for the next snapshot; absent = those of this one."""
 
 
 class HoldAnswer(Wire):
@@ -189,7 +191,7 @@ class HoldAnswer(Wire):
     gate: str
     gates: list[GateReading] = Field(default_factory=list)
     hot_keys: list[HotKeyRecord] | None = None
-    """As of an action."""
+    """Hot keys for the next snapshot; absent = those of this one."""
 
 
 Answer: TypeAlias = Annotated[SplitAnswer | MergeAnswer | RebucketAnswer | HoldAnswer, Field(discriminator="action")]

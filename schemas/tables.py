@@ -1,8 +1,8 @@
-"""The Delta tables: one row model per table, and what the tables are made with (design "Tables").
+"""The Delta tables: one row model per table, and their properties (design "Tables").
 
 Append-only, change data feed on, plain protocol features, so that both delta-spark and delta-rs read and write them.
-The physical schema is derived (`schemas.arrow`). Times are UTC instants in microseconds; `day` is the
-UTC date of the row's own time and the partition column.
+The physical schema is derived (`schemas.arrow`). Times are UTC instants in microseconds; `day` is the UTC date of
+the row's own time and the partition column.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from schemas.messages import RejectReason
 from schemas.snapshot import Trigger
 
 Family = Literal["autoscale", "bundles", "bookies"]
-"""Which kind of decision a row is about (design "Families"); the families share the tables."""
+"""Kind of decision that a row is about (design "Families"); the families share the tables."""
 
 Action = Literal["split", "merge", "rebucket"]
 
 
 class TableRow(BaseModel):
-    """A row of a Delta table: snake_case columns, strict, frozen, nothing unknown."""
+    """A row of a Delta table: snake_case columns, strict, frozen, no unknown fields."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -32,27 +32,29 @@ class DecisionRow(TableRow):
     """One action to take."""
 
     decision_id: str
-    """Digest of subject, layout epoch, action, arguments, attempt and when the segments were made: the same in every
-    replay, and never that of a topic of the same name which was deleted."""
+    """Digest of subject, layout epoch, action, arguments, attempt and creation times of the segments.
+
+    The same in every replay, and never that of a deleted topic of the same name.
+    """
     family: str
     subject: str
-    """What is decided about: of the family `autoscale` a scalable topic."""
+    """Subject of the decision: for the family `autoscale` a scalable topic."""
     action: str
-    """One of the family's actions: `split` or `merge`."""
+    """One of the family's actions, such as `split` or `merge`."""
     arguments: str
     """JSON, by action: `{"segments":[3]}` for a split, `{"segments":[4,5]}` for a merge."""
     reason: str
     trigger: str
     """`consumer` or `tick`."""
     layout_epoch: int | None
-    """Epoch of the layout that was decided on; None: the family's subjects have no layout."""
+    """Epoch of the layout evaluated; None: the family's subjects have no layout."""
     policy_digest: str
     decided_at: datetime
-    """The batch's time, which `decide` saw as `now`."""
+    """The batch's time, `now` for `decide`."""
     inputs: str
-    """The whole snapshot that was decided on, JSON."""
+    """The whole snapshot evaluated, JSON."""
     gates: str
-    """JSON array of the gates that were looked at."""
+    """JSON array of the gates evaluated."""
     engine_version: str
     batch_id: int
     seq: int
@@ -71,25 +73,29 @@ class HoldRow(TableRow):
     limit: float | None
     margin: float | None
     eligible_at: datetime | None
-    """When the gate could next pass by time alone."""
+    """Earliest time at which the gate could pass by time alone."""
     trigger: str
     since: datetime
     """Time of the evaluation that found it: of its batch."""
     layout_epoch: int | None
     policy_digest: str | None
     inputs: str | None
-    """The whole snapshot, JSON, as older releases wrote it; None: `anabranch explain` works it out from what is on
-    record."""
+    """The whole snapshot, JSON, in rows of older releases.
+
+    None: `anabranch explain` computes it from the record.
+    """
     gates: str | None
-    """JSON array of the gates that were looked at; None as above."""
+    """JSON array of the gates evaluated; None as for `inputs`."""
     engine_version: str
     batch_id: int
     seq: int
     """Number of this hold among those of its subject: 1, 2, 3, … without gaps."""
     day: date
     layout_digest: str | None
-    """Digest of the layout that it was found on, as that was announced; None: the family's subjects have no layout, or
-    an older release wrote the row."""
+    """Digest of the layout evaluated, as announced.
+
+    None: the family's subjects have no layout, or an older release wrote the row.
+    """
 
 
 class SegmentLoadRow(TableRow):
@@ -110,8 +116,10 @@ class SegmentLoadRow(TableRow):
     kafka_partition: int
     kafka_offset: int
     kafka_timestamp: datetime | None
-    """When Kafka took the message, which bounds what its reporter's clock is believed; None: Kafka did not say, or an
-    older release wrote the row."""
+    """Kafka's time of the message, which bounds the trust in its reporter's clock.
+
+    None: Kafka gave none, or an older release wrote the row.
+    """
     batch_id: int
     day: date
 
@@ -120,15 +128,15 @@ class EventRow(TableRow):
     """One accepted consumer or control event, ticks included."""
 
     subject: str
-    """The scalable topic, or `*` for what concerns every topic."""
+    """The scalable topic, or `*` for every topic."""
     type: str
     """`consumer`, `layout`, `policy`, `tick`, `outcome` or `delivery`."""
     cause: str | None
     """The event's own kind: registered, split, …; for an outcome its status."""
     body: str
-    """The message as it came, JSON."""
+    """The message as received, JSON."""
     at: datetime
-    """When it happened, by its producer's clock."""
+    """Time of the event, by its producer's clock."""
     kafka_topic: str
     kafka_partition: int
     kafka_offset: int
@@ -138,35 +146,37 @@ class EventRow(TableRow):
     batch_id: int
     day: date
     in_columns: bool | None = None
-    """True: what `body` says stands in the columns behind as well, for those who ask in SQL; None: an older release
-    wrote the row."""
+    """True: the following columns repeat the contents of `body`, for queries in SQL.
+
+    None: an older release wrote the row.
+    """
     life: int | None = None
-    """Of a layout or of consumers: when their topic was created, milliseconds since 1970; None: it was not said."""
+    """Creation time of the topic, for layouts and consumers, milliseconds since 1970; None: not announced."""
     epoch: int | None = None
-    """Of a layout."""
+    """Epoch of a layout."""
     active_segments: int | None = None
-    """Of a layout: how many of its segments are active."""
+    """Number of active segments of a layout."""
     decision_id: str | None = None
-    """Of a layout: the decision that led to it, if one did and it was said; of an outcome: its decision."""
+    """Decision that led to a layout, if known; decision of an outcome."""
     subscription: str | None = None
-    """Of consumers."""
+    """Subscription of a consumer event."""
     subscription_type: str | None = None
-    """Of consumers: `STREAM`, `CHECKPOINT` or `QUEUE`."""
+    """Type of that subscription: `STREAM`, `CHECKPOINT` or `QUEUE`."""
     consumers: int | None = None
-    """Of consumers: how many there are after it."""
+    """Number of its consumers after the event."""
 
 
 class DeadLetterRow(TableRow):
-    """One message that was not accepted, or one sample of a message in columns whose others may be."""
+    """One refused message, or a refused sample of a message in columns."""
 
     reason: str
     """A `RejectReason`."""
     detail: str
-    """Where and what was wrong, for a person."""
+    """Location and fault, for a person."""
     key: bytes | None
     """The Kafka key, cut at 4 KiB."""
     raw: bytes | None
-    """The Kafka value, cut at 4 KiB (releases before: at 64 KiB); of a sample: the sample, as JSON."""
+    """The Kafka value, cut at 4 KiB (older releases: at 64 KiB); of a sample: the sample, as JSON."""
     raw_size: int
     """Length of the whole value in bytes; -1 when there was none. Of a sample: of its message's value."""
     kafka_topic: str
@@ -179,16 +189,18 @@ class DeadLetterRow(TableRow):
     raw_sha256: str | None
     """SHA-256 of the whole value, hex; None: there was none, or an older release wrote the row."""
     sample: int | None = None
-    """Which sample of its message (`SegmentStatsColumns`) it is, by its place in the columns, from 0; None: the message
-    as a whole."""
+    """Index of the sample in the columns of its message (`SegmentStatsColumns`), from 0.
+
+    None: the whole message.
+    """
 
 
 class BatchRow(TableRow):
-    """One micro-batch that read something: what became of every message and every sample in it.
+    """One micro-batch that read something, with counts of its messages and samples by result.
 
-    Summed over all rows: `messages` is every Kafka record that the job ever read, each exactly once, and
-    `messages = messages_accepted + messages_suppressed + dead_letters`, and
-    `samples = samples_accepted + samples_insignificant + samples_stale`.
+    Summed over all rows: `messages` is every Kafka record that the job ever read, each exactly once, and `messages =
+    messages_accepted + messages_suppressed + dead_letters`, and `samples = samples_accepted + samples_insignificant
+    + samples_stale`.
     """
 
     batch_id: int
@@ -198,18 +210,23 @@ class BatchRow(TableRow):
     """The batch's time, `now` of everything in it."""
     messages: int
     messages_accepted: int
-    """Every accepted event, every stats message of one topic with at least one significant sample, and every one in
-    columns: its samples go many ways."""
+    """Accepted events, stats messages of one topic with a significant sample, and all in columns.
+
+    Those in columns always count, because their samples go to several buckets.
+    """
     messages_suppressed: int
-    """Stats messages of one topic in which nothing was significant."""
+    """Stats messages of one topic without a significant sample."""
     dead_letters: int
-    """Messages that were refused as a whole."""
+    """Messages refused as a whole."""
     samples: int
     """Segment samples in accepted and suppressed stats messages."""
     samples_accepted: int
     samples_insignificant: int
     samples_stale: int
-    """Out of order, repeated, of a sealed segment, or beyond the limit for segments that no layout names (yet)."""
+    """Stale samples: out of order, repeated, of a sealed segment, or of too many unknown segments.
+
+    Segments are unknown while no layout names them.
+    """
     events: int
     decisions: int
     holds: int
@@ -221,10 +238,9 @@ class BatchRow(TableRow):
     """Wall clock after the other tables' commits."""
     day: date
     samples_refused: int | None = None
-    """Samples of messages in columns that are dead letters of their own; None: an older release wrote the row."""
+    """Samples in columns with a dead letter of their own; None: an older release wrote the row."""
     layouts_unknown: int | None = None
-    """Layouts that were repeated by digests that are not those of the known ones; None: an older release wrote the
-    row."""
+    """Repeated digests that differ from the known layouts; None: an older release wrote the row."""
 
 
 class OutcomeRow(TableRow):
@@ -239,43 +255,45 @@ class OutcomeRow(TableRow):
     """Calls made for this decision so far, from 0."""
     at: datetime
     layout_epoch: int | None
-    """Epoch of the layout that was seen at this step; None: none was seen, or the family's subjects have none."""
+    """Epoch of the layout observed at this step; None: none, or the family's subjects have none."""
     seen: str
-    """JSON: what was seen (segments, states, children) when this was judged."""
+    """JSON: the observed state (segments, states, children) behind this step."""
     error: str | None
     executor: str
-    """Which executor process wrote this: host, process and fencing token."""
+    """The executor process that wrote this: host, process and fencing token."""
     mode: str
     """`act`, `approve` or `observe`."""
     day: date
 
 
 class BrakeRow(TableRow):
-    """One act on the executor's brakes, of a person or of the executor itself; the newest one counts."""
+    """One act on the executor's brakes, by a person or by the executor itself; the newest one counts."""
 
     number: int
     """1, 2, 3, … without gaps: the order of the acts, each made knowing those before it."""
     act: str
-    """`approve` or `reject` (a decision), `pause` or `resume` (a subject, a namespace, all), or `stop` (all, by the
-    executor after too many failures; a `resume` of all ends it)."""
+    """`approve` or `reject` (a decision), `pause` or `resume` (a subject, a namespace, all), or `stop`.
+
+    `stop` is the executor's own, for all, after too many failures; a `resume` of all ends it.
+    """
     subject: str
-    """What it is about: the subject of the decision, or a subject, a namespace (`tenant/namespace`), or `*` for all."""
+    """The subject of the decision, or a subject, a namespace (`tenant/namespace`), or `*` for all."""
     decision_id: str | None
     """Of `approve` and `reject`."""
     reason: str
     until: datetime | None
-    """When a pause ends by itself; None: it needs a `resume`."""
+    """Time at which a pause ends by itself; None: it needs a `resume`."""
     actor: str
-    """Who: a person's name, or the executor process."""
+    """A person's name, or the executor process."""
     at: datetime
-    """By the clock of who did it."""
+    """By the actor's clock."""
     day: date
 
 
 class WaitRow(TableRow):
     """A change of the brake that holds an open decision back.
 
-    A decision waits as its newest row here says, unless a row of `outcomes` that is as new or newer says otherwise.
+    A decision waits as its newest row here says, unless a row of `outcomes` is as new or newer.
     """
 
     decision_id: str
@@ -284,79 +302,81 @@ class WaitRow(TableRow):
     brake: str
     """`stop`, `pause`, `window`, `approval` or `rate`: the first of them, in that order, that holds it."""
     reason: str
-    """In words: who paused it and why, which limit, what to do."""
+    """In words: the person and reason of a pause, the limit, what to do."""
     until: datetime | None
-    """When that brake could end by time alone."""
+    """Time at which that brake could end by time alone."""
     at: datetime
     executor: str
-    """Which executor process wrote this."""
+    """The executor process that wrote this."""
     day: date
 
 
 class AlertRow(TableRow):
-    """An alert that came to another status, or a notice of one: due at a destination, and what became of it there."""
+    """A change of an alert's status, or of a notice about it, which is due at a destination."""
 
     alert: str
     """The rule's name."""
     subject: str
-    """The topic that it is about, by its label `topic` or `subject`; `*`: it is about none."""
+    """The topic concerned, from its label `topic` or `subject`; `*`: none."""
     status: str
-    """Of the alert: `pending`, `firing`, `resolved`, or `inactive` (it was pending only). Of a notice: `due`,
-    `told`, `rejected` (by the destination, for good), or `untold` (given up)."""
+    """Status of the alert: `pending`, `firing`, `resolved`, or `inactive` (it was pending only).
+
+    Of a notice: `due`, `told`, `rejected` (by the destination, permanently), or `untold` (given up).
+    """
     at: datetime
     summary: str
     labels: str
-    """JSON object of the labels that tell the alerts of a rule apart."""
+    """JSON object of the labels that distinguish the alerts of a rule."""
     day: date
     alert_id: str | None = None
-    """Digest of rule, labels and beginning: of one alert from its beginning to its end, and of its notices."""
+    """Digest of rule, labels and start: identifies one alert until its end, and its notices."""
     since: datetime | None = None
-    """When the row that the rule answers was first there."""
+    """Time at which the row returned by the rule first appeared."""
     value: float | None = None
     severity: str | None = None
     destination: str | None = None
-    """Of a notice: where it is told."""
+    """Destination of a notice."""
     notice: str | None = None
-    """Of a notice: the status of which it tells, `firing` or `resolved`."""
+    """Status that a notice reports, `firing` or `resolved`."""
     error: str | None = None
-    """Of a `rejected` or `untold` notice: the last fault."""
+    """Last error of a `rejected` or `untold` notice."""
 
 
 class HorizonRow(TableRow):
-    """What a rebuild knows of some topics at the beginning of a day, so that it needs no older row."""
+    """State of some topics at the start of a day, from which a rebuild needs no older rows."""
 
     topics: bytes
-    """A stored part as the job's state store has it, of these topics alone; policies are in each row."""
+    """A stored part as in the job's state store, of these topics alone; policies are in each row."""
     loads: bytes
     about: str
-    """JSON: the generation that it is of, and where a rebuild reads Kafka on."""
+    """JSON: its generation, and the Kafka offsets for a rebuild."""
     made_at: datetime
     engine_version: str
     day: date
-    """All batches before it are in, by their time (UTC)."""
+    """Contains all batches before it, by their time (UTC)."""
     clusters: bytes | None = None
     """All clusters with bundles, in one of the rows of a horizon; null in the others."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One Delta table: its name, which is also its folder, row model, partition column and who writes it."""
+    """A Delta table: its name, which is also its folder, row model, partition column and writer."""
 
     name: str
     row: type[TableRow]
     written_by: str
     partition_by: tuple[str, ...] = ("day",)
     log_hours: int = 30 * 24
-    """How long the log knows a commit: for those who follow the table. A busy job makes four a second."""
+    """Retention of the log, for readers that follow the table. A busy job commits four times per second."""
     former_log_hours: int = 30 * 24
-    """The same of a table that an older release made."""
+    """Log retention of a table created by an older release."""
 
     @property
     def properties(self) -> dict[str, str]:
-        """Delta table properties: append-only with a change data feed, and no feature that delta-rs cannot write.
+        """Delta table properties: append-only, with a change data feed and no feature unknown to delta-rs.
 
-        Every checkpoint of the log names each file that was replaced, for `deletedFileRetentionDuration`. The files
-        themselves stay longer (`file_hours`).
+        Every checkpoint of the log lists each replaced file for `deletedFileRetentionDuration`. The files themselves
+        stay longer (`file_hours`).
         """
         return {
             "delta.appendOnly": "true",
@@ -368,12 +388,12 @@ class Table:
 
     @property
     def file_hours(self) -> int:
-        """How old a file is, at least, when it is deleted that no row is in any more: some may still read it."""
+        """Minimum age at which an unreferenced file is deleted: readers may still use it."""
         return min(max(self.log_hours, 24), 7 * 24)
 
     @property
     def former_properties(self) -> dict[str, str]:
-        """What older releases made it with, where that was something else."""
+        """Properties that older releases set, where they differ."""
         return {
             "delta.logRetentionDuration": f"interval {self.former_log_hours // 24} days",
             "delta.deletedFileRetentionDuration": "interval 7 days",
@@ -391,7 +411,7 @@ BRAKES = Table("brakes", BrakeRow, "people and executor")
 WAITS = Table("waits", WaitRow, "executor")
 ALERTS = Table("alerts", AlertRow, "ledger")
 HORIZONS = Table("horizons", HorizonRow, "people")
-"""Made by `anabranch lake retain`; not among `TABLES`, as nobody asks it in SQL."""
+"""Written by `anabranch lake retain`; not in `TABLES`, because nobody queries it in SQL."""
 
 TABLES = {
     table.name: table

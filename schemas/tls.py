@@ -1,8 +1,8 @@
-"""TLS contexts that follow their files: a certificate that is renewed on disk is that of the next connection.
+"""TLS contexts that follow their files: new connections use a certificate renewed on disk.
 
-Stage: made from the settings, by the controller for its listener and by every client of it and of ZooKeeper.
-Certificates live for days or weeks now, processes for longer. What was opened before keeps its certificate; files that
-do not fit together (a certificate that is written before its key) change nothing until they do.
+Stage: built from the settings, by the controller for its listener and by its clients and ZooKeeper's. Certificates
+last for days or weeks, processes longer. Open connections keep their certificate; files that do not match (a
+certificate written before its key) change nothing until they do.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class TlsFiles:
     """PEM files of one end of a connection."""
 
     certificate: Path | None = None
-    """Our certificate with its chain; None: we show none."""
+    """Our certificate with its chain; None: we present none."""
     key: Path | None = None
     """Its key, without a password."""
     ca: Path | None = None
-    """Authorities that the other end's certificate is believed by. None: the system's; no client has to show one."""
+    """CAs for the other end's certificate. None: the system's, and clients need no certificate."""
 
     @property
     def all(self) -> list[Path]:
@@ -41,17 +41,17 @@ class TlsFiles:
 
 
 def listener_context(files: TlsFiles) -> ssl.SSLContext:
-    """For a server; with `ca` clients have to show a certificate. Raises `TlsError`."""
+    """Return a server context; with `ca` clients must present a certificate. Raises `TlsError`."""
     return _Following(ssl.PROTOCOL_TLS_SERVER, files)
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """For a client that believes its server by certificate and name. Raises `TlsError`."""
+    """Return a client context that verifies the server's certificate and name. Raises `TlsError`."""
     return _Following(ssl.PROTOCOL_TLS_CLIENT, files)
 
 
 class _Following(ssl.SSLContext):
-    """Gives each connection to a context of the files as they are then; asyncio and httpcore take it for that one."""
+    """Delegates each connection to a context of the current files; asyncio and httpcore accept it as one."""
 
     _current: ssl.SSLContext
 
@@ -90,7 +90,7 @@ def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
     if files.certificate is not None:
         key = files.key
         what = f"{files.certificate} with the key {key}"
-        # A password would be asked for on the terminal.
+        # Otherwise the terminal would prompt for a password.
         _load(what, lambda: context.load_cert_chain(str(files.certificate), key, password=_no_password))
     if files.ca is not None:
         _load(str(files.ca), lambda: context.load_verify_locations(files.ca))
@@ -113,7 +113,7 @@ def _no_password() -> str:
 
 
 def _stamps(files: TlsFiles) -> list[tuple[int, int, int] | None]:
-    """What changes when a file does; None for one that is away."""
+    """Return values that change with the files; None for a missing one."""
     found: list[tuple[int, int, int] | None] = []
     for file in files.all:
         try:

@@ -1,6 +1,6 @@
-"""Trust in a folder of settings that was found and not named: settings say where secrets go and what code is run.
+"""Trust in a settings folder that was found, not named: settings direct secrets and code execution.
 
-Stage: under `settings`. The same class of fault that git closed with `safe.directory`.
+Stage: under `settings`. The class of fault that git closed with `safe.directory`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from schemas.section import SettingsError
 
 
 def check_trusted(home: Path, files: tuple[str, ...], variable: str) -> None:
-    """Raise `SettingsError` unless a folder and these files are the caller's or root's, and nobody else writes them."""
+    """Raise `SettingsError` unless only the user or root owns and can write a folder and these files."""
     for path in (home, *(home / file for file in files)):
-        # A link is followed, and its target judged.
+        # A link is followed, and its target checked.
         with suppress(FileNotFoundError):
             fault = _fault(path.stat())
             if fault is not None:
@@ -39,7 +39,7 @@ def _fault(found: os.stat_result) -> str | None:
 
 
 def _is_private(group: int) -> bool:
-    """Tell if a group has one user alone, as many systems give each user one of the same name."""
+    """Return whether a group has a single user, as many systems create one per user."""
     if group == 0:
         return True
     with suppress(KeyError):

@@ -88,7 +88,7 @@ class LoadTable:
         """Measurement time of that record, milliseconds; `NEVER` for a row without one."""
         self.cold_since: Ints = np.full(size, NEVER, np.int64)
         self.returned_after: Ints = np.full(size, NEVER, np.int64)
-        """Pause after which the load last returned, milliseconds; `NEVER` if it did not."""
+        """Pause after which the load last returned, milliseconds; 0: it fell, `NEVER`: it never fell."""
         self.sampled_at: Ints = np.full(size, NEVER, np.int64)
         """Claim of the last sample that was not stale (`decisions.autoscale.clocks.claim_of_sample`)."""
         self.seen_at: Ints = np.full(size, NEVER, np.int64)
@@ -194,7 +194,7 @@ class LoadTable:
         return loads
 
     def returned_of(self, topic: str) -> dict[int, int]:
-        """Return the load-return pauses of a topic's segments, by segment id, where there is one."""
+        """Return the load-return pauses of a topic's segments whose load ever fell, by segment id."""
         rows = self.index.of_topic(topic)
         return {one: back for one, row in rows.items() if (back := int(self.returned_after[row])) != NEVER}
 
