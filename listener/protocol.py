@@ -7,6 +7,8 @@ the silence after an answer only, and h11 the bytes of a head only while it is i
 | --- | --- |
 | connected, or answered, and no whole head has come | `head_seconds`, then 408; silence after an answer: uvicorn's |
 | bytes of a head | `head_bytes` and `MAX_HEADERS` lines, then 431, before anything is parsed |
+| blanks in a head | `MAX_BLANKS` in a row, then 400: h11 takes time by the square of them |
+| a body in chunks | none, 411: chunks of a byte and lines behind the last one cost more than anybody needs them |
 | a head has come, and not the whole body | `body_seconds`, then 408, or the end when the answer has begun |
 | the request is there | none: how long an answer takes is the process' own doing |
 | an answer is there, and its client reads nothing | `body_seconds`, then the end |
@@ -34,6 +36,8 @@ from listener.pace import Pace
 TRUST: Final = "anabranch.trust"
 """Key of `state` in the ASGI scope: a function to call when a request carries a known token."""
 MAX_HEADERS = 100
+MAX_BLANKS = 256
+"""Spaces and tabs in a row in a head."""
 MAX_MESSAGE_BYTES = 65_536
 """Of one message of a WebSocket; no command is as long, and what has come of one waits in memory for the rest."""
 MAX_FRAMES = 1_000
@@ -61,6 +65,7 @@ class BoundedHttp(H11Protocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.conn: BoundedParser = BoundedParser(self.limits.head_bytes)
         self._waits_for: object = None
         """The state of the client that the deadline belongs to."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -92,16 +97,12 @@ class BoundedHttp(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        if self._late is not None:
-            return
-        if self.conn.their_state is h11.IDLE and self._is_too_large_to_parse(data):
-            self._refuse_in_time(lambda: self._refuse(431))
-        else:
+        if self._late is None:
             super().data_received(data)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer nonsense."""
-        self._refuse_in_time(lambda: super(BoundedHttp, self).send_400_response(msg))
+        """Answer a request that cannot be parsed, or is not to be."""
+        self._refuse_in_time(lambda: self._refuse(self.conn.fault or 400))
 
     def _refuse_in_time(self, refuse: Callable[[], None]) -> None:
         """Refuse at the pace of the client's network; meanwhile nothing of the connection is read."""
@@ -149,14 +150,6 @@ class BoundedHttp(H11Protocol):
         else:
             super().handle_websocket_upgrade(event)
 
-    def _is_too_large_to_parse(self, data: bytes) -> bool:
-        """Tell if the head that these bytes belong to is too large, reading no more of them than a head may have."""
-        before = self.conn.trailing_data[0]
-        head = before + data[: max(0, self.limits.head_bytes - len(before))]
-        end = _END_OF_HEAD.search(head)
-        is_whole = end is not None or len(before) + len(data) <= self.limits.head_bytes
-        return not is_whole or head.count(b"\n", 0, end.end() if end else None) > MAX_HEADERS + 2
-
     def _trust(self) -> None:
         if self._number is not None:
             self.counts.trust(self._number)
@@ -164,7 +157,7 @@ class BoundedHttp(H11Protocol):
     def _follow(self) -> None:
         """Keep the deadline of the state that the client is in."""
         state = self.conn.their_state
-        if state is self._waits_for or self._is_handed_over:
+        if state is self._waits_for or self._is_handed_over or self._late is not None:
             return
         self._drop_deadline()
         seconds = {h11.IDLE: self.limits.head_seconds, h11.SEND_BODY: self.limits.body_seconds}.get(state)
@@ -179,15 +172,17 @@ class BoundedHttp(H11Protocol):
             self._deadline = None
 
     def _too_late(self) -> None:
-        has_begun = self.conn.trailing_data[0] or self.conn.their_state is h11.SEND_BODY
-        if has_begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        if self.conn.trailing_data[0] or self.conn.their_state is h11.SEND_BODY:
             self._refuse(408)
         elif not self.transport.is_closing():
             self.transport.close()
 
     def _refuse(self, status: int) -> None:
-        """Answer in place of the app, and close."""
+        """Answer in place of the app when it has not begun to, and close."""
         if self.transport.is_closing():
+            return
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
             return
         if self.cycle is not None:
             self.cycle.disconnected = True
@@ -204,9 +199,48 @@ class BoundedHttp(H11Protocol):
         self.transport.close()
 
 
-_END_OF_HEAD = re.compile(rb"\n\r?\n")
 TOO_LARGE_HEAD = f"the headers are too large, or more than {MAX_HEADERS}"
-_REASONS = {408: "the request did not arrive in time", 431: TOO_LARGE_HEAD}
+_REASONS = {
+    400: "this is no HTTP request", 408: "the request did not arrive in time",
+    411: "a body needs the header Content-Length; chunks are not taken", 431: TOO_LARGE_HEAD,
+}  # fmt: skip
+
+
+class BoundedParser(h11.Connection):
+    """h11's parser, which is given no head that it would take long over, also when it comes behind another one."""
+
+    def __init__(self, max_head_bytes: int) -> None:
+        super().__init__(h11.SERVER, max_head_bytes)
+        self._max_head_bytes = max_head_bytes
+        self.fault: int | None = None
+        """Status that the head is refused with."""
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """See `h11.Connection`."""
+        if self.their_state is h11.IDLE:
+            self.fault = fault_of_head(self.trailing_data[0], self._max_head_bytes)
+            if self.fault is not None:
+                raise h11.RemoteProtocolError(_REASONS[self.fault])
+        return super().next_event()
+
+
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
+_BLANKS = re.compile(rb"[ \t]{%d}" % (MAX_BLANKS + 1))
+_CHUNKS = re.compile(rb"\ntransfer-encoding[ \t]*:", re.IGNORECASE)
+
+
+def fault_of_head(data: bytes, max_bytes: int) -> int | None:
+    """Return the status that the head at the start of these bytes is refused with unparsed, in time by its length."""
+    head = data[:max_bytes]
+    end = _END_OF_HEAD.search(head)
+    if end is None and len(data) > max_bytes:
+        return 431
+    head = head[: end.end()] if end else head
+    if head.count(b"\n") > MAX_HEADERS + 2:
+        return 431
+    if _BLANKS.search(head):
+        return 400
+    return 411 if _CHUNKS.search(head) else None
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):

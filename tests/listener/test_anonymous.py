@@ -77,11 +77,10 @@ def test_dribbling_head_has_an_end(edge: Edge, start: bytes) -> None:
 
 
 @pytest.mark.parametrize("with_token", [True, False])
-@pytest.mark.parametrize("more", [b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n9999\r\n"])
-def test_dribbling_body_has_an_end(edge: Edge, more: bytes, with_token: bool) -> None:
+def test_dribbling_body_has_an_end(edge: Edge, with_token: bool) -> None:
     head = edge.head(edge.post, "POST") if with_token else f"POST {edge.post} HTTP/1.1\r\nHost: localhost\r\n".encode()
     connection = edge.open()
-    connection.sendall(head + b"Content-Type: application/x-www-form-urlencoded\r\n" + more)
+    connection.sendall(head + b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\n")
     answer, seconds = said(connection, BODY_S / 8)
     assert answer.startswith(b"HTTP/1.1 ") or not answer
     assert seconds < LATE_S
@@ -123,6 +122,8 @@ def test_large_head_is_refused_unparsed(
     [
         b"GET /a HTTP/9.9", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"GET", b"\x00" * 4_000, b"GET  / HTTP/1.1",
         b"GET /%" + b"25" * 7_000 + b" HTTP/1.1", b"GET /" + b"%ff" * 4_000 + b" HTTP/1.1", b"PRI * HTTP/2.0",
+        b"GET /healthz HTTP/1.1\r\nX:" + b" \t" * 8_000 + b"\0",
+        b"POST /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX:" + b" \t" * 30_000 + b"\0",
     ],
 )  # fmt: skip
 def test_nonsense_costs_no_time_and_no_log(edge: Edge, request_line: bytes, caplog: pytest.LogCaptureFixture) -> None:
