@@ -21,6 +21,9 @@ from listener.pace import Pace
 from listener.protocol import TOO_LARGE_HEAD, TRUST, is_large_head
 from listener.turns import Turn, Turns
 
+MAX_PROBE_SECONDS = 0.8
+"""That the probe of a network which asks at full speed waits; an orchestrator gives up on one after a second."""
+
 
 class Refusal(NamedTuple):
     """Why a request is not let in."""
@@ -76,15 +79,22 @@ class AnonymousClients:
         self, turns: Turns, clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], asyncio.Future[None]] | None = None,
     ) -> None:  # fmt: skip
-        self._turns, self._pace, self._sleep = turns, Pace(clock), sleep or asyncio.sleep
+        self._turns, self._sleep = turns, sleep or asyncio.sleep
+        self._pace, self._probes = Pace(clock), Pace(clock)
+
+    async def probe(self, scope: Scope) -> None:
+        """Wait until a probe may be answered: at once, unless its network asks at full speed."""
+        await self._wait(min(self._probes.wait(network(scope)), MAX_PROBE_SECONDS))
+
+    async def _wait(self, seconds: float) -> None:
+        if seconds > 1e-6:
+            await self._sleep(seconds)
 
     @asynccontextmanager
-    async def turn(self, scope: Scope, is_refused: bool) -> AsyncIterator[Turn]:
-        """A turn for a request, after the time that a refused one has to wait. Raises what `Turns` raises."""
+    async def turn(self, scope: Scope, is_paced: bool) -> AsyncIterator[Turn]:
+        """A turn for a request, after the time that a paced one has to wait. Raises what `Turns` raises."""
         who = network(scope)
-        if is_refused:
-            wait = self._pace.wait(who)
-            if wait > 1e-6:
-                await self._sleep(wait)
+        if is_paced:
+            await self._wait(self._pace.wait(who))
         async with self._turns.turn(who) as turn:
             yield turn

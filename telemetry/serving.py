@@ -148,7 +148,7 @@ def metrics_app(
         if refusal is None:
             trust(scope)
         try:
-            async with anonymous.turn(scope, is_refused=refusal is not None) as turn:
+            async with anonymous.turn(scope, is_paced=refusal is not None) as turn:
                 answer: ASGIApp = scrape
                 if refusal is not None:
                     answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)

@@ -108,6 +108,8 @@ class Guard:
             # Before anything is read: what changes from here on, the page has to hear of.
             scope = {**scope, CALLER: caller, SESSION: session, VERSION: scope["app"].state.fleet.version}
             if scope["path"] == HEALTH:
+                if caller is None:
+                    await self._anonymous.probe(scope)
                 await self._app(scope, receive, guarded)
                 return
             if caller is None and not scope["path"].startswith(OPEN):
@@ -133,8 +135,8 @@ class Guard:
             async with self._turns.turn(caller.name) as turn:
                 await (refusal or self._app)(scope, receive, ending(turn, send))
             return
-        # Whoever signs in may be guessing tokens.
-        async with self._anonymous.turn(scope, refusal is not None or scope["method"] == "POST") as turn:
+        # Whoever signs in may be guessing tokens, and what needs no token costs as much as a refusal.
+        async with self._anonymous.turn(scope, is_paced=True) as turn:
             await (refusal or self._app)(scope, receive, ending(turn, send))
 
     def _refusal(self, scope: Scope) -> Response | None:

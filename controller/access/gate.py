@@ -59,7 +59,9 @@ class RequestGate:
             trust(scope)
         refusal = None if refused is None else _refused(refused.status, refused.reason)
         if refusal is None and path in OPEN_PATHS:
-            # A probe waits for nobody: it has a thread of its own and shares one look at the store.
+            # A probe waits for nobody else: it has a thread of its own and shares one look at the store.
+            if caller is None:
+                await self._anonymous.probe(scope)
             await self._app({**scope, CALLER: caller or STRANGER}, receive, send)
             return
         if refusal is None and caller is None:
@@ -68,7 +70,7 @@ class RequestGate:
             )
         try:
             if refusal is not None:
-                async with self._anonymous.turn(scope, is_refused=True) as turn:
+                async with self._anonymous.turn(scope, is_paced=True) as turn:
                     await refusal(scope, receive, ending(turn, send))
             elif caller is not None:
                 scope = {**scope, "path": path, CALLER: caller}

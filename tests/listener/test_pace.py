@@ -21,11 +21,11 @@ class Waiting:
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
 
-    def ask(self, clients: AnonymousClients, address: str, is_refused: bool = True) -> float:
+    def ask(self, clients: AnonymousClients, address: str, is_paced: bool = True) -> float:
         before = len(self.waits)
 
         async def turn() -> None:
-            async with clients.turn({"client": (address, 1)}, is_refused):
+            async with clients.turn({"client": (address, 1)}, is_paced):
                 pass
 
         asyncio.run(turn())
@@ -48,7 +48,7 @@ def test_refusals_of_one_network_have_a_pace(waiting: Waiting, clients: Anonymou
     assert waits[:REFUSALS_AT_ONCE] == [0.0] * REFUSALS_AT_ONCE
     assert waits[REFUSALS_AT_ONCE:] == pytest.approx([n / REFUSALS_PER_SECOND for n in range(1, 11)])
     assert waiting.ask(clients, "192.0.2.2") == 0.0
-    assert waiting.ask(clients, "192.0.2.1", is_refused=False) == 0.0
+    assert waiting.ask(clients, "192.0.2.1", is_paced=False) == 0.0
 
 
 def test_network_is_free_again_after_its_refusals(waiting: Waiting, clients: AnonymousClients) -> None:
@@ -65,3 +65,13 @@ def test_refusals_of_many_networks_share_a_pace(waiting: Waiting, clients: Anony
     waiting.now = 1.0
     soon = sum(waiting.ask(clients, f"198.51.100.{number}") < 1 for number in range(200))
     assert soon <= ALL_REFUSALS_PER_SECOND
+
+
+def test_probe_waits_less_than_a_second(waiting: Waiting, clients: AnonymousClients) -> None:
+    for _ in range(1_000):
+        asyncio.run(clients.probe({"client": ("192.0.2.1", 1)}))
+    assert len(waiting.waits) == 1_000 - REFUSALS_AT_ONCE
+    assert waiting.waits[-1] == max(waiting.waits) < 1
+    asyncio.run(clients.probe({"client": ("192.0.2.2", 1)}))
+    assert waiting.ask(clients, "192.0.2.1") == 0.0
+    assert len(waiting.waits) == 1_000 - REFUSALS_AT_ONCE
