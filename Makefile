@@ -48,7 +48,7 @@ schemas: $(VENV)/.installed  ## write the generated files: JSON Schemas, docs/ga
 lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml, and conf/bootstrap.lock: the tools that install it
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \
 	    --no-header --no-annotate conf/bootstrap.in -o conf/bootstrap.lock
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --extra dev --upgrade \
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --extra dev --extra job --upgrade \
 	    --no-header --no-annotate pyproject.toml -o requirements.lock
 
 clean:  ## remove the virtual environment and all caches; state stays

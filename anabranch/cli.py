@@ -53,6 +53,10 @@ COMMANDS = {
 }
 
 
+OF_THE_JOB = ("pyspark", "delta", "pandas", "plotly")
+"""Modules that only the extra `job` of the package brings."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported only when they are called: `anabranch decide` must start fast."""
 
@@ -117,6 +121,13 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in OF_THE_JOB:
+            raise
+        click.echo(
+            f"anabranch: this needs {error.name}, which the package has with its extra: anabranch[job]", err=True
+        )
+        sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:

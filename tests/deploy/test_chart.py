@@ -108,7 +108,7 @@ def pods(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("more", ["", EVERYTHING], ids=["default", "everything"])
 def test_pods_are_restricted_and_their_settings_load(helm, tmp_path, more):
     specs = pods(objects(rendered(helm, tmp_path, more)))
-    assert {"x-job", "x-executor", "x-collector", "x-page", "x-alerts", "x-upkeep", "x-topics", "x-gate"} <= set(specs)
+    assert {"x-job", "x-executor", "x-collector", "x-page", "x-alerts", "x-upkeep", "x-setup", "x-gate"} <= set(specs)
     for name, spec in specs.items():
         assert spec["securityContext"]["runAsNonRoot"], name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}

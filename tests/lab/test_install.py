@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,50 @@ def test_the_wheel_holds_every_package_and_file_of_conf_every_json_schema_and_th
         wanted += (HOME / package).rglob("*.py")
     assert {str(file.relative_to(HOME)) for file in wanted} - listed == set()
     assert not [name for name in listed if name.startswith(("tests/", "benchmarks/"))]
+
+
+def test_wheel_brings_spark_with_its_extra_alone(wheel):
+    archive = zipfile.ZipFile(wheel)
+    [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    lines = archive.read(metadata).decode().splitlines()
+    required = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist: ")]
+    always = {re.split(r"[<>=!;\[ ]", line)[0] for line in required if "extra ==" not in line}
+    of_the_job = {re.split(r"[<>=!;\[ ]", line)[0] for line in required if 'extra == "job"' in line}
+    assert of_the_job == {"delta-spark", "pandas", "plotly", "pyspark"}
+    assert {"deltalake", "pyarrow", "confluent-kafka", "uvicorn"} <= always
+    assert not always & of_the_job
+
+
+def test_wheel_brings_licence_docs_and_deployment(wheel):
+    listed = zipfile.ZipFile(wheel).namelist()
+    for end in (
+        "licenses/LICENSE", "share/doc/anabranch/operations.md", "share/anabranch/anabranch-executor.service",
+        "share/anabranch/Containerfile", "share/anabranch/helm/anabranch/templates/job.yaml",
+        "share/anabranch/helm/anabranch/values.schema.json", "files/dashboards/fleet.json",
+    ):  # fmt: skip
+        assert any(name.endswith(end) for name in listed), end
+
+
+def test_commands_without_spark_say_which_extra_they_need(installed, tmp_path):
+    hidden = tmp_path / "without"
+    (hidden / "pyspark").mkdir(parents=True)
+    (hidden / "pyspark" / "__init__.py").write_text(
+        "raise ModuleNotFoundError('No module named pyspark', name='pyspark')"
+    )
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(hidden)}
+    job = subprocess.run(
+        [str(installed), "stream"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )  # fmt: skip
+    assert job.returncode == 2
+    assert job.stderr.splitlines()[-1] == (
+        "anabranch: this needs pyspark, which the package has with its extra: anabranch[job]"
+    )
+    snapshot = (HOME / "docs" / "examples" / "snapshots.jsonl").read_text().splitlines()[0]
+    decided = subprocess.run(
+        [str(installed), "decide"], cwd=tmp_path, env=environment, input=snapshot, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert decided.returncode == 0, decided.stderr
 
 
 def test_the_wheel_says_its_version_and_its_commands(installed, tmp_path):

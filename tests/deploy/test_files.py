@@ -1,0 +1,65 @@
+"""Units, compose file and Containerfile: valid for their own tools, and every process has its place."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from schemas.settings import load_settings
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNITS = sorted(DEPLOY.glob("*.service"))
+PROCESSES = {"stream", "executor", "collect pulsar", "collect bundles", "web", "alerts", "controller"}
+
+
+def test_every_process_has_a_unit():
+    started = {command for unit in UNITS for command in re.findall(r"anabranch\.toml (.*)", unit.read_text())}
+    assert started >= PROCESSES
+    for unit in UNITS:
+        text = unit.read_text()
+        for line in ("ProtectSystem=strict", "StateDirectory=anabranch", "NoNewPrivileges=true"):
+            assert line in text, unit.name
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("file", [*UNITS, DEPLOY / "anabranch-lake.timer"], ids=lambda file: file.name)
+def test_units_are_valid(tmp_path, file):
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    program = tmp_path / "anabranch"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for one in DEPLOY.glob("anabranch-*"):
+        text = one.read_text().replace("/opt/anabranch/.venv/bin/anabranch", str(program))
+        (tmp_path / one.name).write_text(text.replace("User=anabranch", "User=root"))
+    command = ["systemd-analyze", "verify", "--man=no", str(tmp_path / file.name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    complaints = [line for line in done.stderr.splitlines() if file.name in line]
+    assert complaints == []
+
+
+def test_compose_sets_settings_that_load(tmp_path):
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert set(services) == {"topics", "job", "executor", "collector", "page", "alerts"}
+    for name, service in services.items():
+        variables = {
+            key: re.sub(r"\$\{\w+:-(.*)\}|\$\{\w+:\?.*\}", lambda found: found[1] or "host:1", value)
+            for key, value in service["environment"].items()
+            if not key.endswith("TOKEN")
+        }
+        variables["ANABRANCH_CONTROLLER_URL"] = "http://broker:8080"
+        settings = load_settings([], tmp_path, variables)
+        assert (settings.executor.mode, settings.lake_path) == ("observe", "/lake")
+        assert service["read_only"], name
+
+
+@pytest.mark.process
+def test_containerfile_is_clean():
+    hadolint = shutil.which("hadolint") or pytest.skip("hadolint is not installed")
+    done = subprocess.run([hadolint, str(DEPLOY / "Containerfile")], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
