@@ -160,7 +160,7 @@ def test_before_since_nothing_is_compared_and_of_other_topics_neither():
     assert replayed(bucket, changed, topics=[NAMES[1]]).differences == 1
 
 
-def test_the_command_ends_with_0_for_the_same_and_2_for_different(tmp_path):
+def test_exit_code_of_replay_tells_of_differences(tmp_path):
     bucket = quiet(configured=PROMPT)
     written(bucket, tmp_path / "lake")
     (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path}/lake"\n')
@@ -174,6 +174,8 @@ def test_the_command_ends_with_0_for_the_same_and_2_for_different(tmp_path):
         "1 decisions, 2 holds, 8 evaluations: the same\n"
     )
     assert run("--topics", "nobody").exit_code == 1
+    nothing = run("--since", "2030-01-01T00:00:00Z")
+    assert (nothing.exit_code, "to compare: see --since" in nothing.output) == (1, True)
     bucket.tables[HOLDS.name] = [edited(bucket, HOLDS, gate=lambda _: "min-segments")[HOLDS.name]]
     written(bucket, tmp_path / "other")
     (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path}/other"\n')
