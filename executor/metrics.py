@@ -1,6 +1,6 @@
-"""The executor's Prometheus metrics: read off the running executor at each scrape, so that nothing has to be kept.
+"""Prometheus metrics of the executor, read from the running executors at each scrape.
 
-Stage: beside `executor.process`, which serves them at `[executor] metrics_port`. Told to people in docs/operations.md,
+Stage: beside `executor.process`, which serves them at `[executor] metrics_port`. Documented in docs/operations.md,
 "Brakes".
 """
 
@@ -17,7 +17,7 @@ from executor.kernel.loop import Executor
 
 
 class ExecutorMetrics(Collector):
-    """All metrics of the executors of a process, one a shard; scraped from another thread than theirs."""
+    """Metrics of all executors of a process, one per shard; scraped from another thread than theirs."""
 
     def __init__(
         self, executors: Callable[[], Sequence[Executor]], files: Callable[[], Mapping[str, int]] = dict
@@ -25,7 +25,7 @@ class ExecutorMetrics(Collector):
         self._executors, self._files = executors, files
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
+        """Return the current metrics."""
         executors = self._executors()
         standings = [executor.brakes.standing() for executor in executors]
         yield GaugeMetricFamily(
@@ -81,7 +81,7 @@ class ExecutorMetrics(Collector):
 def registry_of(
     executors: Callable[[], Sequence[Executor]], files: Callable[[], Mapping[str, int]] = dict
 ) -> CollectorRegistry:  # fmt: skip
-    """A registry of its own with these metrics; `files`: how many each table has."""
+    """Return a separate registry with these metrics; `files` returns the number of files per table."""
     registry = CollectorRegistry()
     registry.register(ExecutorMetrics(executors, files))
     return registry

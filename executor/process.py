@@ -1,4 +1,4 @@
-"""The executor as a process: its parts, assembled from the settings, and the two signals that stop it.
+"""The executor as a process: assembles its parts from the settings and stops on two signals.
 
 Stage: called by `anabranch executor`. Faults of the lake are reported before any work begins.
 """
@@ -48,9 +48,10 @@ class StartError(Exception):
 
 
 def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
-    """Apply decisions until SIGTERM or SIGINT; `ready` gets one line when it is known which ones are this executor's.
+    """Apply decisions until SIGTERM or SIGINT.
 
-    Raises `StartError`, or `lake.lease.LeaseLost` when another executor has taken over.
+    `ready` gets one line once this executor knows its shards. Raises `StartError`, or `lake.lease.LeaseLost` when
+    another executor has taken over.
     """
     chosen = settings.executor
     transport = Transport(
@@ -114,13 +115,13 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
 
 
 class ShardWork:
-    """An executor at work on one shard, in a thread of its own: to read the record may take longer than a beat."""
+    """Executor of one shard, in its own thread: reading the record may take longer than a heartbeat."""
 
     def __init__(self, make: Callable[[], Executor]) -> None:
         """`make` is called in the thread."""
         self._make, self._stopping = make, False
         self.executors: list[Executor] = []
-        """The one that is at work, once it is made."""
+        """The working executor, once it is made."""
         self._failure: BaseException | None = None
         self._begun = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -133,18 +134,18 @@ class ShardWork:
 
     @property
     def open_decisions(self) -> int | None:
-        """Open decisions; None: the record has not been read yet."""
+        """Number of open decisions; None: the record has not been read yet."""
         return self.executors[0].open_decisions if self.has_begun else None
 
     def stop(self) -> None:
-        """Ends the work soon; returns at once."""
+        """Ask the work to end; returns at once."""
         self._stopping = True
         for executor in self.executors:
             executor.stop()
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, with no call out. Raises what it has failed with."""
+        """True once it has ended with no call out. Raises the error that it failed with."""
         if self._thread.is_alive():
             return False
         if self._failure is not None:
@@ -163,7 +164,7 @@ class ShardWork:
 
 
 def executors_of(holding: Holding[ShardWork]) -> list[Executor]:
-    """Those at work now, one a shard."""
+    """Return the executors at work now, one per shard."""
     return [executor for work in holding.works for executor in work.executors]
 
 
@@ -185,11 +186,11 @@ def health_of(holding: Holding[ShardWork], lease_seconds: float) -> Health:
 
 
 ELSEWHERE = frozenset({"bookies"})
-"""Families that other processes carry out: the orchestrator of `anabranch bookies` records what it does itself."""
+"""Families applied by other processes: the orchestrator of `anabranch bookies` records its own work."""
 
 
 def actors_of(transport: Transport, *, observes: bool = False) -> Actors:
-    """Actors by the name of the family: each built-in family has its line here. `observes`: nobody calls."""
+    """Return the actors of all built-in families by name. `observes`: no calls are made."""
     return {
         "autoscale": AutoscaleActor(ScalableTopics(transport)), "bundles": BundlesActor(transport, observes=observes)
     }  # fmt: skip

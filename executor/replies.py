@@ -1,7 +1,7 @@
-"""The admin client's replies in the kernel's terms, for every family that acts through it.
+"""Translate replies of the admin client into the kernel's terms, for every family.
 
-Stage: under the actors, above `executor.kernel`. A reply that does not say clearly "done" or "that is wrong" is
-`NoAnswer`, and then the subject has to be looked at.
+Stage: under the actors, above `executor.kernel`. A reply that is neither a clear success nor a clear refusal becomes
+`NoAnswer`, and the subject has to be looked at.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from executor.kernel import family
 from executor.kernel.family import Accepted, Answer, NoAnswer
 
 MAX_REASON = 500
-"""Characters of a reply that are kept."""
+"""Maximum length of a reply's recorded text, in characters."""
 
 
 def answer_to_call(reply: Reply[None]) -> Answer:
-    """The answer of a call."""
+    """Translate the reply to a call."""
     if isinstance(reply, Answered):
         return Accepted()
     if isinstance(reply, Refused):
@@ -26,6 +26,6 @@ def answer_to_call(reply: Reply[None]) -> Answer:
 
 
 def no_answer(what: str, fault: object) -> NoAnswer:
-    """For a fault that says nothing about the call; `what` is the call."""
+    """Translate a fault that says nothing about a call's effect; `what` describes the call."""
     text = f"{what} was answered with {fault}" if isinstance(fault, Rejection) else str(fault)
     return NoAnswer(text[:MAX_REASON], denied=isinstance(fault, Denied))

@@ -1,4 +1,4 @@
-"""The family `autoscale` in the executor: splits and merges of a scalable topic's segments (PIP-483, PIP-468).
+"""Executor side of the family `autoscale`: splits and merges of segments (PIP-483, PIP-468).
 
 - `decision`   arguments and decided layout of a row of `decisions`
 - `judge`      pure: decision and live layout in, verdict out

@@ -1,6 +1,6 @@
-"""Looks at layouts, splits, merges and rebuckets through the admin REST interface (design "REST").
+"""Look at layouts, split, merge and rebucket through the admin REST interface (design "REST").
 
-Stage: what the kernel acts with on rows of the family `autoscale`; `executor.process` makes one.
+Stage: the kernel calls it for rows of the family `autoscale`; `executor.process` makes one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from schemas.ids import topic_parts
 
 @dataclass(frozen=True)
 class TopicGone:
-    """The interface has said that there is no such topic."""
+    """Confirmation by the interface that the topic does not exist."""
 
     reason: str
 
@@ -31,17 +31,17 @@ LiveLayout = SegmentLayout | TopicGone
 
 
 class AutoscaleActor:
-    """Acts on topics through one admin interface; an `executor.kernel.family.Actor`."""
+    """Actor for topics behind one admin interface; an `executor.kernel.family.Actor`."""
 
     def __init__(self, topics: ScalableTopics) -> None:
         self._topics = topics
 
     def read(self, row: Mapping[str, Any]) -> SegmentDecision:
-        """The split, merge or rebucket in a row of `decisions`. Raises `MalformedDecision`."""
+        """Return the split, merge or rebucket in a row of `decisions`. Raises `MalformedDecision`."""
         return read_segment_decision(row)
 
     def namespace(self, subject: str) -> str | None:
-        """Of the topic's name."""
+        """Return `tenant/namespace` of a topic name; None for a malformed name."""
         try:
             tenant, namespace, _ = topic_parts(subject)
         except ValueError:
@@ -49,21 +49,24 @@ class AutoscaleActor:
         return f"{tenant}/{namespace}"
 
     def look(self, decision: SegmentDecision) -> LiveLayout | NoAnswer:
-        """The topic's layout as it is now."""
+        """Return the topic's current layout."""
         return live_layout(decision.subject, self._topics.layout(decision.subject))
 
     def judge(self, decision: SegmentDecision, live: LiveLayout, may_have_called: bool) -> Verdict:
-        """By the layout's lineage (`executor.autoscale.judge`)."""
+        """Judge a decision by the layout's lineage (`executor.autoscale.judge`)."""
         return judge(decision, _layout(live), may_have_called)
 
     def describe(self, decision: SegmentDecision, live: LiveLayout) -> Seen:
-        """The decision's segments and their children, as the live layout has them."""
+        """Describe the decision's segments and their children in the live layout."""
         layout = _layout(live)
         return Seen(describe(decision, layout), None if layout is None else layout.epoch)
 
     def call(self, decision: SegmentDecision, live: LiveLayout, may_send: Callable[[], bool]) -> Answer:
-        """The change, meant for the layout that was seen. A rebucket is a call for each segment that is still to be
-        replaced, with a look after each; the first that fails ends it, and the next try goes on there."""
+        """Make the change on the layout that was seen.
+
+        A rebucket is one call for each segment still to be replaced, with a look after each call. The first failure
+        ends it, and the next try continues with the segments that are left.
+        """
         topic, name, seen = decision.subject, decision.decision_id, _layout(live)
         with only_while(may_send):
             if decision.action == "rebucket":
@@ -90,7 +93,10 @@ class AutoscaleActor:
 
 
 def live_layout(topic: str, reply: Reply[SegmentLayout]) -> LiveLayout | NoAnswer:
-    """The result of a look. A 404 of something in front of the interface says nothing about the topic."""
+    """Interpret the reply to a look.
+
+    A 404 from a proxy in front of the interface says nothing about the topic.
+    """
     if isinstance(reply, Answered):
         return reply.value
     if isinstance(reply, Refused) and reply.status == 404 and reply.from_interface:

@@ -1,6 +1,6 @@
-"""A row of `decisions` of the family `autoscale`: which segments to change and how, and the layout decided on.
+"""Rows of `decisions` of the family `autoscale`: segments, action, and the layout decided on.
 
-Stage: under `actor`, which the kernel asks to read rows.
+Stage: under `actor`, which the kernel calls to read rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from schemas.snapshot import Snapshot
 from schemas.tables import Action
 
 _SEGMENTS = {"split": (1, 1), "merge": (2, 2), "rebucket": (1, MAX_SEGMENTS_IN_METADATA)}
-"""Least and most segments of an action."""
+"""Minimum and maximum number of segments of an action."""
 _EXAMPLES = {
     "split": '{"segments":[3]}', "merge": '{"segments":[4,5]}', "rebucket": '{"bucketCount":8,"segments":[3,6]}'
 }  # fmt: skip
@@ -29,7 +29,7 @@ _EXAMPLES = {
 
 @dataclass(frozen=True)
 class SegmentDecision(Decision):
-    """A change of segments of one topic, and the layout that it was decided on."""
+    """Change of segments of one topic, with the layout it was decided on."""
 
     action: Action
     segments: tuple[int, ...]
@@ -37,9 +37,9 @@ class SegmentDecision(Decision):
     layout: SegmentLayout
     max_segments: int | None = None
     min_segments: int | None = None
-    """Caps of the policy that was decided by; None: not on record."""
+    """Caps of the policy in force at the decision; None: not on record."""
     bucket_count: int | None = None
-    """Of a rebucket: entry buckets of each successor."""
+    """Entry buckets of each successor of a rebucket."""
 
     def __str__(self) -> str:
         segments = " and ".join(map(str, self.segments))
@@ -47,14 +47,17 @@ class SegmentDecision(Decision):
         return f"{self.action} {segments} of {self.subject}{into}"
 
     def replaces(self, earlier: Decision) -> bool:
-        """See `Decision`: a segment that is hot by now is split, and not merged first. An open merge holds no split."""
+        """Return whether this split replaces an earlier merge.
+
+        A segment that has become hot is split at once, without being merged first: an open merge holds no split.
+        """
         if not isinstance(earlier, SegmentDecision) or (self.action, earlier.action) != ("split", "merge"):
             return False
         return not set(self.segments).isdisjoint(earlier.segments)
 
 
 def read_segment_decision(row: Mapping[str, Any]) -> SegmentDecision:
-    """The decision in a row. Raises `MalformedDecision`, whatever the content."""
+    """Read the decision in a row. Raises `MalformedDecision` and nothing else, whatever the content."""
     if not re.fullmatch(TOPIC_PATTERN, row["subject"] or ""):
         raise MalformedDecision(f"subject {row['subject']!r} is not topic://tenant/namespace/name")
     if row["action"] not in get_args(Action):

@@ -1,14 +1,14 @@
-"""Judge a decision by the live layout. Pure: no I/O, no clock, no memory but what is passed in.
+"""Judge a decision by the live layout. Pure: no I/O, no clock, no memory beyond the arguments.
 
 Stage: under `actor`, before and after every call. Only the decision's own segments count: one evaluation decides on
-several disjoint parts of a topic, and each of them changes the layout that the others were decided on. A split had
+several disjoint parts of a topic, and each of them changes the layout that the others were decided on. A split took
 effect iff the segment is sealed with children that halve its range; a merge iff both are sealed with a common child
 that covers their union (PIP-468 "Split Protocol", "Merge Protocol"). Pruning removes sealed segments and their ids from
-their relatives; the effect is then looked for in what is left, and where that proves nothing, the decision counts as
-superseded: never acted on again.
+their relatives. The effect is then looked for among the remaining segments; where they prove nothing, the decision
+counts as superseded and is never acted on again.
 
 A rebucket is one decision on several segments, each replaced by a call of its own. It is due while any of them is still
-active as it was decided on, so what a crash or a fault has left undone is done next, and it ends when none is.
+active. So a retry after a crash or a fault does only the missing part, and the decision ends when no segment is left.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SHOWN = 8
 
 
 def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_called: bool) -> Verdict:
-    """What to do about a decision, given the live layout (None: the topic is gone).
+    """Return what to do about a decision, given the live layout (None: the topic is gone).
 
-    `may_have_called`: a call for this decision may have gone out before this look, by this process or by one that left
-    a durable intent. An effect without any such call is not ours.
+    `may_have_called`: a call for this decision may have gone out before this look, from this process or from one that
+    left a durable intent. An effect without any such call is not ours.
     """
     if layout is None:
         return Gone("the topic is gone")
@@ -53,12 +53,12 @@ def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_call
 
 
 def pending_rebuckets(decision: SegmentDecision, layout: SegmentLayout) -> list[int]:
-    """Return the segments of a rebucket that are still to be replaced."""
+    """Return the segments of a rebucket that are not replaced yet."""
     return [i for i in decision.segments if i in layout.segments and layout.segments[i].is_active]
 
 
 def describe(decision: SegmentDecision, layout: SegmentLayout | None) -> dict[str, Any]:
-    """What was seen, for the record: epoch, number of active segments, and the decision's segments and children."""
+    """Describe a look for the record: epoch, active segments, the decision's segments and children."""
     if layout is None:
         return {"topic": "gone"}
     shown = [layout.segments[i] for i in decision.segments if i in layout.segments]
@@ -79,14 +79,17 @@ def describe(decision: SegmentDecision, layout: SegmentLayout | None) -> dict[st
 
 
 def _is_another_topic(decided: SegmentLayout, live: SegmentLayout) -> bool:
-    """True for another incarnation, or when an id names another segment now."""
+    """Return whether the topic is another incarnation, or an id belongs to a different segment now."""
     if None not in (decided.created_at_ms, live.created_at_ms) and decided.created_at_ms != live.created_at_ms:
         return True
     return compare_lives(decided.segments, live.segments) != 0
 
 
 def _over_cap(decision: SegmentDecision, active: int) -> str | None:
-    """Return why the number of active segments forbids the call: others may have changed it since the evaluation."""
+    """Return why the number of active segments forbids the call, or None.
+
+    It may have changed since the evaluation.
+    """
     if decision.action == "split":
         cap = decision.max_segments
         return f"the topic has {active} segments, maxSegments is {cap}" if cap is not None and active >= cap else None
@@ -95,7 +98,7 @@ def _over_cap(decision: SegmentDecision, active: int) -> str | None:
 
 
 def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]:
-    """Ids of the children that show the decision's effect; empty when there is none, or no sign of it is left."""
+    """Return ids of the children that show the decision's effect; empty if none is visible."""
     targets = [decision.layout.segments[i] for i in decision.segments]
     if decision.action == "rebucket":
         successors = [_successor_of(target, decision, layout) for target in targets]
@@ -107,9 +110,9 @@ def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]
     left = [layout.segments[t.segment_id] for t in targets if t.segment_id in layout.segments]
     if not left:
         # All pruned, and the children no longer name their parents. Ids are never reused, so walk those allocated since
-        # the decision: while they are still there and lie elsewhere, they belong to other changes, of decisions of the
-        # same evaluation for instance. The next one belongs to the first change of this range, if any id does; only
-        # this decision's call gives exactly these ranges to it and its sibling. A gap of pruned ids proves nothing.
+        # the decision. Segments outside this range belong to other changes, for instance to decisions of the same
+        # evaluation: skip them. The next segment belongs to the first change of this range, if any does. Only this
+        # decision's call gives exactly these ranges to it and its sibling. A gap of pruned ids proves nothing.
         first = decision.layout.next_segment_id
         while first in layout.segments and not _overlaps(layout.segments[first], start, end):
             first += 1
@@ -128,8 +131,10 @@ def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]
 
 
 def _successor_of(target: Segment, decision: SegmentDecision, layout: SegmentLayout) -> Segment | None:
-    """The segment that shows the rebucket of one of the decision's segments, or None. Of a pruned one it is the first
-    of those made since that lies in its range."""
+    """Return the segment that shows the rebucket of one of the decision's segments, or None.
+
+    The successor of a pruned segment is the first segment allocated since the decision that overlaps its range.
+    """
     if target.segment_id in layout.segments:
         found = _children(layout.segments[target.segment_id], layout)
     else:

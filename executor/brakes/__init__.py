@@ -1,11 +1,11 @@
-"""Brakes: may this decision be acted on now, and if not, until when?
+"""Brakes: decide whether a decision may be acted on now and, if not, until when it waits.
 
-What a brake holds is neither forgotten nor failed: it waits, and is judged by its subject again when it is released.
-Under the kernel, which asks; nothing here knows of families, Kafka or calls.
+A decision that a brake holds is neither lost nor failed: it waits, and is judged again by its subject on release.
+Stage: under the kernel, which asks; nothing here depends on families, Kafka or calls.
 
-- `windows`  pure: maintenance windows in the zones of people
-- `rate`     pure: at most so many calls in any 60 seconds
-- `rules`    pure: which brake holds a decision, if any
-- `waiting`  those that wait, and who of them may go on
+- `windows`  pure: maintenance windows in local time zones
+- `rate`     pure: rate limit on calls in any 60 seconds
+- `rules`    pure: the brake that holds a decision, if any
+- `waiting`  waiting decisions and their release
 - `record`   rows of `waits`
 """

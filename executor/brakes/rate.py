@@ -1,7 +1,7 @@
-"""Pure: at most so many calls in any 60 seconds. The clock, in seconds and never set back, is an argument.
+"""Rate limit of calls in any 60 seconds. Pure: the monotonic clock, in seconds, is an argument.
 
-A call has its place from when it is granted until 60 seconds after it ended. It reached the server somewhere between
-the two: so no window of 60 seconds, wherever it begins, has more calls in it than there are places.
+A call occupies a slot from when it is granted until 60 seconds after it ended. It reached the server somewhere between
+the two, so no window of 60 seconds, wherever it begins, contains more calls than there are slots.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ WINDOW_SECONDS = 60.0
 
 
 class Places:
-    """`limit` places; 0: there is no limit, and nothing is kept."""
+    """Rate limiter with `limit` slots; 0 means no limit, and nothing is counted."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -20,35 +20,38 @@ class Places:
         self._ended: deque[float] = deque()
 
     def taken(self, now: float) -> int:
-        """Places that are taken."""
+        """Return the number of occupied slots."""
         while self._ended and self._ended[0] + WINDOW_SECONDS <= now:
             self._ended.popleft()
         return len(self._granted) + len(self._ended)
 
     def is_free(self, now: float) -> bool:
-        """Whether there is a place."""
+        """Return whether a slot is free."""
         return not self.limit or self.taken(now) < self.limit
 
     def free_at(self, now: float) -> float:
-        """When there is a place by time alone, unless more calls take it; `now` + 60 at the latest that can be told."""
+        """Return when a slot becomes free by time alone, unless more calls take it.
+
+        At most `now` + 60: calls still running have no known end.
+        """
         over = self.taken(now) - self.limit
         if not self.limit or over < 0:
             return now
         return self._ended[over] + WINDOW_SECONDS if over < len(self._ended) else now + WINDOW_SECONDS
 
     def grant(self, name: str) -> None:
-        """A place for a call; once for each name."""
+        """Occupy a slot for a call; once for each name."""
         if self.limit:
             self._granted.add(name)
 
     def end(self, name: str, called_until: float | None) -> None:
-        """The call has ended at the latest at an instant; None: it was not made, and its place is free again."""
+        """Record the latest instant at which a call ended; None: it was not made, and its slot is free again."""
         if name in self._granted:
             self._granted.remove(name)
             if called_until is not None:
                 self.count(called_until)
 
     def count(self, called_until: float) -> None:
-        """A call that ended, as the record has it; not before those that were counted already, to be careful."""
+        """Count a recorded call that has ended. Never counted earlier than previous calls, to be safe."""
         if self.limit:
             self._ended.append(max(called_until, self._ended[-1]) if self._ended else called_until)

@@ -1,7 +1,7 @@
-"""Rows of the table `waits`: what an open decision waits for, for people and their SQL.
+"""Rows of the table `waits`: the reason why an open decision waits, for operators and their SQL.
 
-The executor reads none of them: what holds a decision is worked out from the brakes themselves. So a row may be late,
-and a lake that cannot be written to holds nothing up.
+The executor never reads them: it derives what holds a decision from the brakes themselves. So a row may be late, and a
+lake that cannot be written delays nothing.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from schemas.tables import WAITS, WaitRow
 log = logging.getLogger(__name__)
 
 DELAY_SECONDS = 5.0
-"""Before rows that could not be written are tried again."""
+"""Delay before rows that could not be written are tried again."""
 
 
 class WaitTable:
-    """The table `waits` of a lake, made if it is missing. One thread uses it."""
+    """Table `waits` of a lake, created if missing. Used by one thread."""
 
     def __init__(self, lake: str, executor: str) -> None:
-        """`executor`: which process writes. Raises what Delta raises, and `LakeError`."""
+        """Open the table; `executor` names the writing process. Raises Delta's errors and `LakeError`."""
         self._open = OpenTable(create_table(lake, WAITS))
         self._executor = executor
         self._unwritten: dict[str, WaitRow] = {}
         self._write_at = 0.0
 
     def note(self, one: Candidate, held: Held, at: datetime) -> None:
-        """What a decision waits for from now on; kept until `write`."""
+        """Note the brake that holds a decision from now on; kept in memory until `write`."""
         self._unwritten[one.decision_id] = WaitRow(
             decision_id=one.decision_id, family=one.family, subject=one.subject, brake=held.brake, reason=held.why,
             until=held.until, at=at, executor=self._executor, day=at.date(),
         )  # fmt: skip
 
     def write(self, now: float) -> None:
-        """One commit with all rows that were noted; `now`: seconds of a steady clock. Raises nothing."""
+        """Write all noted rows in one commit; `now`: seconds of a monotonic clock. Never raises."""
         if not self._unwritten or now < self._write_at:
             return
         try:

@@ -1,7 +1,7 @@
-"""Pure: which brake holds a decision at an instant, if any; all but the rate, which `waiting` keeps count of.
+"""The brake that holds a decision at an instant, if any. Pure; the rate limit is counted in `waiting`.
 
-In the order in which people have to deal with them: a stop, a pause, a maintenance window, a missing approval. A
-decision that has waited for too long is over: the load that it was decided on may be gone, so the job decides again.
+Brakes apply in the order in which people have to deal with them: stop, pause, maintenance window, missing approval. A
+decision that has waited for too long expires: the load that it was decided on may be gone, so the job decides again.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ BRAKES: tuple[Brake, ...] = get_args(Brake)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A decision, as brakes know it."""
+    """A decision with the fields that brakes need."""
 
     decision_id: str
     family: str
     subject: str
     namespace: str | None
-    """`tenant/namespace`; None: its subject is in none."""
+    """`tenant/namespace`; None: the subject has no namespace."""
     decided_at: datetime
     has_begun: bool = False
-    """Its intent is on record: a rejection comes too late, and it does not expire, for it may have been applied."""
+    """Its intent is on record. It may have been applied, so it neither expires nor can be rejected."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """The decision waits."""
+    """A brake holds the decision."""
 
     brake: Brake
     why: str
     until: datetime | None
-    """When the brake could end by time alone."""
+    """Instant at which the brake could end by time alone."""
 
 
 @dataclass(frozen=True)
 class Over:
-    """The decision is not begun any more: a person has rejected it, or it has expired."""
+    """The decision must not begin any more: a person rejected it, or it expired."""
 
     status: Literal["rejected", "superseded"]
     why: str
 
 
 def held_by(candidate: Candidate, acts: Acts, settings: ExecutorSettings, now: datetime) -> Held | Over | None:
-    """What holds a decision at `now`; None: nothing but, possibly, the rate."""
+    """Return what holds a decision at `now`; None: nothing except, possibly, the rate limit."""
     held = _held_by(candidate, acts, settings, now)
     if candidate.has_begun:
         return held
@@ -64,8 +64,11 @@ def held_by(candidate: Candidate, acts: Acts, settings: ExecutorSettings, now: d
 
 
 def expired(decided_at: datetime, now: datetime, max_age_seconds: float) -> Over | None:
-    """Tell a decision that is too old to be begun. One from as far ahead is not trusted either: the clocks of job and
-    executor differ, so its age is not known."""
+    """Return the end of a decision that is too old to begin, or None.
+
+    A decision equally far in the future is not trusted either: the clocks of job and executor differ, so its age is
+    unknown.
+    """
     age = (now - decided_at).total_seconds()
     if abs(age) <= max_age_seconds:
         return None
@@ -77,7 +80,7 @@ def expired(decided_at: datetime, now: datetime, max_age_seconds: float) -> Over
 
 
 def expires_at(candidate: Candidate, settings: ExecutorSettings) -> datetime:
-    """When a decision that is held expires."""
+    """Return when a held decision expires."""
     return candidate.decided_at + timedelta(seconds=settings.waiting_max_age_seconds)
 
 

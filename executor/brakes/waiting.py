@@ -1,7 +1,8 @@
-"""Who waits for which brake, and who may go on: asked by the executor's loop before each intent and each further call.
+"""Waiting decisions by brake, and their release.
 
-Stage: between the pure rules beside it and `executor.kernel.loop`. Owned by the loop's thread, but for `holds_now`.
-Nothing here has to survive a crash: pauses, approvals and stops are in `brakes`, calls and failures in `outcomes`.
+Stage: between the pure rules beside it and `executor.kernel.loop`, which asks before each intent and each further call.
+Owned by the loop's thread, except for `holds_now`. Nothing here has to survive a crash: pauses, approvals and stops are
+in `brakes`, calls and failures in `outcomes`.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ class _Waiting(Generic[Work]):
 
 @dataclass(frozen=True)
 class Standing:
-    """The brakes at an instant, in numbers."""
+    """Counters of the brakes at an instant."""
 
     waiting: Mapping[Brake, int]
-    """Decisions that wait, by brake."""
+    """Waiting decisions by brake."""
     is_stopped: bool
     pauses: int
     is_window_open: bool
     failures: int
-    """Those that count towards a stop."""
+    """Failures that count towards a stop."""
     calls: int
-    """Since the start."""
+    """Calls since the start."""
 
 
 class Brakes(Generic[Work]):
-    """The brakes of one executor. `wall`: aware instants, `steady`: seconds that are never set back."""
+    """Brakes of one executor. `wall`: aware instants, `steady`: seconds of a monotonic clock."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Brakes(Generic[Work]):
         wall: Callable[[], datetime],
         steady: Callable[[], float],
     ) -> None:
-        """`actor`: who writes a stop, for people."""
+        """`actor` is the author of automatic stops, shown to operators."""
         self._settings, self._record, self._waits, self._actor = settings, record, waits, actor
         self._wall, self._steady = wall, steady
         limits = settings.brakes
@@ -73,11 +74,11 @@ class Brakes(Generic[Work]):
 
     @property
     def acts(self) -> Acts:
-        """What people, and executors, have done about brakes so far."""
+        """Return the pauses, approvals, rejections and stops read so far."""
         return self._record.acts
 
     def standing(self) -> Standing:
-        """For people, and from any thread: what may be late by an instant."""
+        """Return counters for operators, from any thread; they may be slightly late."""
         now = self._wall()
         first = now - timedelta(seconds=self._settings.brakes.failures_seconds)
         return Standing(
@@ -91,11 +92,11 @@ class Brakes(Generic[Work]):
 
     @property
     def wake_at(self) -> float:
-        """When to call `released` again, by the steady clock."""
+        """Return when to call `released` again, by the monotonic clock."""
         return -math.inf if self._new else min(self._look_at.values())
 
     def restore(self, calls: list[tuple[str | None, datetime]], failures: list[datetime]) -> None:
-        """What the record says of the last minutes: calls (namespace, and when they had ended), and failures."""
+        """Restore recent calls (namespace and end) and failures from the outcome table."""
         now, wall = self._steady(), self._wall()
         for namespace, at in sorted(calls, key=lambda call: call[1]):
             until = now - max(0.0, (wall - at).total_seconds())
@@ -105,7 +106,7 @@ class Brakes(Generic[Work]):
         self._failures += [at for at in failures if resumed is None or at > resumed]
 
     def read(self) -> None:
-        """Takes in new acts. Raises what Delta raises."""
+        """Read new acts. Raises Delta's errors."""
         resumed = self.acts.resumed_at
         if self._record.read():
             self._look_at = dict.fromkeys(BRAKES, -math.inf)
@@ -113,11 +114,11 @@ class Brakes(Generic[Work]):
             self._failures.clear()
 
     def wait(self, candidate: Candidate, work: Work) -> None:
-        """Has a decision wait; `released` gives it back, at once if nothing holds it."""
+        """Queue a decision; `released` returns it, at once if nothing holds it."""
         self._new.append(_Waiting(candidate, work))
 
     def released(self) -> Iterator[tuple[Work, Over | None]]:
-        """Those that may go on, each with its place among the calls; and those that are over."""
+        """Yield the work that may go on, each with a slot of the rate limit, and the work that is over."""
         now = self._steady()
         for brake in BRAKES:
             if self._look_at[brake] <= now:
@@ -127,7 +128,10 @@ class Brakes(Generic[Work]):
             yield from self._look(waiting, None)
 
     def ask(self, candidate: Candidate) -> Held | Over | None:
-        """What holds a decision now. None: nothing, and it has its place among the calls until `ended`."""
+        """Return what holds a decision now.
+
+        None: nothing, and it occupies a slot of the rate limit until `ended`.
+        """
         found = held_by(candidate, self.acts, self._settings, self._wall())
         if found is not None:
             self.ended(candidate.decision_id, False)
@@ -137,11 +141,11 @@ class Brakes(Generic[Work]):
         return self._rate(candidate)
 
     def holds_now(self, candidate: Candidate) -> bool:
-        """Whether a brake that is known by now holds a decision that had its place; from any thread."""
+        """Return whether a known brake now holds a decision that was granted a slot. From any thread."""
         return held_by(replace(candidate, has_begun=True), self.acts, self._settings, self._wall()) is not None
 
     def ended(self, decision_id: str, called: bool) -> None:
-        """A try has ended: its place is kept for a minute if it made a call, else it is free."""
+        """Record the end of a try: its slot stays occupied for a minute if it made a call, else it is free."""
         if decision_id not in self._granted:
             return
         self._calls += called
@@ -152,9 +156,9 @@ class Brakes(Generic[Work]):
             self._look_at["rate"] = -math.inf
 
     def stop_at_limit(self, failures: list[tuple[datetime, str]], elsewhere: list[datetime]) -> None:
-        """Write a stop if these failures are too many with those before them, and with those of other executors.
+        """Write a stop if these failures, earlier ones and those of other executors reach the limit.
 
-        Raises what Delta raises.
+        Raises Delta's errors.
         """
         limit, seconds = self._settings.brakes.failures, self._settings.brakes.failures_seconds
         if not failures or not limit or self.acts.stop is not None:
@@ -173,11 +177,11 @@ class Brakes(Generic[Work]):
         log.error("stopped: %s. Go on with: anabranch executor resume all --reason …", reason)
 
     def count_failures(self, failures: list[tuple[datetime, str]]) -> None:
-        """These are on record now."""
+        """Count failures that have been recorded."""
         self._failures += [at for at, _ in failures]
 
     def write(self) -> None:
-        """Puts on record what decisions have begun to wait for. Raises nothing."""
+        """Record the brakes that have begun to hold decisions. Never raises."""
         self._waits.write(self._steady())
 
     def _look_again(self, brake: Brake) -> Iterator[tuple[Work, Over | None]]:
@@ -224,12 +228,12 @@ class Brakes(Generic[Work]):
         return None
 
     def _full(self, namespace: str | None) -> Places | None:
-        """The places, of the fleet or of a namespace, of which none is free; None: both have one."""
+        """Return the rate limiter, of the fleet or the namespace, that has no free slot; None: both have one."""
         now = self._steady()
         return next((places for places in (self._fleet, self._places(namespace)) if not places.is_free(now)), None)
 
     def _places(self, namespace: str | None) -> Places:
-        """Those of a namespace; what is in none is limited by the fleet's alone."""
+        """Return the rate limiter of a namespace. A subject without one is limited by the fleet's alone."""
         if namespace not in self._namespaces:
             limit = 0 if namespace is None else self._settings.brakes.actions_per_minute_per_namespace
             self._namespaces[namespace] = Places(limit)

@@ -1,7 +1,7 @@
-"""Pure: maintenance windows, in the time zones of those who wrote them. The clock is an argument.
+"""Maintenance windows in local time zones. Pure: the clock is an argument.
 
-A window is an interval on the clock on the wall: it is as long as that clock makes it. Where clocks go forward, a time
-that is left out counts as the same distance after the change; where they go back, the first of two equal times counts.
+A window is an interval of wall-clock time, so its length follows changes of the clock. Where clocks go forward, a
+skipped time counts as the same distance after the change; where they go back, the first of two equal times counts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from zoneinfo import ZoneInfo
 from schemas.brake_settings import DAYS, WindowSettings
 
 _AHEAD_DAYS = 15
-"""How far ahead an end is looked for: a week holds every window, two hold every change of clocks beside it."""
+"""Days to search ahead: one week contains every window, two also cover changes of the clock."""
 
 
 def may_act(windows: Sequence[WindowSettings], now: datetime) -> bool:
-    """Whether acting is allowed at an aware instant."""
+    """Return whether acting is allowed at an aware instant."""
     inside = [window for window in windows if _contains(window, now)]
     if any(window.acting == "forbidden" for window in inside):
         return False
@@ -27,7 +27,7 @@ def may_act(windows: Sequence[WindowSettings], now: datetime) -> bool:
 
 
 def next_change(windows: Sequence[WindowSettings], now: datetime) -> datetime | None:
-    """The first instant after `now` at which `may_act` answers otherwise; None: not in two weeks."""
+    """Return the first instant after `now` at which `may_act` changes; None: not within two weeks."""
     is_allowed = may_act(windows, now)
     edges = {edge for window in windows for interval in _intervals(window, now, _AHEAD_DAYS) for edge in interval}
     return next((edge for edge in sorted(edges) if edge > now and may_act(windows, edge) != is_allowed), None)
@@ -38,7 +38,7 @@ def _contains(window: WindowSettings, now: datetime) -> bool:
 
 
 def _intervals(window: WindowSettings, now: datetime, days: int) -> list[tuple[datetime, datetime]]:
-    """Those that start from the day before `now` until `days` after it, in UTC."""
+    """Return the intervals, in UTC, that start between the day before `now` and `days` after it."""
     zone = ZoneInfo(window.zone)
     today = now.astimezone(zone).date()
     found = []

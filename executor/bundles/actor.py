@@ -1,7 +1,7 @@
-"""Looks at bundles and their owners, unloads and splits, through the admin REST interface.
+"""Look at bundles and their owners, unload and split, through the admin REST interface.
 
-Stage: what the kernel acts with on rows of the family `bundles`; `executor.process` makes one. One cluster stands
-behind the interface; a decision about another one is not acted on. Rights: those of a super-user.
+Stage: the kernel calls it for rows of the family `bundles`; `executor.process` makes one. The interface serves one
+cluster; decisions on another one are not acted on. Needs super-user rights.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from executor.kernel.family import Answer, NoAnswer, Seen, Verdict
 from executor.replies import answer_to_call, no_answer
 
 _REMEMBERED = 10_000
-"""Decisions of which the accepted calls are counted."""
+"""Maximum number of decisions whose accepted calls are counted."""
 
 
 class BundlesActor:
-    """Acts on the bundles of one cluster; an `executor.kernel.family.Actor`."""
+    """Actor for the bundles of one cluster; an `executor.kernel.family.Actor`."""
 
     def __init__(self, transport: Transport, *, observes: bool = False) -> None:
-        """`observes`: nothing is called, so that the cluster may balance itself."""
+        """`observes`: no calls are made, so the cluster may run its own balancer."""
         self._observes = observes
         self._accepted: dict[str, int] = {}
-        """Calls that were accepted, by decision; of the last ones."""
+        """Accepted calls by decision, of the most recent decisions."""
         self._cluster, self._bundles = Cluster(transport), Bundles(transport)
 
     def read(self, row: Mapping[str, Any]) -> BundleChange:
-        """The unload or split in a row of `decisions`. Raises `MalformedDecision`."""
+        """Return the unload or split in a row of `decisions`. Raises `MalformedDecision`."""
         return read_bundle_decision(row)
 
     def namespace(self, subject: str) -> str | None:
-        """None: a cluster is in no namespace."""
+        """Return None: a cluster has no namespace."""
         return None
 
     def look(self, decision: BundleChange) -> LiveBundle | NoAnswer:
-        """The bundle and its owner as they are now."""
+        """Return the bundle and its current owner."""
         settings = self._cluster.broker_configuration()
         if not isinstance(settings, Answered):
             return no_answer("GET the broker's settings", settings)
@@ -66,16 +66,16 @@ class BundlesActor:
         return still_moving(decision, live) or live
 
     def judge(self, decision: BundleChange, live: LiveBundle, may_have_called: bool) -> Verdict:
-        """By who owns what (`executor.bundles.judge`)."""
+        """Judge a decision by current ownership (`executor.bundles.judge`)."""
         return judge(decision, live, may_have_called, self._accepted.get(decision.decision_id) == 1)
 
     def describe(self, decision: BundleChange, live: LiveBundle) -> Seen:
-        """The cluster, the owner, and how many bundles the namespace has."""
+        """Describe the cluster, the owner and the number of bundles in the namespace."""
         bundles = None if live.ranges is None else len(live.ranges)
         return Seen({"cluster": live.cluster, "owner": live.owner, "bundles": bundles})
 
     def call(self, decision: BundleChange, live: LiveBundle, may_send: Callable[[], bool]) -> Answer:
-        """The one unload or split."""
+        """Unload or split the bundle, in one call."""
         with only_while(may_send):
             if isinstance(decision, Unload):
                 reply = self._bundles.unload(decision.namespace, decision.range, decision.destination)
@@ -90,8 +90,11 @@ class BundlesActor:
             self._accepted.pop(next(iter(self._accepted)), None)
 
     def _owner(self, decision: Unload, cluster: str, brokers: list[str]) -> Reply[str | None]:
-        """Who serves it: source and destination are asked first, and mostly alone. A broker that gives no answer is
-        passed over if another says that it has it."""
+        """Return the broker that serves the bundle, or None.
+
+        Source and destination are asked first, usually with success. A broker that does not answer matters only if no
+        other broker has the bundle.
+        """
         fault: Fault | None = None
         for broker in sorted(brokers, key=lambda one: (one not in (decision.source, decision.destination), one)):
             reply = self._bundles.owned(cluster, broker)
@@ -103,6 +106,6 @@ class BundlesActor:
 
 
 def _balances_itself(settings: Mapping[str, Any]) -> bool:
-    """Tell if brokers with these settings shed bundles. A setting that is absent is on, as it is in Pulsar."""
+    """Return whether brokers with these settings shed bundles. A missing setting is on, as in Pulsar."""
     switches = ("loadBalancerEnabled", "loadBalancerSheddingEnabled")
     return all(str(settings.get(name, "true")).strip().lower() != "false" for name in switches)

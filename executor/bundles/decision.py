@@ -1,6 +1,6 @@
-"""A row of `decisions` of the family `bundles`: which bundle to move to which broker, or to split.
+"""Rows of `decisions` of the family `bundles`: a bundle to move to another broker, or to split.
 
-Stage: under `actor`, which the kernel asks to read rows. The row's subject is the Pulsar cluster.
+Stage: under `actor`, which the kernel calls to read rows. The row's subject is the Pulsar cluster.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class _BundleDecision(Decision):
 
     @property
     def namespace(self) -> str:
-        """`tenant/namespace`."""
+        """Return `tenant/namespace`."""
         return self.bundle.rpartition("/")[0]
 
     @property
     def range(self) -> str:
-        """`0x00000000_0x40000000`."""
+        """Return the range of hashes, like `0x00000000_0x40000000`."""
         return self.bundle.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
 class Unload(_BundleDecision):
-    """A bundle goes from one broker, `host:port`, to another."""
+    """Move of a bundle from one broker, `host:port`, to another."""
 
     source: str
     destination: str
@@ -47,10 +47,10 @@ class Unload(_BundleDecision):
 
 @dataclass(frozen=True)
 class SplitBundle(_BundleDecision):
-    """A bundle is split."""
+    """Split of a bundle."""
 
     positions: tuple[int, ...]
-    """Where; empty: where Pulsar's own algorithm says."""
+    """Hashes at which to split; empty: Pulsar's own algorithm chooses."""
 
     def __str__(self) -> str:
         return f"split {self.bundle}"
@@ -61,7 +61,7 @@ BundleChange: TypeAlias = Unload | SplitBundle
 
 
 def read_bundle_decision(row: Mapping[str, Any]) -> BundleChange:
-    """The decision in a row. Raises `MalformedDecision`, whatever the content."""
+    """Read the decision in a row. Raises `MalformedDecision` and nothing else, whatever the content."""
     if not _CLUSTER.fullmatch(row["subject"] or ""):
         raise MalformedDecision(f"subject {row['subject']!r} is no name of a cluster")
     arguments = _object(row["arguments"])
@@ -92,7 +92,7 @@ def _object(text: str) -> dict[str, Any]:
 def _broker(arguments: Mapping[str, Any], name: str) -> str:
     broker = arguments.get(name)
     if not isinstance(broker, str) or read_authority(broker) is None:
-        # Without a destination nothing would show that the call was made, and it could be made twice.
+        # Without a destination, no look could show that the call was made, and it could be made twice.
         raise MalformedDecision(f"{name} {str(broker)[:200]!r} is no broker, host:port")
     return broker
 

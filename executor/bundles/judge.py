@@ -1,8 +1,8 @@
-"""Pure: what the cluster says of a bundle, and what follows for a decision. No I/O, no clock, no memory.
+"""Judge a decision by the current owner of its bundle. Pure: no I/O, no clock, no memory.
 
-Stage: under `actor`, before and after every call. Only what brokers own, and what bundles there are, counts: the answer
-to an unload may be a success, and the bundle elsewhere. A bundle that nobody serves after a call is on its way; nothing
-is said about it until somebody does.
+Stage: under `actor`, before and after every call. Only ownership and the namespace's bundles count: an unload may be
+answered with success although the bundle went elsewhere. A bundle without an owner after a call is being moved; the
+verdict waits until a broker serves it.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from executor.kernel.family import Act, Applied, Gone, NoAnswer, Superseded, Ver
 
 @dataclass(frozen=True)
 class LiveBundle:
-    """A bundle as the cluster has it."""
+    """A bundle as the cluster reports it."""
 
     cluster: str
-    """The name of the cluster that was asked."""
+    """Name of the cluster that was asked."""
     ranges: tuple[str, ...] | None
     """All bundles of the namespace; None: the namespace is gone."""
     brokers: tuple[str, ...] = ()
-    """Those alive."""
+    """Live brokers."""
     owner: str | None = None
-    """Who serves it; None: nobody does."""
+    """Broker that serves it; None: none does."""
     balances_itself: bool = False
     """True if the cluster's own balancer sheds bundles."""
 
 
 OWN_BALANCER = "own-balancer"
-"""The gate of an unload in a cluster that balances itself: two balancers would undo each other's moves."""
+"""Gate of an unload in a cluster that balances itself: two balancers would undo each other's moves."""
 
 
 def judge(decision: BundleChange, live: LiveBundle, may_have_called: bool, may_repeat: bool = False) -> Verdict:
-    """Judge a decision. `may_have_called`: as of `executor.kernel.family.Actor`.
+    """Judge a decision. `may_have_called`: see `executor.kernel.family.Actor`.
 
-    `may_repeat`: an unload that was accepted and brought the bundle elsewhere is made once more. With the modular
-    manager one in ten ends so.
+    `may_repeat`: an accepted unload that moved the bundle to another broker is repeated once. With the modular load
+    manager one unload in ten ends so.
     """
     if live.cluster != decision.subject:
         return Superseded(f"the decision is about the cluster {decision.subject}, and this is {live.cluster}")
@@ -57,7 +57,7 @@ def judge(decision: BundleChange, live: LiveBundle, may_have_called: bool, may_r
 
 
 def still_moving(decision: BundleChange, live: LiveBundle) -> NoAnswer | None:
-    """Why nothing can be said of an unload yet: nobody serves the bundle."""
+    """Return why an unload cannot be judged yet: no broker serves the bundle. None if it can."""
     if (
         not isinstance(decision, Unload)
         or live.owner is not None

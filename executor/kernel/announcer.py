@@ -1,9 +1,9 @@
 """Re-announce outcomes until the job has recorded them; otherwise a decision would stay open.
 
-Stage: between `loop` and `publisher`. Kafka may lose an outcome that it had confirmed, or drop it before the job has
-read it. The job has recorded an outcome once it is a row of `events`. Until then it is announced again, ever more
-seldom, and only while the job records anything at all. To hear of an end twice changes nothing. Each decision counts
-by itself: several of one subject end at about the same time, and the job waits for each.
+Stage: between `loop` and `publisher`. Kafka may lose an outcome that it had confirmed, or expire it before the job has
+read it. The job has recorded an outcome once `events` has a row of it. Until then it is announced again at growing
+intervals, and only while the job records anything at all. Duplicate announcements are harmless. Each decision is
+tracked by itself: several decisions on one subject end at about the same time, and the job waits for each.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from schemas.tables import EVENTS
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-"""Between two looks at what the job has taken in; shortest time before an end is announced again."""
+"""Interval between looks at recorded outcomes, and shortest delay before a re-announcement."""
 MAX_LOOK_SECONDS = 3600.0
-"""Longest time before an end is announced again."""
+"""Longest delay before a re-announcement."""
 
 
 def follow_outcomes(lake: str) -> Tail:
-    """Follows the outcomes that the job has taken in, from now on."""
+    """Follow the outcomes that the job records, from now on."""
     return Tail(lake, EVENTS, ("body",), backlog=0, where="type = 'outcome'")
 
 
 @dataclass
 class _Waiting:
-    """An end of which it is not known that the job has taken it in."""
+    """An announced outcome that the job may not have recorded yet."""
 
     event: OutcomeEvent
     position: int
-    """Where the table `events` was when it was last announced."""
+    """Position of the table `events` at the last announcement."""
     again_at: float
     delay: float
 
 
 class Announcer:
-    """Announces through `publisher`, and looks in `taken_in` for what has arrived. One thread uses it."""
+    """Announces through `publisher`, and reads recorded outcomes from `taken_in`. Used by one thread."""
 
     def __init__(
         self, publisher: OutcomePublisher, taken_in: Tail, clock: Callable[[], float] = time.monotonic
@@ -56,21 +56,21 @@ class Announcer:
         """`clock`: seconds."""
         self._publisher, self._taken_in, self._clock = publisher, taken_in, clock
         self._waiting: dict[str, _Waiting] = {}
-        """By the id of the decision."""
+        """By decision id."""
         self._look_at = clock() + LOOK_SECONDS
         self._is_readable = True
 
     @property
     def waiting(self) -> int:
-        """Ends of which it is not known that the job has taken them in."""
+        """Return the number of outcomes that the job may not have recorded."""
         return len(self._waiting)
 
     def open(self) -> None:
-        """Begins to follow what the job takes in; before the first announcement."""
+        """Start to follow the job's recorded outcomes; call before the first announcement."""
         self._read()
 
     def announce(self, end: RecordedEnd) -> None:
-        """Announce how a decision ended; returns at once."""
+        """Announce the end of a decision; returns at once."""
         try:
             event = OutcomeEvent.model_validate({
                 "v": 1, "type": "outcome", "decisionId": end.decision_id, "family": end.family, "topic": end.subject,
@@ -85,11 +85,11 @@ class Announcer:
         self._publisher.publish(event)
 
     def recorded_since(self, first: date) -> set[str]:
-        """Ids of the decisions whose end the job has recorded on a day or later. Raises what Delta raises."""
+        """Return ids of the decisions whose end the job has recorded on a day or later. Raises Delta's errors."""
         return {_decision_of(row) for row in self._taken_in.matching([("type", "=", "outcome"), ("day", ">=", first)])}
 
     def poll(self) -> None:
-        """Announces again what is due; returns at once."""
+        """Announce due outcomes again; returns at once."""
         self._publisher.poll()
         now = self._clock()
         if now < self._look_at:
@@ -104,11 +104,11 @@ class Announcer:
                 self._publisher.publish(waiting.event)
 
     def close(self) -> None:
-        """Delivers what was announced, for a bounded time; the next start announces it again."""
+        """Deliver what was announced, for a bounded time; the next start announces the rest again."""
         self._publisher.close()
 
     def _read(self) -> None:
-        """Forgets what the job has taken in."""
+        """Drop the outcomes that the job has recorded."""
         try:
             rows = self._taken_in.read()
         except (DeltaError, OSError) as error:

@@ -1,9 +1,9 @@
-"""One try at one decision: look at its subject, judge, call if that is due, look again and judge by what is there.
+"""One try at one decision: look at its subject, judge, call if due, look again and judge again.
 
-Stage: in a worker thread of `loop`, which has made the intent durable before. Keeps nothing: what is known of earlier
-tries comes in as `Standing` and goes out changed. The response of a call is never proof of its effect (design
-"What must always hold", 2): a refusal counts only when a look after it shows no effect. Nor does a decision end because
-its subject was not found once: the server may not have heard of it yet.
+Stage: in a worker thread of `loop`, after the intent is durable. Stateless: the state of earlier tries is passed in as
+`Standing` and returned changed. The response to a call is never proof of its effect (design "What must always hold",
+2): a refusal counts only when a look after it shows no effect. Nor does a single look without the subject end a
+decision: the server may have stale data.
 """
 
 from __future__ import annotations
@@ -30,33 +30,36 @@ from schemas.messages import OutcomeStatus
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of earlier tries at a decision."""
+    """State of earlier tries at a decision."""
 
     calls: int = 0
-    """Calls that went out, over all processes as far as is on record."""
+    """Calls sent, over all processes as far as recorded."""
     open_end: bool = False
-    """A call may have gone out whose end we do not know, or that was accepted and does not show yet."""
+    """A call may have been sent whose result is unknown, or was accepted and is not visible yet."""
     refusals: int = 0
     """Refused calls of this process."""
     absences: int = 0
-    """Looks in a row of this process that did not find the subject, or not the effect that a call may have had."""
+    """Consecutive looks of this process without the subject, or without a possible call's effect."""
 
 
 ABSENCES = 2
-"""So many looks in a row must not find a subject, with a delay between them, before it is gone; or no effect of a call
-on a subject that has changed, before somebody else has changed it: a copy that lags shows the one without the other."""
+"""Consecutive looks, with a delay between them, that must miss a subject before it counts as gone.
+
+The same number must show a changed subject without the effect of our call before the change counts as another's: a
+stale replica may show one without the other.
+"""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The decision has come to its end."""
+    """The decision has reached its end."""
 
     status: OutcomeStatus
     seen: Seen | None
-    """The last look that succeeded in this try; None: there was none."""
+    """The last successful look of this try; None: there was none."""
     error: str | None = None
     would: str | None = None
-    """In mode observe: what acting would have done."""
+    """In mode observe: the action that would have been taken."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,11 @@ class TryAgain:
     seen: Seen | None = None
     slowly: bool = False
     confirms: bool = False
-    """One more look, after a delay, confirms or corrects what this one has shown: no time is too late for that."""
+    """The next look confirms or corrects this one: the give-up deadline does not apply to it."""
     held: bool = False
-    """Nothing was tried but a look: the call may not be made now."""
+    """Only a look was made: the call is not allowed now."""
     at_once: bool = False
-    """The call met a subject that had just changed: the next try needs no delay, and this one is no failure."""
+    """The call met a subject that had just changed: retry without a delay, and do not count a failure."""
 
 
 Result = Ended | TryAgain
@@ -81,8 +84,10 @@ def try_once(
     decision: Decision, standing: Standing, actor: Actor[Any, Any], may_call: Callable[[], bool],
     holds_lease: Callable[[], bool],
 ) -> tuple[Result, Standing]:  # fmt: skip
-    """Advances one decision by at most one call. `may_call` is asked right before it; without a call, a decision may
-    still turn out to be settled."""
+    """Advance one decision by at most one call.
+
+    `may_call` is asked right before the call. If it says no, the look may still settle the decision.
+    """
     may_have_called = standing.open_end or standing.calls > 0
     before = _look(actor, decision, may_have_called)
     if isinstance(before, NoAnswer):
@@ -96,7 +101,7 @@ def try_once(
         return TryAgain("the lease is not renewed", before.seen), standing
 
     answer = actor.call(decision, before.live, holds_lease)
-    # A conflict says nothing about the call itself, and is retried at once: it confirms no other refusal.
+    # A conflict says nothing about the call itself and is retried at once, so it does not count as a refusal.
     refused = isinstance(answer, CallRefused) and not answer.is_conflict
     called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + refused)
     unsure = replace(called, open_end=standing.open_end or not isinstance(answer, CallRefused))
@@ -108,8 +113,8 @@ def try_once(
         result = _settled(after, called, unsure.open_end, answer)
         return result, called if isinstance(result, Ended) else unsure
     if isinstance(answer, CallRefused):
-        # An earlier call may show only now, if the look was answered by a copy that lags; and so may the subject, if
-        # the call was. One more look, after a delay.
+        # If a stale replica answered the first look, an earlier call may become visible only now; if one answered the
+        # call, the subject may. So look once more after a delay.
         if answer.is_conflict or ((standing.open_end or answer.is_absence) and called.refusals < 2):
             has_moved = before.seen.layout_epoch != after.seen.layout_epoch
             again = TryAgain(f"refused: {answer.reason}", after.seen, at_once=answer.is_conflict and has_moved)
@@ -121,7 +126,7 @@ def try_once(
 
 
 def observe_once(decision: Decision, standing: Standing, actor: Actor[Any, Any]) -> tuple[Result, Standing]:
-    """Looks and judges as `try_once` does, and says what would be done."""
+    """Look and judge like `try_once`, and report what would be done."""
     now = _look(actor, decision, may_have_called=standing.open_end)
     if isinstance(now, NoAnswer):
         return TryAgain(now.reason, slowly=now.denied), standing
@@ -129,7 +134,7 @@ def observe_once(decision: Decision, standing: Standing, actor: Actor[Any, Any])
     if isinstance(now.verdict, Act):
         return Ended("observed", now.seen, would=str(decision)), standing
     if isinstance(now.verdict, Applied):
-        # Begun by an executor in mode act: its real end counts more than a hypothetical one.
+        # Begun by an executor in mode act: record the real end, not a hypothetical one.
         return _settled(now, standing, standing.open_end), standing
     if isinstance(now.verdict, Gone) and standing.absences < ABSENCES:
         return TryAgain(now.verdict.why, now.seen, confirms=True), standing
@@ -151,17 +156,17 @@ def _look(actor: Actor[Any, Any], decision: Decision, may_have_called: bool) -> 
 
 
 def _counted(standing: Standing, look: _Look, may_have_called: bool) -> Standing:
-    """With the absences up to this look."""
+    """Return the state with absences updated by this look."""
     return replace(standing, absences=standing.absences + 1 if _is_absence(look, may_have_called) else 0)
 
 
 def _is_absence(look: _Look, may_have_called: bool) -> bool:
-    """Whether a copy that lags may show this although it is not so."""
+    """Return whether the look may come from a stale replica."""
     return isinstance(look.verdict, Gone) or (may_have_called and isinstance(look.verdict, Superseded))
 
 
 def _settled(look: _Look, standing: Standing, may_have_called: bool, answer: Answer | None = None) -> Result:
-    """The end of a decision on which nothing is left to do, as far as that is certain."""
+    """Return the end of a decision that needs no call, as far as that is certain."""
     verdict = look.verdict
     if isinstance(verdict, Applied):
         return Ended("applied", look.seen)

@@ -1,6 +1,6 @@
-"""Delays before a retry: they double up to a bound, and are random, so that not all retries come at once.
+"""Delays before a retry: exponential up to a bound, with jitter, so that retries do not coincide.
 
-Stage: under `loop`, which waits by its own timetable and not in tenacity's loops.
+Stage: under `loop`, which keeps its own schedule instead of tenacity's loops.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Backoff:
         self._wait = wait_random_exponential(multiplier=delay, max=max_delay, min=min(delay, max_delay))
 
     def after(self, failures: int) -> float:
-        """Seconds to wait after this many failures in a row, from 1."""
+        """Return seconds to wait after this number of consecutive failures, from 1."""
         state = RetryCallState(Retrying(), None, (), {})
         state.attempt_number = failures
         return self._wait(state)
 
     def slowly(self) -> float:
-        """Seconds to wait for a fault that does not pass soon: at least half of the longest delay."""
+        """Return seconds to wait after a fault that does not pass soon: at least half of the longest delay."""
         return random.uniform(self._longest / 2, self._longest)

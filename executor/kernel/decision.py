@@ -1,7 +1,7 @@
-"""A row of the `decisions` table as a value that can be acted on, or the reason why it cannot.
+"""Rows of the `decisions` table as values that can be acted on, or as the reason why they cannot.
 
 Stage: first in the executor; `loop` reads each row once. A malformed row never raises: it becomes an outcome `rejected`
-with the reason. What arguments and inputs mean is the family's (`Actor.read`).
+with the reason. The family interprets arguments and inputs (`Actor.read`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from lake.tail import Tail
 from schemas.tables import DECISIONS
 
 COLUMNS = ("decision_id", "family", "subject", "action", "arguments", "inputs", "decided_at", "batch_id", "seq")
-"""The columns of `decisions` that the executor reads."""
+"""Columns of `decisions` that the executor reads."""
 
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
-"""A decision's id travels in an HTTP header."""
+"""A decision id is sent in an HTTP header."""
 
 
 @dataclass(frozen=True)
 class Malformed:
-    """A row that is no decision: its id and subject as far as they can be read, and what is wrong with it."""
+    """A row that is not a valid decision: its id and subject as far as readable, and what is wrong."""
 
     decision_id: str
     family: str
@@ -37,16 +37,16 @@ class Malformed:
 
 
 def follow_decisions(lake: str) -> Tail:
-    """Follows the `decisions` table of a lake, which is made if it is missing; first the whole table is scanned.
+    """Follow the `decisions` table of a lake, created if missing.
 
-    Raises what Delta raises, and `LakeError`.
+    Starts with a scan of the whole table. Raises Delta's errors and `LakeError`.
     """
     create_table(lake, DECISIONS)
     return Tail(lake, DECISIONS, COLUMNS, order=("decided_at", "batch_id", "seq"), backlog=None)
 
 
 def read_decision(row: Mapping[str, Any], actors: Actors) -> Decision | Malformed:
-    """The decision in a row (a mapping with `COLUMNS`). Total: raises for no content."""
+    """Read the decision in a row (a mapping with `COLUMNS`). Never raises."""
     try:
         if not _ID.fullmatch(row["decision_id"] or ""):
             raise MalformedDecision("decision_id must be 1 to 128 printable ASCII characters without a space")

@@ -1,22 +1,22 @@
-"""Apply open decisions: record the intent, then act; record the end, then announce it; persist, then wait.
+"""Apply open decisions: record the intent, then act; record the end, then announce it.
 
 Stage: the heart of the executor. One thread (the caller of `run`) owns all state here, polls the tail, makes every
-Delta commit (what is ready at the same time goes into one) and announces; worker threads only look and call
-(`attempt`, in `workers`). Which family a decision is of decides only whose `Actor` is asked.
+Delta commit (everything ready at the same time goes into one) and announces. Worker threads only look and call
+(`attempt`, in `workers`). The family of a decision only selects the `Actor`.
 
-Each open decision goes its own way, in this order:
+Each open decision passes through these states on its own:
 
-    new       its row has come; `brakes` hold it until nothing forbids the call
-    begun     its intent is durable; a crash from here on leads to another look, never to a second effect
-    trying    a worker looks, judges, and calls at most once
-    waiting   for a delay after a try that settled nothing, or for a brake that has closed since
-    ended     its end is durable, and announced until the job has recorded it
+ new       its row was read; `brakes` hold it until the call is allowed
+ begun     its intent is durable; a crash from here on leads to another look, never to a second effect
+ trying    a worker looks, judges, and calls at most once
+ waiting   for a delay after an inconclusive try, or for a brake that has closed since
+ ended     its end is durable, and announced until the job has recorded it
 
-Decisions of one subject, of one evaluation for instance, concern disjoint parts of it. So they are tried in any order,
-and one that waits holds up no other. Only the tries of a subject are taken in turn: two calls at once would conflict,
-and each is made on the subject that was looked at right before it. Whatever waits holds no thread.
+Decisions on one subject, for instance of one evaluation, concern disjoint parts of it. So they are tried in any order,
+and a waiting one blocks no other. Only the tries on a subject are serialized: two calls at once would conflict, and
+each must act on the state seen right before it. Waiting occupies no thread.
 
-Longer than other files: all of it is one thread's state.
+Longer than other modules because all of it is one thread's state.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ from schemas.tables import OutcomeRow
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-"""At a clean stop, longest wait for running calls; the next start reads their effect off the layout."""
+"""Longest wait for running calls at a clean stop; the next start reads their effect from the layout."""
 MAX_CONFLICTS = 8
-"""So many conflicts of a decision with a change of its subject are retried at once, then with delays."""
+"""Conflicts of a decision with other changes that are retried at once; later ones are delayed."""
 MAX_ERROR = 2_000
-"""Characters of an error text that are kept."""
+"""Maximum length of a recorded error text, in characters."""
 
 
 def utc_now() -> datetime:
-    """The wall clock."""
+    """Return the wall-clock time in UTC."""
     return datetime.now(timezone.utc)
 
 
 @dataclass(frozen=True)
 class _Begin:
-    """A decision is about to be acted on: its intent must be durable first."""
+    """Step that records the intent of a decision before it is acted on."""
 
 
 _Recordable = _Begin | Ended | TryAgain
 
 
 class Executor:
-    """Applies what `tail` brings by the family's actor, on the record of `ledger`, announced by `announcer`.
+    """Applies the decisions of `tail` through their actors; records in `ledger`, announces outcomes.
 
-    A decision is known by its id. One that is known and comes again, as after a new checkpoint of the job, is not acted
-    on again: when it has ended its end is announced again, for whoever took it waits for that.
+    Decisions are identified by id. A known one that is read again, as after a new checkpoint of the job, is not acted
+    on again. If it has ended, its end is announced again, because the job waits for it.
     """
 
     def __init__(
@@ -90,8 +90,10 @@ class Executor:
         holds_lease: Callable[[], bool] = lambda: True,
         elsewhere: Collection[str] = (),
     ) -> None:
-        """`holds_lease` is asked, by any thread, right before a call is begun. `elsewhere`: families whose decisions
-        other processes carry out."""
+        """`holds_lease` is called, from any thread, right before a call.
+
+        `elsewhere`: families that other processes apply.
+        """
         self._holds_lease, self._elsewhere = holds_lease, frozenset(elsewhere)
         self._settings, self._tail, self._ledger = settings, tail, ledger
         self._actors, self._announcer, self._clock = actors, announcer, clock
@@ -100,11 +102,11 @@ class Executor:
         self._backoff = Backoff(settings.retry_delay_seconds, settings.retry_max_delay_seconds)
         self._known: set[str] = set()
         self._open: dict[str, Work] = {}
-        """By the id of the decision."""
+        """By decision id."""
         self._of_subject: defaultdict[tuple[str, str], list[Work]] = defaultdict(list)
-        """The same by subject."""
+        """Open work by family and subject."""
         self._turns: dict[tuple[str, str], list[Work]] = {}
-        """The subjects with a try under way, and the works that are due to be tried after it."""
+        """Subjects with a try under way, each with the work that is due to be tried next."""
         self._to_answer: set[str] = set()
         self._was_scanned = False
         self._fresh: deque[Work] = deque()
@@ -121,20 +123,21 @@ class Executor:
 
     @property
     def open_decisions(self) -> int:
-        """Open decisions."""
+        """Number of open decisions."""
         return len(self._open)
 
     @property
     def has_calls_out(self) -> bool:
-        """Whether a try has not come back yet, after `run` has ended without waiting for it any longer."""
+        """True while a try is still running, after `run` stopped waiting for it."""
         for _ in self._workers.results(0):
             continue
         return self._workers.busy
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Work until `stop`; `ready` is called when the record has been read. Raises `LeaseLost` when overtaken.
+        """Work until `stop`; `ready` is called once the record has been read.
 
-        Raises `DeltaError` or `OSError` when the record cannot be read at the start.
+        Raises `LeaseLost` when another executor has taken over, and `DeltaError` or `OSError` when the record cannot be
+        read at the start.
         """
         self._workers.start()
         try:
@@ -154,7 +157,7 @@ class Executor:
             self._stopping.set()
 
     def stop(self) -> None:
-        """Finish the running calls, within `STOP_SECONDS`, and end `run`. For any thread and for signal handlers."""
+        """Finish running calls within `STOP_SECONDS` and end `run`. For any thread and for signal handlers."""
         self._stopping.set()
         self._workers.wake()
 
@@ -176,7 +179,10 @@ class Executor:
             self._begin(work)
 
     def _restore_counts(self) -> None:
-        """What the brakes count; of what has begun a call may have been out until now, and nobody would know."""
+        """Restore the counters of the brakes.
+
+        Every decision with an intent counts as a call that ends now: a call may have been out until this start.
+        """
         now = self._clock()
         seconds = max(COUNTED_SECONDS, self._settings.brakes.failures_seconds)
         recently = self._ledger.since(now - timedelta(seconds=seconds))
@@ -207,11 +213,11 @@ class Executor:
                 work.standing = standing
             failures = work.failures
             self._take_result(work, result)
-            # After a failure the subject may not answer: those after it must leave threads to other subjects.
+            # After a failure the subject may not respond: later tries on it must leave threads to other subjects.
             self._end_turn(work.subject, failed=work.failures > failures)
 
     def _end_turn(self, subject: tuple[str, str], failed: bool) -> None:
-        """Let the works that have waited for a try of their subject go on."""
+        """Release the work that waited for the try on its subject."""
         for work in self._turns.pop(subject):
             if failed or work.failures:
                 self._try_at(time.monotonic(), work)
@@ -219,7 +225,7 @@ class Executor:
                 self._fresh.append(work)
 
     def _take_result(self, work: Work, result: Result) -> None:
-        """Ends a decision whose time is over, if the try settled nothing."""
+        """Schedule the next step after a try; fail a decision that is past its deadline."""
         step: _Recordable = result
         if isinstance(result, TryAgain) and (result.held or (work.only_looks and not result.confirms)):
             work.held_since = work.held_since or self._clock()
@@ -266,10 +272,12 @@ class Executor:
         self._reading.succeeded()
 
     def _answer(self) -> None:
-        """Announces again how decisions ended that came again. Raises what Delta raises: then it is done later.
+        """Announce again the ends of decisions that were read again.
 
-        A scan of the whole table leaves out the decisions that are known: then all that somebody may be waiting for
-        count as ones that came again.
+        Raises Delta's errors; retried later then.
+
+        A scan of the whole table skips known decisions. So after a scan, every known decision whose end may be awaited
+        counts as read again.
         """
         self._was_scanned |= self._tail.scanned
         if self._was_scanned:
@@ -284,13 +292,13 @@ class Executor:
     def _unheard(self) -> set[str]:
         """Return the known decisions whose end the job may still wait for.
 
-        - The newest of each subject and action, whenever that was: the job takes no further split of a topic while one
-          is open, and no further merge while anything is. If a job with a new checkpoint has taken them again, it waits
-          although `events` has their end.
-        - Of two days, those whose end is not in `events`: the job has forgotten older ones where it decides further on
-          a subject with open decisions (family `bundles`: half an hour).
+        - The newest of each subject and action, of any age: the job decides no further split of a topic while one is
+          open, and no further merge while anything is. A job with a new checkpoint may have read these decisions again;
+          it then waits although `events` has their end.
+        - Of the last two days, those whose end is not in `events`. Where the job decides on a subject that has open
+          decisions (family `bundles`), it drops older ones itself, after half an hour.
 
-        To hear of an end twice changes nothing, so too many are better than too few.
+        Duplicate announcements are harmless, so too many are better than too few.
         """
         first = (self._clock() - timedelta(days=1)).date()
         recent = {end.decision_id for end in self._ledger.ends_since(first)}
@@ -298,7 +306,7 @@ class Executor:
         return unrecorded | self._known.intersection(self._tail.newest("family", "subject", "action"))
 
     def _take_up(self, row: StoredRow) -> Work | None:
-        """Open the decision in a row, unless it is known, or its subject another executor's."""
+        """Open the decision in a row, unless it is known or belongs to another shard or process."""
         if row["family"] in self._elsewhere or not self._ledger.covers(str(row["subject"] or "")):
             return None
         decision = read_decision(row, self._actors)
@@ -323,7 +331,7 @@ class Executor:
             self._brakes.wait(self._candidate(work), work)
 
     def _release(self) -> None:
-        """What no brake holds goes on: to its intent, or, if that is on record, to another try."""
+        """Continue work that no brake holds: record its intent or, if that is on record, try again."""
         for work, over in self._brakes.released():
             if over is not None:
                 self._to_record.append((work, Ended(over.status, None, over.why)))
@@ -344,7 +352,7 @@ class Executor:
         )  # fmt: skip
 
     def _record(self) -> None:
-        """One commit with all steps that are ready; they take effect only after it."""
+        """Commit all ready steps at once; they take effect only after the commit."""
         if not self._to_record or time.monotonic() < self._writing.until:
             return
         now = self._clock()
@@ -361,7 +369,7 @@ class Executor:
             return
         self._writing.succeeded()
         if failures:
-            # Again: another shard may have recorded its own meanwhile, and have seen as little of these.
+            # Check again: another shard may have committed failures meanwhile, without seeing these either.
             with suppress(*LAKE_ERRORS):
                 self._stop_at_limit(failures)
         self._brakes.count_failures(failures)
@@ -376,16 +384,16 @@ class Executor:
                 self._fresh.append(work)
 
     def _stop_at_limit(self, failures: list[tuple[datetime, str]]) -> None:
-        """Stop the fleet if these failures are too many with those on record, of all shards. Raises what Delta raises.
+        """Stop the fleet if these failures and those on record, of all shards, reach the limit.
 
-        Called before they are recorded: then a crash between the two forgets neither.
+        Called before they are recorded, so that a crash between the two forgets neither. Raises Delta's errors.
         """
         if self._settings.brakes.failures:
             first = failures[-1][0] - timedelta(seconds=self._settings.brakes.failures_seconds)
             self._brakes.stop_at_limit(failures, self._ledger.failures_elsewhere(first))
 
     def _in_time(self, work: Work, step: _Recordable, now: datetime) -> _Recordable:
-        """Return the step, unless it begins a decision that is no longer right: too old, or replaced by a later one."""
+        """Return the step; if it would begin an expired or replaced decision, return the end instead."""
         if not isinstance(step, _Begin):
             return step
         over = expired(work.decided_at, now, self._settings.begin_max_age_seconds) or self._replaced(work)
@@ -395,7 +403,7 @@ class Executor:
         return Ended(over.status, None, over.why)
 
     def _replaced(self, work: Work) -> Over | None:
-        """Tell a decision that a later open one on the same part of the subject replaces."""
+        """Return the end of a decision that a later open one replaces, or None."""
         for other in self._of_subject[work.subject]:
             later, earlier = other.decision, work.decision
             if other.decided_at <= work.decided_at or isinstance(later, Malformed) or isinstance(earlier, Malformed):
@@ -451,7 +459,7 @@ class Executor:
             self._start(heapq.heappop(self._later)[2], retry=True)
 
     def _start(self, work: Work, retry: bool) -> None:
-        """Try a decision, or have it wait for its subject's turn."""
+        """Try a decision, or queue it behind the running try on its subject."""
         if work.subject in self._turns:
             self._turns[work.subject].append(work)
             return
@@ -475,7 +483,7 @@ class Executor:
         self._workers.give(work, retry, lambda: try_once(decision, standing, actor, may_call, self._holds_lease))
 
     def _finish(self) -> None:
-        """No new tries; running calls get their time, and their results are recorded and announced."""
+        """Start no new tries; wait for running calls, record and announce their results."""
         self._workers.forget_waiting()
         end = time.monotonic() + STOP_SECONDS
         while self._workers.busy and time.monotonic() < end:
@@ -488,10 +496,10 @@ class Executor:
 
 
 def _is_prompt(work: Work, step: TryAgain) -> bool:
-    """Return whether a retry needs no delay, and its try counts as no failure."""
+    """Return whether the retry needs no delay and its try does not count as a failure."""
     return step.at_once and work.conflicts <= MAX_CONFLICTS
 
 
 def _printable(error: str) -> str:
-    """As much of an error's text as is kept; a server may say what is no valid Unicode."""
+    """Return the recorded part of an error's text as valid Unicode, which a server need not send."""
     return error[:MAX_ERROR].encode("utf-8", "replace").decode()

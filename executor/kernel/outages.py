@@ -1,4 +1,4 @@
-"""Times at which the lake cannot be read or written: waited for, and told once.
+"""Outages of the lake: retries with a delay, each outage logged once.
 
 Stage: under `loop`.
 """
@@ -21,7 +21,7 @@ LAKE_ERRORS = (DeltaError, OSError)
 
 
 class Outage:
-    """Retries while the lake fails, with one line in the log when that begins and one when it ends."""
+    """Retry state while the lake fails; logs one line when an outage begins and one when it ends."""
 
     def __init__(self, what: str) -> None:
         self._what, self._failures = what, 0
@@ -29,14 +29,14 @@ class Outage:
         self.until = 0.0
 
     def failed(self, error: Exception) -> None:
-        """Wait before the next attempt."""
+        """Schedule the next attempt."""
         if not self._failures:
             log.warning("%s, trying again: %s", self._what, error)
         self._failures += 1
         self.until = time.monotonic() + self._backoff.after(self._failures)
 
     def succeeded(self) -> None:
-        """The lake works again."""
+        """Note that the lake works again."""
         if self._failures:
             log.info("the lake works again (%s)", self._what)
         self.until, self._failures = 0.0, 0

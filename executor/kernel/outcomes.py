@@ -1,7 +1,7 @@
-"""Rows of the `outcomes` table: what was begun, how it ended, and that exactly one executor writes it.
+"""Rows of the `outcomes` table: intents and ends, written by exactly one executor per shard.
 
-Stage: between what happens in memory (`attempt.Ended`, …) and what is on record. `lake.lease` shuts out an executor
-that was overtaken.
+Stage: between values in memory (`attempt.Ended`, …) and rows on record. `lake.lease` fences off an executor that was
+overtaken.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from lake.tables import OpenTable, create_table
 from schemas.tables import OUTCOMES, OutcomeRow
 
 LEASE = "executor-lease"
-"""Names the lease of an executor of an older release, which has no shards, in the table's log."""
+"""Name, in the table's log, of the lease of executors of older releases, which have no shards."""
 ROUND = 2**20
-"""An older executor takes the next token of `LEASE`. One of this release leaves a multiple of this, and knows by any
-other token that an older one has started."""
+"""Marker in the token of `LEASE`.
+
+An older executor takes the next token. This release always leaves a multiple of `ROUND`, so any other token shows that
+an older executor has started.
+"""
 INTENT = "intent"
 
 
@@ -35,14 +38,14 @@ class Begun:
     """A decision with an intent on record and no end."""
 
     at: datetime
-    """Of its first intent."""
+    """Instant of its first intent."""
     calls: int
-    """Calls on record."""
+    """Recorded calls."""
 
 
 @dataclass(frozen=True)
 class RecordedEnd:
-    """A terminal row, as far as its announcement needs it."""
+    """A terminal row, with the columns that its announcement needs."""
 
     decision_id: str
     family: str
@@ -54,7 +57,7 @@ class RecordedEnd:
 
 @dataclass
 class Recorded:
-    """What was on record when the lease was taken."""
+    """Contents of the record when the lease was taken."""
 
     ended: set[str] = field(default_factory=set)
     """Ids of the decisions with a terminal row."""
@@ -63,7 +66,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Recently:
-    """What the brakes count, from a look at the newest rows."""
+    """Recent calls and failures that the brakes count."""
 
     calls: list[tuple[str, str, datetime]]
     """Family and subject of each call, and an instant at which it had ended."""
@@ -71,28 +74,28 @@ class Recently:
 
 
 def is_failure(status: str, calls: int) -> bool:
-    """Whether an end is one that brakes count: not applied although it was tried, and not for lack of a subject."""
+    """Return whether an end counts as a failure: tried, not applied, though the subject exists."""
     return status == "failed" or (status == "rejected" and calls > 0)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The part of the subjects that an executor acts on, and its lease on them."""
+    """Part of the subjects that an executor acts on, and its lease on them."""
 
     number: int
     token: int
     covers: Callable[[str], bool]
-    """Whether a subject is in it."""
+    """Returns whether a subject is in the shard."""
 
 
 class OutcomeLedger:
-    """The `outcomes` table of a lake, made if it is missing. One thread uses it."""
+    """Table `outcomes` of a lake, created if missing. Used by one thread."""
 
     def __init__(self, lake: str, mode: str, shard: Shard | None = None, elsewhere: Collection[str] = ()) -> None:
-        """Takes the lease: from here on any older executor is shut out. Raises `LeaseLost`, or what Delta raises.
+        """Take the lease, which fences off any older executor. Raises `LeaseLost` and Delta's errors.
 
-        `shard`: of which shard; None: the lease on all subjects, with the next token. `elsewhere`: families whose rows
-        are of other processes.
+        `shard` None: the lease on all subjects, with the next token. `elsewhere`: families whose rows belong to other
+        processes.
         """
         self._elsewhere = frozenset(elsewhere)
         identity = ("decision_id", "status", "attempt", "executor")
@@ -104,13 +107,13 @@ class OutcomeLedger:
         self.executor = f"{process_name()}#{self.token}" + (f"/{shard.number}" if shard and shard.number else "")
 
     def covers(self, subject: str) -> bool:
-        """Whether a subject is in the shard."""
+        """Return whether a subject is in the shard."""
         return self._shard is None or self._shard.covers(subject)
 
     def recorded(self) -> Recorded:
-        """What is on record, read once: all ends by their ids alone, and the intents that have none.
+        """Read the record once: ids of all ends, and the intents without an end.
 
-        Of a history of years only the ids become Python's: everything else is left out in columns.
+        Filters in Arrow columns, so that a history of years turns only ids into Python objects.
         """
         ends = self._covered(self._table.read(("decision_id", "subject"), [("status", "!=", INTENT)]))
         ended = ends["decision_id"].unique()
@@ -121,14 +124,17 @@ class OutcomeLedger:
         return Recorded(set(ended.to_pylist()), {one: Begun(*rest) for one, *rest in zip(*columns, strict=True)})
 
     def _covered(self, rows: pa.Table) -> pa.Table:
-        """The rows of subjects that are in the shard."""
+        """Return the rows of subjects in the shard."""
         if self._shard is None:
             return rows
         mine = [subject for subject in rows["subject"].unique().to_pylist() if self.covers(subject)]
         return rows.filter(pc.is_in(rows["subject"], value_set=pa.array(mine, pa.string())))
 
     def since(self, first: datetime) -> Recently:
-        """What was done since an instant. A call counts at the first row since then that knows of it."""
+        """Return calls and failures since an instant.
+
+        A call is dated by the first row since then that counts it.
+        """
         columns = ("decision_id", "family", "subject", "status", "attempt", "at")
         found = self._table.read(columns, [("day", ">=", first.date()), ("at", ">=", first)]).sort_by("at")
         rows = [
@@ -141,7 +147,7 @@ class OutcomeLedger:
         )
 
     def failures_elsewhere(self, first: datetime) -> list[datetime]:
-        """When decisions of the other shards failed, since an instant: the limit on failures is of the whole fleet."""
+        """Return when decisions of other shards failed, since an instant: the failure limit is fleet-wide."""
         if self._shard is None:
             return []
         columns = ("family", "subject", "status", "attempt", "at")
@@ -155,11 +161,11 @@ class OutcomeLedger:
         ]
 
     def ends(self, decisions: Collection[str]) -> list[RecordedEnd]:
-        """How those of some decisions ended that did; ids in, the newest terminal row of each out."""
+        """Return the newest terminal row of each of these decisions that has ended."""
         return self._ends(("decision_id", "in", list(decisions)))
 
     def ends_since(self, first: date) -> list[RecordedEnd]:
-        """The same of the decisions of the shard that ended on a day or later."""
+        """Return the ends of the shard's decisions that ended on a day or later."""
         return [
             end
             for end in self._ends(("day", ">=", first))
@@ -185,7 +191,7 @@ class OutcomeLedger:
         seen: Mapping[str, Any] | None = None,
         error: str | None = None,
     ) -> OutcomeRow:
-        """A row of this executor."""
+        """Build a row written by this executor."""
         return OutcomeRow(
             decision_id=decision_id, family=family, subject=subject, status=status, attempt=attempt, at=at,
             layout_epoch=layout_epoch, seen=json.dumps(seen or {}, separators=(",", ":")), error=error,
@@ -193,11 +199,14 @@ class OutcomeLedger:
         )  # fmt: skip
 
     def append(self, rows: Sequence[OutcomeRow]) -> None:
-        """One commit with all rows. Raises `LeaseLost`, or what Delta raises: then the steps can be given again."""
+        """Append all rows in one commit.
+
+        Raises `LeaseLost`, or Delta's errors, after which the rows can be appended again.
+        """
         self._table.append(rows)
 
     def check_lease(self) -> None:
-        """Raises `LeaseLost` when another executor has taken over since."""
+        """Raise `LeaseLost` if another executor has taken over since."""
         self._table.check()
         if self._shard is not None and self._table.last_seen(LEASE) % ROUND:
             raise LeaseLost(
@@ -207,12 +216,15 @@ class OutcomeLedger:
 
 
 def process_name() -> str:
-    """Names this process, for people: host and process."""
+    """Return a name of this process for operators: host and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def shut_out_older(lake: str) -> None:
-    """Makes an executor of an older release stop, which knows one lease on all subjects. Raises what Delta raises."""
+    """Make an executor of an older release, which has one lease on all subjects, stop.
+
+    Raises Delta's errors.
+    """
     newest = OpenTable(create_table(lake, OUTCOMES)).newest_transaction(LEASE) or 0
     if newest % ROUND:
         identity = ("decision_id", "status", "attempt", "executor")

@@ -1,8 +1,8 @@
 """Publish outcome events to Kafka topic `control-events` (design "Kafka messages").
 
 Stage: last in the executor, always after the terminal row is durable. No thread of its own: `loop` calls `poll`.
-Without Kafka nothing stops: events wait here. That Kafka has one does not mean that the job will see it: `announcer`
-publishes it again until the job has. So listeners may see an event twice, and never miss how a decision ended.
+Without Kafka, events wait here and nothing stops. Delivery to Kafka does not guarantee that the job reads an event, so
+`announcer` publishes it again until the job has recorded it: delivery is at least once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 RESEND_SECONDS = 1.0
 CLOSE_SECONDS = 3.0
-"""Longest wait at a clean stop for confirmations; what is left is published at the next start."""
+"""Longest wait for confirmations at a clean stop; the next start publishes the rest."""
 
 _PRODUCER_CONFIG = {
     "client.id": "anabranch-executor",
@@ -38,38 +38,38 @@ _PRODUCER_CONFIG = {
 
 
 class OutcomePublisher(Protocol):
-    """Where outcome events go."""
+    """Sink of outcome events."""
 
     def publish(self, event: OutcomeEvent) -> None:
-        """Take an event; returns at once."""
+        """Accept an event; returns at once."""
 
     def poll(self) -> None:
-        """Send what was taken and take in confirmations; returns at once."""
+        """Send accepted events and process confirmations; returns at once."""
 
     def close(self) -> None:
-        """Deliver what was taken, for a bounded time."""
+        """Deliver accepted events, for a bounded time."""
 
 
 class KafkaPublisher:
-    """Publishes to the brokers of `kafka`. One thread uses it."""
+    """Publishes to the brokers of `kafka`. Used by one thread."""
 
     def __init__(self, kafka: KafkaConnection) -> None:
         self._kafka = kafka
         self._producer = LastingProducer(kafka.librdkafka({**_PRODUCER_CONFIG, "error_cb": self._on_error}))
         self._unconfirmed: dict[str, OutcomeEvent] = {}
         self._unsent: dict[str, OutcomeEvent] = {}
-        """By the id of the decision."""
+        """By decision id."""
         self._send_at = 0.0
         self._trouble: str | None = None
 
     def publish(self, event: OutcomeEvent) -> None:
-        """Take an event; an older one of the same decision need no longer be delivered."""
+        """Accept an event; it replaces an older one of the same decision."""
         self._unconfirmed[event.decision_id] = event
         self._unsent[event.decision_id] = event
         self.poll()
 
     def poll(self) -> None:
-        """Send what is not sent and take in confirmations; a failed delivery is sent again after a delay."""
+        """Send unsent events and process confirmations; a failed delivery is sent again after a delay."""
         if self._unsent and time.monotonic() >= self._send_at:
             for decision_id, event in list(self._unsent.items()):
                 if not self._send(event):
@@ -78,7 +78,7 @@ class KafkaPublisher:
         self._producer.poll()
 
     def close(self) -> None:
-        """Wait for confirmations, at most `CLOSE_SECONDS`; what a producer that broke has dropped is sent again."""
+        """Wait for confirmations, at most `CLOSE_SECONDS`; resend events that a broken producer dropped."""
         end = time.monotonic() + CLOSE_SECONDS
         while self._unconfirmed and time.monotonic() < end:
             self._send_at = 0.0
@@ -119,7 +119,7 @@ class KafkaPublisher:
         self._note(trouble)
 
     def _note(self, trouble: str | None) -> None:
-        """Only a change is worth a line in the log."""
+        """Log a change of the delivery state."""
         if trouble == self._trouble:
             return
         self._trouble = trouble

@@ -1,6 +1,6 @@
-"""One open decision, and what this process knows of it.
+"""State of one open decision in this process.
 
-Stage: what `loop` keeps of each decision; `executor.brakes` has it wait, `workers` have it tried.
+Stage: `loop` owns it; `executor.brakes` hold it and `workers` try it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class Work:
     decided_at: datetime
     """By the job's clock."""
     begun_at: datetime | None = None
-    """When its first intent was recorded (in mode observe: when it was first looked at)."""
+    """Time of its first intent (in mode observe: of its first look)."""
     standing: Standing = field(default_factory=Standing)
     failures: int = 0
-    """Tries of this process that settled nothing."""
+    """Inconclusive tries of this process."""
     conflicts: int = 0
     """Tries of this process that met a subject which had just changed."""
     only_looks: bool = False
-    """Of the newest try: a brake held the decision when it began."""
+    """A brake held the decision when its newest try began, so the try makes no call."""
     held_since: datetime | None = None
-    """A brake holds it since, although it has begun; it was looked at since then."""
+    """Instant since which a brake has held the decision after its intent; it was looked at since."""
 
     @property
     def subject(self) -> tuple[str, str]:
-        """What it is about: family and subject."""
+        """Family and subject."""
         return self.decision.family, self.decision.subject

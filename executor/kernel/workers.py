@@ -1,7 +1,6 @@
 """Threads that make calls for `loop`: tasks in, results out, nothing shared.
 
-Daemon threads: a call that hangs must not keep a stopped process alive. The counts are the loop's, and are touched by
-its thread only.
+Daemon threads: a hanging call must not keep a stopped process alive. The counters belong to the loop's thread.
 """
 
 from __future__ import annotations
@@ -16,15 +15,19 @@ from typing import Generic, TypeVar
 log = logging.getLogger(__name__)
 
 AHEAD = 8
-"""So many tasks a thread may wait for it: threads go on while the loop commits, and the next commit has all that was
-done meanwhile. So the dearer a commit is, the more rows it has."""
+"""Queued tasks per thread.
+
+Threads go on while the loop commits, and the next commit contains all results since.
+
+So the slower a commit is, the more rows it has.
+"""
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")
 
 
 class Workers(Generic[Work, Result]):
-    """`number` threads; a retry takes at most half of them."""
+    """Pool of `number` threads; retries use at most half of them."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -35,17 +38,17 @@ class Workers(Generic[Work, Result]):
 
     @property
     def busy(self) -> bool:
-        """Whether a result is still to come."""
+        """True while a result is still to come."""
         return self._busy > 0
 
     @property
     def has_room(self) -> bool:
-        """Whether a task may be given: a thread is idle, or few tasks wait."""
+        """True if a task may be given: a thread is idle, or the queue is short."""
         return self._busy - self._retrying < self._number * AHEAD
 
     @property
     def has_room_for_retry(self) -> bool:
-        """Whether a retry may be given: topics that hang must leave threads to the others, and wait for no queue."""
+        """True if a retry may be given: retries are not queued, and leave threads to other topics."""
         return self._busy < self._number and self._retrying < max(1, self._number // 2)
 
     def start(self) -> None:
@@ -54,13 +57,13 @@ class Workers(Generic[Work, Result]):
             threading.Thread(target=self._run, name=f"worker-{number}", daemon=True).start()
 
     def give(self, work: Work, retry: bool, task: Callable[[], Result]) -> None:
-        """Have a task done."""
+        """Queue a task."""
         self._busy += 1
         self._retrying += retry
         self._tasks.put((work, retry, task))
 
     def forget_waiting(self) -> None:
-        """Forgets the tasks that no thread has begun."""
+        """Drop the tasks that no thread has begun."""
         with suppress(queue.Empty):
             while True:
                 _, retry, _ = self._tasks.get_nowait()
@@ -68,7 +71,7 @@ class Workers(Generic[Work, Result]):
                 self._retrying -= retry
 
     def results(self, wait_seconds: float) -> Iterator[tuple[Work, Result | Exception]]:
-        """What is done; waits for the first result, or a `wake`, for at most `wait_seconds`."""
+        """Yield finished work; wait at most `wait_seconds` for the first result or a `wake`."""
         try:
             found = self._done.get(timeout=max(0.0, wait_seconds))
             while True:
@@ -82,7 +85,7 @@ class Workers(Generic[Work, Result]):
             return
 
     def wake(self) -> None:
-        """End a wait for results; from any thread, and from signal handlers."""
+        """End a wait for results. From any thread, and from signal handlers."""
         self._done.put(None)
 
     def _run(self) -> None:

@@ -1,11 +1,10 @@
-"""The beats of one executor: it renews its place among the members, begins work on the shards that it gets, and gives
-back those that are others' due.
+"""Heartbeats of one executor: renew membership, start assigned shards, release surplus ones.
 
-Stage: under `executor.process`; one thread, that of the process. A lease on a shard holds for `seconds` from the moment
-before the newest beat that is on record, by a clock that goes on while the machine is suspended. A call is begun only
-if its time-out ends before that, and nobody takes a shard of a member that was not seen to be silent for as long: so
-two members never have a call out for one subject. What that does not cover is a process that is frozen between the look
-at the clock and the first byte that it sends (docs/high-availability.md).
+Stage: under `executor.process`; runs in the main thread of the process. A lease on a shard lasts `seconds` from just
+before the newest recorded heartbeat, by a clock that goes on while the machine is suspended. A call is begun only if
+its time-out ends before that, and nobody takes over a shard until its member has been silent for as long. So two
+members never have a call out for one subject. One case is not covered: a process that is frozen between reading the
+clock and sending the first byte (docs/high-availability.md).
 """
 
 from __future__ import annotations
@@ -29,31 +28,31 @@ from lake.register import Raced
 log = logging.getLogger(__name__)
 
 BEATS = 6
-"""A member beats so many times in the time that it promised, and looks at the others five times as often."""
+"""Heartbeats per promised interval; the member looks at the others five times as often."""
 MAX_LOOK_SECONDS = 1.0
 LEAVE_SECONDS = 10.0
-"""At a clean stop, longest wait for the work to end."""
+"""Longest wait for the work to end at a clean stop."""
 START_LOOK_SECONDS = 0.02
-"""Between two looks until the work has begun."""
+"""Interval between looks until the work has begun."""
 
 
 class Work(Protocol):
-    """An executor at work on one shard."""
+    """Executor at work on one shard."""
 
     def stop(self) -> None:
-        """Ends the work soon; returns at once."""
+        """Ask the work to end; returns at once."""
 
     @property
     def open_decisions(self) -> int | None:
-        """Open decisions; None: the record has not been read yet."""
+        """Number of open decisions; None: the record has not been read yet."""
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, with no call out. Raises what it has failed with."""
+        """True once it has ended with no call out. Raises the error that it failed with."""
 
 
 def lease_clock() -> float:
-    """Return seconds of a clock that is never set back and, on Linux, goes on while the machine is suspended."""
+    """Return seconds of a monotonic clock that, on Linux, goes on while the machine is suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -61,18 +60,18 @@ SomeWork = TypeVar("SomeWork", bound=Work)
 
 
 class StopSignal:
-    """Tells a `Holding` to end, also from a signal handler: an event might be waited for right there."""
+    """Signal that ends a `Holding`; safe in signal handlers, where setting an event could deadlock."""
 
     def __init__(self) -> None:
         self._told, self._is_set = queue.SimpleQueue[None](), False
 
     def set(self) -> None:
-        """From any thread, and from signal handlers."""
+        """Set the signal. From any thread, and from signal handlers."""
         self._is_set = True
         self._told.put(None)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is set, at the latest after `seconds`."""
+        """Wait up to `seconds`; return whether the signal is set."""
         if not self._is_set:
             with suppress(queue.Empty):
                 self._told.get(timeout=seconds)
@@ -92,9 +91,12 @@ class Holding(Generic[SomeWork]):
         watch: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:
-        """`begin` starts the work on a shard, with its token, and asks whether a call may be begun; `call_seconds`:
-        longest time that a call takes. `lease`: clock of its own leases. `watch`: clock by which others are silent; it
-        may stand still with the machine, else all that were suspended together would take each other for dead."""
+        """`begin` starts work on a shard: number, token, function that says whether a call may begin.
+
+        `call_seconds`: longest duration of a call. `lease`: clock of its own leases. `watch`: clock for the silence of
+        others. It may stop while the machine is suspended; otherwise members suspended together would take each other
+        for dead.
+        """
         self._register, self._me, self._begin = register, me, begin
         self._lease_clock, self._watch_clock, self._wall = lease, watch, wall
         self._call_seconds = call_seconds
@@ -114,18 +116,18 @@ class Holding(Generic[SomeWork]):
 
     @property
     def works(self) -> list[SomeWork]:
-        """The work on each shard that it has. For any thread."""
+        """Work on each of its shards. For any thread."""
         return list(self._works.values())
 
     def may_call(self) -> bool:
-        """Whether a call that is begun now ends while the lease still holds. For any thread."""
+        """Return whether a call begun now ends within the lease. For any thread."""
         return self._lease_clock() + self._call_seconds <= self._holds_until
 
     def run(self, stop: StopSignal, ready: Callable[[dict[int, int]], None] = lambda _: None) -> None:
-        """Beats until `stop`, then ends the work and gives everything back.
+        """Send heartbeats until `stop`, then end the work and release all shards.
 
-        `ready` gets the open decisions of each shard that it works on, when their record has been read for the first
-        time. Raises `LeaseLost`, `Unlike`, and what the work has failed with.
+        `ready` gets the open decisions of each shard once their records have been read for the first time. Raises
+        `LeaseLost`, `Unlike`, and the errors of the work.
         """
         step = min(MAX_LOOK_SECONDS, self._me.seconds / (5 * BEATS))
         is_ready = False
@@ -143,7 +145,10 @@ class Holding(Generic[SomeWork]):
             self._leave()
 
     def _join(self) -> None:
-        """The first beat, unless executors with other settings are there. Raises `Unlike` once one of those beats."""
+        """Send the first heartbeat, unless executors with other settings are present.
+
+        Raises `Unlike` once one of those shows a heartbeat.
+        """
         try:
             self._look_and_beat()
         except Raced:
@@ -159,7 +164,7 @@ class Holding(Generic[SomeWork]):
         return all(work.open_decisions is not None for work in self._works.values())
 
     def beat(self) -> None:
-        """One look at the members, and a beat if it is time for one or something has to change."""
+        """Look at the members once; send a heartbeat if one is due or something has to change."""
         for shard, work in list(self._works.items()):
             if work.ended and shard not in self._leaving:
                 raise RuntimeError(f"the work on shard {shard} has ended by itself")
@@ -196,7 +201,7 @@ class Holding(Generic[SomeWork]):
         self._follow(members)
 
     def _follow(self, members: Members) -> None:
-        """Begins work on shards that this member has got, and ends it on those that are others' due."""
+        """Start work on newly assigned shards, and stop it on surplus ones."""
         for shard, token in self._me.tokens:
             if shard not in self._works:
                 log.info("shard %d of %d is taken, lease token %d", shard, self._me.of, token)
@@ -208,7 +213,10 @@ class Holding(Generic[SomeWork]):
                 self._works[shard].stop()
 
     def _leave(self) -> None:
-        """Stops the work and gives everything back, so that others need not wait; never raises: else it runs out."""
+        """Stop the work and release all shards, so that others need not wait.
+
+        Never raises: the lease runs out instead.
+        """
         for work in self._works.values():
             work.stop()
         end = time.monotonic() + LEAVE_SECONDS

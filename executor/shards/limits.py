@@ -1,8 +1,7 @@
-"""Divide limits on calls among the shards. Pure.
+"""Divide rate limits among the shards. Pure.
 
-Stage: beside `members`. Shards count their calls for themselves, in processes of their own. The parts add up to the
-limit, so all shards together never act more often than it says. Failures are on record, and are counted over all
-shards (`executor.kernel.outcomes`).
+Stage: beside `members`. Shards count their calls separately, in different processes. The parts add up to the limit, so
+all shards together never exceed it. Failures are on record and counted over all shards (`executor.kernel.outcomes`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from schemas.brake_settings import BrakeSettings
 
 
 def part_of(limits: BrakeSettings, shard: int, shards: int) -> BrakeSettings:
-    """The limits of one shard, from 0. A limit of 0 (there is none) stays; no part is 0."""
+    """Return the limits of one shard, numbered from 0. A limit of 0 (none) stays; no part becomes 0."""
     names = ("actions_per_minute", "actions_per_minute_per_namespace")
     parts = {name: _part(getattr(limits, name), shard, shards) for name in names}
     return limits.model_copy(update=parts)

@@ -1,8 +1,8 @@
-"""Pure: the executors of one lake, who has which shard, and what one of them changes at a beat.
+"""Membership of the executors of one lake, and the assignment of shards. Pure.
 
-Stage: under `holding`. Nobody compares clocks of two machines: whoever beats is alive, and whoever has not beaten for
-as long as it promised to, by the steady clock of who watches, is dead. A shard's token is the number of the register
-at which it was taken, so every holder has a higher one than those before it.
+Stage: under `holding`. Clocks of two machines are never compared: a member is alive while its heartbeat changes, and
+dead after it has been silent for its promised interval, by the observer's monotonic clock. A shard's token is the
+register's version at which it was taken, so every holder has a higher token than those before it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime
 
 
 def shard_of(subject: str, shards: int) -> int:
-    """The shard of a subject, from 0."""
+    """Return the shard of a subject, from 0."""
     return zlib.crc32(subject.encode("utf-8", "surrogatepass")) % shards
 
 
@@ -23,31 +23,31 @@ class Member:
     """One executor."""
 
     name: str
-    """For people, and unique: no two processes ever have the same."""
+    """Unique over all processes ever; shown to operators."""
     mode: str
     of: int
-    """The number of shards that it divides subjects into."""
+    """Number of shards into which it divides the subjects."""
     seconds: float
-    """It is dead when it has not beaten for so long."""
+    """Promised interval: without a heartbeat for this long, it is dead."""
     since: datetime
     beat: int = 0
     tokens: tuple[tuple[int, int], ...] = ()
-    """The shards that it has, each with its token."""
+    """Its shards, each with its token."""
     at: datetime | None = None
-    """Of its last beat, by its own clock; for people, and compared with nothing."""
+    """Instant of its last heartbeat by its own clock; for operators only, never compared."""
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """The shards that it has."""
+        """Its shards."""
         return tuple(shard for shard, _ in self.tokens)
 
 
 Members = tuple[Member, ...]
-"""In the order in which they came."""
+"""In order of arrival."""
 
 
 class Unlike(Exception):
-    """An executor with other settings is at work; the message says which and what to do."""
+    """An executor with other settings is at work; the message names it and says what to do."""
 
     def __init__(self, other: Member, me: Member) -> None:
         super().__init__(
@@ -58,16 +58,16 @@ class Unlike(Exception):
 
 
 class Removed(Exception):
-    """This executor was taken for dead."""
+    """The other executors have declared this one dead."""
 
 
 def after_beat(
     members: Members, me: Member, number: int, dead: Collection[str], given_back: Collection[int]
 ) -> Members:
-    """The members after a beat of `me`, whether it comes or goes on; `number` is the register's after it.
+    """Return the members after a heartbeat of `me`, new or known; `number`: the register's next version.
 
-    It removes who is dead, gives back shards that it has stopped to work on, and takes what is free up to its part.
-    Raises `Removed` or `Unlike`.
+    Removes dead members, releases the shards in `given_back`, and takes free ones up to the fair share. Raises
+    `Removed` or `Unlike`.
     """
     alive = [member for member in members if member.name == me.name or member.name not in dead]
     known = next((member for member in alive if member.name == me.name), None)
@@ -90,29 +90,29 @@ def after_beat(
 
 
 def fair_part(names: list[str], me: str, shards: int) -> int:
-    """How many shards one of several members should have: the same number each, the first ones what is left over."""
+    """Return the number of shards a member should have: an equal share, rounded up for the first."""
     place = names.index(me)
     return shards // len(names) + (place < shards % len(names))
 
 
 def excess(members: Members, me: str) -> tuple[int, ...]:
-    """The shards that a member has beyond its part: others wait for them."""
+    """Return the shards of a member beyond its fair share: others wait for them."""
     mine = next(member for member in members if member.name == me)
     return mine.shards[fair_part([member.name for member in members], me, mine.of) :]
 
 
 @dataclass
 class Watch:
-    """When others were last seen to beat, by the steady clock of who watches."""
+    """Latest observed heartbeats of the members, by the observer's monotonic clock."""
 
     seen: dict[str, tuple[int, float]] = field(default_factory=dict)
     heard: set[str] = field(default_factory=set)
-    """Who has beaten since the first look."""
+    """Members with a heartbeat since the first look."""
 
     def dead(self, members: Members, before: float, after: float) -> frozenset[str]:
-        """Who has not beaten for as long as it promised.
+        """Return the members that have been silent for their promised interval.
 
-        `before`, `after`: seconds of the steady clock, before and after the look that showed `members`.
+        `before`, `after`: seconds of the monotonic clock, before and after the look that returned `members`.
         """
         found = set()
         for member in members:

@@ -1,4 +1,4 @@
-"""The members as rows of a table of the lake, which is replaced as a whole (`lake.register`).
+"""Members as rows of a lake table that is replaced as a whole (`lake.register`).
 
 Stage: between `members` and `lake.register`.
 """
@@ -20,19 +20,19 @@ _SCHEMA = pa.schema([
 
 
 class MemberRegister:
-    """The register of a lake. One thread uses it."""
+    """Member register of a lake. Used by one thread."""
 
     def __init__(self, lake: str) -> None:
-        """Raises what Delta raises."""
+        """Raises Delta's errors."""
         self._register = Register(lake, EXECUTORS, _SCHEMA)
 
     def read(self) -> tuple[int, Members]:
-        """Its number, and the members. Raises what Delta raises."""
+        """Return the register's version and the members. Raises Delta's errors."""
         number, rows = self._register.read()
         return number, _members(rows)
 
     def replace(self, members: Members) -> int:
-        """Replaces what was read last. Raises `Raced`, or what Delta raises."""
+        """Replace the members read last. Raises `Raced`, or Delta's errors."""
         return self._register.replace([
             {
                 "executor": one.name, "mode": one.mode, "shards": one.of, "seconds": one.seconds, "since": one.since,
@@ -44,7 +44,7 @@ class MemberRegister:
 
 
 def read_members(lake: str) -> Members:
-    """Who is in the register of a lake, alive or not. Raises what Delta raises."""
+    """Return all registered members of a lake, alive or not. Raises Delta's errors."""
     return _members(read_register(lake, EXECUTORS))
 
 
