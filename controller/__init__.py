@@ -1,22 +1,24 @@
-"""The scalable-topic controller of PIP-468: one node or several, REST as in Pulsar 5, every change announced on Kafka.
+"""Scalable-topic controller of PIP-468, on one node or several.
 
-The way of a request, and the rooms that it passes:
+Serves Pulsar 5's REST interface and announces every change on Kafka.
 
-- `server` starts the process, `node` puts its parts together, `app` is the ASGI application;
-- `access`: who calls, and what the token may do;
-- `rest`: paths, bodies and status codes; nothing is decided there;
+Packages and modules in the order in which a request passes them:
+
+- `server` starts the process, `node` assembles its parts, `app` is the ASGI application;
+- `access`: authentication and authorization by token;
+- `rest`: paths, bodies and status codes; no decisions;
 - `service`: operations on topics and policies (PIP-468 "ScalableTopicService"); `policies` reads and checks overrides;
-- `namespaces`: which there are, and their overrides;
-- `sessions`: subscriptions, consumers and which segments each of them reads ("SubscriptionCoordinator");
+- `namespaces`: existing namespaces and their overrides;
+- `sessions`: subscriptions, consumers and the segments assigned to each ("SubscriptionCoordinator");
 - `watch`: layouts pushed to clients ("DAG Watch Sessions");
 - `operations`: split, merge and pruning, step by step, with a journal;
-- `layouts`: topics as they are stored, and the one commit that a change becomes ("ScalableTopicResources");
-- `leadership`: one leader for every topic, and the term that each write names;
+- `layouts`: stored topics, and the one commit that makes a change ("ScalableTopicResources");
+- `leadership`: one leader for every topic, and the term named by each write;
 - `outbox`: announcements, committed with their change; `publishing` sends them to Kafka;
-- `housekeeping`: what a node does without being asked: failover, retries, pruning, release of idle topics;
+- `housekeeping`: background work of a node: failover, retries, pruning, release of idle topics;
 - `segments`: the Kafka topics behind segments;
 - `metadata`: the store of small values, on SQLite or ZooKeeper.
 
-The executor is the usual caller; the streaming job is the usual listener. Layout arithmetic and policy rules are those
-of `decisions`.
+The executor is the usual caller; the streaming job is the usual listener. Layout arithmetic and policy rules come from
+`decisions`.
 """

@@ -1,4 +1,4 @@
-"""The ASGI application of a node: what runs while it serves, who is let in, and where a request goes.
+"""ASGI application of a node: lifespan, admission and routes.
 
 Stage: the outermost part of the controller. Every request passes `controller.access.gate` first; the routes are those
 of `controller.rest`.
@@ -53,7 +53,7 @@ def create_app(
     grace_seconds: float,
     prune_seconds: float = PRUNE_SECONDS,
 ) -> FastAPI:
-    """The ASGI application of a node; starting it starts the publisher, the watch and the housekeeping."""
+    """Build the ASGI application of a node; its start starts publisher, watch and housekeeping."""
     watcher = LayoutWatcher(node.nodes, node.url, node.known.believe, node.owners)
     connections = ConsumerConnections(node.registry, node.reach, grace_seconds)
     grants = Grants(access)
@@ -111,7 +111,7 @@ def create_app(
 
     @app.get("/healthz", tags=["health"], responses={503: {"description": "Failing."}})
     async def answer_probe(request: Request) -> JSONResponse:
-        """200 when the store answers and announcements reach Kafka, else 503; with a token, with the reason."""
+        """Return 200 if the store answers and announcements reach Kafka, else 503; with the reason for a token."""
         report = await health.report()
         in_full = request.scope[CALLER] is not STRANGER
         return JSONResponse(report.body(in_full), 503 if report.reason else 200)
@@ -131,5 +131,5 @@ def create_app(
 
 
 async def _no_route(*_: object) -> None:
-    """In place of Starlette's, which refuses a WebSocket without a word."""
+    """Answer 404 in place of Starlette's default, which refuses a WebSocket without a reason."""
     raise HTTPException(404)

@@ -1,7 +1,7 @@
 """Refusals of the controller: an HTTP status and one sentence for the caller.
 
-Stage: raised by the service and what it calls, answered by the app. `StartError` is for the person who starts the
-process.
+Stage: raised by the service and its dependencies, turned into responses by the app. `StartError` is for the person who
+starts the process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BadRequest(ControllerError):
 
 
 class Forbidden(ControllerError):
-    """The caller is known and may not do this."""
+    """The caller is known and lacks permission."""
 
     status = 403
 
@@ -36,19 +36,19 @@ class NotFound(ControllerError):
 
 
 class Conflict(ControllerError):
-    """What was asked for does not fit the present state, or somebody else changed it at the same moment."""
+    """The request does not fit the current state, or another change was made at the same moment."""
 
     status = 409
 
 
 class PreconditionFailed(ControllerError):
-    """The request is well formed and asks for something that is never allowed."""
+    """The request is well formed but asks for something that is never allowed."""
 
     status = 412
 
 
 class TooMany(ControllerError):
-    """More than one client may have. Asking again helps when some of it is done; `retry_seconds` says when to."""
+    """A limit per client is exceeded. Retry after `retry_seconds`, when earlier work is done."""
 
     status = 429
 
@@ -58,7 +58,7 @@ class TooMany(ControllerError):
 
 
 class Unavailable(ControllerError):
-    """Not now: the store is away, or nobody leads the topic at this moment. Asking again helps."""
+    """The store is unreachable, or no node leads the topic at this moment. Retry later."""
 
     status = 503
 

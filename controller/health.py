@@ -1,7 +1,7 @@
-"""Whether a node is well, answered at once: for probes, when everything else is busy or stuck, and for strangers.
+"""Health of a node, available at once for probes even when everything else is busy or stuck.
 
-Stage: beside the routes, which take their turns and threads; this has a thread of its own for its one question to the
-metadata store. Strangers hear yes or no; what is wrong, with its addresses, is for those with a token.
+Stage: beside the routes, which queue for turns and threads; this has its own thread for its one query to the metadata
+store. Anonymous clients get yes or no; the reason, which contains addresses, is for callers with a token.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from typing import NamedTuple
 from controller.metadata.base import StoreError
 
 MAX_LOOK_SECONDS = 2.0
-"""The metadata store is failing when it has not answered after this time."""
+"""Time after which a metadata store that has not answered counts as failing."""
 
 
 class HealthReport(NamedTuple):
-    """How a node is."""
+    """State of a node."""
 
     outbox: int | None
-    """Commits that are not announced yet; None: not known."""
+    """Commits that are not announced yet; None: unknown."""
     reason: str | None
-    """What is wrong; None: nothing."""
+    """Description of the fault; None: healthy."""
 
     def body(self, in_full: bool) -> dict[str, object]:
-        """As JSON, for a caller with a token or for anybody."""
+        """Return the JSON body, in full for a caller with a token."""
         status: dict[str, object] = {"status": "failing" if self.reason else "ok"}
         return {**status, "outbox": self.outbox, "reason": self.reason} if in_full else status
 
 
 class Health:
-    """The health of a node. Lives in the event loop of the app."""
+    """Health of a node. Lives in the event loop of the app."""
 
     def __init__(self, waiting: Callable[[], int], trouble: Callable[[], str | None]) -> None:
-        """`waiting` asks the store how many commits are to be announced; `trouble` says what else is known at once."""
+        """`waiting` returns the number of commits to announce, `trouble` a fault known without asking."""
         self._waiting, self._trouble = waiting, trouble
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="health")
         self._look: asyncio.Future[int] | None = None
 
     async def report(self) -> HealthReport:
-        """How it is now; asks the store once for all who ask at the same time."""
+        """Return the current health; concurrent callers share one query to the store."""
         trouble = self._trouble()
         if self._look is None or self._look.done():
             self._look = asyncio.get_running_loop().run_in_executor(self._thread, self._waiting)
@@ -54,5 +54,5 @@ class Health:
         return HealthReport(self._look.result(), trouble)
 
     def stop(self) -> None:
-        """No more questions."""
+        """Stop querying the store."""
         self._thread.shutdown(wait=False, cancel_futures=True)

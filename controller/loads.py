@@ -1,8 +1,8 @@
-"""The newest load of a topic's segments, as reporters said it on Kafka, for people who ask (PIP-483 "Observability").
+"""Latest reported load of a topic's segments, read from Kafka on request (PIP-483 "Observability").
 
-Stage: asked by `controller.service` for the stats of one topic, and by nothing else: the controller decides nothing by
-load. The end of `segment-stats` is read when somebody asks, within bounds, and what was read is kept for some seconds.
-So nothing is read while nobody asks, and stats never wait for a Kafka that is away.
+Stage: used by `controller.service` for the stats of one topic only: the controller never decides by load. The end of
+`segment-stats` is read on request, within bounds, and cached for some seconds. So nothing is read without a request,
+and stats never wait for an unreachable Kafka.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ log = logging.getLogger(__name__)
 
 SOURCE = "segment-stats"
 WINDOW_MS = 30_000
-"""How far back is read: reporters sample every 10 s (PIP-483)."""
+"""Period that is read: reporters sample every 10 s (PIP-483)."""
 KEPT_SECONDS = 5.0
 MAX_READ_SECONDS = 1.5
 MAX_ANSWER_SECONDS = 2.0
 """Longest wait for brokers that can be connected to."""
 ASK_SECONDS = 0.2
-"""Time between two looks whether they can."""
+"""Interval between checks whether they can."""
 MAX_READ_BYTES = 64 * 1_048_576
 PAUSE_SECONDS = 15.0
-"""After Kafka did not answer, it is not asked for so long."""
+"""Pause before Kafka is asked again after it did not answer."""
 MAX_KEPT = 100
-"""Topics whose loads are kept."""
+"""Maximum number of topics with cached loads."""
 
 
 class ReportedLoad(Wire):
-    """The rates of one segment, per second over 60 s (PIP-483 "SegmentLoadStats"), who measured them, and when."""
+    """Rates of one segment, per second over 60 s (PIP-483 "SegmentLoadStats"), with reporter and time."""
 
     msg_rate_in: float
     bytes_rate_in: float
@@ -47,11 +47,11 @@ class ReportedLoad(Wire):
     bytes_rate_out: float
     reporter: str
     at: int
-    """When Kafka took the sample in, ms since 1970."""
+    """Time at which Kafka received the sample, ms since 1970."""
 
 
 class ReportedLoads:
-    """Reads for one caller at a time; any number of threads."""
+    """Reader of reported loads: one read at a time, thread-safe."""
 
     def __init__(self, kafka: KafkaConnection, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._kafka, self._now_ms = kafka, now_ms
@@ -60,9 +60,9 @@ class ReportedLoads:
         self._not_before = 0.0
 
     def of(self, topic: str) -> dict[int, ReportedLoad]:
-        """The newest load of each segment that was reported in the last `WINDOW_MS`, by the segment's id.
+        """Return the latest load of each segment reported in the last `WINDOW_MS`, by segment id.
 
-        Empty when there is none, Kafka does not answer, or others ask too much.
+        Empty if there is none, Kafka does not answer, or other requests keep the reader busy.
         """
         found = self._fresh(topic)
         if found is not None or not self._alone.acquire(timeout=MAX_READ_SECONDS):
@@ -119,7 +119,7 @@ class ReportedLoads:
 
 
 def _partitions(consumer: Consumer, down: list[KafkaError]) -> list[int]:
-    """Those of the Kafka topic. `KafkaException` at once when no broker can be connected to, as `down` says."""
+    """Return the partitions of the Kafka topic. Raises `KafkaException` at once if no broker is reachable."""
     end = time.monotonic() + MAX_ANSWER_SECONDS
     while True:
         try:
@@ -131,7 +131,7 @@ def _partitions(consumer: Consumer, down: list[KafkaError]) -> list[int]:
 
 
 def _newest(consumer: Consumer, topic: str, partitions: set[int]) -> dict[int, ReportedLoad]:
-    """What is found until the end of every partition, or until a bound is met."""
+    """Read until the end of every partition or a bound; return the latest load of each segment."""
     found: dict[int, ReportedLoad] = {}
     key, end, size = topic.encode(), time.monotonic() + MAX_READ_SECONDS, 0
     while partitions and size < MAX_READ_BYTES and (left := end - time.monotonic()) > 0:
@@ -157,8 +157,8 @@ _RATES = tuple(name for name in SegmentSample.model_fields if name != "id")
 def _samples(
     topic: str, name: bytes, key: bytes | None, value: bytes | None
 ) -> Iterator[tuple[str, int, dict[str, float]]]:
-    """Reporter, segment and rates of each sample of a topic, whose `name` is in UTF-8, in a record."""
-    # Most records are of others: only where a name may be in it, as it is or with escapes, is a message parsed.
+    """Yield reporter, segment and rates of each sample of a topic in a record; `name`: the topic in UTF-8."""
+    # Most records are about other topics: parse only those that may contain the name, literally or escaped.
     if value is None or (key != name and name not in value and b"\\" not in value):
         return
     message = parse_message(SOURCE, key, value)

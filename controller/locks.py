@@ -1,4 +1,4 @@
-"""A lock for each name that is in use, for the threads of one process; processes lock files with filelock."""
+"""Locks by name for the threads of one process; locks between processes use filelock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 
 class NamedLocks:
-    """Locks by name; nothing is kept of a name that nobody holds or waits for."""
+    """Locks by name; no state is kept for a name without holders and waiters."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
@@ -17,7 +17,7 @@ class NamedLocks:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Nobody else in this process is in such a block of the same name; others wait, other names do not."""
+        """Hold the lock of this name for the duration of the block; other names are independent."""
         with self._guard:
             own = self._locks.get(name)
             if own is None:
@@ -27,7 +27,7 @@ class NamedLocks:
 
 
 class _Lock:
-    """A lock that can be referred to weakly."""
+    """Lock that can be weakly referenced."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""One node of the controller: its parts put together over a metadata store, of which there may be several nodes.
+"""One of possibly several nodes of the controller: its parts, assembled over a metadata store.
 
 Stage: made by `controller.server` and by tests; `controller.app` serves it.
 """
@@ -34,27 +34,27 @@ from schemas.kafka_connection import KafkaConnection
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """The settings of a node; the keys of `[controller]` with the same names."""
+    """Settings of a node; the keys of `[controller]` with the same names."""
 
     url: str
-    """Its own address, by which clients and other nodes reach it."""
+    """Its own address for clients and other nodes."""
     kafka: KafkaConnection
-    """The Kafka to which every change is announced."""
+    """Kafka cluster for announcements of every change."""
     policy: ClusterPolicy
-    """The cluster's policy: overrides that contradict it are refused."""
+    """Policy of the cluster: overrides that contradict it are refused."""
     retention: Retention
     snapshot_seconds: float
     session_seconds: float
     namespaces: Collection[str] = ()
     """`tenant/namespace` of those that exist without topics."""
     max_subscriptions: int = MAX_SUBSCRIPTIONS
-    """Of one topic."""
+    """Limit per topic."""
     known: KnownNodes | None = None
-    """Other nodes that clients may be sent to; left out: those of this machine, if this node is on loopback."""
+    """Trusted nodes for redirects; default: those of this machine, if this node is on loopback."""
 
 
 class Node:
-    """The parts; `nodes` is theirs until `close`."""
+    """Parts of a node; `nodes` belongs to them until `close`."""
 
     def __init__(
         self, nodes: MetadataStore, segments: SegmentStore, settings: NodeSettings, now_ms: Callable[[], int]
@@ -91,7 +91,7 @@ class Node:
         self.publisher = Publisher(nodes, settings.kafka, snapshots, self.housekeeper.election)
 
     def close(self) -> None:
-        """End the session in the metadata store: other nodes may lead the topics of this one at once."""
+        """End the session in the metadata store: other nodes may lead this node's topics at once."""
         if self.owners is not None:
             self.owners.close()
         self.nodes.close()

@@ -1,7 +1,7 @@
-"""Policy overrides as they come in over REST: read strictly, and refused when the policy they lead to is contradictory.
+"""Policy overrides received over REST: strict parsing, and checks of the resolved policy.
 
-Stage: between the app and the service. Pulsar stores an empty override when a field is unknown; here that is a 400 that
-names the field. What is valid is decided by `decisions.autoscale.policy`.
+Stage: between the app and the service. Pulsar stores an empty override for an unknown field; here that is a 400 that
+names the field. `decisions.autoscale.policy` decides what is valid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELDS = frozenset(field.alias for field in AutoScalePolicyOverride.model_field
 
 
 def parse_override(body: bytes) -> AutoScalePolicyOverride | None:
-    """The override in a request's body; None for an empty body or `null`, which removes it as in Pulsar.
+    """Parse the override in a body; None for an empty body or `null`, which removes it as in Pulsar.
 
     Raises `BadRequest` for anything but a JSON object, an unknown field, or a value of the wrong type.
     """
@@ -45,20 +45,20 @@ def parse_override(body: bytes) -> AutoScalePolicyOverride | None:
 def check_override(
     cluster: ClusterPolicy, namespace: AutoScalePolicyOverride | None, topic: AutoScalePolicyOverride | None
 ) -> None:
-    """Raises `PreconditionFailed` naming the rule that the resolved policy breaks (PIP-483 "Policy resolution")."""
+    """Raise `PreconditionFailed` if the resolved policy breaks a rule (PIP-483 "Policy resolution")."""
     broken = resolve_policy(*cluster, namespace, topic).broken
     if broken is not None:
         raise PreconditionFailed(f"Invalid auto split/merge configuration: {broken}")
 
 
 class EffectivePolicy(Wire):
-    """What a topic's policy is after PIP-483 "Policy resolution", and who set each value."""
+    """Policy of a topic after PIP-483 "Policy resolution", with the origin of each value."""
 
     profile: Profile
     digest: str
     """Equal policies have equal digests, also those of the job and of `anabranch policy show`."""
     policy: AutoScalePolicyOverride
-    """Every field, guards too."""
+    """All fields, including guards."""
     origins: dict[str, str]
     """Field to `profile NAME`, `cluster`, `namespace` or `topic`."""
     broken: str | None = None
@@ -68,7 +68,7 @@ class EffectivePolicy(Wire):
 def effective_policy(
     cluster: ClusterPolicy, namespace: AutoScalePolicyOverride | None, topic: AutoScalePolicyOverride | None
 ) -> EffectivePolicy:
-    """The policy that overrides lead to, by the same function as in the job."""
+    """Return the policy resolved from overrides, by the same function as in the job."""
     resolved = resolve_policy(*cluster, namespace, topic)
     return EffectivePolicy(
         profile=cluster.profile,
@@ -80,7 +80,7 @@ def effective_policy(
 
 
 def parse_json(body: bytes) -> object:
-    """The JSON value of a request's body, None when it is empty; raises `BadRequest`."""
+    """Return the JSON value of a request's body, None if it is empty. Raises `BadRequest`."""
     if not body.strip():
         return None
     try:
@@ -90,7 +90,7 @@ def parse_json(body: bytes) -> object:
 
 
 def _max_value(field: str) -> int:
-    """The largest value that Pulsar's type of a field holds; durations are kept in milliseconds."""
+    """Return the largest value of Pulsar's type for a field; durations are stored in milliseconds."""
     if field in _INTS:
         return MAX_INT
     return MAX_LONG // 1000 if field.endswith("Seconds") else MAX_LONG

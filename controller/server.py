@@ -1,6 +1,6 @@
-"""The controller as a process: its parts put together from the settings, the port bound, uvicorn around it.
+"""The controller as a process: assembles its parts from the settings, binds the port, runs uvicorn.
 
-Stage: called by `anabranch controller`. All that can be wrong with the set-up is found before the first request.
+Stage: called by `anabranch controller`. All faults of the configuration are found before the first request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from telemetry.serving import PROBE_SECONDS, MetricsError, probed
 log = logging.getLogger(__name__)
 
 MAX_SHUTDOWN_SECONDS = 5
-"""Longest wait at a clean stop for requests that are being answered."""
+"""Longest wait at a clean stop for running requests."""
 
 
 def serve(settings: Settings, ready: Callable[[str], None]) -> None:
@@ -97,9 +97,9 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
 
 
 def _avoid_long_collections() -> None:
-    """A full collection of garbage stops everything: a tenth of a second with a thousand sessions.
+    """Tune garbage collection: a full one stops everything for 100 ms with a thousand sessions.
 
-    Objects that the start made are never collected, and old ones seldom; young garbage is collected as before.
+    Objects created during the start are never collected, and old ones rarely; young garbage is collected as before.
     """
     gc.collect()
     gc.freeze()
@@ -155,7 +155,7 @@ def _listen(chosen: ControllerSettings, access: Access) -> Listener:
 
 
 def _check_nodes(settings: Settings, url: str) -> None:
-    """Raise `StartError` when other nodes could not be believed, as far as the settings tell."""
+    """Raise `StartError` if other nodes could not be trusted, as far as the settings show."""
     chosen = settings.controller
     if chosen.nodes and not KnownNodes(url, chosen.nodes).is_configured(url):
         raise StartError(f"this controller is {url}, and controller.nodes does not name it: add it on every node")
@@ -167,7 +167,7 @@ def _check_nodes(settings: Settings, url: str) -> None:
 
 
 def _known_nodes(settings: Settings, url: str, store: MetadataStore, is_guarded: bool) -> KnownNodes:
-    """Return what addresses in the store are worth. Raises `StartError` when others could have written them."""
+    """Return the trusted addresses. Raises `StartError` when others could have written those in the store."""
     chosen = settings.controller
     fault = None
     if not isinstance(store, ZooKeeperStore) or chosen.metadata_auth is None:
@@ -190,7 +190,7 @@ def _is_here(url: str) -> bool:
 
 
 def _url(chosen: ControllerSettings, listener: Listener) -> str:
-    """By which clients and other nodes reach this node."""
+    """Return the URL by which clients and other nodes reach this node."""
     if chosen.node_url:
         return chosen.node_url.rstrip("/")
     if chosen.zookeeper.address and chosen.host in ("0.0.0.0", "::"):

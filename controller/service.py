@@ -1,9 +1,9 @@
-"""The operations on scalable topics: what PIP-468 calls ScalableTopicService, on one of any number of nodes.
+"""Operations on scalable topics: PIP-468's ScalableTopicService, on one of any number of nodes.
 
-Stage: between the app and the store. Every operation is one transaction that holds the change and its announcement. All
-that changes a topic is done by its leader: another node raises `NotLeader`. A layout is read, changed by
-`decisions.topic.layout` and put back by compare-and-set; the loser of a race reads again, so that of two splits of the
-same segment one is done and the other hears that the segment is not active any more.
+Stage: between the app and the store. Every operation is one transaction that holds the change and its announcement.
+Only the leader changes a topic: another node raises `NotLeader`. A layout is read, changed by `decisions.topic.layout`
+and written by compare-and-set; the loser of a race reads again, so that of two splits of the same segment one succeeds
+and the other learns that the segment is no longer active.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ log = logging.getLogger(__name__)
 
 MAX_PROPERTIES_BYTES = 65_536
 MAX_ATTEMPTS = 64
-"""Races that an operation may lose in a row before it gives up with 409."""
+"""Consecutive races that an operation may lose before it gives up with 409."""
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since 1970-01-01T00:00:00Z."""
+    """Return milliseconds since 1970-01-01T00:00:00Z."""
     return time.time_ns() // 1_000_000
 
 
 class Observed(NamedTuple):
-    """What stats show of the world outside."""
+    """External observations shown in stats."""
 
     loads: ReportedLoads
     owners: SegmentOwners | None
@@ -93,7 +93,7 @@ class ScalableTopicService:
             announcement = layout_announcement(topic, "created", metadata, now)
             self._store.check_fits(topic, metadata, announcement)
             if not isinstance(self._segments, NoSegments):
-                # If this is killed or refused from here on, the next leader removes the segments.
+                # If this is killed or refused after this point, the next leader removes the segments.
                 with self._store.write(term) as transaction:
                     transaction.begin_creation(topic, metadata)
                 self._operations.mark_unsettled(topic)
@@ -107,18 +107,18 @@ class ScalableTopicService:
                         raise Conflict(f"Scalable topic already exists: {topic}")
                     transaction.announce(announcement)
             except (Conflict, Unavailable):
-                # Another leader has undone what it found of this creation, or will.
+                # Another leader undoes this creation as far as it sees it.
                 for segment in layout.segments.values():
                     self._segments.of_life(layout.created_at_ms).delete(segment_topic(topic, segment))
                 raise
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic with its subscriptions; the last announcement has the layout that it had."""
+        """Delete a topic with its subscriptions; the last announcement contains its final layout."""
         self._operations.delete(topic)
         self._leaders.release(topic)
 
     def _end_earlier_life(self, term: Term) -> None:
-        """What was begun for an earlier topic of that name must not go on for the next one."""
+        """Finish what was begun for an earlier topic of that name, so that it cannot affect the new one."""
         try:
             self._operations.finish_open(term)
         except SegmentStoreError as error:
@@ -126,13 +126,13 @@ class ScalableTopicService:
         self._store.clear(term)
 
     def migrate_topic(self, topic: str) -> NoReturn:
-        """There is nothing that could be migrated: `Conflict`, or `NotFound` without the topic."""
+        """Refuse a migration: raise `Conflict`, or `NotFound` without the topic."""
         if self._store.synced().has_topic(topic):
             raise Conflict(f"Topic is already scalable: {topic}")
         raise NotFound(f"no topic to migrate: {topic}; this controller has scalable topics only, create it as one")
 
     def list_topics(self, namespace: str, filters: Iterable[tuple[str, str]] = ()) -> list[str]:
-        """The names of a namespace's topics that have all of the given properties, sorted."""
+        """Return the names of a namespace's topics that have all of the given properties, sorted."""
         wanted, found = list(filters), []
         for topic, layout in self._store.synced().topics_of(namespace):
             has = (json.loads(layout).get("properties") or {}) if wanted else {}
@@ -141,17 +141,17 @@ class ScalableTopicService:
         return found
 
     def layout_json(self, topic: str) -> str:
-        """The layout record (`ScalableTopicMetadata`) as JSON."""
+        """Return the layout record (`ScalableTopicMetadata`) as JSON."""
         layout = self._store.synced().layout_json(topic)
         if layout is None:
             raise no_topic(topic)
         return layout
 
     def stats(self, topic: str) -> dict[str, Any]:
-        """Counts of segments; of each its name, state, owner and newest load; sessions; the effective policy.
+        """Return counts and details of segments, sessions, and the effective policy.
 
-        Loads and the policy as PIP-483 "Observability" wants. What is not known is left out: a load when none was
-        reported lately, an owner without segment topics.
+        Each segment has its name, state, owner and latest load; loads and policy as in PIP-483 "Observability". Unknown
+        values are omitted: a load that was not reported recently, an owner without segment topics.
         """
         stored = self._store.synced().existing_topic(topic)
         subscriptions = self._store.subscriptions(topic)
@@ -169,7 +169,7 @@ class ScalableTopicService:
                 segments[id]["entryBuckets"] = segment.bucket_count
             if names[id] in owners:
                 segments[id]["ownerBroker"] = owners[names[id]]
-            # A load from before is that of a deleted topic of this name.
+            # An earlier load is that of a deleted topic of this name.
             if id in loads and loads[id].at >= born:
                 segments[id]["load"] = loads[id].model_dump(mode="json", by_alias=True)
         return {
@@ -183,12 +183,12 @@ class ScalableTopicService:
         }
 
     def life(self, topic: str) -> int | None:
-        """Which life of its name a topic is; None without the topic, or where that is not known."""
+        """Return the incarnation of a topic; None without the topic, or if unknown."""
         layout = self._store.layout_json(topic)
         return None if layout is None else life_of(layout)
 
     def has_segment(self, topic: str, descriptor: str) -> bool:
-        """Whether the layout of a topic has a segment; False without the topic."""
+        """Return whether the layout of a topic has a segment; False without the topic."""
         stored = self._store.synced().topic(topic)
         segments = SegmentLayout.from_metadata(stored.metadata).segments.values() if stored else ()
         return any(segment.descriptor == descriptor for segment in segments)
@@ -196,13 +196,16 @@ class ScalableTopicService:
     def split_segment(
         self, topic: str, segment: int, decision_id: str | None = None, meant_for: str | None = None
     ) -> None:
-        """Split an active segment at the middle of its range (PIP-468 "Split Protocol"); see `OperationRunner.run`."""
+        """Split an active segment at the middle of its range (PIP-468 "Split Protocol").
+
+        See `OperationRunner.run`.
+        """
         self._operations.run(topic, "split", [segment], decision_id, meant_for)
 
     def merge_segments(
         self, topic: str, first: int, second: int, decision_id: str | None = None, meant_for: str | None = None
     ) -> None:
-        """Merge two adjacent active segments; their order is kept in the parents (PIP-468 "Merge Protocol")."""
+        """Merge two adjacent active segments; parents keep the order of the call (PIP-468 "Merge Protocol")."""
         most = self._topic_policy(topic).max_entry_buckets_per_segment
         self._operations.run(topic, "merge", [first, second], decision_id, meant_for, most)
 
@@ -216,16 +219,16 @@ class ScalableTopicService:
         self._operations.run(topic, "rebucket", [segment], decision_id, meant_for, bucket_count)
 
     def operations(self, topic: str) -> list[Operation]:
-        """The newest splits, merges and prunings of a topic with how far each is, the newest first."""
+        """Return the newest operations on segments of a topic with their progress, newest first."""
         self._store.synced().check_topic(topic)
         return list_operations(self._store, topic)
 
     def sealed(self, topic: str) -> list[Kept]:
-        """Every sealed segment of a topic and why it is kept, the oldest first (`controller.operations.pruning`)."""
+        """Return the sealed segments of a topic with the reason for keeping each, oldest first."""
         return self._pruning.kept(topic)
 
     def policy(self, topic: str) -> AutoScalePolicyOverride | None:
-        """The override of a topic as it was set, None when there is none."""
+        """Return the override of a topic as it was set, None if there is none."""
         return self._store.synced().existing_topic(topic).metadata.auto_scale_policy
 
     def _topic_policy(self, topic: str) -> Policy:
@@ -235,7 +238,7 @@ class ScalableTopicService:
         return resolve_policy(*self._policy, self._store.namespace_policy(namespace), own).policy
 
     def effective_policy(self, topic: str) -> EffectivePolicy:
-        """The policy of a topic after resolution, with the origin of each value."""
+        """Return the resolved policy of a topic, with the origin of each value."""
         namespace = self._store.namespace_policy(topic_parts(topic).full_namespace)
         return effective_policy(self._policy, namespace, self.policy(topic))
 
@@ -250,7 +253,7 @@ class ScalableTopicService:
         self._change_policy(topic, policy)
 
     def _change_policy(self, topic: str, policy: AutoScalePolicyOverride | None) -> None:
-        """Compare-and-set: change the layout as it is now, and read it again when somebody else was faster."""
+        """Compare-and-set: change the current layout, and read it again after losing a race."""
         for _ in range(MAX_ATTEMPTS):
             term = self._leaders.lead(topic)
             stored = self._store.existing_topic(topic)

@@ -1,9 +1,9 @@
-"""One name for every spelling of a topic in a URL (design "REST").
+"""One canonical name for every spelling of a topic in a URL (design "REST").
 
 Stage: between the raw path of a request and the service. Percent triplets are spelling, not content: `a%20b` and
-`a%2520b` are the same topic. In the one canonical form only what would not survive in a topic name or in another
-client's URL is percent-encoded: white space, control characters, `%`, `/`, `?`, `#` and the backslash. So the name that
-a list shows can be put into a path again, quoted or not.
+`a%2520b` are the same topic. The canonical form percent-encodes only characters that would not survive in a topic name
+or in another client's URL: white space, control characters, `%`, `/`, `?`, `#` and the backslash. So a listed name can
+be put into a path again, quoted or not.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from schemas.ids import topic_name
 
 _ENCODED = frozenset("%/?#\\")
 MAX_RAW_CHARACTERS = 3 * 4 * MAX_NAME_BYTES
-"""Longest raw segment: a name of the greatest length with every byte percent-encoded."""
+"""Longest raw segment: a name of maximum length with every byte percent-encoded."""
 MAX_DECODINGS = 8
 """Rounds of decoding; every client that quotes a name adds one."""
 
 
 def topic_of_path(tenant: str, namespace: str, topic: str) -> str:
-    """`topic://tenant/namespace/name` of three raw path segments; `ControllerError` for a wrong name."""
+    """Return `topic://tenant/namespace/name` of three raw path segments.
+
+    Raises `ControllerError` if invalid.
+    """
     name = topic_name(*(canonical_segment(part) for part in (tenant, namespace, topic)))
     if len(name) > MAX_NAME_BYTES:
         raise PreconditionFailed(f"the topic's name has {len(name)} characters, at most {MAX_NAME_BYTES}")
@@ -30,7 +33,7 @@ def topic_of_path(tenant: str, namespace: str, topic: str) -> str:
 
 
 def namespace_of_path(tenant: str, namespace: str) -> str:
-    """`tenant/namespace` of two raw path segments."""
+    """Return `tenant/namespace` of two raw path segments."""
     name = f"{canonical_segment(tenant)}/{canonical_segment(namespace)}"
     if len(name) > MAX_NAME_BYTES:
         raise PreconditionFailed(f"the namespace has {len(name)} characters, at most {MAX_NAME_BYTES}")
@@ -38,7 +41,7 @@ def namespace_of_path(tenant: str, namespace: str) -> str:
 
 
 def plain_name(segment: str, what: str) -> str:
-    """A subscription's or consumer's name of a raw path segment: decoded once, as Pulsar does."""
+    """Return the name of a subscription or consumer from a raw path segment: decoded once, like Pulsar."""
     name = _decoded(segment)
     if not 0 < len(name) <= MAX_NAME_BYTES:
         raise PreconditionFailed(f"the {what}'s name must have 1 to {MAX_NAME_BYTES} characters, got {len(name)}")
@@ -46,8 +49,8 @@ def plain_name(segment: str, what: str) -> str:
 
 
 def canonical_segment(segment: str) -> str:
-    """The canonical form of one raw path segment of a topic's name; the same for every spelling of it."""
-    # Each round costs as much as the text is long, and strangers choose both: bound them before any work.
+    """Return the canonical form of one raw path segment of a topic's name; equal for every spelling of it."""
+    # The cost of a round grows with the length, and anonymous clients choose both: bound them before any work.
     if len(segment) > MAX_RAW_CHARACTERS:
         raise PreconditionFailed(f"a part of the path has {len(segment)} characters, at most {MAX_RAW_CHARACTERS}")
     text = _decoded(segment)

@@ -1,5 +1,5 @@
-"""Who calls and what they may do: bearer tokens with roles (PIP-468 "Security Considerations").
+"""Authentication and authorization: bearer tokens with roles (PIP-468 "Security Considerations").
 
-In the order of a request: `tokens` is the file of token digests, `callers` finds the caller of a request, `gate` lets
-it in, `roles` says what each route needs, and `grants` ends sessions whose token is gone.
+In the order of a request: `tokens` is the file of token digests, `callers` identifies the caller of a request, `gate`
+admits it, `roles` declares the role of each route, and `grants` ends sessions whose token was revoked.
 """

@@ -1,6 +1,6 @@
-"""Who calls: the token of a request, compared with those of the file.
+"""Identify the caller of a request by comparing its token with those of the file.
 
-Stage: `controller.access.gate` asks `Access` who calls, before anything else is done with a request.
+Stage: `controller.access.gate` calls `Access` before anything else is done with a request.
 """
 
 from __future__ import annotations
@@ -19,66 +19,66 @@ from controller.access.tokens import Role, TokenEntry, TokensError, digest_of, r
 log = logging.getLogger(__name__)
 
 CALLER = "anabranch.caller"
-"""Key of the ASGI scope under which the gate notes the `Caller`."""
+"""Key of the ASGI scope under which the gate stores the `Caller`."""
 NEEDED = "anabranch.needed"
-"""Key of the ASGI scope under which a route notes what it `Need`s."""
+"""Key of the ASGI scope under which a route stores its `Need`."""
 GRACE_SECONDS: Final = 60.0
-"""Time for which the tokens of a file that has become unreadable still count: an edit may take two steps."""
+"""Time for which known tokens stay valid after the file became unreadable, as during an edit."""
 
 
 class Need(NamedTuple):
-    """What a token must have for a request."""
+    """Permission that a request requires of its token."""
 
     role: Role
     place: str
-    """`tenant/namespace` of what is asked for."""
+    """`tenant/namespace` of the requested resource."""
 
 
 class Caller(NamedTuple):
-    """Who sends a request: the name of the token, never the token."""
+    """Sender of a request: the name of the token, never the token."""
 
     name: str
     role: Role
     digest: bytes = b""
-    """Of the token: another one may have been made under the same name."""
+    """Digest of the token: another token may have been made under the same name."""
     scope: Scope = EVERYWHERE
-    """The tenants and namespaces that the token is bound to."""
+    """Tenants and namespaces to which the token is bound."""
 
 
 ANYBODY: Final = Caller("anybody", "admin")
-"""Without tokens."""
+"""Caller when no tokens are configured."""
 STRANGER: Final = Caller("stranger", "read")
-"""With tokens, and without one, on a path that is open."""
+"""Caller of an open path without a valid token, when tokens are configured."""
 
 
 class Access:
-    """Tells callers by their tokens: those of a file, or one token that opens everything, or nobody needs one.
+    """Identifies callers by token: those of a file, or one token with all rights, or none required.
 
-    A changed file counts from the next request on. When it cannot be read any more, the log says so, and the tokens
-    that it held before count for another `GRACE_SECONDS`; after that nobody is let in until the file is back.
+    A changed file takes effect with the next request. While it cannot be read, the log says so, and the tokens known
+    before stay valid for `GRACE_SECONDS`; after that nobody is admitted until the file is readable again.
     """
 
     def __init__(
         self, tokens_file: Path | None = None, token: str | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """With a file, only the file counts. Raises `TokensError` when it cannot be used."""
+        """Read the tokens; a file takes precedence over `token`. Raises `TokensError` when it cannot be used."""
         self._file, self._clock = tokens_file, clock
         self._unreadable: tuple[float, str] | None = None
-        """Since when the file cannot be read, and why."""
+        """Time since which the file cannot be read, and the reason."""
         self._mark: tuple[int, ...] | None = None
         self._entries: list[TokenEntry] = []
         self.changes = 0
-        """How often the file was read again."""
+        """Number of times the file was read again."""
         if tokens_file is not None:
             self._mark = _mark(tokens_file)
             self._entries = read_tokens(tokens_file)
         elif token is not None:
             self._entries = [TokenEntry("controller.token", "admin", digest_of(token.encode()))]
         self.is_guarded = tokens_file is not None or token is not None
-        """Whether a token is asked for at all."""
+        """True if tokens are required."""
 
     def caller(self, authorization: bytes) -> Caller | None:
-        """Who sends this header `Authorization`; None when it names nobody."""
+        """Return the sender of this header `Authorization`; None if the token is missing or unknown."""
         if not self.is_guarded:
             return ANYBODY
         self.follow_file()
@@ -87,14 +87,14 @@ class Access:
             return None
         digest = digest_of(token.strip())
         found = None
-        # Compare with all of them, so that the time it takes tells nothing.
+        # Compare with all of them, so that the time taken reveals nothing.
         for entry in self._entries:
             if hmac.compare_digest(entry.digest, digest):
                 found = entry
         return None if found is None else Caller(*found)
 
     def opens(self, caller: Caller, needed: Need) -> bool:
-        """Whether the token of a caller still does for what is needed, as the file was read last."""
+        """Return whether the caller's token still grants what is needed, by the file as last read."""
         if not self.is_guarded:
             return True
         return any(
@@ -103,7 +103,7 @@ class Access:
         )
 
     def holds(self, caller: Caller) -> bool:
-        """Whether the token of a caller still counts as it did, as the file was read last."""
+        """Return whether the caller's token is still valid and unchanged, by the file as last read."""
         return not self.is_guarded or any(Caller(*entry) == caller for entry in self._entries)
 
     def follow_file(self) -> None:
@@ -133,14 +133,14 @@ class Access:
 
     @property
     def failure(self) -> str | None:
-        """Why nobody is let in any more; None: the tokens can be read, or were a moment ago."""
+        """Reason why nobody is admitted; None while the tokens are readable or the grace period lasts."""
         if self._unreadable is None or self._clock() - self._unreadable[0] < GRACE_SECONDS:
             return None
         return self._unreadable[1]
 
 
 def _mark(file: Path) -> tuple[int, ...] | None:
-    """Changes whenever the file does; None when there is none."""
+    """Return a value that changes whenever the file does; None if it does not exist."""
     try:
         found = os.stat(file)
     except OSError:

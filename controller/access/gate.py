@@ -1,8 +1,8 @@
-"""What every request passes before it is routed: who is called, whose token it carries, the size of its body.
+"""Checks that every request passes before routing: host and origin, token, size of the body.
 
-Stage: around the app. Routing goes by the raw path, so that an encoded slash stays inside its segment;
-`controller.topic_names` decodes the segments. The whole body is read here, up to a bound, so that no endpoint
-waits for a sender.
+Stage: around the app. Routing uses the raw path, so that an encoded slash stays inside its segment;
+`controller.topic_names` decodes the segments. The whole body is read here, up to a bound, so that no endpoint waits for
+a sender.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from listener.names import NodeNames, is_form
 log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz"})
-"""Paths that need no token, no body and no turn."""
+"""Paths that need no token, body or turn."""
 
 
 class RequestGate:
-    """Lets a request in when no page of a stranger sends it, its caller is known and it is small enough.
+    """Admits a request if it is not a cross-site one, its caller is known and its size is within bounds.
 
-    Every request that is more than a read is logged: who asked for what, and what was answered.
+    Every request that may change something is logged with its caller and status.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class RequestGate:
         max_head_bytes: int,
         max_body_bytes: int,
     ) -> None:
-        """`anonymous`: the turns of what is answered without a token."""
+        """`anonymous` queues responses to requests without a token."""
         self._app = app
         self._access, self._names = access, names
         self._clients, self._anonymous = clients, anonymous
@@ -87,7 +87,7 @@ class RequestGate:
     async def _let_in(
         self, caller: Caller, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Have a caller's request answered, once its body is there and it has its turn. `TooMany`, `BrokenOff`."""
+        """Forward a request once its body is read and it has its turn. Raises `TooMany` or `BrokenOff`."""
         client = self._clients.client(caller.name)
         with client.waiting() as count:
             body: bytes | None = b""
@@ -113,7 +113,7 @@ def _refused(status: int, reason: str, **headers: str) -> Response:
 
 
 def _logged(send: Send, what: str, caller: Caller) -> Send:
-    """`send`, with a line in the log of the status that it sends."""
+    """Wrap `send` to log the status that it sends."""
 
     async def tell(message: Message) -> None:
         if message["type"].endswith("response.start") or message["type"] == "websocket.accept":

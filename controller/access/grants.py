@@ -1,8 +1,8 @@
-"""Sessions that stay open only for as long as their tokens open them (PIP-468 "Security Considerations").
+"""End long-lived sessions when their token no longer allows them (PIP-468 "Security Considerations").
 
-Stage: beside `controller.access.callers`, which checks a request once, at its beginning. A session lives longer, so
-what carries it holds a grant: the session is checked again when the file of tokens has changed, and ended when its
-token is gone, has a lesser role, or is bound to other namespaces. Lives in the event loop of the app.
+Stage: beside `controller.access.callers`, which checks a request once, at its start. A session lives longer, so its
+route holds a grant: it is checked again when the file of tokens has changed, and ended when its token was removed, has
+a lesser role, or is bound to other namespaces. Lives in the event loop of the app.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from listener.turns import Turn
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0
-"""Time between two looks at the file of tokens, and so the longest that a session lives on without its token."""
+"""Interval between checks of the file of tokens, and so the longest life of a session after its token."""
 REVOKED = 4401
-"""The WebSocket close code when a token does not allow its session any more (ours, after HTTP's 401)."""
+"""WebSocket close code when a token no longer allows its session (ours, after HTTP's 401)."""
 REVOKED_REASON = "the token was removed or its role was narrowed; come again with one that opens this"
 
 
@@ -45,7 +45,7 @@ class Grants:
 
     @contextlib.contextmanager
     def held(self, caller: Caller, needed: Need, end: Callable[[], None]) -> Iterator[None]:
-        """Within the block `end` is called, once, when the token of `caller` does not open `needed` any more."""
+        """Within the block, call `end` once when the token of `caller` no longer grants `needed`."""
         key = object()
         self._held[key] = _Held(caller, needed, end)
         try:
@@ -74,7 +74,7 @@ class Grants:
 
 
 class Grant:
-    """The permission of one request, for a session that goes on after it."""
+    """Permission of one request, for a session that outlives it."""
 
     def __init__(self, connection: HTTPConnection) -> None:
         scope = connection.scope
@@ -85,11 +85,11 @@ class Grant:
         self.client = self._clients.client(self._caller.name)
 
     def turn(self) -> contextlib.AbstractAsyncContextManager[Turn]:
-        """A turn for something that the session is to do. `TooMany`."""
+        """Return a turn for work of the session. Raises `TooMany`."""
         return self._clients.turns.turn(self._caller.name)
 
     def held(self, end: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Within the block, `end` is called when the session must end."""
+        """Within the block, call `end` when the session must end."""
         return self._grants.held(self._caller, self._needed, end)
 
 
@@ -98,4 +98,4 @@ async def _grant(connection: HTTPConnection) -> Grant:
 
 
 Granted = Annotated[Grant, Depends(_grant)]
-"""The grant of a route that carries a session; it holds it as long as the session lasts."""
+"""Dependency of a route that carries a session; the route holds the grant while the session lasts."""

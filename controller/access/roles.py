@@ -1,14 +1,14 @@
-"""What a token may do: each route names the role that it needs (PIP-468 "Security Considerations").
+"""Roles of tokens: each route declares the role that it needs (PIP-468 "Security Considerations").
 
-Stage: the routes of `controller.rest` take `dependencies=READ`, `OPERATE` or `ADMIN`; a token of a lesser role is
-refused with 403, and so is one that is bound to other tenants and namespaces than that in the path. A list of what a
-tenant has shows only what the caller may see (`Viewer`).
+Stage: the routes of `controller.rest` take `dependencies=READ`, `OPERATE` or `ADMIN`. A token of a lesser role is
+refused with 403, and so is one bound to other tenants and namespaces than the one in the path. Lists for a tenant
+contain only what the caller may see (`Viewer`).
 
-| role | opens | in Pulsar's words |
+| role | allows | in Pulsar's terms |
 | --- | --- | --- |
 | read | layouts, stats, policies, operations, assignments, watch sessions | lookup |
-| operate | that, and split, merge, subscriptions, consumers, their sessions | consume; for split and merge admin |
-| admin | that, and to create and delete topics, and to set policies | admin |
+| operate | also split, merge, subscriptions, consumers, their sessions | consume; for split and merge admin |
+| admin | also creating and deleting topics, and setting policies | admin |
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from controller.topic_names import canonical_segment
 
 
 class Needs(SecurityBase):
-    """The dependency of a route on a role: 403 for a token of a lesser one, or one that does not count there.
+    """Dependency of a route on a role: 403 for a token of a lesser role or another scope.
 
-    `anywhere`: for tokens that are bound to whatever tenants and namespaces.
+    `anywhere`: any scope will do.
     """
 
     def __init__(self, role: Role, anywhere: bool = False) -> None:
@@ -48,7 +48,7 @@ class Needs(SecurityBase):
         if self.anywhere:
             connection.scope[NEEDED] = Need(self.role, "")
             return
-        # A route without a tenant in its path is for tokens that count everywhere.
+        # A route without a tenant in its path is for tokens that are bound to no tenant.
         names = connection.path_params
         tenant = canonical_segment(names.get("tenant", ""))
         place = f"{tenant}/{canonical_segment(names['namespace'])}" if "namespace" in names else tenant
@@ -65,7 +65,7 @@ READ: Final = _needs("read")
 OPERATE: Final = _needs("operate")
 ADMIN: Final = _needs("admin")
 READ_ANYWHERE: Final = _needs("read", anywhere=True)
-"""For what is no tenant's: also for tokens that are bound to some."""
+"""For resources that belong to no tenant: also open to tokens bound to tenants."""
 
 
 async def _viewer(connection: HTTPConnection) -> Scope:
@@ -73,11 +73,11 @@ async def _viewer(connection: HTTPConnection) -> Scope:
 
 
 Viewer = Annotated[Scope, Depends(_viewer)]
-"""Where the caller may look, for a list."""
+"""Scope of the caller, for filtering lists."""
 
 
 def include_guarded(app: FastAPI, router: APIRouter) -> None:
-    """Take the routes of a router into the app. Raises `TypeError` for one that does not name the role it needs."""
+    """Add the routes of a router to the app. Raises `TypeError` for a route that declares no role."""
     for route in router.routes:
         if role_of(route) is None:
             raise TypeError(f"the route {route} names no role: give it dependencies=READ, OPERATE or ADMIN")
@@ -85,7 +85,7 @@ def include_guarded(app: FastAPI, router: APIRouter) -> None:
 
 
 def role_of(route: Any) -> Role | None:
-    """The role that a route of a router needs, None when it names none."""
+    """Return the role that a route needs, None if it declares none."""
     for dependency in getattr(route, "dependencies", ()):
         if isinstance(dependency.dependency, Needs):
             return dependency.dependency.role

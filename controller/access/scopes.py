@@ -1,8 +1,8 @@
-"""Where a token counts: everywhere, or in some tenants and namespaces (PIP-468 "Security Considerations").
+"""Scope of a token: everywhere, or some tenants and namespaces (PIP-468 "Security Considerations").
 
-Stage: written into the file of tokens (`controller.access.tokens`), checked for every route by
-`controller.access.roles`. A scope is a set of `tenant` and `tenant/namespace`; the empty one is everywhere. Names are
-compared as topics have them, whatever their spelling in a URL (`controller.topic_names`).
+Stage: stored in the file of tokens (`controller.access.tokens`), checked for every route by `controller.access.roles`.
+A scope is a set of `tenant` and `tenant/namespace`; the empty one means everywhere. Names are compared in canonical
+form, whatever their spelling in a URL (`controller.topic_names`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ EVERYWHERE: Final[Scope] = frozenset()
 
 
 class ScopeError(ValueError):
-    """What is written is neither a tenant nor a namespace."""
+    """The text is neither a tenant nor a namespace."""
 
 
 def read_scope(word: str) -> str:
-    """`tenant` or `tenant/namespace` as they are compared; `ScopeError` for anything else."""
+    """Return `tenant` or `tenant/namespace` in canonical form. Raises `ScopeError` for anything else."""
     parts = word.split("/")
     try:
         if 1 <= len(parts) <= 2 and all(parts) and len(word) <= MAX_NAME_BYTES:
@@ -34,15 +34,15 @@ def read_scope(word: str) -> str:
 
 
 def covers(scope: Scope, place: str) -> bool:
-    """Whether what is in `place`, a `tenant/namespace` or a whole `tenant`, is in the scope."""
+    """Return whether the scope contains `place`, a `tenant/namespace` or a whole `tenant`."""
     return not scope or place in scope or place.partition("/")[0] in scope
 
 
 def touches(scope: Scope, tenant: str) -> bool:
-    """Whether anything of a tenant is in the scope."""
+    """Return whether the scope contains anything of a tenant."""
     return covers(scope, tenant) or any(one.startswith(f"{tenant}/") for one in scope)
 
 
 def described(scope: Iterable[str]) -> str:
-    """The scope in words, empty for everywhere."""
+    """Format a scope for people; empty for everywhere."""
     return ", ".join(sorted(scope))

@@ -1,12 +1,9 @@
-"""The file of bearer tokens: one line a token, with a name, a role and the SHA-256 of the token, never the token.
+"""File of bearer tokens: one line per token with a name, a role and the token's SHA-256.
 
-Stage: read for `controller.access.callers`, edited by `anabranch token`. A line is
-
-`executor operate 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08`
-
-and may go on with the tenants and namespaces that the token is bound to: `… acme/shop acme/billing globex`.
-Empty lines and lines that begin with `#` are left alone. A plain digest is enough because the tokens are 256 random
-bits, which nobody finds by trying: they are made here, not chosen.
+Stage: read for `controller.access.callers`, edited by `anabranch token`. A line is `executor operate
+9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08` and may continue with the tenants and namespaces to
+which the token is bound: `… acme/shop acme/billing globex`. Empty lines and lines that begin with `#` are preserved. A
+plain digest is enough because tokens are 256 random bits generated here, not chosen by people: they cannot be guessed.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from typing import Literal, NamedTuple, get_args
 from controller.access.scopes import EVERYWHERE, Scope, ScopeError, read_scope
 
 Role = Literal["read", "operate", "admin"]
-"""What a token opens; each role opens all that those before it do."""
+"""Rights of a token; each role includes those before it."""
 ROLES: tuple[Role, ...] = get_args(Role)
 
 MAX_TOKENS = 1_000
@@ -36,11 +33,11 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class TokensError(ValueError):
-    """The file of tokens cannot be used, or not changed in this way; the message says where and what to do."""
+    """The file of tokens cannot be used or changed; the message says where and what to do."""
 
 
 class TokenEntry(NamedTuple):
-    """A token, as far as the file knows it."""
+    """A line of the file."""
 
     name: str
     role: Role
@@ -50,24 +47,24 @@ class TokenEntry(NamedTuple):
 
 
 def digest_of(token: bytes) -> bytes:
-    """What the file has instead of a token."""
+    """Return the digest that the file stores for a token."""
     return hashlib.sha256(token).hexdigest().encode()
 
 
 def suffices(role: Role, needed: Role) -> bool:
-    """Whether a role opens what needs another one."""
+    """Return whether a role includes the needed one."""
     return ROLES.index(role) >= ROLES.index(needed)
 
 
 def read_tokens(file: Path) -> list[TokenEntry]:
-    """The tokens of a file. `TokensError` for one that is missing, too open, or has a wrong line."""
+    """Read the tokens of a file. Raises `TokensError` if it is missing, readable by others, or malformed."""
     return parse_tokens(file, _text(file))
 
 
 def add_token(file: Path, name: str, role: Role, scope: Iterable[str] = EVERYWHERE) -> str:
-    """Make a token, put it into the file, which is made when it is missing, and answer it; it is nowhere else.
+    """Generate a token, add its digest to the file, which is created if missing, and return it.
 
-    `scope`: the tenants and namespaces that it is bound to, none for everywhere.
+    `scope`: tenants and namespaces to which it is bound; empty: everywhere.
     """
     if not _NAME.fullmatch(name):
         raise TokensError(f"{name!r} is not a name for a token: letters, digits and . _ @ -, at most 64")
@@ -95,7 +92,7 @@ def add_token(file: Path, name: str, role: Role, scope: Iterable[str] = EVERYWHE
 
 
 def remove_token(file: Path, name: str) -> None:
-    """Take a token out of the file. `TokensError` when it is not in it."""
+    """Remove a token from the file. Raises `TokensError` if it is not there."""
     with _alone(file):
         text = _text(file)
         if not any(entry.name == name for entry in parse_tokens(file, text)):
@@ -104,7 +101,7 @@ def remove_token(file: Path, name: str) -> None:
 
 
 def parse_tokens(file: Path, text: str) -> list[TokenEntry]:
-    """The tokens that the text of `file` holds, in order; `TokensError` names the line that is wrong."""
+    """Parse the text of `file`, in order. Raises `TokensError` that names the faulty line."""
     entries: dict[str, TokenEntry] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
@@ -120,7 +117,7 @@ def parse_tokens(file: Path, text: str) -> list[TokenEntry]:
         if role not in ROLES:
             raise TokensError(f"{where}: the role of {name} must be one of {', '.join(ROLES)}, not {role[:64]!r}")
         if not _DIGEST.fullmatch(digest):
-            # Without the word itself: it may be a token that was put there by mistake.
+            # Do not quote the word: it may be a token that was put there by mistake.
             raise TokensError(f"{where}: the third word of {name} is not a SHA-256 (64 digits 0-9 a-f)")
         entries[name] = TokenEntry(name, role, digest.encode(), _scope(places, f"{where}: the scope of {name}"))
     if len(entries) > MAX_TOKENS:
@@ -130,7 +127,7 @@ def parse_tokens(file: Path, text: str) -> list[TokenEntry]:
 
 def _scope(places: list[str], where: str) -> Scope:
     for number, place in enumerate(places, 4):
-        # Without the word itself, as above.
+        # Do not quote the word, as above.
         try:
             read = read_scope(place)
         except ScopeError as error:
@@ -159,8 +156,8 @@ def _text(file: Path) -> str:
 
 @contextmanager
 def _alone(file: Path) -> Iterator[None]:
-    """Nobody else edits the file meanwhile; readers see it as it was before or as it is after."""
-    # Not filelock: its lock file would belong to the first who edits, and shut out the other accounts of the folder.
+    """Lock the file against other editors; readers see either the old or the new content."""
+    # Not filelock: its lock file would belong to the first editor and shut out the folder's other accounts.
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(file.parent, os.O_RDONLY)

@@ -1,1 +1,1 @@
-"""What a node does without being asked: `housekeeper` runs the loops, `failover` takes over and releases topics."""
+"""Background work of a node: `housekeeper` runs the loops, `failover` takes over and releases topics."""

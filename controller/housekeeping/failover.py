@@ -1,7 +1,7 @@
-"""Topics that this node takes over although nobody asks, and topics that it releases (PIP-468 "Failover").
+"""Take over topics without a request, and release idle ones (PIP-468 "Failover").
 
-Stage: called by the housekeeper. Topics with sessions, with an open operation or with sealed segments to prune need a
-leader at all times; the others have one while somebody asks for something.
+Stage: called by the housekeeper. Topics with sessions, an open operation or sealed segments to prune need a leader at
+all times; the others have one only while requests arrive.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from controller.operations.pruning import Pruning
 from controller.operations.runner import OperationRunner
 
 MAX_CONCURRENT_TAKEOVERS = 8
-"""Topics without a leader that are taken over at the same time: most of the time is spent waiting."""
+"""Topics without a leader that are taken over concurrently: most of the time is spent waiting."""
 MAX_RELEASED = 200
-"""Idle topics that are released in one round, so that other work is not held up."""
+"""Idle topics released per round, so that other work is not delayed."""
 
 
 class TopicFailover:
@@ -29,7 +29,7 @@ class TopicFailover:
     def __init__(self, store: LayoutStore, leaders: Leaders, operations: OperationRunner, pruning: Pruning) -> None:
         self._store, self._leaders, self._operations, self._pruning = store, leaders, operations, pruning
         self._sealed_found = False
-        """Whether this node has looked for sealed segments that an earlier setting kept without limit."""
+        """True once this node has searched for sealed segments that an earlier setting kept without limit."""
 
     def take_over(self) -> None:
         """Stand for election for the topics that need a leader and have none."""
@@ -48,7 +48,7 @@ class TopicFailover:
                 self._leaders.lead(topic)
 
     def release_idle(self, seconds: float, with_sessions: Callable[[], Collection[str]]) -> None:
-        """Release the topics that need nothing and that nobody has asked for anything for `seconds`."""
+        """Release the topics that need no leader and had no request for `seconds`."""
         idle, sessions = self._leaders.idle(seconds), with_sessions()
         unneeded = (topic for topic in idle if topic not in sessions and self._needs_nothing(topic))
         for topic in itertools.islice(unneeded, MAX_RELEASED):

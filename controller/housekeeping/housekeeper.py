@@ -1,8 +1,8 @@
-"""The loops of a node: for its own topics and, if it is the housekeeper, for those without a leader.
+"""Background loops of a node, for its own topics and, as housekeeper, for those without a leader.
 
-Stage: lives in the event loop of the app. The housekeeper is elected among the nodes. It alone empties the outbox
+Stage: lives in the event loop of the app. The nodes elect one housekeeper, which alone empties the outbox
 (`controller.publishing.publisher`). When nodes come or go, it also stands for election for the topics that a dead
-leader has left with sessions or with an open operation: perhaps nobody ever asks for them (PIP-468 "Failover").
+leader has left with sessions or an open operation: there may never be a request for them (PIP-468 "Failover").
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from controller.segments.waiting import by_itself
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 5.0
-"""Time between two rounds: open operations are tried again, idle topics released."""
+"""Time between two rounds, which retry open operations and release idle topics."""
 FAILOVER_ROUNDS = 12
-"""Rounds between two looks for topics without a leader when no node came or went."""
+"""Rounds between two searches for topics without a leader when no node came or went."""
 IDLE_SECONDS = 60.0
-"""A topic that nobody asked for anything for so long, and that needs nothing, is released."""
+"""A topic without a request for this long that needs no leader is released."""
 PRUNE_SECONDS = 10.0
-"""Time between two looks for sealed segments to prune."""
+"""Time between two searches for sealed segments to prune."""
 
 
 class Housekeeper:
-    """The loops of a node, and its two candidacies: to be known as alive, and to be the housekeeper."""
+    """Background loops of a node, and its candidacies for its address and for housekeeper."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Housekeeper:
         reach: SegmentReach,
         session_seconds: float,
     ) -> None:
-        """`session_seconds`: after so long without the store, the leaderships of this node may have ended."""
+        """`session_seconds`: without the store for this long, the leaderships of this node may have ended."""
         self._nodes, self._registration, self._leaders = nodes, registration, leaders
         self._operations, self._pruning, self._failover = operations, pruning, failover
         self._reach = reach
@@ -66,7 +66,7 @@ class Housekeeper:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, with_sessions: Callable[[], Collection[str]], prune_seconds: float) -> None:
-        """Begin all of it; `with_sessions` answers the topics that have sessions. Raises `StoreUnavailable`."""
+        """Start all loops; `with_sessions` returns the topics that have sessions. Raises `StoreUnavailable`."""
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._stand)
         self._tasks = [
@@ -133,7 +133,7 @@ class Housekeeper:
                 continue
 
     async def _resume(self) -> None:
-        """Beside the rest: an operation waits for Kafka, and the rest must not wait with it."""
+        """Resume open operations, in a separate task because an operation may wait for Kafka."""
         while True:
             self._resuming_due.clear()
             try:

@@ -1,4 +1,5 @@
-"""The layout store: topics, subscriptions, consumers and policies as records (PIP-468 "ScalableTopicResources").
+"""Layout store: topics, subscriptions and policies as records (PIP-468 "ScalableTopicResources").
 
-`reader` reads them; a `transaction` collects what one change writes and announces; `store` commits it for the leader.
+`reader` reads them; a `transaction` collects the writes and announcements of one change; `store` commits it for the
+leader.
 """

@@ -1,4 +1,4 @@
-"""What is in the metadata store of topics, subscriptions, sessions, policies and operations: reads only.
+"""Read access to topics, subscriptions, sessions, policies and operations in the metadata store.
 
 Stage: below `controller.layouts.store`, which adds the writes; on any `MetadataStore`, at the paths of
 `controller.metadata.store_paths`.
@@ -21,7 +21,7 @@ _MAX_READS = 200
 
 
 class StoredTopic(NamedTuple):
-    """A topic as it is in the store; `version` is what a compare-and-set compares."""
+    """A stored topic; `version` is the one that a compare-and-set expects."""
 
     topic: str
     version: int
@@ -29,7 +29,7 @@ class StoredTopic(NamedTuple):
 
 
 class StoredSubscription(NamedTuple):
-    """A subscription and how many consumer sessions it has."""
+    """A subscription and the number of its consumer sessions."""
 
     name: str
     type: SubscriptionType
@@ -37,7 +37,7 @@ class StoredSubscription(NamedTuple):
 
 
 class StoredMembers(NamedTuple):
-    """What of a subscription's coordinator is stored."""
+    """Stored state of a subscription's coordinator."""
 
     type: SubscriptionType
     drained: tuple[int, ...]
@@ -45,63 +45,63 @@ class StoredMembers(NamedTuple):
     consumers: dict[str, bool]
     """Its consumers by name; True: a session, which needs a connection to stay."""
     contested: dict[str, tuple[int, ...]] | None = None
-    """What consumers without a connection keep from others (`SubscriptionRecord`)."""
+    """Segments that consumers without a connection keep from others (`SubscriptionRecord`)."""
     life: str | None = None
-    """Which of its name it is (`SubscriptionRecord`)."""
+    """Incarnation of the subscription under its name (`SubscriptionRecord`)."""
 
 
 class _Life(Wire):
-    """What of a layout says which life of its topic it is; the rest is not looked at."""
+    """Part of a layout that identifies the incarnation of its topic; other fields are not parsed."""
 
     created_at_ms: Millis | None = None
 
 
 class LayoutReader:
-    """Reads; each is true at some moment of the call."""
+    """Read access; each result was true at some moment during the call."""
 
     def __init__(self, nodes: MetadataStore) -> None:
         self._nodes = nodes
 
     def synced(self) -> LayoutReader:
-        """This reader, when it shows all that any node has committed before the call: for what a client is answered."""
+        """Return this reader once it shows all earlier commits of all nodes; for responses to clients."""
         self._nodes.sync()
         return self
 
     def topic(self, topic: str) -> StoredTopic | None:
-        """The topic with its layout, or None."""
+        """Return the topic with its layout, or None."""
         found = self.get(store_paths.topic_path(topic))
         if found is None or not found.value:
             return None
         return StoredTopic(topic, found.version, ScalableTopicMetadata.model_validate_json(found.value))
 
     def existing_topic(self, topic: str) -> StoredTopic:
-        """The topic with its layout; `NotFound`."""
+        """Return the topic with its layout. Raises `NotFound`."""
         found = self.topic(topic) or self.synced().topic(topic)
         if found is None:
             raise no_topic(topic)
         return found
 
     def check_topic(self, topic: str) -> None:
-        """Raises `NotFound` when the topic does not exist."""
+        """Raise `NotFound` if the topic does not exist."""
         if not self.has_topic(topic) and not self.synced().has_topic(topic):
             raise no_topic(topic)
 
     def has_topic(self, topic: str) -> bool:
-        """Whether there is a topic of that name."""
+        """Return whether a topic exists."""
         return self.layout_json(topic) is not None
 
     def layout_json(self, topic: str) -> str | None:
-        """The layout record as JSON, or None."""
+        """Return the layout record as JSON, or None."""
         found = self.get(store_paths.topic_path(topic))
         return found.value.decode() if found and found.value else None
 
     def topics_of(self, namespace: str) -> Iterator[tuple[str, bytes]]:
-        """The topics of a namespace, sorted by name, each with its layout record as JSON."""
+        """Return the topics of a namespace, sorted by name, each with its layout record as JSON."""
         names = sorted(store_paths.decode(name) for name in self._nodes.children(store_paths.namespace_path(namespace)))
         return self.layouts([f"topic://{namespace}/{name}" for name in names])
 
     def all_topics(self) -> list[str]:
-        """The names of all topics, and of some that are just made or deleted, sorted."""
+        """Return the names of all topics, sorted; may include topics being created or deleted."""
         return sorted(
             store_paths.topic_of(tenant, namespace, name)
             for tenant in self._nodes.children(store_paths.TOPICS)
@@ -110,33 +110,33 @@ class LayoutReader:
         )
 
     def layouts(self, topics: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Those of these topics that exist, each with its layout record as JSON; read in parts."""
+        """Yield the existing ones of these topics, each with its layout record as JSON; reads in batches."""
         for start in range(0, len(topics), _MAX_READS):
             some = topics[start : start + _MAX_READS]
             found = self._nodes.get_all([store_paths.topic_path(topic) for topic in some])
             yield from ((topic, node.value) for topic, node in zip(some, found, strict=True) if node and node.value)
 
     def subscriptions(self, topic: str) -> list[StoredSubscription]:
-        """The subscriptions of a topic with the number of their sessions, sorted by name."""
+        """Return the subscriptions of a topic with the number of their sessions, sorted by name."""
         names = sorted(store_paths.decode(name) for name in self.children(store_paths.subscriptions_path(topic)))
         found = [self.subscription(topic, name) for name in names]
         return [one for one in found if one is not None]
 
     def subscription_records(self, topic: str) -> dict[str, SubscriptionRecord]:
-        """The subscriptions of a topic by name, without their sessions."""
+        """Return the subscriptions of a topic by name, without their sessions."""
         names = sorted(store_paths.decode(name) for name in self.children(store_paths.subscriptions_path(topic)))
         found = {name: self.subscription_record(topic, name) for name in names}
         return {name: record for name, record in found.items() if record is not None}
 
     def subscription(self, topic: str, name: str) -> StoredSubscription | None:
-        """One subscription with the number of its sessions, or None."""
+        """Return a subscription with the number of its sessions, or None."""
         record = self.subscription_record(topic, name)
         if record is None:
             return None
         return StoredSubscription(name, record.type, len(self.children(store_paths.consumers_path(topic, name))))
 
     def existing_subscription(self, topic: str, name: str) -> StoredSubscription:
-        """One subscription with the number of its sessions; `NotFound`, also without the topic."""
+        """Return a subscription with the number of its sessions. Raises `NotFound`, also for the topic."""
         self.check_topic(topic)
         found = self.subscription(topic, name) or self.synced().subscription(topic, name)
         if found is None:
@@ -144,7 +144,7 @@ class LayoutReader:
         return found
 
     def members(self, topic: str, name: str) -> StoredMembers | None:
-        """Who reads a subscription and what it has drained, or None."""
+        """Return the consumers and drained segments of a subscription, or None."""
         record = self.subscription_record(topic, name)
         if record is None:
             return None
@@ -158,26 +158,26 @@ class LayoutReader:
         )
 
     def has_namespace(self, namespace: str) -> bool:
-        """Whether a namespace was created, has a policy, or has topics."""
+        """Return whether a namespace was created, has a policy, or has topics."""
         kept = (store_paths.namespace_record_path(namespace), store_paths.policy_path(namespace))
         return any(self._nodes.get_all(kept)) or self.has_topics(namespace)
 
     def has_topics(self, namespace: str) -> bool:
-        """Whether there is a topic in a namespace."""
+        """Return whether a namespace has topics."""
         return next(self.topics_of(namespace), None) is not None
 
     def namespace_names(self, tenant: str) -> list[str]:
-        """The names of a tenant's namespaces, and of some that do not exist any more, sorted."""
+        """Return the names of a tenant's namespaces, sorted; may include some that no longer exist."""
         found = {name for path in store_paths.tenant_paths(tenant) for name in self._nodes.children(path)}
         return sorted(map(store_paths.decode, found))
 
     def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
-        """The override of a namespace, or None."""
+        """Return the override of a namespace, or None."""
         found = self.get(store_paths.policy_path(namespace))
         return AutoScalePolicyOverride.model_validate_json(found.value) if found else None
 
     def namespace_policies(self) -> dict[str, AutoScalePolicyOverride]:
-        """All overrides of namespaces."""
+        """Return the overrides of all namespaces."""
         namespaces = sorted(
             f"{store_paths.decode(tenant)}/{store_paths.decode(name)}"
             for tenant in self._nodes.children(store_paths.POLICIES)
@@ -187,62 +187,62 @@ class LayoutReader:
         return {namespace: policy for namespace, policy in found if policy is not None}
 
     def open_creation(self, topic: str) -> ScalableTopicMetadata | None:
-        """The layout of a topic whose segments are being made, or were when its leader died; or None."""
+        """Return the layout of a topic whose creation is unfinished, or None."""
         found = self.get(store_paths.creation_path(topic))
         return ScalableTopicMetadata.model_validate_json(found.value) if found else None
 
     def open_deletion(self, topic: str) -> ScalableTopicMetadata | None:
-        """The layout that a topic had whose deletion has begun and not ended; or None."""
+        """Return the former layout of a topic whose deletion is unfinished, or None."""
         found = self.get(store_paths.deletion_path(topic))
         return ScalableTopicMetadata.model_validate_json(found.value) if found else None
 
     def created_at(self, topic: str) -> int | None:
-        """Which life of its name a topic is, `created_at_ms` of its layout; `NotFound`."""
+        """Return the incarnation of a topic, `created_at_ms` of its layout. Raises `NotFound`."""
         layout = self.layout_json(topic)
         if layout is None:
             raise no_topic(topic)
         return life_of(layout)
 
     def leftovers(self, topic: str) -> list[str]:
-        """The subscriptions of a topic that were deleted while clients read its segments, and are still in those."""
+        """Return the deleted subscriptions of a topic that still exist in its segments."""
         return sorted(map(store_paths.decode, self.children(store_paths.leftovers_path(topic))))
 
     def is_leftover(self, topic: str, subscription: str) -> bool:
-        """Whether a subscription of that name is one of them."""
+        """Return whether a subscription of that name is one of them."""
         return self.get(store_paths.leftover_path(topic, subscription)) is not None
 
     def topics_needing_leader(self) -> list[str]:
-        """Topics that have sessions or operations, or had: they need a leader even if nobody asks for anything."""
+        """Return topics that have or had sessions or operations: they need a leader without any request."""
         return [store_paths.decode(name) for name in self._nodes.children(store_paths.ATTENDED)]
 
     def without_leader(self, topics: Sequence[str]) -> list[str]:
-        """Those of these topics that nobody leads."""
+        """Return those of these topics that have no leader."""
         found = self._nodes.get_all([store_paths.leader_path(topic) for topic in topics])
         return [topic for topic, node in zip(topics, found, strict=True) if node is None]
 
     def subscription_record(self, topic: str, subscription: str) -> SubscriptionRecord | None:
-        """What is stored of a subscription itself, or None."""
+        """Return the record of a subscription, or None."""
         found = self.get(store_paths.subscription_path(topic, subscription))
         return SubscriptionRecord.model_validate_json(found.value) if found else None
 
     def get(self, path: str) -> Stored | None:
-        """The node at a path, or None."""
+        """Return the node at a path, or None."""
         return self._nodes.get(path)
 
     def children(self, path: str) -> list[str]:
-        """The names below a path, sorted."""
+        """Return the names below a path, sorted."""
         return self._nodes.children(path)
 
     def values(self, path: str) -> list[bytes]:
-        """The values below a path, sorted by name."""
+        """Return the values below a path, sorted by name."""
         return [node.value for _, node in self._nodes.values(path)]
 
 
 def life_of(layout: str | bytes) -> int | None:
-    """Which life of its name a topic is that has this layout record."""
+    """Return the incarnation of the topic that has this layout record."""
     return _Life.model_validate_json(layout).created_at_ms
 
 
 def no_topic(topic: str) -> NotFound:
-    """The refusal of any request about a topic that does not exist."""
+    """Return the refusal of a request about a topic that does not exist."""
     return NotFound(f"Scalable topic not found: {topic}")

@@ -1,9 +1,9 @@
-"""The layout store: topics with their subscriptions, sessions and policies (PIP-468 "ScalableTopicResources").
+"""Layout store: topics, subscriptions, sessions, policies (PIP-468 "ScalableTopicResources").
 
 Stage: below the service, on any `MetadataStore`. A change and its announcement are one commit, so neither exists
-without the other, whatever is killed. Every write of a topic names the term in which its leader makes it: one leader,
-and one writer of a topic at a time within it, make a read and the commit after it one step. A namespace's policy has no
-leader; its write is compared with the version that was read.
+without the other after a crash. Every write of a topic names the term of its leader: one leader, and one writer of a
+topic at a time within it, make a read and the commit after it atomic. A namespace's policy has no leader; its write is
+a compare-and-set on the version read.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from schemas.metadata import ScalableTopicMetadata
 log = logging.getLogger(__name__)
 
 MAX_GROWTH_BYTES = 16_384
-"""Room that a new layout leaves for what comes with it: its operation, the policy of the topic, the leader's check."""
+"""Room reserved beside a new layout for its operation, the topic's policy and the leader's check."""
 
 
 class LayoutStore(LayoutReader):
-    """All topics; shared by any number of threads."""
+    """All topics; thread-safe."""
 
     def __init__(self, nodes: MetadataStore) -> None:
         super().__init__(nodes)
         self.on_layout: list[Callable[[str], None]] = []
-        """Called with every topic whose layout this node has changed; must be short."""
+        """Called with every topic whose layout this node has changed; must be quick."""
         self.on_members: list[Callable[[str, str], None]] = []
-        """Called with topic and name of every subscription whose consumers this node has changed; must be short."""
+        """Called with topic and name of every subscription whose consumers changed; must be quick."""
         self._alone = NamedLocks()
 
     @contextmanager
     def write(self, term: Term) -> Iterator[Transaction]:
-        """A change of a topic: durable at the end of the block, undone when it raises.
+        """Change a topic: durable at the end of the block, undone when it raises.
 
-        Raises `Unavailable` when the term has ended, `StoreUnavailable` when it may have happened or not.
+        Raises `Unavailable` when the term has ended, `StoreUnavailable` when the outcome is unknown.
         """
         with self._alone.locked(term.topic):
             transaction = Transaction(self._nodes)
@@ -62,7 +62,7 @@ class LayoutStore(LayoutReader):
 
     @contextmanager
     def write_policy(self) -> Iterator[Transaction]:
-        """A change of a namespace or of its policy, by any node; `Conflict` when somebody else makes one just then."""
+        """Change a namespace or its policy, from any node. Raises `Conflict` on a concurrent change."""
         transaction = Transaction(self._nodes)
         yield transaction
         try:
@@ -71,24 +71,24 @@ class LayoutStore(LayoutReader):
             raise Conflict("somebody else changed it at the same moment; try again") from None
 
     def confirm(self, term: Term) -> None:
-        """Raises `Unavailable` when the term has ended: for what is done outside of this store, and so is not fenced.
+        """Raise `Unavailable` when the term has ended. For work outside of this store, which is not fenced.
 
-        A node that was frozen stops there; nothing keeps it from being frozen right after.
+        Stops a node that was frozen before; cannot stop one that freezes right after.
         """
         found = self._nodes.get(term.check.path)
         if found is None or found.version != term.version:
             raise _not_leading(term)
 
     def new_life(self, now_ms: int) -> int:
-        """When a topic that is made now is created (ms): by the clock, and after all that were ever deleted.
+        """Return the creation time (ms) of a new topic: the clock's, but later than that of any deleted topic.
 
-        So no topic is of the same life as an earlier one of its name, also when the clock was set back.
+        So no topic shares its incarnation with an earlier one of its name, even if the clock was set back.
         """
         found = self._nodes.get(store_paths.LIVES)
         return max(now_ms, int(found.value) + 1 if found else 0)
 
     def end_life(self, created_at: int | None) -> None:
-        """From now on every new life is later than this one; None, a topic of unknown life, changes nothing."""
+        """Make every new incarnation later than this one; None (unknown incarnation) changes nothing."""
         while created_at is not None:
             found = self._nodes.get(store_paths.LIVES)
             if found is not None and int(found.value) >= created_at:
@@ -99,9 +99,9 @@ class LayoutStore(LayoutReader):
                 log.debug("another topic was deleted at the same moment")
 
     def clear(self, term: Term) -> None:
-        """Remove what is left of a topic that was deleted; some of it at a time, as it may be much.
+        """Remove the remains of a deleted topic, in parts because there may be many.
 
-        The journal goes last, so that it says to the end that this is to be done.
+        The journal goes last, so that it records the pending removal to the end.
         """
         top = store_paths.topic_path(term.topic)
         names = sorted(set(self._nodes.children(top)) - {"controller"}, key=lambda name: (name == "operations", name))
@@ -110,9 +110,9 @@ class LayoutStore(LayoutReader):
             self._nodes.commit_in_parts([term.check], [Delete(path) for path in found])
 
     def check_fits(self, topic: str, metadata: ScalableTopicMetadata, announcement: Announcement | None) -> None:
-        """Raises `PreconditionFailed` when a layout with its announcement would be refused by the metadata store.
+        """Raise `PreconditionFailed` if the metadata store would refuse a layout with its announcement.
 
-        Asked before anything is done for a layout that is to be: there would be no way on, and perhaps none back.
+        Called before any step of the change: later there would be no way forward, and perhaps none back.
         """
         ops: list[Op] = [Put(store_paths.topic_path(topic), metadata.to_json().encode() + bytes(MAX_GROWTH_BYTES))]
         try:
@@ -124,7 +124,7 @@ class LayoutStore(LayoutReader):
             ) from None
 
     def _below(self, above: str, name: str) -> list[str]:
-        """All paths from there on, the deepest first."""
+        """Return all paths from there on, the deepest first."""
         path = f"{above}/{name}"
         return [*(found for child in self._nodes.children(path) for found in self._below(path, child)), path]
 
@@ -135,7 +135,7 @@ class LayoutStore(LayoutReader):
 
 @contextmanager
 def _refusals(term: Term) -> Iterator[None]:
-    """What the metadata store refuses, as the refusal of a request."""
+    """Translate errors of the metadata store into refusals of a request."""
     try:
         yield
     except VersionConflict as conflict:

@@ -1,7 +1,7 @@
-"""One change of a topic or a namespace with its announcements: what it reads, and the one commit that it becomes.
+"""One change of a topic or namespace with its announcements, committed at once.
 
-Stage: made by `controller.layouts.store`, which commits it under the leader's term. What others keep of a topic, as
-`controller.operations.journal` does, is written with `put` and `delete`.
+Stage: made by `controller.layouts.store`, which commits it under the leader's term. Other modules write their own
+records of a topic, like `controller.operations.journal`, with `put` and `delete`.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 MAX_PART_BYTES, MAX_PART_NODES = 262_144, 500
-"""Of one of several commits that remove what does not fit into one: ZooKeeper takes a megabyte."""
+"""Size limits of one commit of a large removal: ZooKeeper accepts a megabyte."""
 
 
 class Transaction(LayoutReader):
-    """A reader that also writes, and reads what it has written; all of its changes are committed, or none."""
+    """Reader that also writes, and reads its own writes; all changes are committed, or none."""
 
     def __init__(self, nodes: MetadataStore) -> None:
         super().__init__(nodes)
         self._seen: dict[str, int] = {}
-        """The versions that were read."""
+        """Versions that were read."""
         self._after: dict[str, bytes | None] = {}
-        """What is to be written; None: deleted."""
+        """Pending writes; None: deleted."""
         self._announcements: list[Announcement] = []
         self._bytes = 0
-        """Of paths, values and announcements so far."""
+        """Size of paths, values and announcements so far."""
         self._ahead: dict[str, Stored | None] = {}
         self.layout_of: set[str] = set()
-        """Topics whose layout is another one after this."""
+        """Topics whose layout this changes."""
         self.members_of: set[tuple[str, str]] = set()
-        """Topic and name of the subscriptions whose consumers may be others after this."""
+        """Topic and name of the subscriptions whose consumers this may change."""
 
     def insert_topic(self, topic: str, metadata: ScalableTopicMetadata) -> bool:
-        """Store a new topic; False when there is one of that name."""
+        """Store a new topic; return False if one of that name exists."""
         if self.has_topic(topic):
             return False
         self._put_layout(topic, metadata.to_json().encode())
         return True
 
     def begin_creation(self, topic: str, metadata: ScalableTopicMetadata) -> None:
-        """Note that the segments of a new topic are about to be made."""
+        """Record that the segments of a new topic are about to be created."""
         self.put(store_paths.creation_path(topic), metadata.to_json().encode())
         self.need_leader(topic)
 
     def end_creation(self, topic: str) -> None:
-        """All of its segments were made, or none is left; nothing begun is fine."""
+        """Record that all segments were created, or none remain; a no-op without a creation."""
         self.delete(store_paths.creation_path(topic))
 
     def replace_layout(self, topic: str, version: int, metadata: ScalableTopicMetadata) -> bool:
-        """Compare-and-set: False when the topic is not at `version` any more."""
+        """Compare-and-set: return False if the topic is no longer at `version`."""
         found = self.get(store_paths.topic_path(topic))
         if found is None or found.version != version:
             return False
@@ -65,12 +65,12 @@ class Transaction(LayoutReader):
         return True
 
     def begin_deletion(self, topic: str, metadata: ScalableTopicMetadata) -> None:
-        """Remove the layout, so that nobody finds the topic any more, and keep it for what is still to be done."""
+        """Remove the layout, which hides the topic, and keep it for the remaining steps."""
         self._put_layout(topic, b"")
         self.put(store_paths.deletion_path(topic), metadata.to_json().encode())
 
     def delete_some_subscriptions(self, topic: str, announced: Callable[[str, SubscriptionType], Announcement]) -> bool:
-        """Remove subscriptions with their sessions, as much as one commit takes; True: something is left.
+        """Remove subscriptions with their sessions, up to the size of a commit; return True if some remain.
 
         Each is announced in the commit that removes it.
         """
@@ -79,7 +79,7 @@ class Transaction(LayoutReader):
             for consumer in self.children(consumers):
                 if self.is_full:
                     return True
-                # Known to be there: nobody else writes in this term.
+                # It exists: there is no other writer in this term.
                 self._write(f"{consumers}/{consumer}", None)
             if self.is_full:
                 return True
@@ -104,12 +104,12 @@ class Transaction(LayoutReader):
         self.members_of.add((topic, name))
 
     def begin_leftover(self, topic: str, name: str) -> None:
-        """Note that a deleted subscription is to go from the segments too."""
+        """Record that a deleted subscription must still be removed from the segments."""
         self.put(store_paths.leftover_path(topic, name), b"")
         self.need_leader(topic)
 
     def end_leftover(self, topic: str, name: str) -> None:
-        """It is in no segment any more."""
+        """Record that it has been removed from all segments."""
         self.delete(store_paths.leftover_path(topic, name))
 
     def save_progress(
@@ -120,10 +120,10 @@ class Transaction(LayoutReader):
         contested: Mapping[str, tuple[int, ...]] | None = None,
         life: str | None = None,
     ) -> None:
-        """Store which sealed segments a subscription has read to the end; none of that name is fine.
+        """Store the sealed segments that a subscription has read to the end, if it exists.
 
-        `contested`: what consumers without a connection keep from others; None: as it is. `life`: of that subscription,
-        None: not known; what is of another one is not stored.
+        `contested`: segments that consumers without a connection keep from others; None: unchanged. `life`: incarnation
+        of the subscription, None: unknown; progress of another incarnation is not stored.
         """
         record = self.subscription_record(topic, name)
         if record is not None and same_life(record.life, life):
@@ -132,7 +132,7 @@ class Transaction(LayoutReader):
             self.put(store_paths.subscription_path(topic, name), after.to_json().encode())
 
     def insert_consumer(self, topic: str, subscription: str, name: str, session: bool = False) -> bool:
-        """Add a consumer; False when it exists: `session` then has it need a connection from now on."""
+        """Add a consumer; return False if it exists. `session`: it needs a connection from now on."""
         path = store_paths.consumer_path(topic, subscription, name)
         found = self.get(path)
         if found is None or session:
@@ -143,38 +143,38 @@ class Transaction(LayoutReader):
         return found is None
 
     def delete_consumer(self, topic: str, subscription: str, name: str) -> bool:
-        """Remove a session; False when there is none of that name."""
+        """Remove a session; return False if there is none of that name."""
         self.members_of.add((topic, subscription))
         return self.delete(store_paths.consumer_path(topic, subscription, name))
 
     def insert_namespace(self, namespace: str) -> None:
-        """Have a namespace exist, also without topics and policy."""
+        """Create a namespace, which then exists even without topics and policy."""
         path = store_paths.namespace_record_path(namespace)
         self.get(path)
         self.put(path, b"")
 
     def delete_namespace(self, namespace: str) -> bool:
-        """Undo `insert_namespace`; False when there is nothing to undo."""
+        """Undo `insert_namespace`; return False if there is nothing to undo."""
         return self.delete(store_paths.namespace_record_path(namespace))
 
     def set_namespace_policy(self, namespace: str, policy: AutoScalePolicyOverride) -> None:
-        """Store the override of a namespace in place of the one before."""
+        """Replace the override of a namespace."""
         self.get(store_paths.policy_path(namespace))
         self.put(store_paths.policy_path(namespace), policy.to_json().encode())
 
     def remove_namespace_policy(self, namespace: str) -> bool:
-        """Remove the override of a namespace; False when there is none."""
+        """Remove the override of a namespace; return False if there is none."""
         return self.delete(store_paths.policy_path(namespace))
 
     def announce(self, announcement: Announcement | None) -> None:
-        """Put an announcement into the outbox; None (nothing to announce) is fine."""
+        """Put an announcement into the outbox; None is a no-op."""
         if announcement is not None:
             self._announcements.append(announcement)
-            # As text in JSON again: every quotation mark of it takes one more byte.
+            # It is embedded as a JSON string, where every quotation mark takes one more byte.
             self._bytes += len(announcement.value) + announcement.value.count(b'"') + len(announcement.key.encode())
 
     def ops(self) -> list[Op]:
-        """What a commit has to do: the deepest deletions first, then the rest from the top."""
+        """Return the operations of the commit: deletions first, deepest first, then writes from the top."""
         deletions = sorted((path for path, value in self._after.items() if value is None), reverse=True)
         ops: list[Op] = [Delete(path, self._seen.get(path)) for path in deletions]
         for path, value in sorted(self._after.items()):
@@ -184,12 +184,12 @@ class Transaction(LayoutReader):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is changed so far."""
+        """True if nothing has changed so far."""
         return not self._after
 
     @property
     def is_full(self) -> bool:
-        """Whether a change of several commits goes on in the next one; this one has room for a few more nodes."""
+        """True if a change in several commits must continue in the next one; a few more nodes still fit."""
         return len(self._after) >= MAX_PART_NODES or self._bytes >= MAX_PART_BYTES
 
     def _put_layout(self, topic: str, value: bytes) -> None:
@@ -197,12 +197,12 @@ class Transaction(LayoutReader):
         self.layout_of.add(topic)
 
     def need_leader(self, topic: str) -> None:
-        """From now on the topic needs a leader even if nobody asks for anything."""
+        """Mark the topic as needing a leader even without requests."""
         if self.get(store_paths.attended_path(topic)) is None:
             self.put(store_paths.attended_path(topic), b"")
 
     def get(self, path: str) -> Stored | None:
-        """The node at a path as it is after this, or None."""
+        """Return the node at a path as it will be after this, or None."""
         if path in self._after:
             value = self._after[path]
             return None if value is None else Stored(value, 0)
@@ -211,7 +211,7 @@ class Transaction(LayoutReader):
         return found
 
     def children(self, path: str) -> list[str]:
-        """The names below a path as they are after this, sorted."""
+        """Return the names below a path as they will be after this, sorted."""
         names = set(self._nodes.children(path))
         for changed, value in self._after.items():
             above, _, name = changed.rpartition("/")
@@ -220,11 +220,11 @@ class Transaction(LayoutReader):
         return sorted(names)
 
     def put(self, path: str, value: bytes) -> None:
-        """Write a node; expected to be as it was read, if it was."""
+        """Write a node; if it was read before, the commit expects it unchanged."""
         self._write(path, value)
 
     def delete(self, path: str) -> bool:
-        """Remove a node; False when there is none."""
+        """Remove a node; return False if there is none."""
         if self.get(path) is None:
             return False
         if self._seen.get(path) == ABSENT:
@@ -234,7 +234,7 @@ class Transaction(LayoutReader):
         return True
 
     def read_ahead(self, paths: Sequence[str]) -> None:
-        """Read nodes at once that are asked for one by one afterwards."""
+        """Prefetch nodes that are read one by one afterwards."""
         self._ahead.update(zip(paths, self._nodes.get_all(paths), strict=True))
 
     def _write(self, path: str, value: bytes | None) -> None:

@@ -1,9 +1,9 @@
 """Leader election: one leader among several nodes for a path (PIP-468 "Leader Election").
 
-Stage: above `controller.metadata`, below what acts for a topic. The leader holds an ephemeral node with its address as
-the value; a candidate that cannot make that node follows its holder, and tries again when the node is gone. To know
-that one leads is never enough to write: a node that was frozen may have missed the end of its session. So every write
-of a leader goes with `Check(path, leadership.version)`: only the leader that made the node can commit it.
+Stage: above `controller.metadata`, below everything that acts for a topic. The leader holds an ephemeral node with its
+address as the value; a candidate that cannot create that node follows its holder, and tries again when the node is
+gone. Believing to be the leader is never enough to write: a frozen node may have missed the end of its session. So
+every write of a leader includes `Check(path, leadership.version)`: only the leader that created the node can commit it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from controller.metadata.base import CallbackHandle, Kind, MetadataStore, Sessio
 from controller.retries import with_jitter
 
 _RETRY_DELAY_S, _RETRY_JITTER_S = 1.0, 0.5
-"""Until the next attempt after the store failed although its session is alive."""
+"""Delay before the next attempt after the store failed although its session is alive."""
 _log = logging.getLogger(__name__)
 
 
 class LeaderElectionState(enum.Enum):
-    """What this node is for a topic (Pulsar's `LeaderElectionState`)."""
+    """Role of this node for a topic (Pulsar's `LeaderElectionState`)."""
 
     LEADING = "leading"
     FOLLOWING = "following"
     NO_LEADER = "no-leader"
-    """Nobody leads, or the store is not heard and it cannot be known who does."""
+    """There is no leader, or the store is unreachable and the leader unknown."""
 
 
 @dataclass(frozen=True)
 class Leadership:
-    """A state; the value of the leader, None: nobody known; the version of the leader's node, if this one leads."""
+    """A state, the leader's value (None: unknown), and the version of the leader's node if this one leads."""
 
     state: LeaderElectionState
     leader: bytes | None = None
@@ -42,7 +42,7 @@ class Leadership:
 
     @property
     def is_leading(self) -> bool:
-        """Whether this node leads."""
+        """True if this node leads."""
         return self.state is LeaderElectionState.LEADING
 
 
@@ -53,10 +53,10 @@ class Election:
     """One candidate for one path. Started by `start`, ended by `close`."""
 
     def __init__(self, store: MetadataStore, path: str, value: bytes, on_change: Callable[[Leadership], None]) -> None:
-        """`value` is the address of this node, by which the others know the leader; no two nodes have the same.
+        """`value`: unique address of this node, by which others know the leader.
 
-        `on_change` is called with every new state, one at a time and in order, from a thread of the store or that of
-        `start` and `close`; it must be short.
+        `on_change` is called with every new state, one at a time and in order, from a thread of the store or the caller
+        of `start` or `close`; it must be quick.
         """
         self.path, self._store, self._value, self._on_change = path, store, value, on_change
         self._lock = threading.RLock()
@@ -65,21 +65,21 @@ class Election:
         self._telling = False
         self._closed = False
         self.failure: StoreUnavailable | None = None
-        """Why it could not be found out who leads, the last time that it was tried; None: it was."""
+        """Reason why the last attempt could not determine the leader; None: it did."""
         self._retry: threading.Timer | None = None
         self._subscriptions: list[CallbackHandle] = []
 
     @property
     def leadership(self) -> Leadership:
-        """Who leads; may be ahead of `on_change`.
+        """Current leadership; may be ahead of `on_change`.
 
-        Never LEADING once the store is not heard or its session has changed since that was found.
+        Never LEADING once the store is unreachable or its session has changed since.
         """
         leadership, changes = self._known
         return leadership if changes == self._store.session_changes else NO_LEADER
 
     def start(self) -> None:
-        """Stand for election. Raises `StoreUnavailable` when the store cannot be watched; then call it again."""
+        """Stand for election. Raises `StoreUnavailable` if the store cannot be watched; then call it again."""
         try:
             self._subscriptions.append(self._store.on_session(self._session_changed))
             self._subscriptions.append(self._store.watch(self.path, self._node_changed))
@@ -89,9 +89,10 @@ class Election:
         self.stand()
 
     def resign(self, leave: Callable[[], bool]) -> bool:
-        """Stop standing, if `leave`, which takes the leader's node away with whatever else has to go, returns True.
+        """Stop standing if `leave`, which deletes the leader's node and related ones, returns True.
 
-        Nothing is heard of the node's end meanwhile: this candidate would make it again. Returns what `leave` does.
+        The watch on the node is suspended meanwhile, because this candidate would create it again. Returns the result
+        of `leave`.
         """
         with self._lock:
             if not leave():
@@ -103,7 +104,7 @@ class Election:
         return True
 
     def close(self) -> None:
-        """Stop standing, and give the leadership up, for another to take at once."""
+        """Stop standing and give up the leadership, so that another node can take it at once."""
         with self._lock:
             if self._closed:
                 return
@@ -133,7 +134,7 @@ class Election:
             self._tell()
 
     def stand(self) -> None:
-        """Find out who leads now; the store's callbacks do that too, a moment later."""
+        """Determine the leader now; the store's callbacks do that too, slightly later."""
         with self._lock:
             if self._closed:
                 return
@@ -145,7 +146,7 @@ class Election:
                 _log.info("the leader of %s cannot be found out now: %s", self.path, error)
                 found = NO_LEADER
                 self._retry_soon()
-            # When the session changed meanwhile, a callback follows, and this was perhaps found in the old session.
+            # If the session changed meanwhile, this may be from the old session; a callback follows.
             self._become(found if changes == self._store.session_changes else NO_LEADER, changes)
         self._tell()
 
@@ -156,13 +157,13 @@ class Election:
                 return Leadership(LeaderElectionState.LEADING, self._value, version)
             node = self._store.get(self.path)
             if node and node.value == self._value:
-                # Made by an earlier process of this node, whose session has not ended yet: nobody acts for it.
+                # Created by an earlier process of this node whose session has not ended yet: it has no active leader.
                 return NO_LEADER
             if node:
                 return Leadership(LeaderElectionState.FOLLOWING, node.value)
 
     def _retry_soon(self) -> None:
-        """Stand again in a while; without a session its return does that."""
+        """Stand again after a delay; without a session, its return triggers that."""
         if self._store.session is SessionState.CONNECTED and self._retry is None:
             self._retry = threading.Timer(with_jitter(_RETRY_DELAY_S, _RETRY_JITTER_S), self._stand_again)
             self._retry.daemon = True
@@ -179,7 +180,7 @@ class Election:
         self._known = (leadership, changes)
 
     def _tell(self) -> None:
-        """Call `on_change` without a lock; while another thread does, that one tells this news too."""
+        """Call `on_change` without a lock; a thread already doing so delivers this change too."""
         while True:
             with self._lock:
                 if self._telling or not self._news:

@@ -1,8 +1,8 @@
-"""Addresses of other nodes that are believed: clients are sent there, and their tokens go along.
+"""Trusted addresses of other nodes: clients are redirected there with their tokens.
 
-Stage: between the metadata store, where leaders write their addresses, and everything that tells a client of one. Where
-others than nodes can write into ZooKeeper, or on the way to it, only configured addresses are believed; and without
-tokens, on loopback, those of this machine, where several nodes are a trial.
+Stage: between the metadata store, where leaders write their addresses, and every response that names one. If others can
+write to ZooKeeper, or intercept the connection to it, only configured addresses are trusted; and without tokens, on
+loopback, those of this machine, where several nodes are a trial.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ Address = tuple[str, Authority]
 
 
 class KnownNodes:
-    """What the node at `own` believes."""
+    """Addresses trusted by the node at `own`."""
 
     def __init__(
         self, own: str, configured: Iterable[str] = (), store_is_closed: bool = False, is_guarded: bool = False
     ) -> None:
-        """`configured`: URLs of nodes. `store_is_closed`: nobody but nodes can write into the metadata store, nor on
-        the way there. `is_guarded`: tokens are asked for, which others on this machine could have sent to themselves.
+        """`configured`: URLs of nodes.
+
+        `is_guarded`: tokens are required, and another process here could collect them.
+
+        `store_is_closed`: only nodes can write to the metadata store, and the connection to it is protected.
         """
         self._is_guarded = is_guarded
         self._own = _address(own)
@@ -32,7 +35,7 @@ class KnownNodes:
         self._store_is_closed = store_is_closed
 
     def believe(self, url: str) -> bool:
-        """Whether a client may be sent to the node that calls itself `url`: never from https to http."""
+        """Return whether clients may be redirected to the node with this `url`: never from https to http."""
         address = _address(url)
         if address is None or self._own is None or address == self._own:
             return address is not None and address == self._own
@@ -43,18 +46,18 @@ class KnownNodes:
         return not self._is_guarded and is_loopback(self._own[1].host) and is_loopback(address[1].host)
 
     def is_configured(self, url: str) -> bool:
-        """Whether the settings name this node."""
+        """Return whether the settings name this node."""
         return _address(url) in self._configured
 
     def alive(self, nodes: MetadataStore) -> list[str]:
-        """`host:port` of the nodes that have registered and speak as this one does, sorted; this one is among them."""
+        """Return `host:port` of live, trusted nodes with this one's scheme, including this one; sorted."""
         urls = [decode(name) for name in nodes.children(NODES) if name != COPIER.rpartition("/")[2]]
         found = {_address(url) for url in urls if self.believe(url)} | {self._own}
         return sorted(_text(address) for address in found if address and self._own and address[0] == self._own[0])
 
 
 def _address(url: str) -> Address | None:
-    """What decides, with the port; None for what is no base URL, as it stands."""
+    """Return scheme and authority with the port; None if `url` is not a plain base URL."""
     if not url.isprintable() or "#" in url or url.endswith("?"):
         return None
     try:

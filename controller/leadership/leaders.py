@@ -1,9 +1,9 @@
-"""The topics that this node leads (PIP-468 "Leader Election and Failover", "ScalableTopicService").
+"""Topics that this node leads (PIP-468 "Leader Election and Failover", "ScalableTopicService").
 
-Stage: below the layout store. A controller is made on demand: by the first change of a topic that arrives while nobody
-leads it, and by the housekeeper for topics that a dead node has left. A follower keeps nothing of a topic and looks up
-the leader when asked, so ten thousand topics cost it nothing. Every write names its `Term`: what was begun in one term
-cannot be ended in another.
+Stage: below the layout store. A controller of a topic is made on demand: by the first change of a topic without a
+leader, and by the housekeeper for topics that a dead node has left. A follower keeps no state of a topic and looks up
+the leader when asked, so ten thousand topics cost it nothing. Every write names its `Term`: work begun in one term
+cannot be finished in another.
 """
 
 from __future__ import annotations
@@ -28,54 +28,54 @@ TopicCallback = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Term:
-    """The time for which this node leads a topic: as long as the leader node has this version."""
+    """Period for which this node leads a topic: as long as the leader node has this version."""
 
     topic: str
     version: int
 
     @property
     def check(self) -> Check:
-        """What a commit of this term goes with."""
+        """Check that a commit of this term includes."""
         return Check(leader_path(self.topic), self.version)
 
 
 @dataclass
 class _Controller:
-    """A topic that this node leads, or led when the store was last heard."""
+    """A topic that this node leads, or led when the store was last reachable."""
 
     election: Election | None = None
     version: int | None = None
-    """Of the term that was begun last."""
+    """Version of the term that began last."""
     used_at: float = field(default_factory=time.monotonic)
     led_at: float = field(default_factory=time.monotonic)
-    """When it was seen leading last."""
+    """Time at which it was last seen leading."""
 
 
 class Leaders:
-    """All controllers of the node at `url`. Any number of threads."""
+    """All topic controllers of the node at `url`. Thread-safe."""
 
     def __init__(self, nodes: MetadataStore, url: str, known: KnownNodes | None = None) -> None:
-        """`known`: where clients may be sent; left out: wherever the store says."""
+        """`known`: trusted addresses for redirects; default: all addresses in the store."""
         self.url = url
         self.known = known or KnownNodes(url, store_is_closed=True)
         self.stopping = threading.Event()
-        """Set when the node is about to end: rounds over all topics break off, which would hold it up for minutes."""
+        """Set when the node is about to end: rounds over all topics, which could take minutes, break off."""
         self.on_begun: list[TopicCallback] = []
-        """Called with the topic of every term that begins, from any thread; must be short."""
+        """Called with the topic of every term that begins, from any thread; must be quick."""
         self.on_ended: list[TopicCallback] = []
-        """Called with the topic of every term that has ended, before the next one begins; must be short."""
+        """Called with the topic of every term that has ended, before the next one begins; must be quick."""
         self._nodes = nodes
         self._value = url.encode()
         self._controllers: dict[str, _Controller] = {}
         self._heard_at = time.monotonic()
-        """When the store was heard last."""
+        """Time at which the store was last reachable."""
         self._guard = threading.Lock()
         self._alone = NamedLocks()
 
     def lead(self, topic: str) -> Term:
-        """The present term of this node, which stands for election when nobody leads the topic.
+        """Return this node's current term; stand for election if the topic has no leader.
 
-        Raises `NotLeader` with the address of another leader, `Unavailable` while nobody can lead.
+        Raises `NotLeader` with the address of another leader, `Unavailable` while there can be none.
         """
         with self._alone.locked(topic):
             controller = self._controllers.get(topic)
@@ -85,7 +85,7 @@ class Leaders:
             assert controller.election is not None
             controller.used_at = time.monotonic()
             if not controller.election.leadership.is_leading:
-                # The store was away for a moment, and has not called back yet.
+                # The store was unreachable for a moment, and has not called back yet.
                 controller.election.stand()
             leadership = controller.election.leadership
             if leadership.state is LeaderElectionState.LEADING and leadership.version is not None:
@@ -97,17 +97,17 @@ class Leaders:
         raise Unavailable(f"nobody leads {topic} at this moment, ask again: {reason}")
 
     def leader(self, topic: str) -> str | None:
-        """The address of the leader, for clients; None: there is none, or none that is known."""
+        """Return the address of the leader, for clients; None: there is none, or it is not trusted."""
         url = self._stored_leader(topic)
         return url if url is not None and self.known.believe(url) else None
 
     def redirect(self, topic: str) -> None:
-        """Raises `NotLeader` when another node leads the topic."""
+        """Raise `NotLeader` if another node leads the topic."""
         if topic not in self._controllers:
             self._follow(self._stored_leader(topic), topic)
 
     def term(self, topic: str) -> Term | None:
-        """The present term, None when this node does not lead; asks nobody."""
+        """Return the current term, None if this node does not lead; never queries the store."""
         controller = self._controllers.get(topic)
         if controller is None or controller.election is None:
             return None
@@ -119,20 +119,20 @@ class Leaders:
         )
 
     def topics(self) -> list[str]:
-        """The topics that this node has a controller of."""
+        """Return the topics that this node has a controller of."""
         with self._guard:
             return list(self._controllers)
 
     def idle(self, seconds: float) -> list[str]:
-        """The topics that nobody has asked for anything for `seconds`."""
+        """Return the topics without a request for `seconds`."""
         before = time.monotonic() - seconds
         with self._guard:
             return [topic for topic, one in self._controllers.items() if one.used_at < before]
 
     def release(self, topic: str, idle_seconds: float = 0) -> bool:
-        """Stop leading a topic, and forget that it needed a leader.
+        """Stop leading a topic, and clear its need for a leader.
 
-        False when this node does not lead it, or somebody has asked for something in the last `idle_seconds`.
+        Returns False if this node does not lead it, or there was a request in the last `idle_seconds`.
         """
         with self._alone.locked(topic):
             controller, term = self._controllers.get(topic), self.term(topic)
@@ -143,7 +143,7 @@ class Leaders:
                 gone.append(Delete(attended_path(topic)))
             found = self._nodes.get(topic_path(topic))
             if found and not found.value and self._nodes.children(topic_path(topic)) == ["controller"]:
-                # It was made for the election of a topic that never came to be, or is deleted.
+                # Created for the election of a topic that was never created, or is deleted.
                 gone.append(Delete(topic_path(topic), found.version))
             assert controller.election is not None
             if not controller.election.resign(lambda: self._committed(gone)):
@@ -159,7 +159,7 @@ class Leaders:
         return True
 
     def end_unconfirmed(self, seconds: float) -> None:
-        """End the terms that were not confirmed for `seconds`: by now another node may lead."""
+        """End the terms that were not confirmed for `seconds`: another node may lead by now."""
         now = time.monotonic()
         for topic in self.topics():
             controller = self._controllers.get(topic)
@@ -172,23 +172,23 @@ class Leaders:
                     self._end(topic, controller)
 
     def end_unheard(self, seconds: float) -> None:
-        """End all terms when the store was not heard for `seconds`; to be called more often than that.
+        """End all terms if the store was unreachable for `seconds`; call it more often than that.
 
-        The consumers of this node are sent away with them, before another leader can have given their segments away.
+        This disconnects the consumers of this node before another leader can have reassigned their segments.
         """
         now = time.monotonic()
         if self._nodes.session is SessionState.CONNECTED:
             self._heard_at = now
         if now - self._heard_at <= seconds:
             return
-        # All are told before any waits for the store: an election may just be asking it.
+        # Notify all before waiting for the store: an election may be waiting for it.
         ended = [self._forget(topic) for topic in self.topics()]
         for controller in ended:
             if controller is not None and controller.election is not None:
                 controller.election.close()
 
     def _forget(self, topic: str) -> _Controller | None:
-        """Lead a topic no more, and say so; its election goes on until it is closed."""
+        """Drop a topic's controller and notify listeners; its election runs until it is closed."""
         with self._guard:
             controller = self._controllers.pop(topic, None)
         if controller is not None and controller.version is not None:
@@ -226,7 +226,7 @@ class Leaders:
             controller.election.close()
 
     def _changed(self, topic: str, controller: _Controller, leadership: Leadership) -> None:
-        """Called by the election; one call at a time."""
+        """Handle a change of leadership; one call at a time."""
         if self._controllers.get(topic) is not controller:
             return
         if leadership.state is LeaderElectionState.LEADING and leadership.version != controller.version:

@@ -1,8 +1,8 @@
-"""The address of a node, held in the metadata store by one process at a time (PIP-468 "Leader Election").
+"""Address of a node, held in the metadata store by one process at a time (PIP-468 "Leader Election").
 
-Stage: claimed by `controller.server` before anything is served, kept by the housekeeping. Leaders are known by their
-addresses, so two nodes of one address would each take the topics of the other for its own. The node's value says which
-process holds the address, so that another that is refused can name it.
+Stage: claimed by `controller.server` before anything is served, kept by the housekeeping. Leaders are identified by
+address, so two nodes with one address would each take the other's topics for its own. The node's value describes the
+process that holds the address, for the error message of a second one.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _CHECK_SECONDS = 1.0
 
 
 class NodeRegistration:
-    """The claim of this process to the address `url`."""
+    """Claim of this process to the address `url`."""
 
     def __init__(self, nodes: MetadataStore, url: str, session_seconds: float) -> None:
         self.url = url
         self.rival: str | None = None
-        """The process that took the address while this one was cut off, in words."""
+        """Description of the process that took the address while this one was cut off."""
         self._nodes, self._path = nodes, node_path(url)
         about = {
             "url": url,
@@ -41,7 +41,7 @@ class NodeRegistration:
             "pid": os.getpid(),
             "startedAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "sessionSeconds": session_seconds,
-            # Containers can have the same host and process number.
+            # Containers can share host name and process id.
             "life": uuid.uuid4().hex,
         }
         self._value = json.dumps(about).encode()
@@ -49,9 +49,9 @@ class NodeRegistration:
         self._election = Election(nodes, self._path, self._value, self._changed)
 
     def claim(self) -> None:
-        """Take the address; waits for the end of the session of a process that has died with it.
+        """Take the address; wait for the session of a process that died with it to end.
 
-        Raises `StartError` when its holder outlives that.
+        Raises `StartError` if its holder outlives that.
         """
         changed = threading.Event()
         watch = self._nodes.watch(self._path, lambda *_: changed.set(), below=False)
@@ -101,9 +101,9 @@ class NodeRegistration:
             self.rival = None
 
     def _max_wait(self, value: bytes) -> float:
-        """Seconds after which the holder's session has ended, if the holder died just now.
+        """Return seconds after which the holder's session has ended if the holder died just now.
 
-        ZooKeeper raises a session to two of its ticks, 2 s by default, and ends it at a tick.
+        ZooKeeper raises a session to at least two ticks, 4 s by default, and ends it at a tick.
         """
         said = _about(value).get("sessionSeconds")
         return 1.5 * float(said if isinstance(said, (int, float)) else self._session_seconds) + 5
@@ -118,7 +118,7 @@ def _about(value: bytes) -> dict[str, Any]:
 
 
 def _description(value: bytes) -> str:
-    """A holder in words."""
+    """Describe a holder for people."""
     about = _about(value)
     if "pid" not in about:
         return "of an older release"

@@ -1,8 +1,8 @@
-"""Ends the terms of a node that does not hear the metadata store, in time (PIP-468 "Leader Election and Failover").
+"""End the terms of a node cut off from the store (PIP-468 "Leader Election and Failover").
 
-Stage: beside `controller.leadership.leaders`, in a thread of its own: whatever waits for the store must not hold it up.
-A node that is cut off from the store still hears its consumers, and they hear it. The next leader lets them keep their
-segments for the grace period, which is at least a session; so this node sends them away before.
+Stage: beside `controller.leadership.leaders`, in its own thread, so that nothing that waits for the store delays it. A
+node that is cut off from the store may still be connected to its consumers. The next leader lets them keep their
+segments for the grace period, which is at least a session; so this node disconnects them before that.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from controller.leadership.leaders import Leaders
 log = logging.getLogger(__name__)
 
 _SILENT_PART, _LOOKS = 0.5, 10
-"""Of a session: the longest silence of the store, beyond that after which the client notices; and looks in one."""
+"""Longest silence of the store, as a share of a session; and number of checks per session."""
 
 
 class TermWatch:
-    """The thread."""
+    """Thread that ends overdue terms."""
 
     def __init__(self, leaders: Leaders, session_seconds: float) -> None:
         self._leaders, self._session_s = leaders, session_seconds
         self._thread = threading.Thread(target=self._run, name="term-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin; it ends when `leaders` stop."""
+        """Start the thread; it ends when `leaders` stop."""
         self._thread.start()
 
     def _run(self) -> None:

@@ -1,1 +1,1 @@
-"""What one client can take of a node: turns of its work, sessions, bytes that wait; and connections of anybody."""
+"""Limits on one client's use of a node: turns, sessions, waiting bytes; and on anonymous connections."""

@@ -1,7 +1,7 @@
-"""What one client of a node can have at a time: sessions, bytes that wait for it, registrations a second, turns.
+"""Limits of one client of a node: sessions, waiting bytes, registrations per second, turns.
 
-Stage: made by `controller.app`, asked by what carries sessions and takes registrations. A client is a token; without
-tokens all are one. Lives in one event loop.
+Stage: made by `controller.app`, used by the routes of sessions and registrations. A client is a token; without tokens
+all share one. Lives in one event loop.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from controller.errors import TooMany
 from listener.turns import Turns
 
 BURST_SECONDS = 10.0
-"""Registrations of so many seconds may come at once, as after the end of a node."""
+"""Length, in seconds of the allowed rate, of a burst of registrations, as after the end of a node."""
 RETRY_SECONDS = 5
-"""Time after which a client with too many sessions is asked to come again."""
+"""Delay suggested to a client with too many sessions."""
 
 
 @dataclass(frozen=True)
 class ClientLimits:
-    """Of one client at one node; the keys of `[controller.limits]` with the same names."""
+    """Limits per client and node; the keys of `[controller.limits]` with the same names."""
 
     waiting_calls: int
     sessions: int
     """Watch sessions, and connections of consumers."""
     waiting_bytes: int
-    """Bodies of calls that arrive or wait for their turns, and messages that wait to be sent to its consumers."""
+    """Bodies of calls that arrive or queue, and messages waiting to be sent to its consumers."""
     registrations_per_second: float
-    """Subscriptions and consumers that register, and sessions that begin."""
+    """Registrations of subscriptions and consumers, and new sessions."""
 
 
 class Client:
-    """What one client has."""
+    """Current use of a node by one client."""
 
     def __init__(self, name: str, limits: ClientLimits, clock: Callable[[], float]) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class Client:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
-        """A session that lasts as long as the block. `TooMany`."""
+        """Count a session for the duration of the block. Raises `TooMany`."""
         if self._sessions >= self._limits.sessions:
             raise TooMany(
                 f"{self.name} has {self._sessions} sessions at this node, and more are not possible", RETRY_SECONDS
@@ -59,7 +59,7 @@ class Client:
             self._sessions -= 1
 
     def register(self) -> None:
-        """Count a registration. `TooMany`."""
+        """Count a registration. Raises `TooMany`."""
         wait = self._wait()
         if wait > 0:
             rate = self._limits.registrations_per_second
@@ -67,14 +67,14 @@ class Client:
         self._may_register -= 1
 
     async def wait_to_register(self) -> None:
-        """Count a registration as soon as it is possible."""
+        """Count a registration as soon as the rate allows it."""
         while (wait := self._wait()) > 0:
             await asyncio.sleep(wait)
         self._may_register -= 1
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[Callable[[int], None]]:
-        """Bytes that wait until the end of the block: it counts so many more with what it is given. `TooMany`."""
+        """Yield a function that counts waiting bytes until the end of the block; it raises `TooMany`."""
         counted = 0
 
         def count(size: int) -> None:
@@ -91,18 +91,18 @@ class Client:
             self.unqueue(counted)
 
     def queue(self, size: int) -> bool:
-        """Count bytes that wait; False: they would be too many."""
+        """Count waiting bytes; return False if they exceed the limit."""
         if self._bytes + size > self._limits.waiting_bytes:
             return False
         self._bytes += size
         return True
 
     def unqueue(self, size: int) -> None:
-        """Bytes wait no more."""
+        """Stop counting bytes."""
         self._bytes -= size
 
     def _wait(self) -> float:
-        """Seconds until the next registration."""
+        """Return seconds until the next registration is allowed."""
         rate, now = self._limits.registrations_per_second, self._clock()
         gained = (now - self._counted_at) * rate
         self._may_register = min(self._may_register + gained, max(1.0, rate * BURST_SECONDS))
@@ -111,7 +111,7 @@ class Client:
 
 
 class Clients:
-    """All clients of a node; there are as many as tokens."""
+    """All clients of a node, one per token."""
 
     def __init__(self, limits: ClientLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self.turns = Turns(limits.waiting_calls, clock, TooMany)
@@ -119,7 +119,7 @@ class Clients:
         self._clients: dict[str, Client] = {}
 
     def client(self, name: str) -> Client:
-        """The client with this token name."""
+        """Return the client with this token name."""
         if name not in self._clients:
             self._clients[name] = Client(name, self._limits, self._clock)
         return self._clients[name]

@@ -1,6 +1,6 @@
-"""The metadata store of PIP-468: a tree of small values, on one node in SQLite, for several on ZooKeeper.
+"""Metadata store of PIP-468: a tree of small values, in SQLite for one node, on ZooKeeper for several.
 
-`base` is the interface and its promises, `sqlite` and `zookeeper` keep them. `store_paths` says where everything is
-and `records` what is there. `factory` opens the store that the settings name, `upgrade` brings older databases up, and
-`store_copy` copies one store into another. The rest serves the two stores.
+`base` is the interface and its guarantees, `sqlite` and `zookeeper` implement it. `store_paths` defines the paths and
+`records` the values. `factory` opens the store named by the settings, `upgrade` migrates older databases, and
+`store_copy` copies one store into another. The other modules support the two stores.
 """

@@ -1,15 +1,15 @@
-"""What a metadata store promises: a tree of small values, atomic conditional commits, ephemerals and watches.
+"""Interface of a metadata store: a tree of small values with atomic commits, ephemerals and watches.
 
-Stage: lowest of the controller; layouts, subscriptions, consumer sessions and leaders are kept here (PIP-468 "Metadata
-Store Schema" and "Election"). Both stores keep the same promises, and one suite of tests holds them to it:
+Stage: lowest of the controller; layouts, subscriptions, consumer sessions and leaders are stored here (PIP-468
+"Metadata Store Schema" and "Election"). Both implementations give the same guarantees, checked by one test suite:
 
-- A node has a path (`/a/b`), a value and a version. A version is a positive number that is never used again in that
-  store, not even by a node that was deleted and made again, so that an old version can never fit a newer node.
-- A put makes the missing nodes above, with an empty value. A node that has others below it cannot be deleted, and an
+- A node has a path (`/a/b`), a value and a version. A version is a positive number that is never reused in that
+  store, not even by a node that was deleted and created again, so that an old version never matches a newer node.
+- A put creates the missing nodes above, with an empty value. A node with others below it cannot be deleted, and an
   ephemeral cannot have any below it: both raise `InvalidTreeChange`.
-- What is appended below a path has names that sort in the order of the commits.
-- A watch says "look again", nothing more. See `MetadataStore.watch`.
-- A read may be behind what others have committed (ZooKeeper answers from any of its servers), unless it follows `sync`.
+- Appended nodes have names that sort in the order of the commits.
+- A watch means "look again", nothing more. See `MetadataStore.watch`.
+- A read may lag behind commits of others (ZooKeeper answers from any of its servers), unless it follows `sync`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from controller.metadata.commit_size import CommitLimit
 
 ABSENT = -1
-"""As an expected version: there must be no such node. As an answer: there is none now."""
+"""As an expected version: the node must not exist. As a result: it does not exist now."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """The value of a node, and the version that a conditional operation compares."""
+    """Value of a node, and the version that a conditional operation compares."""
 
     value: bytes
     version: int
@@ -39,7 +39,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Put:
-    """Write a value. `expected_version`: the one it must have, `ABSENT`: it must not exist, None: whatever is there."""
+    """Write a value. `expected_version`: required version, `ABSENT`: must not exist, None: unconditional."""
 
     path: str
     value: bytes
@@ -48,7 +48,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Delete:
-    """Remove a node. `expected_version`: the version it must have, None: any, but it must exist."""
+    """Remove a node. `expected_version`: required version, None: any, but it must exist."""
 
     path: str
     expected_version: int | None = None
@@ -56,7 +56,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Check:
-    """Change nothing, but let the commit fail unless the node has this version, or is not there if it is `ABSENT`."""
+    """Fail the commit unless the node has this version; `ABSENT`: unless it does not exist."""
 
     path: str
     version: int
@@ -64,9 +64,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Append:
-    """Make a node directly below `path`, whose name sorts after all that were appended there before.
+    """Create a node directly below `path`, whose name sorts after all names appended there before.
 
-    Its name is the store's; it serves 2^31 appends and deletions below one path (ZooKeeper counts in 32 bits).
+    The store chooses the name; it allows 2^31 appends and deletions below one path (ZooKeeper counts in 32 bits).
     """
 
     path: str
@@ -77,27 +77,30 @@ Op: TypeAlias = Put | Delete | Check | Append
 
 
 class Kind(enum.Enum):
-    """What a watch noticed. Two changes may be reported as one, so this is a hint and not a history."""
+    """Kind of change seen by a watch.
+
+    Two changes may be reported as one, so this is a hint and not a history.
+    """
 
     CREATED = "created"
     CHANGED = "changed"
     DELETED = "deleted"
     CHILDREN = "children"
-    """A node directly below was made or removed."""
+    """A node directly below was created or removed."""
 
 
 class SessionState(enum.Enum):
-    """How the store stands with its server. On one node: connected until it is closed, then lost."""
+    """State of the session with the server. On one node: connected until it is closed, then lost."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
-    """The server is not heard; ephemerals may be gone at any moment from now on, and nobody here would know."""
+    """The server is unreachable; from now on ephemerals may vanish at any moment, unnoticed here."""
     LOST = "lost"
     """The ephemerals are gone. The next `CONNECTED` is a new session without any."""
 
 
 class StoreError(Exception):
-    """The store did not do what was asked for."""
+    """The store did not carry out the request."""
 
 
 class VersionConflict(StoreError):
@@ -109,7 +112,7 @@ class VersionConflict(StoreError):
 
 
 class InvalidTreeChange(StoreError):
-    """The tree does not allow it (see above); nothing was changed."""
+    """The tree does not allow the change (see above); nothing was changed."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -117,11 +120,11 @@ class InvalidTreeChange(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be reached. A write may have happened or not: read before writing again."""
+    """The store is unreachable. A write may have happened or not: read before writing again."""
 
 
 class SessionLost(StoreUnavailable):
-    """The session ended, and its ephemerals with it; or the store was closed. A write may have happened or not."""
+    """The session ended with its ephemerals, or the store was closed. A write may have happened or not."""
 
 
 WatchCallback: TypeAlias = Callable[[str, Kind], None]
@@ -129,123 +132,126 @@ SessionCallback: TypeAlias = Callable[[SessionState], None]
 
 
 class CallbackHandle:
-    """A callback that is called until it is cancelled."""
+    """Handle of a registered callback, for cancelling it."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
 
     def cancel(self) -> None:
-        """Stop calling it (a call that is under way may still end). More than once is fine."""
+        """Stop the calls (a running one may still finish). Idempotent."""
         self._cancel()
 
 
 class MetadataStore(ABC):
-    """A store, used by any number of threads. Every method may raise `StoreUnavailable` or its `SessionLost`."""
+    """A thread-safe store. Every method may raise `StoreUnavailable` or its subclass `SessionLost`."""
 
     @abstractmethod
     def get(self, path: str) -> Stored | None:
-        """The node at `path`, or None. Raises `ValueError` for a wrong path, as all methods do."""
+        """Return the node at `path`, or None. Raises `ValueError` for an invalid path, like all methods."""
 
     @abstractmethod
     def get_all(self, paths: Sequence[str]) -> list[Stored | None]:
-        """The nodes at `paths`, None where there is none; each as it was at some moment of the call."""
+        """Return the nodes at `paths`, None for missing ones; each as it was at some moment of the call."""
 
     @abstractmethod
     def children(self, path: str) -> list[str]:
-        """The names (not paths) directly below `path`, sorted; none when it is not there. The root is `/`."""
+        """Return the names (not paths) directly below `path`, sorted; empty if it does not exist.
+
+        The root is `/`.
+        """
 
     @abstractmethod
     def sync(self) -> None:
-        """Returns when reads of this store show all that was committed before the call, by whomever.
+        """Block until reads show everything that was committed before the call, by any client.
 
-        Without it a read may show what was there a moment ago, never less than this store has shown or done before.
+        Without it a read may be stale, but never older than what this store has shown or done before.
         """
 
     @abstractmethod
     def commit(self, *ops: Op) -> list[int]:
-        """Do all of `ops`, in their order, or nothing; durable on return.
+        """Apply all of `ops`, in order, or nothing; durable on return.
 
-        Answers the version of each path afterwards, `ABSENT` where there is no node; that an `Append` made a node below
-        does not change it. Raises `VersionConflict` with the first path that was not as expected, `InvalidTreeChange`,
-        its `CommitTooLarge`, and `ValueError` when a path is named twice.
+        Returns the version of each path afterwards, `ABSENT` where there is no node; an `Append` does not change the
+        version of the node above. Raises `VersionConflict` with the first path that was not as expected,
+        `InvalidTreeChange`, its subclass `CommitTooLarge`, and `ValueError` when a path is named twice.
         """
 
     def commit_in_parts(self, checks: Sequence[Check], ops: Sequence[Op]) -> None:
-        """Do `ops` in their order, in as many commits as they need, each of them only while `checks` hold.
+        """Apply `ops` in order, in as many commits as needed, each conditional on `checks`.
 
-        Raises as `commit`; what was done until then stays.
+        Raises like `commit`; earlier parts stay applied.
         """
         for part in self.commit_limit.parts(ops, checks) if self.commit_limit else [ops]:
             if part:
                 self.commit(*checks, *part)
 
     def check_fits(self, *ops: Op) -> None:
-        """Raises `CommitTooLarge` when `ops` may be more than one commit holds; looks at nothing."""
+        """Raise `CommitTooLarge` when `ops` may exceed one commit; reads nothing."""
         if self.commit_limit:
             self.commit_limit.check(ops)
 
     @property
     def commit_limit(self) -> CommitLimit | None:
-        """What one commit holds; None: whatever is asked for."""
+        """Size limit of one commit; None: unlimited."""
         return None
 
     @abstractmethod
     def create_ephemeral(self, path: str, value: bytes) -> int | None:
-        """Make a node that vanishes with this store's session; its version when this session holds it, else None.
+        """Create a node that vanishes with this session; return its version, None if another one holds it.
 
-        When this session holds a node of that very value already, that is the answer: a call that ended in
+        If this session already holds a node with exactly that value, its version is returned: a call that ended in
         `StoreUnavailable` may be repeated. Raises `InvalidTreeChange` when the node above is ephemeral.
         """
 
     @abstractmethod
     def watch(self, path: str, callback: WatchCallback, below: bool = True) -> CallbackHandle:
-        """Call `callback(path, kind)` after changes at `path`, which need not exist, and if `below` anywhere below it.
+        """Call `callback(path, kind)` after changes at `path`, which need not exist; `below`: or below it.
 
         Every change made after the return is followed by a call, after which a read shows that change or a later one.
-        Beyond that nothing is promised: changes may be coalesced into one call, reported twice, or in another order,
-        and a call may come for what a reader saw long ago. So: take it as "look again". Calls come one at a time from
-        a thread of the store; they must be short, and may use the store, but not wait for another callback.
+        Nothing more is guaranteed: changes may be coalesced, repeated or reordered, and a call may concern a change
+        that was read long ago. So treat it as "look again". Calls come one at a time from a thread of the store; they
+        must be quick, and may use the store, but not wait for another callback.
         """
 
     @abstractmethod
     def on_session(self, callback: SessionCallback) -> CallbackHandle:
-        """Call `callback` at every change of `session` from now on, in order, as `watch` calls."""
+        """Call `callback` at every change of `session` from now on, in order, under the rules of `watch`."""
 
     @property
     @abstractmethod
     def session(self) -> SessionState:
-        """How the store stands with its server now."""
+        """Current state of the session."""
 
     @property
     @abstractmethod
     def session_changes(self) -> int:
-        """How often `session` has changed: the same number twice means that no ephemeral was lost in between.
+        """Number of changes of `session`: if it is the same twice, no ephemeral was lost in between.
 
-        Known at once, while the callbacks of `on_session` come a moment later.
+        Updated at once, while the callbacks of `on_session` come slightly later.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """End the session, dropping its ephemerals; the store is not used afterwards. More than once is fine."""
+        """End the session and drop its ephemerals; the store must not be used afterwards. Idempotent."""
 
     def values(self, path: str) -> list[tuple[str, Stored]]:
-        """The names directly below `path` with their nodes, sorted by name."""
+        """Return the names directly below `path` with their nodes, sorted by name."""
         names = self.children(path)
         top = "" if path == ROOT else path
         found = self.get_all([f"{top}/{name}" for name in names])
         return [(name, node) for name, node in zip(names, found, strict=True) if node is not None]
 
     def put(self, path: str, value: bytes, expected_version: int | None = None) -> int:
-        """One `Put`; the new version."""
+        """Commit one `Put`; return the new version."""
         return self.commit(Put(path, value, expected_version))[0]
 
     def delete(self, path: str, expected_version: int | None = None) -> None:
-        """One `Delete`."""
+        """Commit one `Delete`."""
         self.commit(Delete(path, expected_version))
 
 
 def check_ops(ops: tuple[Op, ...]) -> None:
-    """Raises `ValueError` when a path is none or is named twice: the second would have no version to expect."""
+    """Raise `ValueError` for an invalid path or one named twice."""
     seen: set[str] = set()
     for op in ops:
         if check_path(op.path) in seen:

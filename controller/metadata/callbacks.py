@@ -1,6 +1,6 @@
-"""One thread of a store that calls the callbacks, in order, one at a time. Stage: below both stores.
+"""Thread of a store that runs callbacks in order, one at a time.
 
-Nobody's lock is held while it calls, so a callback may use the store.
+Stage: below both stores. No lock is held during a call, so a callback may use the store.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Callbacks:
         self._thread.start()
 
     def enqueue(self, call: Callable[[], None]) -> None:
-        """Have it called after all that was enqueued before; what it raises is logged and stops nothing."""
+        """Queue a call; its exceptions are logged and stop nothing."""
         self._calls.put(call)
 
     def close(self) -> None:
-        """Call what is enqueued, then end; waits for that unless the thread itself asks."""
+        """Run the queued calls, then end the thread; waits for it unless called from it."""
         self._calls.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -42,7 +42,7 @@ class Callbacks:
 
 
 class SessionListeners:
-    """The present state of a session, and the listeners to its changes."""
+    """Current state of a session, and the listeners to its changes."""
 
     def __init__(self, callbacks: Callbacks, state: SessionState) -> None:
         self._callbacks, self.state, self.changes = callbacks, state, 0
@@ -50,18 +50,18 @@ class SessionListeners:
         self._lock = threading.Lock()
 
     def become(self, state: SessionState) -> None:
-        """Change to `state` and tell all listeners; nothing when it is that already."""
+        """Change to `state` and notify all listeners; a no-op if unchanged."""
         with self._lock:
             if state is self.state:
                 return
-            # In this order: a reader that sees an unchanged count has not seen a newer state before.
+            # Order matters: a reader that sees an unchanged count must not have seen a newer state.
             self.changes += 1
             self.state = state
             for key in self._listeners:
                 self._callbacks.enqueue(lambda key=key: self._tell(key, state))  # type: ignore[misc]
 
     def listen(self, callback: SessionCallback) -> CallbackHandle:
-        """Tell `callback` of every change from now on."""
+        """Notify `callback` of every change from now on."""
         key = object()
         with self._lock:
             self._listeners[key] = callback

@@ -1,7 +1,7 @@
-"""What a commit has to do, from its operations and the versions that were read. Pure.
+"""Plan of a commit, derived from its operations and the versions that were read. Pure.
 
-Stage: inside a commit. Both stores judge conflicts here, so they agree on which path is named and on what happens to
-the nodes above.
+Stage: inside a commit. Both stores detect conflicts here, so they agree on the path reported and on the creation of the
+nodes above.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from controller.metadata.base import ABSENT, Append, Check, Delete, Op, Put, Ver
 from controller.metadata.path_syntax import ancestors
 
 _MADE_HERE = 0
-"""The version of a node that this very commit makes: no operation can expect it."""
+"""Version of a node that this very commit creates: no operation can expect it."""
 
 
 class Action(enum.Enum):
-    """What becomes of one node."""
+    """Effect on one node."""
 
     CREATE = "create"
     WRITE = "write"
     REMOVE = "remove"
     KEEP = "keep"
     APPEND = "append"
-    """Make a node below `path`."""
+    """Create a node below `path`."""
 
 
 @dataclass(frozen=True)
 class PlanStep:
-    """One change. `expects` is the version that it relies on; None: it does not matter, ABSENT: no such node."""
+    """One change. `expects`: version that it relies on; None: any, ABSENT: no such node."""
 
     action: Action
     path: str
@@ -39,7 +39,7 @@ class PlanStep:
 
 
 def paths_to_read(ops: Iterable[Op]) -> list[str]:
-    """The paths whose versions `plan` wants: those of the operations, and those above what is written."""
+    """Return the paths whose versions `plan` needs: those of the operations, and those above writes."""
     paths: dict[str, None] = {}
     for op in ops:
         if isinstance(op, (Put, Append)):
@@ -49,9 +49,9 @@ def paths_to_read(ops: Iterable[Op]) -> list[str]:
 
 
 def plan(ops: Iterable[Op], versions: Mapping[str, int]) -> list[PlanStep]:
-    """The steps, in order; a node that is missing in `versions` does not exist.
+    """Return the steps in order; a node missing in `versions` does not exist.
 
-    Raises `VersionConflict` with the first path that is not at the version it was expected to have.
+    Raises `VersionConflict` with the first path that does not have its expected version.
     """
     now = dict(versions)
     steps: list[PlanStep] = []

@@ -1,8 +1,8 @@
-"""How large a commit is for ZooKeeper, which refuses a request above its `jute.maxbuffer` by closing the connection.
+"""Size of a commit for ZooKeeper, which closes the connection on a request above its `jute.maxbuffer`.
 
-Stage: beside `commit_plan`, pure. A change that may be of any size is cut into several commits, after each of which all
-is well; what cannot be cut is measured before anything is done for it. An estimate here is never below what is sent;
-the store itself measures what it sends, to the byte.
+Stage: beside `commit_plan`, pure. A change of unbounded size is split into several commits, each of which leaves a
+consistent state; one that cannot be split is measured before any work for it starts. An estimate here never falls below
+the real size; the store itself measures what it sends, to the byte.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from controller.metadata.base import Append, InvalidTreeChange, Op, Put
 from controller.metadata.path_syntax import ancestors
 
 MAX_COMMIT_BYTES = 900_000
-"""Of one commit as it is sent. A server takes 1,048,575 bytes unless its `jute.maxbuffer` says otherwise."""
+"""Limit of one commit as sent.
+
+A server accepts 1,048,575 bytes unless its `jute.maxbuffer` says otherwise.
+"""
 STEP_BYTES = 256
-"""What a step adds to its path and value at most: headers, versions, the access list, and its counter's two steps."""
+"""Maximum overhead of a step: headers, versions, the access list, and its counter's two steps."""
 NAME_BYTES = 16
-"""Of the name that an append is given, and of what stands for the root of the tree."""
+"""Length of the name given to an appended node, and of the replacement for the root of the tree."""
 
 
 class CommitTooLarge(InvalidTreeChange):
-    """A commit is larger than the store can ever take; nothing was changed."""
+    """A commit is larger than the store can ever accept; nothing was changed."""
 
     def __init__(self, path: str, size: int, most: int) -> None:
         super().__init__(path, f"the change has {size} bytes, ZooKeeper takes {most} at once")
@@ -30,13 +33,13 @@ class CommitTooLarge(InvalidTreeChange):
 
 @dataclass(frozen=True)
 class CommitLimit:
-    """What one commit of a store can hold; `root_bytes`: what the store puts before each path."""
+    """Size limit of one commit; `root_bytes`: length of the prefix that the store adds to each path."""
 
     root_bytes: int
     max_bytes: int = MAX_COMMIT_BYTES
 
     def bytes_of(self, op: Op) -> int:
-        """What an operation adds to a commit at most, the nodes above it that it may have to make included."""
+        """Return the maximum size of an operation, including the nodes above that it may have to create."""
         path, value = len(op.path.encode()), 0
         found = path + self.root_bytes + STEP_BYTES
         if isinstance(op, (Put, Append)):
@@ -48,9 +51,9 @@ class CommitLimit:
         return found + value
 
     def parts(self, ops: Iterable[Op], reserved: Iterable[Op] = ()) -> Iterator[list[Op]]:
-        """`ops` in their order, cut into as few commits as hold them beside `reserved`; none is empty.
+        """Split `ops`, in order, into as few commits as hold them beside `reserved`; none is empty.
 
-        An operation that is larger than a commit is alone: the store will say so.
+        An operation larger than a commit gets its own part: the store will reject it.
         """
         start = sum(map(self.bytes_of, reserved))
         part: list[Op] = []
@@ -66,7 +69,7 @@ class CommitLimit:
             yield part
 
     def check(self, ops: Iterable[Op]) -> None:
-        """Raises `CommitTooLarge` when one commit may not hold all of `ops`, whatever is in the tree."""
+        """Raise `CommitTooLarge` if one commit may not hold all of `ops`, whatever the tree contains."""
         listed = list(ops)
         size = sum(map(self.bytes_of, listed))
         if size > self.max_bytes:

@@ -1,4 +1,7 @@
-"""Opens the metadata store that the settings name. Stage: called by `controller.server` and by `store_copy`."""
+"""Open the metadata store named by the settings.
+
+Stage: called by `controller.server` and by `store_copy`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from schemas.settings import Settings
 
 
 def open_metadata(settings: Settings) -> MetadataStore:
-    """The metadata store of the settings; `StartError` when it cannot be used."""
+    """Open the metadata store of the settings. Raises `StartError` when it cannot be used."""
     chosen = settings.controller
     address, chroot, _ = chosen.zookeeper
     if not address:
@@ -35,7 +38,7 @@ def open_metadata(settings: Settings) -> MetadataStore:
 
 
 def _check_format(nodes: MetadataStore) -> None:
-    """So that controllers of different releases do not misunderstand one another."""
+    """Check the format, so that controllers of different releases do not misread each other's data."""
     with contextlib.suppress(VersionConflict):
         nodes.put(store_paths.FORMAT_PATH, store_paths.FORMAT, ABSENT)
     found = nodes.get(store_paths.FORMAT_PATH)

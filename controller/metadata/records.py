@@ -1,6 +1,6 @@
-"""The JSON records of a subscription and of its consumers (PIP-468 "Metadata Store Paths").
+"""JSON records of a subscription and its consumers (PIP-468 "Metadata Store Paths").
 
-Stage: the values at the paths of `controller.metadata.store_paths`. A `SubscriptionRecord` is stored at
+Stage: values at the paths of `controller.metadata.store_paths`. A `SubscriptionRecord` is stored at
 `…/subscriptions/{subscription}` and a `ConsumerRegistration` at `…/consumers/{consumerName}` below it, so that a
 consumer that comes or goes costs one small write. Connections and grace periods are not stored.
 """
@@ -16,24 +16,32 @@ from schemas.messages import SubscriptionType
 from schemas.metadata import MAX_SEGMENTS_IN_METADATA
 
 MAX_OPERATIONS = 20
-"""Operations of a topic that its journal keeps, the newest; ZooKeeper has all of them in memory."""
+"""Number of newest operations that a topic's journal keeps; ZooKeeper holds all of them in memory."""
 
 
 class SubscriptionRecord(Wire):
-    """A subscription without its consumers. Pulsar 5 stores no drained ids and polls again after a failover."""
+    """A subscription without its consumers.
+
+    Pulsar 5 stores no drained ids and polls again after a failover.
+    """
 
     type: SubscriptionType
     drained: Annotated[tuple[SegmentId, ...], Field(max_length=MAX_SEGMENTS_IN_METADATA)] = ()
     """Ids of the sealed segments in the layout that it has read to the end, ascending."""
     contested: dict[Name, tuple[SegmentId, ...]] | None = None
-    """Ids of the segments that consumers without a connection keep, where some of them would be another's without that;
-    None: nobody does. Absent in records of older releases."""
+    """Ids of segments that consumers without a connection keep from others, by consumer.
+
+    None: there are none. Absent in records of older releases.
+    """
     life: Annotated[str, Field(max_length=32)] | None = None
-    """Tells it from an earlier one of its name, which was deleted. Absent in records of older releases."""
+    """Distinguishes it from an earlier, deleted subscription of its name.
+
+    Absent in records of older releases.
+    """
 
 
 def same_life(one: str | None, other: str | None) -> bool:
-    """Whether two may be the same subscription of a name; None: not known."""
+    """Return whether two incarnations may be the same subscription; None: unknown."""
     return one is None or other is None or one == other
 
 

@@ -1,9 +1,8 @@
-"""The metadata store of a single controller: one SQLite file.
+"""Metadata store of a single controller: one SQLite file.
 
-Stage: a `MetadataStore`. One process has the file open (a lock file keeps a second one out); its session lasts from
-opening to closing, and what was ephemeral is dropped at both ends, so also after a kill. Every commit waits for the
-disk, ephemerals do not. Readers do not wait for writers. Watches are called by the process itself, since no other can
-write.
+Stage: a `MetadataStore`. One process has the file open (a lock file keeps others out); its session lasts from opening
+to closing, and ephemerals are dropped at both ends, so also after a kill. Every commit waits for the disk, except for
+ephemerals. Readers do not wait for writers. The process itself runs watches, since no other can write.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from controller.metadata.commit_plan import Action, PlanStep, paths_to_read, pla
 from controller.metadata.path_syntax import ROOT, ancestors, check_path, parent
 
 FORMAT = 4
-"""1 to 3 were tables of their own for layouts and sessions (`controller.metadata.upgrade`)."""
+"""Formats 1 to 3 had separate tables for layouts and sessions (`controller.metadata.upgrade`)."""
 
 _SCHEMA = """
 CREATE TABLE nodes (
@@ -56,21 +55,21 @@ INSERT INTO last_version VALUES (0);
 
 NodeChange = tuple[str, Kind]
 Upgrade = Callable[[sqlite3.Connection], None]
-"""Brings a database of an older format up, inside a transaction, from its tables to `create_tables`."""
+"""Migrates a database of an older format to the tables of `create_tables`, inside a transaction."""
 
 
 class SqliteStore(MetadataStore):
-    """The file, and its watches."""
+    """The file and its watches."""
 
     def __init__(self, file: Path, upgrades: Mapping[int, Upgrade] | None = None) -> None:
-        """Open or create `file`. Raises `StartError` when that is impossible or another process has it open.
+        """Open or create `file`. Raises `StartError` if that is impossible or another process has it open.
 
-        `upgrades`: by the older format that they know.
+        `upgrades`: migrations by the older format that they read.
         """
         self.file = file
         self._upgrades = upgrades or {}
         self._lock, self._read_lock = threading.RLock(), threading.RLock()
-        # Of its own: whoever watches or stops watching does not wait for the disk of a commit.
+        # Separate, so that starting or stopping a watch does not wait for the disk of a commit.
         self._watch_lock = threading.Lock()
         self._watches: dict[str, dict[object, tuple[WatchCallback, bool]]] = {}
         self._closed = False
@@ -168,7 +167,7 @@ class SqliteStore(MetadataStore):
         with self._lock, self._read_lock:
             if self._closed:
                 return
-            # If that fails, it is done when the file is opened next.
+            # If that fails, the next opening of the file does it.
             with suppress(StoreUnavailable), self._writing() as changes:
                 self._drop_ephemerals(self._db, changes)
             self._closed = True
@@ -228,7 +227,7 @@ class SqliteStore(MetadataStore):
 
     @contextmanager
     def _writing(self, durable: bool = True) -> Iterator[list[NodeChange]]:
-        """A transaction; the watches are called with what is in the list once it is committed, in the same order."""
+        """Run a transaction; after the commit, watches are called for the listed changes in order."""
         with self._using(self._db, self._lock) as db:
             changes: list[NodeChange] = []
             if not durable:
@@ -268,7 +267,7 @@ class SqliteStore(MetadataStore):
         db = sqlite3.connect(self.file, timeout=10, isolation_level=None, check_same_thread=False)
         try:
             db.execute("PRAGMA journal_mode = WAL")
-            # A layout that a client has seen must not be taken back by a power cut: every commit waits for the disk.
+            # A power cut must not revert a layout that a client has seen: every commit waits for the disk.
             db.execute("PRAGMA synchronous = FULL")
         except BaseException:
             db.close()
@@ -303,6 +302,6 @@ class SqliteStore(MetadataStore):
 
 
 def create_tables(db: sqlite3.Connection) -> None:
-    """The tables of an empty store, inside a transaction."""
+    """Create the tables of an empty store, inside a transaction."""
     for statement in filter(str.strip, _SCHEMA.split(";")):
         db.execute(statement)

@@ -1,8 +1,8 @@
-"""All metadata from one store into another while no controller runs: from SQLite to ZooKeeper, and back.
+"""Copy all metadata between stores, SQLite and ZooKeeper, while no controller runs.
 
-Stage: beside `controller.server`, called by `anabranch controller copy`. What is ephemeral stays behind. A mark in the
-target is written first and goes last, after everything was read back: controllers refuse a store that has it, and the
-next copy starts again. The copier is among the nodes of both stores meanwhile, so that no controller starts.
+Stage: beside `controller.server`, called by `anabranch controller copy`. Ephemerals are not copied. A mark in the
+target is written first and removed last, after everything was read back: controllers refuse a store with the mark, and
+the next copy starts over. The copier registers as a node in both stores meanwhile, so that no controller starts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from controller.metadata.path_syntax import ROOT
 from schemas.settings import Settings
 
 MAX_OPS, MAX_COMMIT_BYTES = 200, 500_000
-"""Of one commit. (A single node may be larger; ZooKeeper has the last word.)"""
+"""Limits of one commit. (A single node may be larger; ZooKeeper has the last word.)"""
 _MAX_READS = 200
 _PROGRESS_EVERY = 10_000
 
@@ -30,21 +30,21 @@ NodeValue = tuple[str, bytes]
 
 
 class Copied(NamedTuple):
-    """What there is in the target."""
+    """Contents of the target."""
 
     topics: int
     nodes: int
     announcements: int
-    """Those that wait for Kafka; not among the nodes."""
+    """Announcements waiting for Kafka; not counted in `nodes`."""
     was_there: bool
-    """It had been copied before, and nothing was written."""
+    """True if it had been copied before, and nothing was written."""
 
 
 def copy_metadata(settings: Settings, source: str, target: str, say: Callable[[str], None]) -> Copied:
-    """Copy from `source` to `target`, each as `controller.metadata` names it; `sqlite` is `controller.database`.
+    """Copy from `source` to `target`, each a value of `controller.metadata`.
 
-    Raises `StartError` when a controller runs on either, the source has nothing, the target has something, or one of
-    them fails; then it can be repeated.
+    `sqlite` means `controller.database`. Raises `StartError` when a controller runs on either, the source is empty, the
+    target is not, or one of them fails; the copy can then be repeated.
     """
     from_settings, to_settings = _at(settings, source), _at(settings, target)
     file = settings.path(settings.controller.database)
@@ -64,7 +64,7 @@ def copy_metadata(settings: Settings, source: str, target: str, say: Callable[[s
 def copy(
     source: MetadataStore, target: MetadataStore, source_name: str, target_name: str, say: Callable[[str], None]
 ) -> Copied:
-    """Copy all that is in `source` into the empty `target` and read it back. Raises `StartError`, `StoreError`."""
+    """Copy all of `source` into the empty `target` and read it back. Raises `StartError` and `StoreError`."""
     for nodes, name in ((source, source_name), (target, target_name)):
         _keep_controllers_out(nodes, name)
     if source.get(store_paths.COPYING):
@@ -96,7 +96,7 @@ def _at(settings: Settings, metadata: str) -> Settings:
 
 
 def _keep_controllers_out(nodes: MetadataStore, name: str) -> None:
-    """Be seen first, then look: of two that come at the same time at least one sees the other."""
+    """Register first, then look: of two processes starting at the same time, at least one sees the other."""
     if nodes.create_ephemeral(store_paths.COPIER, str(os.getpid()).encode()) is None:
         raise StartError(f"{name} is being copied by another process, or was a moment ago: try again in a minute")
     running = [
@@ -111,7 +111,7 @@ def _keep_controllers_out(nodes: MetadataStore, name: str) -> None:
 
 
 def _walk(nodes: MetadataStore, above: str = ROOT) -> Iterator[NodeValue]:
-    """All that is to be copied, each node before those below it, in the order of the names."""
+    """Yield all nodes to be copied, each before those below it, in the order of names."""
     top = "" if above == ROOT else above
     names = nodes.children(above)
     for start in range(0, len(names), _MAX_READS):
@@ -127,7 +127,7 @@ def _write(source: MetadataStore, target: MetadataStore, say: Callable[[str], No
     size = 0
     for number, (path, value) in enumerate(_walk(source), 1):
         if store_paths.is_announcement(path):
-            # The target numbers announcements in the order of the commits, so they are copied one by one.
+            # The target numbers announcements in commit order, so each gets its own commit.
             target.commit(*ops)
             target.commit(Append(store_paths.OUTBOX, value))
             ops, size = [], 0
@@ -149,7 +149,7 @@ def _empty(target: MetadataStore) -> None:
 
 
 def _first_difference(source: MetadataStore, target: MetadataStore) -> str | None:
-    """The first path that is not the same in both, None when all are; announcements are compared in their order."""
+    """Return the first path that differs, None if none does; announcements are compared in their order."""
     for one, other in zip_longest(_walk(source), _walk(target)):
         if one is None or other is None:
             return str((one or other)[0])

@@ -1,6 +1,7 @@
-"""The databases of older controllers: their tables as the nodes that this one has. Stage: below `controller.server`.
+"""Migrate databases of older controllers: from their tables to the nodes of the current format.
 
-Run once, inside the transaction that changes the format of the file: after a crash the file is the old one or the new.
+Stage: below `controller.server`. Runs once, inside the transaction that changes the format of the file: after a crash
+the file has either the old format or the new.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _upgrade(db: sqlite3.Connection, has_journal: bool, has_sessions: bool) -> N
     version = int(db.execute("SELECT value FROM last_version").fetchone()[0]) + 1
     rows = list(_topics(db))
     rows += [(path, value, version) for path, value in _others(db, has_journal, has_sessions)]
-    # An announcement has its place in the order by its name.
+    # The name of an announcement determines its position in the order.
     for (seq,) in db.execute("SELECT seq FROM outbox ORDER BY seq"):
         version += 1
         source, key, value = db.execute("SELECT source, key, value FROM outbox WHERE seq = ?", (seq,)).fetchone()
@@ -83,4 +84,4 @@ def _from(format: int) -> Upgrade:
 
 
 UPGRADES = {format: _from(format) for format in (1, 2, 3)}
-"""By the format that they bring up: 1 had no journal, 2 no sessions."""
+"""By the format that they migrate: 1 had no journal, 2 no sessions."""

@@ -1,17 +1,18 @@
-"""The metadata store of several controllers: ZooKeeper, as in Pulsar (PIP-468), through kazoo.
+"""Metadata store of several controllers: ZooKeeper, as in Pulsar (PIP-468), through kazoo.
 
-Stage: a `MetadataStore`. How the promises of the interface are kept with what ZooKeeper has:
+Stage: a `MetadataStore`. It implements the guarantees of the interface as follows:
 
-- The version of a node is its mzxid, the number of the transaction that wrote it last, which no other ever has.
-  (ZooKeeper's own data version starts at 0 again when a node is deleted and made again.)
-- A multi can only compare data versions. So a commit reads first, judges the mzxid itself (`plan`), and sends the data
-  versions that it saw. That leaves one gap, a node deleted and made again in between: every commit that makes a node
-  also writes one of the counters under `/made`, chosen by the node's path, and every conditional step checks that the
-  counter is where it was before the read. The counter only rises, so nothing was made there meanwhile. When the
-  multi fails because something moved, all is read and judged again: someone else got a commit through.
-- Under the given root, `/tree` has the nodes and `/made` the counters.
+- The version of a node is its mzxid, the number of the transaction that wrote it last, which is never reused.
+  (ZooKeeper's own data version starts at 0 again when a node is deleted and created again.)
+- A multi can only compare data versions. So a commit reads first, compares the mzxid itself (`plan`), and sends the
+  data versions that it saw. That leaves one gap: a node deleted and created again in between. Therefore every commit
+  that creates a node also writes one of the counters under `/made`, chosen by the node's path, and every conditional
+  step checks that its counter has not changed since before the read. Counters only rise, so no such node was created
+  meanwhile. When the multi fails because something changed, everything is read and compared again: another client's
+  commit succeeded.
+- Under the given root, `/tree` holds the nodes and `/made` the counters.
 
-Longer than other files: reads, commits and watches judge nodes by the same versions and counters.
+Longer than other modules: reads, commits and watches compare nodes by the same versions and counters.
 """
 
 from __future__ import annotations
@@ -74,11 +75,11 @@ from controller.metadata.zookeeper_watches import ServerWatches
 log = logging.getLogger(__name__)
 
 _COUNTERS = 256
-"""Two commits disturb each other when one makes a node whose counter the other checks: rare, and harmless."""
+"""Two commits collide when one creates a node whose counter the other checks: rare, and harmless."""
 _MAX_READS = 500
+"""Nodes read per batch."""
 MAX_ACLS = 2_000
-"""Nodes whose access lists are looked at when a store is opened."""
-"""Nodes that are asked for at once."""
+"""Maximum number of nodes whose access lists are checked when a store is opened."""
 _MOVED = (BadVersionError, NoNodeError, NodeExistsError)
 _STATES = {
     KazooState.CONNECTED: SessionState.CONNECTED,
@@ -86,12 +87,12 @@ _STATES = {
     KazooState.LOST: SessionState.LOST,
 }
 _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.4, "max_delay": 2.0}
-"""How kazoo looks for a server that it has lost: without end; delays in seconds, the jitter as a share of them."""
+"""Kazoo's reconnection: without end; delays in seconds, jitter as a share of them."""
 
 
 @dataclass(frozen=True)
 class _Look:
-    """What a commit saw before it was judged."""
+    """State that a commit read before it was planned."""
 
     stats: dict[str, ZnodeStat]
     made: dict[str, int]
@@ -112,10 +113,10 @@ class ZooKeeperStore(MetadataStore):
     ) -> None:
         """Connect to `address` (`host:port,host:port`) and use the tree under `root`.
 
-        `session_s`: the server drops the ephemerals of a client that it has not heard for that long, seconds (it has
-        its own limits, and the last word); `wait_s`: the longest wait for an answer. `credentials`: `user:password` of
-        ZooKeeper's digest authentication; what this store makes then belongs to that user alone. `tls`: the servers
-        are spoken to by TLS, and believed by their certificates. Raises `StartError` when no server answers in
+        `session_s`: the server drops the ephemerals of a client that has been silent for that long, seconds (it has its
+        own limits, and the last word); `wait_s`: longest wait for a response. `credentials`: `user:password` of
+        ZooKeeper's digest authentication; nodes created by this store are then restricted to that user. `tls`: context
+        for TLS connections, which verifies the servers' certificates. Raises `StartError` when no server answers in
         `wait_s`.
         """
         self._address, self._wait_s = address, wait_s
@@ -144,7 +145,7 @@ class ZooKeeperStore(MetadataStore):
             self._connected.wait(wait_s)
             self._make_roots()
             self.open_node = self._tree if credentials is None else self._find_open_node(credentials.partition(":")[0])
-            """One that somebody else than our user may write, and so change who leads; None: there is none."""
+            """A node that others than our user may write, which could change the leader; None: there is none."""
             if credentials is not None and self.open_node is not None:
                 log.warning(
                     "%s in ZooKeeper was made without a log-in, and everybody who reaches it can change it: `anabranch "
@@ -189,7 +190,7 @@ class ZooKeeperStore(MetadataStore):
         return sorted(names)
 
     def sync(self) -> None:
-        """See `MetadataStore`; the server that this client is at has then heard from its leader."""
+        """See `MetadataStore`; this client's server then has the leader's latest state."""
         self._ask(partial(self._client.sync_async, self._tree))
 
     def commit(self, *ops: Op) -> list[int]:
@@ -214,7 +215,7 @@ class ZooKeeperStore(MetadataStore):
             try:
                 ((found, stat),) = self._ask(partial(self._client.get_async, self._tree + path))
             except NoNodeError:
-                # Mostly the node above is there, and there is nothing more to look at.
+                # Usually the node above exists, and nothing else needs to be read.
                 version = self._send([PlanStep(Action.CREATE, path, value)], _Look({}, {}), path)
                 if version is None:
                     look = self._look([put])
@@ -276,9 +277,9 @@ class ZooKeeperStore(MetadataStore):
         self._session_calls.close()
 
     def _look(self, ops: Sequence[Op]) -> _Look:
-        """Where all stand that the operations touch, and the counters of those that expect something.
+        """Read the state of all paths of the operations, and the counters of the conditional ones.
 
-        The counters are asked for first, so that they are not newer than the nodes.
+        Counters are requested first, so that they are not newer than the nodes.
         """
         paths = paths_to_read(ops)
         counters = sorted({self._counter(op.path) for op in ops if _expects_something(op)})
@@ -289,7 +290,7 @@ class ZooKeeperStore(MetadataStore):
         return _Look(stats, made)
 
     def _send(self, steps: list[PlanStep], look: _Look, ephemeral: str | None = None) -> int | None:
-        """The version of what was written, 0 if nothing was; None: something moved since the look, look again."""
+        """Send the steps; return the version written, 0 for none, None if the look is outdated."""
         multi: TransactionRequest = self._client.transaction()
         paths: list[str] = []
         for counter in sorted({self._counter(step.path) for step in steps if step.expects is not None}):
@@ -318,7 +319,7 @@ class ZooKeeperStore(MetadataStore):
         return next((int(result.mzxid) for result in results if isinstance(result, ZnodeStat)), 0)
 
     def _add(self, multi: TransactionRequest, step: PlanStep, data_version: int, ephemeral: bool) -> bool:
-        """Add a step to the multi; False when it needs no operation: that nothing was made, the counter says."""
+        """Add a step to the multi; return False if it needs no operation because the counter check covers it."""
         node = self._tree + step.path
         if step.action is Action.CREATE:
             multi.create(node, step.value, ephemeral=ephemeral)
@@ -344,16 +345,17 @@ class ZooKeeperStore(MetadataStore):
             multi.create(self._made)
             for number in range(_COUNTERS):
                 multi.create(f"{self._made}/{number}")
-            # All of it or nothing; when another controller was faster, nothing.
+            # All or nothing: nothing if another controller was faster.
             multi.commit()
 
     def _find_open_node(self, user: str) -> str | None:
-        """Return a node, of those that addresses of leaders stand below, that somebody else may write.
+        """Return a node above leaders' addresses that others may write, or None.
 
-        What was made before anybody logged in stays everybody's: ZooKeeper knows rights by node, not by tree.
+        Nodes created before log-in was required stay open to everyone: ZooKeeper's access lists are per node, not per
+        tree.
         """
         nodes = [self._tree, self._made, self._tree + NODES]
-        # Tenants, namespaces and topics; of a large tree the first ones, as all of it was made with the same log-in.
+        # Tenants, namespaces and topics. In a large tree the first ones suffice: all were made with the same log-in.
         parents = [self._tree + TOPICS]
         for _ in range(4):
             nodes += parents
@@ -371,7 +373,10 @@ class ZooKeeperStore(MetadataStore):
         return []
 
     def _ask(self, *requests: Callable[[], Any]) -> list[Any]:
-        """The answers, asked for at once. Raises `StoreUnavailable`, and kazoo's errors that concern a node."""
+        """Send requests together and return the responses.
+
+        Raises `StoreUnavailable`, and kazoo's errors that concern a node.
+        """
         asked = self._asked(*requests)
         return [self._answer(asked, number) for number in range(len(requests))]
 
@@ -403,7 +408,7 @@ class ZooKeeperStore(MetadataStore):
             self._watches.discard(watch)
 
     def _on_state(self, state: str) -> None:
-        """Called in kazoo's connection thread: must not wait for anything."""
+        """Handle a change of kazoo's state; runs in its connection thread, so it must not block."""
         if self._closed.is_set():
             return
         self._session.become(_STATES[state])
@@ -425,5 +430,5 @@ def _lets_others_write(acl: ACL, user: str) -> bool:
 
 
 def _words(error: Exception) -> str:
-    """Many of kazoo's errors have a name only."""
+    """Return an error's message, or its class name: many of kazoo's errors have no message."""
     return str(error) or type(error).__name__

@@ -1,7 +1,7 @@
-"""Waiting for kazoo's answers without hanging on a lost connection. Stage: below the ZooKeeper store and its watches.
+"""Wait for kazoo's responses without hanging on a lost connection.
 
-Without a connection, kazoo keeps a request for the next connection, however long that takes. So no request is made
-then, and one that was made just as the connection was lost is not waited for.
+Stage: below the ZooKeeper store and its watches. Without a connection, kazoo queues a request for the next connection,
+however long that takes. So no request is made then, and one made just as the connection was lost is abandoned.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _SLICE_S = 0.1
 
 
 class PendingAnswers:
-    """Requests that are made at once, and answered one by one."""
+    """Requests sent together, with responses read one by one."""
 
     def __init__(self, client: KazooClient, wait_s: float, *requests: Callable[[], Any]) -> None:
-        """Make the requests; `wait_s`: until the last must be answered, seconds. Raises `ConnectionLoss`."""
+        """Send the requests; `wait_s`: deadline for the last response, seconds. Raises `ConnectionLoss`."""
         self._client = client
         if not client.connected:
             raise ConnectionLoss("no server answers now")
@@ -29,9 +29,12 @@ class PendingAnswers:
         self._answers = [request() for request in requests]
 
     def answer(self, number: int) -> Any:
-        """The answer to a request. Raises what the server said, `ConnectionLoss`, or `KazooTimeoutError`."""
+        """Return the response to a request.
+
+        Raises the server's error, `ConnectionLoss`, or `KazooTimeoutError`.
+        """
         one = self._answers[number]
-        # The server answers in order: to be woken once, by the last, costs a tenth of being woken by each.
+        # The server answers in order: waking up once, for the last, costs a tenth of waking up for each.
         last = self._answers[-1]
         while not one.ready():
             if not self._client.connected:

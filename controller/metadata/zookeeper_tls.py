@@ -1,7 +1,7 @@
-"""TLS towards ZooKeeper: kazoo's own connects to any host that some authority of the system has vouched for.
+"""TLS to ZooKeeper; kazoo's own accepts any host certified by any authority of the system.
 
-Stage: under `zookeeper`. Here the context is ours: the server's name is checked, only the chosen authorities are
-believed, TLS is 1.2 or newer, and a renewed certificate is used at the next connection.
+Stage: under `zookeeper`. This context verifies the server's name, trusts only the configured authorities, requires TLS
+1.2 or newer, and uses a renewed certificate at the next connection.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with connections of ours."""
+    """Kazoo's thread handler with our TLS connections."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__()
         self._context = context
         self.refused = ""
-        """Why the last attempt to connect did not get through TLS; empty when it did."""
+        """Reason why the last connection failed TLS; empty if it succeeded."""
 
     def create_connection(
         self, address: tuple[str, int], hostname: str, timeout: float | None = None, **_: Any
     ) -> ssl.SSLSocket:
-        """A connection to `address`, which has to prove that it is `hostname`; raises `OSError`."""
+        """Connect to `address`, which must prove that it is `hostname`. Raises `OSError`."""
         plain = socket.create_connection(address, timeout)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -38,7 +38,7 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return secured
 
     def select(self, *arguments: Any, **options: Any) -> Any:
-        """What can be read or written; bytes that TLS has decrypted already are nothing that the system knows of."""
+        """Select ready sockets, including those with bytes that TLS has already decrypted."""
         readers = arguments[0] if arguments else ()
         decrypted = [one for one in readers if isinstance(one, ssl.SSLSocket) and one.pending()]
         return (decrypted, [], []) if decrypted else super().select(*arguments, **options)

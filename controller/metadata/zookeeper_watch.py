@@ -1,8 +1,8 @@
-"""Watching a node or a whole subtree of ZooKeeper with its one-shot watches (kazoo has no persistent recursive ones).
+"""Watch a node or subtree of ZooKeeper with one-shot watches (kazoo has no recursive ones).
 
 Stage: under `controller.metadata.zookeeper`. Every node of the subtree has a data and a child watch. When one fires,
-the node is looked at again, which sets it again, and what differs from the last look is reported. So nothing that lasts
-is missed: what happened between two looks is coalesced, and after a reconnect the whole subtree is looked at.
+the node is read again, which sets the watch again, and differences to the last look are reported. So no lasting change
+is missed: changes between two looks are coalesced, and after a reconnect the whole subtree is read.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from controller.metadata.zookeeper_watches import ServerWatches
 from controller.retries import with_jitter
 
 _RETRY_DELAY_S, _RETRY_JITTER_S = 0.2, 0.1
-"""Before a look is repeated that failed although the server is there."""
+"""Delay before a failed look is repeated although the server is reachable."""
 
 
 class TreeWatch:
-    """One watched subtree and what it looked like last."""
+    """A watched subtree and its state at the last look."""
 
     def __init__(
         self,
@@ -41,9 +41,9 @@ class TreeWatch:
         wait_s: float,
         below: bool = True,
     ) -> None:
-        """`tree` is the ZooKeeper path of the store's root, `wait_s` the longest wait for one answer, seconds.
+        """`tree`: ZooKeeper path of the store's root; `wait_s`: longest wait for one response, seconds.
 
-        `below`: the nodes below `top` are watched too.
+        `below`: also watch the nodes below `top`.
         """
         self._below_too = below
         self._client, self._callbacks, self._tree, self._top = client, callbacks, tree, top
@@ -54,27 +54,27 @@ class TreeWatch:
         self._versions: dict[str, int] = {}
         self._names: dict[str, set[str]] = {}
         self._held: set[str] = set()
-        """The nodes that it has watches at, or had: paths of ZooKeeper."""
+        """Paths in ZooKeeper of the nodes that it has or had watches at."""
         self._due_lock = threading.Lock()
         self._due: set[str] = set()
         self._all_due = False
 
     def start(self) -> None:
-        """Set all watches and remember what is there, reporting nothing. Raises kazoo's errors."""
+        """Set all watches and record the current state without reporting it. Raises kazoo's errors."""
         with self._looking:
             self._look([self._top], True, [])
 
     def look_everywhere(self) -> None:
-        """Have the whole subtree looked at soon: a connection is new, and its watches are not set."""
+        """Schedule a look at the whole subtree: a new connection has no watches."""
         self._enqueue(None)
 
     def cancel(self) -> None:
-        """Stop reporting, and remove the watches; a look that is under way does that at its end."""
+        """Stop reporting and remove the watches; a running look does so at its end."""
         self._cancelled.set()
         self._watches.release(tuple(self._held), self._fired)
 
     def _fired(self, node: str) -> None:
-        """Something has changed at a node."""
+        """Schedule a look at a node that has changed."""
         self._enqueue(node[len(self._tree) :] or ROOT)
 
     def _enqueue(self, path: str | None) -> None:
@@ -109,7 +109,7 @@ class TreeWatch:
                 self._callback(path, kind)
 
     def _look(self, paths: Iterable[str], deep: bool, changes: list[tuple[str, Kind]]) -> None:
-        """Look at `paths` and at the nodes below them that are new, or at all below if `deep`."""
+        """Look at `paths` and at new nodes below them, or at all nodes below if `deep`."""
         try:
             self._look_below(list(paths), deep, changes)
         finally:
@@ -132,7 +132,7 @@ class TreeWatch:
                     names = set(children.answer(number))
                 except NoNodeError:
                     self._gone(path, changes)
-                    # Nothing tells when the top comes back; for all others, the node above does.
+                    # The return of the top needs its own watch; for all others, the node above reports it.
                     if path == self._top:
                         exists = self._ask([partial(self._client.exists_async, self._node(path), fired)])
                         below += [path] if exists.answer(0) else []
@@ -144,7 +144,7 @@ class TreeWatch:
         return PendingAnswers(self._client, self._wait_s, *requests)
 
     def _seen(self, path: str, version: int, names: set[str], deep: bool, changes: list[tuple[str, Kind]]) -> list[str]:
-        """Note a node that is there; the paths below it that must be looked at."""
+        """Record an existing node; return the paths below it that must be read."""
         before, names_before = self._versions.get(path), self._names.get(path, set())
         if before is None:
             changes.append((path, Kind.CREATED))

@@ -1,9 +1,9 @@
-"""The watches of one client at its server: set once for all who look at a node, and removed with the last of them.
+"""Watches of one client at its server: one per node for all holders, removed with the last of them.
 
 Stage: between kazoo and `controller.metadata.zookeeper_watch`. ZooKeeper keeps a watch until it fires, which for a
-quiet node is never, and kazoo has no call to remove one. So a node's watch is removed here, at the server (its request
-`removeWatches`) and in kazoo's tables, when nobody wants it any more. The server answers a client in the order of its
-requests, so a watch that is set after that stays.
+quiet node is never, and kazoo has no call to remove one. So this module removes it, at the server (request
+`removeWatches`) and in kazoo's tables, when its last holder is gone. The server answers a client in the order of its
+requests, so a watch that is set later stays.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kazoo.protocol.serialization import int_struct, write_string
 from kazoo.protocol.states import EventType, WatchedEvent
 
 Holder = Callable[[str], None]
-"""Called with the path of a node at which something has changed; must be short."""
+"""Called with the path of a node that has changed; must be quick."""
 _ANY = 3
 """Data and child watches (`WatcherType.Any` of ZooKeeper)."""
 
 
 class ServerWatches:
-    """Who wants to hear of which node. Any number of threads."""
+    """Holders by watched node. Thread-safe."""
 
     def __init__(self, client: KazooClient) -> None:
         self._client = client
@@ -32,12 +32,12 @@ class ServerWatches:
         self._holders: dict[str, set[Holder]] = defaultdict(set)
 
     def hold(self, path: str, holder: Holder) -> None:
-        """From now on `holder` hears of `path`, whenever a request that set `fired` as its watch has done so."""
+        """Notify `holder` of changes at `path`, once a request has set `fired` as its watch."""
         with self._lock:
             self._holders[path].add(holder)
 
     def release(self, paths: Iterable[str], holder: Holder) -> None:
-        """`holder` hears of these no more; those that nobody else holds are not watched any more."""
+        """Stop notifying `holder` of these paths; remove the watches of those without another holder."""
         with self._lock:
             for path in paths:
                 holders = self._holders.get(path)
@@ -46,12 +46,12 @@ class ServerWatches:
                 holders.discard(holder)
                 if not holders:
                     del self._holders[path]
-                    # Within the lock: before any request of the next holder. Without a connection nothing is set.
+                    # Within the lock: before any request of the next holder. Without a connection there are no watches.
                     if self._client.connected:
                         self._client._call(_RemoveWatches(self._client, path), self._client.handler.async_result())
 
     def fired(self, event: WatchedEvent) -> None:
-        """The watch of all requests. The event without a type is a lost connection, with all that was set on it."""
+        """Watch function of all requests. An event without a type means a lost connection and all its watches."""
         if event.type == EventType.NONE:
             return
         with self._lock:
@@ -61,7 +61,7 @@ class ServerWatches:
 
 
 class _RemoveWatches(NamedTuple):
-    """The request, as kazoo sends requests."""
+    """The request in the form that kazoo sends."""
 
     client: KazooClient
     path: str
@@ -71,7 +71,7 @@ class _RemoveWatches(NamedTuple):
         return bytes(write_string(self.path) + int_struct.pack(_ANY))
 
     def deserialize(self, _: Any, __: int) -> bool:
-        """Called by kazoo's connection, in which its tables are kept, when the server has removed them."""
+        """Clean up kazoo's tables; called by its connection once the server has removed the watches."""
         self.client._data_watchers.pop(self.path, None)
         self.client._child_watchers.pop(self.path, None)
         return True

@@ -1,4 +1,4 @@
-"""The journal of a topic: what is done to its segments, each with the step that is next (PIP-468 "Split Protocol").
+"""Journal of a topic: operations on its segments, each with its next step (PIP-468 "Split Protocol").
 
 Stage: splits, merges and rebuckets are planned and carried out by `controller.operations.protocol`, prunings and
 deletions by `controller.operations.removal`. An operation is saved here before its first step and after each one. At
@@ -52,37 +52,37 @@ STEPS_MERGE: tuple[OperationStep, ...] = (
 
 
 STEPS_PRUNE: tuple[OperationStep, ...] = ("delete-segments", "done")
-"""The layout is without the segments when it begins."""
+"""The layout no longer contains the segments when it begins."""
 STEPS_DELETE: tuple[OperationStep, ...] = ("delete-subscriptions", "delete-segments", "clear", "done")
-"""Nobody finds the topic any more when it begins; its layout is kept beside the journal."""
+"""The topic is already invisible when it begins; its layout is stored beside the journal."""
 _STEPS = {
     "split": STEPS_SPLIT, "merge": STEPS_MERGE, "rebucket": STEPS_SPLIT, "prune": STEPS_PRUNE, "delete": STEPS_DELETE
 }  # fmt: skip
 MAX_PRUNED = 500
-"""Segments of one pruning."""
+"""Maximum number of segments of one pruning."""
 
 
 class Operation(Wire):
-    """A split, merge, rebucket, pruning or deletion and how far it is; JSON in the journal."""
+    """A split, merge, rebucket, pruning or deletion and its progress; JSON in the journal."""
 
     id: Name
     topic: TopicName
     kind: Literal["split", "merge", "rebucket", "prune", "delete"]
     segments: tuple[str, ...] = Field(default=(), max_length=MAX_PRUNED + 2)
-    """Descriptors (`0000-ffff-0`): the parents in the order of the call, or what is removed beside the layout's."""
+    """Descriptors (`0000-ffff-0`): the parents in call order, or further segments to remove."""
     children: tuple[str, ...] = Field(default=(), max_length=2)
-    """The descriptors of the segments that take the parents' place."""
+    """Descriptors of the segments that replace the parents."""
     step: OperationStep
-    """The step that is to be done next, or how it ended."""
+    """The next step, or how it ended."""
     epoch: Epoch
-    """The epoch of the layout that it was planned on."""
+    """Epoch of the layout that it was planned on."""
     started_at: Millis
-    """When it was planned; the layout has it as the instant of the change."""
+    """Time of planning; the layout records it as the time of the change."""
     subscriptions: tuple[str, ...] = ()
-    """What the parents had when it was asked for."""
+    """Subscriptions of the parents at discovery."""
     decision_id: str | None = None
     bucket_count: int | None = None
-    """Entry buckets: of a rebucket those of the successor, of a merge the most that the union may have."""
+    """Entry buckets: of a rebucket's successor, or the maximum for a merge's union."""
 
     @model_validator(mode="after")
     def _step_is_of_its_kind(self) -> Operation:
@@ -101,33 +101,33 @@ class Operation(Wire):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if nothing is left to do."""
         return self.step in ("done", "superseded")
 
     @property
     def parent_topics(self) -> tuple[str, ...]:
-        """The names, `segment://…`, of the parents, or of what is removed."""
+        """Names, `segment://…`, of the parents, or of the segments to remove."""
         return tuple(segment_topic_name(self.topic, descriptor) for descriptor in self.segments)
 
     @property
     def child_topics(self) -> tuple[str, ...]:
-        """The children's names, `segment://…`."""
+        """Names of the children, `segment://…`."""
         return tuple(segment_topic_name(self.topic, descriptor) for descriptor in self.children)
 
 
 def open_operation(layouts: LayoutReader, topic: str) -> Operation | None:
-    """The operation of a topic that has not ended, or None; also of one that is being deleted."""
+    """Return the unfinished operation of a topic, or None; also for a topic being deleted."""
     _, newest = _newest(layouts, topic)
     return newest if newest and not newest.has_ended else None
 
 
 def list_operations(layouts: LayoutReader, topic: str) -> list[Operation]:
-    """The operations of a topic that the journal holds, the newest first."""
+    """Return the operations in the journal of a topic, the newest first."""
     return [Operation.model_validate_json(value) for value in reversed(layouts.values(operations_path(topic)))]
 
 
 def save_operation(transaction: Transaction, operation: Operation) -> None:
-    """Store an operation in place of the one with its id; `Conflict` for a second one that is open."""
+    """Store an operation in place of the one with its id. Raises `Conflict` if another one is open."""
     number, newest = _newest(transaction, operation.topic)
     if newest is not None and newest.id != operation.id and not newest.has_ended:
         raise Conflict(f"{operation.topic}: the {newest.kind} {newest.id} is open")
@@ -142,7 +142,7 @@ def save_operation(transaction: Transaction, operation: Operation) -> None:
 
 
 def _newest(layouts: LayoutReader, topic: str) -> tuple[int, Operation | None]:
-    """The number of the newest operation in the journal, and the operation."""
+    """Return the number of the newest operation in the journal, and the operation."""
     names = layouts.children(operations_path(topic))
     if not names:
         return 0, None

@@ -1,9 +1,9 @@
-"""What deleted subscriptions have left in segments that clients were still reading (PIP-468 "Admin API").
+"""Remove deleted subscriptions from segments that clients were still reading (PIP-468 "Admin API").
 
-Stage: beside the runner, for the leader of a topic. A subscription is deleted although its consumers are connected: it
-is gone from the store at once, and its consumers are unregistered. In a segment it can go only when the last of them
-has left (Kafka deletes no group that has members). Until then the name is noted, and cannot be taken anew: it would go
-on where the one before was.
+Stage: beside the runner, for the leader of a topic. A subscription can be deleted while its consumers are connected: it
+is removed from the store at once, and its consumers are unregistered. A segment can drop it only after the last of them
+has left (Kafka deletes no group with members). Until then the name is recorded and cannot be reused: a new subscription
+would continue at the old position.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ log = logging.getLogger(__name__)
 
 
 class Leftovers:
-    """Of all topics that this node leads."""
+    """Deleted subscriptions of all topics that this node leads."""
 
     def __init__(self, store: LayoutStore, segments: SegmentStore) -> None:
         self._store, self._segments = store, segments
 
     def remove(self, term: Term) -> bool:
-        """Remove from the segments of a topic what can be removed now; True: nothing is left. `SegmentStoreError`."""
+        """Remove what can be removed from the segments of a topic; return True if nothing is left.
+
+        Raises `SegmentStoreError`.
+        """
         left = [name for name in self._store.leftovers(term.topic) if not self._remove(term, name)]
         return not left
 

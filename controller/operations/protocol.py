@@ -1,20 +1,21 @@
-"""Split, merge and rebucket as steps that can be repeated, in the order of PIP-468 "Split Protocol", "Merge Protocol".
+"""Split, merge and rebucket as repeatable steps (PIP-468 "Split Protocol", "Merge Protocol").
 
-A rebucket goes the way of a split with one child: a successor of the same range.
+A rebucket follows a split with one child: a successor of the same range. "Terminate" makes a segment refuse writes; the
+layout then shows it as sealed.
 
 Stage: between the service, which plans an operation, and the segment store and the layouts, which carry it out. An
-operation is a value. It is saved before its first step and after each one, so after a crash it goes on with the step
-that was under way; each step leaves as it is what was done already. The order is the guarantee:
+operation is a value. It is saved before its first step and after each one, so after a crash it continues with the step
+that was under way; repeating a step changes nothing that was done. The order is the guarantee:
 
-- the children exist with all subscriptions before a parent is terminated, so a redirected producer's first message has
-  readers;
-- the parents are terminated before the layout says so, so there is no moment at which parent and child take writes;
-- after a parent may have been terminated an operation only goes forward: no terminated parent stays ACTIVE.
+- the children exist with all subscriptions before a parent is terminated, so the first message of a redirected
+  producer has readers;
+- the parents are terminated before the layout says so, so parent and child never accept writes at the same time;
+- once a parent may have been terminated an operation only goes forward: no terminated parent stays ACTIVE.
 
-At most one operation of a topic may be open, and nothing else may add or seal segments of that topic meanwhile; that
-policies change or sealed segments are pruned does no harm. If it happens nevertheless, the children are planned again
-when their ids are taken, and the operation is superseded when its parents are; a parent that was terminated for it and
-is still ACTIVE then takes no writes until it is split or merged again.
+At most one operation of a topic may be open, and nothing else may add or seal segments of that topic meanwhile; changes
+of policies and pruning of sealed segments are harmless. If it happens nevertheless, the children are planned again when
+their ids are taken, and the operation is superseded when its parents have changed; a parent that was terminated for it
+and is still ACTIVE then accepts no writes until it is split or merged again.
 """
 
 from __future__ import annotations
@@ -30,34 +31,34 @@ from decisions.topic.names import parse_segment_descriptor
 from schemas.metadata import MAX_ENTRY_BUCKETS, HashRange
 
 MAX_ATTEMPTS = 64
-"""Compare-and-sets that may be lost in a row before the operation has to be resumed."""
+"""Consecutive compare-and-sets that may fail before the operation has to be resumed."""
 
 
 class StoredLayout(NamedTuple):
-    """A topic's layout and the version that a compare-and-set names."""
+    """A topic's layout and the version for a compare-and-set."""
 
     version: int
     layout: SegmentLayout
 
 
 class Layouts(Protocol):
-    """What the protocol needs of the store of layouts and of the sessions."""
+    """The protocol's interface to the stores of layouts and sessions."""
 
     def read(self, topic: str) -> StoredLayout | None:
-        """The layout as it was committed last; None without the topic. Raises when another node leads the topic."""
+        """Return the layout as last committed; None if the topic is gone. Raises when another node leads it."""
 
     def replace(self, operation: Operation, version: int, layout: SegmentLayout) -> bool:
-        """Compare-and-set with its announcement, in one transaction; False when `version` is not the newest."""
+        """Compare-and-set with its announcement, in one transaction; return False if `version` is outdated."""
 
     def subscriptions(self, topic: str) -> Sequence[str]:
-        """The subscriptions that are registered for the topic."""
+        """Return the subscriptions registered for the topic."""
 
     def notify(self, operation: Operation, layout: SegmentLayout) -> None:
-        """Push the new assignments to the consumers; may come twice."""
+        """Push the new assignments to the consumers; may be repeated."""
 
 
 Save = Callable[[Operation], None]
-"""Stores an operation durably in place of what was stored under its id."""
+"""Stores an operation durably, replacing the stored one with its id."""
 
 
 Kind = Literal["split", "merge", "rebucket"]
@@ -67,9 +68,10 @@ def plan(
     kind: Kind, topic: str, layout: SegmentLayout, parents: Sequence[int], id: str, now_ms: int,
     decision_id: str | None = None, bucket_count: int | None = None,
 ) -> tuple[Operation, SegmentLayout]:  # fmt: skip
-    """Plan a change of active segments; `LayoutError` when the layout does not allow it. Answers the layout after too.
+    """Plan a change of active segments; return the operation and the layout after it.
 
-    `bucket_count`: entry buckets of the successor of a rebucket, or the most that a merge may make.
+    Raises `LayoutError` when the layout does not allow it. `bucket_count`: entry buckets of a rebucket's successor, or
+    the maximum for a merge.
     """
     after = _changed(kind, layout, parents, now_ms, bucket_count)
     operation = Operation(
@@ -88,9 +90,9 @@ def plan(
 
 
 def resume(operation: Operation, segments: SegmentStore, layouts: Layouts, save: Save) -> Operation:
-    """Carry out what is left of an operation that was saved, and answer it as it ended.
+    """Carry out the remaining steps of a saved operation, and return it as it ended.
 
-    Errors of the stores come through; the operation is then saved as far as it came, and resuming it goes on there.
+    Errors of the stores pass through; the operation is then saved with its progress, and resuming continues there.
     """
     while not operation.has_ended:
         operation = run_step(operation, segments, layouts)
@@ -99,7 +101,7 @@ def resume(operation: Operation, segments: SegmentStore, layouts: Layouts, save:
 
 
 def run_step(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
-    """Do the next step and answer the operation with the one after it; doing a step again changes nothing."""
+    """Do the next step and return the operation with the one after it; repeating a step changes nothing."""
     match operation.step:
         case "discover-subscriptions":
             return _discover_subscriptions(operation, segments, layouts)
@@ -128,28 +130,28 @@ def _changed(
 
 
 def _discover_subscriptions(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
-    """Step 1: what the parents have, and what is registered; a merge takes the union."""
+    """Step 1: collect the subscriptions of the parents and the registered ones; a merge takes the union."""
     found = set(layouts.subscriptions(operation.topic))
     for parent in operation.parent_topics:
         try:
             found.update(segments.subscriptions(parent))
         except SegmentNotFound:
-            # A missing parent has no subscriptions; the step that terminates parents makes it.
+            # A missing parent has no subscriptions; the step that terminates parents creates it.
             continue
     return _next(operation, subscriptions=tuple(sorted(found)))
 
 
 def _create_children(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
-    """Step 2: the children with all subscriptions at earliest."""
+    """Step 2: create the children with all subscriptions at earliest."""
     for child in operation.children:
-        # A node that was replaced would make what nobody removes.
+        # Checks the leadership: a replaced node would create a segment that nobody removes.
         layouts.read(operation.topic)
         _create(operation, child, segments)
     return _next(operation)
 
 
 def _terminate_parents(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
-    """Step 3, the first that cannot be undone: so the plan is checked once more; one parent after the other."""
+    """Step 3, the first irreversible one: check the plan once more, then terminate each parent."""
     stored = layouts.read(operation.topic)
     if stored is None:
         return _superseded(operation, segments, None)
@@ -164,7 +166,7 @@ def _terminate_parents(operation: Operation, segments: SegmentStore, layouts: La
         try:
             segments.terminate(parent)
         except SegmentNotFound:
-            # An active segment whose topic was never made or is lost: as an empty one it takes part like any other.
+            # An active segment whose topic was never created or is lost: create it empty, so that it can be terminated.
             layouts.read(operation.topic)
             _create(operation, descriptor, segments)
             segments.terminate(parent)
@@ -193,10 +195,10 @@ def _update_layout(operation: Operation, segments: SegmentStore, layouts: Layout
 
 
 def _notify_consumers(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
-    """Step 5. Subscriptions that came or went since step 1 reach the children first.
+    """Step 5: apply subscriptions that came or went since step 1 to the children, then notify consumers.
 
-    A new subscription is registered before the layout is read that says on which segments it is made. So either that
-    read the new layout and reaches the children itself, or it was registered before the change and is seen here; the
+    A new subscription is registered before its creator reads the layout that lists its segments. So either that read
+    returns the new layout and covers the children, or it was registered before the change and is seen here; the
     children keep everything, so "earliest" misses nothing.
     """
     stored = layouts.read(operation.topic)
@@ -229,19 +231,19 @@ def _next(operation: Operation, subscriptions: tuple[str, ...] | None = None) ->
 def _planned_again(
     operation: Operation, segments: SegmentStore, before: SegmentLayout, after: SegmentLayout
 ) -> Operation:
-    """Somebody took the ids of the children: others are made, and the parents, terminated or not, wait for them."""
+    """Plan new children because their ids were taken; the parents, terminated or not, wait for them."""
     _delete_children(operation, segments, before)
     return operation.model_copy(update={"step": operation.steps[0], "children": _added(before, after)})
 
 
 def _superseded(operation: Operation, segments: SegmentStore, layout: SegmentLayout | None) -> Operation:
-    """The topic or the parents are gone: what was made for nothing goes too."""
+    """End the operation because the topic or the parents are gone, and remove its unused children."""
     _delete_children(operation, segments, layout)
     return operation.model_copy(update={"step": "superseded"})
 
 
 def _delete_children(operation: Operation, segments: SegmentStore, layout: SegmentLayout | None) -> None:
-    """Only those that no layout names."""
+    """Delete the children that no layout names."""
     named = {segment.descriptor for segment in layout.segments.values()} if layout else set()
     for descriptor, child in zip(operation.children, operation.child_topics, strict=True):
         if descriptor not in named:
@@ -254,7 +256,10 @@ def _create(operation: Operation, descriptor: str, segments: SegmentStore) -> No
 
 
 def _after(operation: Operation, layout: SegmentLayout) -> SegmentLayout:
-    """The layout with the operation applied; `LayoutError` when its parents are not there and active."""
+    """Return the layout with the operation applied.
+
+    Raises `LayoutError` unless its parents are there and active.
+    """
     parents = [parse_segment_descriptor(descriptor).segment_id for descriptor in operation.segments]
     for parent, descriptor in zip(parents, operation.segments, strict=True):
         if parent not in layout.segments or layout.segments[parent].descriptor != descriptor:
@@ -267,6 +272,6 @@ def _added(before: SegmentLayout, after: SegmentLayout) -> tuple[str, ...]:
 
 
 def _is_published(operation: Operation, layout: SegmentLayout) -> bool:
-    """Whether the layout has the children: the compare-and-set was done, and only its saving was not."""
+    """Return whether the layout has the children: the compare-and-set succeeded, only saving it did not."""
     named = {segment.descriptor for segment in layout.segments.values()}
     return named.issuperset(operation.children)

@@ -1,11 +1,11 @@
-"""Sealed segments go once they are read and old enough (PIP-468 "SegmentLayout"; Pulsar's garbage collection).
+"""Remove sealed segments that are read and old enough (PIP-468 "SegmentLayout").
 
-Stage: called now and then by the housekeeper, for the topics that this node leads. A segment is removed when it has
-been sealed for longer than the retention and every registered subscription is known to have read it to the end. One
-without a position in the segment (its creation was interrupted, or Kafka has dropped the position) is not, unless it
-was seen to have read it before; it gets a position at the beginning. CHECKPOINT subscriptions keep their positions
-themselves: nobody knows what they have read, so they have a retention of their own. `Pruning.kept` says why a sealed
-segment is still there.
+Stage: called periodically by the housekeeper, for the topics that this node leads. A segment is removed when it has
+been sealed for longer than the retention and every registered subscription is known to have read it to the end. A
+subscription without a position in the segment (its creation was interrupted, or Kafka has dropped the position) blocks
+removal and gets a position at the beginning, unless it was seen to have read the segment before. CHECKPOINT
+subscriptions keep their positions themselves, so their progress is unknown and they have a separate retention.
+`Pruning.kept` explains why a sealed segment still exists.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from decisions.topic.segment import Segment, segment_topic
 log = logging.getLogger(__name__)
 
 DELAY_SECONDS, MAX_DELAY_SECONDS = 10.0, 900.0
-"""Until a topic is looked at again that had nothing to prune, or whose segments could not be reached."""
+"""Delay before another look at a topic that had nothing to prune, or whose segments were unreachable."""
 
 
 class Retention(NamedTuple):
-    """For how long sealed segments stay at least, seconds; below 0: for good."""
+    """Minimum time that sealed segments are kept, seconds; negative: forever."""
 
     sealed: float
     checkpoint: float
-    """The same of a topic with a CHECKPOINT subscription."""
+    """Retention in a topic with a CHECKPOINT subscription."""
 
 
 class Kept(NamedTuple):
@@ -51,7 +51,7 @@ class Kept(NamedTuple):
 
 
 class Pruning:
-    """What is sealed in the topics of this node."""
+    """Pruning of sealed segments in the topics of this node."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Pruning:
         self._now_ms = now_ms
         self._changed: set[str] = set()
         self._oldest: dict[str, int] = {}
-        """When the oldest sealed segment of a topic was sealed (ms)."""
+        """Time at which the oldest sealed segment of each topic was sealed (ms)."""
         self._waits: dict[str, tuple[float, Backoff]] = {}
-        """Of topics that were looked at in vain: when to look again (monotonic seconds)."""
+        """Next look (monotonic seconds) at topics whose last look removed nothing."""
         if not self.keeps_all:
             leaders.on_begun.append(self._changed.add)
             store.on_layout.append(self._changed.add)
@@ -77,21 +77,21 @@ class Pruning:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether nothing is ever pruned."""
+        """True if nothing is ever pruned."""
         return self._retention.sealed < 0
 
     def has_sealed(self, topic: str) -> bool:
-        """Whether a topic of this node has segments that are to be pruned one day."""
+        """Return whether a topic of this node has segments to prune at some time."""
         return topic in self._oldest or topic in self._changed
 
     def look_again(self) -> None:
-        """Kafka is back: no topic waits any longer because it was looked at in vain."""
+        """Cancel the delays of all topics: Kafka is reachable again."""
         self._waits.clear()
 
     def prune(self) -> int:
-        """Remove what can be removed now; how many segments that were.
+        """Remove what can be removed now; return the number of segments.
 
-        Raises `SegmentStoreError` when Kafka is away: the topics that are left are not tried.
+        Raises `SegmentStoreError` when Kafka is unreachable: the remaining topics are not tried.
         """
         if self.keeps_all:
             return 0
@@ -130,7 +130,7 @@ class Pruning:
             self._oldest.pop(topic, None)
 
     def kept(self, topic: str) -> list[Kept]:
-        """Every sealed segment of a topic that is still there, and why, the oldest first; the first `MAX_PRUNED`."""
+        """Return up to `MAX_PRUNED` sealed segments with the reason for keeping each, oldest first."""
         layout = SegmentLayout.from_metadata(self._store.synced().existing_topic(topic).metadata)
         records = self._store.subscription_records(topic)
         segments = self._segments.of_life(layout.created_at_ms)
@@ -142,7 +142,7 @@ class Pruning:
         ]  # fmt: skip
 
     def _too_young(self, sealed_at: int, records: Mapping[str, SubscriptionRecord]) -> str | None:
-        """Why a segment that was sealed then is kept whoever has read it; None: it is not."""
+        """Return why a segment sealed at this time is kept regardless of readers; None if it is old enough."""
         by_checkpoint = [name for name, record in records.items() if record.type == "CHECKPOINT"]
         wanted = [("sealed_retention_seconds", self._retention.sealed, "")]
         if by_checkpoint:
@@ -183,7 +183,7 @@ class Pruning:
         metadata = layout.to_metadata()
         self._operations.mark_unsettled(topic)
         with self._store.write(term) as transaction:
-            # Who has subscribed since has a right to everything that was there.
+            # A subscription created since is entitled to all segments that existed.
             if transaction.subscription_records(topic).keys() != records.keys():
                 return 0
             if not transaction.replace_layout(topic, stored.version, metadata):
@@ -198,9 +198,9 @@ def _kept_by(
     segments: SegmentStore, topic: str, segment: Segment, records: Mapping[str, SubscriptionRecord],
     repairs: bool = False,
 ) -> str | None:  # fmt: skip
-    """Why a sealed segment is kept by who reads it; None when every subscription is known to have read it to the end.
+    """Return why readers keep a sealed segment; None if every subscription has read it to the end.
 
-    `repairs`: who has lost its position gets one at the beginning.
+    `repairs`: a subscription that lost its position gets one at the beginning.
     """
     name = segment_topic(topic, segment)
     registered = {name: record for name, record in records.items() if record.type != "CHECKPOINT"}
@@ -215,7 +215,7 @@ def _kept_by(
             segments.create_subscription(name, subscription)
     except SegmentNotFound:
         return None
-    # One that has just got a position may have nothing to read: the next look finds that.
+    # A subscription that has just got a position may have nothing to read: the next look detects that.
     if lost:
         return f"the subscription {lost[0]} has no position in it"
     return next((f"the subscription {who} has {left} messages of it to read" for who, left in unread.items() if left),

@@ -1,11 +1,11 @@
-"""Segments and whole topics removed, in steps that can be repeated (PIP-468 "Deletion", "SegmentLayout").
+"""Remove segments and whole topics in repeatable steps (PIP-468 "Deletion", "SegmentLayout").
 
 Stage: beside `controller.operations.protocol`, carried out and resumed by `controller.operations.runner`. First one
-commit takes what goes out of the layout, and puts the rest of the work into the journal. So whoever has lost the topic
-by then removes nothing, and what is removed after it is what nobody can find, subscribe to or be assigned any more.
+commit takes the segments out of the layout and puts the remaining work into the journal. So a node that has lost the
+topic by then removes nothing, and whatever is removed later can no longer be found, subscribed to or assigned.
 
-A deletion begins with the topic gone for everybody: 404. Then go its subscriptions, each announced in the commit that
-removes it, and with the last of them the topic is announced as deleted; then the segments; then what is left of it.
+A deletion begins by hiding the topic from everyone: 404. Next go its subscriptions, each announced in the commit that
+removes it, and with the last of them the topic is announced as deleted; then the segments; then the remaining records.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from schemas.metadata import ScalableTopicMetadata
 
 
 class Removal:
-    """What is removed of the topics that this node leads."""
+    """Removal of segments and topics that this node leads."""
 
     def __init__(self, store: LayoutStore, segments: SegmentStore, now_ms: Callable[[], int]) -> None:
         self._store, self._segments, self._now_ms = store, segments, now_ms
 
     def begin_deletion(self, term: Term) -> None:
-        """From now on the topic is gone, and its deletion is open; `NotFound`.
+        """Hide the topic and open its deletion. Raises `NotFound`.
 
-        An operation that is open ends with it, whatever it has made so far.
+        An open operation is superseded, and the segments that it created are deleted too.
         """
         topic = term.topic
         self._store.end_life(self._store.created_at(topic))
@@ -50,11 +50,11 @@ class Removal:
             save_operation(transaction, self._planned(topic, "delete", made, metadata))
 
     def begin_pruning(self, transaction: Transaction, stored: StoredTopic, descriptors: Sequence[str]) -> None:
-        """Put the removal of sealed segments into the journal, in the commit that takes them out of the layout."""
+        """Journal the removal of sealed segments, in the commit that takes them out of the layout."""
         save_operation(transaction, self._planned(stored.topic, "prune", tuple(descriptors), stored.metadata))
 
     def resume(self, term: Term, operation: Operation, save: Callable[[Operation], None]) -> Operation:
-        """Carry out what is left of a pruning or deletion, and answer it as it ended; errors come through."""
+        """Carry out the rest of a pruning or deletion, and return it as it ended; errors pass through."""
         if operation.kind == "prune":
             self._delete_segments(operation, self._store.created_at(term.topic))
             ended = operation.model_copy(update={"step": "done"})
@@ -88,7 +88,7 @@ class Removal:
         )
 
     def _delete_subscriptions(self, term: Term, operation: Operation, metadata: ScalableTopicMetadata) -> Operation:
-        """A part of them in one commit after the other; the last one announces the deletion of the topic."""
+        """Delete subscriptions in one commit after the other; the last one announces the topic's deletion."""
         topic, life, now = term.topic, metadata.created_at_ms, self._now_ms()
         last = layout_announcement(topic, "deleted", metadata, now)
 

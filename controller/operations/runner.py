@@ -1,10 +1,10 @@
-"""Operations on segments carried out: planned, written into the journal, run step by step, resumed after any failure.
+"""Run operations on segments: plan, journal, run step by step, resume after any failure.
 
 Stage: between the service and `controller.operations.protocol` (splits, merges, rebuckets) and `removal` (prunings,
-deletions), whose order of steps is the guarantee. An operation is in the journal before its first step and saved
-after each one. What a crash or a store without an answer leaves open is resumed by the next leader when its term
-begins, by the housekeeper in its rounds, and by the next caller who wants to change segments of the same topic. One
-operation of a topic is open at a time. A term that has ended saves nothing, so its node stops after one step.
+deletions), whose order of steps is the guarantee. An operation is in the journal before its first step and saved after
+each one. Operations left open by a crash or an unreachable store are resumed by the next leader when its term begins,
+by the housekeeper in its rounds, and by the next caller who wants to change segments of the same topic. One operation
+of a topic is open at a time. A term that has ended saves nothing, so its node stops after one step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class OperationRunner:
-    """The operations on the topics that `leaders` leads. Any number of threads."""
+    """Operations on the topics that `leaders` leads. Thread-safe."""
 
     def __init__(self, store: LayoutStore, leaders: Leaders, segments: SegmentStore, now_ms: Callable[[], int]) -> None:
         self._store = store
@@ -44,16 +44,16 @@ class OperationRunner:
         self._leftovers = Leftovers(store, segments)
         self._locks = NamedLocks()
         self._unsettled: set[str] = set()
-        """Topics of this node that may have an operation that is open."""
+        """Topics of this node that may have an open operation."""
         self._perhaps_left: list[tuple[str, int | None, tuple[str, ...]]] = []
-        """Topic, life and children of operations that this node could not go on with."""
+        """Topic, incarnation and children of operations that this node could not continue."""
         self._littered: set[str] = set()
         """Topics of this node that may have leftovers of subscriptions."""
         leaders.on_begun += [self._unsettled.add, self._littered.add]
 
     @contextmanager
     def locked(self, topic: str) -> Iterator[Term]:
-        """As the leader: nobody else changes segments of the topic meanwhile. `NotLeader`, `Unavailable`."""
+        """Lock the segments of a topic as its leader. Raises `NotLeader` and `Unavailable`."""
         with self._locks.locked(topic):
             yield self._leaders.lead(topic)
 
@@ -68,11 +68,11 @@ class OperationRunner:
     ) -> None:
         """Split or rebucket one segment or merge two, to the end; `bucket_count` as in `protocol.plan`.
 
-        `meant_for` is the tag of a layout: on any other one `Conflict`, and nothing is changed. So a call that was on
-        its way for too long, or was decided on by who was overtaken since, does nothing once anything has happened.
-        `NotFound` and `PreconditionFailed` when the layout does not allow it: no such segment, not active, not
-        adjacent, a single hash. Then nothing was changed. `SegmentStoreError` when the segments cannot be reached: what
-        was begun is resumed later, and asking again joins it.
+        `meant_for` is the tag of a layout: on any other one raises `Conflict` and changes nothing. So a delayed call,
+        or one decided on by an overtaken executor, has no effect once anything has happened. Raises `NotFound` and
+        `PreconditionFailed` when the layout does not allow it (no such segment, not active, not adjacent, a single
+        hash); nothing was changed then. Raises `SegmentStoreError` when the segments are unreachable: the operation is
+        resumed later, and a repeated call joins it.
         """
         self._store.check_topic(topic)
         with self.locked(topic) as term:
@@ -96,9 +96,9 @@ class OperationRunner:
             self._unsettled.discard(topic)
 
     def delete(self, topic: str) -> None:
-        """Delete a topic, or go on with its deletion; `NotFound`.
+        """Delete a topic, or continue its deletion. Raises `NotFound`.
 
-        `SegmentStoreError` when the segments cannot be reached: the topic is gone, and the rest is resumed later.
+        Raises `SegmentStoreError` when the segments are unreachable: the topic is gone, and the rest is resumed later.
         """
         if self._store.open_deletion(topic) is None:
             self._store.check_topic(topic)
@@ -107,13 +107,13 @@ class OperationRunner:
                 self._unsettled.add(topic)
                 self.removal.begin_deletion(term)
             self.finish_open(term)
-            # What an older controller has left of it.
+            # Remains left by an older controller.
             self._store.clear(term)
 
     def resume_open(self) -> None:
-        """Carry on with every operation of this node that is open, each as far as it comes; failures are logged.
+        """Continue every open operation of this node as far as possible; failures are logged.
 
-        `SegmentStoreError` when the segments cannot be reached at all: the rest is not tried.
+        Raises `SegmentStoreError` when the segments are entirely unreachable: the rest is not tried.
         """
         if not self._leaders.stopping.is_set():
             self._remove_left()
@@ -121,7 +121,7 @@ class OperationRunner:
             if self._leaders.stopping.is_set():
                 return
             if self._leaders.term(topic) is None:
-                # Another node leads it by now, or this one will again when the store is back.
+                # Another node leads it by now, or this one will again once the store is reachable.
                 if topic not in self._leaders.topics():
                     self._unsettled.discard(topic)
                     self._littered.discard(topic)
@@ -139,21 +139,21 @@ class OperationRunner:
                     log.info("resumed the %s %s of %s: %s", resumed.kind, resumed.id, topic, resumed.step)
 
     def remove_leftovers(self, term: Term) -> None:
-        """Remove deleted subscriptions from the segments, within `locked`; what is left, `resume_open` goes on with."""
+        """Remove deleted subscriptions from the segments, within `locked`; `resume_open` continues the rest."""
         self._littered.add(term.topic)
         if self._leftovers.remove(term):
             self._littered.discard(term.topic)
 
     def mark_unsettled(self, topic: str) -> None:
-        """Something of a topic of this node was begun that `resume_open` has to look at unless it ends."""
+        """Make `resume_open` look at a topic of this node on which work was begun."""
         self._unsettled.add(topic)
 
     def is_settled(self, topic: str) -> bool:
-        """Whether no operation of a topic of this node is open, and nothing left over."""
+        """Return whether a topic of this node has neither an open operation nor leftovers."""
         return topic not in self._unsettled and topic not in self._littered
 
     def save(self, term: Term, operation: Operation) -> None:
-        """Put an operation into the journal in place of what is there under its id."""
+        """Put an operation into the journal, replacing the one with its id."""
         with self._store.write(term) as transaction:
             save_operation(transaction, operation)
 
@@ -171,7 +171,7 @@ class OperationRunner:
                 raise NotFound(f"Segment not found: {segment} of {topic}")
         id, now = uuid.uuid4().hex, self._now_ms()
         try:
-            # The ceiling of a merge concerns entry buckets alone: without them the journal says nothing of it.
+            # The maximum of a merge concerns only entry buckets: without them the journal omits it.
             buckets = bucket_count if kind == "rebucket" or layout.has_buckets else None
             planned, after = plan(kind, topic, layout, segments, id, now, decision_id, buckets)
             metadata = after.to_metadata()
@@ -181,9 +181,9 @@ class OperationRunner:
             raise PreconditionFailed(str(error)) from None
 
     def finish_open(self, term: Term) -> Operation | None:
-        """Carry on with the operation of a topic that is open, within `locked`; None when there is none.
+        """Continue the open operation of a topic, within `locked`; return None if there is none.
 
-        A creation that was interrupted is undone: nobody was told that there is a topic.
+        An interrupted creation is undone: no client was told that the topic exists.
         """
         self._undo_creation(term)
         found = open_operation(self._store, term.topic)
@@ -212,12 +212,12 @@ class OperationRunner:
         try:
             return resume(operation, self._segments.of_life(life), layouts, lambda after: self.save(term, after))
         except (ControllerError, StoreError):
-            # Perhaps another node leads by now, and has deleted the topic before this one made the last of them.
+            # Another node may lead by now, and may have deleted the topic before this one created the last child.
             self._perhaps_left.append((term.topic, life, operation.child_topics))
             raise
 
     def _remove_left(self) -> None:
-        """Delete children that this node has made of a life that was over: nobody else knows of them."""
+        """Delete children that this node created for an ended incarnation: no other node knows of them."""
         for left in tuple(self._perhaps_left):
             topic, life, children = left
             layout = self._store.synced().layout_json(topic)
@@ -228,7 +228,7 @@ class OperationRunner:
 
 
 class StoredLayouts:
-    """The `Layouts` of the protocol in a `LayoutStore`, for the leader of a topic in one term."""
+    """The protocol's `Layouts` on a `LayoutStore`, for the leader of a topic in one term."""
 
     def __init__(self, store: LayoutStore, term: Term, now_ms: Callable[[], int]) -> None:
         self._store = store
@@ -242,7 +242,7 @@ class StoredLayouts:
         return StoredLayout(stored.version, SegmentLayout.from_metadata(stored.metadata)) if stored else None
 
     def replace(self, operation: Operation, version: int, layout: SegmentLayout) -> bool:
-        """See `Layouts`; watchers are told by the store."""
+        """See `Layouts`; the store notifies watchers."""
         metadata = layout.to_metadata()
         assert operation.kind in ("split", "merge", "rebucket")
         record = layout_announcement(operation.topic, operation.kind, metadata, self._now_ms(), operation.decision_id)
@@ -253,11 +253,11 @@ class StoredLayouts:
             return True
 
     def subscriptions(self, topic: str) -> Sequence[str]:
-        """See `Layouts`: those that have positions in segments, which a CHECKPOINT has not."""
+        """See `Layouts`: those with positions in segments, so all except CHECKPOINT."""
         return [found.name for found in self._store.subscriptions(topic) if found.type != "CHECKPOINT"]
 
     def notify(self, operation: Operation, layout: SegmentLayout) -> None:
-        """See `Layouts`: consumers follow what the store commits, like everyone who watches; nothing is left to do."""
+        """See `Layouts`: a no-op, because consumers follow the store's commits like all watchers."""
 
 
 def _is_same(operation: Operation, kind: str, segments: Sequence[int], decision_id: str | None) -> bool:

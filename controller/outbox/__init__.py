@@ -1,1 +1,4 @@
-"""What is still to be announced on Kafka: `announcements` makes it, `entries` stores it in the commit of its change."""
+"""Pending announcements for Kafka.
+
+`announcements` builds them, `entries` stores them in the commit of their change.
+"""

@@ -1,6 +1,6 @@
-"""What the controller tells the world: changes as records for Kafka, built from the models of `schemas.messages`.
+"""Announcements of changes as records for Kafka, built from the models of `schemas.messages`.
 
-Stage: made by the service inside the transaction of the change, kept in the store's outbox, sent by the publisher.
+Stage: built by the service inside the transaction of the change, kept in the store's outbox, sent by the publisher.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 STAMP_BYTES = 64
-"""Room for what `stamped` adds."""
+"""Room for the addition by `stamped`."""
 
 
 class Announcement(NamedTuple):
@@ -44,10 +44,10 @@ class Announcement(NamedTuple):
 def layout_announcement(
     topic: str, cause: LayoutCause, layout: ScalableTopicMetadata, at: int, decision_id: str | None = None
 ) -> Announcement | None:
-    """The layout after `cause` at `at` (ms). A layout above the size of a message goes without its sealed segments.
+    """Announce the layout after `cause` at `at` (ms), without sealed segments if it is too large.
 
-    None when not even the active ones fit (above some 5,000 segments): such a topic cannot be scaled automatically.
-    That a topic is deleted is always said: then with one segment in place of all.
+    None if not even the active ones fit (above some 5,000 segments): such a topic cannot be scaled automatically. A
+    deletion is always announced: then with one segment in place of all.
     """
     for shown in shorter_and_shorter(layout, cause):
         event = LayoutEvent(
@@ -68,7 +68,7 @@ def layout_announcement(
 
 
 def known_announcements(known: Iterable[Known], at: int) -> Iterator[Announcement]:
-    """Layouts that were announced in full before, once more at `at` (ms), by their digests."""
+    """Repeat layouts announced in full before, at `at` (ms), by their digests."""
     return (Announcement("control-events", SEVERAL_TOPICS, value) for value in known_messages(known, at))
 
 
@@ -83,7 +83,7 @@ def consumer_announcement(
     *,
     life: int | None,
 ) -> Announcement:
-    """`consumers` sessions are left in the subscription after the event at `at` (ms); `life`: of the topic."""
+    """Announce a consumer event at `at` (ms), which leaves `consumers` sessions; `life`: of the topic."""
     message = ConsumerEvent(
         v=1,
         topic=topic,
@@ -99,11 +99,11 @@ def consumer_announcement(
 
 
 def policy_announcement(namespace: str, policy: AutoScalePolicyOverride | None, at: int) -> Announcement:
-    """The override of a namespace as it is from `at` (ms) on; None = removed."""
+    """Announce the override of a namespace valid from `at` (ms); None: removed."""
     event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
     return Announcement("control-events", key_of(event), event.to_json().encode())
 
 
 def stamped(record: Announcement, sender: int) -> bytes:
-    """The value of an announcement with the number of its sender (`schemas.messages.Sender`)."""
+    """Return the value of an announcement with the number of its sender (`schemas.messages.Sender`)."""
     return announcing.stamped(record.value, sender)

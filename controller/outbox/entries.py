@@ -1,4 +1,4 @@
-"""The outbox: what is still to be announced, the announcements of one commit together, in the order of the commits.
+"""The outbox: pending announcements, grouped by commit, in the order of the commits.
 
 Stage: written by `controller.layouts.transaction` in the commit of the change itself, emptied by
 `controller.publishing.publisher`. So neither a change nor its announcement exists without the other after a crash.
@@ -16,7 +16,7 @@ from controller.outbox.announcements import Announcement
 
 
 class OutboxEntry(NamedTuple):
-    """The records of one commit; entries are sent in the order of their names."""
+    """Records of one commit; entries are sent in the order of their names."""
 
     name: str
     records: tuple[Announcement, ...]
@@ -29,21 +29,21 @@ class Outbox:
         self._nodes = nodes
 
     def names(self, after: str = "") -> list[str]:
-        """The names of the entries after that one, in order."""
+        """Return the names of the entries after that one, in order."""
         return [name for name in self._nodes.children(OUTBOX) if name > after]
 
     def read(self, names: Sequence[str]) -> list[OutboxEntry]:
-        """These entries, without those that are not there any more."""
+        """Return those of these entries that still exist."""
         found = self._nodes.get_all([f"{OUTBOX}/{name}" for name in names])
         return [OutboxEntry(name, _records(node.value)) for name, node in zip(names, found, strict=True) if node]
 
     def drop(self, names: Sequence[str], check: Check) -> None:
-        """Forget entries whose delivery was confirmed, as long as `check` holds."""
+        """Delete entries whose delivery was confirmed, on condition of `check`."""
         self._nodes.commit_in_parts([check], [Delete(f"{OUTBOX}/{name}") for name in names])
 
 
 def append_entry(records: Iterable[Announcement]) -> Append:
-    """What adds the records of one commit to the outbox."""
+    """Return the operation that adds the records of one commit to the outbox."""
     texts = [(record.source, record.key, record.value.decode()) for record in records]
     return Append(OUTBOX, json.dumps(texts, ensure_ascii=False, separators=(",", ":")).encode())
 

@@ -1,1 +1,4 @@
-"""Announcements to Kafka: `publisher` sends the outbox in order, `snapshots` repeats the present state now and then."""
+"""Delivery of announcements to Kafka.
+
+`publisher` sends the outbox in order, `snapshots` periodically repeats the current state.
+"""

@@ -1,11 +1,11 @@
-"""The outbox to Kafka: in the order of the commits, each entry kept until its delivery was confirmed.
+"""Send the outbox to Kafka in commit order, keeping each entry until its delivery is confirmed.
 
-Stage: a thread next to the service, at work on the node that is elected housekeeper. Only the confirmed beginning of
-the outbox is ever dropped, and after any failure sending begins again at the oldest entry that is left. So nothing is
-lost and the last message of a key is always the truth; what may happen is that a run of messages comes twice, with
-epochs and counts that listeners know already. A housekeeper that is frozen in the middle of sending may, when it wakes
-up, still send what waited in its client after the next one has sent newer things: so every message has the number of
-its sender, which rises with each that begins to send, and listeners ignore one with a lower number than they have seen.
+Stage: a thread next to the service, active on the node that is elected housekeeper. Only a confirmed prefix of the
+outbox is ever dropped, and after any failure sending restarts at the oldest remaining entry. So nothing is lost and the
+last message of a key is always current; a run of messages may be repeated, with epochs and counts that listeners
+already know. A housekeeper that freezes while sending may, on waking up, still send messages from its client's queue
+after its successor has sent newer ones. Therefore every message carries the number of its sender, which rises with each
+new sender, and listeners ignore numbers lower than one they have seen.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT = 1_000
 MAX_READ = 200
-"""Entries that are read at once; each may be as large as a message."""
+"""Entries read at once; each may be as large as a message."""
 DELAY_SECONDS, MAX_DELAY_SECONDS, JITTER_SECONDS = 0.2, 5.0, 0.2
-"""Between two attempts to send: the first delay, which doubles, the longest one, and what is added at random."""
+"""Delay between two attempts to send: the first, which doubles, the longest, and the random addition."""
 MAX_SILENCE_SECONDS = 10.0
-"""Without a confirmation for this long, with messages waiting for one, the publisher is not working."""
+"""Without a confirmation for this long, while messages wait for one, the publisher counts as failing."""
 MAX_FLUSH_SECONDS = 3.0
-"""Longest wait at a clean stop for what is in flight; what is left stays in the outbox."""
+"""Longest wait at a clean stop for messages in flight; the rest stays in the outbox."""
 IDLE_SECONDS = 0.5
 
 _PRODUCER_CONFIG = {
@@ -61,7 +61,7 @@ _PRODUCER_CONFIG = {
 
 
 class PublisherStatus(NamedTuple):
-    """Whether announcements reach Kafka, and if not, why not."""
+    """Delivery of announcements to Kafka, and the fault, if any."""
 
     working: bool
     error: str | None
@@ -69,19 +69,19 @@ class PublisherStatus(NamedTuple):
 
 @dataclass
 class _Sent:
-    """A message that was handed to the producer; `entry` is the name of its entry, empty for a snapshot."""
+    """A message handed to the producer; `entry`: name of its outbox entry, empty for a snapshot."""
 
     entry: str
     confirmed: bool = False
 
 
 class Publisher:
-    """Sends the outbox in `nodes` to the brokers of `kafka`, and the pages of `snapshots` in between."""
+    """Sends the outbox in `nodes` to the brokers of `kafka`, and pages of `snapshots` in between."""
 
     def __init__(
         self, nodes: MetadataStore, kafka: KafkaConnection, snapshots: Snapshots, housekeeper: Election
     ) -> None:
-        """It works while this node is elected `housekeeper`."""
+        """The publisher works while this node is elected `housekeeper`."""
         self._nodes = nodes
         self._outbox = Outbox(nodes)
         self._housekeeper = housekeeper
@@ -89,7 +89,7 @@ class Publisher:
         """Set when there may be something to do."""
         self._watch: CallbackHandle | None = None
         self._names: deque[str] = deque()
-        """Of the outbox, those that were not read yet."""
+        """Names in the outbox that were not read yet."""
         self._kafka = kafka
         self._snapshots = snapshots
         self._stopping = threading.Event()
@@ -100,7 +100,7 @@ class Publisher:
         self._progress_at = time.monotonic()
 
     def start(self) -> None:
-        """Begin to send; returns at once."""
+        """Start to send; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -112,11 +112,11 @@ class Publisher:
             self._watch.cancel()
 
     def waiting(self) -> int:
-        """Commits whose announcements were not all confirmed yet."""
+        """Return the number of commits with unconfirmed announcements."""
         return len(self._outbox.names())
 
     def status(self) -> PublisherStatus:
-        """How it goes, for /healthz."""
+        """Return the status of delivery, for /healthz."""
         if not self._thread.is_alive():
             return PublisherStatus(False, "the publisher does not run")
         if self._leader_check() is None:
@@ -129,7 +129,7 @@ class Publisher:
     def _run(self) -> None:
         while not self._stopping.is_set():
             if self._leader_check() is None:
-                # Another node sends, or nobody can know who does.
+                # Another node sends, or the sender is unknown.
                 self._announced.wait(IDLE_SECONDS)
                 self._announced.clear()
                 continue
@@ -142,7 +142,7 @@ class Publisher:
             )(self._attempt)
 
     def _attempt(self) -> bool:
-        """Publish as long as that works; True when it failed so soon that the next attempt waits longer."""
+        """Publish until a failure; return True if it came so soon that the next delay must be longer."""
         began = time.monotonic()
         try:
             if self._watch is None:
@@ -200,14 +200,14 @@ class Publisher:
             producer.flush(1)
 
     def _leader_check(self) -> Check | None:
-        """What goes with whatever the housekeeper deletes; None when that is another node."""
+        """Return the check for all deletions by the housekeeper; None when another node is housekeeper."""
         leadership = self._housekeeper.leadership
         if leadership.state is not LeaderElectionState.LEADING or leadership.version is None:
             return None
         return Check(self._housekeeper.path, leadership.version)
 
     def _next(self, last: str) -> tuple[list[OutboxEntry], SnapshotPage | None]:
-        """What to send now: the next entries, and a page of snapshots only when these are all there are."""
+        """Return the next entries, and a page of snapshots only when no further entries wait."""
         room = MAX_IN_FLIGHT - len(self._in_flight)
         if room <= 0:
             return [], None
@@ -219,13 +219,13 @@ class Publisher:
         page = self._snapshots.next_page()
         if page is None:
             return entries, None
-        # A change committed after the names were read may be in the page already. Of two such changes of one key, the
-        # announcement of the first, sent after the page, would be older than the page; so the page leaves the key out.
+        # A change committed after the names were read may already be in the page. Of two such changes of one key, the
+        # announcement of the first, sent after the page, would be older than the page; so the page omits the key.
         self._names.extend(self._outbox.names(after=entries[-1].name if entries else last))
         return entries, page.without(self._keys(list(self._names)))
 
     def _keys(self, names: list[str]) -> set[tuple[Source, str]]:
-        """What these entries will announce, by Kafka topic and key."""
+        """Return the Kafka topics and keys of the announcements in these entries."""
         keys: set[tuple[Source, str]] = set()
         for start in range(0, len(names), MAX_READ):
             for _, records in self._outbox.read(names[start : start + MAX_READ]):
@@ -233,7 +233,7 @@ class Publisher:
         return keys
 
     def _begin_to_send(self, check: Check) -> int:
-        """A number above those of all senders before; by the clock above those of a store that was thrown away too."""
+        """Return a number above those of all earlier senders, and of discarded stores, thanks to the clock."""
         found = self._nodes.get(SENDER)
         number = max(int(found.value) + 1 if found else 0, time.time_ns() // 1_000_000)
         self._nodes.commit(check, Put(SENDER, str(number).encode(), found.version if found else ABSENT))
@@ -263,7 +263,7 @@ class Publisher:
                 producer.poll(0.1)
 
     def _drop_confirmed(self) -> None:
-        """An entry goes once the last of its records is confirmed, after all that were sent before."""
+        """Drop each entry whose last record is confirmed, as are all sent before it."""
         confirmed: list[str] = []
         while self._in_flight and self._in_flight[0].confirmed:
             name = self._in_flight.popleft().entry
@@ -274,7 +274,7 @@ class Publisher:
             self._outbox.drop(confirmed, check)
 
     def _probe(self, producer: Producer) -> None:
-        """With nothing to send, only a question shows that Kafka is there (again)."""
+        """Query Kafka: with nothing to send, only this shows that it is reachable again."""
         try:
             known = producer.list_topics(timeout=1).topics
         except KafkaException as error:
@@ -291,7 +291,7 @@ class Publisher:
             self._failure = error
 
     def _trouble(self, error: str | None) -> None:
-        """Note what keeps announcements from Kafka, None for nothing; only a change is worth a line in the log."""
+        """Note the fault that stops announcements, None for none; only changes are logged."""
         if error == self._error:
             return
         self._error = error

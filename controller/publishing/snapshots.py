@@ -1,10 +1,11 @@
-"""The truth again, now and then: every namespace policy, layout and consumer count, so that a listener can heal.
+"""Periodic snapshots of all policies, layouts and consumer counts, so that a listener can recover.
 
-Stage: asked by the publisher, page by page, after it has read the outbox to its end. A page is therefore never older
-than an announcement that was sent before it; what changed while it was read is taken out of it and announced after it.
+Stage: called by the publisher, page by page, after it has read the outbox to its end. A page is therefore never older
+than an announcement sent before it; anything that changed during the read is removed from it and announced after it.
 
-A layout that is as it was in the round before goes by its digest, a twentieth of the bytes and a tenth of the work for
-the job. In full it goes in the first round of a sender, when it has changed, and in one round of `FULL_EVERY`.
+A layout that is unchanged since the previous round is sent as a digest, a twentieth of the bytes and a tenth of the
+work for the job. It is sent in full in the first round of a sender, when it has changed, and in one round of
+`FULL_EVERY`.
 """
 
 from __future__ import annotations
@@ -40,28 +41,28 @@ class Said(NamedTuple):
 
 
 class SnapshotPage(NamedTuple):
-    """What one look at the store gave; turned into records outside of the look."""
+    """Result of one look at the store, converted to records later."""
 
     at: int
     policies: dict[str, AutoScalePolicyOverride]
     layouts: list[tuple[str, bytes]]
-    """Those that go in full."""
+    """Layouts to send in full."""
     known: list[Known]
-    """Those that go by their digests."""
+    """Layouts to send as digests."""
     subscriptions: list[tuple[str, int | None, StoredSubscription]]
-    """Topic, the life of it, and the subscription."""
+    """Topic, its incarnation, and the subscription."""
 
     note: Callable[[str, bytes, int, Announcement], None]
-    """Told of each layout that goes in full: topic, bytes in the store, epoch, and how it is announced."""
+    """Called for each layout sent in full: topic, bytes in the store, epoch, and its announcement."""
     told: Set[tuple[Source, str]] = frozenset()
-    """Keys that the page is silent about."""
+    """Keys that the page omits."""
 
     def without(self, told: Set[tuple[Source, str]]) -> SnapshotPage:
-        """The page without what is announced after it anyway, by Kafka topic and key."""
+        """Return the page without keys that are announced after it anyway, by Kafka topic and key."""
         return self._replace(told=told)
 
     def records(self) -> Iterator[Announcement]:
-        """The page as snapshot announcements."""
+        """Return the page as snapshot announcements."""
         return (record for record in self._all_records() if (record.source, record.key) not in self.told)
 
     def _all_records(self) -> Iterator[Announcement]:
@@ -89,25 +90,25 @@ class Snapshots:
         self._now_ms = now_ms
         self._due = time.monotonic()
         self._left: list[str] = []
-        """The topics that this round has not reached yet."""
+        """Topics that this round has not reached yet."""
         self._round = 0
         self._said_before: dict[str, Said] = {}
-        """What the round before has said, of layouts that were announced in full since the last restart."""
+        """Layouts announced in the previous round that were announced in full since the last restart."""
         self._said: dict[str, Said] = {}
-        """The same of this round."""
+        """The same for this round."""
 
     def due_in(self) -> float:
-        """Seconds until there is a page to send; 0 in the middle of a round."""
+        """Return seconds until a page is due; 0 in the middle of a round."""
         return 0.0 if self._left else max(0.0, self._due - time.monotonic())
 
     def restart(self) -> None:
-        """Begin the round again, with everything in full: what was sent may be lost, or be another sender's."""
+        """Restart the round with everything in full: earlier messages may be lost, or from another sender."""
         self._left = []
         self._said, self._said_before = {}, {}
         self._due = time.monotonic()
 
     def next_page(self) -> SnapshotPage | None:
-        """The next part of the round, None when none is due."""
+        """Return the next part of the round, None when none is due."""
         if self.due_in() > 0:
             return None
         policies: dict[str, AutoScalePolicyOverride] = {}
@@ -130,7 +131,7 @@ class Snapshots:
         )
 
     def _said_already(self, topic: str, layout: bytes) -> Said | None:
-        """What the round before has said of a topic, where that is all there is to say now."""
+        """Return the previous announcement of a topic if it is unchanged and not due in full."""
         said = self._said_before.get(topic)
         if said is None or (xxhash.xxh3_64_intdigest(topic.encode()) + self._round) % FULL_EVERY == 0:
             return None

@@ -1,5 +1,5 @@
-"""The REST interface: verbs, paths, bodies and status codes of Pulsar 5, and what is ours beside them.
+"""REST interface: verbs, paths, bodies and status codes of Pulsar 5, with some additions.
 
-Routes are in `topics`, `policies`, `namespaces`, `subscriptions`, `segments`, `watch` and `nodes`; what they share is
-in `parameters`, `responses` and `refusals`.
+Routes are in `topics`, `policies`, `namespaces`, `subscriptions`, `segments`, `watch` and `nodes`; they share
+`parameters`, `responses` and `refusals`.
 """

@@ -1,8 +1,8 @@
-"""Namespaces over REST: created, deleted and listed by the paths of Pulsar 5.
+"""Routes of namespaces: create, delete and list, by the paths of Pulsar 5.
 
-Stage: a request is read here, `controller.namespaces` does it. Of Pulsar's namespaces there is what this controller
-needs: that they exist, and their auto split/merge policy (`controller.rest.policies`). Tenants are not administered: a
-tenant is there when it has a namespace.
+Stage: requests are read here and carried out by `controller.namespaces`. Of Pulsar's namespaces this controller
+supports only their existence and their auto split/merge policy (`controller.rest.policies`). Tenants are not
+administered: a tenant exists if it has a namespace.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ routes = APIRouter(prefix="/admin/v2/namespaces/{tenant}", tags=["namespaces"])
 
 @routes.get("", dependencies=READ)
 def list_namespaces(namespaces: Namespaces, tenant: Tenant, viewer: Viewer) -> list[str]:
-    """The namespaces of a tenant that the caller may see; 404 when there is none."""
+    """List the namespaces of a tenant that the caller may see; 404 if there is none."""
     found = [namespace for namespace in namespaces.of_tenant(tenant) if covers(viewer, namespace)]
     if not found:
         raise NotFound(f"Tenant not found: {tenant}")
@@ -30,7 +30,7 @@ def list_namespaces(namespaces: Namespaces, tenant: Tenant, viewer: Viewer) -> l
 
 @routes.put("/{namespace}", **takes({"type": "object"}))
 def create_namespace(namespaces: Namespaces, namespace: Namespace, body: Body) -> None:
-    """Create a namespace; Pulsar's policies in the body are not kept."""
+    """Create a namespace; Pulsar's policies in the body are ignored."""
     if not isinstance(parse_json(body), dict | None):
         raise BadRequest("the body must be empty or a JSON object")
     namespaces.create(namespace)
@@ -38,5 +38,5 @@ def create_namespace(namespaces: Namespaces, namespace: Namespace, body: Body) -
 
 @routes.delete("/{namespace}", **ADMINISTERS)
 def delete_namespace(namespaces: Namespaces, namespace: Namespace) -> None:
-    """Delete a namespace with its policy; one that has topics is 409, `force` or not."""
+    """Delete a namespace with its policy; 409 if it has topics, regardless of `force`."""
     namespaces.delete(namespace)

@@ -1,6 +1,6 @@
-"""The nodes of the cluster, as Pulsar lists its brokers: those that a client's token may go to.
+"""Route that lists the nodes that a client's token may be sent to, as Pulsar lists brokers.
 
-Stage: asked by `admin.transport` over TLS when it is sent on to an address that is not configured.
+Stage: used by `admin.transport` over TLS when it is redirected to an address that is not configured.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ routes = APIRouter(prefix="/admin/v2/brokers", tags=["nodes"])
 
 @routes.get("", dependencies=READ_ANYWHERE)
 def list_nodes(request: Request) -> list[str]:
-    """`host:port` of every node that runs and is known."""
+    """List `host:port` of every live, trusted node."""
     found: list[str] = request.app.state.alive()
     return found

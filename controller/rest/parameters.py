@@ -1,6 +1,6 @@
-"""What routes ask for as parameters: the parts of the node, the body, and names from the path, checked.
+"""Parameters of routes: the parts of the node, the body, and validated names from the path.
 
-Stage: taken by all routes of `controller.rest`; the parts are those that `controller.app` keeps in the app's state.
+Stage: used by all routes of `controller.rest`; `controller.app` stores the parts in the app's state.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Overrides of the auto split/merge policy over REST, of topics and of namespaces, as in Pulsar 5.
+"""Routes of overrides of the auto split/merge policy, for topics and namespaces, as in Pulsar 5.
 
-Stage: `controller.policies` reads an override strictly; `controller.service`, for a namespace `controller.namespaces`,
+Stage: `controller.policies` parses an override strictly; `controller.service`, for a namespace `controller.namespaces`,
 checks and stores it.
 """
 
@@ -25,13 +25,13 @@ namespace_routes = APIRouter(
 
 @topic_routes.get("/{topic}/autoScalePolicy", dependencies=READ, responses=_POLICY_READ)
 def get_policy(service: Service, topic: Topic) -> Response:
-    """The override of a topic as it was set; 200 without a body when there is none, as Pulsar."""
+    """Return the override of a topic as it was set; 200 without a body if there is none, like Pulsar."""
     return _policy_answer(service.policy(topic))
 
 
 @topic_routes.get("/{topic}/autoScalePolicy/effective", dependencies=READ, responses={200: {"model": EffectivePolicy}})
 def get_effective_policy(service: Service, topic: Topic) -> Response:
-    """The policy of a topic after resolution, with who set each value (not in Pulsar's REST)."""
+    """Return the resolved policy of a topic, with the origin of each value (not in Pulsar's REST)."""
     return Response(service.effective_policy(topic).to_json(), media_type="application/json")
 
 
@@ -49,7 +49,7 @@ def remove_policy(service: Service, topic: Topic) -> None:
 
 @namespace_routes.get("", dependencies=READ, responses=_POLICY_READ)
 def get_namespace_policy(namespaces: Namespaces, namespace: Namespace) -> Response:
-    """The override of a namespace as it was set; 200 without a body when there is none, as Pulsar."""
+    """Return the override of a namespace as it was set; 200 without a body if there is none, like Pulsar."""
     return _policy_answer(namespaces.policy(namespace))
 
 

@@ -1,4 +1,4 @@
-"""How refusals and errors are answered: with a status and `{"reason": ...}`, never a stack trace."""
+"""Responses for refusals and errors: a status and `{"reason": ...}`, never a stack trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Refusal(BaseModel):
-    """The body of every answer that is not a success."""
+    """Body of every response that is not a success."""
 
     reason: str
 
@@ -27,7 +27,7 @@ REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": Refusal, "descripti
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Have all that is raised while a request is answered become a `Refusal`."""
+    """Turn all exceptions raised by a request into a `Refusal`."""
 
     def reason(status: int, text: str, headers: Any = None) -> JSONResponse:
         return JSONResponse({"reason": text}, status, headers=headers)
@@ -65,7 +65,7 @@ def answer_errors(app: FastAPI) -> None:
 
 
 def _at(url: str, request: Request) -> str:
-    """What was asked for, at another node: path and query as they were sent."""
+    """Return the requested URL at another node, with path and query as sent."""
     scheme = "ws" + url.removeprefix("http") if request.scope["type"] == "websocket" else url
     query = request.scope["query_string"].decode("ascii", "replace")
     return f"{scheme}{request.scope['path']}{'?' if query else ''}{query}"

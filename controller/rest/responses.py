@@ -1,4 +1,4 @@
-"""How routes answer: 204 without a body, to a caller with the role; and what the bodies of requests look like."""
+"""Shared settings of routes: 204 without a body, the required role, and schemas of request bodies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ADMINISTERS: Final[dict[str, Any]] = {**_DONE, "dependencies": ADMIN}
 
 
 async def _count_registration(connection: HTTPConnection) -> None:
-    """429 when the client registers too often."""
+    """Respond with 429 if the client registers too often."""
     clients: Clients = connection.app.state.clients
     clients.client(connection.scope[CALLER].name).register()
 
@@ -26,5 +26,5 @@ REGISTERS: Final[dict[str, Any]] = {**_DONE, "dependencies": [*OPERATE, Depends(
 
 
 def takes(schema: dict[str, Any]) -> dict[str, Any]:
-    """`ADMINISTERS`, for a route whose body has this JSON schema."""
+    """Return `ADMINISTERS` for a route whose body has this JSON schema."""
     return {**ADMINISTERS, "openapi_extra": {"requestBody": {"content": {"application/json": {"schema": schema}}}}}

@@ -1,7 +1,8 @@
-"""The admin REST interface of segment topics (PIP-468 "Segment Topic Management via Admin API").
+"""Routes of segment topics (PIP-468 "Segment Topic Management via Admin API").
 
-Stage: works on the segment store itself, in the present life of the topic. For people and tools that repair: splits,
-merges and deletions need none of it. A controller without segment topics (`controller.segments = "none"`) answers 404.
+Stage: works directly on the segment store, in the current incarnation of the topic. For operators and repair tools:
+splits, merges and deletions do not need it. A controller without segment topics (`controller.segments = "none"`)
+responds with 404.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from schemas.base import MAX_NAME_BYTES
 from schemas.metadata import HashRange
 
 MAX_SUBSCRIPTIONS = 1_000
-"""Of one request to create a segment."""
+"""Limit of one request to create a segment."""
 
 
 def _segments(request: Request, service: Service, topic: Topic) -> SegmentStore:
@@ -53,7 +54,7 @@ _NAMES = {"type": "array", "items": {"type": "string"}}
 @routes.put("", **takes(_NAMES))
 @waits_for_segments
 def create_segment(segments: Segments, service: Service, topic: Topic, descriptor: Descriptor, body: Body) -> None:
-    """Make the topic of a segment with subscriptions at its beginning; one that exists stays as it is."""
+    """Create the topic of a segment with subscriptions at its beginning; an existing one is unchanged."""
     subscriptions = parse_json(body) or []
     if not isinstance(subscriptions, list) or not all(isinstance(name, str) for name in subscriptions):
         raise BadRequest("the body must be empty or a JSON array of names of subscriptions")
@@ -70,7 +71,10 @@ def create_segment(segments: Segments, service: Service, topic: Topic, descripto
 @routes.post("/terminate", **ADMINISTERS)
 @waits_for_segments
 def terminate_segment(segments: Segments, topic: Topic, descriptor: Descriptor) -> None:
-    """Have a segment refuse all writes; again is fine. The layout is not changed: a split or merge does both."""
+    """Make a segment refuse all writes; idempotent.
+
+    The layout does not change: a split or merge does both.
+    """
     segments.terminate(segment_topic_name(topic, descriptor))
 
 
@@ -79,7 +83,10 @@ def terminate_segment(segments: Segments, topic: Topic, descriptor: Descriptor) 
 def delete_segment(
     segments: Segments, service: Service, topic: Topic, descriptor: Descriptor, force: str = "false"
 ) -> None:
-    """Delete a segment with its messages; none is fine. One that the layout has needs `force=true`."""
+    """Delete a segment with its messages; a missing one is fine.
+
+    A segment in the layout needs `force=true`.
+    """
     if force.lower() != "true" and service.has_segment(topic, descriptor):
         raise PreconditionFailed(f"the layout of {topic} has the segment {descriptor}; force=true deletes its messages")
     segments.delete(segment_topic_name(topic, descriptor))
@@ -90,7 +97,7 @@ def delete_segment(
 def create_subscription(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName
 ) -> None:
-    """Make a subscription at the beginning of one segment; one that exists stays where it is."""
+    """Create a subscription at the beginning of one segment; an existing one keeps its position."""
     segments.create_subscription(segment_topic_name(topic, descriptor), subscription)
 
 
@@ -99,7 +106,7 @@ def create_subscription(
 def delete_subscription(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName
 ) -> None:
-    """Delete a subscription of one segment; none is fine."""
+    """Delete a subscription of one segment; a missing one is fine."""
     segments.delete_subscription(segment_topic_name(topic, descriptor), subscription)
 
 
@@ -108,7 +115,7 @@ def delete_subscription(
 def get_backlog(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName
 ) -> JSONResponse:
-    """Messages of a segment that a subscription has not acknowledged: a bare number."""
+    """Return the number of messages of a segment that a subscription has not acknowledged."""
     return JSONResponse(segments.backlog(segment_topic_name(topic, descriptor), subscription))
 
 
@@ -117,12 +124,15 @@ def get_backlog(
 def seek_subscription(
     segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName, timestamp: Timestamp
 ) -> None:
-    """Move a subscription to the first message of a time or later, on one segment; its sessions hear nothing of it."""
+    """Move a subscription on one segment to the first message at or after a time.
+
+    Its sessions are not notified.
+    """
     segments.seek(segment_topic_name(topic, descriptor), subscription, timestamp)
 
 
 @routes.post("/subscription/{subscription}/skip-all", **ADMINISTERS)
 @waits_for_segments
 def clear_backlog(segments: Segments, topic: Topic, descriptor: Descriptor, subscription: SubscriptionName) -> None:
-    """Move a subscription behind the last message of one segment."""
+    """Move a subscription past the last message of one segment."""
     segments.seek(segment_topic_name(topic, descriptor), subscription, "latest")

@@ -1,7 +1,7 @@
-"""Subscriptions and their consumers over REST and WebSocket (PIP-468 "Registration Flow").
+"""Routes of subscriptions and their consumers, over REST and WebSocket (PIP-468 "Registration Flow").
 
-Stage: what is stored is done by the `SubscriptionRegistry`, sessions with a connection by `ConsumerConnections`, which
-says what is sent over the WebSocket; all at the leader of the topic.
+Stage: `SubscriptionRegistry` stores them, `ConsumerConnections` carries sessions and defines the messages on the
+WebSocket; all on the leader of the topic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["cons
 
 @routes.put("/{topic}/subscriptions/{subscription}", **REGISTERS)
 async def create_subscription(sessions: Sessions, topic: Topic, subscription: SubscriptionName, type: Type) -> None:
-    """Create a subscription; nothing happens when it exists with this type."""
+    """Create a subscription; a no-op if it exists with this type."""
     await sessions.subscribe((topic, subscription), type)
 
 
@@ -43,13 +43,13 @@ def delete_subscription(registry: Registry, topic: Topic, subscription: Subscrip
 async def seek_subscription(
     sessions: Sessions, topic: Topic, subscription: SubscriptionName, timestamp: Timestamp
 ) -> None:
-    """Move a subscription, on every segment, to the first message of a time or later, or to the end without one."""
+    """Move a subscription on every segment to the first message at or after a time, or to the end."""
     await sessions.seek((topic, subscription), timestamp)
 
 
 @routes.post("/{topic}/subscriptions/{subscription}/skip-all", **OPERATES)
 async def clear_backlog(sessions: Sessions, topic: Topic, subscription: SubscriptionName) -> None:
-    """Move a subscription behind the last message of every segment."""
+    """Move a subscription past the last message of every segment."""
     await sessions.seek((topic, subscription), "latest")
 
 
@@ -71,7 +71,7 @@ def unregister_consumer(registry: Registry, topic: Topic, subscription: Subscrip
 async def get_assignment(
     connections: Connections, topic: Topic, subscription: SubscriptionName, consumer: Consumer
 ) -> Response:
-    """What a registered consumer has to read (not in Pulsar's REST)."""
+    """Return the segments assigned to a registered consumer (not in Pulsar's REST)."""
     await connections.check_leader(topic)
     found = await connections.sessions.assignment((topic, subscription), consumer)
     return Response(found.to_json(), media_type="application/json")
@@ -79,7 +79,7 @@ async def get_assignment(
 
 @routes.get("/{topic}/subscriptions/{subscription}/consumers", dependencies=READ, response_class=Response)
 async def get_consumers(connections: Connections, topic: Topic, subscription: SubscriptionName) -> Response:
-    """All consumers of a subscription, and which segments each has to read (not in Pulsar's REST)."""
+    """Return all consumers of a subscription with their segments (not in Pulsar's REST)."""
     await connections.check_leader(topic)
     found = await connections.sessions.consumers((topic, subscription))
     return Response(found.to_json(), media_type="application/json")
@@ -87,7 +87,7 @@ async def get_consumers(connections: Connections, topic: Topic, subscription: Su
 
 @routes.websocket("/{topic}/consumers", dependencies=OPERATE)
 async def consume(socket: WebSocket, connections: Connections, topic: Topic, grant: Granted) -> None:
-    """Sessions of consumers of a topic; see `controller.sessions.connections`."""
+    """Carry sessions of consumers of a topic; see `controller.sessions.connections`."""
     await connections.check_leader(topic)
     with grant.client.session():
         await socket.accept()

@@ -1,7 +1,7 @@
-"""Topics and their operations over REST: verbs, paths, bodies and status codes of Pulsar 5 (design "REST").
+"""Routes of topics and their operations, as in Pulsar 5 (design "REST").
 
-Stage: a request is read here, `controller.service` does it. Where Pulsar answers a wrong argument with 500 and a stack
-trace, this answers the 4xx that fits.
+Stage: requests are read here and carried out by `controller.service`. Where Pulsar responds to a wrong argument with
+500 and a stack trace, this responds with the fitting 4xx.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["scal
 def list_topics(
     service: Service, namespace: Namespace, property: Annotated[list[str], Query(default_factory=list)]
 ) -> list[str]:
-    """The topics of a namespace; `property=key=value`, repeated, keeps those that have all of them."""
+    """List the topics of a namespace; `property=key=value`, repeatable, keeps those that have all of them."""
     filters = []
     for text in property:
         key, _, value = text.partition("=")
@@ -68,7 +68,7 @@ def create_topic(service: Service, topic: Topic, body: Body, numInitialSegments:
 
 @routes.get("/{topic}", dependencies=READ, responses={200: {"model": ScalableTopicMetadata}})
 def get_layout(service: Service, topic: Topic) -> Response:
-    """The layout record of a topic (ScalableTopicMetadata)."""
+    """Return the layout record of a topic (ScalableTopicMetadata)."""
     return Response(service.layout_json(topic), media_type="application/json")
 
 
@@ -81,13 +81,13 @@ def delete_topic(service: Service, topic: Topic) -> None:
 
 @routes.post("/{topic}/migrate", **ADMINISTERS)
 def migrate_topic(service: Service, topic: Topic) -> None:
-    """Never done: every topic here is scalable (409) or is not there at all (404); `force` makes no difference."""
+    """Refuse a migration: every topic here is scalable (409) or missing (404), regardless of `force`."""
     service.migrate_topic(topic)
 
 
 @routes.get("/{topic}/stats", dependencies=READ)
 def get_stats(service: Service, topic: Topic) -> JSONResponse:
-    """Epoch, segments with names and states, sessions of each subscription."""
+    """Return epoch, segments with names and states, and sessions of each subscription."""
     return JSONResponse(service.stats(topic))
 
 
@@ -119,7 +119,7 @@ def rebucket_segment(
     decision: Decision = None,
     layout: Layout = None,
 ) -> None:
-    """Replace an active segment by one of the same range with another number of entry buckets, of equal width."""
+    """Replace an active segment by one of the same range with `bucketCount` entry buckets of equal width."""
     if not _INTEGER.fullmatch(bucketCount):
         raise PreconditionFailed(f"bucketCount must be a whole number, got: {bucketCount[:200]}")
     service.rebucket_segment(topic, _segment_id(segment), int(bucketCount), decision or None, layout or None)
@@ -127,13 +127,13 @@ def rebucket_segment(
 
 @routes.get("/{topic}/operations", dependencies=READ)
 def list_operations(service: Service, topic: Topic) -> JSONResponse:
-    """The newest operations on segments with the step that each is at, the newest first (not in Pulsar's REST)."""
+    """List the newest operations on segments with their steps, newest first (not in Pulsar's REST)."""
     return JSONResponse([operation.model_dump(mode="json", by_alias=True) for operation in service.operations(topic)])
 
 
 @routes.get("/{topic}/sealed", dependencies=READ)
 def list_sealed(service: Service, topic: Topic) -> JSONResponse:
-    """Every sealed segment and why it is kept, the oldest first (not in Pulsar's REST)."""
+    """List the sealed segments with the reason for keeping each, oldest first (not in Pulsar's REST)."""
     return JSONResponse([
         {"segment": one.segment, "sealedAtMs": one.sealed_at_ms, "keptBecause": one.reason}
         for one in service.sealed(topic)

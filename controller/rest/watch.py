@@ -1,6 +1,6 @@
-"""Watch sessions at `…/{topic}/watch`, as server-sent events and over WebSocket (PIP-468 "DAG Watch Sessions").
+"""Routes of watch sessions: server-sent events and WebSocket (PIP-468 "DAG Watch Sessions").
 
-Stage: any node serves any session; the messages are those of `controller.watch.layout_watcher`.
+Stage: any node serves any session; `controller.watch.layout_watcher` defines the messages.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["watc
 
 @routes.get("/{topic}/watch", dependencies=READ, response_class=Response)
 async def watch(watcher: Watcher, topic: Topic, since: Since, grant: Granted) -> Response:
-    """Server-sent events: `layout` at once and after every change, `closed` at the end (not in Pulsar's REST)."""
+    """Send server-sent events: `layout` now and after every change, `closed` at the end (not in Pulsar)."""
     return EventStream(await watcher.session(topic, since), grant)
 
 
 @routes.websocket("/{topic}/watch", dependencies=READ)
 async def watch_socket(socket: WebSocket, watcher: Watcher, topic: Topic, since: Since, grant: Granted) -> None:
-    """The same messages over WebSocket; what the client sends is not read."""
+    """Send the same messages over WebSocket; the client's messages are ignored."""
     with contextlib.closing(await watcher.session(topic, since)) as session, held(grant, session):
         await socket.accept()
 

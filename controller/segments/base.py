@@ -1,7 +1,7 @@
-"""What a store of segment topics does: create, subscribe, terminate, delete (PIP-468 "Segment Topic Management").
+"""Interface of a store of segment topics (PIP-468 "Segment Topic Management").
 
-Stage: below the split and merge protocol, which knows segments by their names `segment://tenant/namespace/name/…` only.
-Every operation can be repeated: what was done already is left as it is, so a caller that was killed does it again.
+Stage: below the split and merge protocol, which knows segments only by their names `segment://tenant/namespace/name/…`.
+Every operation is idempotent: a caller that was killed repeats it, and finished parts stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from decisions.topic.names import segment_descriptor, segment_topic_name
 from schemas.metadata import HashRange
 
 Position = Literal["earliest", "latest"]
-"""Where a new subscription starts: at the first message that is kept, or behind the last one."""
+"""Start of a new subscription: the first retained message, or past the last one."""
 Target = int | Literal["latest"]
-"""Where a subscription is moved to: the first message of that time or later (ms since 1970), or behind the last one."""
+"""Target of a seek: the first message at or after a time (ms since 1970), or past the last one."""
 
 
 class SegmentStoreError(ControllerError):
-    """The store of segments does not answer or refuses; what was asked for may be done in part: do it again."""
+    """The store of segments does not answer or refuses; the work may be partly done: repeat it."""
 
     status = 503
 
@@ -56,7 +56,7 @@ class NameTooLong(PreconditionFailed):
 
 @dataclass(frozen=True, slots=True)
 class SegmentStats:
-    """One segment topic: messages are at the positions `first` to `end` - 1; `backlog` counts by subscription."""
+    """State of a segment topic: messages at positions `first` to `end` - 1; `backlog` by subscription."""
 
     terminated: bool
     first: int
@@ -65,96 +65,99 @@ class SegmentStats:
 
 
 def segment_name(topic: str, segment_id: int, hash_range: HashRange) -> str:
-    """`segment://tenant/namespace/name/0000-7fff-1`; `ValueError` when `topic` is not the name of a scalable topic."""
+    """Return `segment://tenant/namespace/name/0000-7fff-1`.
+
+    Raises `ValueError` unless `topic` is a scalable topic.
+    """
     return segment_topic_name(topic, segment_descriptor(hash_range.start, hash_range.end, segment_id))
 
 
 class SegmentStore(ABC):
-    """Segment topics by their `segment://` names, in one life of their topic.
+    """Segment topics by their `segment://` names, in one incarnation of their topic.
 
     Any operation raises `SegmentStoreError` when the store does not answer in time.
     """
 
     @abstractmethod
     def of_life(self, created_at: int | None) -> SegmentStore:
-        """The segments of that life of a topic, `created_at_ms` of its layout; no other life's are touched through it.
+        """Return a store restricted to one incarnation of a topic, `created_at_ms` of its layout.
 
-        None: of a topic that an older controller made, and nothing else is.
+        None: only segments made by an older controller, which knew no incarnations.
         """
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether the store answers at this moment; known within some seconds, and raises nothing."""
+        """Return within some seconds whether the store answers now; never raises."""
 
     @abstractmethod
     def check_topic(self, topic: str) -> None:
-        """Raises `NameTooLong` when not every segment that the topic may ever have can be named in the store."""
+        """Raise `NameTooLong` unless the store can name every segment that the topic may ever have."""
 
     @abstractmethod
     def create(self, topic: str, segment_id: int, hash_range: HashRange, subscriptions: Iterable[str] = ()) -> str:
-        """Make a segment topic with subscriptions at its beginning; answers its name (PIP-468 "Create Segment").
+        """Create a segment topic with subscriptions at its start; return its name (PIP-468 "Create Segment").
 
-        What exists is left as it is: its messages, its subscriptions, where they are, and that it is terminated.
+        An existing one is unchanged: its messages, subscriptions, positions and termination.
         """
 
     @abstractmethod
     def create_subscription(self, segment: str, subscription: str, position: Position = "earliest") -> None:
-        """Make a subscription; one that exists stays where it is. `SegmentNotFound` without the segment.
+        """Create a subscription; an existing one keeps its position. Raises `SegmentNotFound`.
 
-        One whose consumers came before it was made begins where they do.
+        One whose consumers connected before it was created starts at their position.
         """
 
     @abstractmethod
     def delete_subscription(self, segment: str, subscription: str) -> None:
-        """Remove a subscription; none of that name, or no such segment, is fine. `SubscriptionInUse`."""
+        """Remove a subscription; a missing subscription or segment is fine. Raises `SubscriptionInUse`."""
 
     @abstractmethod
     def check_unused(self, segment: str, subscription: str) -> None:
-        """Raises `SubscriptionInUse` while consumers are connected; no such segment or subscription is fine."""
+        """Raise `SubscriptionInUse` while consumers are connected; a missing segment or subscription is fine."""
 
     @abstractmethod
     def seek(self, segment: str, subscription: str, target: Target) -> None:
-        """Move a subscription, forward or back; without a message of that time or later it goes behind the last one.
+        """Move a subscription, forward or back; if no message is that recent, past the last one.
 
-        `SegmentNotFound`, `SubscriptionNotFound`, and `SubscriptionInUse`: then it is where it was.
+        Raises `SegmentNotFound`, `SubscriptionNotFound`, and `SubscriptionInUse`, leaving the position unchanged.
         """
 
     @abstractmethod
     def subscriptions(self, segment: str) -> list[str]:
-        """The names of a segment's subscriptions, sorted. `SegmentNotFound` without the segment."""
+        """Return the names of a segment's subscriptions, sorted. Raises `SegmentNotFound`."""
 
     @abstractmethod
     def terminate(self, segment: str) -> int:
-        """Seal a segment and answer its end, the position behind its last message (PIP-468 "Terminate Segment").
+        """Seal a segment; return its end, the position past its last message (PIP-468 "Terminate Segment").
 
-        When this returns, no write is accepted any more and every write that was is below the end. Terminating again
-        answers the same. `SegmentNotFound` without the segment.
+        On return no further write is accepted and every accepted one is below the end. Repeating it returns the same
+        end. Raises `SegmentNotFound`.
         """
 
     @abstractmethod
     def is_terminated(self, segment: str) -> bool:
-        """Whether a segment refuses all writes. `SegmentNotFound` without the segment."""
+        """Return whether a segment refuses all writes. Raises `SegmentNotFound`."""
 
     @abstractmethod
     def delete(self, segment: str) -> None:
-        """Remove a segment with its messages and subscriptions, in use or not; none of that name is fine (PIP-468)."""
+        """Remove a segment with its messages and subscriptions, even in use; a missing one is fine (PIP-468)."""
 
     @abstractmethod
     def backlog(self, segment: str, subscription: str) -> int:
-        """Messages that a subscription has not acknowledged; `SegmentNotFound`, `SubscriptionNotFound`."""
+        """Return the number of unacknowledged messages. Raises `SegmentNotFound`, `SubscriptionNotFound`."""
 
     @abstractmethod
     def unread(self, segment: str, subscriptions: Iterable[str]) -> Mapping[str, int | None]:
-        """Messages that each subscription of a segment, and each of those, has not acknowledged.
+        """Return unacknowledged messages of each subscription of a segment, and of each of those given.
 
-        None: it has no position there, because it was never made there or because that was lost; so nobody can say.
-        `SegmentNotFound` without the segment.
+        None: it has no position there, because it was never created there or lost it, so its progress is unknown.
+        Raises `SegmentNotFound`.
         """
 
     @abstractmethod
     def owners(self, segments: Sequence[str]) -> dict[str, str]:
-        """`host:port` of the broker that owns each segment, by its name; those that nobody owns now are left out."""
+        """Return `host:port` of each segment's owner, by name; segments without an owner are omitted."""
 
     @abstractmethod
     def stats(self, segment: str) -> SegmentStats:
-        """What is in a segment. `SegmentNotFound` without the segment."""
+        """Return the state of a segment. Raises `SegmentNotFound`."""

@@ -1,24 +1,24 @@
-"""Segment topics on Kafka: a topic of one partition for each segment, a consumer group for each subscription.
+"""Segment topics on Kafka: one topic per segment, one consumer group per subscription.
 
 Stage: the segment store of a controller that runs on Kafka; names are those of `kafka_names`.
 
-Sealing: Kafka knows no terminated topic, but `max.message.bytes=0` refuses every write with MSG_SIZE_TOO_LARGE, leaves
-no gap, and is not fatal to an idempotent producer. The broker takes the change up a moment after it has confirmed it,
-so `terminate` probes until the partition's leader refuses. A probe can never become a message: its time stamp is one
-that no segment allows, so an open segment answers INVALID_TIMESTAMP. The leader checks sizes before it takes the log's
-lock, and time stamps under it; the same change therefore shuts the window of time stamps too, against a write that had
-passed the first check and still waited for the lock. Only then is the end read.
+Sealing: Kafka has no terminated topics, but `max.message.bytes=0` refuses every write with MSG_SIZE_TOO_LARGE, leaves
+no gap, and is not fatal to an idempotent producer. The broker applies the change shortly after confirming it, so
+`terminate` probes until the partition's leader refuses. A probe can never become a message: its time stamp is one that
+no segment allows, so an open segment responds with INVALID_TIMESTAMP. The leader checks sizes before it takes the log's
+lock, and time stamps under it; the same change therefore also closes the window of time stamps, against a write that
+had passed the first check and still waited for the lock. Only then is the end read.
 
-So a producer that hears MSG_SIZE_TOO_LARGE looks at the layout again and goes on with the child. One whose write had
-waited for the lock hears INVALID_TIMESTAMP, or INVALID_RECORD for each message when it sent several at once, and does
-the same. If its acknowledgement was lost it hears the refusal at its repetition, and writes the message a second time.
+So a producer that gets MSG_SIZE_TOO_LARGE reads the layout again and continues with the child. One whose write had
+waited for the lock gets INVALID_TIMESTAMP, or INVALID_RECORD for each message of a batch, and does the same. If its
+acknowledgement was lost, its retry is refused, and it writes the message a second time, to the child.
 
-Transactions: the marker that ends one is refused like a write, so one that is open when its segment is sealed stays
-open, and readers of committed messages wait there without end. `terminate` therefore waits until none is open; a
-producer that opens them without a pause may still slip in between, so segments are not for transactional producers.
+Transactions: the marker that ends one is refused like a write, so a transaction open at sealing stays open, and readers
+of committed messages wait there forever. `terminate` therefore waits until none is open; a producer that opens them
+without a pause may still slip in between, so segments are not for transactional producers.
 
 Positions: Kafka drops the committed positions of a group without members after `offsets.retention.minutes` (7 days
-unless set). Brokers for segments should have it at its largest value, 2147483647; `complaints` says when they have not.
+unless set). Brokers for segments should set it to its maximum, 2147483647; `complaints` reports it if they do not.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ from schemas.metadata import HashRange
 TIMEOUT_SECONDS = 10.0
 """Longest wait for an answer of the brokers."""
 PROBE_SECONDS = 3.0
-"""Longest wait for the answer whether the brokers are there."""
+"""Longest wait when checking that the brokers are reachable."""
 MAX_DESCRIBED = 1_000
-"""Segments that are asked for at once."""
+"""Segments described per request."""
 SETTLE_SECONDS = 0.5
-"""With replicas, the end is final when it has not moved for this long: what the leader has taken may still spread."""
+"""With replicas, the end is final once stable for this long: accepted writes may still replicate."""
 
 _OPEN = {
     "cleanup.policy": "delete",
@@ -78,23 +78,23 @@ _OPEN = {
     "message.timestamp.type": "CreateTime",
     "message.timestamp.after.max.ms": "3600000",
 }
-"""Configuration of a segment: nothing is dropped before the segment is deleted, and no probe is accepted."""
+"""Configuration of an open segment: messages never expire, and no probe is accepted."""
 _SEALED = {"max.message.bytes": "0", "message.timestamp.after.max.ms": "0", "message.timestamp.before.max.ms": "0"}
 _MIN_OFFSETS_RETENTION_MINUTES = 525_600
 """A year."""
 _OFFSETS = "__consumer_offsets"
-"""Where Kafka keeps the positions of groups."""
+"""Topic in which Kafka stores the positions of groups."""
 _PROBE_TIME_MS = 32_503_680_000_000
 """The year 3000."""
 
 
 class KafkaSegments(SegmentStore):
-    """The segments in the cluster at `kafka`; any number of threads may use it."""
+    """Segments in the cluster at `kafka`; thread-safe."""
 
     def __init__(
         self, kafka: KafkaConnection, timeout_seconds: float = TIMEOUT_SECONDS, replication_factor: int = -1
     ) -> None:
-        """Connects at the first use. `replication_factor` of new segments; -1 = the brokers' default."""
+        """Connects at the first use. `replication_factor` of new segments; -1: the brokers' default."""
         self._kafka = KafkaAdmin(kafka, timeout_seconds)
         self._positions = Positions(self._kafka)
         self._replication_factor = replication_factor
@@ -106,7 +106,7 @@ class KafkaSegments(SegmentStore):
         return other
 
     def answers(self) -> bool:
-        # Not `describe_cluster`: asked of a broker that is not taken back yet, it ends the whole process.
+        # Not `describe_cluster`: it crashes the process if a broker has not rejoined the cluster yet.
         used, timeout = self._kafka.admin, min(self._kafka.timeout, PROBE_SECONDS)
         try:
             self._kafka.known(used.list_topics(_OFFSETS, timeout=timeout))
@@ -129,9 +129,9 @@ class KafkaSegments(SegmentStore):
             except KafkaException as error:
                 if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-            # The client remembers that the topic did not exist until it asks again.
+            # The client caches that the topic did not exist until it asks again.
             self._kafka.until(lambda: self._has_leader(segment))
-            # The broker that keeps the positions may hear of a new topic a moment later.
+            # The broker that stores the positions may learn of a new topic slightly later.
             self._positions.start(segment, sorted(set(subscriptions)), "earliest", patient=True)
         return segment
 
@@ -173,7 +173,7 @@ class KafkaSegments(SegmentStore):
 
     def terminate(self, segment: str) -> int:
         with self._kafka.to(f"terminate {segment}"):
-            # Before the probe: where brokers make missing topics by themselves, a producer's question is enough.
+            # Before the probe: a producer's metadata request could create a missing topic automatically.
             replicas = self._must_exist(segment)
             if not self._is_marked(segment):
                 self._wait_for_transactions(segment)
@@ -197,9 +197,9 @@ class KafkaSegments(SegmentStore):
             except KafkaException as error:
                 if code_of(error) not in NO_TOPIC:
                     raise
-            # The broker that is asked next may hear of it a moment later.
+            # The next broker asked may learn of it slightly later.
             self._kafka.until(lambda: self._topic(segment) is None)
-            # Consumers that are still there: their positions went with the topic, their groups go with them.
+            # Groups with members cannot be deleted: their positions went with the topic, they end by themselves.
             self._positions.delete(segment, self._positions.named(segment), NO_GROUP | GROUP_IN_USE)
 
     def backlog(self, segment: str, subscription: str) -> int:
@@ -245,7 +245,7 @@ class KafkaSegments(SegmentStore):
             )
 
     def complaints(self) -> list[str]:
-        """What about the brokers' settings endangers segments, a sentence each; none when all is well."""
+        """Return a sentence for each setting of the brokers that endangers segments; empty if there is none."""
         with self._kafka.to("read the brokers' settings"):
             brokers = self._kafka.admin.list_topics(timeout=self._kafka.timeout).brokers
             asked = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in sorted(brokers)]
@@ -267,10 +267,10 @@ class KafkaSegments(SegmentStore):
         return kafka_topic(segment, self._life)
 
     def _must_exist(self, segment: str) -> int:
-        """The number of replicas; `SegmentNotFound` without the topic."""
+        """Return the number of replicas. Raises `SegmentNotFound`."""
         found = self._topic(segment)
         if found is None:
-            # The broker that was asked may not have heard of it, and what is missing counts as read.
+            # That broker may not have learned of it yet, and a missing segment would count as read.
             if not self._is_known_to_the_cluster(segment):
                 raise SegmentNotFound(segment, self._kafka.where)
             self._kafka.until(lambda: self._has_leader(segment))
@@ -279,7 +279,7 @@ class KafkaSegments(SegmentStore):
         return len(partition.replicas) if partition else 1
 
     def _is_known_to_the_cluster(self, segment: str) -> bool:
-        """Asks the one that makes topics whether it could make this one; it does not."""
+        """Ask Kafka's controller, by a dry-run creation, whether the topic exists."""
         new = NewTopic(self._name(segment), 1, replication_factor=self._replication_factor)
         try:
             self._kafka.answers(self._kafka.admin.create_topics([new], validate_only=True, **self._kafka.limit))
@@ -294,13 +294,13 @@ class KafkaSegments(SegmentStore):
         return found is not None and PARTITION in found.partitions and found.partitions[PARTITION].leader >= 0
 
     def _topic(self, segment: str) -> TopicMetadata | None:
-        """What the brokers say of a segment's topic now; None when there is none."""
+        """Return the brokers' current metadata of a segment's topic; None if there is none."""
         name = self._name(segment)
         found = self._kafka.known(self._kafka.admin.list_topics(name, timeout=self._kafka.timeout)).topics.get(name)
         return None if found is None or (found.error is not None and found.error.code() in NO_TOPIC) else found
 
     def _is_marked(self, segment: str) -> bool:
-        """Whether the configuration says terminated; the leader may not have taken it up yet."""
+        """Return whether the configuration says terminated; the leader may not have applied it yet."""
         topic = ConfigResource(ResourceType.TOPIC, self._name(segment))
         (config,) = self._kafka.again(
             lambda: self._kafka.answers(self._kafka.admin.describe_configs([topic], **self._kafka.limit))
@@ -335,7 +335,7 @@ class KafkaSegments(SegmentStore):
 
 
 class _Probe:
-    """A question for the leader of a Kafka topic: whether it refuses all writes. Nothing is ever written."""
+    """Probe that shows whether the leader of a Kafka topic refuses all writes. Nothing is ever written."""
 
     def __init__(self, kafka: KafkaAdmin, topic: str) -> None:
         self._topic = topic
@@ -355,7 +355,7 @@ class _Probe:
         )
 
     def is_refused(self) -> bool:
-        """Asks once; raises `KafkaException` without an answer."""
+        """Probe once. Raises `KafkaException` without an answer."""
         self._told.clear()
         self._producer.produce(
             self._topic, b"", partition=PARTITION, timestamp=_PROBE_TIME_MS, on_delivery=self._delivered

@@ -1,8 +1,8 @@
-"""Asking Kafka with a bounded wait, and saying what was asked, where, and what to do when it does not answer.
+"""Requests to Kafka with bounded waits, and errors that say what was asked, where, and what to do.
 
-Stage: below `kafka`. One `AdminClient` is kept: with a temporary one its pending answers would be lost. After a
-question without an answer another one takes its place: a client that hears of no broker at all, as from one that was
-away and is not taken back yet, forgets all that it knew and never asks again (librdkafka issue 5301, open in 2.16).
+Stage: below `kafka`. One `AdminClient` is kept: a temporary one would lose its pending answers. After a request without
+an answer another one replaces it: a client that sees no broker at all, as from one that has not rejoined the cluster
+yet, forgets all it knew and never asks again (librdkafka issue 5301, open in 2.16).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 DELAY_SECONDS = 0.02
 JITTER_SECONDS = 0.01
-"""Between two questions while the brokers have not got ready."""
+"""Delay between two requests while the brokers are not ready."""
 MARGIN_SECONDS = 5.0
-"""The client gives up by itself; after so much more time it is not waited for."""
+"""Additional wait after the client's own time-out."""
 
 UNREACHABLE = frozenset(
     {
@@ -51,7 +51,7 @@ FOR_A_MOMENT = frozenset(
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.NOT_CONTROLLER,
-        # From a leader that has not heard of its new term yet.
+        # From a leader that has not learned of its new term yet.
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
     }
@@ -60,18 +60,18 @@ NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPI
 NO_GROUP = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
 GROUP_IN_USE = frozenset({KafkaError.NON_EMPTY_GROUP})
 GROUP_HAS_MEMBERS = frozenset({KafkaError.UNKNOWN_MEMBER_ID})
-"""A position is committed by nobody, while the group has members."""
+"""Nobody else may commit a position while the group has members."""
 
 _WAIT: wait_base = wait_fixed(DELAY_SECONDS) + wait_random(0, JITTER_SECONDS)
 
 
 def code_of(error: KafkaException) -> int:
-    """The code of what Kafka said."""
+    """Return Kafka's error code."""
     return int(error.args[0].code())
 
 
 class KafkaAdmin:
-    """The cluster's administration client; no question takes much longer than `timeout` seconds."""
+    """Administration client of the cluster; no request takes much longer than `timeout` seconds."""
 
     def __init__(self, connection: KafkaConnection, timeout: float) -> None:
         self.connection = connection
@@ -85,23 +85,23 @@ class KafkaAdmin:
 
     @property
     def admin(self) -> AdminClient:
-        """The client for the next question."""
+        """Client for the next request."""
         return self._admin
 
     def had_no_answer(self, used: AdminClient) -> None:
-        """Others ask by a new client from now on, and by new readers of positions. Questions under way go on."""
+        """Replace the client, and the readers of positions, for later requests. Running requests continue."""
         with self._renewing:
             if used is not self._admin:
                 return
             self._admin = self._connect()
         self.committed.forget()
-        # In a thread of its own, as the end of a client may take a while.
+        # Keep the old client alive in a separate thread: closing it may block.
         kept = threading.Timer(self.timeout + MARGIN_SECONDS, lambda _: None, [used])
         kept.daemon = True
         kept.start()
 
     def known(self, found: ClusterMetadata) -> ClusterMetadata:
-        """What was `found`, unless it is of a cluster without brokers: then they have not taken one another back."""
+        """Return `found`, or raise if it is of a cluster without brokers: then none has rejoined it yet."""
         if not found.brokers:
             raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
         return found
@@ -111,7 +111,7 @@ class KafkaAdmin:
 
     @contextmanager
     def to(self, what: str) -> Iterator[None]:
-        """Turns what Kafka says within the block into a `SegmentStoreError`; other calls go on meanwhile."""
+        """Turn Kafka's errors in the block into a `SegmentStoreError`; yields the caller's turn meanwhile."""
         let_others_go_on()
         used = self.admin
         try:
@@ -127,7 +127,7 @@ class KafkaAdmin:
             raise SegmentStoreError(f"cannot {what}: {self.where} {said}") from error
 
     def answers(self, futures: Mapping[Any, Future[T]]) -> list[T]:
-        """Every answer; raises the first error after all have come."""
+        """Return all answers; raise the first error after all have arrived."""
         failure: KafkaException | None = None
         answers: list[T] = []
         for future in futures.values():
@@ -140,19 +140,19 @@ class KafkaAdmin:
         return answers
 
     def answer(self, future: Future[T]) -> T:
-        """One answer."""
+        """Return one answer."""
         try:
             return future.result(self.timeout + MARGIN_SECONDS)
         except TimeoutError:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
     def again(self, ask: Callable[[], T], passing: frozenset[int] = FOR_A_MOMENT) -> T:
-        """`ask`, repeated while the brokers have an error of the kind that is soon over."""
+        """Repeat `ask` while the brokers have a transient error."""
         passes = retry_if_exception(lambda error: isinstance(error, KafkaException) and code_of(error) in passing)
         return Retrying(retry=passes, stop=stop_after_delay(self.timeout), wait=_WAIT, reraise=True)(ask)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Returns when `condition` is true; it is asked again and again."""
+        """Poll until `condition` is true."""
         retrying = Retrying(
             retry=retry_if_result(lambda fulfilled: not fulfilled),
             stop=stop_after_delay(self.timeout),

@@ -1,8 +1,8 @@
-"""Reads committed offsets, with consumers that join no group.
+"""Read committed offsets with consumers that join no group.
 
 Stage: below `kafka_positions`. Not with the administration client: its `list_consumer_group_offsets` ends the whole
-process with a segmentation fault when the coordinator of a group has just moved (librdkafka issue 5040, open in
-2.16). A consumer finds the new coordinator and asks again by itself.
+process with a segmentation fault when the coordinator of a group has just moved (librdkafka issue 5040, open in 2.16).
+A consumer finds the new coordinator and asks again by itself.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from schemas.kafka_connection import KafkaConnection
 
 AT_ONCE = 32
-"""Consumers that connect side by side."""
+"""Consumers that connect concurrently."""
 SOON_BACK = {"reconnect.backoff.max.ms": 1_000}
-"""A client tries a broker that is away again after at most so long (librdkafka: 10 s)."""
+"""Longest delay before a client retries an unreachable broker (librdkafka: 10 s)."""
 KEPT = 16
-"""A first question takes some 60 ms, another one to the same consumer 1 ms; each has threads and connections."""
+"""Cached consumers: a first request takes 60 ms, a later one 1 ms; each has threads and connections."""
 
 
 class CommittedOffsets:
-    """Positions of groups; a few consumers are kept for who asks again. For many threads."""
+    """Positions of groups, with a small cache of consumers. Thread-safe."""
 
     def __init__(self, kafka: KafkaConnection, timeout: float) -> None:
-        """`timeout`: of one question, seconds."""
+        """`timeout`: of one request, seconds."""
         self._kafka, self._timeout = kafka, timeout
         self._kept: OrderedDict[str, Consumer] = OrderedDict()
         self._lock = threading.Lock()
 
     def of(self, groups: Iterable[str], topic: str, partition: int) -> dict[str, int]:
-        """The position of each group that has one there; raises `KafkaException`."""
+        """Return the position of each group that has one there. Raises `KafkaException`."""
         names, found = list(groups), dict[str, int]()
         deadline = time.monotonic() + self._timeout
         for first in range(0, len(names), AT_ONCE):
@@ -51,18 +51,18 @@ class CommittedOffsets:
                         found[group] = answer.offset
             finally:
                 self._give_back(answered)
-                # Who gave no answer may never give one again (see `kafka_admin`).
+                # A consumer without an answer may never give one again (see `kafka_admin`).
                 _end([reader for group, reader in readers.items() if group not in answered])
         return found
 
     def forget(self) -> None:
-        """Who asks next asks by new consumers."""
+        """Drop the cached consumers: later requests use new ones."""
         with self._lock:
             old, self._kept = self._kept, OrderedDict()
         _end(old.values())
 
     def _take(self, group: str) -> Consumer:
-        """One that nobody else has meanwhile."""
+        """Return a consumer that no other caller has meanwhile."""
         with self._lock:
             kept = self._kept.pop(group, None)
         return kept or Consumer(
@@ -84,6 +84,6 @@ class CommittedOffsets:
 
 
 def _end(readers: Iterable[Consumer]) -> None:
-    """Closes them, each in a thread of its own: one that has lost its brokers may never come to its end."""
+    """Close consumers, each in a separate thread: one that has lost its brokers may never finish."""
     for reader in readers:
         threading.Thread(target=reader.close, name="end of a reader of positions", daemon=True).start()

@@ -1,16 +1,16 @@
-"""Names of segments in Kafka, there and back.
+"""Names of segments in Kafka, in both directions.
 
 `segment://acme/shop/new_orders/0000-7fff-1` is the Kafka topic `segment..acme..shop..new.5forders..0000-7fff-1`: each
-`/` is two dots; a byte of the UTF-8 text that is not an ASCII letter, digit or `-` is a dot and its two hexadecimal
-digits. A dot is never left as it stands and `_` never comes up, so names differ also for Kafka's metrics, which take
-`.` and `_` for the same. Nothing is shortened: a name that does not fit into Kafka's 249 characters is refused.
+`/` becomes two dots; a byte of the UTF-8 text that is not an ASCII letter, digit or `-` becomes a dot and two
+hexadecimal digits. A literal dot or `_` never appears, so names also differ in Kafka's metrics, which treat `.` and `_`
+as equal. Nothing is shortened: a name that exceeds Kafka's 249 characters is refused.
 
-Two more dots and a number follow, `…..0000-7fff-1..1763660000000`: the life of the scalable topic, `createdAtMs` of its
-layout. A topic that is deleted and made again has other Kafka topics than before, so whoever still acts for the earlier
-life touches nothing of this one. Topics that an older controller made have no life, and their segments no number.
+Two more dots and a number follow, `…..0000-7fff-1..1763660000000`: the incarnation of the scalable topic, `createdAtMs`
+of its layout. A topic that is deleted and created again has different Kafka topics, so a process that still acts for
+the earlier incarnation does not touch this one. Topics made by an older controller have no incarnation number.
 
 A subscription is the consumer group `<Kafka topic>#<subscription>`: groups belong to one segment, because only a whole
-group can be deleted, and because a segment that is deleted takes its positions along.
+group can be deleted, and because the positions of a deleted segment must go with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from decisions.topic.names import parse_segment_topic_name, segment_topic_name
 from schemas.base import MAX_MILLIS, MAX_SEGMENT_ID
 
 MAX_KAFKA_NAME = 249
-"""Most characters of a Kafka topic's name."""
+"""Maximum length of a Kafka topic's name, in characters."""
 
 _PREFIX = "segment.."
 _DOMAIN = "segment://"
@@ -34,14 +34,17 @@ _WITH_LIFE = re.compile(r"(.*)\.\.(0|[1-9][0-9]*)", re.ASCII | re.DOTALL)
 
 
 class SegmentOfLife(NamedTuple):
-    """A segment's name `segment://…`, and the life of its topic; None: made when lives were not told apart."""
+    """A segment's name `segment://…`, and its topic's incarnation; None: made before these were recorded."""
 
     segment: str
     life: int | None
 
 
 def kafka_topic(segment: str, life: int | None = None) -> str:
-    """The Kafka topic of a segment; `ValueError` for what is not a segment, `NameTooLong` when it does not fit."""
+    """Return the Kafka topic of a segment.
+
+    Raises `ValueError` for other names, `NameTooLong` if it does not fit.
+    """
     parse_segment_topic_name(segment)
     name = _PREFIX + _SPECIAL.sub(_escaped, segment.removeprefix(_DOMAIN).encode()).decode()
     if life is not None:
@@ -55,10 +58,10 @@ def kafka_topic(segment: str, life: int | None = None) -> str:
 
 
 def segment_of(kafka_name: str) -> SegmentOfLife:
-    """The segment of a Kafka topic; `ValueError` when that topic is not a segment."""
+    """Return the segment of a Kafka topic. Raises `ValueError` when that topic is not a segment."""
     if not kafka_name.startswith(_PREFIX):
         raise ValueError(f"not the Kafka topic of a segment: {kafka_name!r}; expected {_PREFIX}tenant..namespace..…")
-    # Without a life the name ends with a descriptor, which is never a bare number.
+    # Without an incarnation the name ends with a descriptor, which is never a bare number.
     found = _WITH_LIFE.fullmatch(kafka_name)
     plain, life = (found[1], int(found[2])) if found else (kafka_name, None)
     segment = _DOMAIN + _ESCAPE.sub(_unescaped, plain.removeprefix(_PREFIX).encode()).decode()
@@ -68,17 +71,17 @@ def segment_of(kafka_name: str) -> SegmentOfLife:
 
 
 def check_fits(topic: str, life: int | None = None) -> None:
-    """Raises `NameTooLong` unless every segment that the topic may ever have fits, in any life of it if it has one."""
+    """Raise `NameTooLong` unless every segment that the topic may ever have fits, in any incarnation."""
     kafka_topic(segment_topic_name(topic, _MAX_DESCRIPTOR), None if life is None else MAX_MILLIS)
 
 
 def group_id(segment: str, subscription: str, life: int | None = None) -> str:
-    """The consumer group of a subscription of a segment."""
+    """Return the consumer group of a subscription of a segment."""
     return f"{kafka_topic(segment, life)}#{subscription}"
 
 
 def subscription_of(group: str, segment: str, life: int | None = None) -> str | None:
-    """The subscription of a consumer group, None when that group belongs to another segment or to none."""
+    """Return the subscription of a consumer group, None if that group is not of this segment."""
     topic, separator, subscription = group.partition("#")
     return subscription if separator and topic == kafka_topic(segment, life) else None
 

@@ -1,7 +1,7 @@
-"""Where the subscriptions of a segment are: the committed offsets of their consumer groups.
+"""Positions of a segment's subscriptions: the committed offsets of their consumer groups.
 
-Stage: below `kafka`. A subscription exists when its group has a position in the segment; a group without one is on its
-way in or out. All questions raise `KafkaException`.
+Stage: below `kafka`. A subscription exists when its group has a position in the segment; a group without one is being
+created or deleted. All requests raise `KafkaException`.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from controller.segments.kafka_admin import FOR_A_MOMENT, GROUP_HAS_MEMBERS, NO_
 from controller.segments.kafka_names import group_id, kafka_topic, subscription_of
 
 PARTITION = 0
-"""The one partition of a segment's topic."""
+"""The only partition of a segment's topic."""
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class Positions:
-    """The positions of subscriptions in the segments of one life of a topic, read and set through `kafka`."""
+    """Positions of subscriptions in the segments of one incarnation of a topic."""
 
     def __init__(self, kafka: KafkaAdmin, life: int | None = None) -> None:
         self._kafka = kafka
         self._life = life
 
     def bounds(self, segment: str) -> tuple[int, int]:
-        """The first position that is kept, and the end."""
+        """Return the first retained position, and the end."""
         return self._offset(segment, _EARLIEST), self._offset(segment, _LATEST)
 
     def named(self, segment: str) -> list[str]:
-        """Subscriptions of which there is a group."""
+        """Return the subscriptions that have a group."""
         groups = self._kafka.again(self._groups)
         found = (subscription_of(group, segment, self._life) for group in groups)
         return sorted(subscription for subscription in found if subscription is not None)
 
     def of(self, segment: str, subscriptions: Iterable[str]) -> dict[str, int]:
-        """The position of each of the subscriptions that exist."""
+        """Return the position of each of these subscriptions that exists."""
         names = list(subscriptions)
         return self._kafka.again(lambda: self._of(segment, names))
 
     def backlog(self, segment: str, subscriptions: Iterable[str]) -> dict[str, int]:
-        """Messages between the position and the end, of each of the subscriptions that exist."""
+        """Return the messages between position and end, for each of these subscriptions that exists."""
         first, end = self.bounds(segment)
         return {name: max(end - max(at, first), 0) for name, at in self.of(segment, subscriptions).items()}
 
     def start(self, segment: str, subscriptions: Iterable[str], position: Position, patient: bool = False) -> None:
-        """Give a position to those that have none yet; `patient` with brokers that have not heard of the topic.
+        """Set a position for those without one; `patient`: with brokers that have not learned of the topic.
 
-        Groups that have members get theirs from them.
+        Groups with members get theirs from them.
         """
         names = list(subscriptions)
         existing = self.of(segment, names)
@@ -67,13 +67,13 @@ class Positions:
         self._kafka.again(lambda: self._commit(segment, missing, offset, fine=GROUP_HAS_MEMBERS), passing)
 
     def move(self, segment: str, subscription: str, timestamp_ms: int | None) -> bool:
-        """To the first message of that time or later, without one or without a time to the end.
+        """Move to the first message at or after a time; without such a message or a time, to the end.
 
-        False when the subscription does not exist.
+        Returns False if the subscription does not exist.
         """
         if not self.of(segment, [subscription]):
             return False
-        # Read the end first: a message that is written later is either found by its time or behind this end.
+        # Read the end first: a message written later is either found by its time or past this end.
         offset = self._offset(segment, _LATEST)
         if timestamp_ms is not None:
             found = self._offset(segment, OffsetSpec.for_timestamp(timestamp_ms))
@@ -82,7 +82,7 @@ class Positions:
         return True
 
     def has_members(self, segment: str, subscription: str) -> bool:
-        """Whether consumers have joined the group of a subscription; not when there is no such group."""
+        """Return whether consumers have joined the group of a subscription; False if there is no such group."""
         group = group_id(segment, subscription, self._life)
         try:
             (found,) = self._kafka.again(
@@ -95,7 +95,7 @@ class Positions:
         return bool(found.members)
 
     def delete(self, segment: str, subscriptions: Iterable[str], passing: frozenset[int] = NO_GROUP) -> None:
-        """Delete the groups; errors of the kinds in `passing` are fine."""
+        """Delete the groups; errors in `passing` are ignored."""
         for group in [group_id(segment, name, self._life) for name in subscriptions]:
             try:
                 self._kafka.again(partial(self._delete, group))
@@ -104,8 +104,8 @@ class Positions:
                     raise
 
     def has_open_transactions(self, segment: str) -> bool:
-        """Whether there are messages whose transaction has not ended."""
-        # The end first: ordinary writes go on, and move what is committed along with it.
+        """Return whether there are messages of an open transaction."""
+        # Read the end first: concurrent ordinary writes also advance the committed end.
         end = self._offset(segment, _LATEST)
         return self._offset(segment, _LATEST, IsolationLevel.READ_COMMITTED) < end
 
@@ -151,7 +151,7 @@ class Positions:
 
 
 def _only(groups: list[ConsumerGroupTopicPartitions]) -> TopicPartition:
-    """The one partition of the one group that was asked about; raises its error."""
+    """Return the one partition of the one group requested; raise its error."""
     position = (groups[0].topic_partitions or [])[0]
     if position.error is not None:
         raise KafkaException(position.error)

@@ -1,6 +1,6 @@
-"""No segment topics at all: for a controller that keeps layouts only, while clients look after the messages.
+"""Segment store without segment topics: clients handle the messages, the controller only layouts.
 
-Everything is taken as done; nothing is remembered.
+Every operation succeeds; nothing is remembered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who owns segments: on Kafka the leader of each one's partition (PIP-468 "Broker Roles and Request Routing").
+"""Owners of segments, on Kafka partition leaders (PIP-468 "Broker Roles and Request Routing").
 
-Stage: between a `SegmentStore` and those who tell clients where segments are: watch sessions and stats. Nobody waits
-for Kafka longer than a moment: what is known is answered at once, and one thread looks whether it still holds.
+Stage: between a `SegmentStore` and the watch sessions and stats that tell clients where segments are. Callers wait for
+Kafka only briefly: known owners are returned at once, and one thread refreshes them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from controller.segments.base import SegmentStore
 log = logging.getLogger(__name__)
 
 FRESH_SECONDS = 30.0
-"""So old may be what is answered, when segments have moved and nobody has asked meanwhile."""
+"""Maximum age of an answer when segments have moved and nobody has asked meanwhile."""
 MAX_WAIT_SECONDS = 0.5
-"""Longest wait of a caller who is the first to ask for a segment."""
+"""Longest wait of the first caller to ask for a segment."""
 PAUSE_SECONDS = 10.0
-"""After Kafka did not answer, it is not asked for so long."""
+"""Pause before Kafka is asked again after it did not answer."""
 MAX_TOPICS = 10_000
-"""Topics whose owners are remembered."""
+"""Maximum number of topics with cached owners."""
 
 
 class SegmentOwners:
-    """The owners of segments by topic; any number of threads."""
+    """Owners of segments by topic; thread-safe."""
 
     def __init__(self, segments: SegmentStore) -> None:
         self.on_change: list[Callable[[str], None]] = []
-        """Called, from the thread that looks, with a topic whose segments have other owners than were answered."""
+        """Called, from the refreshing thread, with a topic whose segments have changed owners."""
         self._segments = segments
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, dict[str, str]]] = {}
@@ -43,7 +43,7 @@ class SegmentOwners:
         self._thread = ThreadPoolExecutor(1, "segment-owners")
 
     def of(self, topic: str, life: int | None, segments: Sequence[str]) -> dict[str, str]:
-        """`host:port` by the segment's name, of those that are known."""
+        """Return `host:port` by segment name, for the known ones."""
         now = time.monotonic()
         with self._lock:
             at, known = self._known.get(topic, (now - FRESH_SECONDS, {}))
@@ -82,5 +82,5 @@ class SegmentOwners:
                 tell(topic)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop refreshing."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,7 +1,7 @@
-"""Whether the store of segments can be reached, for those who look after segments without being asked.
+"""Circuit breaker for the store of segments, for background work on segments.
 
-Stage: lives in the event loop of a node. Who had no answer says so; from then on one small question at a time is asked
-until there is an answer, and then everybody hears of it. So nobody else has to try again and again meanwhile.
+Stage: lives in the event loop of a node. Work without an answer reports a failure; then one small request at a time
+probes the store until it answers, and all listeners are notified. So nothing else has to retry meanwhile.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from controller.segments.waiting import by_itself
 log = logging.getLogger(__name__)
 
 DELAY_SECONDS, JITTER_SECONDS = 2.0, 1.0
-"""Between two questions."""
+"""Delay between two probes."""
 
 
 class SegmentReach:
-    """One for a node; `answers` is `SegmentStore.answers`."""
+    """Circuit breaker of one node; `answers` is `SegmentStore.answers`."""
 
     def __init__(self, answers: Callable[[], bool]) -> None:
         self.is_away = False
-        """Whether the store was found to be away, and has not answered since."""
+        """True while the store is known to be unreachable."""
         self.on_back: list[Callable[[], None]] = []
-        """Called in the event loop when the store answers again; must be short."""
+        """Called in the event loop when the store answers again; must be quick."""
         self._answers = answers
         self._asking: asyncio.Task[None] | None = None
 
     def failed(self) -> None:
-        """Something had no answer: find out whether that holds for all."""
+        """Report a request without an answer; starts to probe the store."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask())
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Stop probing."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)

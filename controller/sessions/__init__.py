@@ -1,7 +1,7 @@
-"""Consumer sessions and which segments each consumer reads (PIP-468 "SubscriptionCoordinator").
+"""Consumer sessions and the segments assigned to each consumer (PIP-468 "SubscriptionCoordinator").
 
 In the order of a registration: `connections` carries messages, `manager` runs the sessions of the topics that this node
 leads, `stored` loads them, `registry` stores subscriptions and consumers, `coordinator` is the state of one
-subscription as a value, `assignment` the rule that spreads segments over consumers, and `messages` what a consumer is
-told.
+subscription as a value, `assignment` distributes segments over consumers, and `messages` defines the messages to
+consumers.
 """

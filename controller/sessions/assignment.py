@@ -1,6 +1,7 @@
-"""Segments to consumers, round robin (PIP-468 "Rebalancing"), and sealed parents before their children.
+"""Assign segments to consumers round robin, sealed parents before children (PIP-468 "Rebalancing").
 
-Stage: the rule under `controller.sessions.coordinator`. Pure functions of a layout and of what a subscription drained.
+Stage: the rule under `controller.sessions.coordinator`. Pure functions of a layout and a subscription's drained
+segments.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import Segment
 
 Assignment = Mapping[str, tuple[Segment, ...]]
-"""The segments of every consumer, by its name; with more consumers than segments, some have none."""
+"""Segments of every consumer by name; with more consumers than segments, some have none."""
 
 
 def assignable(layout: SegmentLayout, drained: AbstractSet[int]) -> tuple[Segment, ...]:
-    """The segments that an ordered subscription reads now: those it has not drained and whose ancestors it has.
+    """Return the segments that an ordered subscription reads now: undrained, with all ancestors drained.
 
-    A sealed segment is handed out itself until it is drained; a pruned one counts as drained. PIP-468 hands out active
-    segments only, Pulsar 5 asks the parents of active ones. Here every ancestor is asked, because a sealed parent that
-    never held a message is drained from the start, while what was written before it may not be.
+    A sealed segment is assigned until it is drained; a pruned one counts as drained. PIP-468 assigns active segments
+    only, Pulsar 5 checks the parents of active ones. Here every ancestor is checked, because a sealed parent that never
+    held a message is drained from the start, while messages of its own parents may not be.
     """
     cleared: set[int] = set()
     found = []
-    # Ids grow along the DAG: a parent is always looked at before its children.
+    # Ids grow along the DAG: parents are always visited before their children.
     for number in sorted(layout.segments):
         segment = layout.segments[number]
         if any(parent in layout.segments and parent not in cleared for parent in segment.parent_ids):
@@ -37,19 +38,19 @@ def assignable(layout: SegmentLayout, drained: AbstractSet[int]) -> tuple[Segmen
 
 
 def replayable(layout: SegmentLayout) -> tuple[Segment, ...]:
-    """The segments of a subscription without cursors (CHECKPOINT): all, since nobody can say what is drained."""
+    """Return all segments, for a subscription without cursors (CHECKPOINT): its progress is unknown."""
     return _in_order(layout.segments.values())
 
 
 def assign(segments: Iterable[Segment], consumers: Collection[str]) -> Assignment:
-    """Segment `k` of the order of range starts goes to consumer `k mod n` of the order of names (PIP-468)."""
+    """Assign segment `k`, ordered by range start, to consumer `k mod n`, ordered by name (PIP-468)."""
     names = sorted(consumers)
     ordered = _in_order(segments)
     return {name: ordered[place :: len(names)] for place, name in enumerate(names)}
 
 
 def keeping(wanted: Assignment, kept: Mapping[str, AbstractSet[int]]) -> Assignment:
-    """`wanted`, except that a segment that somebody keeps, by consumer, is nobody else's."""
+    """Return `wanted`, except that each segment kept by a consumer stays with it."""
     keeper = {segment: name for name, segments in kept.items() for segment in segments}
     found: dict[str, list[Segment]] = {name: [] for name in wanted}
     for name, segments in wanted.items():
@@ -59,7 +60,7 @@ def keeping(wanted: Assignment, kept: Mapping[str, AbstractSet[int]]) -> Assignm
 
 
 def changed(before: Assignment, after: Assignment) -> Assignment:
-    """The part of `after` that differs: consumers whose list is another one, and consumers that are new."""
+    """Return the part of `after` that differs: consumers with another list, and new consumers."""
     return {name: segments for name, segments in after.items() if _ids(before.get(name)) != _ids(segments)}
 
 

@@ -1,23 +1,23 @@
-"""Consumer sessions over WebSocket, `…/{topic}/consumers` (PIP-468 "Registration Flow", "Consumer Session Lifecycle").
+"""Consumer sessions over WebSocket (PIP-468 "Registration Flow", "Consumer Session Lifecycle").
 
-Stage: the transport of `controller.sessions.manager`. One connection carries any number of consumers of one topic, told
-apart by ids that the client chooses. The client sends
+Stage: the transport of `controller.sessions.manager`, at `…/{topic}/consumers`. One connection carries any number of
+consumers of one topic, identified by ids that the client chooses. The client sends text messages:
 
 - `{"command": "register", "consumerId": 1, "subscription": "billing", "type": "STREAM", "consumerName": "b-7"}`
 - `{"command": "leave", "consumerId": 1}`
 
-as text messages, and is sent, for each consumer: its whole assignment, at once and at every change; why the consumer
-was lost; or why a command was refused:
+For each consumer it receives its whole assignment, at once and at every change; the reason why the consumer was
+removed; or the reason why a command was refused:
 
 - `{"command": "assignment", "consumerId": 1, "assignment": {"layoutEpoch": 3, "assignedSegments": […]}}`
 - `{"command": "closed", "consumerId": 1, "reason": "…"}`
 - `{"command": "error", "consumerId": 1, "status": 409, "reason": "…"}`
-- `{"command": "moved", "controllerBrokerUrl": "http://…"}` before the end of the connection: another node leads the
-  topic now, at that address if it is known already; consumers register there.
+- `{"command": "moved", "controllerBrokerUrl": "http://…"}` before the connection ends: another node leads the topic
+  now, at that address if it is known already; consumers register there.
 
-A node that does not lead the topic answers the first request with 307 to the one that does. A consumer that loses its
-connection without leaving keeps its segments for the grace period and gets them back by registering again. So does one
-whose token was replaced by another (close code 4401).
+A node that does not lead the topic redirects the first request with 307 to the leader. A consumer that loses its
+connection without leaving keeps its segments for the grace period and gets them back by registering again. The same
+holds after its token was replaced by another (close code 4401).
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from schemas.messages import SubscriptionType
 log = logging.getLogger(__name__)
 
 MAX_UNSENT = 1_000
-"""Messages that wait for a connection before it is cut off as slow."""
+"""Messages that may wait for a connection before it is closed as slow."""
 MAX_CONSUMERS = 10_000
-"""Consumers that one connection can carry."""
+"""Maximum number of consumers of one connection."""
 MAX_LOOK_SECONDS = 0.3
-"""For the address of the next leader, before consumers are sent away without it."""
+"""Longest wait for the address of the next leader before consumers are sent away without it."""
 STOPPING, SLOW = 1012, 1013
 """WebSocket close codes (RFC 6455 registry)."""
 
 
 class Register(Wire):
-    """A consumer registers."""
+    """Command that registers a consumer."""
 
     command: Literal["register"]
     consumer_id: Annotated[int, Field(ge=0, le=2**53)]
@@ -68,7 +68,7 @@ class Register(Wire):
 
 
 class Leave(Wire):
-    """A consumer leaves."""
+    """Command that ends a consumer."""
 
     command: Literal["leave"]
     consumer_id: Annotated[int, Field(ge=0, le=2**53)]
@@ -78,16 +78,16 @@ _COMMANDS: TypeAdapter[Register | Leave] = TypeAdapter(Annotated[Register | Leav
 
 
 class _Connection:
-    """What waits to be sent over one connection, and its consumers by id."""
+    """Outgoing messages of one connection, and its consumers by id."""
 
     def __init__(self, topic: str, client: Client) -> None:
         self.topic = topic
         self.client = client
         self.consumers: dict[int, tuple[SubscriptionKey, str]] = {}
         self.unsent: asyncio.Queue[str | None] = asyncio.Queue(MAX_UNSENT)
-        """None: nothing comes after it."""
+        """Messages; None marks the end."""
         self.ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
-        """The close code and the reason."""
+        """Close code and reason."""
 
     def send(self, **message: Any) -> None:
         text = json.dumps(message)
@@ -101,7 +101,7 @@ class _Connection:
             self.end(SLOW)
 
     async def send_all(self, socket: WebSocket) -> None:
-        """Send what waits and what is still to come, until `finish`."""
+        """Send waiting and later messages until `finish`."""
         while (text := await self.unsent.get()) is not None:
             try:
                 await socket.send_text(text)
@@ -110,7 +110,7 @@ class _Connection:
         self.end(STOPPING)
 
     def drop(self) -> None:
-        """Forget what waits."""
+        """Discard waiting messages."""
         while not self.unsent.empty():
             self.client.unqueue(len(self.unsent.get_nowait() or ""))
 
@@ -118,7 +118,7 @@ class _Connection:
         self.send(command="error", consumerId=consumer_id, status=status, reason=reason, **more)
 
     def finish(self) -> None:
-        """End it once all is sent that waits."""
+        """End the connection after all waiting messages are sent."""
         try:
             self.unsent.put_nowait(None)
         except asyncio.QueueFull:
@@ -139,7 +139,7 @@ class ConsumerConnections:
         self._numbers = 0
 
     async def start(self) -> None:
-        """Called in the event loop that the sessions live in."""
+        """Start in the event loop of the sessions."""
         loop = asyncio.get_running_loop()
         await self.sessions.start()
 
@@ -152,11 +152,11 @@ class ConsumerConnections:
         self._leaders.on_ended.append(ended)
 
     async def _move(self, topic: str) -> None:
-        """This node does not lead a topic any more: its consumers are sent to who does."""
+        """Send the consumers of a topic that this node no longer leads to its leader."""
         if not any(connection.topic == topic for connection in self._connections.values()):
             return
         try:
-            # Whom to go to is a help; that they go, is urgent.
+            # The address is a help; leaving is urgent.
             url = await asyncio.wait_for(asyncio.to_thread(self._leaders.leader, topic), MAX_LOOK_SECONDS)
         except (StoreError, asyncio.TimeoutError):
             url = None
@@ -166,12 +166,12 @@ class ConsumerConnections:
                 connection.finish()
 
     def stop(self) -> None:
-        """Ends all connections; their consumers have the grace period of the next start."""
+        """End all connections; their consumers have the grace period of the next start."""
         for connection in self._connections.values():
             connection.end(STOPPING)
 
     async def check_leader(self, topic: str) -> None:
-        """Raises `NotLeader` when another node leads the topic."""
+        """Raise `NotLeader` if another node leads the topic."""
         await asyncio.to_thread(self._leaders.redirect, topic)
 
     async def serve(self, socket: WebSocket, topic: str, grant: Grant) -> None:

@@ -1,9 +1,8 @@
-"""Sessions of one subscription, and what they hold (PIP-468 "SubscriptionCoordinator", "Consumer Session Lifecycle").
+"""Sessions of one subscription (PIP-468 "SubscriptionCoordinator", "Consumer Session Lifecycle").
 
 Stage: between the session manager (it stores, then sends) and the rule in `controller.sessions.assignment`. A
-coordinator is a value: each step answers the next coordinator and what to tell whom, so the leader makes the step
-durable first and only then takes the next coordinator for its own. All instants are milliseconds of one clock that
-never goes back; nothing here reads one.
+coordinator is a value: each step returns the next coordinator and its messages, so the leader makes the step durable
+before it adopts the next coordinator. All instants are milliseconds of one monotonic clock; nothing here reads it.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from schemas.messages import SubscriptionType
 Value = TypeVar("Value")
 
 MAX_CONSUMERS = 10_000
-"""Sessions that a subscription can have; one more is refused."""
+"""Maximum number of sessions of a subscription."""
 
 
 class Link(NamedTuple):
-    """Where a connected consumer is reached: a connection, and the protocol's id of the consumer on it."""
+    """Address of a connected consumer: a connection, and the protocol's id of the consumer on it."""
 
     connection: int
-    """Never used for a second connection as long as the leader lives: protocol ids start again on each."""
+    """Unique during the life of the leader: protocol ids start again on each connection."""
     consumer_id: int
 
 
 class Away(NamedTuple):
-    """A consumer without a connection; its segments stay its own until `until_ms`."""
+    """A consumer without a connection; it keeps its segments until `until_ms`."""
 
     until_ms: int
 
@@ -45,7 +44,7 @@ Session = Link | Away
 
 
 class MembershipEvent(NamedTuple):
-    """A session came or went; `consumers` are there after it."""
+    """A session came or went; `consumers` is the count after it."""
 
     event: Literal["registered", "unregistered"]
     consumer: str
@@ -53,29 +52,29 @@ class MembershipEvent(NamedTuple):
 
 
 class Push(NamedTuple):
-    """The whole assignment of a connected consumer, to be sent to its link."""
+    """Whole assignment of a connected consumer, to be sent to its link."""
 
     consumer: str
     link: Link
     epoch: int
     segments: tuple[Segment, ...]
     topic_created_at: int | None = None
-    """Which life of its name the topic is."""
+    """Incarnation of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a step asks of the leader: make it durable with its announcements in one commit, then send the pushes."""
+    """Effects of a step: make it durable with its announcements in one commit, then send the pushes."""
 
     events: tuple[MembershipEvent, ...] = ()
     """Each also puts or deletes the stored registration of its consumer."""
     drained_changed: bool = False
-    """Whether the stored record of the subscription is out of date: what it has drained."""
+    """True if the stored drained segments are outdated."""
     contested_changed: bool = False
-    """The same: what consumers without a connection keep from others. A new leader could not know it otherwise."""
+    """True if the stored contested segments are outdated: a new leader could not derive them."""
     pushes: tuple[Push, ...] = ()
     superseded: Link | None = None
-    """A link that lost its consumer to a newer one: it can be closed."""
+    """Link that lost its consumer to a newer one: it can be closed."""
 
 
 NOTHING = Effects()
@@ -83,7 +82,7 @@ NOTHING = Effects()
 
 @dataclass(frozen=True)
 class SubscriptionCoordinator:
-    """Consumers and segments of one subscription. The consumers of a QUEUE are counted, and never assigned segments."""
+    """Consumers and segments of one subscription. Consumers of a QUEUE are counted, but get no segments."""
 
     name: str
     type: SubscriptionType
@@ -94,18 +93,18 @@ class SubscriptionCoordinator:
     drained: frozenset[int] = frozenset()
     """Ids of the sealed segments that this subscription has read to the end."""
     kept: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Ids of the segments that each consumer without a connection was told last, of those that were told any."""
+    """Ids of the segments last sent to each consumer without a connection, if any."""
     life: str | None = None
-    """Which subscription of its name it is; None: not known, as it was not stored yet."""
+    """Incarnation of the subscription; None: unknown, as it was not stored yet."""
 
     @cached_property
     def assignment(self) -> Assignment:
-        """The segments of every consumer, also of those within their grace period."""
+        """Segments of every consumer, including those within their grace period."""
         return keeping(self._wanted, self.kept) if self.kept else self._wanted
 
     @property
     def contested(self) -> dict[str, tuple[int, ...]]:
-        """What consumers keep of which something would be another's without them."""
+        """Segments kept by consumers, for those that keep a segment which would otherwise be another's."""
         return {
             name: tuple(sorted(kept))
             for name, kept in sorted(self.kept.items())
@@ -114,7 +113,7 @@ class SubscriptionCoordinator:
 
     @cached_property
     def _wanted(self) -> Assignment:
-        """The assignment if every consumer could be told."""
+        """Assignment if every consumer could be notified."""
         if self.type == "QUEUE":
             segments: tuple[Segment, ...] = ()
         elif self.type == "CHECKPOINT":
@@ -124,15 +123,15 @@ class SubscriptionCoordinator:
         return assign(segments, self.sessions)
 
     def due(self) -> int | None:
-        """The instant at which `expire` next has something to do; None when everybody is connected."""
+        """Return when `expire` next has something to do; None when all consumers are connected."""
         return min((session.until_ms for session in self.sessions.values() if isinstance(session, Away)), default=None)
 
     def register(self, consumer: str, link: Link, type: SubscriptionType) -> tuple[SubscriptionCoordinator, Effects]:
-        """A consumer registers; it is always answered with its assignment.
+        """Register a consumer; its assignment is always sent.
 
-        A new name is a new session. A known one keeps its segments, disturbs nobody, and the newest link wins.
-        `Conflict` for another type than the subscription's, as Pulsar's "Subscription is of different type", and
-        above `MAX_CONSUMERS`.
+        A new name is a new session. A known one keeps its segments, disturbs no other consumer, and the newest link
+        wins. Raises `Conflict` for another type than the subscription's, like Pulsar's "Subscription is of different
+        type", and above `MAX_CONSUMERS`.
         """
         if type != self.type:
             raise Conflict(f"Subscription {self.name} exists with type {self.type}, not {type}")
@@ -146,7 +145,7 @@ class SubscriptionCoordinator:
         known = replace(self, sessions={**self.sessions, consumer: link}, kept=_without(self.kept, {consumer}))
         superseded = before if isinstance(before, Link) and before != link else None
         if consumer not in self.kept:
-            # Nobody's segments are others now; there may be ten thousand who come back like this.
+            # No assignment changes, so keep the cached ones: ten thousand consumers may come back like this.
             known.__dict__.update(assignment=self.assignment, _wanted=self._wanted)
             return known, Effects(pushes=(known._push(consumer, link),), superseded=superseded)
         others = (push for push in self._pushes(known) if push.consumer != consumer)
@@ -157,7 +156,7 @@ class SubscriptionCoordinator:
         )
 
     def disconnect(self, connection: int, now_ms: int) -> SubscriptionCoordinator:
-        """A connection is gone: the consumers that it still carries have the grace period to come back."""
+        """Start the grace period of the consumers on a lost connection."""
         away = Away(now_ms + self.grace_ms)
         gone = [name for name, session in self.sessions.items() if _is_on(session, connection)]
         after = replace(self, sessions={**self.sessions, **dict.fromkeys(gone, away)}, kept=self._keep(gone))
@@ -165,18 +164,18 @@ class SubscriptionCoordinator:
         return after
 
     def leave(self, consumer: str, link: Link) -> tuple[SubscriptionCoordinator, Effects]:
-        """A consumer leaves on its link; nothing happens when that is not its link any more (Pulsar #26433)."""
+        """Remove a consumer on its link; a no-op if that is no longer its link (Pulsar #26433)."""
         return self.remove([consumer]) if self.sessions.get(consumer) == link else (self, NOTHING)
 
     def expire(self, now_ms: int) -> tuple[SubscriptionCoordinator, Effects]:
-        """Evicts every consumer whose grace period ended at or before `now_ms`, with one rebalance for all of them."""
+        """Evict every consumer whose grace period ended at or before `now_ms`, with one rebalance for all."""
         sessions = self.sessions.items()
         return self.remove(
             name for name, session in sessions if isinstance(session, Away) and session.until_ms <= now_ms
         )
 
     def remove(self, consumers: Iterable[str]) -> tuple[SubscriptionCoordinator, Effects]:
-        """Ends sessions by name, connected or not; names without one are passed over."""
+        """End sessions by name, connected or not; unknown names are ignored."""
         ending = set(consumers) & self.sessions.keys()
         if not ending:
             return self, NOTHING
@@ -186,13 +185,13 @@ class SubscriptionCoordinator:
         return left, self._effects(left, events)
 
     def admit(self, sessions: Mapping[str, Session]) -> tuple[SubscriptionCoordinator, Effects]:
-        """Takes over sessions that were registered elsewhere, with one rebalance; known names are passed over."""
+        """Add sessions that were registered elsewhere, with one rebalance; known names are ignored."""
         return self._with(replace(self, sessions={**sessions, **self.sessions})) if sessions else (self, NOTHING)
 
     def follow(self, layout: SegmentLayout) -> tuple[SubscriptionCoordinator, Effects]:
-        """Takes over a newer layout (PIP-468 "onLayoutChange"); an older one is passed over.
+        """Adopt a newer layout (PIP-468 "onLayoutChange"); an older one is ignored.
 
-        What was drained is forgotten with the segment that is pruned.
+        Drained segments are forgotten once they are pruned.
         """
         if layout.epoch < self.layout.epoch:
             return self, NOTHING
@@ -200,7 +199,7 @@ class SubscriptionCoordinator:
         return self._with(replace(self, layout=layout, drained=drained))
 
     def catch_up(self, stored: SubscriptionCoordinator) -> tuple[SubscriptionCoordinator, Effects]:
-        """Takes over the layout and the members that are stored, by whomever they were changed; links stay."""
+        """Adopt the stored layout and members, whoever changed them; links stay."""
         after, first = self.follow(stored.layout)
         after, second = after.remove(after.sessions.keys() - stored.sessions.keys())
         after, third = after.admit(stored.sessions)
@@ -210,25 +209,25 @@ class SubscriptionCoordinator:
         return replace(after, life=stored.life or self.life), effects
 
     def is_of(self, other: SubscriptionCoordinator) -> bool:
-        """Whether both are of the same subscription, of the same life of its topic."""
+        """Return whether both are the same incarnation of the subscription and of its topic."""
         return self.layout.created_at_ms == other.layout.created_at_ms and same_life(self.life, other.life)
 
     def drain(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Effects]:
-        """The subscription has read these sealed segments to the end; others than sealed ones are passed over."""
+        """Mark sealed segments as read to the end; others are ignored."""
         known = self.layout.segments
         sealed = {number for number in segments if number in known and not known[number].is_active}
         return self._with(replace(self, drained=self.drained | sealed))
 
     def reset_drained(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Effects]:
-        """The subscription was moved: of what was drained before only these sealed segments are.
+        """Replace the drained segments by these sealed ones, after a seek.
 
-        A parent that has something to read again comes before its children again, which Pulsar 5 leaves out.
+        A parent with unread messages comes before its children again, which Pulsar 5 does not ensure.
         """
         moved, _ = replace(self, drained=frozenset()).drain(segments)
         return self._with(moved)
 
     def fresh_grace(self, consumers: Iterable[str], now_ms: int) -> SubscriptionCoordinator:
-        """As a new leader sees its consumers: all are away and have the whole grace period (PIP-468 "failover")."""
+        """Mark all consumers as away with a full grace period, as a new leader does (PIP-468 "failover")."""
         away = replace(self, sessions=dict.fromkeys(consumers, Away(now_ms + self.grace_ms)))
         return replace(away, kept=away._keep(away.sessions))
 
@@ -236,7 +235,7 @@ class SubscriptionCoordinator:
         return after, self._effects(after)
 
     def _effects(self, after: SubscriptionCoordinator, events: tuple[MembershipEvent, ...] = ()) -> Effects:
-        """What the step to `after` asks for."""
+        """Return the effects of the step to `after`."""
         return Effects(
             events,
             drained_changed=after.drained != self.drained,
@@ -245,12 +244,12 @@ class SubscriptionCoordinator:
         )
 
     def _keep(self, consumers: Iterable[str]) -> Mapping[str, frozenset[int]]:
-        """What is kept when these consumers lose their connections: what they have now, besides what others keep."""
+        """Return the kept segments after these consumers lose their connections."""
         has = {name: frozenset(segment.segment_id for segment in self.assignment[name]) for name in consumers}
         return {**self.kept, **{name: segments for name, segments in has.items() if segments}}
 
     def _pushes(self, after: SubscriptionCoordinator) -> tuple[Push, ...]:
-        """What the step to `after` has to tell connected consumers; the others are told when they come back."""
+        """Return the pushes of the step to `after`; consumers without a connection get theirs on return."""
         pushes = []
         for name in changed(self.assignment, after.assignment):
             session = after.sessions[name]
@@ -270,9 +269,9 @@ def restore(
     grace_ms: int,
     now_ms: int,
 ) -> SubscriptionCoordinator:
-    """The coordinator of a new leader at `now_ms`: everybody away, with a whole grace period (PIP-468 "failover").
+    """Return a new leader's coordinator: all consumers away, full grace period (PIP-468 "failover").
 
-    `layout` may be newer than the record; drained segments that it does not have, or that are not sealed, are left out.
+    `layout` may be newer than the record; drained segments that it lacks, or that are not sealed, are dropped.
     """
     empty = SubscriptionCoordinator(name, record.type, grace_ms, layout)
     drained, _ = empty.drain(record.drained)

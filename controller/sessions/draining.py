@@ -1,9 +1,9 @@
-"""When to look what the subscriptions of a node have read of sealed segments (PIP-468 "SubscriptionCoordinator").
+"""Schedule of progress checks in sealed segments (PIP-468 "SubscriptionCoordinator").
 
-Stage: below the session manager, in its event loop. A subscription is looked at again after a second, and less and less
-often, up to a quarter of an hour, as long as nothing happens to it: nothing is read, no consumer comes, no layout
-changes (Pulsar 5 does the same). One look at a time. A look that nobody answered is repeated soon; while Kafka is away
-nothing is looked at, and all of that when it is back.
+Stage: below the session manager, in its event loop. A subscription is looked at again after a second, and then ever
+less often, up to a quarter of an hour, as long as nothing happens to it: nothing is read, no consumer comes, no layout
+changes (as in Pulsar 5). One look per subscription at a time. An unanswered look is repeated soon; while Kafka is
+unreachable there are no looks, and all failed ones are repeated on its return.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from controller.sessions.stored import DrainLook, SubscriptionKey
 log = logging.getLogger(__name__)
 
 DELAY_SECONDS, MAX_DELAY_SECONDS, JITTER_SECONDS = 1.0, 900.0, 0.5
-"""Between two looks at a subscription that has sealed segments to read."""
+"""Delay between two looks at a subscription that has sealed segments to read."""
 MAX_FAILED_DELAY_SECONDS = 4.0
-"""The same, after a look that nobody answered."""
+"""Longest delay after an unanswered look."""
 
 
 @dataclass
 class _Plan:
-    """What is known of a subscription that is looked at."""
+    """Schedule of one subscription."""
 
     backoff: Backoff
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
     again: bool = False
-    """Something has happened since the look that is under way began."""
+    """Something has happened since the running look began."""
     unread: int | None = None
-    """What it had left at the last look."""
+    """Unread messages at the last look."""
     failed: bool = False
 
 
 class DrainLooks:
-    """The looks of all subscriptions; `look` answers one, or None when there is nothing to look at any more."""
+    """Looks of all subscriptions; `look` makes one, and returns None when no more are needed."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class DrainLooks:
         reach.on_back.append(self._look_at_what_failed)
 
     def changed(self, key: SubscriptionKey) -> None:
-        """Something has happened to a subscription: look now, and then often again."""
+        """Look now, and then often again: something has happened to a subscription."""
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = _Plan(
@@ -64,13 +64,13 @@ class DrainLooks:
         self._begin(key, plan)
 
     def forget(self, key: SubscriptionKey) -> None:
-        """The subscription is no longer this node's, or has no sessions."""
+        """Stop looking at a subscription that is no longer this node's, or has no sessions."""
         plan = self._plans.pop(key, None)
         if plan is not None and plan.timer is not None:
             plan.timer.cancel()
 
     def stop(self) -> None:
-        """No more looks."""
+        """Stop all looks."""
         for key in list(self._plans):
             self.forget(key)
 

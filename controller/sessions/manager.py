@@ -1,16 +1,16 @@
-"""The session manager: the consumer sessions of the topics that this node leads (PIP-468 "Registration Flow").
+"""Session manager: consumer sessions of the topics that this node leads (PIP-468 "Registration Flow").
 
 Stage: between `controller.sessions.connections`, which carries messages, and the coordinators, which are values. Lives
-in one event loop. A step is stored first, by `SubscriptionRegistry`, and only then taken over and told. So a
-registration that a consumer was told of survives the process. Connections and grace periods do not: when a term of this
-node begins, all consumers are away and have the whole grace period. A consumer that was registered by REST has no
-connection and stays until it is unregistered by REST.
+in one event loop. A step is stored first, by `SubscriptionRegistry`, then adopted, then sent. So a confirmed
+registration survives the process. Connections and grace periods do not: when a term of this node begins, all consumers
+are away and have the full grace period. A consumer registered by REST has no connection and stays until it is
+unregistered by REST.
 
-What others change is not followed event by event: after any change of members or layout, a coordinator is brought to
-what the store holds.
+Changes made elsewhere are not followed event by event: after any change of members or layout, a coordinator is brought
+up to date with the store.
 
-Longer than other files: one table of coordinators and a lock for each of them belong to all of its steps, and a step
-that lived elsewhere would have to be told of both.
+Longer than other modules: one table of coordinators and a lock for each of them belong to all of its steps, and a step
+in another module would need both.
 """
 
 from __future__ import annotations
@@ -41,42 +41,42 @@ from schemas.messages import SubscriptionType
 log = logging.getLogger(__name__)
 
 RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS = 1.0, 0.5
-"""Time before a step that failed is tried again."""
+"""Delay before a failed step is tried again."""
 MIN_WAIT_SECONDS = 0.05
-"""Shortest time before expired sessions are looked at."""
+"""Shortest delay before expired sessions are checked."""
 
 Tell = Callable[[Link, Push | str], None]
-"""Sends an assignment to a link, or says why the link has lost its consumer; must not wait."""
+"""Sends an assignment to a link, or the reason why it has lost its consumer; must not block."""
 
 
 class SessionManager:
-    """All coordinators with sessions; the others are made when they are asked for."""
+    """All coordinators with sessions; others are created on demand."""
 
     def __init__(self, registry: SubscriptionRegistry, reach: SegmentReach, grace_seconds: float, tell: Tell) -> None:
-        """`tell` is called in the event loop, after what it tells was stored."""
+        """`tell` is called in the event loop, after its message was stored."""
         self._registry, self._reach = registry, reach
         self._stored = StoredSessions(registry, int(grace_seconds * 1000))
         self._tell = tell
         self._locks: WeakValueDictionary[SubscriptionKey, asyncio.Lock] = WeakValueDictionary()
         self._led: dict[SubscriptionKey, SubscriptionCoordinator] = {}
         self._stale: set[SubscriptionKey] = set()
-        """Those that are to be refreshed and are not yet looked up."""
+        """Subscriptions with a scheduled refresh."""
         self._lost_connections: set[int] = set()
-        """Those that are gone while their consumers are not yet known to be away."""
+        """Lost connections whose consumers are not yet marked as away."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[SubscriptionKey, asyncio.TimerHandle] = {}
         self._looks = DrainLooks(self._look, self._spawn, reach)
         self._positioning = Positioning(registry, reach, self._spawn)
         self._seeks = 0
-        """How often a subscription was moved: what was seen before says nothing of what was read after it."""
+        """Number of seeks: progress seen before a seek is invalid after it."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """Called in the event loop that all of this lives in."""
+        """Start in the event loop of the manager."""
         self._loop = asyncio.get_running_loop()
 
     async def stop(self) -> None:
-        """Ends all waiting; what is stored stays."""
+        """End all waiting; stored state stays."""
         self._loop = None
         self._looks.stop()
         for timer in self._timers.values():
@@ -86,8 +86,8 @@ class SessionManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def register(self, key: SubscriptionKey, consumer: str, link: Link, type: SubscriptionType) -> None:
-        """A consumer registers on `link` and is sent its assignment. `NotFound`, `Conflict`."""
-        # First, so that what is loaded is not older than the term.
+        """Register a consumer on `link` and send its assignment. Raises `NotFound` and `Conflict`."""
+        # First, so that the loaded state is not older than the term.
         await asyncio.to_thread(self._registry.lead, key[0])
         async with self._lock(key):
             coordinator = self._led.get(key)
@@ -109,24 +109,27 @@ class SessionManager:
             try:
                 await self._make(key, coordinator, lambda before: before.register(consumer, link, type), store)
             except (SegmentStoreError, StoreError):
-                # It may be registered, and then has the grace period to connect again.
+                # It may have been registered; then it has the grace period to connect again.
                 self._spawn(self._refresh(key, load=True))
                 raise
             if key in self._led:
                 self._led[key] = replace(self._led[key], life=life)
-        # A subscription that is new may find segments that are sealed and empty.
+        # A new subscription may have sealed, empty segments.
         self._looks.changed(key)
 
     async def register_without_session(self, key: SubscriptionKey, consumer: str, type: SubscriptionType) -> None:
-        """A consumer registers by REST: it needs no connection, and is sent nothing. `NotFound`, `Conflict`."""
+        """Register a consumer by REST, without a connection and messages. Raises `NotFound` and `Conflict`."""
         await self._positioning.make(key, await asyncio.to_thread(self._registry.add_consumer, *key, consumer, type))
 
     async def subscribe(self, key: SubscriptionKey, type: SubscriptionType) -> None:
-        """Create a subscription without consumers; nothing happens to one of this type. `NotFound`, `Conflict`."""
+        """Create a subscription without consumers, or accept one of this type.
+
+        Raises `NotFound` and `Conflict`.
+        """
         await self._positioning.make(key, await asyncio.to_thread(self._registry.add_subscription, *key, type))
 
     async def leave(self, key: SubscriptionKey, consumer: str, link: Link) -> None:
-        """A consumer leaves; nothing happens when `link` is not its link any more."""
+        """Remove a consumer; a no-op if `link` is no longer its link."""
         async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
@@ -136,11 +139,11 @@ class SessionManager:
             )
 
     def lose(self, connection: int) -> None:
-        """A connection is gone: what is not told to it yet never will be. `disconnect` follows."""
+        """Mark a connection as lost, so that nothing more is sent to it. `disconnect` follows."""
         self._lost_connections.add(connection)
 
     async def disconnect(self, keys: set[SubscriptionKey], connection: int) -> None:
-        """A connection is gone, with its consumers of these subscriptions: they have the grace period to come back."""
+        """Start the grace period of a lost connection's consumers of these subscriptions."""
         try:
             for key in keys:
                 async with self._lock(key):
@@ -150,8 +153,8 @@ class SessionManager:
             self._lost_connections.discard(connection)
 
     async def seek(self, key: SubscriptionKey, target: Target) -> None:
-        """Move a subscription on all segments (`SubscriptionRegistry.seek`), and tell its consumers what follows."""
-        # Locked until the backlog was read again: nothing that was drained before may count as drained in between.
+        """Move a subscription on all segments (`SubscriptionRegistry.seek`), and notify its consumers."""
+        # Locked until the backlog was read again, so that nothing drained before the seek counts in between.
         async with self._lock(key):
             self._seeks += 1
             try:
@@ -161,11 +164,11 @@ class SessionManager:
         self._looks.changed(key)
 
     async def consumers(self, key: SubscriptionKey) -> SubscriptionConsumers:
-        """All consumers of a subscription and what each has to read. `NotFound`."""
+        """Return all consumers of a subscription with their segments. Raises `NotFound`."""
         return SubscriptionConsumers.of(await self._as_it_stands(key))
 
     async def assignment(self, key: SubscriptionKey, consumer: str) -> ConsumerAssignment:
-        """What a registered consumer has to read, for those who ask instead of being told. `NotFound`."""
+        """Return the assignment of a registered consumer, for polling clients. Raises `NotFound`."""
         coordinator = await self._as_it_stands(key)
         segments = coordinator.assignment.get(consumer)
         if segments is None:
@@ -174,7 +177,7 @@ class SessionManager:
         return ConsumerAssignment.of(key[0], Push(consumer, Link(0, 0), layout.epoch, segments, layout.created_at_ms))
 
     async def _as_it_stands(self, key: SubscriptionKey) -> SubscriptionCoordinator:
-        """The subscription as it is led here, or as it is stored."""
+        """Return the coordinator of this node, or one loaded from the store."""
         async with self._lock(key):
             coordinator = self._led.get(key)
             if coordinator is None:
@@ -188,27 +191,27 @@ class SessionManager:
         return coordinator
 
     def term_begun(self, topic: str) -> None:
-        """From any thread: all that were connected to the leader before have a whole grace period from now on."""
+        """Load the sessions of a topic, each with a full grace period from now on. From any thread."""
         self._soon(lambda: self._spawn(self._load_sessions(topic)))
 
     def term_ended(self, topic: str) -> None:
-        """From any thread: nothing that is known of a topic's sessions counts any more."""
+        """Forget all sessions of a topic. From any thread."""
         self._soon(lambda: self._forget_all([key for key in {*self._led, *self._locks} if key[0] == topic]))
 
     def topics(self) -> set[str]:
-        """Those with consumers that are connected or within their grace period; from any thread."""
+        """Return the topics with consumers that are connected or within their grace period. From any thread."""
         return {key[0] for key in tuple(self._led)}
 
     def layout_changed(self, topic: str) -> None:
-        """From any thread: the layout of a topic was committed, or the topic is deleted."""
+        """Refresh a topic whose layout was committed or which was deleted. From any thread."""
         self._soon(lambda: self._refresh_led([key for key in self._led if key[0] == topic]))
 
     def members_changed(self, topic: str, subscription: str) -> None:
-        """From any thread: consumers of a subscription were registered or unregistered, or it is deleted."""
+        """Refresh a subscription whose consumers changed or which was deleted. From any thread."""
         self._soon(lambda: self._refresh_led([(topic, subscription)]))
 
     def _lock(self, key: SubscriptionKey) -> asyncio.Lock:
-        """The lock under which the coordinator of a subscription is changed."""
+        """Return the lock that guards the coordinator of a subscription."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def _refresh_led(self, keys: list[SubscriptionKey]) -> None:
@@ -223,7 +226,7 @@ class SessionManager:
             self._spawn(self._forget(key))
 
     async def _forget(self, key: SubscriptionKey) -> None:
-        # Under the lock, so that a step that is under way does not bring it back.
+        # Under the lock, so that a running step does not restore it.
         async with self._lock(key):
             self._led.pop(key, None)
             self._positioning.forget(key)
@@ -241,7 +244,7 @@ class SessionManager:
             self._later(topic, lambda: self._load_sessions(topic))
 
     async def _refresh(self, key: SubscriptionKey, load: bool = False) -> None:
-        """Bring a coordinator to the layout and the members that are stored."""
+        """Bring a coordinator up to date with the stored layout and members."""
         try:
             await self._refresh_now(key, load)
         except (ControllerError, StoreError) as error:
@@ -274,7 +277,7 @@ class SessionManager:
     async def _look(self, key: SubscriptionKey) -> DrainLook | None:
         """Find the sealed segments that were read to the end.
 
-        Kafka is asked without the lock: nothing else of the subscription waits for that.
+        Kafka is queried without the lock, so that nothing else of the subscription waits for it.
         """
         seen, seeks = self._led.get(key), self._seeks
         if seen is None or seen.type != "STREAM":
@@ -295,7 +298,7 @@ class SessionManager:
         return look
 
     async def _look_after_seek(self, key: SubscriptionKey) -> None:
-        """Within `_lock`: what was drained before the subscription was moved does not count."""
+        """Discard the drained segments from before a seek, within `_lock`."""
         coordinator = self._led.get(key)
         if coordinator is None or coordinator.type != "STREAM":
             return
@@ -303,7 +306,7 @@ class SessionManager:
         look = await on_request(partial(self._stored.find_drained, key, start))
 
         async def store(after: SubscriptionCoordinator, _: Effects) -> None:
-            # Also when it is not stored: what is stored then has fewer drained segments, never more.
+            # Continue if storing fails: the stored record then has fewer drained segments, never more.
             try:
                 await self._save(key, after)
             except (ControllerError, StoreError) as error:
@@ -334,10 +337,10 @@ class SessionManager:
         step: Callable[[SubscriptionCoordinator], tuple[SubscriptionCoordinator, Effects]],
         store: Callable[[SubscriptionCoordinator, Effects], Awaitable[None]],
     ) -> None:
-        """Make a step, within `_lock`: it is stored, then taken over and told.
+        """Make a step, within `_lock`: store it, then adopt and send it.
 
-        Who has lost the connection by then cannot be told, and reads on what it was told before. So the step is made
-        again without that connection, and stored again: to store is to bring the store to what it is to be.
+        A consumer that has lost its connection by then cannot be notified and reads on by its earlier assignment. So
+        the step is repeated without that connection and stored again, which is idempotent.
         """
         while True:
             coordinator = self._as_connected(coordinator)
@@ -348,7 +351,7 @@ class SessionManager:
                 return
 
     def _as_connected(self, coordinator: SubscriptionCoordinator) -> SubscriptionCoordinator:
-        """With all connections gone that are known to be; the same object when none is."""
+        """Return the coordinator with known lost connections removed; the same object if there are none."""
         if self._lost_connections:
             links = {one.connection for one in coordinator.sessions.values() if isinstance(one, Link)}
             for connection in links & self._lost_connections:
@@ -370,7 +373,7 @@ class SessionManager:
         await asyncio.to_thread(self._registry.save_progress, *key, sorted(after.drained), after.contested, after.life)
 
     def _take(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
-        """Make a stored step the present state, and tell the consumers."""
+        """Make a stored step the current state, and notify the consumers."""
         if all(session == NO_CONNECTION for session in after.sessions.values()):
             self._led.pop(key, None)
         else:
@@ -379,7 +382,7 @@ class SessionManager:
             self._tell(push.link, push)
         if change.superseded is not None:
             self._tell(change.superseded, "the consumer connected again")
-        # A timer that is set is early enough, as all grace periods are the same; `due` looks at ten thousand sessions.
+        # An existing timer is early enough, as all grace periods are equal; `due` scans up to ten thousand sessions.
         if key not in self._led or key in self._timers or self._loop is None:
             return
         due = after.due()
@@ -399,7 +402,7 @@ class SessionManager:
             self._tell(session, reason)
 
     def _later(self, topic: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do it again in a while, if the topic is this node's by then."""
+        """Repeat work after a delay, if this node still leads the topic then."""
         if self._loop is not None and topic in self._registry.leaders.topics():
             self._loop.call_later(_retry_delay(), lambda: self._spawn(work()))
 

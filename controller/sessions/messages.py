@@ -1,6 +1,6 @@
-"""What a consumer is told: its whole assignment (PIP-468 "ConsumerRegistration and ConsumerAssignment").
+"""Messages to consumers: assignments (PIP-468 "ConsumerRegistration and ConsumerAssignment").
 
-Stage: made from a `Push` of the coordinator, sent by `controller.sessions.connections` and answered over REST.
+Stage: made from a `Push` of the coordinator, sent by `controller.sessions.connections` and returned over REST.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from schemas.messages import SubscriptionType
 from schemas.metadata import HashRange
 
 MAX_SHOWN = 1_000
-"""Consumers of a subscription that an answer names."""
+"""Maximum number of consumers listed in a response."""
 
 
 class AssignedSegment(Wire):
@@ -29,16 +29,16 @@ class AssignedSegment(Wire):
 
 
 class ConsumerAssignment(Wire):
-    """All segments of one consumer; it replaces whatever the consumer was told before."""
+    """All segments of one consumer; it replaces any earlier assignment."""
 
     layout_epoch: Epoch
     assigned_segments: tuple[AssignedSegment, ...]
     topic_created_at: Annotated[Millis | None, Field(exclude_if=lambda value: value is None)] = None
-    """Which life of its name the topic is: part of the names that its segments have in Kafka. Not in the PIP."""
+    """Incarnation of the topic: part of the names of its segments in Kafka. Not in the PIP."""
 
     @classmethod
     def of(cls, topic: TopicName, push: Push) -> ConsumerAssignment:
-        """The message of a push."""
+        """Build the message of a push."""
         segments = tuple(
             AssignedSegment(
                 segment_id=segment.segment_id,
@@ -51,11 +51,11 @@ class ConsumerAssignment(Wire):
 
 
 class HeldSegments(Wire):
-    """What a consumer of a subscription reads from."""
+    """Segments that a consumer of a subscription reads."""
 
     consumer: str
     is_connected: bool
-    """Else it keeps its segments for its grace period."""
+    """If false, it keeps its segments for its grace period."""
     segments: tuple[SegmentId, ...]
 
 
@@ -65,12 +65,12 @@ class SubscriptionConsumers(Wire):
     type: SubscriptionType
     layout_epoch: Epoch
     count: Count
-    """Of all; at most `MAX_SHOWN` are in `consumers`, those first that have segments."""
+    """Total number; at most `MAX_SHOWN` are in `consumers`, those with segments first."""
     consumers: tuple[HeldSegments, ...]
 
     @classmethod
     def of(cls, coordinator: SubscriptionCoordinator) -> SubscriptionConsumers:
-        """As the subscription stands."""
+        """Build the list from the current state of the subscription."""
         assigned = coordinator.assignment
         names = sorted(coordinator.sessions, key=lambda name: (not assigned.get(name), name))
         shown = tuple(

@@ -1,8 +1,8 @@
-"""Positions of registered subscriptions in the segments: made before a consumer is told what to read.
+"""Create positions of registered subscriptions in segments, before consumers get assignments.
 
-Stage: below the session manager, in its event loop. A subscription that is new needs Kafka for that; one that was made
-before has positions unless Kafka has lost some, so it waits for Kafka only for a moment. What cannot be done at once is
-done later: nothing of the subscription is pruned before.
+Stage: below the session manager, in its event loop. A new subscription needs Kafka for this; an existing one has
+positions unless Kafka has lost some, so it waits for Kafka only briefly. The rest is done later: nothing of the
+subscription is pruned before.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 1.0
 """Longest wait for the segments where an answer without them will do."""
 DELAY_SECONDS, MAX_DELAY_SECONDS, JITTER_SECONDS = 1.0, 60.0, 0.5
-"""Before positions are tried again that could not be made."""
+"""Delay before failed positions are tried again."""
 
 
 class Positioning:
-    """The subscriptions of a node that are to be given positions."""
+    """Subscriptions of a node that need positions."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Positioning:
     ) -> None:
         self._registry, self._reach, self._spawn = registry, reach, spawn
         self._missing: set[SubscriptionKey] = set()
-        """Those that are registered, and have never had all of their positions."""
+        """Registered subscriptions that have never had all of their positions."""
         self._tries: dict[SubscriptionKey, asyncio.Task[None]] = {}
 
     async def make(self, key: SubscriptionKey, is_new: bool) -> None:
-        """Give a subscription positions where it has none; `SegmentStoreError` when a new one cannot have them now."""
+        """Create missing positions. Raises `SegmentStoreError` if a new subscription cannot get them now."""
         if not self._registry.has_positions:
             return
         if is_new:
@@ -68,7 +68,7 @@ class Positioning:
             raise
 
     def forget(self, key: SubscriptionKey) -> None:
-        """The subscription is no longer this node's."""
+        """Forget a subscription that is no longer this node's."""
         self._missing.discard(key)
 
     def _try_until_made(self, key: SubscriptionKey) -> asyncio.Task[None] | None:

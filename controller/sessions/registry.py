@@ -1,7 +1,7 @@
-"""Subscriptions of a topic and the consumers that are registered with them (PIP-468 "SubscriptionCoordinator").
+"""Subscriptions of a topic and their registered consumers (PIP-468 "SubscriptionCoordinator").
 
-Stage: beside `controller.service`, between the interfaces and the store, for the leader of the topic. What is stored is
-told to the sessions by the store; `controller.sessions.manager` runs them.
+Stage: beside `controller.service`, between the interfaces and the store, for the leader of the topic. The store
+notifies the sessions of changes; `controller.sessions.manager` runs them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from schemas.messages import SubscriptionType
 log = logging.getLogger(__name__)
 
 MAX_SUBSCRIPTIONS = 1_000
-"""Of one topic, unless the settings say otherwise."""
+"""Default limit per topic."""
 MAX_SUBSCRIPTIONS_BYTES = 200_000
-"""Of the encoded names of all subscriptions of a topic; ten thousand names of twenty characters."""
+"""Limit on the encoded names of all subscriptions of a topic; ten thousand names of twenty characters."""
 MAX_CONCURRENT_MOVES = 8
-"""Segments on which a subscription is made or moved at the same time: most of the time is spent waiting."""
+"""Segments on which a subscription is created or moved concurrently: the work is mostly waiting."""
 
 
 class SubscriptionRegistry:
-    """The subscriptions of the topics that `leaders` leads. Any number of threads."""
+    """Subscriptions of the topics that `leaders` leads. Thread-safe."""
 
     def __init__(
         self,
@@ -50,32 +50,32 @@ class SubscriptionRegistry:
         now_ms: Callable[[], int],
         max_subscriptions: int = MAX_SUBSCRIPTIONS,
     ) -> None:
-        """`max_subscriptions`: of one topic."""
+        """`max_subscriptions`: per topic."""
         self.leaders = leaders
         self._max_subscriptions = max_subscriptions
         self._store, self._operations, self._segments = store, operations, segments
         self._now_ms = now_ms
 
     def lead(self, topic: str) -> None:
-        """Lead an existing topic: `NotFound`, `NotLeader`, `Unavailable`."""
+        """Lead an existing topic. Raises `NotFound`, `NotLeader` and `Unavailable`."""
         self._store.check_topic(topic)
         self.leaders.lead(topic)
 
     def sync(self) -> None:
-        """Returns when reads show all that any node has committed before."""
+        """Block until reads show all earlier commits of all nodes."""
         self._store.synced()
 
     def leads(self, topic: str) -> bool:
-        """Whether this node leads a topic just now."""
+        """Return whether this node leads a topic now."""
         return self.leaders.term(topic) is not None
 
     def create_subscription(self, topic: str, subscription: str, type: SubscriptionType) -> None:
-        """As `add_subscription`, and then `position`."""
+        """Run `add_subscription`, then `position`."""
         self.add_subscription(topic, subscription, type)
         self.position(topic, subscription)
 
     def add_subscription(self, topic: str, subscription: str, type: SubscriptionType) -> bool:
-        """Register a subscription; one of the same type stays as it is. True: it is new."""
+        """Register a subscription; one of the same type is unchanged. Return True if it is new."""
         self._clear_name(topic, subscription)
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
@@ -94,16 +94,16 @@ class SubscriptionRegistry:
     def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription with its sessions (PIP-468 "Admin API"): its consumers are unregistered.
 
-        From segments that clients still read it goes when they have left.
+        Segments that clients still read drop it after the clients have left.
         """
         self._store.check_topic(topic)
         with self._operations.locked(topic) as term:
-            # Segments that a split was about to publish would keep the subscription.
+            # Segments that a split is about to publish would keep the subscription.
             self._operations.finish_open(term)
             self._store.existing_subscription(topic, subscription)
             members = self._store.members(topic, subscription)
             if members is not None and len(members.consumers) > MAX_PART_NODES:
-                # More than one commit may hold.
+                # May exceed one commit.
                 self.unregister_consumers(topic, subscription, members.consumers)
             with self._store.write(term) as transaction:
                 found = transaction.existing_subscription(topic, subscription)
@@ -120,11 +120,12 @@ class SubscriptionRegistry:
                 log.warning("%s of %s was deleted, and goes from the segments later: %s", subscription, topic, error)
 
     def seek(self, topic: str, subscription: str, target: Target) -> None:
-        """Move a subscription on every segment, sealed ones too; nothing counts as drained after it.
+        """Move a subscription on every segment, including sealed ones; none counts as drained afterwards.
 
-        `Conflict` for one without positions, and `SubscriptionInUse` while clients read a segment with it: then nothing
-        was moved. A failure later leaves it moved on some of the segments: do it again. Segments that are made
-        meanwhile, by nobody but another leader, hold only what is newer, and it begins at their start.
+        Raises `Conflict` for one without positions, and `SubscriptionInUse` while clients read a segment with it;
+        nothing was moved then. A later failure leaves it moved on some of the segments: repeat the call. Segments
+        created meanwhile, which only another leader could do, contain only newer messages, and it starts at their
+        beginning.
         """
         self._store.check_topic(topic)
         with self._operations.locked(topic) as term:
@@ -143,7 +144,7 @@ class SubscriptionRegistry:
             names = [segment_topic(topic, segment) for segment in layout.segments.values()]
             with ThreadPoolExecutor(MAX_CONCURRENT_MOVES) as pool:
                 list(pool.map(lambda segment: segments.check_unused(segment, subscription), names))
-                # Before the first is moved: the next leader must not believe that it was read.
+                # Before the first move: the next leader must not consider segments as read.
                 with self._store.write(term) as transaction:
                     transaction.save_progress(topic, subscription, ())
 
@@ -156,16 +157,16 @@ class SubscriptionRegistry:
     def register_consumer(
         self, topic: str, subscription: str, consumer: str, type: SubscriptionType, session: bool = False
     ) -> None:
-        """As `add_consumer`, and then `position`."""
+        """Run `add_consumer`, then `position`."""
         self.add_consumer(topic, subscription, consumer, type, session)
         self.position(topic, subscription)
 
     def add_consumer(
         self, topic: str, subscription: str, consumer: str, type: SubscriptionType, session: bool = False
     ) -> bool:
-        """Register a consumer; a known name stays registered. True: its subscription is new.
+        """Register a consumer; a known name stays registered. Return True if its subscription is new.
 
-        `session`: it is unregistered when it has no connection for too long.
+        `session`: it is unregistered after too long without a connection.
         """
         self._clear_name(topic, subscription)
         with self._writing(topic) as transaction:
@@ -177,7 +178,7 @@ class SubscriptionRegistry:
             else:
                 _same_type(StoredSubscription(subscription, known.type, 0), type)
             if transaction.insert_consumer(topic, subscription, consumer, session):
-                # Counted for new ones only: ten thousand who come back would each read the names of all.
+                # Count for new consumers only: ten thousand returning ones would each read all names.
                 count = len(transaction.children(consumers_path(topic, subscription)))
                 now, life = self._now_ms(), transaction.created_at(topic)
                 transaction.announce(
@@ -197,9 +198,9 @@ class SubscriptionRegistry:
             )
 
     def unregister_consumers(self, topic: str, subscription: str, consumers: Iterable[str]) -> None:
-        """Remove consumers, each with its announcement, in as many commits as they need.
+        """Remove consumers, each with its announcement, in as many commits as needed.
 
-        Names that are not registered, or no such subscription, are fine: so it can be repeated from anywhere.
+        Unregistered names or a missing subscription are fine, so it can be repeated by any caller.
         """
         left = deque(consumers)
         while left and self._store.has_topic(topic):
@@ -223,18 +224,21 @@ class SubscriptionRegistry:
                         )
 
     def membership(self, topic: str, subscription: str) -> tuple[SegmentLayout, StoredMembers | None]:
-        """The layout of a topic, and who reads the subscription; `NotFound` without the topic."""
+        """Return the layout of a topic, and the members of the subscription.
+
+        Raises `NotFound` without the topic.
+        """
         stored = self._store.existing_topic(topic)
         members = self._store.members(topic, subscription)
         return SegmentLayout.from_metadata(stored.metadata), members
 
     def life(self, topic: str, subscription: str) -> str | None:
-        """Which one of its name a subscription is (`SubscriptionRecord`)."""
+        """Return the incarnation of a subscription (`SubscriptionRecord`)."""
         record = self._store.subscription_record(topic, subscription)
         return None if record is None else record.life
 
     def subscriptions_with_sessions(self, topic: str) -> list[str]:
-        """The subscriptions of a topic that have a session."""
+        """Return the subscriptions of a topic that have a session."""
         found = [(one.name, self._store.members(topic, one.name)) for one in self._store.subscriptions(topic)]
         return [name for name, members in found if members and any(members.consumers.values())]
 
@@ -246,23 +250,25 @@ class SubscriptionRegistry:
         contested: Mapping[str, tuple[int, ...]],
         life: str | None,
     ) -> None:
-        """Store which sealed segments a subscription has read to the end, and what consumers keep from others.
+        """Store the drained and contested segments of a subscription.
 
-        Nothing is stored when another one, of another `life`, has its name by now.
+        A no-op if a subscription of another incarnation (`life`) has its name by now.
         """
         with self._writing(topic) as transaction:
             transaction.save_progress(topic, subscription, drained, contested, life)
 
     @property
     def has_positions(self) -> bool:
-        """Whether subscriptions have positions in segments: not where the controller keeps no messages."""
+        """True if subscriptions have positions in segments, so not where the controller keeps no messages."""
         return not isinstance(self._segments, NoSegments)
 
     def backlogs(self, subscription: str, segments: Mapping[int, str], life: int | None) -> dict[int, int]:
-        """What a subscription has left to read of these segments, names by id; `SegmentStoreError`.
+        """Return a subscription's unread messages by id of these segments (id to name).
 
-        A segment that is gone has nothing. One where the subscription has no position is not in the answer, and gets
-        one at its beginning.
+        Raises `SegmentStoreError`.
+
+        A missing segment has none. One where the subscription has no position is omitted, and gets one at its
+        beginning.
         """
         store = self._segments.of_life(life)
         found = {id: _backlog(store, segment, subscription) for id, segment in segments.items()}
@@ -271,8 +277,8 @@ class SubscriptionRegistry:
     def position(self, topic: str, subscription: str) -> None:
         """Give a registered subscription a position in every segment where it has none.
 
-        That is the beginning, or the end of what it is known to have read. It was registered before, so a split that is
-        not seen here sees it, and makes it on the children.
+        That is the beginning, or the end of a drained segment. It was registered before, so a split that this call does
+        not see sees the subscription and creates it on the children.
         """
         record = self._store.subscription_record(topic, subscription) if self.has_positions else None
         if record is None or record.type == "CHECKPOINT":
@@ -291,7 +297,7 @@ class SubscriptionRegistry:
             list(pool.map(start, layout.segments.values()))
 
     def _check_room(self, transaction: Transaction, topic: str, subscription: str) -> None:
-        """`TooMany` subscriptions, or `PreconditionFailed` when their names become too long together.
+        """Raise `TooMany` for too many subscriptions, `PreconditionFailed` for too long names in total.
 
         A split or merge stores all names with each of its steps.
         """
@@ -306,21 +312,24 @@ class SubscriptionRegistry:
             )
 
     def _clear_name(self, topic: str, subscription: str) -> None:
-        """What a deleted subscription of that name has left in segments goes first."""
+        """Remove what a deleted subscription of that name has left in segments."""
         if not isinstance(self._segments, NoSegments) and self._store.is_leftover(topic, subscription):
             with self._operations.locked(topic) as term:
                 self._operations.remove_leftovers(term)
 
     @contextmanager
     def _writing(self, topic: str) -> Iterator[Transaction]:
-        """A change of an existing topic, as its leader."""
+        """Change an existing topic, as its leader."""
         self._store.check_topic(topic)
         with self._store.write(self.leaders.lead(topic)) as transaction:
             yield transaction
 
 
 def _insert(transaction: Transaction, topic: str, subscription: str, type: SubscriptionType) -> None:
-    """Add a subscription; `PreconditionFailed` while an earlier one of that name is still read with."""
+    """Add a subscription.
+
+    Raises `PreconditionFailed` while consumers still read with an earlier one of that name.
+    """
     if transaction.is_leftover(topic, subscription):
         raise PreconditionFailed(
             f"Subscription {subscription} of {topic} was deleted, and consumers still read with it; close them first"
@@ -334,14 +343,14 @@ def _backlog(segments: SegmentStore, segment: str, subscription: str) -> int | N
     except SegmentNotFound:
         return 0
     except SubscriptionNotFound:
-        # Its creation was interrupted, or Kafka has forgotten it: what it has read is not known.
+        # Its creation was interrupted, or Kafka has dropped the position: its progress is unknown.
         with contextlib.suppress(SegmentNotFound):
             segments.create_subscription(segment, subscription)
         return None
 
 
 def _seek_segment(segments: SegmentStore, segment: str, subscription: str, target: Target) -> None:
-    """Move it on one segment; a pruned or lost one is passed over."""
+    """Move a subscription on one segment; a pruned or lost segment is skipped."""
     with contextlib.suppress(SegmentNotFound):
         try:
             segments.seek(segment, subscription, target)

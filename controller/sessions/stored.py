@@ -1,6 +1,6 @@
-"""What the stores say of the sessions of a subscription: its coordinator as stored, and what it has read.
+"""Stored state of the sessions of a subscription: its coordinator, and its progress.
 
-Stage: below the session manager, which calls this in threads, as it waits for stores.
+Stage: below the session manager, which calls it in threads, because it waits for stores.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from schemas.messages import SubscriptionType
 log = logging.getLogger(__name__)
 
 NO_CONNECTION = Away(2**62)
-"""The session of a consumer that was registered by REST: it never expires."""
+"""Session of a consumer that was registered by REST: it never expires."""
 
 SubscriptionKey = tuple[str, str]
 """A topic and one of its subscriptions."""
 
 
 class DrainLook(NamedTuple):
-    """What one look at the sealed segments of a subscription has found."""
+    """Result of one look at the sealed segments of a subscription."""
 
     drained: frozenset[int]
-    """Those that it has read to the end, beside those that were known."""
+    """Segments newly found to be read to the end."""
     is_reading: bool
-    """Whether others are left."""
+    """True if other sealed segments are left."""
     unread: int
-    """Messages that it has left in those where it has a position."""
+    """Unread messages in segments where it has a position."""
     answered: bool
-    """False: the segments could not be asked, or not all."""
+    """False if some segments did not answer."""
 
 
 class StoredSessions:
-    """Coordinators as the metadata store and the segments have them."""
+    """Coordinators as stored in the metadata store and the segments."""
 
     def __init__(self, registry: SubscriptionRegistry, grace_ms: int) -> None:
         self._registry, self._grace_ms = registry, grace_ms
 
     def load(self, key: SubscriptionKey, type: SubscriptionType | None, now_ms: int) -> SubscriptionCoordinator:
-        """The coordinator of a subscription, all consumers away with the whole grace period from `now_ms` on.
+        """Load a subscription's coordinator, all consumers away with a full grace period from `now_ms`.
 
-        One that does not exist is a new one of `type`; `NotFound` without a type.
+        A missing one is created with `type`; without a type raises `NotFound`.
         """
         layout, found = self._registry.membership(*key)
         if found is None:
@@ -68,12 +68,12 @@ class StoredSessions:
             name: restored.sessions[name] if needs_connection else NO_CONNECTION
             for name, needs_connection in found.consumers.items()
         }
-        # Who is registered by REST asks when it likes: nobody knows what it reads.
+        # A consumer registered by REST polls at any time, so its current segments are unknown.
         kept = {name: segments for name, segments in restored.kept.items() if found.consumers[name]}
         return replace(restored, sessions=sessions, kept=kept)
 
     def find_drained(self, key: SubscriptionKey, coordinator: SubscriptionCoordinator) -> DrainLook:
-        """The sealed segments that were read to the end since; children after parents."""
+        """Find the sealed segments that were read to the end since; children after parents."""
         found: set[int] = set()
         while True:
             known = coordinator.drained | found

@@ -1,8 +1,8 @@
-"""Who watches which topic, and the layouts that they are still to get (PIP-468 "DAG Watch Sessions").
+"""Watch sessions by topic, and their pending layouts (PIP-468 "DAG Watch Sessions").
 
-Stage: between what announces a change of a layout and the transport that sends it; lives in one event loop. A session
-holds the newest layout that was not taken yet and no other: a client that is behind skips epochs and never goes back.
-From another thread: `loop.call_soon_threadsafe(hub.publish, topic, update)`.
+Stage: between the source of layout changes and the transport that sends them; lives in one event loop. A session holds
+only the newest pending layout: a slow client skips epochs and never goes back. From another thread:
+`loop.call_soon_threadsafe(hub.publish, topic, update)`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import NamedTuple
 from controller.access.grants import REVOKED_REASON
 
 MAX_MISSED = 64
-"""Updates that a session may leave untaken, one replacing the other, before it is cut off as slow."""
+"""Updates that may replace an unread one before a session is closed as slow."""
 
 
 class LayoutUpdate(NamedTuple):
-    """A whole layout as JSON, and its epoch. All sessions are given the same text."""
+    """A whole layout as JSON, and its epoch. All sessions share the text."""
 
     epoch: int
     layout: str
 
 
 class CloseReason(str, Enum):
-    """Why a session ended."""
+    """Reason for the end of a session."""
 
     LEFT = "the client left"
     SLOW = "the client did not keep up; watch again from the last epoch"
@@ -38,9 +38,9 @@ class CloseReason(str, Enum):
 
 
 class WatchSession(AsyncIterator[LayoutUpdate]):
-    """One client's look at one topic: one task iterates to get updates, and `close`s (`contextlib.closing`) at its end.
+    """Session of one client on one topic: iterate for updates in one task, then `close` it.
 
-    The iteration ends when the session is closed; `closed_because` then says why.
+    The iteration ends when the session is closed; `closed_because` then holds the reason.
     """
 
     def __init__(self, topic: str, floor: int, detach: Callable[[WatchSession], None]) -> None:
@@ -63,7 +63,7 @@ class WatchSession(AsyncIterator[LayoutUpdate]):
         return update
 
     def close(self, reason: CloseReason = CloseReason.LEFT) -> None:
-        """End the session; the first reason stays, and what was not taken is dropped."""
+        """End the session; the first reason is kept, and a pending update is dropped."""
         if self.closed_because is None:
             self.closed_because = reason
             self._pending = None
@@ -72,13 +72,13 @@ class WatchSession(AsyncIterator[LayoutUpdate]):
             self._detach(self)
 
     async def until_closed(self) -> CloseReason:
-        """Waits for the end, so that a transport that is stuck in sending can give up."""
+        """Wait for the end, so that a transport that is stuck in sending can give up."""
         await self._closed.wait()
         assert self.closed_because is not None
         return self.closed_because
 
     def offer(self, update: LayoutUpdate, again: bool = False) -> None:
-        """For the hub: the newest layout. `again`: its epoch is an old one, its text is not."""
+        """Offer the newest layout; called by the hub. `again`: a new text at an old epoch."""
         if update.epoch <= self._floor and not again:
             return
         if self._pending is not None:
@@ -93,30 +93,30 @@ class WatchSession(AsyncIterator[LayoutUpdate]):
 
 @dataclass
 class _Feed:
-    """A topic that somebody watches."""
+    """A watched topic."""
 
     newest: LayoutUpdate | None = None
     sessions: set[WatchSession] = field(default_factory=set)
 
 
 class WatchHub:
-    """Everyone who watches, by topic. Nothing is kept of a topic that nobody watches."""
+    """Watch sessions of all topics. No state is kept for a topic without sessions."""
 
     def __init__(
         self, load: Callable[[str], Awaitable[LayoutUpdate]], unwatched: Callable[[str], None] = lambda topic: None
     ) -> None:
-        """`load` answers the layout of a topic as it is stored; what it raises goes to the subscriber.
+        """`load` returns the stored layout of a topic; its exceptions go to the subscriber.
 
-        `unwatched` is told of a topic when the last of its sessions has ended.
+        `unwatched` is called with a topic when its last session has ended.
         """
         self._load = load
         self._unwatched = unwatched
         self._feeds: dict[str, _Feed] = {}
 
     def publish(self, topic: str, update: LayoutUpdate) -> bool:
-        """Give a layout to all sessions of its topic, except if it is the same; False: it is older than the newest.
+        """Offer a layout to all sessions of its topic unless unchanged; return False if older than the newest.
 
-        A new text at an old epoch is given: a policy or the leader changes without one.
+        A new text at an old epoch is offered too: policy or leader can change without a new epoch.
         """
         feed = self._feeds.get(topic)
         if feed is None:
@@ -131,9 +131,9 @@ class WatchHub:
         return True
 
     async def subscribe(self, topic: str, since_epoch: int | None = None) -> WatchSession:
-        """A session that gives the whole layout at once, then every later one.
+        """Open a session that yields the whole layout at once, then every later one.
 
-        With `since_epoch`, the last epoch that the client has, only what is later; `AHEAD` ends a session whose client
+        With `since_epoch`, the client's last epoch, it yields only later ones; `AHEAD` ends a session whose client
         knows an epoch that the topic has not reached, as after a deletion and a new creation.
         """
         feed = self._feeds.setdefault(topic, _Feed())
@@ -141,13 +141,13 @@ class WatchHub:
         feed.sessions.add(session)
         if feed.newest is None:
             try:
-                # The session is there already: what is published during the load is not missed.
+                # The session is registered already, so updates published during the load are not missed.
                 loaded = await self._load(topic)
             except BaseException:
                 session.close()
                 raise
             if feed.newest is None:
-                # Otherwise what was published meanwhile is newer than what was read.
+                # Otherwise a newer update was published meanwhile.
                 self.publish(topic, loaded)
         if feed.newest is not None:
             session.offer(feed.newest)
@@ -156,15 +156,15 @@ class WatchHub:
         return session
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted: its sessions end."""
+        """End the sessions of a deleted topic."""
         self._close([topic], CloseReason.DELETED)
 
     def stop(self) -> None:
-        """All sessions end."""
+        """End all sessions."""
         self._close(list(self._feeds), CloseReason.STOPPED)
 
     def is_watched(self, topic: str) -> bool:
-        """Whether anybody watches the topic."""
+        """Return whether the topic has a session."""
         return topic in self._feeds
 
     def _close(self, topics: list[str], reason: CloseReason) -> None:

@@ -1,14 +1,14 @@
-"""The layouts of a node's watch sessions, read again whenever the metadata store says that they changed.
+"""Feed a node's watch sessions: read layouts again whenever the metadata store reports a change.
 
-Stage: between the metadata store, whose watches say "look again" on every node, and `WatchHub`, which knows who gets
-what: so any node serves any session. Each update is whole:
+Stage: between the metadata store, whose watches mean "look again" on every node, and `WatchHub`, which knows the
+sessions: so any node serves any session. Each update is complete:
 
 `{"topic": "topic://…", "epoch": 3, "controllerBrokerUrl": "http://…", "segmentBrokers": {"4": "http:…"}, "layout": …}`
 
-`controllerBrokerUrl` is the leader, where consumers register; while there is none that is known, the node that
-answers, which takes over when it is asked. `segmentBrokers` names the owner of every active segment: with segments on
-Kafka the broker that leads its partition, `host:port`, where it is known; another update follows when it moves. Without
-segment topics it is the node that answers for the segment: the leader too.
+`controllerBrokerUrl` is the leader, where consumers register; without a trusted leader, this node, which takes over on
+request. `segmentBrokers` names the owner of every active segment: with segments on Kafka the broker that leads its
+partition, `host:port`, where it is known; another update follows when it moves. Without segment topics it is the
+leader.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from decisions.topic.names import segment_descriptor, segment_topic_name
 log = logging.getLogger(__name__)
 
 RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS = 1.0, 0.5
-"""Time before a failed look at the store is repeated."""
+"""Delay before a failed look at the store is repeated."""
 
 
 def watch_update(topic: str, layout: str, url: str, owners: SegmentOwners | None = None) -> LayoutUpdate:
-    """The message for those who watch `topic`, whose controller is at `url`; without `owners` that owns all."""
+    """Build the update of `topic` with leader `url`, which owns all segments if `owners` is None."""
     found = json.loads(layout)
     active = {id: segment["hashRange"] for id, segment in found["segments"].items() if segment["state"] == "ACTIVE"}
     if owners is None:
@@ -52,7 +52,7 @@ def watch_update(topic: str, layout: str, url: str, owners: SegmentOwners | None
 
 
 class LayoutWatcher:
-    """The hub of the node at `url`, fed with what is in `nodes` for as long as somebody watches it."""
+    """Hub of the node at `url`, fed from `nodes` for every watched topic."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class LayoutWatcher:
         known: Callable[[str], bool] = lambda url: True,
         owners: SegmentOwners | None = None,
     ) -> None:
-        """`known`: whether clients may be sent to an address; `owners`: of segments that are topics."""
+        """`known`: returns whether clients may be sent to an address; `owners`: of segments that are topics."""
         self._owners = owners
         self._refresh: asyncio.TimerHandle | None = None
         self._known = known
@@ -72,29 +72,29 @@ class LayoutWatcher:
         self._watches: dict[str, asyncio.Future[list[CallbackHandle]]] = {}
         self._looking: set[str] = set()
         self._stale: set[str] = set()
-        """Topics that are to be looked at again, those that are looked at just now included."""
+        """Topics to look at again, including those with a running look."""
         self._versions: dict[str, int] = {}
-        """The version of the layout that was published last, of every topic that is watched."""
+        """Version of the last published layout of every watched topic."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Called in the event loop that the sessions live in."""
+        """Start in the event loop of the sessions."""
         self._loop = asyncio.get_running_loop()
         if self._owners is not None:
             self._owners.on_change.append(self._look_soon)
             self._look_at_all()
 
     def stop(self) -> None:
-        """Ends all sessions; harmless when done before."""
+        """End all sessions; idempotent."""
         if self._refresh is not None:
             self._refresh.cancel()
         self.hub.stop()
 
     async def session(self, topic: str, since: int | None) -> WatchSession:
-        """A session from the epoch after `since`, or from the layout as it is when that is older; `NotFound`."""
+        """Open a session after epoch `since`, or from the current layout if that is older. Raises `NotFound`."""
         session = await self.hub.subscribe(topic, since)
         if session.closed_because is CloseReason.AHEAD:
-            # The topic was deleted and made again: the client knows an earlier topic of that name.
+            # The topic was deleted and created again: the client knows an earlier topic of that name.
             session = await self.hub.subscribe(topic)
         return session
 
@@ -102,7 +102,7 @@ class LayoutWatcher:
         if topic not in self._watches:
             self._watches[topic] = asyncio.ensure_future(asyncio.to_thread(self._watch, topic))
         await asyncio.shield(self._watches[topic])
-        # A client may know a newer layout by another node.
+        # A client may know a newer layout from another node.
         await asyncio.to_thread(self._nodes.sync)
         version, update = await asyncio.to_thread(self._read, topic)
         if update is None:
@@ -111,7 +111,7 @@ class LayoutWatcher:
         return update
 
     def _watch(self, topic: str) -> list[CallbackHandle]:
-        """Before the first read, so that no change after it is missed."""
+        """Set the watches, before the first read, so that no later change is missed."""
 
         def changed(_: str, kind: Kind) -> None:
             if kind is not Kind.CHILDREN:
@@ -127,21 +127,21 @@ class LayoutWatcher:
         return made
 
     def _unwatch(self, topic: str) -> None:
-        """Nobody watches any more; a failed watch is made again by the next one who does."""
+        """Drop the watches of a topic without sessions; the next session retries a failed one."""
         self._versions.pop(topic, None)
         watch = self._watches.pop(topic, None)
         if watch is not None:
             watch.add_done_callback(_cancel)
 
     def _look_soon(self, topic: str) -> None:
-        """From any thread."""
+        """Schedule a look. From any thread."""
         if self._loop is not None:
-            # At the very end of the process the loop may be closed already; nobody watches any more then.
+            # At the very end of the process the loop may be closed already; there are no sessions then.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._look_again, topic)
 
     def _look_at_all(self) -> None:
-        """Owners change without a change in the store."""
+        """Look at all topics periodically: owners change without a change in the store."""
         assert self._loop is not None
         for topic in tuple(self._watches):
             self._look_again(topic)
@@ -177,7 +177,7 @@ class LayoutWatcher:
         if version < self._versions.get(topic, 0) or not self.hub.is_watched(topic):
             return
         if update is None or not self.hub.publish(topic, update):
-            # Deleted, or deleted and made again: an epoch that goes back is that of another topic of the same name.
+            # Deleted, or deleted and created again: a lower epoch belongs to another topic of the same name.
             self.hub.forget(topic)
         else:
             self._versions[topic] = version

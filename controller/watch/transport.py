@@ -1,6 +1,6 @@
-"""What carries a watch session: server-sent events, and what WebSockets share with them.
+"""Transport of watch sessions: server-sent events, and code shared with WebSockets.
 
-Stage: between `controller.watch.hub`, which says who gets what, and the routes of `controller.rest.watch`.
+Stage: between `controller.watch.hub`, which distributes updates, and the routes of `controller.rest.watch`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from controller.watch.hub import CloseReason, WatchSession
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 15.0
-"""Longest silence of an event stream: a comment is sent, so that both ends notice when the other one is gone."""
+"""Longest silence of an event stream; then a comment is sent, so that both ends detect a lost peer."""
 MAX_SEND_SECONDS = 1.0
-"""Time for a message that is being sent when its session ends."""
+"""Time allowed for a message that is being sent when its session ends."""
 CLOSE_CODES = {
     CloseReason.LEFT: 1000,
     CloseReason.SLOW: 1013,
@@ -31,7 +31,7 @@ CLOSE_CODES = {
     CloseReason.STOPPED: 1012,
     CloseReason.REVOKED: REVOKED,
 }
-"""The WebSocket close code of each reason (RFC 6455; those from 4000 on are ours)."""
+"""WebSocket close code of each reason (RFC 6455; codes from 4000 on are ours)."""
 
 
 class EventStream(Response):
@@ -74,13 +74,13 @@ class EventStream(Response):
 
 @contextlib.contextmanager
 def held(grant: Grant, session: WatchSession) -> Iterator[None]:
-    """Within the block the session counts, and ends when its token does not open it any more. `TooMany`."""
+    """Count the session during the block, and end it when its token no longer allows it. Raises `TooMany`."""
     with grant.client.session(), grant.held(lambda: session.close(CloseReason.REVOKED)):
         yield
 
 
 async def carry(session: WatchSession, sending: Awaitable[None], gone: Awaitable[None]) -> CloseReason:
-    """Send until the session ends, or the client is `gone`; a client that is stuck is not waited for."""
+    """Send until the session ends or the client is `gone`; does not wait for a client that is stuck."""
     sender, leaver = asyncio.ensure_future(sending), asyncio.ensure_future(gone)
     end = asyncio.ensure_future(session.until_closed())
     try:
@@ -98,6 +98,6 @@ async def carry(session: WatchSession, sending: Awaitable[None], gone: Awaitable
 
 
 async def gone(receive: Callable[[], Awaitable[Message]]) -> None:
-    """Returns when the client has left."""
+    """Wait until the client has left."""
     while (await receive())["type"] not in ("http.disconnect", "websocket.disconnect"):
         pass
