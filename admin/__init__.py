@@ -1,15 +1,17 @@
-"""The one client of the admin REST interface of Pulsar 5, which our controller has as well (design "REST").
+"""Client of Pulsar 5's admin REST interface, which our controller implements too (design "REST").
 
-Stage: under executor, command line, lab and collectors; any fault of a server or the network comes back as a value.
-Each module may import only those above it:
+Stage: under executor, command line, lab and collectors; faults of a server or the network are returned as values. Each
+module may import only those above it:
 
-- `answers`      what can come back, as values, and by whose fault
-- `paths`        where in the interface a topic, a subscription or a policy is
-- `redirects`    whether a redirect is followed, and whether it gets the token
-- `connections`  pooled, behind TLS, and bound by a deadline, byte by byte
-- `credentials`  the token of a call: fixed, or given by an identity provider for a while
+- `answers`      results of a call as values, with the side at fault
+- `paths`        paths of topics, subscriptions and policies in the interface
+- `redirects`    which redirects are followed, and which get the token
+- `connections`  pooled, with TLS, and bounded by a deadline, byte by byte
+- `credentials`  the token of a call: fixed, or a temporary one from an identity provider
 - `transport`    one exchange: address, token, redirects, bounded time and size
-- `watch`        layouts as the server pushes them
-- `cluster`      the calls that tell of a cluster as a whole: its brokers and their load
-- `topics`       the calls of scalable topics, typed
+- `watch`        layouts pushed by the server
+- `cluster`      calls about a cluster as a whole: its brokers and their load
+- `topics`       typed calls on scalable topics
+- `bundles`      calls on bundles
+- `plain`        calls on plain topics
 """

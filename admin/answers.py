@@ -1,7 +1,7 @@
-"""The result of a call, as values: the answer, or a fault that says whose it is.
+"""Results of a call as values: the answer, or a fault and the side responsible.
 
-Stage: first in the client; pure. A caller chooses by type: only `Refused` will be the same next time, and only `Lost`
-and `ServerFault` leave open whether a change was made.
+Stage: first in the client; pure. Callers choose by type: only `Refused` will be the same next time, and only `Lost` and
+`ServerFault` leave open whether a change was made.
 """
 
 from __future__ import annotations
@@ -12,47 +12,47 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 MAX_REASON = 1000
-"""Characters of a server's reason that are kept."""
+"""Maximum length of a server's recorded reason, in characters."""
 
 T = TypeVar("T")
 
 _AGAIN_LATER = frozenset({408, 425, 429})
-# Pulsar 5.0.0 has no mapping for the layout's exceptions: a wrong argument is a 500 with their stack trace.
+# Pulsar 5.0.0 does not map the layout's exceptions: a wrong argument is a 500 with their stack trace.
 _WRONG_ARGUMENT = re.compile(r"Stacktrace:\s*java\.lang\.Illegal(?:Argument|State)Exception\b")
 _MESSAGE = re.compile(r"^Message: (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Response:
-    """A server's whole answer after redirects, not judged yet."""
+    """Whole response of a server after redirects, not interpreted yet."""
 
     status: int
     phrase: str
     body: bytes
     url: str
-    """Who has answered: the last address after redirects."""
+    """Address that responded: the last one after redirects."""
     encoding: str = "utf-8"
-    """Of text in the body."""
+    """Encoding of text in the body."""
 
 
 @dataclass(frozen=True)
 class Answered(Generic[T]):
-    """Done; `value` is what was asked for."""
+    """Success; `value` is the requested value."""
 
     value: T
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The caller's fault: the same call will not do better (4xx, or Pulsar's 500 for a wrong argument)."""
+    """Fault of the caller: the same call will fail again (4xx, or Pulsar's 500 for a wrong argument)."""
 
     status: int
     reason: str
-    """In one line; of a stack trace only its message. Empty when the server gives none."""
+    """On one line; of a stack trace only its message. Empty if the server gives none."""
     from_interface: bool
-    """Whether the admin interface itself says so, and not something in front of it: a JSON body with a `reason`."""
+    """True if the admin interface itself refused, not a proxy in front of it: a JSON body with a `reason`."""
     phrase: str = ""
-    """What the server calls the status."""
+    """The server's name of the status."""
 
     def __str__(self) -> str:
         return f"{self.status} {self.reason}".rstrip()
@@ -60,7 +60,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Denied:
-    """The fault of the credentials: no token, a wrong one, or one whose role does not allow this (401, 403)."""
+    """Fault of the credentials: no token, a wrong one, or one whose role does not allow this (401, 403)."""
 
     status: int
     reason: str
@@ -72,7 +72,7 @@ class Denied:
 
 @dataclass(frozen=True)
 class ServerFault:
-    """The server's fault: any other status. A later call may succeed, and this one may have taken effect."""
+    """Fault of the server: any other status. A later call may succeed, and this one may have taken effect."""
 
     status: int
     reason: str
@@ -84,7 +84,7 @@ class ServerFault:
 
 @dataclass(frozen=True)
 class Nonsense:
-    """The server's fault, or not an admin interface: a success without what was asked for."""
+    """Fault of the server, or not an admin interface: a success without the requested value."""
 
     why: str
 
@@ -94,7 +94,7 @@ class Nonsense:
 
 @dataclass(frozen=True)
 class Misdirected:
-    """The server's fault: a redirect that is not followed. Nothing was done."""
+    """Fault of the server: a redirect that is not followed. Nothing was done."""
 
     why: str
 
@@ -104,7 +104,7 @@ class Misdirected:
 
 @dataclass(frozen=True)
 class NotConnected:
-    """The network's fault, or no server listens: nothing was sent."""
+    """Fault of the network, or no server listens: nothing was sent."""
 
     asked: str
     """Method and address."""
@@ -116,28 +116,28 @@ class NotConnected:
 
 @dataclass(frozen=True)
 class Lost:
-    """The network's or the server's fault: the call went out, and no whole answer came in time."""
+    """Fault of the network or the server: the call was sent, and no complete response came in time."""
 
     asked: str
     """Method and address."""
     why: str
     may_be_done: bool
-    """False: it was only a question."""
+    """False if it was only a query."""
 
     def __str__(self) -> str:
         return f"{self.asked}: {self.why}"
 
 
 Unanswered: TypeAlias = Misdirected | NotConnected | Lost
-"""No server has answered the call."""
+"""No server has responded to the call."""
 Rejection: TypeAlias = Refused | Denied | ServerFault
-"""A server has answered with a status that is no success."""
+"""A server responded with a status other than success."""
 Fault: TypeAlias = Rejection | Nonsense | Unanswered
 Reply: TypeAlias = Answered[T] | Fault
 
 
 def judge_response(response: Response) -> Answered[bytes] | Rejection:
-    """The body of a success, or the fault."""
+    """Return the body of a success, or the fault."""
     status, phrase = response.status, response.phrase
     if 200 <= status < 300:
         return Answered(response.body)
@@ -154,8 +154,10 @@ def judge_response(response: Response) -> Answered[bytes] | Rejection:
 
 
 def _text(response: Response) -> tuple[str, bool]:
-    """The `reason` of the admin interface, or else a `message` or the beginning of the body; and whether it is the
-    first."""
+    """Return the text of a response, and whether it is the interface's `reason`.
+
+    Else a `message` or the beginning of the body.
+    """
     try:
         parsed: Any = json.loads(response.body)
     except (ValueError, RecursionError):
@@ -164,7 +166,7 @@ def _text(response: Response) -> tuple[str, bool]:
         reason = parsed["reason"]
         return str(reason), isinstance(reason, str)
     if isinstance(parsed, dict) and "status" in parsed and isinstance(parsed.get("message"), str):
-        # Pulsar's web server, of a token that it does not believe.
+        # Pulsar's web server, for a token that it rejects.
         return parsed["message"], False
     start = response.body[: 4 * MAX_REASON]
     try:

@@ -1,7 +1,7 @@
-"""The calls on bundles: which a namespace has, which a broker owns, unload to a broker, split.
+"""Calls on bundles: list a namespace's or a broker's, unload to a broker, split.
 
-Stage: beside `topics` and `cluster`, over the same transport. None of the questions assigns a bundle to anybody, as a
-lookup would. Paths and answers are those of Pulsar 2.10 to 5.
+Stage: beside `topics` and `cluster`, over the same transport. No query assigns a bundle to a broker, as a lookup would.
+Paths and responses are those of Pulsar 2.10 to 5.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ BUNDLE_PATTERN = r"[^/\s]+/[^/\s]+/0x[0-9a-f]{8}_0x[0-9a-f]{8}"
 
 
 class Bundles:
-    """The bundles behind one admin interface; used by several threads at once. A fault is answered, never raised."""
+    """Bundles behind one admin interface; thread-safe. Faults are returned, never raised."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def ranges(self, namespace: str) -> Reply[tuple[str, ...]]:
-        """The ranges of a namespace's bundles in order, each `0x00000000_0x40000000`."""
+        """Return the ranges of a namespace's bundles in order, each like `0x00000000_0x40000000`."""
         reply = self._get(f"{namespace_record_path(namespace)}/bundles")
         if not isinstance(reply, Answered):
             return reply
@@ -37,7 +37,7 @@ class Bundles:
         return Answered(tuple(f"{low}_{high}" for low, high in pairwise(edges)))
 
     def owned(self, cluster: str, broker: str) -> Reply[frozenset[str]]:
-        """The bundles that a broker, `host:port`, serves now; not one that it is about to give away."""
+        """Return the bundles that a broker, `host:port`, serves now, except those it is about to release."""
         path = f"{ANNOUNCED_PATH}/{quote(cluster, safe='')}/{quote(broker, safe=':')}/ownedNamespaces"
         reply = self._get(path)
         if not isinstance(reply, Answered):
@@ -48,13 +48,17 @@ class Bundles:
         return Answered(frozenset(name for name, status in found.items() if status.get("is_active") is not False))
 
     def unload(self, namespace: str, range: str, destination: str) -> Reply[None]:
-        """PUT …/RANGE/unload: the bundle's owner stops to serve it, and `destination` is to take it. A success does not
-        say that it did."""
+        """PUT …/RANGE/unload: the owner stops serving the bundle, and `destination` should take it.
+
+        A success does not guarantee that it did.
+        """
         return self._put(namespace, f"{range}/unload", {"destinationBroker": destination})
 
     def split(self, namespace: str, range: str, positions: Sequence[int] = ()) -> Reply[None]:
-        """PUT …/RANGE/split: at these hashes, or without any where Pulsar's own algorithm says. The halves stay where
-        they are."""
+        """PUT …/RANGE/split: at these hashes, or where Pulsar's own algorithm chooses.
+
+        The halves are not moved.
+        """
         if not positions:
             return self._put(namespace, f"{range}/split", {"unload": "false"})
         query = {"unload": "false", "splitAlgorithmName": "specified_positions_divide"}

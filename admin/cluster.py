@@ -1,6 +1,6 @@
-"""The calls that tell of a cluster as a whole: its brokers, tenants, and what a broker says of its load.
+"""Calls about a cluster as a whole: its brokers and tenants, and the load reported by a broker.
 
-Stage: beside `topics`, over the same transport; what collectors use.
+Stage: beside `topics`, over the same transport; used by collectors.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ MAX_BROKERS = 10_000
 
 
 class Cluster:
-    """The cluster behind one admin interface; used by several threads at once. A fault is answered, never raised."""
+    """Cluster behind one admin interface; thread-safe. Faults are returned, never raised."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def brokers(self, cluster: str = "") -> Reply[list[str]]:
-        """The brokers that are alive, each `host:port`; of the server's own cluster when none is named."""
+        """Return the live brokers, each `host:port`; of the server's own cluster by default."""
         path = ANNOUNCED_PATH + (f"/{_name(cluster)}" if cluster else "")
         found = self._names(path)
         if isinstance(found, Answered) and len(found.value) > MAX_BROKERS:
@@ -32,11 +32,11 @@ class Cluster:
         return found
 
     def tenants(self) -> Reply[list[str]]:
-        """All tenants; a right of super-users."""
+        """Return all tenants; requires a super-user."""
         return self._names("/admin/v2/tenants")
 
     def broker_configuration(self) -> Reply[dict[str, Any]]:
-        """The settings that the answering broker runs with; a right of super-users."""
+        """Return the runtime settings of the responding broker; requires a super-user."""
         reply = self._get("/admin/v2/brokers/configuration/runtime")
         if not isinstance(reply, Answered):
             return reply
@@ -44,38 +44,41 @@ class Cluster:
         return Answered(found) if isinstance(found, dict) else Nonsense("the settings of a broker were expected")
 
     def broker_stats(self) -> Reply[bytes]:
-        """What the answering broker says of all topics that it serves, as it is."""
-        # Compressed it would cost the broker ten times as much.
+        """Return the responding broker's raw statistics of all topics that it serves."""
+        # Compression would cost the broker ten times as much.
         return self._get("/admin/v2/broker-stats/topics", {"Accept-Encoding": "identity"})
 
     def load_report(self) -> Reply[bytes]:
-        """The answering broker's `LocalBrokerData`; the extensible load manager has none and answers 500."""
+        """Return the responding broker's `LocalBrokerData`.
+
+        The extensible load manager has none and responds with 500.
+        """
         return self._get("/admin/v2/broker-stats/load-report")
 
     def metrics(self) -> Reply[bytes]:
-        """The answering broker's metrics, as Prometheus reads them."""
+        """Return the responding broker's metrics in Prometheus' text format."""
         return self._get("/metrics/")
 
     def version(self) -> Reply[str]:
-        """Pulsar's version, `4.0.7`."""
+        """Return Pulsar's version, like `4.0.7`."""
         reply = self._get("/admin/v2/brokers/version")
         return Answered(reply.value.decode("utf-8", "replace").strip('" \n')) if isinstance(reply, Answered) else reply
 
     def isolation_policies(self, cluster: str) -> Reply[dict[str, Any]]:
-        """The namespace isolation policies of a cluster, by name."""
+        """Return the namespace isolation policies of a cluster, by name."""
         return self._object(f"/admin/v2/clusters/{_name(cluster)}/namespaceIsolationPolicies")
 
     def failure_domains(self, cluster: str) -> Reply[dict[str, Any]]:
-        """The failure domains of a cluster, by name."""
+        """Return the failure domains of a cluster, by name."""
         return self._object(f"/admin/v2/clusters/{_name(cluster)}/failureDomains")
 
     def anti_affinity_group(self, namespace: str) -> Reply[str]:
-        """The anti-affinity group of a namespace; empty: none."""
+        """Return the anti-affinity group of a namespace; empty: none."""
         reply = self._get(f"{namespace_record_path(namespace)}/antiAffinity")
         return Answered(reply.value.decode("utf-8", "replace").strip('" \n')) if isinstance(reply, Answered) else reply
 
     def _object(self, path: str) -> Reply[dict[str, Any]]:
-        """A JSON object; an empty one where there is none (404)."""
+        """Return a JSON object; an empty one if there is none (404)."""
         reply = self._get(path)
         if isinstance(reply, Refused) and reply.status == 404 and reply.from_interface:
             return Answered({})
@@ -85,8 +88,10 @@ class Cluster:
         return Answered(found) if isinstance(found, dict) else Nonsense(f"{path}: an object was expected")
 
     def at_broker(self, broker: str) -> Transport | Misdirected:
-        """The way to a broker of `brokers`: by its configured address, else by what is announced, over the scheme of
-        the base. A fault when the token may not go there."""
+        """Return a transport to one of `brokers`, or a fault if the token may not be sent there.
+
+        Uses its configured address, else the announced one with the scheme of the base.
+        """
         return self._transport.beside(broker)
 
     def _names(self, path: str) -> Reply[list[str]]:

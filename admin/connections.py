@@ -1,8 +1,8 @@
-"""Connections to servers: pooled, behind TLS where the address says so, and bound by a deadline, byte by byte.
+"""Connections to servers: pooled, optionally with TLS, and bounded by a deadline, byte by byte.
 
-Stage: under `transport`. An HTTP library's time-outs bound the silence between two bytes, so a server that sends
-a byte now and then, in the head or in the body, would block a caller without end. Here every wait is cut to the time
-that is left; only the look-up of a host's name takes as long as the system allows.
+Stage: under `transport`. An HTTP library's time-outs bound the silence between two bytes, so a server that sends single
+bytes slowly, in the head or in the body, would block a caller forever. Here every wait is limited to the remaining
+time; only the look-up of a host name takes as long as the system allows.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import httpcore
 import httpx
 
 KEEP_ALIVE_SECONDS = 3.0
-"""Shorter than a server's own (uvicorn: 5 s), so that a call does not go out on a connection that is being closed."""
+"""Shorter than a server's own (uvicorn: 5 s), so that no call uses a connection that is being closed."""
 
 _may_send: ContextVar[Callable[[], bool] | None] = ContextVar("may_send", default=None)
-"""Asked right before bytes of this thread's calls are written."""
+"""Called right before bytes of this thread's calls are written."""
 _deadline: ContextVar[float | None] = ContextVar("deadline", default=None)
-"""Of this thread's calls; on the clock `time.monotonic`."""
+"""Deadline of this thread's calls, on the clock `time.monotonic`."""
 
 
 class Closed(Exception):
@@ -34,18 +34,20 @@ class Closed(Exception):
 
 
 class Withheld(Exception):
-    """What is to be sent may not be sent any more: see `only_while`."""
+    """The request may no longer be sent: see `only_while`."""
 
 
 class Connections(httpx.BaseTransport):
-    """Sends requests, each on a connection of its own; used by several threads at once.
+    """Sends requests, each on its own connection; thread-safe.
 
-    Raises the faults of `httpcore`. It follows no redirect and keeps no cookie.
+    Raises the faults of `httpcore`. Follows no redirects and keeps no cookies.
     """
 
     def __init__(self, tls: ssl.SSLContext, resolve: Callable[[str, int], str] | None = None) -> None:
-        """`resolve`: the address that is connected to, of a host and port; it raises `httpcore.ConnectError` for one
-        that is not allowed. None: the system's."""
+        """`resolve` returns the address to connect to for a host and port; None: the system's.
+
+        It raises `httpcore.ConnectError` for one that is not allowed.
+        """
         self._closed = threading.Event()
         self._pool = httpcore.ConnectionPool(
             ssl_context=tls,
@@ -55,7 +57,7 @@ class Connections(httpx.BaseTransport):
         )
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The head of the answer; the body is read, and the answer closed, by the caller."""
+        """Return the head of the response; the caller reads the body and closes the response."""
         if self._closed.is_set():
             raise Closed("the client is closed")
         url = httpcore.URL(
@@ -78,14 +80,14 @@ class Connections(httpx.BaseTransport):
         )
 
     def close(self) -> None:
-        """Drops all connections; a thread that waits on one is woken by a fault."""
+        """Drop all connections; a thread that waits on one gets a fault."""
         self._closed.set()
         self._pool.close()
 
 
 @contextmanager
 def deadline_in(seconds: float) -> Iterator[None]:
-    """Bounds all waits of this thread on `Connections` together; after that they time out."""
+    """Bound all waits of this thread on `Connections` together; after that they time out."""
     before = _deadline.set(time.monotonic() + seconds)
     try:
         yield
@@ -95,8 +97,10 @@ def deadline_in(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def only_while(may_send: Callable[[], bool]) -> Iterator[None]:
-    """What this thread sends on `Connections` is written only if `may_send` says so right before, when the connection
-    is open; else `Withheld` is raised. To open a connection may take long, and what was so before may not be any more.
+    """Raise `Withheld` instead of writing a request of this thread unless `may_send` allows it.
+
+    `may_send` is called once the connection is open. Opening it may take long, and the permission may have ended
+    meanwhile.
     """
     before = _may_send.set(may_send)
     try:
@@ -106,7 +110,7 @@ def only_while(may_send: Callable[[], bool]) -> Iterator[None]:
 
 
 def _left(silence: float | None, late: type[Exception]) -> float | None:
-    """The longest wait now, seconds; `silence` is the limit of one wait."""
+    """Return the longest wait now, seconds; `silence` limits one wait."""
     deadline = _deadline.get()
     if deadline is None:
         return silence
@@ -161,7 +165,7 @@ class _Stream(httpcore.NetworkStream):
         self._plain.write(buffer, left)
 
     def close(self) -> None:
-        # Closing alone does not wake another thread that waits for bytes.
+        # Closing alone does not wake another thread that is waiting for bytes.
         with contextlib.suppress(OSError):
             self._plain.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         self._plain.close()

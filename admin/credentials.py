@@ -1,9 +1,9 @@
-"""The token of a client's calls: a fixed one, or one that an identity provider gives for a while (OAuth2).
+"""Token of a client's calls: a fixed one, or a temporary one from an identity provider (OAuth2).
 
 Stage: under `transport`, which asks for a token before each call, and for another one when a call was refused with it.
-The files and names of OAuth2 are those that Pulsar's own clients take: a key file `{"type": "client_credentials",
-"client_id": …, "client_secret": …}`, and issuer, audience and scope beside it. The flow is RFC 6749, 4.4; where the
-provider gives tokens is said by its `/.well-known/openid-configuration`.
+Files and names of OAuth2 are those of Pulsar's own clients: a key file `{"type": "client_credentials", "client_id": …,
+"client_secret": …}`, with issuer, audience and scope in the settings. The flow is RFC 6749, 4.4; the provider's
+`/.well-known/openid-configuration` names the endpoint.
 """
 
 from __future__ import annotations
@@ -24,36 +24,35 @@ from admin.connections import Connections, deadline_in
 from schemas.settings import Settings
 
 ANSWER_SECONDS = 10.0
-"""Longest wait for the provider, both questions together."""
+"""Longest wait for the provider, both requests together."""
 MAX_ANSWER_BYTES = 1_048_576
 USED_SHARE = 0.9
-"""Of its life a token is used for so much, as by Pulsar's clients: no call goes out with one that ends on the way."""
+"""Share of its life for which a token is used, so that it does not expire in transit (as in Pulsar)."""
 ASSUMED_SECONDS = 300.0
-"""Life of a token that comes without `expires_in`."""
+"""Life of a token without `expires_in`."""
 RENEW_SECONDS = 60.0
-"""So long after a token was renewed because a server refused it, the new one is not: then it is the role that may not,
-which Pulsar answers with 401, too."""
+"""Minimum time between two renewals: a new token that is refused lacks the role (401 in Pulsar too)."""
 RETRY_SECONDS = 1.0
-"""So long after a failure the provider is not asked again, and calls fail with what it said."""
+"""Time after a failure during which the provider is not asked again, and calls fail with its error."""
 
 
 class NoToken(Exception):
-    """There is no token to send; the message says why and never holds a secret."""
+    """There is no token to send; the message says why and never contains a secret."""
 
 
 class Credentials(Protocol):
-    """Where a client's token comes from; used by several threads at once."""
+    """Source of a client's token; thread-safe."""
 
     def token(self) -> str:
-        """The token to send now. Raises `NoToken`."""
+        """Return the token to send now. Raises `NoToken`."""
 
     def renew(self, refused: str) -> bool:
-        """Whether there may be another one than `refused`, which a server did not take."""
+        """Return whether there may be another token than `refused`, which a server rejected."""
 
 
 @dataclass(frozen=True)
 class FixedToken:
-    """The same token as long as the process lives."""
+    """The same token for the life of the process."""
 
     text: str
 
@@ -66,10 +65,10 @@ class FixedToken:
 
 @dataclass(frozen=True)
 class Provider:
-    """Who gives tokens, and for what, in the words of Pulsar's `authParams`."""
+    """Identity provider and the requested access, in the terms of Pulsar's `authParams`."""
 
     key_file: Path
-    """Holds the secret; read at each question, so that it can be replaced."""
+    """File with the secret; read for each request, so that it can be replaced."""
     issuer: str = ""
     """Base URL; empty: the `issuer_url` of the key file."""
     audience: str = ""
@@ -77,10 +76,10 @@ class Provider:
 
 
 class ClientCredentials:
-    """Tokens of an identity provider by the flow of client credentials: asked for when needed, kept while they last."""
+    """Tokens of an identity provider (client credentials flow), fetched on demand and cached."""
 
     def __init__(self, provider: Provider, tls: Any = None, now: Callable[[], float] = time.monotonic) -> None:
-        """`tls`: which certificates of the provider are believed; `now` in seconds."""
+        """`tls`: verifies the provider's certificate; `now` in seconds."""
         self._provider, self._now = provider, now
         self._client = httpx.Client(transport=Connections(tls or httpx.create_ssl_context()))
         self._lock = threading.Lock()
@@ -88,7 +87,7 @@ class ClientCredentials:
         """A token, and until when it is used."""
         self._renewed_at = float("-inf")
         self._failed: tuple[NoToken, float] | None = None
-        """What went wrong, and until when that is answered."""
+        """The latest failure, and until when it is reported."""
 
     def token(self) -> str:
         with self._lock:
@@ -138,7 +137,7 @@ class ClientCredentials:
             return token, ASSUMED_SECONDS
 
     def _answer(self, method: str, url: str, form: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """A JSON object; redirects are not followed, as the secret is for the one that was named."""
+        """Return a JSON object; redirects are not followed, as the secret is only for the named server."""
         _check_is_private(url)
         headers = {"Accept": "application/json"}
         try:
@@ -172,7 +171,7 @@ _FAULTS: tuple[type[Exception], ...] = (
 
 
 def _error_in(said: Any) -> str:
-    """The fields of an error by RFC 6749, 5.2."""
+    """Format the fields of an error by RFC 6749, 5.2."""
     if not isinstance(said, dict):
         return ""
     found = [str(said[name])[:200] for name in ("error", "error_description") if said.get(name)]
@@ -195,7 +194,7 @@ def _read_key(file: Path) -> dict[str, str]:
 
 
 def _check_is_private(url: str) -> None:
-    """A secret goes out by https only, or to this machine."""
+    """Raise `NoToken` unless the URL is https or this machine, so that the secret is not exposed."""
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, ValueError):
@@ -210,7 +209,10 @@ def _check_is_private(url: str) -> None:
 
 
 def credentials_of(settings: Settings) -> Credentials | None:
-    """What `[controller]` says; None: calls carry no token. Raises `SettingsError` when TLS files cannot be used."""
+    """Return the credentials of `[controller]`; None: no token.
+
+    Raises `SettingsError` for unusable TLS files.
+    """
     chosen = settings.controller
     if chosen.oauth2_key:
         provider = Provider(

@@ -1,8 +1,8 @@
 """Paths of the admin interface; every name is one part of a path, whatever its characters.
 
-Stage: between `topics` and `transport`; pure. The server takes percent triplets in the name of a topic as spelling
-(`a%20b` and `a b` are the same), so they stay as they are; a subscription's name it decodes once, so there a percent
-sign is a character like others.
+Stage: between `topics` and `transport`; pure. The server treats percent triplets in a topic's name as spelling (`a%20b`
+and `a b` are the same), so they stay unchanged; it decodes a subscription's name once, so there a percent sign is an
+ordinary character.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ _ROOT = "/admin/v2"
 
 
 def topic_path(topic: str) -> str:
-    """Of `topic://tenant/namespace/name`; `ValueError` for any other text."""
+    """Return the path of `topic://tenant/namespace/name`. Raises `ValueError` for any other text."""
     return f"{_ROOT}/scalable/" + "/".join(map(path_part, topic_parts(topic)))
 
 
 def namespace_path(namespace: str) -> str:
-    """Of `tenant/namespace`: the list of its topics."""
+    """Return the path of the list of topics of `tenant/namespace`."""
     return f"{_ROOT}/scalable/{_namespace(namespace)}"
 
 
 def tenant_path(tenant: str) -> str:
-    """Of the list of a tenant's namespaces."""
+    """Return the path of the list of a tenant's namespaces."""
     return f"{_ROOT}/namespaces/{path_part(tenant)}"
 
 
 def namespace_record_path(namespace: str) -> str:
-    """Of `tenant/namespace` itself."""
+    """Return the path of `tenant/namespace` itself."""
     return f"{_ROOT}/namespaces/{_namespace(namespace)}"
 
 
 def subscription_path(topic: str, subscription: str) -> str:
-    """Of a subscription of a topic."""
+    """Return the path of a subscription of a topic."""
     return f"{topic_path(topic)}/subscriptions/{_plain(subscription)}"
 
 
 def consumer_path(topic: str, subscription: str, consumer: str) -> str:
-    """Of a consumer that is registered by REST (our controller's alone)."""
+    """Return the path of a consumer registered by REST (only in our controller)."""
     return f"{subscription_path(topic, subscription)}/consumers/{_plain(consumer)}"
 
 
 def policy_path(subject: str) -> str:
-    """Of the auto-scale override of a topic or of `tenant/namespace`."""
+    """Return the path of the auto-scale override of a topic or of `tenant/namespace`."""
     if "://" in subject:
         return f"{topic_path(subject)}/autoScalePolicy"
     return f"{namespace_record_path(subject)}/scalableTopicAutoScalePolicy"
@@ -60,7 +60,7 @@ def _plain(name: str) -> str:
 
 
 def path_part(name: str) -> str:
-    """One part of a path: percent triplets stay as they are, and neither `..` nor a slash climbs."""
+    """Return one part of a path: percent triplets are kept, and neither `..` nor a slash leaves the part."""
     if name in (".", ".."):
         return name.replace(".", "%2E")
     return quote(name, safe="%!$&'()*+,;=:@~")

@@ -1,7 +1,7 @@
-"""The calls on plain topics: unload, and the properties of a subscription; both are carried out by the topic's owner.
+"""Calls on plain topics: unload, and properties of a subscription; the topic's owner carries out both.
 
 Stage: beside `topics`, over the same transport. Paths are those of Pulsar 2.10 to 5. A topic is named as in Pulsar's
-metadata: `tenant/namespace/persistent/name`, the name encoded as in a URL.
+metadata: `tenant/namespace/persistent/name`, with the name encoded as in a URL.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from admin.transport import Transport
 
 
 class PlainTopics:
-    """The topics behind one admin interface; used by several threads at once. A fault is answered, never raised."""
+    """Plain topics behind one admin interface; thread-safe. Faults are returned, never raised."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def unload(self, topic: str) -> Reply[None]:
-        """PUT …/unload: its owner closes it, which folds its cursors into their records."""
+        """PUT …/unload: the owner closes the topic, which folds its cursors into their records."""
         return self._put(f"{_path(topic)}/unload", None)
 
     def set_subscription_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> Reply[None]:
-        """PUT …/subscription/S/properties: these are all it has then. `subscription` is encoded as the topic is."""
+        """PUT …/subscription/S/properties: replace all properties. `subscription` is encoded like the topic."""
         return self._put(f"{_path(topic)}/subscription/{_again(subscription)}/properties", json.dumps(dict(properties)))
 
     def _put(self, path: str, body: str | None) -> Reply[None]:
@@ -41,5 +41,5 @@ def _path(topic: str) -> str:
 
 
 def _again(name: str) -> str:
-    """The metadata has `+` for a space, a path has not."""
+    """Encode a name for a path; the metadata has `+` for a space, a path does not."""
     return path_part(quote(unquote_plus(name), safe=""))

@@ -1,19 +1,19 @@
-"""Redirects, followed by hand; and to which addresses a token goes along.
+"""Redirects, followed by hand, and the addresses that may receive a token.
 
-Stage: under `transport`; pure. A redirect leads to the leader of a topic, which wants the token, but anybody who can
-make a server send a `Location`, or who speaks in its place over plain HTTP, could have it sent anywhere. So:
+Stage: under `transport`; pure. A redirect leads to the leader of a topic, which needs the token. But anyone who can
+make a server send a `Location`, or impersonate it over plain HTTP, could direct the token anywhere. So:
 
 | a call goes on to | if |
 | --- | --- |
-| any address, `http` or `https` | it carries no token; never from https to http, and to no address that names a user |
+| any address, `http` or `https` | it carries no token; never from https to http, nor to an address that names a user |
 | a configured one | with the token: scheme, host and port are those of the base URL or of one of `controller.nodes` |
-| https at a configured host | with the token, from http: the certificate says who it is |
-| an announced one, by https | with the token: the configured server has listed it, and was known by its certificate |
+| https at a configured host | with the token, from http: the certificate proves its identity |
+| an announced one, by https | with the token: listed by the configured server, which proved itself by certificate |
 | another port of this machine, by http | with the token: the base URL, too, leads to this machine |
 | any other | never with the token, so it is not followed |
 
-Hosts are compared as they are written, small and large letters alike, in the form that is connected to: no name is
-looked up, and `host` and `host.` are two.
+Hosts are compared literally, ignoring case, in the form used to connect: names are not looked up, and `host` and
+`host.` are different.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from typing import NamedTuple
 import httpx
 
 MAX_REDIRECTS = 5
-"""A call that is sent on more often than this goes round in circles."""
+"""Maximum number of redirects of one call; more indicate a loop."""
 REDIRECTS = frozenset({307, 308})
-"""The statuses that keep method and body; the interface uses no other."""
+"""Statuses that keep method and body; the interface uses no others."""
 MAX_ANNOUNCED = 1_000
-"""Announced addresses that are believed; what comes after them is not."""
+"""Maximum number of announced addresses that are trusted; the rest is ignored."""
 _PORTS = {"http": 80, "https": 443}
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -43,7 +43,7 @@ class _Address(NamedTuple):
 
 
 def next_hop(asked: httpx.URL, location: str) -> httpx.URL | None:
-    """Where a server at `asked` sends a call by the header Location; None when nothing goes there."""
+    """Return the target of a redirect from `asked` by the header Location; None if it is not followed."""
     try:
         target = asked.join(location)
     except (httpx.InvalidURL, ValueError):
@@ -55,17 +55,17 @@ def next_hop(asked: httpx.URL, location: str) -> httpx.URL | None:
 
 
 class TokenAddresses:
-    """The addresses that the token of one client may go to."""
+    """Addresses that may receive the token of one client."""
 
     def __init__(self, base: str, nodes: Iterable[str] = ()) -> None:
-        """`base` is where calls go first, `nodes` are the base URLs of other servers of the same cluster."""
+        """`base` is the first address of all calls, `nodes` are base URLs of other servers of the cluster."""
         first = _read(base)
         self._configured = frozenset(address for address in (first, *map(_read, nodes)) if address is not None)
         self._announced: frozenset[_Address] = frozenset()
         self._is_local = first is not None and first.host in _THIS_MACHINE
 
     def admit(self, url: httpx.URL) -> bool:
-        """Whether the token may go there."""
+        """Return whether the token may be sent there."""
         address = _address(url)
         if address is None:
             return False
@@ -77,7 +77,7 @@ class TokenAddresses:
         return address.host in plain
 
     def learn(self, listed: bytes) -> None:
-        """Believe the list of servers that a configured one has answered over https: JSON, `["host:port", …]`."""
+        """Trust the servers listed by a configured one over https: JSON, `["host:port", …]`."""
         try:
             names = json.loads(listed)
         except (ValueError, RecursionError):
@@ -95,7 +95,7 @@ def _read(base: str) -> _Address | None:
 
 
 def _address(url: httpx.URL) -> _Address | None:
-    """What a connection is made to; None when the URL is no plain http address."""
+    """Return the address to connect to; None if the URL is not a plain http address."""
     host = url.raw_host.decode("ascii", "replace").lower()
     if url.scheme not in _PORTS or not host or url.userinfo:
         return None

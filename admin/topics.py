@@ -1,7 +1,7 @@
-"""The calls of the admin interface, typed: scalable topics, their layouts, subscriptions and policies.
+"""Typed calls of the admin interface: scalable topics, their layouts, subscriptions and policies.
 
-Stage: what executor, command line and lab use. The paths are Pulsar 5's, so a real one can stand behind the address;
-a topic is `topic://tenant/namespace/name`, a namespace `tenant/namespace`.
+Stage: used by executor, command line and lab. The paths are Pulsar 5's, so the address may be that of a Pulsar 5; a
+topic is `topic://tenant/namespace/name`, a namespace `tenant/namespace`.
 """
 
 from __future__ import annotations
@@ -27,67 +27,68 @@ from schemas.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 DECISION_HEADER = "X-Anabranch-Decision"
-"""Names the decision that a split or merge applies (our controller's alone)."""
+"""Id of the decision that a split or merge applies (only in our controller)."""
 LAYOUT_HEADER = "X-Anabranch-Layout"
-"""The tag of the layout that a split or merge is meant for (our controller's alone)."""
+"""Tag of the layout that a split or merge is meant for (only in our controller)."""
 
 _NO_SEGMENT = "segment not found"
-"""In a leader's answer about a segment that is not there."""
+"""Part of a leader's response about a missing segment."""
 
 T = TypeVar("T")
 
 
 class ScalableTopics:
-    """The topics behind one admin interface; used by several threads at once. A fault is answered, never raised."""
+    """Scalable topics behind one admin interface; thread-safe. Faults are returned, never raised."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def create_topic(self, topic: str, segments: int, properties: Mapping[str, str]) -> Reply[None]:
-        """PUT: a topic with `segments` equal segments."""
+        """PUT: create a topic with `segments` equal segments."""
         return self._do("PUT", topic_path(topic), {"numInitialSegments": str(segments)}, json.dumps(dict(properties)))
 
     def list_topics(self, namespace: str, properties: Sequence[str] = ()) -> Reply[list[str]]:
-        """The topics of a namespace that have all `properties`, each `key=value`."""
+        """Return the topics of a namespace that have all `properties`, each `key=value`."""
         return self._read(namespace_path(namespace), _names, {"property": list(properties)})
 
     def create_namespace(self, namespace: str) -> Reply[None]:
-        """PUT /namespaces/T/N: a namespace that exists without topics."""
+        """PUT /namespaces/T/N: create a namespace that exists without topics."""
         return self._do("PUT", namespace_record_path(namespace))
 
     def delete_namespace(self, namespace: str) -> Reply[None]:
-        """DELETE /namespaces/T/N: a namespace without topics, with its policy."""
+        """DELETE /namespaces/T/N: delete a namespace without topics, with its policy."""
         return self._do("DELETE", namespace_record_path(namespace))
 
     def list_namespaces(self, tenant: str) -> Reply[list[str]]:
-        """The namespaces of a tenant, each `tenant/namespace`."""
+        """Return the namespaces of a tenant, each `tenant/namespace`."""
         return self._read(tenant_path(tenant), _names)
 
     def layout(self, topic: str) -> Reply[SegmentLayout]:
-        """The layout of a topic as it is now."""
+        """Return the current layout of a topic."""
         return self._read(topic_path(topic), _layout)
 
     def layout_record(self, topic: str) -> Reply[Any]:
-        """The layout record (`ScalableTopicMetadata`) as the server has it, JSON."""
+        """Return the server's layout record (`ScalableTopicMetadata`), JSON."""
         return self._read(topic_path(topic), _json)
 
     def watch(self, topic: str, since: int) -> Iterator[Pushed]:
-        """Every layout after epoch `since`, pushed by the server; see `watch_layouts`."""
+        """Yield every layout after epoch `since`, pushed by the server; see `watch_layouts`."""
         return watch_layouts(self._transport, topic, since)
 
     def stats(self, topic: str) -> Reply[Any]:
-        """What the server counts of a topic, JSON; the fields differ between servers."""
+        """Return the server's statistics of a topic, JSON; the fields differ between servers."""
         return self._read(f"{topic_path(topic)}/stats", _json)
 
     def sealed(self, topic: str) -> Reply[Any]:
-        """Each sealed segment and why it is kept, JSON; our controller only."""
+        """Return the sealed segments with the reason for keeping each, JSON (only in our controller)."""
         return self._read(f"{topic_path(topic)}/sealed", _json)
 
     def leader(self, topic: str) -> Reply[str]:
-        """The server that leads a Pulsar topic, `host:port`, learned without a controller being made elsewhere.
+        """Return the leader of a Pulsar topic, `host:port`, without creating a controller on another server.
 
-        Splits are carried out by the leader alone; the others redirect to it before they do anything. This one names a
-        segment that no topic has, so the leader refuses it. Where nobody leads, the server that is asked begins to.
+        Only the leader carries out splits; other servers redirect to it before they do anything. This call names a
+        segment that cannot exist, so the leader refuses it. If there is no leader, the server that is asked becomes
+        one.
         """
         answer = self._transport.exchange("POST", f"{topic_path(topic)}/split/-1")
         reply = _judged(answer)
@@ -110,53 +111,56 @@ class ScalableTopics:
     def rebucket_segment(
         self, topic: str, segment: int, buckets: int, decision_id: str | None = None, seen: SegmentLayout | None = None
     ) -> Reply[None]:
-        """POST …/rebucket/ID: the successor has so many entry buckets; `seen` as for a split."""
+        """POST …/rebucket/ID: the successor has `buckets` entry buckets; `seen` as for a split."""
         path, query = f"{topic_path(topic)}/rebucket/{segment}", {"bucketCount": str(buckets)}
         return self._do("POST", path, query, headers=_of_decision(decision_id, seen))
 
     def delete_topic(self, topic: str, force: bool = False) -> Reply[None]:
-        """DELETE, with `force` also when the topic is in use."""
+        """DELETE; with `force` even if the topic is in use."""
         return self._do("DELETE", topic_path(topic), {"force": str(force).lower()})
 
     def seek_subscription(self, topic: str, subscription: str, timestamp_ms: int) -> Reply[None]:
-        """POST …/subscriptions/S/seek: on every segment, to the first message of that time or later (ms since 1970)."""
+        """POST …/subscriptions/S/seek: to the first message at or after a time (ms since 1970).
+
+        Applies to every segment.
+        """
         path = f"{subscription_path(topic, subscription)}/seek"
         return self._do("POST", path, {"timestamp": str(timestamp_ms)})
 
     def clear_backlog(self, topic: str, subscription: str) -> Reply[None]:
-        """POST …/subscriptions/S/skip-all: on every segment, behind the last message."""
+        """POST …/subscriptions/S/skip-all: on every segment, past the last message."""
         return self._do("POST", f"{subscription_path(topic, subscription)}/skip-all")
 
     def register_consumer(self, topic: str, subscription: str, consumer: str, kind: SubscriptionType) -> Reply[None]:
-        """PUT …/subscriptions/S/consumers/C: a consumer without a connection (our controller's alone)."""
+        """PUT …/subscriptions/S/consumers/C: a consumer without a connection (only in our controller)."""
         return self._do("PUT", consumer_path(topic, subscription, consumer), {"type": kind})
 
     def unregister_consumer(self, topic: str, subscription: str, consumer: str) -> Reply[None]:
-        """DELETE …/subscriptions/S/consumers/C (our controller's alone)."""
+        """DELETE …/subscriptions/S/consumers/C (only in our controller)."""
         return self._do("DELETE", consumer_path(topic, subscription, consumer))
 
     def consumers(self, topic: str, subscription: str) -> Reply[Any]:
-        """GET …/subscriptions/S/consumers: who reads which segments (our controller's alone)."""
+        """GET …/subscriptions/S/consumers: the consumers and their segments (only in our controller)."""
         return self._read(f"{subscription_path(topic, subscription)}/consumers", _json)
 
     def policy(self, subject: str) -> Reply[dict[str, Any] | None]:
-        """The override of a topic or of a namespace as it was set; None when there is none."""
+        """Return the override of a topic or namespace as it was set; None if there is none."""
         return self._read(policy_path(subject), _policy)
 
     def effective_policy(self, topic: str) -> Reply[Any]:
-        """The policy of a topic after resolution, JSON (our controller's alone)."""
+        """Return the resolved policy of a topic, JSON (only in our controller)."""
         return self._read(f"{policy_path(topic)}/effective", _json)
 
     def set_policy(self, subject: str, override: AutoScalePolicyOverride) -> Reply[None]:
-        """Replaces the override of a topic or of a namespace."""
+        """Replace the override of a topic or namespace."""
         return self._do("POST", policy_path(subject), body=override.to_json())
 
     def remove_policy(self, subject: str) -> Reply[None]:
-        """Removes the override of a topic or of a namespace."""
+        """Remove the override of a topic or namespace."""
         return self._do("DELETE", policy_path(subject))
 
     def close(self) -> None:
-        """Drops all connections; calls that wait for an answer end with `Lost`, later ones are not sent."""
+        """Drop all connections; calls waiting for a response end with `Lost`, later ones are not sent."""
         self._transport.close()
 
     def _do(

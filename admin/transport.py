@@ -1,7 +1,7 @@
 """One bounded exchange with an admin interface: address, token, TLS, redirects, time and size.
 
-Stage: between `topics` and the network; the only module that sends anything. It never retries, and never raises
-for a fault of a server or the network.
+Stage: between `topics` and the network; the only module that sends anything. It never retries, and never raises for a
+fault of a server or the network.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from admin.redirects import MAX_REDIRECTS, REDIRECTS, TokenAddresses, next_hop
 from schemas.addresses import read_authority
 
 MAX_BODY_BYTES = 128 * 1_048_576
-"""A larger answer is not read to its end: the largest layout that is accepted has 131,072 segments."""
+"""Reading stops above this size: the largest accepted layout has 131,072 segments."""
 
 ANNOUNCED_PATH = "/admin/v2/brokers"
-"""The list of a cluster's servers, Pulsar's and ours."""
+"""Path of the list of a cluster's servers, in Pulsar and our controller."""
 ASK_AGAIN_SECONDS = 10.0
-"""Time between two looks at that list."""
+"""Minimum time between two reads of that list."""
 
 _SHOWN = 500
 
 
 class BodyTooLarge(Exception):
-    """More than `limit` bytes came."""
+    """The body exceeds `limit` bytes."""
 
     def __init__(self, limit: int | None = None) -> None:
         super().__init__(f"the answer is larger than {limit or MAX_BODY_BYTES} bytes")
@@ -58,21 +58,21 @@ NETWORK_FAULTS: tuple[type[Exception], ...] = (
     httpx.DecodingError,
     OSError,
 )
-"""What `Transport.stream` raises when there is no answer, or no whole one."""
+"""Exceptions of `Transport.stream` when there is no complete response."""
 
 Query = Mapping[str, str | Sequence[str]]
 
 
 class BadAddress(ValueError):
-    """The text is no address of an admin interface."""
+    """The text is not the address of an admin interface."""
 
 
 class PasswordInAddress(BadAddress):
-    """The address holds a password; the message does not."""
+    """The address contains a password; the message does not."""
 
 
 def check_address(url: str) -> None:
-    """Raises `BadAddress` unless `url` is like `http://127.0.0.1:8080`, perhaps with a path."""
+    """Raise `BadAddress` unless `url` is like `http://127.0.0.1:8080`, optionally with a path."""
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, ValueError) as error:
@@ -84,7 +84,7 @@ def check_address(url: str) -> None:
 
 
 class Transport:
-    """Exchanges with one admin interface; used by several threads at once."""
+    """Exchanges with one admin interface; thread-safe."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class Transport:
         nodes: Sequence[str] = (),
         max_body_bytes: int | None = None,
     ) -> None:
-        """`url` is the base, without `/admin/v2`; `nodes` are those of other servers that may have the token.
-        An answer above `max_body_bytes` is not read to its end; left out: `MAX_BODY_BYTES`.
+        """`url` is the base, without `/admin/v2`; `nodes` are other base URLs that may get the token.
 
-        `token` may also say where tokens come from; one that is refused as unknown (401) is then asked for anew, once.
-        `timeout_seconds` bounds every silence and `deadline_seconds` an exchange as a whole, redirects included; left
-        out: the same. `tls` says which certificates are believed; left out: what the system believes.
+        `token` may also be a source of tokens; one that is refused as unknown (401) is then renewed once.
+        `timeout_seconds` bounds every silence and `deadline_seconds` an exchange as a whole, redirects included;
+        default: the same. `max_body_bytes` limits a response; default: `MAX_BODY_BYTES`. `tls` verifies certificates;
+        default: as the system does.
         """
         self.url = url.rstrip("/")
         self._nodes = tuple(nodes)
@@ -115,7 +115,7 @@ class Transport:
         self._token_addresses = TokenAddresses(self.url, nodes)
         self._asking = threading.Lock()
         self._ask_at = float("-inf")
-        """When the servers may be asked for again."""
+        """Time at which the list of servers may be read again."""
         self._connections = Connections(tls or ssl.create_default_context())
 
     def exchange(
@@ -126,9 +126,12 @@ class Transport:
         body: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Response | Unanswered:
-        """One request and its whole answer, with any status; `path` begins with a slash, `body` is JSON."""
+        """Send one request and return its whole response, with any status.
+
+        `path` begins with a slash, `body` is JSON.
+        """
         asked = f"{method} {self.url}{path}"
-        # Pulsar's own client names the type of a body that is empty, too.
+        # Like Pulsar's own client, name the type of an empty body too.
         typed = {"Content-Type": "application/json"} if method in ("PUT", "POST") else {}
         try:
             with (
@@ -157,9 +160,9 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         silence_seconds: float | None = None,
     ) -> Iterator[httpx.Response | Misdirected]:
-        """One request and its answer without the body, which is to be read before the end of the block.
+        """Send one request and yield its response without the body, which must be read within the block.
 
-        Raises `NETWORK_FAULTS`; only silences are bounded, here by `silence_seconds` instead of the usual.
+        Raises `NETWORK_FAULTS`; only silences are bounded, here by `silence_seconds` instead of the default.
         """
         timeout = self._timeout if silence_seconds is None else httpx.Timeout(silence_seconds)
         hop = httpx.URL(self.url + path, params=query or None)
@@ -169,7 +172,7 @@ class Transport:
             sent = {**self._headers, **(headers or {}), **_authorization(token)}
             with self._send(method, hop, body, sent, timeout) as answer:
                 if answer.status_code == 401 and not was_renewed and self._has_another(token):
-                    # Refused before anything was done, so it may be asked again.
+                    # Refused before anything was done, so it can be repeated.
                     token, was_renewed = self._token(), True
                     continue
                 if answer.status_code not in REDIRECTS:
@@ -199,14 +202,14 @@ class Transport:
         return contextlib.closing(self._connections.handle_request(request))
 
     def _token(self) -> str | None:
-        """What calls carry now. Raises `NoToken`."""
+        """Return the current token. Raises `NoToken`."""
         return None if self._credentials is None else self._credentials.token()
 
     def _has_another(self, refused: str | None) -> bool:
         return refused is not None and self._credentials is not None and self._credentials.renew(refused)
 
     def _may_have_token(self, url: httpx.URL, token: str) -> bool:
-        """Whether it is configured, or announced by the server at the base URL if that has a certificate."""
+        """Return whether an address is configured, or announced by the base server over https."""
         if self._token_addresses.admit(url):
             return True
         base = httpx.URL(self.url + ANNOUNCED_PATH)
@@ -215,7 +218,7 @@ class Transport:
         with self._asking:
             if time.monotonic() > self._ask_at:
                 self._ask_at = time.monotonic() + ASK_AGAIN_SECONDS
-                # Without the list the call is not sent on; that is all its caller has to know.
+                # Without the list the redirect is not followed; the caller needs no further detail.
                 with (
                     contextlib.suppress(*NETWORK_FAULTS),
                     self._send("GET", base, None, {**self._headers, **_authorization(token)}, self._timeout) as answer,
@@ -225,10 +228,10 @@ class Transport:
         return self._token_addresses.admit(url)
 
     def beside(self, broker: str) -> Transport | Misdirected:
-        """The way to another server of the same cluster, announced as `host:port`; connections are shared.
+        """Return a transport to another server, announced as `host:port`; connections are shared.
 
-        A configured address of that host comes first, else the scheme is that of the base. A fault when this is no
-        address, or one that the token may not go to.
+        A configured address of that host takes precedence, else the scheme is that of the base. Returns a fault if this
+        is not an address, or one that may not get the token.
         """
         base = httpx.URL(self.url)
         if read_authority(broker) is None:
@@ -256,12 +259,15 @@ class Transport:
 
 
 def _authorization(token: str | None) -> dict[str, str]:
-    """Pulsar's clients name the method of OAuth2 so, too: what the server gets is a token."""
+    """Return the headers of a token; Pulsar's clients use this method name for OAuth2 too."""
     return {} if token is None else {"Authorization": f"Bearer {token}", "X-Pulsar-Auth-Method-Name": "token"}
 
 
 def _is_of(node: str, announced: httpx.URL) -> bool:
-    """Whether a configured address is that of an announced server: the same host, and the port, or another scheme."""
+    """Return whether a configured address is the announced server.
+
+    That is the same host, and the same port or another scheme.
+    """
     try:
         url = httpx.URL(node)
     except httpx.InvalidURL:
@@ -270,7 +276,7 @@ def _is_of(node: str, announced: httpx.URL) -> bool:
 
 
 def unanswered(asked: str, error: Exception, may_be_done: bool) -> NotConnected | Lost:
-    """The value for one of `NETWORK_FAULTS`."""
+    """Return the value for one of `NETWORK_FAULTS`."""
     if isinstance(error, _NO_CONNECTION):
         why = f"no token: {error}" if isinstance(error, NoToken) else str(error)
         return NotConnected(asked, why[:_SHOWN])

@@ -1,4 +1,4 @@
-"""Layouts as the server pushes them: server-sent events of the path `…/watch` (our controller's alone).
+"""Layouts pushed by the server: server-sent events of the path `…/watch` (only in our controller).
 
 Stage: beside the calls of `topics`, over the same transport.
 """
@@ -20,13 +20,13 @@ from decisions.topic.layout import SegmentLayout
 from schemas.metadata import ScalableTopicMetadata
 
 SILENCE_SECONDS = 60.0
-"""A server that pushes sends at least a comment every 15 s."""
+"""Longest silence: a server that pushes sends at least a comment every 15 s."""
 _EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True)
 class NoWatch:
-    """The server does not push layouts: it answered with this status."""
+    """The server does not push layouts: it responded with this status."""
 
     status: int
 
@@ -35,7 +35,7 @@ Pushed: TypeAlias = SegmentLayout | NoWatch | Nonsense | Unanswered
 
 
 def watch_layouts(transport: Transport, topic: str, since: int) -> Iterator[Pushed]:
-    """Every layout after epoch `since`; ends when the server ends it, or with what is no layout."""
+    """Yield every layout after epoch `since`; ends with the stream or after an invalid layout."""
     path = f"{topic_path(topic)}/watch"
     headers = {"Accept": _EVENTS, "Last-Event-ID": str(since)}
     try:
@@ -52,7 +52,7 @@ def watch_layouts(transport: Transport, topic: str, since: int) -> Iterator[Push
 
 def _layouts(answer: httpx.Response) -> Iterator[SegmentLayout | Nonsense]:
     bounded = _Bounded(answer.iter_bytes())
-    # Events are always UTF-8, even if the server declares something else.
+    # Events are always UTF-8, even if the server declares another encoding.
     for event in EventSource(httpx.Response(200, headers={"content-type": _EVENTS}, stream=bounded)).iter_sse():
         bounded.size = 0
         if event.event == "layout":
@@ -73,7 +73,7 @@ def _layout(message: str) -> SegmentLayout | Nonsense:
 
 
 class _Bounded(httpx.SyncByteStream):
-    """The bytes of a stream; too large as soon as one event is."""
+    """Bytes of a stream; raises once a single event is too large."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = chunks

@@ -1,4 +1,4 @@
-"""Towards Kafka: what every long-lived client of ours needs, whichever part it is in.
+"""Kafka producer for every long-lived client.
 
-- `producer`   a producer that goes on after a fatal error
+- `producer`   a producer that survives fatal errors
 """

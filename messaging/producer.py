@@ -1,16 +1,18 @@
-"""A Kafka producer that goes on after a fatal error, and when it has gone deaf.
+"""Kafka producer that survives fatal errors, and clients that no longer see any broker.
 
-An idempotent producer that cannot tell any more what the broker has (its data went back, its rights were taken away)
-gives up for good: librdkafka refuses every later message. Only a new producer sends again. Whatever was on its way in
-the old one is reported as failed to its callback, so who must not lose it sends it again, as after any failed delivery.
+An idempotent producer that has lost track of the broker's state (its data was rolled back, its rights were revoked)
+fails permanently: librdkafka refuses every later message, and only a new producer can send again. Messages in flight in
+the old one are reported as failed to their callbacks, so a caller that must not lose them sends them again, as after
+any failed delivery.
 
-A client that hears of no broker at all, as from one that was away and is not taken back yet, may forget all that it
-knew and never ask again (librdkafka issue 5301, open in 2.16). So when nothing was delivered for `SILENT_SECONDS`,
-though something should be, it is asked for Kafka's topics, and a new client beside it. If Kafka answers the new one
-only, that takes over, with all messages that wait, in their order. A client that answers is left alone, however long
-Kafka takes: what it has on its way could arrive behind what a new one sends.
+A client that sees no broker at all, as from one that has not rejoined the cluster yet, may forget everything and never
+ask again (librdkafka issue 5301, open in 2.16). So when nothing was delivered for `SILENT_SECONDS` although messages
+wait, both it and a new client request Kafka's topics. If only the new one gets an answer, it takes over, with all
+waiting messages in order. A client that gets an answer is kept, however slow Kafka is: its messages in flight could
+arrive after those of a new one.
 
-Stage: under every long-lived producer: ticks, announcements, outcomes, traffic. One thread uses a `LastingProducer`.
+Stage: under every long-lived producer: ticks, announcements, outcomes, traffic. A `LastingProducer` is used by one
+thread.
 """
 
 from __future__ import annotations
@@ -26,34 +28,34 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 log = logging.getLogger(__name__)
 
 Delivered = Callable[[KafkaError | None, Message], None]
-"""Told once for each message: how its delivery ended."""
+"""Called once for each message with the result of its delivery."""
 
 
 SILENT_SECONDS = 10.0
-"""Without a delivery for so long, with a message that should be delivered, a client is asked whether it hears Kafka."""
+"""Time without a delivery, while messages wait, after which a client's connection is checked."""
 ANSWER_SECONDS = 5.0
 """Longest wait for the answer, of each client."""
 
 
 class LastingProducer:
-    """Produces by librdkafka's client as long as that works, then by another one of the same configuration."""
+    """Produces through one librdkafka client, and through a new, equal one after it fails."""
 
     def __init__(self, configuration: Mapping[str, Any]) -> None:
-        """`configuration` as librdkafka has it; its `error_cb` hears of all errors but fatal ones."""
+        """`configuration` as for librdkafka; its `error_cb` gets all errors except fatal ones."""
         self._configuration = dict(configuration)
         self._on_error = self._configuration.pop("error_cb", None)
         self._producer = self._made()
         self._is_broken = False
         self._silent_since: float | None = None
-        """When the first message was handed over of those since the last delivery; None: there is none."""
+        """Time at which the first message since the last delivery was handed over; None: there is none."""
         self._hearing: _Hearing | None = None
         self._ask_at = 0.0
-        """The next question whether Kafka is heard comes no sooner."""
+        """Earliest time of the next connection check."""
         self._left: list[_Left] | None = None
-        """While another client takes over: what the old one has not delivered."""
+        """Undelivered messages of the old client while another one takes over."""
 
     def produce(self, topic: str, value: bytes | str | None, key: bytes | str | None, on_delivery: Delivered) -> None:
-        """Hands over a message. Raises `BufferError` when the queue is full, `KafkaException` when it is refused."""
+        """Hand over a message. Raises `BufferError` if the queue is full, `KafkaException` if it is refused."""
         self._renew_if_broken()
         if self._silent_since is None:
             self._silent_since = time.monotonic()
@@ -67,14 +69,14 @@ class LastingProducer:
             self._producer.produce(topic, value, key, on_delivery=self._watched(on_delivery))
 
     def poll(self, seconds: float = 0) -> None:
-        """Has the callbacks of deliveries called; waits for the first of them at most so long."""
+        """Run delivery callbacks; wait up to `seconds` for the first."""
         self._renew_if_broken()
         self._served(lambda: self._producer.poll(seconds))
         self._renew_if_broken()
         self._renew_if_deaf()
 
     def flush(self, seconds: float) -> int:
-        """Waits until all is delivered; answers how much is not."""
+        """Wait for all deliveries; return the number still missing."""
         self._renew_if_broken()
         left = self._served(lambda: self._producer.flush(seconds))
         self._renew_if_broken()
@@ -82,16 +84,16 @@ class LastingProducer:
 
     @property
     def waits(self) -> bool:
-        """Whether something was handed over since the last delivery: then `poll` is to be called every second or so."""
+        """True if a message was handed over since the last delivery: then call `poll` about every second."""
         return self._silent_since is not None
 
     def purge(self) -> None:
-        """Gives up on all that is not delivered; the callbacks are called."""
+        """Give up all undelivered messages; their callbacks are called."""
         self._producer.purge()
         self._served(lambda: self._producer.flush(1))
 
     def list_topics(self, seconds: float) -> Any:
-        """Kafka's topics as it says; raises `KafkaException`."""
+        """Return Kafka's topics. Raises `KafkaException`."""
         self._renew_if_broken()
         return self._producer.list_topics(timeout=seconds)
 
@@ -99,7 +101,7 @@ class LastingProducer:
         return Producer({**self._configuration, "error_cb": self._told})
 
     def _served(self, call: Callable[[], int]) -> int:
-        """A call that serves callbacks; the client raises its fatal error out of whichever is the first after it."""
+        """Run a call that serves callbacks; the client raises its fatal error from the first such call."""
         try:
             return call()
         except (KafkaException, SystemError) as error:
@@ -124,7 +126,7 @@ class LastingProducer:
         try:
             self._is_broken |= error.fatal()
         except SystemError:
-            # The client calls with its fatal error raised already; it comes out of the call that served this.
+            # The client calls this with its fatal error already set; the call that served the callback raises it.
             return
         if not error.fatal() and self._on_error is not None:
             self._on_error(error)
@@ -150,8 +152,10 @@ class LastingProducer:
                 self._give_over(hearing.found)
 
     def _give_over(self, to: Producer) -> None:
-        """Another client takes over. What was on its way when the old one lost its connections goes first; Kafka may
-        have taken that without having said so, and then it comes twice."""
+        """Let another client take over; messages that were in flight at the loss of the connection go first.
+
+        Kafka may have stored those without a confirmation, so they may arrive twice.
+        """
         old, self._left, due = self._producer, [], time.monotonic() + ANSWER_SECONDS
         self.purge()
         while len(old) and time.monotonic() < due:
@@ -172,7 +176,7 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 
 
 class _Left(NamedTuple):
-    """A message that was not delivered."""
+    """An undelivered message."""
 
     was_on_its_way: bool
     message: Message
@@ -180,23 +184,23 @@ class _Left(NamedTuple):
 
 
 class _Hearing(threading.Thread):
-    """Asks whether a client hears Kafka, where a new one does."""
+    """Check whether a client sees Kafka when a new one does."""
 
     def __init__(self, of: Producer, make: Callable[[], Producer]) -> None:
         super().__init__(name="hearing", daemon=True)
         self.of, self._make = of, make
         self.found: Producer | None = None
-        """The new client, if it hears Kafka and the other does not."""
+        """The new client, if it sees Kafka and the other does not."""
 
     def run(self) -> None:
-        """The thread's body."""
+        """Run the check."""
         new = self._make()
         if _hears(new) and not _hears(self.of):
             self.found = new
 
 
 def _hears(producer: Producer) -> bool:
-    """Whether it has an answer of a broker that knows of brokers."""
+    """Return whether a producer gets an answer from a broker that knows of brokers."""
     try:
         return bool(producer.list_topics(timeout=ANSWER_SECONDS).brokers)
     except KafkaException:
@@ -204,7 +208,7 @@ def _hears(producer: Producer) -> bool:
 
 
 def _end_elsewhere(producer: Producer) -> None:
-    """Ends a client in a thread of its own, as that may take a while."""
+    """End a client in a separate thread, because that may take a while."""
     kept = threading.Timer(1.0, lambda _: None, [producer])
     kept.daemon = True
     kept.start()

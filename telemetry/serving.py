@@ -42,7 +42,7 @@ class MetricsError(RuntimeError):
 
 
 class MetricsServer:
-    """A listener in a thread of its own, until `close`."""
+    """A listener in its own thread, until `close`."""
 
     def __init__(self, listener: Listener, server: Server) -> None:
         self.server_port: int = listener.socket.getsockname()[1]
@@ -53,7 +53,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """End; harmless when it has ended."""
+        """Stop serving; idempotent."""
         self._server.stop()
         self._thread.join(5)
         self._listener.close()
