@@ -82,7 +82,7 @@ _BATCH_COLUMNS = ("generation", "batch_id", "batch_at", "samples_accepted", "eve
 _LOAD_BYTES, _ROW_BYTES = 128, 4096
 """Estimated size in memory of a load, and of a row with layouts or snapshots."""
 _NUMBERS = 1 << 21
-"""Number of low-order bits, as a factor, that distinguish batches of the same time."""
+"""Factor of the time in a sort key; the bits below it hold the batch number."""
 
 
 class Batches:

@@ -80,7 +80,7 @@ class JobLease:
 
     @property
     def lost(self) -> LeaseLost | None:
-        """Error that names the new holder, once this lease is known to be lost; else None."""
+        """Error to report, once another job is known to have taken over; else None."""
         return self._lost
 
     def shut_out_others(self, tables: Mapping[str, OpenTable]) -> None:

@@ -51,7 +51,7 @@ class Forgotten(OSError):
 
 
 class Tail:
-    """Follows one table of the lake: each `read` returns the rows committed since the previous one.
+    """Follower of one table of the lake: each `read` returns the rows committed since the previous one.
 
     When there is no version to continue from, at the first read or because the versions since are `Forgotten`, it
     catches up by reading some versions back, or by scanning the whole table.

@@ -27,7 +27,7 @@ class Step(Wire):
     source: str | None = None
     target: str | None = None
     expectation: dict[str, Any] = Field(default_factory=dict)
-    """Of a compare-and-set: `version` of the znode, and its present `ledger` or `stamps`.
+    """Expectation of a compare-and-set: `version` of the znode, and its present `ledger` or `stamps`.
 
     Of a deletion: the cluster to which everything that names the ledger is attributed.
     """

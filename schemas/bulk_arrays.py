@@ -157,6 +157,7 @@ def _framed(chars: _Bytes, heads: _Heads) -> tuple[_Heads, Ints, Ints] | None:
     begins = np.cumsum(counts) - counts
     # Word by word, so that each step reads contiguous memory.
     at = np.ascontiguousarray(colons[_places_of(first, counts * _PER_SAMPLE)].reshape(-1, _PER_SAMPLE).T)
+    # Compare eight bytes at a time, as integers; of a longer word, both its first and its last eight.
     words = np.ndarray((len(chars) - _WORD + 1,), "<u8", buffer=chars, strides=(1,))
     is_right = words[at[0] - (_WORD - 1)] == _as_word(_FURTHER)
     is_first = (words[at[0, begins] - (_WORD - 1)] == _as_word(_FIRST)) & (at[0, begins] == heads.begins + 5)

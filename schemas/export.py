@@ -1,4 +1,4 @@
-"""Exports the JSON Schemas of all messages and rows to `schemas/json/`; a test compares them.
+"""Export the JSON Schemas of all messages and rows to `schemas/json/`; a test compares them.
 
 Run as `python -m schemas.export` after a model has changed.
 """

@@ -100,7 +100,7 @@ class Snapshot(Wire):
     consumers: dict[str, SubscriptionCount] = Field(default_factory=dict)
     """By subscription name."""
     policy: AutoScalePolicyOverride = AutoScalePolicyOverride()
-    """Overrides the profile's defaults; the effective policy when recorded by the job."""
+    """Override of the profile's defaults; the effective policy when recorded by the job."""
     last_split_at: Instant | None = None
     last_merge_at: Instant | None = None
     last_rebucket_at: Instant | None = None

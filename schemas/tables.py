@@ -353,7 +353,7 @@ class HorizonRow(TableRow):
     made_at: datetime
     engine_version: str
     day: date
-    """Contains all batches before it, by their time (UTC)."""
+    """Day before which all batches are included, by their time (UTC)."""
     clusters: bytes | None = None
     """All clusters with bundles, in one of the rows of a horizon; null in the others."""
 

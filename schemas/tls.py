@@ -51,7 +51,10 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 class _Following(ssl.SSLContext):
-    """Delegates each connection to a context of the current files; asyncio and httpcore accept it as one."""
+    """Context that delegates each connection to one of the current files.
+
+    A subclass, so that asyncio and httpcore accept it.
+    """
 
     _current: ssl.SSLContext
 

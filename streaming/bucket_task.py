@@ -128,8 +128,8 @@ def _bytes(value: Any) -> bytes | None:
 def _cycles_uncollected() -> Iterator[None]:
     """Keep Python's cycle collector off the state, now and later.
 
-    It would walk the whole state repeatedly, most of the time at a million segments, and nothing in the state is
-    cyclic. Other garbage is collected first, so that it is not frozen with the state.
+    It would walk the whole state repeatedly, which takes most of the time at a million segments, although nothing in
+    the state is cyclic. Other garbage is collected first, so that it is not frozen with the state.
     """
     gc.disable()
     try:

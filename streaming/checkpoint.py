@@ -1,4 +1,4 @@
-"""Checks that the query's checkpoint is used by one job and matches the lake.
+"""Start-up checks of the query's checkpoint: one job uses it, and it matches the lake.
 
 Stage: start-up. The lock on a local folder is the operating system's and lasts as long as the driver. A checkpoint
 is identified by the query id that Spark writes into it. The sink's transactions carry that id, so a new checkpoint

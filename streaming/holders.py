@@ -6,8 +6,8 @@ for the length of the task.
 
 Protocol of Spark (`pyspark.daemon` and `pyspark.worker` of 4.2, with Unix sockets): a new connection is told a
 process id; a task begins with its partition number; after its last byte the connection is free for the next task of
-any partition. To cancel a task, Spark closes its connection. It also kills by process id, which is the manager's for
-all of them, so the connection is what counts.
+any partition. To cancel a task, Spark closes its connection. It also sends the process id, which is the manager's for
+all of them, so only the connection identifies the task.
 """
 
 from __future__ import annotations

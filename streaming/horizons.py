@@ -1,4 +1,4 @@
-"""Builds a horizon: the state after all batches before a midnight, by the code of a rebuild.
+"""Build a horizon: the state after all batches before a midnight, by the code of a rebuild.
 
 Stage: under `anabranch lake retain`, beside the job and all others: it only reads, and only data that does not
 change.

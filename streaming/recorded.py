@@ -47,7 +47,7 @@ from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGM
 CHUNK_BYTES = 64 << 20
 """Approximate size of a chunk in memory, and of the rows that wait to be written to files."""
 _ROWS_AT_ONCE = {SEGMENT_LOAD.name: 65_536}
-"""Loads are short; rows of the other tables are kilobytes."""
+"""Rows read at a time, by table: loads are short, other rows are kilobytes."""
 
 
 class Begun(TypedDict, total=False):

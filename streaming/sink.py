@@ -91,7 +91,7 @@ class WrittenBatch:
 
 
 class LakeSink:
-    """Writes micro-batches to the lake."""
+    """Writer of micro-batches to the lake."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _SERVE_SECONDS = 1.0
 """Interval for polling Kafka about a tick in delivery."""
 Clock = Callable[[], int]
-"""Returns milliseconds."""
+"""Function that returns milliseconds."""
 
 
 def wall_ms() -> int:

@@ -1,4 +1,4 @@
-"""Adapts a checkpoint of an older release, or from another location, to this release's operator.
+"""Adaptation of a checkpoint, from an older release or another location, to this operator.
 
 Stage: start-up, once the checkpoint is known to match the lake. Spark describes the operator in the checkpoint, and
 two things there stop it although the state itself is valid. Its name: releases before state was handled in rows ran

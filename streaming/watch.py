@@ -36,7 +36,7 @@ class JobWatch:
         self._open = ExitStack()
 
     def __enter__(self) -> JobWatch:
-        """Raises `MetricsError`."""
+        """Serve the metrics, if enabled. Raises `MetricsError`."""
         if self._port:
             server = serve_meter(self._meter, self._port, self._metrics, Health(self._stalled, self._not_ready))
             self._open.callback(server.close)

@@ -223,6 +223,8 @@ def _shared_out(codes: Ints, rank: Ints, number: int) -> tuple[Ints, Ints, Ints]
     `codes` are below `number`; `rank` is the bucket of each, ascending. Returns the index of each code among the
     codes of its bucket, the codes of each bucket one behind the other, and where those of each bucket begin.
     """
+    # One cell per bucket and code: prefix sums over the cells in use number the codes of each bucket without
+    # sorting.
     key = rank * number + codes
     seen = np.zeros((int(rank[-1]) + 1) * number, np.bool_)
     seen[key] = True

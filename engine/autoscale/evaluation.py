@@ -225,7 +225,7 @@ class Evaluation:
     def _decide_all(
         self, topic: TopicState, snapshot: TopicSnapshot, answer: Action, policy: EffectivePolicy
     ) -> None:  # fmt: skip
-        """Take the decisions of an evaluation, except those that were only observed and taken recently."""
+        """Take the decisions of an evaluation, except those recently taken that were only observed."""
         epoch, now = snapshot.layout.epoch, snapshot.now
         new = [
             one

@@ -169,6 +169,7 @@ def rounds(rows: Ints, most: int) -> Iterator[Ints | slice]:
     starts = np.flatnonzero(row[1:] != row[:-1]) + 1
     first[starts] = starts
     first = np.maximum.accumulate(first)
+    # The n-th occurrence of every row goes into group n; the group number is in the high 32 bits.
     by_round = np.sort(places - first << 32 | place)
     number = by_round >> 32
     yield from np.split(by_round & 0xFFFFFFFF, np.flatnonzero(number[1:] != number[:-1]) + 1)

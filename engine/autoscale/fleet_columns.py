@@ -261,6 +261,7 @@ class FleetColumns:
             is_expected = is_cold & (pause > 0)
             if is_expected.any():
                 is_expected &= pause <= np.repeat(within[self.policy_of], counts)
+                # A load that returned after a pause is expected again until it has been cold half as long again.
                 at = np.minimum(cold_since + pause * 3 // 2, MAX_INSTANT_MS)
                 settled_at = np.maximum(settled_at, np.where(is_expected, at, NEVER))
         return settled_at

@@ -172,9 +172,9 @@ def _read_anew(layout: bytes) -> ReadLayout | None:
 
 
 def _remember(shaped: Shaped, layout: bytes, found: ReadLayout) -> None:
-    """Cache a layout by its shape if only the instant distinguishes layouts of that shape.
+    """Cache a layout by its shape if layouts of that shape differ only in the instant.
 
-    Checked by reading the layout again with another instant. A shape that occurs once is not examined.
+    Checked by reading the layout again with another instant. A shape is examined when it occurs a second time.
     """
     if shaped.shape not in _SHAPES:
         if len(_SHAPES) >= MAX_SHAPES:

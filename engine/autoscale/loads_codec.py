@@ -83,6 +83,7 @@ def pack_load_changes(table: LoadTable) -> bytes:
     index = table.index
     fresh, accepted = _once(table.fresh), _once(table.accepted)
     sampled, seen, moved = table.sampled_at[fresh], table.seen_at[fresh], _once(table.moved)
+    # Consecutive rows with equal instants form a run, which is stored once with its length.
     breaks = (np.diff(fresh) != 1) | (np.diff(sampled) != 0) | (np.diff(seen) != 0)
     starts = np.flatnonzero(np.r_[True, breaks]) if len(fresh) else fresh
     arrays = {
@@ -166,6 +167,7 @@ def _apply(table: LoadTable, entry: bytes) -> None:
     if "returned_after" in arrays:
         table.returned_after[accepted] = arrays["returned_after"]
     lengths = arrays["run_length"]
+    # Expand each run to start, start + 1, …
     fresh = np.repeat(arrays["run_start"] - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
     table.sampled_at[fresh] = np.repeat(arrays["sampled_at"], lengths)
     table.seen_at[fresh] = np.repeat(arrays["seen_at"], lengths)

@@ -113,6 +113,7 @@ class Routes:
                 if rows[place] == NO_ROW:
                     rows[place] = new.get((number, segments[place]), NO_ROW)
             if topic is not None and topic.known is not None:
+                # With a layout: keep active segments, and ids slightly ahead of it, from a split not announced yet.
                 active, newer = topic.active_ids, topic.known.next_segment_id
                 kept = [place for place in places if (i := segments[place]) in active or newer <= i < newer + MAX_AHEAD]
                 if len(kept) < len(places):
@@ -120,6 +121,7 @@ class Routes:
             elif topic is None and state.end_of(name, now) is not None:
                 continue
             else:
+                # Without a layout: keep segments that have a row, and further ones as long as there is room.
                 kept = [place for place in places if rows[place] != NO_ROW]
                 if len(places) - len(kept) <= self._room:
                     self._host(name, len(places) - len(kept))

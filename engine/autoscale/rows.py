@@ -197,6 +197,7 @@ class RowIndex:
         of = self.topic[start : self.count]
         order = np.argsort(of, kind="stable")
         of, rows = of[order], (order + start).astype(np.int32)
+        # A stable sort by topic makes a topic's rows adjacent: each but the first follows its neighbour.
         is_first = np.r_[True, of[1:] != of[:-1]][: len(of)]
         self._older[rows[1:]] = rows[:-1]
         starts = np.flatnonzero(is_first)

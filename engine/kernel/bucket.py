@@ -46,7 +46,7 @@ class _Decoded:
 
 
 class BucketEngine:
-    """Runs buckets, one batch at a time."""
+    """Engine of a worker, which runs its buckets one batch at a time."""
 
     def __init__(self, settings: EngineSettings, families: Sequence[Family]) -> None:
         """Create an engine; the order of `families` must never change, because stored parts follow it."""
