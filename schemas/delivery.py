@@ -1,6 +1,7 @@
-"""Delivery of a topic's segments to their subscriptions, as brokers report it; no decision looks at it.
+"""Delivery of a topic's segments to their subscriptions, as brokers report it.
 
-Part of `schemas.messages` (from the collector into `events`) and of `schemas.snapshot` (for explanations).
+For explanations only: no decision uses it. Part of `schemas.messages` (from the collector into `events`) and of
+`schemas.snapshot`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from pydantic import Field
 from schemas.base import Count, Millis, Name, SegmentId, Wire
 
 MAX_SLOW_SEGMENTS = 1_000
-"""Of one report: the largest backlogs; some 250 KiB."""
+"""Limit on the segments of one report, those with the largest backlogs; some 250 KiB."""
 SLOW_SECONDS = 60.0
-"""A subscription this far behind is slow; brokers compute their rates once in this time as shipped."""
+"""Delay from which a subscription is slow; brokers compute their rates at this interval by default."""
 
 Backlog = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -27,17 +28,17 @@ class SegmentDelivery(Wire):
     id: SegmentId
     subscription: Name
     backlog: Backlog
-    """Messages that are not acknowledged."""
+    """Unacknowledged messages."""
     msg_rate_out: _Amount
     """Messages delivered to this subscription, per second."""
     consumers: Count
-    """Attached to the segment by this subscription."""
+    """Consumers of this subscription attached to the segment."""
     ready_consumers: Count
-    """Consumers with permits left that are not blocked: they would take a message now."""
+    """Consumers with permits left that are not blocked, ready to take a message."""
     blocked_consumers: Count = 0
     """Consumers that get nothing because they have too many unacknowledged messages."""
     unacked_messages: Backlog | None = None
-    """Delivered and not acknowledged; absent = the broker does not count them for this type of subscription."""
+    """Messages delivered and not acknowledged; absent = not counted for this type of subscription."""
     backlog_age_seconds: _Amount | None = None
     """Age of the oldest message of the backlog; absent = not reported (Pulsar before 5.0.0)."""
     waiting_publishers: Count | None = None
@@ -45,8 +46,10 @@ class SegmentDelivery(Wire):
 
     @property
     def behind_seconds(self) -> float:
-        """Time by which the subscription is behind: the backlog's age, or the time to deliver it at the present rate;
-        infinite when nothing is delivered."""
+        """Delay of the subscription: the backlog's age, or the time to deliver it at the present rate.
+
+        Infinite when nothing is delivered.
+        """
         if self.backlog == 0:
             return 0.0
         if self.backlog_age_seconds is not None:
@@ -61,4 +64,4 @@ class Delivery(Wire):
     reported: Count
     """Active segments whose brokers were read."""
     segments: Annotated[list[SegmentDelivery], Field(max_length=MAX_SLOW_SEGMENTS)]
-    """Those of them that are slow; all others that were read are not."""
+    """The slow ones of the segments read."""

@@ -1,6 +1,6 @@
-"""Settings by environment: `ANABRANCH_SECTION__KEY` for every key, `__` between the names of a path.
+"""Settings from the environment: `ANABRANCH_SECTION__KEY` for every key, `__` between path names.
 
-Stage: a part of `schemas.settings`, laid over all files. A text stands as it is; anything else is a value of TOML or
+Stage: a part of `schemas.settings`, which overrides all files. Text is taken literally; other values are in TOML or
 JSON: `8`, `true`, `["a", "b"]`. A variable of this form that names no key is an error, with the nearest name.
 """
 
@@ -24,18 +24,18 @@ else:
 
 PREFIX = "ANABRANCH_"
 _PORT_OF_A_SERVICE = ("tcp://", "udp://", "sctp://")
-"""Kubernetes sets variables such as ANABRANCH_WEB_PORT for services of these names."""
+"""Names of services for which Kubernetes sets variables such as ANABRANCH_WEB_PORT."""
 
 Path = tuple[str, ...]
 
 
 def variable_of(path: Path) -> str:
-    """Return the variable that sets a key."""
+    """Return the variable of a key."""
     return PREFIX + "__".join(path).upper()
 
 
 def environment_keys(model: type[BaseModel], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield the path and the type of every key that a variable can set; secrets have variables of their own."""
+    """Yield path and type of every key that a variable can set; secrets have separate variables."""
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -47,9 +47,9 @@ def environment_keys(model: type[BaseModel], path: Path = ()) -> Iterator[tuple[
 def read_environment(
     environment: Mapping[str, str], model: type[BaseModel], others: Collection[str] = ()
 ) -> dict[Path, Any]:
-    """Return the keys that the environment sets, with their values; an empty variable sets nothing.
+    """Return the keys set by the environment, with their values; an empty variable sets nothing.
 
-    `others`: variables with a meaning of their own. Raises `SettingsError` for a variable that names no key.
+    `others`: variables with another meaning. Raises `SettingsError` for a variable that names no key.
     """
     keys = {variable_of(path): (path, kind) for path, kind in environment_keys(model)}
     flat = {name.replace("__", "_"): name for name in keys}
@@ -71,7 +71,7 @@ def read_environment(
 
 
 def _parts(kind: Any) -> Iterator[Any]:
-    """Yield the types that a type is made of, itself among them."""
+    """Yield a type and the types of which it is composed."""
     yield kind
     for part in get_args(kind):
         yield from _parts(part)

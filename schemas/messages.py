@@ -271,8 +271,10 @@ class OutcomeEvent(Wire):
 
 
 class DeliveryEvent(Delivery):
-    """Kafka topic `control-events`: which segments of a topic are delivered slowly. Recorded for explanations; no
-    decision looks at it."""
+    """Kafka topic `control-events`: the segments of a topic with slow delivery.
+
+    Recorded for explanations; no decision uses it.
+    """
 
     v: Literal[1]
     type: Literal["delivery"]

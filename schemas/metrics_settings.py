@@ -1,4 +1,4 @@
-"""Section `[metrics]`: where processes answer scrapes of Prometheus and probes.
+"""Section `[metrics]`: address of processes' Prometheus metrics and probes.
 
 Stage: a part of `schemas.settings`. Each process has its port in its own section, `metrics_port`.
 """
@@ -11,6 +11,6 @@ from schemas.section import Section
 
 class MetricsSettings(Section):
     host: str
-    """Address that `/metrics`, `/livez` and `/readyz` are served at. Whoever reaches it reads topics' names."""
+    """Address of `/metrics`, `/livez` and `/readyz`. Its clients can read topic names."""
     names: tuple[HostName, ...]
-    """Further names by which scrapers reach it, of a service for example; addresses need none."""
+    """Further host names for scrapers, such as a service's; IP addresses need none."""

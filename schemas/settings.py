@@ -104,9 +104,11 @@ class BundleSettings(Section):
     It reads two more Kafka topics, and cannot be disabled again on the same checkpoint.
     """
     load_reports: Literal["rest", "published"]
-    """Where `anabranch collect bundles` reads load: `rest` asks each broker; `published` reads what brokers publish to
-    one another, the metadata store at `[bookies] metadata` (modular load manager) and the load-data topics over the
-    brokers' WebSocket service (extensible load manager with TransferShedder)."""
+    """Source of load for `anabranch collect bundles`: `rest` calls brokers, `published` reads reports.
+
+    Brokers publish reports in the metadata store at `[bookies] metadata` (modular load manager), or in the load-data
+    topics, read through the brokers' WebSocket service (extensible load manager with TransferShedder).
+    """
 
 
 class LogSettings(Section):
