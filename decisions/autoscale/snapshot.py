@@ -42,6 +42,11 @@ def sharing_consumers(consumers: Mapping[str, tuple[str, int]]) -> int:
     return max((count for kind, count in consumers.values() if kind in SHARING), default=0)
 
 
+def unshared_consumers(consumers: Mapping[str, tuple[str, int]]) -> int:
+    """The largest count over the subscriptions whose consumers need a segment each."""
+    return max((count for kind, count in consumers.values() if kind in MANAGED - SHARING), default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """The last accepted load record of a segment."""
@@ -148,7 +153,7 @@ class TopicSnapshot:
     @property
     def unshared_consumers(self) -> int:
         """Consumers of the largest subscription of those whose consumers need a segment each whatever its buckets."""
-        return max((count for kind, count in self.consumers.values() if kind in MANAGED - SHARING), default=0)
+        return unshared_consumers(self.consumers)
 
     @property
     def required_segments(self) -> int:

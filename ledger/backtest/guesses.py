@@ -142,21 +142,23 @@ def divided(
 
 
 def layouts_of(
-    first: SegmentLayout, began_at: int, actions: Iterable[tuple[int, tuple[int, ...]]]
+    first: SegmentLayout, began_at: int, actions: Iterable[tuple[int, str, tuple[int, ...]]]
 ) -> tuple[list[tuple[int, frozenset[int]]], list[tuple[int, int]]]:  # fmt: skip
-    """Where segments begin, from when on, under actions (when, of which segments); and the hashes of each action."""
+    """Where segments begin, from when on, under actions (when, what, of which segments); and the hashes of each
+    action."""
     layout = first
     found = [(began_at, frozenset(one.start for one in first.active))]
     ranges: list[tuple[int, int]] = []
-    for at, segments in actions:
+    for at, kind, segments in actions:
         of = [layout.segments[one] for one in segments]
         ranges.append((min(one.start for one in of), max(one.end for one in of)))
         try:
-            layout = (
-                layout.split_segment(segments[0], at)
-                if len(segments) == 1
-                else layout.merge_segments(segments[0], segments[1], at)
-            )
+            if kind == "split":
+                layout = layout.split_segment(segments[0], at)
+            elif kind == "merge":
+                layout = layout.merge_segments(segments[0], segments[1], at)
+            else:
+                layout = layout.rebucket_segment(segments[0], layout.segments[segments[0]].bucket_count + 1, at)
         except LayoutError:
             continue
         found.append((at, frozenset(one.start for one in layout.active)))

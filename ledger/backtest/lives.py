@@ -34,7 +34,7 @@ class Life(NamedTuple):
 
 
 class Action(NamedTuple):
-    """A split, or a merge, of the hashes `start` to `end`, inclusive."""
+    """A split, a merge or a rebucket of the hashes `start` to `end`, inclusive."""
 
     at: int
     kind: str
@@ -64,7 +64,7 @@ def lives_of(announced: Sequence[Announced], ends: int) -> list[Life]:
 
 
 def actions_of(announced: Sequence[Announced]) -> list[Action]:
-    """Every split and merge between the first layout and the last, in their order."""
+    """Every split, merge and rebucket between the first layout and the last, in their order."""
     found: list[Action] = []
     for (_, before, _), (at, after, decision) in pairwise(announced):
         shown = sorted(actions_in(after, before), key=lambda one: one[2])

@@ -22,8 +22,6 @@ _SETTING = re.compile(r"([^,=]+)=([^,]*)")
 def read_candidate(text: str, ran: ConfiguredPolicy) -> tuple[str, ConfiguredPolicy]:
     """A policy by name: a profile; a TOML file, laid over the profile that ran; or `name:key=value,key=value`, laid
     over the policy that ran. Raises `PolicyError`."""
-    if "pulsar-5.0" in (text, ran.profile):
-        raise PolicyError("backtests know no entry buckets: name a file, or compare profiles default and pip-483")
     if text in PROFILES:
         return text, ConfiguredPolicy(text, None)  # type: ignore[arg-type]
     name, separator, settings = text.partition(":")

@@ -6,7 +6,8 @@ on alone (`backtest_part`), by this process, by several, or by workers of Spark:
 
 from __future__ import annotations
 
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -15,7 +16,7 @@ import numpy as np
 
 from decisions.autoscale.columns import MERGE, REBUCKET, SPLIT
 from decisions.autoscale.policy import Policy, resolve_policy
-from decisions.autoscale.snapshot import MANAGED
+from decisions.autoscale.snapshot import sharing_consumers, unshared_consumers
 from engine.autoscale.topics import ConfiguredPolicy
 from ledger.backtest.comparison import Agreement, agreement
 from ledger.backtest.demand import Wanted, wanted_of
@@ -34,6 +35,7 @@ from ledger.backtest.guesses import (
 from ledger.backtest.lives import Action, Life, actions_of, lives_of
 from ledger.backtest.reading import UNKNOWN_GATES, History, TopicRecord
 from ledger.backtest.source import RecordedSource, RecordedTopic
+from ledger.shadow.sides import parts_of
 from ledger.simulate.outcome import REVERSAL_MS, Outcome
 from ledger.simulate.run import simulate
 from ledger.simulate.timeline import Ints
@@ -174,9 +176,16 @@ def simulated(
             for one in group
         ], counted_from, history.phase_ms, history.step_ms)  # fmt: skip
         yield group, simulate(
-            source, policies, yardstick=history.ran, tick_ms=history.tick_ms,
+            source, {name: _with_recorded_buckets(one) for name, one in policies.items()}, yardstick=history.ran,
+            tick_ms=history.tick_ms,
             change_threshold=history.change_threshold, counted_from=source.counted_from,
         )  # fmt: skip
+
+
+def _with_recorded_buckets(configured: ConfiguredPolicy) -> ConfiguredPolicy:
+    """A policy that gives recorded topics no entry buckets: they have those of their layouts, or none."""
+    known = json.loads(configured.override) if configured.override else {}
+    return ConfiguredPolicy(configured.profile, json.dumps({**known, "entryBucketBudget": 0}))
 
 
 def resolved(configured: ConfiguredPolicy, own: AutoScalePolicyOverride | None = None) -> Policy:
@@ -236,7 +245,7 @@ def _guesses(
     """Return when what was guessed, by kind, and what the policy did."""
     record = one.record
     mine = _actions_of(outcome, place, history.phase_ms)
-    layouts, ranges = layouts_of(record.announced[0].layout, record.began_at, [action[::2] for action in mine])
+    layouts, ranges = layouts_of(record.announced[0].layout, record.began_at, mine)
     uneven, carried = divided(layouts, one.lives, one.wanted.edges, record.ends_at)
     own = record.announced[0].layout.auto_scale_policy
     intervals = {
@@ -278,6 +287,8 @@ def _counts_on_record(one: Prepared) -> dict[str, float]:
     made: dict[tuple[int, ...], tuple[str, int]] = {}
     for action in actions_of(record.announced):
         before = made.pop(action.parents, None)
+        if action.kind == "rebucket":
+            continue
         is_reversal = before is not None and before[0] != action.kind and action.at - before[1] <= REVERSAL_MS
         reversals += is_reversal and action.at >= begin
         made[action.children] = action.kind, action.at
@@ -287,26 +298,37 @@ def _counts_on_record(one: Prepared) -> dict[str, float]:
     active = np.zeros(len(instants), np.int64)
     for life in one.lives:
         active += (instants >= life.begins) & (instants < life.ends)
-    sessions: dict[str, int] = {}
-    required = np.zeros(len(instants), np.int64)
-    for change in record.consumers:
-        if change.kind in MANAGED:
-            sessions[change.subscription] = change.sessions
-            required[instants >= change.at] = max(sessions.values())
+    waiting = _waiting_on_record(one, instants, active)
     lasted = np.diff(np.clip(instants, begin, end), append=end)
-    splits = sum(action.kind == "split" for action in actions)
+    done = Counter(action.kind for action in actions)
     return {
-        "splits": splits, "merges": len(actions) - splits, "reversals": reversals,
-        "sealedSegments": splits + 2 * (len(actions) - splits),
+        "splits": done["split"], "merges": done["merge"], "reversals": reversals,
+        "sealedSegments": done["split"] + 2 * done["merge"] + done["rebucket"],
         "segmentHours": float((active * lasted).sum()) / 3_600_000,
         "minutesOverThreshold": length(merged([one.known["ceiling"]], begin, end)) / 60_000,
-        "consumerMinutesWaiting": float((np.maximum(required - active, 0) * lasted).sum()) / 60_000,
+        "consumerMinutesWaiting": float((waiting * lasted).sum()) / 60_000,
         "minutesAtCap": float(((active >= one.ran.max_segments) * lasted).sum()) / 60_000,
     }  # fmt: skip
 
 
+def _waiting_on_record(one: Prepared, instants: Ints, active: Ints) -> Ints:
+    """Consumers that no segment, or entry bucket of one, was left for, at each instant."""
+    capacity = active.copy()
+    if one.ran.rebuckets:
+        for at, layout, _ in one.record.announced:
+            capacity[instants >= at] = sum(segment.bucket_count for segment in layout.active)
+    waiting = np.zeros(len(instants), np.int64)
+    known: dict[str, tuple[str, int]] = {}
+    for change in one.record.consumers:
+        known[change.subscription] = change.kind, change.sessions
+        since = instants >= change.at
+        shared, alone = sharing_consumers(known) - capacity[since], unshared_consumers(known) - active[since]
+        waiting[since] = np.maximum(np.maximum(shared, alone), 0)
+    return waiting
+
+
 def _actions_on_record(record: TopicRecord) -> list[Action]:
-    """Return the splits and merges in the time that is counted."""
+    """Return what was done in the time that is counted."""
     return [action for action in actions_of(record.announced) if action.at >= record.counted_from]
 
 
@@ -317,8 +339,8 @@ def _agreement(history: History, one: Prepared, done: Sequence[Action], interval
         for announced in record.announced for number, segment in announced.layout.segments.items()
     }  # fmt: skip
     decided = [
-        (at, kind, min(segments[number][0] for number in of), max(segments[number][1] for number in of), status)
-        for at, kind, of, status in record.decided if segments.keys() >= set(of)
+        (at, kind, min(segments[number][0] for number in part), max(segments[number][1] for number in part), status)
+        for at, kind, of, status in record.decided if segments.keys() >= set(of) for _, part in parts_of(kind, of)
     ]  # fmt: skip
     other = np.array(history.other_policy, np.int64).reshape(-1, 2)
     whys = {**intervals, "another policy ran": other}

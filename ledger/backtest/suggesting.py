@@ -131,6 +131,7 @@ def suggest(
     `max_reversals`: None: as many as today's policy has.
     """
     chance = random.Random(seed)
+    has_buckets = any(announced.layout.has_buckets for one in prepared for announced in one.record.announced)
     today = _try(history, prepared, {TODAY: history.ran})[0]
     found = Suggestion(today, [today], today.reversals if max_reversals is None else max_reversals)
     while (tried := len(found.tried) - 1) < budget:
@@ -139,8 +140,8 @@ def suggest(
         # The first half is anywhere, the second near the frontier.
         near = found.frontier or [today]
         drawn = {
-            f"s{tried + number + 1}": anywhere(history.ran, chance) if 2 * tried < budget
-            else neighbour(history.ran, chance.choice(near).policy, chance) for number in range(size)
+            f"s{tried + number + 1}": anywhere(history.ran, chance, has_buckets) if 2 * tried < budget
+            else neighbour(history.ran, chance.choice(near).policy, chance, has_buckets) for number in range(size)
         }  # fmt: skip
         found.tried += _try(history, prepared, drawn)
     if unseen is not None:
@@ -197,9 +198,14 @@ LOOKING_BACK = {
 """Of the guards that look back, the ones that today's policy has; from 0 to 1, logarithmic."""
 
 
-def _ranges(today: Policy) -> dict[str, tuple[float, float]]:
+OF_BUCKETS = {"rebucketCooldownSeconds": (20, 600), "splitVsRebucketMinMsgRateInThreshold": (100, 10_000)}
+"""Of topics with entry buckets, where today's policy rebuckets; from 0 to 1, logarithmic."""
+
+
+def _ranges(today: Policy, has_buckets: bool = False) -> dict[str, tuple[float, float]]:
     """Return what is searched."""
-    return _RANGES | {name: limits for name, limits in LOOKING_BACK.items() if _guard(today, name)}
+    guards = {name: limits for name, limits in LOOKING_BACK.items() if _guard(today, name)}
+    return _RANGES | guards | (OF_BUCKETS if has_buckets and today.rebuckets else {})
 
 
 def _guard(policy: Policy, name: str) -> float:
@@ -209,29 +215,31 @@ def _guard(policy: Policy, name: str) -> float:
     return value / 1000 if field.name.endswith("_ms") else value
 
 
-def anywhere(ran: ConfiguredPolicy, chance: random.Random) -> ConfiguredPolicy:
+def anywhere(ran: ConfiguredPolicy, chance: random.Random, has_buckets: bool = False) -> ConfiguredPolicy:
     """Draw a valid policy from the whole range."""
     while True:
-        found = _policy(ran, {name: chance.random() for name in _ranges(resolved(ran))})
+        found = _policy(ran, {name: chance.random() for name in _ranges(resolved(ran), has_buckets)}, has_buckets)
         if violation(found) is None:
             return found
 
 
-def neighbour(ran: ConfiguredPolicy, known: ConfiguredPolicy, chance: random.Random) -> ConfiguredPolicy:
+def neighbour(
+    ran: ConfiguredPolicy, known: ConfiguredPolicy, chance: random.Random, has_buckets: bool = False
+) -> ConfiguredPolicy:
     """Draw another valid policy, one to three keys away from a known one."""
-    at = _places(ran, known)
+    at = _places(ran, known, has_buckets)
     while True:
         moved = dict(at)
         for name in chance.sample(sorted(at), chance.randint(1, 3)):
             moved[name] = min(1.0, max(0.0, at[name] + chance.uniform(-_STEP, _STEP)))
-        found = _policy(ran, moved)
+        found = _policy(ran, moved, has_buckets)
         if found != known and violation(found) is None:
             return found
 
 
-def _policy(ran: ConfiguredPolicy, places: Mapping[str, float]) -> ConfiguredPolicy:
+def _policy(ran: ConfiguredPolicy, places: Mapping[str, float], has_buckets: bool) -> ConfiguredPolicy:
     today = resolved(ran)
-    at = {name: low * (high / low) ** places[name] for name, (low, high) in _ranges(today).items()}
+    at = {name: low * (high / low) ** places[name] for name, (low, high) in _ranges(today, has_buckets).items()}
     settings: dict[str, Any] = {}
     for word, limit in zip(RATE_WORDS, today.split_thresholds, strict=True):
         whole = int if word.startswith("Bytes") else float
@@ -245,22 +253,23 @@ def _policy(ran: ConfiguredPolicy, places: Mapping[str, float]) -> ConfiguredPol
         "maxSegments": most, "minSegments": min(most, round(at["least"])),
         **{name: round(at[name] / 60) * 60 for name in LOOKING_BACK if name in at and name.endswith("Seconds")},
         **{name: round(at[name], 2) for name in LOOKING_BACK if name in at and not name.endswith("Seconds")},
+        **{name: round(at[name]) for name in OF_BUCKETS if name in at},
     }  # fmt: skip
     return with_settings(ran, settings)
 
 
-def _places(ran: ConfiguredPolicy, known: ConfiguredPolicy) -> dict[str, float]:
+def _places(ran: ConfiguredPolicy, known: ConfiguredPolicy, has_buckets: bool) -> dict[str, float]:
     today, policy = resolved(ran), resolved(known)
     split = policy.split_msg_rate_in_threshold
     values = {
         "split": split / today.split_msg_rate_in_threshold, "merge": policy.merge_msg_rate_in_threshold / split,
         "split_cooldown": policy.split_cooldown_ms / 1000, "merge_cooldown": policy.merge_cooldown_ms / 1000,
         "merge_window": policy.merge_window_ms / 1000, "most": policy.max_segments / today.max_segments,
-        "least": policy.min_segments, **{name: _guard(policy, name) for name in LOOKING_BACK},
+        "least": policy.min_segments, **{name: _guard(policy, name) for name in (*LOOKING_BACK, *OF_BUCKETS)},
     }  # fmt: skip
     return {
         name: min(1.0, max(0.0, log(max(values[name], low / 10) / low) / log(high / low)))
-        for name, (low, high) in _ranges(today).items()
+        for name, (low, high) in _ranges(today, has_buckets).items()
     }
 
 

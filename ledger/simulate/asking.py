@@ -74,10 +74,11 @@ class Asked(NamedTuple):
 
 
 def ask(
-    segments: list[Shown], policy: Policy, now: int, by_tick: bool, required: int, last_split: int, last_merge: int,
-    last_rebucket: int, failures: int, failed_at: int, hot_keys: tuple[HotKey, ...],
+    segments: list[Shown], policy: Policy, now: int, by_tick: bool, consumers: tuple[int, int], last_split: int,
+    last_merge: int, last_rebucket: int, failures: int, failed_at: int, hot_keys: tuple[HotKey, ...],
 ) -> Asked:  # fmt: skip
-    """What is done of a topic; instants are milliseconds, `NEVER` and below 0 as in the columns."""
+    """What is done of a topic; instants are milliseconds, `NEVER` and below 0 as in the columns. `consumers`: of the
+    largest subscription whose consumers can share a segment, and of the largest whose consumers cannot."""
     active = tuple(
         Segment(one.number, one.start, one.end, created_at_ms=one.created_at, entry_bucket_splits=_splits(one.buckets))
         for one in segments
@@ -89,7 +90,7 @@ def ask(
         layout=_Active(active, {one.segment_id: one for one in active}, {one.number: one.depth for one in segments}),  # type: ignore[arg-type]
         policy=policy,
         loads={one.number: _load(one, now) for one in segments if one.modified_at != _NOTHING},
-        consumers={"all": ("STREAM", required)},
+        consumers={"sharing": ("STREAM", consumers[0]), "unshared": ("CHECKPOINT", consumers[1])},
         last_split_at=None if last_split == NEVER else last_split,
         last_merge_at=None if last_merge == NEVER else last_merge,
         last_rebucket_at=None if last_rebucket == NEVER else last_rebucket,

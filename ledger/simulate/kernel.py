@@ -75,10 +75,12 @@ def _after_split(old: Sequence[int], width: int, now: int) -> tuple[int, int, in
     return regrets, back, old[_FINEST]
 
 
-def _buckets_of(layout: SegmentLayout, policy: Policy) -> int:
-    """Entry buckets of each segment that a topic begins with: its share of the policy's budget."""
-    budget = policy.entry_bucket_budget
-    return max(1, min(budget // len(layout.active), MAX_ENTRY_BUCKETS)) if budget > 0 else 0
+def _buckets_of(layout: SegmentLayout, policy: Policy) -> list[int]:
+    """Entry buckets of the segments that a topic begins with: its own, or else its share of the policy's budget."""
+    if layout.has_buckets:
+        return [0 if one.entry_bucket_splits is None else one.bucket_count for one in layout.active]
+    budget, count = policy.entry_bucket_budget, len(layout.active)
+    return [max(1, min(budget // count, MAX_ENTRY_BUCKETS)) if budget > 0 else 0] * count
 
 
 def _finest(*merged: Sequence[int]) -> int:
@@ -99,7 +101,7 @@ class Kernel:
         self._next = np.full((5, count), NO_STEP, np.int64)
         self._next[APPLY] = 0
         self._count = np.array([len(layouts[place].active) for place in topic.tolist()])
-        self._required = np.zeros(count, np.int64)
+        self._required, self._sharing, self._unshared = np.zeros((3, count), np.int64)
         clocks = [cooldowns_after_layout(Cooldowns(), (), layout, began_at) for layout in layouts]
         split, merged, rebucketed = (
             [NEVER if at is None else at for at in column] for column in zip(*clocks, strict=True)
@@ -187,7 +189,7 @@ class Kernel:
         self._evaluate(rows, step, now, is_tick, due[EXTRA] | (is_hot & self._limits.evaluates_at_once[rows]), by_event)
         cap = self._limits.max_segments[rows]
         count = self._count[rows]
-        waiting = np.maximum(self._required[rows] - self._capacity(rows), 0)
+        waiting = np.maximum(np.maximum(self._sharing[rows] - self._capacity(rows), self._unshared[rows] - count), 0)
         self._tally.set(rows, step, count, self._is_over[rows], waiting, cap)
 
     # Apply
@@ -329,7 +331,7 @@ class Kernel:
 
     def _count_consumers(self, rows: Ints) -> None:
         at = self._consumers[rows]
-        self._required[rows] = self._window.consumers_required[at]
+        self._required[rows], self._sharing[rows], self._unshared[rows] = self._window.consumers_required[:, at]
         self._consumers[rows] = at + 1
         self._next[CONSUMERS, rows] = self._window.consumers_step[at + 1]
 
@@ -522,7 +524,7 @@ class Kernel:
             limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
             limits.depth(rows[of], self._kept_depths(ints, now[of]), ints[:, _DEPTH]),
             self._shallow_at(rows[of], ints), self._settled_at(rows[of], ints),
-            self._required[rows], np.zeros(len(rows), np.int64), ints[:, _BUCKETS],
+            self._sharing[rows], self._unshared[rows], ints[:, _BUCKETS],
         ))  # fmt: skip
         acts: Bools = (answers.action != HOLD) & (answers.action != ASK)
         due = np.full(len(rows), NOT_DUE)
@@ -556,9 +558,8 @@ class Kernel:
         split, merged = int(self._last_split[row]), int(self._last_merge[row])
         failures, failed_at = int(self._failures[row]), int(self._failed_at[row])
         rebucketed = int(self._last_rebucket[row])
-        return ask(
-            shown, policy, now, by_tick, int(self._required[row]), split, merged, rebucketed, failures, failed_at, keys
-        )
+        consumers = int(self._sharing[row]), int(self._unshared[row])
+        return ask(shown, policy, now, by_tick, consumers, split, merged, rebucketed, failures, failed_at, keys)
 
     def _tick_from(self, step: Ints) -> Ints:
         """The first step at or after each at which there is a tick."""
@@ -597,7 +598,7 @@ class Kernel:
                 self._ints[row * self._room + slot] = (
                     one.segment_id, one.start, one.end, kept[place][one.segment_id],
                     self._lineages[row].depth(one.segment_id), one.created_at_ms, *made, _NO_INSTANT, _NO_INSTANT,
-                    _NO_INSTANT, 0, 0, 0, buckets,
+                    _NO_INSTANT, 0, 0, 0, buckets[slot],
                 )  # fmt: skip
 
     def _make_room(self) -> None:

@@ -107,7 +107,8 @@ def _simulate_chunk(
         order.setdefault(policy, len(order))
     rows.sort(key=lambda row: order[row[0]])
     numbers = np.array([order[policy] for policy, *_ in rows])
-    limits = Limits(list(order), np.searchsorted(numbers, np.arange(len(order))).tolist(), len(rows))
+    limits = Limits(list(order), np.searchsorted(numbers, np.arange(len(order))).tolist(), len(rows),
+                    any(layout.has_buckets for layout in layouts))  # fmt: skip
     topic = np.array([topic for *_, topic in rows])
     measure = [resolved(yardstick or policies[0], layout) for layout in layouts]
     tally = Tally(np.array([of for _, of, _ in rows]), topic, source.steps)

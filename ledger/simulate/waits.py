@@ -34,8 +34,8 @@ _LONGEST_SETTLE_MS = 2**40
 class Limits:
     """The policies of rows in columns; rows of equal policies lie side by side."""
 
-    def __init__(self, policies: Sequence[Policy], starts: Sequence[int], rows: int) -> None:
-        """`starts`: the first row of each policy."""
+    def __init__(self, policies: Sequence[Policy], starts: Sequence[int], rows: int, has_buckets: bool = False) -> None:
+        """`starts`: the first row of each policy; `has_buckets`: some topics begin with entry buckets of their own."""
         self.policies, self.starts = policies, list(starts)
         self.of: Ints = np.repeat(np.arange(len(policies)), np.diff([*starts, rows]))
         self.split: Floats = np.array([one.split_thresholds for one in policies])
@@ -57,8 +57,10 @@ class Limits:
         self.skips_single: Bools = self._by_row([one.skip_unsplittable for one in policies])
         self.acts_in_parallel: Bools = self._by_row([one.parallel_actions for one in policies])
         self.rebuckets: Bools = self._by_row([one.rebuckets for one in policies])
-        self.shares: Bools = self._by_row([one.rebuckets and one.entry_bucket_budget > 0 for one in policies])
-        """Consumers share segments by their entry buckets: simulated topics have them where their policy gives some."""
+        self.shares: Bools = self._by_row([
+            one.rebuckets and (has_buckets or one.entry_bucket_budget > 0) for one in policies
+        ])  # fmt: skip
+        """Consumers may share segments by their entry buckets: those of the topics, or those that the policy gives."""
         self.max_buckets = self._by_row([one.max_entry_buckets_per_segment for one in policies])
         self.asks: Bools = self.shares | self._by_row([
             one.parallel_actions or one.hot_key_splits > 0 or one.as_shipped for one in policies

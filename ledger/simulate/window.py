@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from decisions.autoscale.snapshot import required_segments
+from decisions.autoscale.snapshot import required_segments, sharing_consumers, unshared_consumers
 from decisions.topic.layout import HASH_SPACE
 from ledger.simulate.timeline import ConsumersFrom, Floats, Ints, Timeline, Window
 
@@ -123,7 +123,7 @@ class WindowColumns:
     ) -> None:
         firsts: list[int] = []
         steps: list[int] = []
-        required: list[int] = []
+        wanted: list[tuple[int, int, int]] = []
         for of_topic, subscriptions in zip(changes, known, strict=True):
             firsts.append(len(steps))
             for at, subscription, kind, sessions in of_topic:
@@ -132,15 +132,17 @@ class WindowColumns:
                     continue
                 subscriptions[subscription] = kind, sessions
                 if len(steps) > firsts[-1] and steps[-1] == step:
-                    required[-1] = required_segments(subscriptions)
+                    wanted.pop()
                 else:
                     steps.append(step)
-                    required.append(required_segments(subscriptions))
+                sharing, unshared = sharing_consumers(subscriptions), unshared_consumers(subscriptions)
+                wanted.append((required_segments(subscriptions), sharing, unshared))
             steps.append(NO_STEP)
-            required.append(0)
+            wanted.append((0, 0, 0))
         self.consumers_first, self.consumers_step = np.array(firsts), np.array(steps)
-        self.consumers_required = np.array(required)
-        """Segments that a topic's consumers need from that step on."""
+        self.consumers_required = np.array(wanted).T
+        """From that step on: segments that a topic's consumers need, consumers that can share segments by their entry
+        buckets, and consumers that cannot; each of the largest subscription."""
 
 
 def _check(timeline: Timeline, window: Window) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace as replace_segment
 
 from decisions.autoscale.clocks import NEVER
 from decisions.autoscale.columns import MERGE, REASONS, REBUCKET, SPLIT
-from decisions.autoscale.snapshot import required_segments
+from decisions.autoscale.snapshot import sharing_consumers, unshared_consumers
 from decisions.topic.layout import LayoutError
 from decisions.topic.segment import equal_buckets
 from engine.autoscale.family import AUTOSCALE
@@ -172,7 +172,8 @@ class StepByStep:
         over = np.bincount(topic[(rates > limits[topic]).any(axis=1)], minlength=count) > 0
         buckets = np.array([sum(one.bucket_count for one in layout.active) for layout in self.layouts])
         served = np.where([one.rebuckets for one in self.policies], buckets, active)
-        waiting = np.maximum([required_segments(one) for one in self.consumers] - served, 0)
+        waiting = np.maximum([sharing_consumers(one) for one in self.consumers] - served, 0)
+        waiting = np.maximum(waiting, [unshared_consumers(one) for one in self.consumers] - active)
         full = active >= np.array([one.max_segments for one in self.policies])
         for name, status in (
             ("segment_ms", active), ("over_ms", over), ("waiting_ms", waiting),
@@ -197,13 +198,19 @@ class StepByStep:
 
 
 def with_buckets(layout, policy):
-    """A layout whose segments have their share of the policy's budget of entry buckets."""
+    """A layout whose segments have their share of the policy's budget of entry buckets, unless it has its own."""
     budget = policy.entry_bucket_budget
-    if not budget:
+    if layout.has_buckets or not budget:
         return layout
-    splits = equal_buckets(max(1, budget // len(layout.active)))
+    return bucketed(layout, [max(1, budget // len(layout.active))] * len(layout.active))
+
+
+def bucketed(layout, counts):
+    """A layout whose active segments have so many entry buckets each; None: they say nothing of them."""
+    own = {one.segment_id: None if count is None else equal_buckets(count)
+           for one, count in zip(layout.active, counts, strict=True)}  # fmt: skip
     segments = {
-        number: replace_segment(one, entry_bucket_splits=splits) if one.is_active else one
+        number: replace_segment(one, entry_bucket_splits=own[number]) if number in own else one
         for number, one in layout.segments.items()
     }
     return replace(layout, segments=MappingProxyType(segments))

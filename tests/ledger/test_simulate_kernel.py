@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,7 @@ from ledger.simulate.run import simulate
 from ledger.simulate.shapes import ShapedDemand
 from ledger.simulate.timeline import ConsumersFrom, Timeline, Window
 from schemas.metadata import AutoScalePolicyOverride
-from tests.ledger.step_by_step import StepByStep, pruned
+from tests.ledger.step_by_step import StepByStep, bucketed, pruned
 
 NOW = 1_767_225_600_000
 
@@ -127,6 +128,21 @@ def _policy(random):
     return ConfiguredPolicy(profile, known.to_json())
 
 
+def _with_checkpoints(random, timeline):
+    """Some subscriptions have consumers that share no segment."""
+    kinds = {name: random.choice(["STREAM", "CHECKPOINT"]).item() for name in "ab"}
+    consumers = [one if one.kind == "QUEUE" else one._replace(kind=kinds[one.subscription])
+                 for one in timeline.consumers]  # fmt: skip
+    return replace(timeline, consumers=consumers)
+
+
+def _with_own_buckets(random, layout):
+    """Topics that have entry buckets on record, whatever the policy's budget."""
+    if random.random() < 0.5:
+        return layout
+    return bucketed(layout, [[1, 2, 4, 9, None][int(random.integers(5))] for _ in layout.active])
+
+
 def _drawn(seed):
     random = np.random.default_rng(seed)
     topics, step_ms = int(random.integers(1, 4)), int(random.choice([10_000, 10_000, 7_000, 60_000, 90_000]))
@@ -134,6 +150,10 @@ def _drawn(seed):
     cuts = np.unique(random.integers(1, steps, random.integers(0, 3))).tolist()
     timelines = [_timeline(random, steps, step_ms, began_at) for _ in range(topics)]
     layouts = [_layout(random, began_at) for _ in range(topics)]
+    # Drawn apart, so that the examples below stay what they are.
+    more = np.random.default_rng((seed, 1))
+    timelines = [_with_checkpoints(more, one) for one in timelines]
+    layouts = [_with_own_buckets(more, one) for one in layouts]
     return Drawn(timelines, layouts, steps, step_ms, began_at, cuts), [_policy(random) for _ in range(2)]
 
 

@@ -62,7 +62,9 @@ def test_hashes_that_were_never_apart_and_hashes_that_were_at_another_time():
     first = layouts[0].layout
     lives = lives_of(layouts, END)
     edges = np.array([0, 0x8000, 0x10000])
-    early, ranges = layouts_of(first, 0, [(60_000, (0,)), (120_000, (1,)), (7_000_000, (3, 4))])
+    early, ranges = layouts_of(
+        first, 0, [(60_000, "split", (0,)), (120_000, "split", (1,)), (7_000_000, "merge", (3, 4))]
+    )
     assert ranges == [(0, 0xFFFF), (0, 0x7FFF), (0, 0x7FFF)]
     uneven, carried = divided(early, lives, edges, END)
     assert length(merged([uneven], 0, END)) == 7_000_000 - 120_000
