@@ -110,8 +110,9 @@ def find_key(
         if rate is None:
             return None
         total += rate * common / one.width
-    if own < KEPT * total:
-        return None
+        if own < KEPT * total:
+            # It only grows, and most segments are found to be no hot key after a few of the others.
+            return None
     if overload * (total - own) > NEGLIGIBLE * own:
         start, end = segment.start, segment.end
     return HotKey(segment.start, segment.end, start, end, overload, now)

@@ -140,6 +140,7 @@ def hot_keys_after(snapshot: TopicSnapshot) -> tuple[HotKey, ...]:
     # However old: when a load was last seen is not on record, and a rebuild has to find the same.
     loads = [snapshot.loads.get(segment.segment_id) for segment in active]
     found: dict[int, HotKey] = {}
+    carried: dict[str, list[float | None]] = {}
     is_hot = False
     for place, score in enumerate(_scores(snapshot, loads)):
         if score is None or score[0] <= 1.0:
@@ -148,9 +149,10 @@ def hot_keys_after(snapshot: TopicSnapshot) -> tuple[HotKey, ...]:
         splits = halvings(snapshot.hot_keys, active[place], score[0], policy, snapshot.now)
         if not splits or active[place].width > HASHES >> splits:
             continue
-        rate = RATES.index(score[1])
-        carried = [None if load is None else load.rates[rate] for load in loads]
-        key = find_key(place, active, carried, min(score[0], MAX_RATIO), splits, snapshot.now)
+        if score[1] not in carried:
+            rate = RATES.index(score[1])
+            carried[score[1]] = [None if load is None else load.rates[rate] for load in loads]
+        key = find_key(place, active, carried[score[1]], min(score[0], MAX_RATIO), splits, snapshot.now)
         if key is not None:
             found[place] = key
     if not is_hot:
