@@ -79,6 +79,10 @@ class ScalableTopics:
         """Return the server's statistics of a topic, JSON; the fields differ between servers."""
         return self._read(f"{topic_path(topic)}/stats", _json)
 
+    def segment_stats(self, topic: str, segment: int) -> Reply[bytes]:
+        """What the owner of a segment counts of it, as it is (Pulsar 5.0.0 and later)."""
+        return self._read(f"{topic_path(topic)}/segments/{segment}/stats", bytes)
+
     def sealed(self, topic: str) -> Reply[Any]:
         """Return the sealed segments with the reason for keeping each, JSON (only in our controller)."""
         return self._read(f"{topic_path(topic)}/sealed", _json)

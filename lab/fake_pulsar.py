@@ -32,6 +32,8 @@ class FakeTopic:
     consumers: dict[str, int] = field(default_factory=dict)
     rates: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
     """Messages in, bytes in, messages out and bytes out per second, by segment; others are idle."""
+    slow: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Stats of segments with a backlog, as Pulsar 5.0.0 has them."""
 
 
 @dataclass
@@ -148,6 +150,7 @@ class FakeBroker:
                 attached = {
                     subscription: _SUBSCRIPTION
                     | {"consumers": [_consumer(place % count, segment.segment_id)] if count else []}
+                    | ({"msgBacklog": 9_000} if segment.segment_id in topic.slow else {})
                     for subscription, count in topic.consumers.items()
                 }
                 descriptor = segment_descriptor(segment.start, segment.end, segment.segment_id)
@@ -273,6 +276,9 @@ class _Handler(BaseHTTPRequestHandler):
                 topic = cluster.topics.get(f"topic://{tenant}/{namespace}/{name}")
                 if topic is None:
                     return 404, b'{"reason":"Scalable topic not found"}'
+                if rest[:1] == ["segments"] and rest[2:] == ["stats"]:
+                    stats = topic.slow.get(int(rest[1]))
+                    return _ok(stats) if stats is not None else (404, b'{"message":"Not Found"}')
                 if rest == ["stats"]:
                     cluster.controllers[f"topic://{tenant}/{namespace}/{name}"].add(self.broker.name)
                     counted = {one: {"consumerCount": count} for one, count in topic.consumers.items()}

@@ -25,6 +25,9 @@ class CollectSettings(Section):
 
     `registered` queries every topic's `…/stats` (docs/pulsar.md says what that may break in Pulsar 5.0.0-M1).
     """
+    segment_stats: bool
+    """Ask Pulsar 5.0.0 or later for the `…/segments/ID/stats` of segments that loads show to be slow: they tell the age
+    of the backlog and the publishers that wait."""
     calls_per_second: Annotated[float, Field(gt=0, le=10_000)]
     """Maximum of calls to one broker per second, including those for its load."""
     calls_in_flight: Annotated[int, Field(ge=2, le=256)]

@@ -17,7 +17,9 @@ from admin.answers import Lost, Reply
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["brokers", "settings", "tenants", "namespaces", "topics", "policy", "load", "layout", "leader", "stats"]
+Kind = Literal[
+    "brokers", "settings", "tenants", "namespaces", "topics", "policy", "load", "layout", "leader", "stats", "segment"
+]  # fmt: skip
 
 
 class Call(NamedTuple):

@@ -23,7 +23,7 @@ from collectors.pulsar.attached import AttachedConsumers
 from collectors.pulsar.brokers import Broker, Brokers
 from collectors.pulsar.calls import Answer, Call, Calls, Kind
 from collectors.pulsar.coverage import broker_status, oldest, seen_segments
-from collectors.pulsar.delivery import DeliveryReports
+from collectors.pulsar.delivery import DeliveryReports, segment_key
 from collectors.pulsar.loads import Loads
 from collectors.pulsar.namespaces import Namespaces
 from collectors.pulsar.reader import BrokerReader
@@ -100,8 +100,10 @@ class PulsarCollector:
         self._attached = None
         if not self._brokers.asks_stats:
             self._attached = AttachedConsumers(self._brokers, said, self._announce)
-        delivery = DeliveryReports(self._brokers, said, self._announce)
-        self._loads = Loads(self._brokers, said, outlet.report, self._troubles, self._random, self._attached, delivery)
+        self._delivery = DeliveryReports(self._brokers, said, self._announce)
+        self._loads = Loads(
+            self._brokers, said, outlet.report, self._troubles, self._random, self._attached, self._delivery
+        )
         self._topics = Topics(self._brokers, self._namespaces, said, self._troubles, self._announce, self._add_topic)
         self._plan("brokers", "", 0)
         self._take_answer: dict[Kind, Callable[[Answer], None]] = {
@@ -109,6 +111,7 @@ class PulsarCollector:
             "tenants": self._namespaces.take_tenants, "namespaces": self._namespaces.take_namespaces,
             "topics": self._namespaces.take_topics, "load": self._loads.take, "layout": self._topics.take_layout,
             "leader": self._topics.take_leader, "stats": self._topics.take_stats,
+            "segment": self._delivery.take_stats,
         }  # fmt: skip
 
     def run(self, stop: threading.Event, each: Callable[[CollectorStatus], bool] = lambda _: True) -> None:
@@ -172,6 +175,8 @@ class PulsarCollector:
                 if not self._calls.has_room:
                     break
         for broker in self._brokers.known.values():
+            if self._settings.segment_stats:
+                self._ask_about_segments(broker, now)
             self._ask_about_topics(broker, now)
 
     def _ask_planned(self, kind: Kind, key: str, now: float) -> None:
@@ -204,6 +209,16 @@ class PulsarCollector:
         """The broker with the most calls left, of those that answer."""
         able = [one for one in self._brokers.known.values() if now >= one.silent_until and one.budget.has_room(now)]
         return max(able, key=lambda one: one.budget.left, default=None)
+
+    def _ask_about_segments(self, broker: Broker, now: float) -> None:
+        """One slow segment in each round: the rest of the budget is for topics."""
+        slow = self._delivery.to_ask.get(broker.name)
+        if slow and now >= broker.silent_until and self._calls.has_room and broker.budget.has_room(now):
+            topic, segment = next(iter(slow))
+            del slow[topic, segment]
+            call = Call("segment", segment_key(topic, segment), broker.name)
+            self._ask(call, partial(broker.reader.segment_stats, topic, segment))
+            broker.budget.take(now)
 
     def _ask_about_topics(self, broker: Broker, now: float) -> None:
         """As many topics as the broker may be asked about now."""
@@ -248,7 +263,7 @@ class PulsarCollector:
         answered = isinstance(reply, Answered)
         self._failed += not answered
         self._take_answer[call.kind](answer)
-        if call.kind not in ("layout", "leader", "stats", "load") and not (
+        if call.kind not in ("layout", "leader", "stats", "load", "segment") and not (
             call.kind == "settings" and self._settings.load_seconds
         ):
             trouble = None if answered else f"{call.kind} {call.key}".rstrip() + f": {reply}"

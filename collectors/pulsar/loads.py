@@ -57,8 +57,8 @@ class Loads:
         is_new = broker.refresh.note(load.digest, answer.asked_at, answer.answered_at, load.size)
         if self._attached is not None:
             self._attached.take_load(broker.name, answer.answered_at, answer.asked_ms)
-        if is_new:
-            self._delivery.take_load(load.segments, answer.answered_at, answer.asked_ms)
+        self._delivery.take_load(load.segments, answer.answered_at, answer.asked_ms)
+        self._delivery.ask_about(broker.name, is_new)
         self._troubles.note(("rates", broker.name), _stuck(broker, answer.asked_at))
         if not is_new and (broker.is_stuck(answer.asked_at) or self._was_said_lately(broker, answer.asked_at)):
             return

@@ -13,7 +13,9 @@ from admin.cluster import Cluster
 from admin.topics import ScalableTopics
 from admin.transport import Transport
 from collectors.pulsar.broker_stats import BadStats, BrokerLoad, read_broker_stats
+from collectors.pulsar.segment_stats import read_segment_stats
 from collectors.pulsar.topic_stats import TopicStats, read_topic_stats
+from schemas.delivery import SegmentDelivery
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 _PERIOD = "statsUpdateFrequencyInSecs"
@@ -83,6 +85,16 @@ class BrokerReader:
             return Answered(read_topic_stats(reply.value))
         except ValueError as error:
             return Nonsense(f"the counts of {topic}: {error}")
+
+    def segment_stats(self, topic: str, segment: int) -> Reply[SegmentDelivery | None]:
+        """The slow subscription of a segment; None: none is slow."""
+        reply = self.topics.segment_stats(topic, segment)
+        if not isinstance(reply, Answered):
+            return reply
+        try:
+            return Answered(read_segment_stats(reply.value, segment))
+        except ValueError as error:
+            return Nonsense(f"segment {segment} of {topic}: {error}")
 
     def policy(self, namespace: str) -> Reply[AutoScalePolicyOverride | None]:
         """The override of a namespace."""

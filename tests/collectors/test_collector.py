@@ -381,3 +381,30 @@ def test_no_broker_gets_more_calls_than_it_may():
             calls, seconds = cluster.calls.total() - before, time.monotonic() - began
             assert calls <= 50 * (seconds + 1) + 1, "50 a second, and what one second left over"
             assert running.status.consumers_age_seconds < 30
+
+
+STATS = {
+    "msgRateIn": 1.0, "oldestBacklogMessageAgeSeconds": 900, "waitingPublishers": 2,
+    "subscriptions": {"billing": {
+        "msgBacklog": 9_000, "msgRateOut": 1.0, "oldestBacklogMessageAgeSeconds": 840,
+        "consumers": [{"consumerName": "c0", "availablePermits": 0}],
+    }},
+}  # fmt: skip
+
+
+def test_stats_of_slow_segments_are_asked_for_where_that_is_wanted(cluster):
+    cluster.topics[T].slow = {1: STATS}
+    with collecting(cluster, segment_stats=True, consumers="attached") as running:
+        out = running.outlet
+        wait_until(lambda: T in out.deliveries and out.deliveries[T].segments)
+        [slow] = out.deliveries[T].segments
+        assert (slow.id, slow.backlog, slow.backlog_age_seconds, slow.waiting_publishers) == (1, 9_000, 840, 2)
+        cluster.topics[T].slow = {}
+        wait_until(lambda: not out.deliveries[T].segments)
+
+
+def test_stats_of_slow_segments_are_not_asked_for_as_delivered(cluster):
+    cluster.topics[T].slow = {1: STATS}
+    with collecting(cluster, consumers="attached") as running:
+        wait_until(lambda: T in running.outlet.deliveries and running.outlet.deliveries[T].reported == 2)
+        assert cluster.calls["scalable-7"] == 0
