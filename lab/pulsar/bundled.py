@@ -22,7 +22,7 @@ from schemas.settings import load_settings
 
 NAMESPACE, BUNDLES, TOPICS, RATE = "public/shop", 16, 16, 20
 _PATIENCE_S = 120
-_BY_RATES = {
+BY_RATES = {
     "loadBalancerLoadSheddingStrategy": "org.apache.pulsar.broker.loadbalance.impl.UniformLoadShedder",
     "minUnloadMessage": 1, "minUnloadMessageThroughput": 1, "maxUnloadPercentage": 0.5,
     "maxUnloadBundleNumPerShedding": 2, "loadBalancerDistributeBundlesEvenlyEnabled": False,
@@ -48,7 +48,7 @@ def main(folder: Path, extensible: bool, lines: tuple[str, ...]) -> None:
     ended = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: ended.set())
-    manager = {"loadManagerClassName": EXTENSIBLE} if extensible else {"loadManagerClassName": MODULAR, **_BY_RATES}
+    manager = {"loadManagerClassName": EXTENSIBLE} if extensible else {"loadManagerClassName": MODULAR, **BY_RATES}
     settings = BUNDLE_BROKERS | {"loadBalancerSheddingEnabled": False} | manager
     settings |= dict(line.split("=", 1) for line in lines)
     try:

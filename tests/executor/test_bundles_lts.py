@@ -65,7 +65,7 @@ def bundled(
             assert made.status_code == 204
             one = Bundled(cluster, client, Bundles(transport), transport, NAMESPACE, request.param)
             with plain_load(pulsar_jars, one, TOPICS, 20, folder / "load.log"):
-                wait_until(lambda: len(one.owners()) >= 8, PATIENCE_S, every_s=0.5)
+                wait_until(lambda: len(one.owners()) >= 8, 3 * PATIENCE_S, every_s=0.5)
                 yield one
         transport.close()
     finally:
@@ -195,7 +195,7 @@ def test_published_loads_are_those_of_the_brokers(bundled: Bundled, tmp_path: Pa
     bundle, source = min(bundled.owners().items())
     destination = next(one.id for one in bundled.cluster.brokers if one.id != source)
     with ExitStack() as stack:
-        loads = open_published_loads(load_settings(file), stack)
+        loads = open_published_loads(load_settings([file]), stack)
         read = loads.read_local if bundled.manager == MODULAR else loads.read_load_data
         with suppress(UnknownLoad):
             read("test", destination, 1)

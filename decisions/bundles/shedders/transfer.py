@@ -269,6 +269,9 @@ def _transferable(cluster: Cluster, bundle: str, source: str, destination: str) 
     passed = True
     if candidates.has_policies(cluster, bundle):
         passed = cluster.configuration.on("loadBalancerSheddingBundlesWithPoliciesEnabled")
+        # Without owners nobody knows where the other bundles of a group are: reports name the busiest alone.
+        is_grouped = candidates.namespace_of(bundle) in cluster.snapshot.anti_affinity_groups
+        passed = passed and not (is_grouped and cluster.snapshot.ownership is None)
         passed = passed and candidates.unload_spreads(cluster, bundle, source, live_brokers(cluster))
     passed = passed and destination in filtered(cluster, bundle)
     return cluster.account.passes(Gate.TRANSFERABLE, passed, source, bundle, f"to {destination}")

@@ -113,6 +113,14 @@ def test_bundles_with_policies_stay_unless_that_is_permitted():
     assert decided(snapshot).reason == "NoBundles"
 
 
+def test_grouped_bundles_stay_while_owners_are_unknown():
+    permitted = {"loadBalancerSheddingBundlesWithPoliciesEnabled": "true"}
+    snapshot = cluster([0.9, 0.1], antiAffinityGroups={"t/n": "group"}, configuration=permitted)
+    assert decided(snapshot).reason == "NoBundles"
+    snapshot["ownership"] = {bundle(0): "b0", bundle(1): "b0"}
+    assert [(one.bundle, one.destination_broker) for one in decided(snapshot).decisions] == [(bundle(0), "b1")]
+
+
 def test_without_transfer_there_is_no_destination():
     answered = decided(cluster([0.9, 0.1], configuration={"loadBalancerTransferEnabled": "false"}))
     assert {one.destination_broker for one in answered.decisions} == {None}

@@ -1,0 +1,283 @@
+"""Profile `default` beside Pulsar's own balancer: real clusters of three brokers under a hot spot that moves.
+
+Run as `python -m benchmarks.bundles_live [--minutes 15]`; not part of `make bench`. Each load manager gets a cluster
+for each balancer, and the same load. Ours goes the whole way: collector, Kafka, Spark job, executor in mode `act`.
+
+Brokers of one machine all report the usage of the machine. Pulsar's modular manager therefore balances by rates
+(UniformLoadShedder); for ours the collector puts a broker's share of the messages in the place of its CPU. The
+extensible manager has no shedder by rates: its TransferShedder runs with its defaults, and sees no difference.
+
+An unload is a bundle that has another owner than before, whoever moved it. `deviation` is the standard deviation of
+the brokers' message rates by their mean, over the minutes after the first. Unserved seconds are those of bundles that
+had an owner and have none, looked at twice a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any, cast
+
+import click
+
+from admin.answers import Answered
+from admin.bundles import Bundles
+from admin.cluster import Cluster
+from admin.transport import Transport
+from collectors.announcements import Record
+from collectors.bundles import BundleRounds, Unread, read_bundle_stats
+from collectors.publisher import Publisher
+from lab.broker import EmbeddedBroker, create_topics
+from lab.java_home import find_java
+from lab.pulsar.bundled import BY_RATES
+from lab.pulsar.cluster import BUNDLE_BROKERS, CLUSTER, EXTENSIBLE, MODULAR, PulsarCluster
+from lab.setup import ensure_jars, ensure_pulsar, ensure_pulsar_lts
+from lake.tables import create_lake
+from schemas.broker_messages import LocalBrokerReport, Report
+from schemas.bundles import ResourceUsage
+from schemas.kafka import BROKER_EVENTS, BROKER_LOAD, BUNDLE_TOPICS, KAFKA_TOPICS
+from schemas.messages import Source
+from schemas.settings import load_settings
+
+NAMESPACES, BUNDLES, TOPICS = ("public/north", "public/south", "public/west"), 4, 6
+RATE, HOT_RATE = 5, 40
+"""Messages a second of each topic, and what is added to those of one namespace at a time."""
+CAPACITY = (len(NAMESPACES) * RATE + HOT_RATE) * TOPICS
+"""A broker with all of the load is full."""
+MANAGERS = {"modular": MODULAR, "extensible": EXTENSIBLE}
+BALANCERS = ("default", "pulsar")
+LOOK_S, RATES_S, ROUND_S, PATIENCE_S = 0.5, 5.0, 60.0, 240.0
+
+
+class Watch(threading.Thread):
+    """Owners and rates of a cluster over time."""
+
+    def __init__(self, cluster: PulsarCluster, transport: Transport) -> None:
+        super().__init__(daemon=True)
+        self._cluster, self._bundles, self._transport = cluster, Bundles(transport), Cluster(transport)
+        self._ended, self._owners = threading.Event(), dict[str, str]()
+        self.unloads, self.unserved_s, self.spreads = 0, 0.0, list[tuple[float, float]]()
+
+    def run(self) -> None:
+        """Look until `end`."""
+        before, rated_at = time.monotonic(), 0.0
+        while not self._ended.wait(LOOK_S):
+            now, owners = time.monotonic(), self._look()
+            if owners is not None:
+                self.unloads += sum(self._owners.get(bundle, owner) != owner for bundle, owner in owners.items())
+                self.unserved_s += (now - before) * len(self._owners.keys() - owners.keys())
+                self._owners |= owners
+            before = now
+            if now - rated_at >= RATES_S:
+                rated_at = now
+                self._rate(now)
+
+    def end(self) -> None:
+        """Stop looking."""
+        self._ended.set()
+        self.join()
+
+    def _look(self) -> dict[str, str] | None:
+        found = dict[str, str]()
+        for broker in self._cluster.brokers:
+            reply = self._bundles.owned(CLUSTER, broker.id)
+            if not isinstance(reply, Answered):
+                return None
+            found |= {one: broker.id for one in reply.value if one.rpartition("/")[0] in NAMESPACES}
+        return found
+
+    def _rate(self, now: float) -> None:
+        rates = []
+        for broker in self._cluster.brokers:
+            way = self._transport.at_broker(broker.id)
+            reply = Cluster(way).broker_stats() if isinstance(way, Transport) else way
+            if not isinstance(reply, Answered):
+                return
+            rates.append(sum(one.msg_rate_in for one in read_bundle_stats(reply.value).values()))
+        if mean := fmean(rates):
+            self.spreads.append((now, pstdev(rates) / mean))
+
+
+class HotSpot(threading.Thread):
+    """Load on one namespace after the other."""
+
+    def __init__(self, load: Mapping[str, list[str]], seconds: float) -> None:
+        super().__init__(daemon=True)
+        self._load, self._seconds, self._ended = load, seconds, threading.Event()
+
+    def run(self) -> None:
+        """Go on until `end`."""
+        while not self._ended.is_set():
+            for namespace in NAMESPACES:
+                with program(self._load[namespace]):
+                    if self._ended.wait(self._seconds):
+                        return
+
+    def end(self) -> None:
+        """Stop the load."""
+        self._ended.set()
+        self.join()
+
+
+@contextmanager
+def program(command: list[str], log: Path | None = None) -> Iterator[None]:
+    """A program until the end of the block."""
+    with open(log or os.devnull, "ab") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def as_share(report: Report) -> Report:
+    """Put a broker's share of all messages in the place of its CPU."""
+    assert isinstance(report, LocalBrokerReport)
+    rate = sum(one.msg_rate_in for one in report.data.last_stats.values())
+    idle = ResourceUsage(usage=0.0, limit=100.0)
+    data = report.data.model_copy(
+        update={
+            "cpu": ResourceUsage(usage=100 * min(rate / CAPACITY, 1.0), limit=100.0), "memory": idle,
+            "direct_memory": idle, "bandwidth_in": idle, "bandwidth_out": idle,
+        }
+    )  # fmt: skip
+    return report.model_copy(update={"data": data})
+
+
+class OurCollector(threading.Thread):
+    """Rounds of the collector, sent to Kafka as `anabranch collect bundles` does."""
+
+    def __init__(self, transport: Transport, broker: EmbeddedBroker) -> None:
+        super().__init__(daemon=True)
+        self._rounds, self._broker = BundleRounds(transport, {"profile": "default"}), broker
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Collect until `end`."""
+        publisher = Publisher(self._broker.connection, lambda record: None)
+        while not self._ended.is_set():
+            began = time.monotonic()
+            try:
+                for message in self._rounds.read(time.time_ns() // 1_000_000):
+                    is_load = hasattr(message, "last_update")
+                    told = as_share(cast(Report, message)) if is_load else message
+                    topic = cast(Source, BROKER_LOAD.name if is_load else BROKER_EVENTS.name)
+                    (publisher.report if is_load else publisher.announce)(
+                        Record(topic, told.cluster, told.to_json().encode())
+                    )
+            except (Unread, ValueError) as error:
+                click.echo(f"a round is left out: {error}", err=True)
+            while not self._ended.wait(1.0) and time.monotonic() - began < ROUND_S:
+                publisher.poll()
+        publisher.close(3.0)
+
+    def end(self) -> None:
+        """Stop collecting."""
+        self._ended.set()
+        self.join()
+
+
+def balance_by_us(folder: Path, transport: Transport, kafka_jars: Path, stack: ExitStack) -> None:
+    """Start Kafka, job, executor and collector; returns when the job is up."""
+    broker = EmbeddedBroker(folder / "kafka", kafka_jars, "256m")
+    broker.start()
+    stack.callback(broker.stop)
+    create_topics(broker.connection, (*KAFKA_TOPICS, *BUNDLE_TOPICS))
+    file, lake = folder / "live.toml", folder / "lake"
+    file.write_text(
+        f'[kafka]\nbootstrap = "{broker.bootstrap}"\n[lake]\npath = "{lake}"\n[stream]\n'
+        f'checkpoint = "{folder}/checkpoint"\n[controller]\nurl = "{transport.url}"\n[bundles]\nenabled = true\n'
+        f'[local]\nfolder = "{folder}"\n'
+    )
+    create_lake(str(lake))
+    ours = [sys.executable, "-m", "anabranch.cli", "--config", str(file)]
+    stack.enter_context(program([*ours, "stream"], folder / "job.log"))
+    stack.enter_context(program([*ours, "executor", "--mode", "act"], folder / "executor.log"))
+    collector = OurCollector(transport, broker)
+    collector.start()
+    stack.callback(collector.end)
+    end = time.monotonic() + PATIENCE_S
+    while not any((lake / "batches").glob("**/*.parquet")):
+        if time.monotonic() > end:
+            raise SystemExit(f"the job did not come up: {folder / 'job.log'}")
+        time.sleep(1)
+
+
+def measure(manager: str, balancer: str, minutes: float, folder: Path) -> dict[str, Any]:
+    """Run one balancer on one cluster."""
+    settings, say = load_settings(), lambda line: click.echo(line, err=True)
+    jars, of_load = ensure_jars(settings, say), ensure_pulsar(settings, say)
+    own = {"loadBalancerSheddingEnabled": balancer == "pulsar", "loadBalancerSheddingIntervalMinutes": 1}
+    chosen = BUNDLE_BROKERS | {"loadManagerClassName": MANAGERS[manager]} | own
+    if manager == "modular":
+        chosen |= BY_RATES
+    cluster = PulsarCluster(
+        folder / "pulsar", ensure_pulsar_lts(settings, say), jars.zookeeper, "256m", settings=chosen
+    )
+    with ExitStack() as stack:
+        stack.callback(cluster.stop)
+        cluster.start(3)
+        transport = Transport(cluster.brokers[0].admin_url, None, user_agent="anabranch-benchmark", timeout_seconds=30)
+        stack.callback(transport.close)
+        body = json.dumps({"bundles": {"numBundles": BUNDLES}})
+        java = [find_java(), "-Xmx96m", "-Djava.net.preferIPv4Stack=true", "-cp", f"{of_load}/*"]
+        load = [*java, "anabranch.pulsar.PlainLoad", cluster.brokers[0].service_url]
+        for namespace in NAMESPACES:
+            transport.exchange("PUT", f"/admin/v2/namespaces/{namespace}", body=body)
+            stack.enter_context(program([*load, namespace, str(TOPICS), str(RATE)]))
+        if balancer == "default":
+            balance_by_us(folder, transport, jars.kafka, stack)
+        hot = HotSpot({one: [*load, one, str(TOPICS), str(HOT_RATE)] for one in NAMESPACES}, minutes * 60 / 2)
+        watch, began = Watch(cluster, transport), time.monotonic()
+        for thread in (hot, watch):
+            thread.start()
+        time.sleep(minutes * 60)
+        for thread in (watch, hot):
+            thread.end()
+    later = [spread for at, spread in watch.spreads if at > began + 60] or [spread for _, spread in watch.spreads]
+    return {
+        "manager": manager, "balancer": balancer, "minutes": minutes, "unloads": watch.unloads,
+        "deviation": round(fmean(later), 3) if later else None, "unservedSeconds": round(watch.unserved_s, 1),
+        "load": [round(one, 1) for one in os.getloadavg()],
+    }  # fmt: skip
+
+
+@click.command()
+@click.option("--minutes", default=15.0, show_default=True, help="Of each run; the hot spot moves after half of them.")
+@click.option("--manager", "managers", multiple=True, type=click.Choice(list(MANAGERS)), default=tuple(MANAGERS))
+@click.option("--balancer", "balancers", multiple=True, type=click.Choice(BALANCERS), default=BALANCERS)
+@click.option("--write", is_flag=True, help="Write benchmarks/bundles_live.json.")
+def main(minutes: float, managers: tuple[str, ...], balancers: tuple[str, ...], write: bool) -> None:
+    """Run each balancer with each load manager, and print one table."""
+    rows = []
+    for manager in managers:
+        for balancer in balancers:
+            folder = Path(tempfile.mkdtemp(prefix="bundles-live-"))
+            click.echo(f"{manager}, {balancer}: logs in {folder}", err=True)
+            rows.append(measure(manager, balancer, minutes, folder))
+            click.echo(json.dumps(rows[-1]), err=True)
+    click.echo(f"{'manager':<11} {'balancer':<9} {'minutes':>7} {'unloads':>7} {'deviation':>9} {'unserved s':>10}")
+    for row in rows:
+        click.echo(
+            f"{row['manager']:<11} {row['balancer']:<9} {row['minutes']:>7g} {row['unloads']:>7} "
+            f"{row['deviation']!s:>9} {row['unservedSeconds']:>10}"
+        )
+    if write:
+        report = {"cores": os.cpu_count(), "namespaces": len(NAMESPACES), "bundles": BUNDLES, "rows": rows}
+        (Path(__file__).parent / "bundles_live.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
