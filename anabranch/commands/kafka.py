@@ -125,6 +125,7 @@ def admin_client(context: Context) -> AdminClient:
     """Return a client of the configured Kafka."""
     from confluent_kafka.admin import AdminClient
 
+    context.warn("stream")
     return AdminClient(context.settings.kafka_connection().librdkafka({"log_level": 0}))
 
 
