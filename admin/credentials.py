@@ -52,7 +52,7 @@ class Credentials(Protocol):
 
 @dataclass(frozen=True)
 class FixedToken:
-    """The same token for the life of the process."""
+    """Token that stays valid for the life of the process."""
 
     text: str
 

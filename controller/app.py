@@ -111,7 +111,7 @@ def create_app(
 
     @app.get("/healthz", tags=["health"], responses={503: {"description": "Failing."}})
     async def answer_probe(request: Request) -> JSONResponse:
-        """Return 200 if the store answers and announcements reach Kafka, else 503; with the reason for a token."""
+        """Return 200 if the store answers and announcements reach Kafka, else 503; a token gets the reason."""
         report = await health.report()
         in_full = request.scope[CALLER] is not STRANGER
         return JSONResponse(report.body(in_full), 503 if report.reason else 200)

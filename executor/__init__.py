@@ -7,7 +7,7 @@ proof: whether a call took effect is read from the cluster (design "What must al
 - `brakes/`    admission of actions: pauses, approvals, rate limits, stops, windows
 - `autoscale/` actor and judge for splits and merges of a topic's segments
 - `bundles/`   actor and judge for unloads and splits of a Pulsar cluster's bundles
-- `bookies/`   maintenance of bookies, carried out by a process of its own
+- `bookies/`   maintenance of bookies, in a separate process
 - `replies`    replies of the admin client, translated for the kernel
 - `shards/`    several executors, one active for each shard of the subjects; leases on shards
 - `metrics`    Prometheus metrics

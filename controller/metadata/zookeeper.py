@@ -145,7 +145,7 @@ class ZooKeeperStore(MetadataStore):
             self._connected.wait(wait_s)
             self._make_roots()
             self.open_node = self._tree if credentials is None else self._find_open_node(credentials.partition(":")[0])
-            """A node that others than our user may write, which could change the leader; None: there is none."""
+            """A node that users other than ours may write, which could change the leader; None: there is none."""
             if credentials is not None and self.open_node is not None:
                 log.warning(
                     "%s in ZooKeeper was made without a log-in, and everybody who reaches it can change it: `anabranch "

@@ -7,7 +7,7 @@ that covers their union (PIP-468 "Split Protocol", "Merge Protocol"). Pruning re
 their relatives. The effect is then looked for among the remaining segments; where they prove nothing, the decision
 counts as superseded and is never acted on again.
 
-A rebucket is one decision on several segments, each replaced by a call of its own. It is due while any of them is still
+A rebucket is one decision on several segments, each replaced by a separate call. It is due while any of them is still
 active. So a retry after a crash or a fault does only the missing part, and the decision ends when no segment is left.
 """
 
