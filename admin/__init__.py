@@ -11,6 +11,7 @@ module may import only those above it:
 - `transport`    one exchange: address, token, redirects, bounded time and size
 - `watch`        layouts pushed by the server
 - `cluster`      calls about a cluster as a whole: its brokers and their load
+- `load_data`    load data that brokers publish to one another
 - `topics`       typed calls on scalable topics
 - `bundles`      calls on bundles
 - `plain`        calls on plain topics

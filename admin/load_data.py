@@ -1,7 +1,7 @@
-"""Load data that brokers with the extensible load manager publish to one another, followed on their two topics.
+"""Load data that brokers with the extensible load manager publish, followed on its two topics.
 
-Stage: beside `cluster`, over the WebSocket service of the brokers (`webSocketServiceEnabled`): the topics are not
-persistent, so there is nothing to ask for later; what comes is kept by broker.
+Stage: beside `cluster`, over the brokers' WebSocket service (`webSocketServiceEnabled`). The topics are not persistent
+and cannot be read later, so the newest values are kept by broker.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ RECONNECT_SECONDS = 2.0
 
 
 class NoLoadData(Exception):
-    """A topic is not followed, or its broker has not been heard; the message says which and why."""
+    """A topic is not followed, or has no data of a broker yet; the message says which and why."""
 
 
 class TopicValues:
-    """Newest value of each key of a topic, as its messages come; used by several threads."""
+    """Newest value of each key of a topic; thread-safe."""
 
     def __init__(self, name: str) -> None:
         self._name, self._lock = name, threading.Lock()
@@ -36,7 +36,7 @@ class TopicValues:
         self._fault: str | None = "not connected yet"
 
     def newest(self, key: str) -> bytes:
-        """Return the newest value of `key`. Raises `NoLoadData` while it is not known."""
+        """Return the newest value of `key`. Raises `NoLoadData` if it is unknown."""
         with self._lock:
             if self._fault is not None:
                 raise NoLoadData(f"{self._name} is not followed: {self._fault}")
@@ -48,7 +48,7 @@ class TopicValues:
             return self._values[key]
 
     def take(self, frame: str | bytes) -> str:
-        """Keep the value of a frame of the WebSocket service, and forget its key on an empty one.
+        """Store the value of a WebSocket frame, or drop its key if the value is empty.
 
         Returns the frame's message id. Raises `ValueError`.
         """
@@ -67,13 +67,13 @@ class TopicValues:
         return identity
 
     def set_fault(self, why: str | None) -> None:
-        """Say why the topic is not followed; None: it is."""
+        """Set the reason why the topic is not followed; None: it is followed."""
         with self._lock:
             self._fault = why
 
 
 class FollowedTopic:
-    """A topic that a thread follows until it is closed."""
+    """A topic followed by a thread until it is closed."""
 
     def __init__(
         self, url: str, credentials: str | Credentials | None, topic: str, *, timeout_seconds: float,
@@ -92,7 +92,7 @@ class FollowedTopic:
         self._thread.start()
 
     def newest(self, key: str) -> bytes:
-        """Return the newest value of `key`. Raises `NoLoadData` while it is not known."""
+        """Return the newest value of `key`. Raises `NoLoadData` if it is unknown."""
         self._tried.wait(self._timeout)
         return self._values.newest(key)
 

@@ -40,7 +40,7 @@ from telemetry.health import Health
 from telemetry.serving import MetricsError, serve_metrics
 
 STALLED_SECONDS = 300.0
-"""Least time without a pass of a loop after which the executor counts as stalled; a slow lake takes less."""
+"""Minimum time without a pass of a loop before the executor counts as stalled: a slow lake takes less."""
 
 
 class StartError(Exception):
@@ -129,7 +129,7 @@ class ShardWork:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the record has been read."""
+        """True once the record has been read."""
         return self._begun.is_set()
 
     @property
@@ -169,7 +169,7 @@ def executors_of(holding: Holding[ShardWork]) -> list[Executor]:
 
 
 def health_of(holding: Holding[ShardWork], lease_seconds: float) -> Health:
-    """Health of an executor; standing by, without a shard, it is ready."""
+    """Return the health of an executor; on stand-by, without a shard, it is ready."""
     limit = max(STALLED_SECONDS, 5 * lease_seconds)
 
     def stalled() -> str | None:

@@ -1,5 +1,5 @@
-"""Metrics and probes: how those of a process are answered. What they are is told by each part itself.
+"""Metrics and probes of a process; each part defines its own metrics.
 
-- `serving`  `/metrics`, `/livez` and `/readyz` on one port, closed to pages in browsers
-- `health`   progress of a process' loops, and whether it does its work
+- `serving`  `/metrics`, `/livez` and `/readyz` on one port, closed to web pages
+- `health`   progress of a process' loops, and its readiness
 """

@@ -1,7 +1,7 @@
-"""Liveness and readiness of a process, as `/livez` and `/readyz` answer them.
+"""Liveness and readiness of a process, as served at `/livez` and `/readyz`.
 
-Stage: made by each process from what its loops have done last. A process that is up and does nothing is not alive: a
-supervisor restarts it. One that waits for something outside, such as Kafka, is alive and not ready: a restart would not
+Stage: built by each process from the progress of its loops. A process that runs without progress is not alive: a
+supervisor restarts it. One that waits for something outside, such as Kafka, is alive but not ready: a restart would not
 help.
 """
 
@@ -13,10 +13,13 @@ from typing import NamedTuple
 
 
 class Heartbeat:
-    """Time of the last pass of a loop, by a clock that stands still with the machine. For any thread."""
+    """Time of the last pass of a loop, by a clock that stops while the machine is suspended.
+
+    For any thread.
+    """
 
     def __init__(self, loop: str, max_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`loop`: a name for people. It has stalled after `max_seconds` without a pass."""
+        """`loop`: name in messages. It counts as stalled after `max_seconds` without a pass."""
         self._loop, self._max_seconds, self._clock = loop, max_seconds, clock
         self._at = clock()
 
@@ -25,7 +28,7 @@ class Heartbeat:
         self._at = self._clock()
 
     def fault(self) -> str | None:
-        """Return why the loop counts as stalled; None: it does not."""
+        """Return why the loop counts as stalled; None if it does not."""
         seconds = self._clock() - self._at
         if seconds <= self._max_seconds:
             return None
@@ -33,7 +36,7 @@ class Heartbeat:
 
 
 class Health(NamedTuple):
-    """Two questions to a process, asked from any thread: each answers None, or a reason without addresses or names."""
+    """Two probes of a process, for any thread: each returns None, or a reason without addresses and names."""
 
     stalled: Callable[[], str | None] = lambda: None
     not_ready: Callable[[], str | None] = lambda: None
@@ -44,4 +47,4 @@ class Health(NamedTuple):
 
 
 UNWATCHED = Health()
-"""Health of a process of which nothing is known."""
+"""Health of a process without probes: always live and ready."""

@@ -1,6 +1,6 @@
-"""Answer scrapes and probes of one process, for programs only: `/metrics`, `/livez` and `/readyz` on one port.
+"""Serve metrics and probes of one process to programs: `/metrics`, `/livez` and `/readyz` on one port.
 
-Stage: under every long-running process, on the listener that controller and page have.
+Stage: under every long-running process, on the listener shared with controller and page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIMITS = ListenerLimits(
     connections=64, connections_per_address=32, head_seconds=10, body_seconds=10, head_bytes=8_192
 )  # fmt: skip
 PROBE_SECONDS = 5.0
-"""Longest time that a process takes to say how it is; then it counts as failing."""
+"""Longest duration of a probe; a slower process counts as failing."""
 
 STALLED_SECONDS = 60.0
 """Time without a turn of the event loop after which a listener counts as stalled."""
@@ -63,10 +63,10 @@ def serve_metrics(
     registry: CollectorRegistry, port: int, key: str, settings: MetricsSettings = LOOPBACK, part: str = "",
     health: Health = UNWATCHED,
 ) -> MetricsServer:  # fmt: skip
-    """Answer scrapes and probes at a port, from a thread of its own; raises `MetricsError`.
+    """Serve metrics and probes at a port, from a separate thread. Raises `MetricsError`.
 
-    `key`: name of the port in the settings, for the message. `part`: name of the process, with which its own figures
-    are added to `registry`.
+    `key`: name of the port in the settings, for the message. `part`: name of the process; if given, its own metrics are
+    added to `registry`.
     """
     # Most processes serve none, and uvicorn takes a tenth of a second to import.
     from listener.names import NodeNames
@@ -89,9 +89,9 @@ def serve_metrics(
 def probed(
     server: Server, port: int, section: str, settings: MetricsSettings, not_ready: Callable[[], str | None]
 ) -> Iterator[None]:
-    """Answer scrapes and probes of a process that is a listener itself, while it runs; port 0: do not.
+    """Serve metrics and probes of a process that is itself a listener, during the block; port 0: do not.
 
-    Raises `MetricsError`. `section`: of the settings, which is the name of the process too.
+    `section`: section of the settings, and name of the process. Raises `MetricsError`.
     """
     if not port:
         yield
@@ -110,7 +110,7 @@ class ProcessMetrics(Collector):
         self._part, self._health = part, health
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metrics as they are now."""
+        """Return the current metrics."""
         info = GaugeMetricFamily("anabranch_build_info", "Version of a process.", labels=["part", "version"])
         info.add_metric([self._part, version("anabranch")], 1)
         yield info
@@ -128,7 +128,7 @@ def metrics_app(
     health: Health = UNWATCHED,
     names: NodeNames | None = None,
 ) -> ASGIApp:
-    """Return the app that answers programs, and refuses what a page in a browser asks."""
+    """Return an app that serves programs and refuses requests of web pages."""
     from prometheus_client import make_asgi_app
     from starlette.responses import PlainTextResponse
     from starlette.types import Receive, Scope, Send
@@ -163,7 +163,7 @@ def metrics_app(
 
 
 async def _asked(probe: Callable[[], str | None]) -> str | None:
-    """Ask in another thread: a probe may wait for the loop that it is about."""
+    """Run a probe in another thread: it may wait for the loop that it checks."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(probe), PROBE_SECONDS)
     except asyncio.TimeoutError:

@@ -111,7 +111,7 @@ class Holding(Generic[SomeWork]):
 
     @property
     def is_member(self) -> bool:
-        """Whether the other executors count this one in."""
+        """True if the other executors count this one as a member."""
         return self._me.beat > 0
 
     @property
