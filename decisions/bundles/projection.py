@@ -171,7 +171,10 @@ def _updated(data: _Report) -> int:
 
 
 def _apply_moves(cluster: Cluster, brokers: dict[str, Projected], updated: Mapping[str, int]) -> None:
-    """Sets right what reports from before a move has settled say; forgets it once all know, or know better."""
+    """Correct reports from before a move has settled; forget the move once all know it, or know better.
+
+    A bundle is on one broker. If a third one reports it, that report is older than the move, or the move ended there.
+    """
     moves = cluster.memory.gain_moves
     oldest = cluster.now - cluster.configuration.number("loadBalancerSheddingGracePeriodMinutes") * 60_000
     for bundle, move in sorted(moves.items()):
@@ -179,6 +182,11 @@ def _apply_moves(cluster: Cluster, brokers: dict[str, Projected], updated: Mappi
         stale_source = source is not None and updated[source.name] <= move.at + SETTLED_MS
         stale_destination = destination is not None and updated[destination.name] <= move.at + SETTLED_MS
         failed = source is not None and not stale_source and bundle in source.bundles
+        third = [
+            one for one in brokers.values()
+            if one is not source and one is not destination and bundle in one.bundles
+        ]  # fmt: skip
+        failed = failed or any(updated[one.name] > move.at + SETTLED_MS for one in third)
         if destination is not None and not stale_destination and not cluster.configuration.extensible:
             failed = failed or bundle not in destination.bundles
         if destination is None or failed or move.at < oldest or not (stale_source or stale_destination):
@@ -186,6 +194,8 @@ def _apply_moves(cluster: Cluster, brokers: dict[str, Projected], updated: Mappi
             continue
         if source is not None and stale_source and bundle in source.bundles:
             source.give(bundle)
+        for one in third:
+            one.give(bundle)
         if stale_destination and bundle not in destination.bundles:
             destination.take(bundle, (move.messages, move.bytes_in, move.bytes_out))
 

@@ -107,6 +107,8 @@ def _movable(cluster: Cluster, source: Projected) -> dict[str, Load]:
             account.held(Gate.EXCLUDED, source.name, bundle)
         elif bundle in cluster.memory.unloaded_bundles:
             account.held(Gate.RECENTLY_UNLOADED, source.name, bundle)
+        elif bundle in cluster.memory.gain_moves:
+            account.held(Gate.RECENTLY_UNLOADED, source.name, bundle, "no report shows its last move yet")
         elif candidates.stays(cluster, bundle, source.name):
             continue
         elif not any(load):

@@ -165,6 +165,17 @@ def test_one_reading_of_noise_moves_nothing_and_brokers_that_cost_more_are_relie
     assert {one[1] for one in moves(answer(dear))} == {"a"}
 
 
+def test_bundle_whose_assignment_no_report_shows_yet_stays():
+    assigned = {"source": None, "destination": "b", "at": NOW - MINUTE // 2, "messages": 30_000.0, "bytesIn": 0.0}
+    state = {"gainShedder": {"hits": HITS, "costs": {}, "moves": {bundle(0): assigned}}}
+    found = answer(snapshot(owned({"a": [30, 30, 30], "b": [2], "c": [2]}), state=state))
+    assert [one.bundle for one in found.decisions] == [bundle(1)]
+    # By now the report of the first broker is from after that: the assignment has ended there.
+    assigned["at"] = NOW - 2 * MINUTE
+    found = answer(snapshot(owned({"a": [30, 30, 30], "b": [2], "c": [2]}), state=state))
+    assert found.decisions[0].bundle == bundle(0)
+
+
 def test_an_isolation_policy_and_an_anti_affinity_group_are_kept():
     cluster = {"a": {f"t/iso/0x{place}0000000_0x{place + 1}0000000": 15.0 for place in range(4)}, "b": {}, "c": {}}
     policy = {"namespaces": ["t/iso"], "primary": ["a", "c"], "secondary": []}
