@@ -190,7 +190,18 @@ def _executor(work: Path, url: str, more: str = "") -> Iterator[int]:
     settings.write_text(
         f'[kafka]\nbootstrap = "127.0.0.1:1"\n[lake]\npath = "{work}"\n[controller]\nurl = "{url}"\n{more}'
     )
-    command = [sys.executable, "-m", "anabranch.cli", "--log-level", "error", "-c", str(settings), "executor"]
+    command = [
+        sys.executable,
+        "-m",
+        "anabranch.cli",
+        "--log-level",
+        "error",
+        "-c",
+        str(settings),
+        "executor",
+        "--mode",
+        "act",
+    ]
     with process_of(command) as (process, line):
         assert line.startswith("executor ready"), line
         yield process.pid

@@ -142,7 +142,7 @@ def settings_of(secured, folder, kafka, **controller):
     file.write_text(
         f'[kafka]\nbootstrap = "{kafka.connection.bootstrap}"\n[lake]\npath = "{folder}/lake"\n'
         f'[controller]\nurl = "{secured.admin_url}"\nurl_ca = "{secured.tls.certificate}"\n{lines}'
-        f'[collect]\nnamespaces = ["{NAMESPACE}"]\nfolder = "{folder}/collect"\n'
+        f'[collect]\nnamespaces = ["{NAMESPACE}"]\nfolder = "{folder}/collect"\n[executor]\nmode = "act"\n'
     )
     return file
 

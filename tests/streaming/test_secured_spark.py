@@ -71,7 +71,7 @@ class House:
             "peak_msg_rate_in = 10000000\n"
             f'[controller]\nport = {self.port}\nurl = "https://localhost:{self.port}"\nurl_ca = "{tls.CA}"\n'
             f'certificate = "{tls.certificate("server")}"\nkey = "{tls.key("server")}"\nsegments = "kafka"\n'
-            f'database = "{folder}/layouts.db"\nsnapshot_seconds = 1\n'
+            f'database = "{folder}/layouts.db"\nsnapshot_seconds = 1\n[executor]\nmode = "act"\n'
         )
 
     def files(self, user: str) -> list[Path]:
