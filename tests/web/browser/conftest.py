@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from selenium.webdriver import Chrome
 
@@ -24,8 +25,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 
 @contextmanager
-def served(folder: Path, lake: str, *lines: str) -> Iterator[str]:
-    """`anabranch web` over a lake, in a process of its own; its address. `lines` are of [web]."""
+def served(folder: Path, lake: str, *lines: str) -> Iterator[tuple[str, psutil.Process]]:
+    """`anabranch web` over a lake, in a process of its own; its address, and the process. `lines` are of [web]."""
     own = folder / "web.toml"
     own.write_text("\n".join([f'[lake]\npath = "{lake}"', "[web]", "port = 0", *lines, ""]))
     with open(folder / "web.log", "w") as log:
@@ -36,7 +37,7 @@ def served(folder: Path, lake: str, *lines: str) -> Iterator[str]:
             wait_until(lambda: "ready at" in (folder / "web.log").read_text() or process.poll() is not None, 60)
             said = (folder / "web.log").read_text()
             assert "ready at" in said, said
-            yield said.split("ready at ")[1].split()[0]
+            yield said.split("ready at ")[1].split()[0], psutil.Process(process.pid)
         finally:
             process.terminate()
             process.wait(20)
@@ -46,7 +47,7 @@ def served(folder: Path, lake: str, *lines: str) -> Iterator[str]:
 def look(browser: Chrome, tmp_path: Path) -> Iterator[Callable[..., Look]]:
     """Opens the browser on `anabranch web` over a lake."""
     with ExitStack() as stack:
-        yield lambda lake, *lines: Look(browser, stack.enter_context(served(tmp_path, lake, *lines)))
+        yield lambda lake, *lines: Look(browser, *stack.enter_context(served(tmp_path, lake, *lines)))
         # A page that is left open asks for a server that is gone, and says so to the next test.
         browser.get("about:blank")
         browser.get_log("browser")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from urllib.parse import quote
 
-import psutil
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
@@ -116,14 +115,13 @@ def test_open_page_tells_that_the_job_has_stopped(look, tmp_path):
 def test_open_page_tells_that_its_server_is_frozen(look, growing):
     growing.batch(tick(growing.now))
     page = look(growing.lake)
-    (server,) = (one for one in psutil.Process().children() if one.cmdline()[-1:] == ["web"])
     page.open("/")
     page.until("executor", "#standing")
-    server.suspend()
+    page.server.suspend()
     try:
         page.until("The server of this page has not answered since", "#standing")
     finally:
-        server.resume()
+        page.server.resume()
     page.until("executor", "#standing")
 
 
