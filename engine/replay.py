@@ -36,6 +36,9 @@ RecordedRow = Mapping[str, Any]
 _EVERY_CHANGE = -1.0
 """Change threshold under which every accepted sample is accepted again, whatever the threshold was."""
 
+AS_RECORDED = EngineSettings(change_threshold=0.0, tick_ms=60_000)
+"""Settings of a replay that reads what was accepted and asks for no ticks."""
+
 
 class RebuildError(RuntimeError):
     """The lake contradicts its own decisions and holds; the message says where."""

@@ -5,15 +5,22 @@ Stage: what `ledger.live` makes of the tables, and the terminal's screen and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 
 from lake.brakes import Act
 from lake.tail import StoredRow
 
 RATE_SECONDS = 10.0
 """Over which rates are taken."""
+LATE_SECONDS = 15.0
+"""A job is never late before that."""
+PACE_BATCHES = 20
+"""Newest batches by which the pace of the job is judged."""
+UNKNOWN_PACE_SECONDS = 60.0
+"""Without a batch for longer a job is late whose pace is not known."""
 
 
 @dataclass(frozen=True)
@@ -148,3 +155,16 @@ def lately(batches: Iterable[StoredRow], now: datetime, seconds: float = RATE_SE
         events=sum(row["events"] for row in recent) / seconds,
         batch_ms=sum((row["committed_at"] - row["batch_at"]).total_seconds() for row in recent) * 1000 / len(recent),
     )
+
+
+def late_seconds(committed: Sequence[datetime]) -> float:
+    """Return how long without a batch a job is late, by the pace of its newest batches, oldest first.
+
+    Half as long again as the second-longest pause between them: an idle job commits with its ticks only, and the
+    longest may be an outage.
+    """
+    newest = committed[-PACE_BATCHES:]
+    pauses = sorted((later - earlier).total_seconds() for earlier, later in pairwise(newest))
+    if len(pauses) < 3:
+        return UNKNOWN_PACE_SECONDS
+    return max(LATE_SECONDS, 1.5 * pauses[-2])

@@ -18,12 +18,8 @@ from decisions.autoscale.rates import overload
 from decisions.autoscale.snapshot import TopicSnapshot
 from engine.agreement import may_have_been
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.kernel.settings import EngineSettings
-from engine.replay import BucketReplay
+from engine.replay import AS_RECORDED, BucketReplay
 from ledger.replay.report import Recorded
-
-_SETTINGS = EngineSettings(change_threshold=0.0, tick_ms=60_000)
-"""What was accepted is taken as it is."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ def make_plan(recorded: Recorded, configured: ConfiguredPolicy, topics: Collecti
     """
     names = [name for name in recorded.topics if topics is None or name in topics]
     doubts: list[str] = []
-    replayed = BucketReplay(_SETTINGS, configured, doubts, **recorded.begun(names))
+    replayed = BucketReplay(AS_RECORDED, configured, doubts, **recorded.begun(names))
     end = None
     for chunk in recorded.chunks():
         for batch in chunk.of_bucket(names):

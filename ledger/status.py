@@ -16,6 +16,7 @@ from lake.tail import newest_rows
 from ledger.acting import scope_words
 from ledger.alerts.record import standing_alerts
 from ledger.live import LakeReader
+from ledger.picture import late_seconds
 from ledger.sql import LakeSql
 from ledger.words import span
 from schemas.printable import printable
@@ -32,11 +33,11 @@ _ENDED = (
 )
 
 
-def read_status(lake: str, now: datetime, silent_seconds: float, stuck_seconds: float) -> dict[str, Any]:
+def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any]:
     """Return how the fleet stands at `now` (aware), ready for JSON. Raises `LakeError` without
     a lake, `SqlError`, and what Delta raises.
 
-    - `job`: `state` (`running`, `silent`: no batch for `silent_seconds`, `never ran`), `lastBatchAt`, `silentSeconds`,
+    - `job`: `state` (`running`, `silent`: late by its own pace, `never ran`), `lastBatchAt`, `silentSeconds`,
       `samplesPerSecond`, `batchMilliseconds`
     - `executors`: `name`, `state` (`acting`, `standing by`, `silent`) of each in the register; `stop`: why the executor
       stopped itself, or null; `pauses`: what is paused, by whom and why
@@ -78,12 +79,13 @@ def read_status(lake: str, now: datetime, silent_seconds: float, stuck_seconds: 
     gates: dict[str, int] = {}
     for row in held.values():
         gates[row["gate"]] = gates.get(row["gate"], 0) + 1
+    late = late_seconds([row["committed_at"] for row in reader.batches])
     silent, oldest = health["seconds_since_batch"], health["oldest_open_seconds"]
     alerts = open_table(lake, ALERTS)
     status = {
         "at": now.isoformat(),
         "job": {
-            "state": "never ran" if silent is None else "silent" if silent > silent_seconds else "running",
+            "state": "never ran" if silent is None else "silent" if silent > late else "running",
             "lastBatchAt": None if silent is None else health["last_batch_at"].isoformat(),
             "silentSeconds": silent,
             "samplesPerSecond": view.rates.samples,

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from schemas.addresses import is_loopback
 from schemas.listener_settings import ListenerLimits
 from schemas.metrics_settings import MetricsSettings
 from telemetry.health import UNWATCHED, Health, Heartbeat
@@ -128,7 +129,10 @@ def metrics_app(
     health: Health = UNWATCHED,
     names: NodeNames | None = None,
 ) -> ASGIApp:
-    """Return an app that serves programs and refuses requests of web pages."""
+    """Return an app that serves programs and refuses requests of web pages.
+
+    Requests from beyond this machine have a pace by network.
+    """
     from prometheus_client import make_asgi_app
     from starlette.responses import PlainTextResponse
     from starlette.types import Receive, Scope, Send
@@ -145,10 +149,11 @@ def metrics_app(
         if scope["type"] != "http":
             return
         refusal = refusal_of(scope, names, LIMITS.head_bytes)
-        if refusal is None:
+        is_known = refusal is None and is_loopback(scope["client"][0])
+        if is_known:
             trust(scope)
         try:
-            async with anonymous.turn(scope, is_paced=refusal is not None) as turn:
+            async with anonymous.turn(scope, is_paced=not is_known) as turn:
                 answer: ASGIApp = scrape
                 if refusal is not None:
                     answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)

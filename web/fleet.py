@@ -21,8 +21,7 @@ from controller.access.scopes import EVERYWHERE, Scope, covers
 from decisions.autoscale.policy import ResolvedPolicy
 from lake.tail import StoredRow
 from ledger.live import LakeReader
-from ledger.picture import BrakesView, LakeView, TopicView
-from web.processes import late_seconds
+from ledger.picture import BrakesView, LakeView, TopicView, late_seconds
 from web.words import namespace_of
 
 log = logging.getLogger(__name__)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
 
 from ledger.picture import BrakesView
 from ledger.words import age, span
@@ -21,11 +20,6 @@ log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 5.0
 """Between two questions to the controller."""
-LATE_SECONDS = 15.0
-"""Without a batch for less, a job is never said to be silent."""
-_PACE = 20
-"""Newest batches by which the pace of the job is judged."""
-_UNKNOWN_PACE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -74,19 +68,6 @@ class Probe:
         while not self._stop.is_set():
             self.ask()
             self._stop.wait(PROBE_SECONDS)
-
-
-def late_seconds(committed: Sequence[datetime]) -> float:
-    """Return how long without a batch a job is late, by the pace of its newest batches, oldest first.
-
-    Half as long again as the second-longest pause between them: an idle job commits with its ticks only, and the
-    longest may be an outage.
-    """
-    newest = committed[-_PACE:]
-    pauses = sorted((later - earlier).total_seconds() for earlier, later in pairwise(newest))
-    if len(pauses) < 3:
-        return _UNKNOWN_PACE_SECONDS
-    return max(LATE_SECONDS, 1.5 * pauses[-2])
 
 
 def processes(

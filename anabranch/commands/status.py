@@ -9,9 +9,6 @@ import click
 
 from anabranch.context import Context
 
-SILENT_SECONDS = 60.0
-"""Without a batch for longer the job is said to be silent, as on the page."""
-
 
 @click.command("status")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -37,9 +34,7 @@ def command(ctx: click.Context, output: str) -> None:
     context: Context = ctx.obj
     settings = context.settings
     try:
-        status = read_status(
-            settings.lake_path, datetime.now(timezone.utc), SILENT_SECONDS, settings.executor.stuck_seconds
-        )
+        status = read_status(settings.lake_path, datetime.now(timezone.utc), settings.executor.stuck_seconds)
     except (DeltaError, LakeError, OSError, SqlError) as error:
         click.echo(f"anabranch: the lake {settings.lake_path} cannot be read: {error}", err=True)
         ctx.exit(3)

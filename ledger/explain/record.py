@@ -35,8 +35,7 @@ from engine.history import (
     rows_of_topic,
 )
 from engine.kernel.packed import StateError
-from engine.kernel.settings import EngineSettings
-from engine.replay import BucketReplay, RecordedRow
+from engine.replay import AS_RECORDED, BucketReplay, RecordedRow
 from lake.batches import first_batch_after, last_batch, read_outline
 from lake.horizons import RowsForgotten, horizon_for
 from lake.tables import stream_columns
@@ -110,10 +109,6 @@ class Explanation:
     """What became of the last decision."""
 
 
-_SETTINGS = EngineSettings(change_threshold=0.0, tick_ms=60_000)
-"""A replay takes what was accepted as it is, and asks for no ticks."""
-
-
 def explain(
     lake: str, topic: str, at: datetime | None, configured: ConfiguredPolicy, outage: timedelta = _OUTAGE
 ) -> Explanation:
@@ -160,7 +155,7 @@ def explain(
         begun = {} if horizon is None else regrouped(horizon.pieces, [topic])
     except StateError as error:
         raise NotOnRecord(f"what was kept of rows that are forgotten cannot be read: {error}") from error
-    replay = BucketReplay(_SETTINGS, configured, doubts, begun=begun, of_older=horizon.of_older if horizon else ())
+    replay = BucketReplay(AS_RECORDED, configured, doubts, begun=begun, of_older=horizon.of_older if horizon else ())
     for batch in history_of(batches, tables).of_bucket([topic]):
         if horizon is None or batch.now >= _millis(horizon.at):
             due = replay.take_in(batch)

@@ -18,14 +18,12 @@ from decisions.topic.layout import LayoutError
 from engine.agreement import snapshot_on_record
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.history import History
-from engine.kernel.settings import EngineSettings
-from engine.replay import BucketReplay, RecordedBatch, RecordedRow
+from engine.replay import AS_RECORDED, BucketReplay, RecordedBatch, RecordedRow
 from ledger.replay.again import Again, Disagreement
 from schemas.ids import canonical_json
 
 MOST_TOLD = 100
 """Differences that are kept in words; all are counted."""
-_SETTINGS = EngineSettings(change_threshold=0.0, tick_ms=60_000)
 Progress = Callable[[int, int], None]
 """Told now and then how many rows were decided again, and the time of their batch, milliseconds."""
 
@@ -100,7 +98,7 @@ def replay(
     found = Replayed()
     doubts = _Doubts()
     names = [name for name in recorded.topics if topics is None or name in topics]
-    replayed = BucketReplay(_SETTINGS, configured, doubts, every_version=True, **recorded.begun(names))
+    replayed = BucketReplay(AS_RECORDED, configured, doubts, every_version=True, **recorded.begun(names))
     again, versions = Again(replayed), _Versions()
     repeated: dict[str, tuple[str | None, str | None]] = {}
     next_told = 0.0

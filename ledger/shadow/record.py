@@ -25,15 +25,13 @@ from decisions.topic.layout import SegmentLayout
 from engine.autoscale.samples import Samples
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.history import History
-from engine.kernel.settings import EngineSettings
-from engine.replay import BucketReplay, RecordedBatch
+from engine.replay import AS_RECORDED, BucketReplay, RecordedBatch
 from lake.tables import stream_columns
 from ledger.shadow.own import Lives, Own, find_own, own_decisions
 from ledger.shadow.sides import SAME, Both, Done, Ending, Segments, Sides, Wanted, What, actions_in, parts_of
 from schemas.messages import LayoutEvent, OutcomeEvent, parse_message
 from schemas.tables import BATCHES
 
-_SETTINGS = EngineSettings(change_threshold=0.0, tick_ms=60_000)
 _MOST_DOUBTS = 20
 _ROWS = 65_536
 
@@ -92,7 +90,7 @@ def read_sides(
     topics = [topic for topic in record.topics if wanted(topic)]
     if not topics:
         raise NothingOnRecord(f"no layout of such a topic is on record in {lake}: does a collector announce them?")
-    replay = BucketReplay(_SETTINGS, configured, doubts := _FirstFew(), **record.begun(topics))
+    replay = BucketReplay(AS_RECORDED, configured, doubts := _FirstFew(), **record.begun(topics))
     own = find_own(replay, (chunk.of_bucket(topics) for chunk in record.chunks(keep=True)), own_decisions(lake))
     reading = _Reading(replay, own, committed_at(lake, own.decided_at))
     done = 0

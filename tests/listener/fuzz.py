@@ -113,7 +113,8 @@ class Case:
             connection.settimeout(2)
             for start in range(0, len(self.data), size):
                 connection.sendall(self.data[start : start + size])
-                time.sleep(self.pause_seconds)
+                # Slow bytes; goes on at once when there is an answer.
+                select.select([connection], [], [], self.pause_seconds)
             if self.end == "half":
                 connection.shutdown(socket.SHUT_WR)
             if self.end == "reset":
@@ -307,6 +308,7 @@ class Run:
     probe_seconds: float
     faults: list[str] = field(default_factory=list)
     played: int = 0
+    over: threading.Event = field(default_factory=threading.Event)
 
     def play(self, pid: int, work: Callable[[int], str]) -> str:
         """Play them until the end, or the first faults; return the counts."""
@@ -330,6 +332,7 @@ class Run:
                 [f"{memory >> 20} MiB of memory, {first >> 20} before"] if memory - first > MAX_GROWTH_BYTES else []
             )
         self.end = 0
+        self.over.set()
         for one in threads:
             one.join()
         return f"{self.played} cases; {number} calls of the other client, the slowest {slowest:.2f} s"
@@ -368,7 +371,7 @@ class Run:
                 began = began if one.recv(64).startswith(b"HTTP/1.1 ") else float("-inf")
             if time.monotonic() - began > self.probe_seconds:
                 self.faults.append(f"a probe took {time.monotonic() - began:.2f} s")
-            time.sleep(0.2)
+            self.over.wait(0.2)
 
 
 if __name__ == "__main__":

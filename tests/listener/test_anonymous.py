@@ -197,8 +197,9 @@ def test_connections_with_a_token_give_way_to_nobody(edge: Edge) -> None:
     ("path", "host"), [("/x", "evil.example"), ("/healthz", "localhost"), ("/sign-in", "localhost")]
 )
 def test_anonymous_requests_at_full_speed_slow_down_nobody(edge: Edge, path: str, host: str) -> None:
-    if edge.kind == "metrics" and host == "localhost":
-        pytest.skip("a scrape of this machine is no anonymous request")
+    if edge.kind == "metrics":
+        # What this machine scrapes is known there; the name is what makes a request anonymous.
+        host = "evil.example"
     request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode() * 50
     with silent(edge, 10, "127.0.0.1") as many:
         for connection in many:

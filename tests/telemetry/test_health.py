@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from lake.tables import create_lake
 from listener.names import NodeNames
+from listener.protocol import TRUST
 from streaming.watchdog import Watchdog
 from telemetry.health import Health, Heartbeat
 from telemetry.serving import metrics_app
@@ -69,6 +70,23 @@ def test_a_short_outage_of_evaluation_restarts_no_job():
     assert watchdog.fault(1000.0 + 900) is None
     assert watchdog.fault(1000.0 + 901) == "no evaluation for 901 s (limit: 900 s)"
     assert Watchdog(tick_seconds=1, ticks=3, last_evaluation=0.0).fault(599) is None
+
+
+@pytest.mark.parametrize(("client", "is_known"), [("127.0.0.1", True), ("::1", True), ("203.0.113.9", False)])
+def test_only_this_machine_scrapes_without_a_pace(client, is_known):
+    trusted = []
+    scope = {
+        "type": "http", "method": "GET", "path": "/livez", "raw_path": b"/livez", "query_string": b"",
+        "headers": [(b"host", b"metrics.example")], "client": (client, 1), "state": {TRUST: lambda: trusted.append(1)},
+    }  # fmt: skip
+    app = metrics_app(CollectorRegistry(), names=NodeNames("0.0.0.0", (), ["metrics.example"], called="metrics"))
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app(scope, None, send))
+    assert (sent[0]["status"], trusted) == (200, [1] if is_known else [])
 
 
 @pytest.mark.process

@@ -10,23 +10,15 @@ from hypothesis import strategies as st
 from controller.access.callers import Access
 from controller.access.tokens import add_token
 from lake.brakes import ALL, BrakeReader
-from lake.tables import create_lake, create_table
+from lake.tables import create_table
 from ledger.alerts.record import standing_alerts
 from schemas.arrow import to_arrow
 from schemas.tables import ALERTS, DEAD_LETTERS, AlertRow
-from tests.lab.lake import ORDERS, at, batch, dead_letter, layout_event, layout_json, write
+from tests.lab.lake import ORDERS, at, dead_letter
 from tests.web.pages import page
 from web.pages.operations import read_scope, shown_bytes
 
 HOSTILE = b"<script>alert(1)</script>\x1b[2J\xff\xe2\x80\xae"
-
-
-@pytest.fixture
-def lake(tmp_path):
-    lake = str(tmp_path / "lake")
-    create_lake(lake)
-    write(lake, layout_event(layout_json((0, 0, 0xFFFF)), 0), batch(0, 1))
-    return lake
 
 
 def acts_of(lake):

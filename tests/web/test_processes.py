@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from controller.access.callers import ANYBODY, Access
 from controller.access.tokens import add_token
-from lake.tables import create_lake
-from ledger.picture import BrakesView, ExecutorView
-from tests.lab.lake import ORDERS, at, batch, layout_event, layout_json, write
+from ledger.picture import BrakesView, ExecutorView, late_seconds
+from tests.lab.lake import ORDERS, at
 from tests.web.pages import page
-from web.processes import Probe, late_seconds, processes
+from web.processes import Probe, processes
 from web.sessions import IDLE_SECONDS, Sessions
 
 ACTING = ExecutorView("one", (0,), 1, False)
@@ -66,14 +65,6 @@ def test_controller_is_known_by_its_answer(status, state):
     assert "controller" not in states(probe=probe)
     probe.ask()
     assert states(probe=probe)["controller"][0] == state
-
-
-@pytest.fixture
-def lake(tmp_path):
-    lake = str(tmp_path / "lake")
-    create_lake(lake)
-    write(lake, layout_event(layout_json((0, 0, 0xFFFF)), 0), batch(0, 1))
-    return lake
 
 
 def test_every_page_has_them_at_its_top(lake):
