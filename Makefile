@@ -13,7 +13,7 @@ help:  ## say what can be made
 run: setup  ## the whole system on this machine, with a live screen, until Ctrl-C (ARGS="--for 120s --report FILE")
 	@exec $(BIN)/anabranch run --local $(ARGS)
 
-unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no process: a minute (ARGS="-k NAME" chooses)
+unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no process: some minutes (ARGS="-k NAME" chooses)
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -m unit --numprocesses 2 --dist worksteal --quiet $(ARGS)
 
 test: setup check  ## check, then all tests (ARGS="-k NAME" chooses)
@@ -45,9 +45,11 @@ schemas: $(VENV)/.installed  ## write the generated files: JSON Schemas, docs/ga
 	@$(BIN)/python -m docs.pips.page
 	@$(BIN)/python -m deploy.generate
 
-lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml, and conf/bootstrap.lock: the tools that install it
+lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml, and conf/bootstrap.lock and conf/tools.lock: what installs it and what tests run
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \
 	    --no-header --no-annotate conf/bootstrap.in -o conf/bootstrap.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade --no-deps \
+	    --no-header --no-annotate conf/tools.in -o conf/tools.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --extra dev --extra job --upgrade \
 	    --no-header --no-annotate pyproject.toml -o requirements.lock
 

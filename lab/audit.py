@@ -19,7 +19,7 @@ else:
     import tomli as tomllib
 
 HOME = Path(__file__).parents[1]
-LOCKS = ("requirements.lock", "conf/bootstrap.lock")
+LOCKS = ("requirements.lock", "conf/bootstrap.lock", "conf/tools.lock")
 _PIN = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^\s;\\]+)")
 
 

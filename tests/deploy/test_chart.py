@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from schemas.settings import load_settings
 from streaming.metrics import METRICS
 from telemetry.health import Health
 from telemetry.serving import ProcessMetrics
+from tests.deploy.programs import installed_program
 
 VALUES = """
 cluster: {adminUrl: "http://pulsar:8080", tokenSecret: cluster}
@@ -76,8 +76,8 @@ def test_schema_of_values_has_no_secrets():
 
 @pytest.fixture(scope="module")
 def helm() -> str:
-    """The program, where it is installed."""
-    return shutil.which("helm") or pytest.skip("helm is not installed")
+    """The program."""
+    return installed_program("helm") or pytest.skip("helm is not installed, and is fetched for x86-64 Linux only")
 
 
 def rendered(helm: str, folder: Path, more: str = "", *options: str) -> subprocess.CompletedProcess[str]:

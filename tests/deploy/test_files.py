@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from schemas.settings import load_settings
+from tests.deploy.programs import installed_program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
@@ -60,6 +61,6 @@ def test_compose_sets_settings_that_load(tmp_path):
 
 @pytest.mark.process
 def test_containerfile_is_clean():
-    hadolint = shutil.which("hadolint") or pytest.skip("hadolint is not installed")
+    hadolint = installed_program("hadolint") or pytest.skip("hadolint is not installed, and is fetched for Linux only")
     done = subprocess.run([hadolint, str(DEPLOY / "Containerfile")], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "")
