@@ -51,9 +51,9 @@ class Plan:
         return {
             "topics": self.topics,
             "actions": [
-                {"topic": one.topic, "action": one.action, "segments": one.segments, "reason": one.reason,
-                 "overload": one.overload}
-                for one in self.actions
+                {"topic": action.topic, "action": action.action, "segments": action.segments, "reason": action.reason,
+                 "overload": action.overload}
+                for action in self.actions
             ],
             "holds": dict(self.holds.most_common()),
         }  # fmt: skip
@@ -80,7 +80,7 @@ def make_plan(recorded: Recorded, configured: ConfiguredPolicy, topics: Collecti
         snapshot = replayed.snapshot(name, end)
         if snapshot is not None:
             _add(plan, name, may_have_been(snapshot)[0][0])
-    plan.actions.sort(key=lambda one: (-(one.overload or 0), one.topic))
+    plan.actions.sort(key=lambda action: (-(action.overload or 0), action.topic))
     return plan
 
 
@@ -90,8 +90,8 @@ def _add(plan: Plan, topic: str, snapshot: TopicSnapshot) -> None:
     if isinstance(answer, Hold):
         plan.holds[answer.gate.value] += 1
         return
-    for one in (answer, *answer.also):
-        segments = tuple(cast("list[int]", one.arguments["segments"]))
-        load = snapshot.loads.get(segments[0]) if one.action == "split" else None
+    for action in (answer, *answer.also):
+        segments = tuple(cast("list[int]", action.arguments["segments"]))
+        load = snapshot.loads.get(segments[0]) if action.action == "split" else None
         ratio = None if load is None else overload(load.rates, snapshot.policy)[0]
-        plan.actions.append(Planned(topic, one.action, segments, one.reason, ratio))
+        plan.actions.append(Planned(topic, action.action, segments, action.reason, ratio))

@@ -6,7 +6,8 @@ tables, so it is as right when the controller, Kafka or the job are down, and sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -52,7 +53,12 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
     if open_table(lake, BATCHES) is None:
         raise LakeError("it has no table `batches`: is [lake] path right, and did the job ever run?")
     at = f"{now:%Y-%m-%d %H:%M:%S.%f}"
-    ask = _Asking(lake, now)
+    sql = LakeSql(lake, now)
+
+    def ask(question: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = sql.ask(question).read_all().to_pylist()
+        return rows
+
     (health,) = ask(f"SELECT * FROM fleet_health_at(TIMESTAMP '{at}')")
     held = {row["subject"]: row for row in ask(_HELD)}
     reader = LakeReader(lake)
@@ -71,14 +77,11 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
                 "gate": hold["gate"] if hold else None, "heldFrom": hold["held_from"].isoformat() if hold else None,
             })  # fmt: skip
     worst: dict[str, dict[str, Any]] = {}
-    for one in sorted(over, key=lambda one: -one["overload"]):
-        worst.setdefault(one["topic"], one)
+    for segment in sorted(over, key=lambda segment: -segment["overload"]):
+        worst.setdefault(segment["topic"], segment)
     ended: dict[str, dict[str, int]] = {}
     for row in ask(_ENDED.format(at=at)):
         ended.setdefault(row["action"], {})[row["status"]] = row["decisions"]
-    gates: dict[str, int] = {}
-    for row in held.values():
-        gates[row["gate"]] = gates.get(row["gate"], 0) + 1
     late = late_seconds([row["committed_at"] for row in reader.batches])
     silent, oldest = health["seconds_since_batch"], health["oldest_open_seconds"]
     alerts = open_table(lake, ALERTS)
@@ -92,15 +95,18 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
             "batchMilliseconds": view.rates.batch_ms,
         },
         "executors": [
-            {"name": one.name, "state": "silent" if one.is_silent else "acting" if one.shards else "standing by"}
-            for one in view.brakes.executors
+            {
+                "name": executor.name,
+                "state": "silent" if executor.is_silent else "acting" if executor.shards else "standing by",
+            }
+            for executor in view.brakes.executors
         ],
         "stop": view.brakes.stop.reason if view.brakes.stop else None,
         "pauses": [f"{scope_words(act.subject)} by {act.actor}: {act.reason}" for act in view.brakes.pauses],
         "topics": health["topics"],
         "activeSegments": health["active_segments"],
         "consumersWaiting": health["consumers_waiting"],
-        "held": dict(sorted(gates.items(), key=lambda item: -item[1])),
+        "held": dict(Counter(row["gate"] for row in held.values()).most_common()),
         "overThreshold": list(worst.values()),
         "decisions": {
             "open": health["decisions_open"],
@@ -122,78 +128,88 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
     return {**status, "attention": _attention(status)}
 
 
-class _Asking:
-    def __init__(self, lake: str, now: datetime) -> None:
-        self._sql = LakeSql(lake, now)
-
-    def __call__(self, question: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._sql.ask(question).read_all().to_pylist()
-        return rows
-
-
 def _attention(status: Mapping[str, Any]) -> list[str]:
     """Return what needs a person."""
     job, decisions = status["job"], status["decisions"]
-    acting = [one for one in status["executors"] if one["state"] == "acting"]
-    found = []
+    acting = [executor for executor in status["executors"] if executor["state"] == "acting"]
+    reasons = []
     if job["state"] == "never ran":
-        found.append("the job has committed nothing yet")
+        reasons.append("the job has committed nothing yet")
     if job["state"] == "silent":
-        found.append(f"the job has committed nothing for {span(job['silentSeconds'])}")
+        reasons.append(f"the job has committed nothing for {span(job['silentSeconds'])}")
     if not acting:
-        found.append("no executor acts")
+        reasons.append("no executor acts")
     if status["stop"]:
-        found.append(f"the executor has stopped itself: {status['stop']}")
+        reasons.append(f"the executor has stopped itself: {status['stop']}")
     if decisions["stuck"]:
-        found.append(f"a decision has been open for {span(decisions['oldestSeconds'])}")
+        reasons.append(f"a decision has been open for {span(decisions['oldestSeconds'])}")
     if waiting := decisions["waiting"].get("approval"):
-        found.append(f"{waiting} decision{'s wait' if waiting > 1 else ' waits'} for approval")
-    firing = [one["alert"] for one in status["alerts"] if one["status"] == "firing"]
+        reasons.append(f"{waiting} decision{'s wait' if waiting > 1 else ' waits'} for approval")
+    firing = [alert for alert in status["alerts"] if alert["status"] == "firing"]
     if firing:
-        found.append(f"{len(firing)} alert{'s fire' if len(firing) > 1 else ' fires'}")
-    return found
+        reasons.append(f"{len(firing)} alert{'s fire' if len(firing) > 1 else ' fires'}")
+    return reasons
 
 
 def status_lines(status: Mapping[str, Any]) -> list[str]:
-    """Return the status as lines of text: at most a dozen."""
-    job, decisions, hour = status["job"], status["decisions"], status["lastHour"]
-    batch = job["batchMilliseconds"]
-    if job["state"] == "running":
-        pace = "" if batch is None else f", {job['samplesPerSecond']:.0f} samples/s, {batch:.0f} ms a batch"
-        said = f"running, last batch {span(job['silentSeconds'])} ago{pace}"
-    elif job["state"] == "silent":
-        said = f"SILENT, last batch {span(job['silentSeconds'])} ago, at {job['lastBatchAt'][:19]}"
-    else:
-        said = "NEVER RAN"
-    states = [one["state"] for one in status["executors"]]
-    executors = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)) or "NONE in the register"
-    lines = [("job", said), ("executors", executors)]
-    if status["stop"]:
-        lines.append(("", f"STOPPED itself: {status['stop']}"))
-    lines += [("", f"paused: {one}") for one in status["pauses"][:SHOWN]]
-    held = ", ".join(f"{count} {gate}" for gate, count in list(status["held"].items())[:SHOWN])
-    lines.append(("topics", f"{status['topics']:,} with {status['activeSegments']:,} segments"
-                            + (f"; held by {held}" if held else "")))  # fmt: skip
-    over = status["overThreshold"]
-    lines.append(("over", f"{len(over)} over a split threshold" + (", the worst first:" if over else "")))
-    lines += [
-        ("", f"{one['topic']}, segment {one['segment']}: {one['rate']} {one['overload']:.1f} times the threshold"
-             + (f", held by {one['gate']} since {one['heldFrom'][11:19]}" if one["gate"] else ""))
-        for one in over[:SHOWN]
-    ]  # fmt: skip
-    waiting = ", ".join(f"{count} wait for {brake}" for brake, count in decisions["waiting"].items())
-    oldest = f", the oldest for {span(decisions['oldestSeconds'])}" if decisions["oldestSeconds"] is not None else ""
-    lines += [
+    """Return the status as lines of text: at most a dozen, and three for each list."""
+    topics = f"{status['topics']:,} with {status['activeSegments']:,} segments"
+    if held := list(status["held"].items())[:SHOWN]:
+        topics += f"; held by {', '.join(f'{count} {gate}' for gate, count in held)}"
+    over, alerts = status["overThreshold"], status["alerts"]
+    lines = [
+        ("job", _job_text(status["job"])),
+        ("executors", _counts_text(executor["state"] for executor in status["executors"]) or "NONE in the register"),
+        *([("", f"STOPPED itself: {status['stop']}")] if status["stop"] else []),
+        *(("", f"paused: {pause}") for pause in status["pauses"][:SHOWN]),
+        ("topics", topics),
+        ("over", f"{len(over)} over a split threshold" + (", the worst first:" if over else "")),
+        *(("", _overload_text(topic)) for topic in over[:SHOWN]),
         ("consumers", f"{status['consumersWaiting']} wait for a segment of their own"),
-        ("decisions", f"{decisions['open']} open{oldest}" + (f"; {waiting}" if waiting else "")),
-        ("last hour", ", ".join(
-            f"{count} {action}{'s' if count != 1 else ''} {end}"
-            for action, ends in hour["ended"].items() for end, count in ends.items()
-        ) or "nothing done"),
-    ]  # fmt: skip
-    lines[-1] = ("last hour", f"{lines[-1][1]}; {hour['undone']} undone, {hour['deadLetters']} messages refused")
-    alerts = status["alerts"]
-    lines.append(("alerts", f"{len(alerts)} pending or firing" if alerts else "none"))
-    lines += [("", f"{one['alert']} {one['status']} since {one['since'][11:19]}: {one['summary']}")
-              for one in alerts[:SHOWN]]  # fmt: skip
+        ("decisions", _decisions_text(status["decisions"])),
+        ("last hour", _hour_text(status["lastHour"])),
+        ("alerts", f"{len(alerts)} pending or firing" if alerts else "none"),
+        *(
+            ("", f"{alert['alert']} {alert['status']} since {alert['since'][11:19]}: {alert['summary']}")
+            for alert in alerts[:SHOWN]
+        ),
+    ]
     return [f"{name:<11}{printable(text)}" for name, text in lines]
+
+
+def _job_text(job: Mapping[str, Any]) -> str:
+    if job["state"] == "never ran":
+        return "NEVER RAN"
+    age = span(job["silentSeconds"])
+    if job["state"] == "silent":
+        return f"SILENT, last batch {age} ago, at {job['lastBatchAt'][:19]}"
+    batch = job["batchMilliseconds"]
+    pace = "" if batch is None else f", {job['samplesPerSecond']:.0f} samples/s, {batch:.0f} ms a batch"
+    return f"running, last batch {age} ago{pace}"
+
+
+def _counts_text(states: Iterable[str]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in Counter(states).items())
+
+
+def _overload_text(topic: Mapping[str, Any]) -> str:
+    hold = f", held by {topic['gate']} since {topic['heldFrom'][11:19]}" if topic["gate"] else ""
+    overload = f"{topic['rate']} {topic['overload']:.1f} times the threshold"
+    return f"{topic['topic']}, segment {topic['segment']}: {overload}{hold}"
+
+
+def _decisions_text(decisions: Mapping[str, Any]) -> str:
+    oldest = decisions["oldestSeconds"]
+    text = f"{decisions['open']} open" + ("" if oldest is None else f", the oldest for {span(oldest)}")
+    waiting = ", ".join(f"{count} wait for {brake}" for brake, count in decisions["waiting"].items())
+    return f"{text}; {waiting}" if waiting else text
+
+
+def _hour_text(hour: Mapping[str, Any]) -> str:
+    ended = [
+        f"{count} {action}{'' if count == 1 else 's'} {status}"
+        for action, by_status in hour["ended"].items()
+        for status, count in by_status.items()
+    ]
+    done = ", ".join(ended) or "nothing done"
+    return f"{done}; {hour['undone']} undone, {hour['deadLetters']} messages refused"

@@ -80,17 +80,17 @@ def processes(
         job = Process("job", "bad", f"silent for {span(silent_seconds)}")
     else:
         job = Process("job", "good", f"last batch {age(batch_at, now)} ago")
-    found = [job, _executor(brakes)]
+    states = [job, _executor(brakes)]
     if probe is not None and probe.words:
         is_good, since = probe.words == "answers", span(now.timestamp() - probe.changed_at)
         words = probe.words if is_good else f"{probe.words} for {since}"
-        found.append(Process("controller", "good" if is_good else "bad", words))
-    return found
+        states.append(Process("controller", "good" if is_good else "bad", words))
+    return states
 
 
 def _executor(brakes: BrakesView) -> Process:
-    acting = [one for one in brakes.executors if one.shards and not one.is_silent]
-    silent = [one for one in brakes.executors if one.is_silent]
+    acting = [executor for executor in brakes.executors if executor.shards and not executor.is_silent]
+    silent = [executor for executor in brakes.executors if executor.is_silent]
     if brakes.stop is not None:
         return Process("executor", "bad", "has stopped itself")
     if not acting:

@@ -73,14 +73,14 @@ def command(ctx: click.Context, topics: str | None, limit: int, scratch: Path | 
 
 
 def _print(plan: Plan, limit: int) -> None:
-    acting = len({one.topic for one in plan.actions})
+    acting = len({action.topic for action in plan.actions})
     click.echo(f"{acting} of {plan.topics} topics would act, {len(plan.actions)} actions in all")
-    named = [(one, printable(one.topic)) for one in plan.actions[:limit]]
+    named = [(action, printable(action.topic)) for action in plan.actions[:limit]]
     width = max((len(name) for _, name in named), default=0)
-    for one, name in named:
-        what = f"{one.action} {'+'.join(map(str, one.segments))}"
-        times = "" if one.overload is None else f", {one.overload:.2f} times the threshold"
-        click.echo(f"  {name:{width}}  {what:<14} {printable(one.reason)}{times}")
+    for action, name in named:
+        what = f"{action.action} {'+'.join(map(str, action.segments))}"
+        times = "" if action.overload is None else f", {action.overload:.2f} times the threshold"
+        click.echo(f"  {name:{width}}  {what:<14} {printable(action.reason)}{times}")
     if len(plan.actions) > limit:
         click.echo(f"  and {len(plan.actions) - limit} more (--limit)")
     for gate, topics in plan.holds.most_common():
