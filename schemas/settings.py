@@ -3,7 +3,7 @@
 Every default that a person may change is in `conf/anabranch.toml`; the models here define type, unit and bounds.
 Relative paths belong to a home. An installed package contains `conf/`; a file of `conf/` in the home wins over it
 (`find_settings`). Environment variables win over files (`schemas.environment`); secrets come from there only
-(`_SECRETS`). Longer than other files, because each section of the file is a model, and all are read and checked at once.
+(`_SECRETS`). Longer than other files: each section is a model, and all are checked at once.
 """
 
 from __future__ import annotations
