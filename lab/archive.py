@@ -1,4 +1,4 @@
-"""An archive of the classes that Spark's JVM loads at every start, parsed and verified (JDK class data sharing).
+"""JDK class data sharing archive of the classes that Spark's JVM loads at every start.
 
 Stage: set-up, after the jars. `streaming.session` hands the archive to the JVM, which checks it against its own version
 and class path and ignores it when they differ; the next set-up then makes it again. Saves about 5 of 25 s until the
@@ -25,7 +25,10 @@ _TIMEOUT_S = 300
 
 
 def ensure_archive(settings: Settings, say: Callable[[str], None]) -> None:
-    """The archive for this JVM and these jars; made if it is not there. Without one Spark only starts more slowly."""
+    """Make the archive for this JVM and these jars unless it exists.
+
+    Without one, Spark only starts more slowly.
+    """
     archive = class_archive(settings)
     stamp, made_from = archive.with_suffix(".from"), _made_from(archive)
     if stamp.is_file() and stamp.read_text() == made_from:
@@ -46,7 +49,7 @@ def ensure_archive(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 def _run(command: list[str]) -> bool:
-    """Runs a command to its end; whether a signal (Ctrl-C) ended it."""
+    """Run a command to its end; return True if a signal (Ctrl-C) ended it."""
     quiet = subprocess.DEVNULL
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_TIMEOUT_S, check=False)
@@ -55,7 +58,7 @@ def _run(command: list[str]) -> bool:
 
 
 def _made_from(archive: Path) -> str:
-    """What an archive depends on, as a digest: the JVM and every jar of the class path with its size and age."""
+    """Return a digest of the JVM's version and of every class path jar's path, size and age."""
     version = subprocess.run([find_java(), "-version"], capture_output=True, check=True).stderr
     folders = (archive.parent / "spark", Path(pyspark.__file__).parent / "jars")
     jars = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for each in folders for jar in each.glob("*.jar")]

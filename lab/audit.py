@@ -1,4 +1,4 @@
-"""`python -m lab.audit`: every package that set-up installs is pinned with a hash, and none has a known advisory.
+"""`python -m lab.audit`: check that packages are pinned with hashes and have no known advisory.
 
 Stage: part of `make check`. Offline: advisories are those of `conf/advisories.toml`, which people bring up to date.
 """

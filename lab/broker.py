@@ -1,4 +1,4 @@
-"""The embedded Kafka broker: one KRaft node on loopback, from the checked jars, in a folder of its own.
+"""Embedded Kafka broker: one KRaft node on loopback, from the checked jars, in its own folder.
 
 Stage: first of the local run, and the real broker of the tests. Data survives kill -9 and later starts. Each process
 chooses its ports at its first start unless they are given.
@@ -45,7 +45,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def check_port_is_free(port: int, what: str) -> None:
-    """Raises `SetupError` when a loopback port that was asked for is taken."""
+    """Raise `SetupError` when a requested loopback port is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -57,7 +57,10 @@ def check_port_is_free(port: int, what: str) -> None:
 
 
 class EmbeddedBroker(EmbeddedServer):
-    """One broker process. `bootstrap` is known from the start and stays the same through restarts of the process."""
+    """Kafka broker process with a fixed address.
+
+    `bootstrap` is known from the start and stays the same across restarts of the process.
+    """
 
     NAME, LOG = "the Kafka broker", "broker.log"
 
@@ -85,11 +88,11 @@ class EmbeddedBroker(EmbeddedServer):
 
     @property
     def connection(self) -> KafkaConnection:
-        """How to reach it."""
+        """Connection settings for this broker."""
         return KafkaConnection(self.bootstrap)
 
     def prepare(self) -> list[str]:
-        """Writes the configuration, formats the folder if it is new, and answers the command that runs the broker."""
+        """Write the configuration, format a new folder, and return the command that runs the broker."""
         self.folder.mkdir(parents=True, exist_ok=True)
         properties = self.folder / "server.properties"
         ports = _PORTS.format(port=self.port, controller=self._controller_port, protocol=self.protocol)
@@ -108,7 +111,7 @@ class EmbeddedBroker(EmbeddedServer):
         return self._java("kafka.Kafka", str(properties))
 
     def serves(self) -> bool:
-        """Whether it answers clients now."""
+        """Return True if the broker answers clients now."""
         return is_serving(self.connection)
 
     def _java(self, main: str, *arguments: str) -> list[str]:
@@ -116,7 +119,7 @@ class EmbeddedBroker(EmbeddedServer):
 
 
 def is_serving(kafka: KafkaConnection) -> bool:
-    """Whether the first of the brokers answers within a second."""
+    """Return True if the first bootstrap broker answers within a second."""
     host, _, port = kafka.bootstrap.partition(",")[0].rpartition(":")
     try:
         socket.create_connection((host, int(port)), 0.5).close()

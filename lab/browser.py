@@ -1,4 +1,4 @@
-"""A real Chromium with its driver: found, or installed where we may. For the tests of the page and for its pictures.
+"""Chromium with its driver, located or installed, for the page's tests and pictures.
 
 Stage: set-up. Debian's packages `chromium` and `chromium-driver`, which fit each other. As root on a machine with apt
 they are installed when they are missing; elsewhere it is said what to install.

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on this machine: a master and workers from the pyspark package, on loopback.
+"""Standalone Spark cluster on loopback: a master and workers from the pyspark package.
 
 Stage: beside the local run, to try out and test what runs on a cluster. `python -m lab.cluster [FOLDER]` runs one until
 Ctrl-C and prints its URL for `spark-submit --master`. Every process that the workers start ends with them.
@@ -39,7 +39,10 @@ class StandaloneCluster:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Starts it and waits until every worker has registered; raises `SetupError` with the end of the log."""
+        """Start the cluster and wait until every worker has registered.
+
+        Raises `SetupError` with the end of the log.
+        """
         find_java()
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -57,7 +60,7 @@ class StandaloneCluster:
             raise
 
     def stop(self) -> None:
-        """Ends the workers, their executors and the master; nothing of them is left."""
+        """End the workers, their executors and the master; nothing of them is left."""
         for process in reversed(self._processes):
             process.send_signal(signal.SIGTERM)
         for process in reversed(self._processes):
@@ -98,7 +101,10 @@ class StandaloneCluster:
 
 
 def daemon_environment(variables: Mapping[str, str], home: Path) -> dict[str, str]:
-    """The environment of master and workers: this package's Spark on loopback, regardless of the shell's settings."""
+    """Return the environment of master and workers: pyspark's Spark on loopback.
+
+    Settings of another Spark in the shell are left out.
+    """
     kept = {name: value for name, value in variables.items() if not _OTHER_SPARK.fullmatch(name)}
     return kept | {
         "SPARK_HOME": str(home),
@@ -109,7 +115,7 @@ def daemon_environment(variables: Mapping[str, str], home: Path) -> dict[str, st
 
 
 def main() -> None:
-    """Runs a cluster until it is told to stop."""
+    """Run a cluster until told to stop."""
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())

@@ -1,4 +1,4 @@
-"""Compiles Java sources of ours by the Janino compiler inside pyspark: a machine with a JRE has no javac.
+"""Compiler for our Java sources: pyspark's Janino, because a machine with a JRE has no javac.
 
 Stage: under `lab.setup`. Janino knows no lambdas; the sources do without. A jar carries the digest of what it was made
 from, so that a later version of the sources is noticed.
@@ -18,7 +18,7 @@ from lab.pyspark_jars import pyspark_jar
 
 
 def is_current(jar: Path, sources: Path) -> bool:
-    """Whether the jar was compiled from the sources in that folder as they are now."""
+    """Return True if the jar was compiled from the present sources in the folder."""
     try:
         with zipfile.ZipFile(jar) as archive:
             return archive.comment == source_digest(sources)
@@ -33,9 +33,9 @@ def source_digest(sources: Path) -> bytes:
 
 
 def compile_java(sources: Path, target: Path, class_path: Sequence[Path] = ()) -> None:
-    """Compiles all sources under a folder into the jar `target`; `class_path`: jars instead of those of pyspark.
+    """Compile all sources under a folder into the jar `target`.
 
-    Raises `SetupError` with the compiler's words.
+    `class_path`: jars instead of those of pyspark. Raises `SetupError` with the compiler's message.
     """
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
     from py4j.protocol import Py4JJavaError

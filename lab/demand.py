@@ -1,4 +1,4 @@
-"""The demand of each scalable topic's clients: a density over the 16-bit key space that moves with time.
+"""Client demand of each scalable topic: a density over the 16-bit key space that moves with time.
 
 Stage: the beginning of the local loop. `lab.samples` integrates this density over the hash ranges of the active
 segments and reports the result as brokers would, so a split at the midpoint of a hot range really divides its load.
@@ -103,7 +103,7 @@ class Demand:
         self.subscriptions = self._subscriptions(index)
 
     def activity(self, t: float) -> float:
-        """How busy the topic's day is, 0.01 (night) to 1 (noon)."""
+        """Return the topic's level of activity, from 0.01 (night) to 1 (noon)."""
         position = (t / self._settings.wave_seconds + self._phase) % 1.0
         if position >= _DAY_SHARE:
             return _NIGHT
@@ -188,7 +188,10 @@ def _slot_traits(seed: str) -> tuple[float, ...]:
 def _bump(
     first: NDArray[np.float64], last: NDArray[np.float64], centre: float, half_width: float
 ) -> NDArray[np.float64]:
-    """The part of a raised-cosine bump of mass 1 that lies in each `[first, last)`, on a space that wraps at 1."""
+    """Return the mass of a raised-cosine bump in each `[first, last)`.
+
+    The bump has mass 1; the space wraps at 1.
+    """
     centre %= 1.0
     below = _mass_below((np.stack((first, last))[:, None] - centre - _TURNS) / half_width)
     mass = np.zeros(first.shape)

@@ -1,4 +1,4 @@
-"""`anabranch doctor`: is this machine, and this set-up, fit for a run? Each check says what to do when it is not.
+"""`anabranch doctor`: check that this machine and set-up are fit for a run, with advice if not.
 
 Neighbours: the set-up (`lab.setup`), the local run. Changes nothing.
 """
@@ -269,7 +269,7 @@ def _lake(settings: Settings) -> Iterator[Finding]:
 
 
 def _collector(settings: Settings) -> Iterator[Finding]:
-    """How the collector of `[collect]` is doing, if there was one."""
+    """Check the health of the `[collect]` collector, if there was one."""
     file = settings.path(settings.collect.folder) / STATUS_FILE
     status = read_status(file)
     if status is None:

@@ -34,11 +34,11 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def prepare(self) -> list[str]:
-        """Writes the configuration, and answers the command that runs the server."""
+        """Write the configuration and return the command that runs the server."""
 
     @abstractmethod
     def serves(self) -> bool:
-        """Whether it answers clients now."""
+        """Return True if the server answers clients now."""
 
     @property
     def log(self) -> Path:
@@ -46,7 +46,9 @@ class EmbeddedServer(ABC):
         return self.folder / self.LOG
 
     def start(self) -> None:
-        """Starts it and waits until it serves; raises `SetupError` with the end of its log when it does not.
+        """Start the server and wait until it serves.
+
+        Raises `SetupError` with the end of its log if it does not.
 
         It ends at the latest with the thread that calls this (Linux).
         """
@@ -54,7 +56,7 @@ class EmbeddedServer(ABC):
         self.wait_until_serving()
 
     def launch(self) -> None:
-        """Starts the process; returns before it serves."""
+        """Start the process without waiting until it serves."""
         command = self.prepare()
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
@@ -68,7 +70,7 @@ class EmbeddedServer(ABC):
             )
 
     def wait_until_serving(self) -> None:
-        """Returns when it serves; raises `SetupError` when it does not."""
+        """Wait until the server answers clients; raise `SetupError` if it does not."""
         deadline = time.monotonic() + self.START_SECONDS
         while not self.serves():
             if self.process is None or self.process.poll() is not None or time.monotonic() > deadline:
@@ -78,7 +80,7 @@ class EmbeddedServer(ABC):
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """Stops it cleanly; with SIGKILL when that takes too long."""
+        """Stop the server cleanly, or with SIGKILL if that takes too long."""
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -87,7 +89,7 @@ class EmbeddedServer(ABC):
                 self.kill()
 
     def kill(self) -> None:
-        """Ends it with SIGKILL."""
+        """End the server with SIGKILL."""
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()

@@ -46,7 +46,7 @@ class EnsembleMember(EmbeddedZooKeeper):
         return bool(self.mode())
 
     def forget(self) -> None:
-        """Drops its data, as an operator does with a server that cannot read them any more; the leader has all of it.
+        """Delete the member's data, as an operator does when it is unreadable; the leader has all of it.
 
         Killed at a certain moment of an election, a ZooKeeper refuses to start again ("The current epoch, …, is older
         than the last zxid": ZOOKEEPER-1653).
@@ -81,7 +81,10 @@ class ZooKeeperEnsemble:
         return ",".join(member.address for member in self.members)
 
     def start(self) -> None:
-        """Starts all members and waits until each serves; raises `SetupError`. They end with the calling thread."""
+        """Start all members and wait until each serves.
+
+        They end with the calling thread. Raises `SetupError`.
+        """
         for member in self.members:
             member.launch()
         for member in self.members:
@@ -92,7 +95,7 @@ class ZooKeeperEnsemble:
         return next((member for member in self.members if member.mode() == LEADER), None)
 
     def stop(self) -> None:
-        """Ends all of them."""
+        """End all members."""
         for member in self.members:
             member.kill()
 

@@ -1,4 +1,4 @@
-"""A fake of a Pulsar cluster's REST interface, as much of it as a collector reads, in any size and with faults.
+"""Fake of the part of Pulsar's REST interface that a collector reads, of any size and with faults.
 
 Stage: for tests and benchmarks; a real Pulsar cannot be made to cut an answer in the middle, nor to serve ten thousand
 topics on a small machine. Answers have the form of 5.0.0-M1. Each broker listens on a port of its own.
@@ -38,7 +38,7 @@ class FakeTopic:
 
 @dataclass
 class FakeCluster:
-    """What all brokers know. Tests change it while it is served."""
+    """State shared by all brokers; tests may change it while it is served."""
 
     topics: dict[str, FakeTopic] = field(default_factory=dict)
     policies: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class FakeCluster:
     """The brokers that were asked for the consumers of each topic: there each keeps a controller, leading or not."""
 
     def topic(self, name: str, segments: int = 1, **consumers: int) -> FakeTopic:
-        """Creates a topic."""
+        """Create a topic."""
         made = FakeTopic(SegmentLayout.create(segments, int(time.time() * 1000)), dict(consumers))
         self.topics[name] = made
         return made
@@ -94,7 +94,7 @@ class FakeBroker:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:
-        """Listens no more, and drops all connections."""
+        """Stop listening, and drop all connections."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -102,7 +102,7 @@ class FakeBroker:
 
     @property
     def name(self) -> str:
-        """As the cluster lists it."""
+        """Broker name in the cluster's list."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -226,7 +226,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send(status, body)
 
     def do_POST(self) -> None:
-        """A split of a segment that cannot exist: the leader answers it; without one the broker that is asked leads."""
+        """Answer a split of a segment that cannot exist, as the topic's leader does.
+
+        Without a leader, the broker that is asked takes the lead.
+        """
         parts = self.path.removeprefix("/admin/v2/scalable/").split("/")
         cluster, topic = self.broker.cluster, "topic://" + "/".join(parts[:3])
         cluster.calls["split"] += 1

@@ -27,9 +27,10 @@ _MAVEN = "http://ant.apache.org/ivy/maven"
 
 
 def fetch_jars(ivy_file: Path, into: Path, work: Path, say: Callable[[str], None]) -> list[str]:
-    """Fetches what `ivy_file` names, as `ARTIFACT-REVISION[-CLASSIFIER].jar`; what Ivy said of what went wrong.
+    """Fetch the jars of `ivy_file` and return Ivy's error lines.
 
-    `work` is an empty folder for Ivy's own files. The caller compares what is in `into` with what should be.
+    Files are named `ARTIFACT-REVISION[-CLASSIFIER].jar`. `work` is an empty folder for Ivy's own files. The caller
+    compares the contents of `into` with the expected list.
     """
     settings = Path(os.environ.get(IVY_SETTINGS_VARIABLE) or ivy_file.parent / "ivysettings.xml")
     parts = _deal(ivy_file, work)
@@ -61,7 +62,7 @@ def fetch_jars(ivy_file: Path, into: Path, work: Path, say: Callable[[str], None
 
 
 def listed_jars(ivy_file: Path) -> int:
-    """How many jars a list names."""
+    """Return the number of jars in a list."""
     return sum(max(1, len(one.findall("artifact"))) for one in ET.parse(ivy_file).iter("dependency"))
 
 

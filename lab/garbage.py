@@ -194,7 +194,10 @@ KINDS = tuple(kind.name for kind in _KINDS)
 
 
 def make_garbage(topic: str, now_ms: int, random: Random, kind: str | None = None) -> Garbage:
-    """A bad message about `topic`, of the named kind or of a random one. `now_ms`: milliseconds since 1970."""
+    """Make a bad message about `topic`, of the named kind or of a random one.
+
+    `now_ms`: milliseconds since 1970.
+    """
     chosen = random.choice(_KINDS) if kind is None else next(item for item in _KINDS if item.name == kind)
     return Garbage(
         kind=chosen.name,

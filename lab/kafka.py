@@ -1,5 +1,4 @@
-"""`python -m lab.kafka [FOLDER]`: a Kafka of one node with all topics until Ctrl-C, for trying things; its data stays
-there."""
+"""`python -m lab.kafka [FOLDER]`: a one-node Kafka with all topics until Ctrl-C; keeps its data."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The local run: broker, controller, job, executor and traffic as supervised processes on this machine.
+"""Local run: broker, controller, job, executor and traffic as supervised processes.
 
-Stage: `anabranch run --local`. Chooses the ports, writes them into a settings file that all parts are given, starts the
-parts in the order of their dependencies, and ends them in the reverse order.
+Stage: `anabranch run --local`. Chooses the ports, writes them into a settings file for all parts, starts the parts in
+the order of their dependencies, and stops them in reverse order.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ class LocalRun:
         return self._supervisor.states() if self._supervisor else []
 
     def start(self) -> None:
-        """Starts everything; raises `SetupError` with what is missing or does not start, and what to do."""
+        """Start everything.
+
+        Raises `SetupError` with the part that is missing or does not start, and the remedy.
+        """
         local, controller = self.settings.local, self.settings.controller
         self._check_disk()
         self._check_state()
@@ -167,12 +170,15 @@ class LocalRun:
             self.say(f"to look at: {page}")
 
     def watch(self) -> None:
-        """Keeps the parts running until `stop` is set."""
+        """Keep the parts running until `stop` is set."""
         if self._supervisor:
             self._supervisor.run(self.stop)
 
     def finish(self, report: bool = False) -> dict[str, Any] | None:
-        """Ends everything, and answers the report if it is wanted; nothing is left running, even after an error."""
+        """Stop everything and return the report if asked for.
+
+        Nothing is left running, even after an error.
+        """
         supervisor = self._supervisor
         if supervisor is None:
             return None
@@ -199,7 +205,7 @@ class LocalRun:
         return built
 
     def _drain(self, supervisor: Supervisor, seconds: float = 60.0) -> None:
-        """Lets the job take in what is in Kafka, so that the report's counts can be compared with Kafka's."""
+        """Let the job read what is in Kafka, so that the report's counts can be compared with Kafka's."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self.at_once.is_set():
             supervisor.look()
@@ -224,7 +230,7 @@ class LocalRun:
         return file
 
     def _has_batches(self) -> bool:
-        """Whether the job of this run has written."""
+        """Return True if this run's job has written a batch."""
         batches = read_columns(self.settings.lake_path, BATCHES, ("committed_at",))["committed_at"].to_pylist()
         return max(batches, default=self.started_at) > self.started_at
 
@@ -272,7 +278,7 @@ class LocalRun:
 
 
 def part_environment(shell: Mapping[str, str], bootstrap: str, url: str) -> dict[str, str]:
-    """The variables that a part is given: this shell's, but none that leads to another cluster or another Spark."""
+    """Return a part's environment: the shell's, without settings of another cluster or Spark."""
     kept = {
         name: value
         for name, value in shell.items()
@@ -291,7 +297,7 @@ def _port_of_page(wanted: int) -> int:
 
 
 def _is_healthy(state: PartState) -> bool:
-    """Whether a part runs: yes if it was just started, no after many attempts."""
+    """Return True if a part runs or was just started, False after many attempts."""
     if state.state == "starting":
         in_time = (datetime.now(timezone.utc) - state.since).total_seconds() < READY_SECONDS
     else:

@@ -1,4 +1,4 @@
-"""What Kafka says was sent: its end offsets, to compare with what the lake has counted.
+"""Kafka's end offsets: the number of sent messages, to compare with the lake's counts.
 
 Stage: the end of a local run, under `lab.report` and `lab.local_run`.
 """
@@ -63,7 +63,7 @@ def unread_messages(settings: Settings) -> int | None:
 
 
 def unread_ticks(kafka: KafkaConnection, recorded: Iterable[StoredRow], seconds: float = KAFKA_SECONDS) -> int:
-    """How many of the job's own ticks it has not read: it writes some until it stops.
+    """Return the number of the job's own ticks that it has not read: it writes some until it stops.
 
     `recorded`: the rows of `events` and `dead_letters`. Each tick that was read is one of them, whatever was wrong with
     it, so an unread one stands behind all that are. Raises `KafkaException`.

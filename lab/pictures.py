@@ -1,4 +1,4 @@
-"""`python -m lab.pictures`: pictures of the page for README and docs, out of a local run of some minutes.
+"""`python -m lab.pictures`: pictures of the page for README and docs, from a short local run.
 
 Stage: beside everything, for whoever changes the page. Needs the development packages and Chromium (`lab.browser`).
 """

@@ -1,4 +1,4 @@
-"""Parts as child processes, each in its own session, so that everything that a part has started can be found and ended.
+"""Parts as child processes, each in its own session, so that all its processes can be ended.
 
 Stage: under `lab.supervisor`. A part's session outlives its main process: a JVM whose Python was killed, a worker that
 left its process group. Only processes of sessions that were started here are ever signalled.
@@ -65,7 +65,7 @@ class Child:
     """A running part."""
 
     def __init__(self, spec: PartSpec, log: Path, token: str) -> None:
-        """Starts it; its output is appended to `log`, which is set aside when it has grown large.
+        """Start the process; its output is appended to `log`, which is set aside when it is large.
 
         `token` goes into the environment of all that it starts, to know them by later. Raises `OSError` when there is
         no room for the log or no memory for the process.
@@ -90,7 +90,7 @@ class Child:
         return self.process.poll()
 
     def terminate(self) -> None:
-        """Asks the main process to end; the rest of the session follows it."""
+        """Ask the main process to end; the rest of the session follows it."""
         if self.process.poll() is None:
             self.process.terminate()
 
@@ -106,7 +106,10 @@ def tethered(command: Sequence[str]) -> list[str]:
 
 
 def end_session(session: int, deadline_s: float = 10.0) -> None:
-    """Ends every process of a session with SIGKILL and waits until none is left; raises `TimeoutError` otherwise."""
+    """End every process of a session with SIGKILL and wait until none is left.
+
+    Raises `TimeoutError` if some remain.
+    """
     end = time.monotonic() + deadline_s
     while members := session_members(session):
         for pid in members:
@@ -125,7 +128,7 @@ def session_members(session: int) -> list[int]:
 
 
 def carries_token(pid: int, token: str) -> bool:
-    """Whether a process was started with this token in its environment; False where that cannot be read."""
+    """Return True if the process's environment has this token; False if it cannot be read."""
     try:
         return psutil.Process(pid).environ().get(TOKEN_VARIABLE) == token
     except (psutil.Error, OSError):

@@ -1,4 +1,4 @@
-"""What a local run did, as one JSON object and as a page of text; computed from the lake after the run.
+"""Report of a local run, as a JSON object and as a page of text, computed from the lake afterwards.
 
 Stage: the end of `anabranch run --local --report FILE`. Counts come from the Delta tables, the number of sent
 messages comes from Kafka's end offsets. What cannot be known is null.
@@ -36,7 +36,9 @@ def build_report(
     events: Iterable[Any] = (),
     executor_stopped_at: datetime | None = None,
 ) -> dict[str, Any]:
-    """The report of the run from `started_at` to `stopped_at` (aware instants). Call it while the broker still runs.
+    """Build the report of the run from `started_at` to `stopped_at` (aware instants).
+
+    Call it while the broker still runs.
 
     `events`: what the supervisor wants on record (starts, deaths, restarts); kept as it is given, if JSON can hold it.
     A row belongs to the run when its own time is in it; the integrity checks look at the whole lake. Keys:

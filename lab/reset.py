@@ -1,4 +1,7 @@
-"""`anabranch reset`: delete the state of the local run (lake, broker data, layouts, checkpoint) unless one is alive."""
+"""`anabranch reset`: delete the local run's state unless a run is alive.
+
+The state is the lake, the broker's data, the layouts and the checkpoint.
+"""
 
 from __future__ import annotations
 

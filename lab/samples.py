@@ -1,4 +1,4 @@
-"""What the brokers of the local run report: the demand over every active segment, each by the segment's owner.
+"""Load samples of the local run: the demand over every active segment, reported by its owner.
 
 Stage: between `lab.demand` and `lab.traffic`, which sends it. Pure. A broker reports in columns, its topics together.
 One topic of `BY_HAND` is reported by itself, as by somebody who writes messages by hand: both forms stay in use.
@@ -24,7 +24,10 @@ MAX_SAMPLES = 1_000
 
 
 def segment_stats(demand: Demand, layout: ScalableTopicMetadata, t: float) -> list[SegmentStats]:
-    """What the owners of the topic's active segments report at `t` (seconds since 1970): one message a reporter."""
+    """Return the samples of the topic's active segments at `t`, one message a reporter.
+
+    `t`: seconds since 1970.
+    """
     active = [segment for segment in layout.segments.values() if segment.state == "ACTIVE"]
     rates = demand.rates(
         t, [segment.hash_range.start for segment in active], [segment.hash_range.end for segment in active]
@@ -61,7 +64,7 @@ def reported(
 
 
 def in_columns(messages: Iterable[SegmentStats], most: int = MAX_SAMPLES) -> Iterator[SegmentStatsColumns]:
-    """The same samples, each reporter's together, in messages of at most so many.
+    """Yield the samples in columns, grouped by reporter, at most `most` in a message.
 
     Each topic of a reporter comes once, and all messages are of one instant.
     """

@@ -1,4 +1,4 @@
-"""The jars: fetched once from closed lists by the Ivy inside pyspark, checked against SHA-256, kept under `.cache/`.
+"""Jars: fetched once from closed lists by pyspark's Ivy, checked by SHA-256, cached in `.cache/`.
 
 Stage: set-up. Needs Python and Java only. `conf/jars/NAME.xml` names every jar of a purpose, without resolving
 dependencies; `conf/jars/NAME.sha256` says what must come, and what must still be there at every later start (0.05 s for
@@ -40,7 +40,9 @@ class Jars:
 
 
 def ensure_jars(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Jars:
-    """The jars, fetched if they are not there or are not those of the lists; reports slow steps, a line each.
+    """Return the jars, after fetching them if any is missing or not on the lists.
+
+    Reports each slow step in a line.
 
     Raises `SetupError` with what could not be fetched.
     """
@@ -57,7 +59,10 @@ def ensure_admin_client(settings: Settings, say: Callable[[str], None] = lambda 
 
 
 def ensure_pulsar(settings: Settings, say: Callable[[str], None] = lambda _: None) -> Path:
-    """The folder of a standalone Pulsar 5, its V5 client and our programs for it (220 MB); fetched when first asked."""
+    """Return the folder of a standalone Pulsar 5, its V5 client and our programs for it.
+
+    Fetched at the first call (220 MB).
+    """
     folder = _ensure_folder(settings, "pulsar", say)
     programs = folder / PULSAR_PROGRAMS_JAR
     with FileLock(folder.with_suffix(".lock")):
@@ -98,7 +103,7 @@ def read_checksums(file: Path) -> dict[str, str]:
 
 
 def wrong_jars(folder: Path, expected: dict[str, str]) -> list[str]:
-    """What is wrong in a folder of jars, a line each: missing, changed, or not on the list."""
+    """Return the problems of a folder of jars: each missing, changed, or not on the list."""
     found = {file.name for file in folder.glob("*.jar")} - _OURS
     problems = [f"{name} is missing" for name in sorted(expected.keys() - found)]
     problems += [f"{name} is not on the list" for name in sorted(found - expected.keys())]
@@ -109,12 +114,12 @@ def wrong_jars(folder: Path, expected: dict[str, str]) -> list[str]:
 
 
 def localfs_is_current(jar: Path) -> bool:
-    """Whether the jar of `lab/java` was compiled from the sources as they are now."""
+    """Return True if the jar of `lab/java` was compiled from the present sources."""
     return is_current(jar, _SOURCES)
 
 
 def compile_localfs(target: Path) -> None:
-    """Compiles `lab/java` into a jar."""
+    """Compile `lab/java` into a jar."""
     compile_java(_SOURCES, target)
 
 

@@ -1,4 +1,4 @@
-"""The supervisor: starts the parts in order, restarts what dies with back-off, and leaves nothing behind.
+"""Supervisor: starts parts in order, restarts dead ones with back-off, and leaves nothing behind.
 
 Stage: the local run. Before a part is started again everything left of its session is ended, so that two drivers never
 share a checkpoint. What was started is on record: the next supervisor cleans up after one that was killed.
@@ -77,7 +77,7 @@ class Supervisor:
         ]  # fmt: skip
 
     def start(self, spec: PartSpec, ready_seconds: float, stop: threading.Event | None = None) -> None:
-        """Starts a part and waits until it serves; a part that dies meanwhile is started again.
+        """Start a part and wait until it serves; a part that dies meanwhile is started again.
 
         Raises `SetupError` with the end of the part's log when it does not serve in time.
         """
@@ -94,7 +94,7 @@ class Supervisor:
             time.sleep(_LOOK_SECONDS / 2)
 
     def run(self, stop: threading.Event) -> None:
-        """Watches the parts until `stop` is set."""
+        """Watch the parts until `stop` is set."""
         while not stop.wait(_LOOK_SECONDS):
             self.look()
 
@@ -104,9 +104,10 @@ class Supervisor:
             self._look_at(part)
 
     def stop(self, names: Sequence[str] | None = None, at_once: threading.Event | None = None) -> None:
-        """Ends the parts of these names (all when None), the highest rank first; `at_once` cuts the waiting short.
+        """Stop the parts of these names (all if None), the highest rank first.
 
-        A part that cannot be ended does not keep the others running. It stays on record, and the next start ends it.
+        `at_once` cuts the waiting short. A part that cannot be ended does not keep the others running; it stays on
+        record, and the next start ends it.
         """
         chosen = [part for part in self._parts if names is None or part.spec.name in names]
         for rank in sorted({part.spec.rank for part in chosen}, reverse=True):
@@ -168,7 +169,7 @@ class Supervisor:
         log.warning("%s died (%s); starting it again in %g s", part.spec.name, how, delay)
 
     def _put_off(self, part: _Part) -> float:
-        """Sets when a part is started again; the delay, seconds."""
+        """Schedule the next start of a part, and return the delay in seconds."""
         # By hand, not by tenacity: its loops would wait here, and one supervisor needs no jitter.
         delay = min(self._delay * 2**part.deaths_in_a_row, self._max_delay)
         part.deaths_in_a_row += 1
@@ -226,7 +227,7 @@ def leftovers(record: Path) -> list[int]:
 
 
 def end_leftovers(record: Path) -> list[int]:
-    """Ends what an earlier supervisor that was killed has left running, and answers the ids of those sessions."""
+    """End what a killed earlier supervisor has left running, and return the ids of those sessions."""
     left = leftovers(record)
     for session in left:
         end_session(session)
@@ -250,7 +251,7 @@ def lock_owner(folder: Path) -> str | None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Locks the folder against a second local run; `SetupError` names the process that uses it."""
+    """Lock the folder against a second local run; `SetupError` names the process that uses it."""
     file = folder / LOCK_FILE
     lock = FileLock(file, timeout=LOCK_SECONDS)
     try:

@@ -1,4 +1,4 @@
-"""The traffic of the local run: topics, consumers and load samples, as a cluster with many clients would cause them.
+"""Traffic of the local run: topics, consumers and load samples, as many clients would cause them.
 
 Stage: closes the local loop. `Sessions` makes the controller hold the topics and consumers that `lab.demand` asks for
 and reads the layouts; `Reports` produces to `segment-stats` what the brokers that own the segments would report of it
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Sessions:
-    """Keeps the topics and consumers at the controller as the demand wants them, and the layouts as they are there."""
+    """Reconciler of topics and consumers at the controller with the demand; caches the layouts."""
 
     def __init__(self, topics: ScalableTopics, demands: Iterable[Demand], max_consumers: int) -> None:
         self._topics = topics
@@ -107,7 +107,10 @@ def _says(reply: object, status: int) -> bool:
 
 
 class Counters:
-    """What was sent, cumulative over restarts, in a small file for people; the truth is Kafka's end offsets."""
+    """Counts of sent messages, cumulative over restarts, in a small file for people.
+
+    Kafka's end offsets are authoritative.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -124,12 +127,12 @@ class Counters:
         self.counts["starts"] += 1
 
     def add(self, name: str, number: int = 1) -> None:
-        """Adds `number` to the counter `name`: sent, delivered, failed or garbage (a part of sent)."""
+        """Add `number` to the counter `name`: sent, delivered, failed or garbage (a part of sent)."""
         with self._lock:
             self.counts[name] += number
 
     def write(self) -> None:
-        """Replaces the file in one step; a full disk is logged and stops nothing."""
+        """Replace the file in one step; a full disk is logged and stops nothing."""
         with self._lock:
             counts = {name: self.counts[name] for name in ("starts", "sent", "delivered", "failed", "garbage")}
         scratch = self._file.with_suffix(".new")
@@ -142,7 +145,10 @@ class Counters:
 
 
 class Outlet:
-    """An idempotent producer that outlives the broker: what cannot be delivered in two minutes counts as failed."""
+    """Idempotent producer that outlives the broker.
+
+    A message that cannot be delivered in two minutes counts as failed.
+    """
 
     def __init__(self, kafka: KafkaConnection, counters: Counters) -> None:
         self._counters = counters
@@ -154,7 +160,7 @@ class Outlet:
         self._down = False
 
     def send(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        """Hands one record to the client; the counters learn later what became of it."""
+        """Hand one record to the client; its outcome is counted later."""
         self._counters.add("sent")
         try:
             self._producer.produce(topic, value, key, self._on_delivery)
@@ -162,11 +168,11 @@ class Outlet:
             self._counters.add("failed")
 
     def poll(self) -> None:
-        """Learns of deliveries."""
+        """Process delivery reports."""
         self._producer.poll()
 
     def close(self) -> None:
-        """Waits until everything is delivered, at most `FLUSH_SECONDS`; the rest counts as failed."""
+        """Wait until everything is delivered, at most `FLUSH_SECONDS`; the rest counts as failed."""
         left = self._producer.flush(FLUSH_SECONDS)
         if left:
             log.warning("%d records were not delivered in %.0f s", left, FLUSH_SECONDS)
@@ -193,7 +199,7 @@ class Reports:
         self._seed = settings.traffic.seed
 
     def report(self, t: float, layouts: dict[str, ScalableTopicMetadata]) -> int:
-        """Sends the samples of instant `t`; the number of messages."""
+        """Send the samples of instant `t`; return the number of messages."""
         messages = reported(self._demands, layouts, t)
         for message in messages:
             self._outlet.send(SEGMENT_STATS.name, key_of(message).encode(), message.to_json().encode())
@@ -201,7 +207,7 @@ class Reports:
         return len(messages)
 
     def litter(self, t: float, rate: float) -> int:
-        """Sends `rate` bad messages a second for one report interval; the number of messages."""
+        """Send `rate` bad messages a second for one report interval; return the number of messages."""
         random = Random(f"{self._seed}/garbage/{t}")
         number = int(rate * self._interval + random.random())
         for _ in range(number if self._demands else 0):
@@ -213,7 +219,9 @@ class Reports:
 
 
 def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0) -> Counters:
-    """Generates traffic until `stop` is set, then waits for its deliveries. `garbage`: bad messages a second.
+    """Generate traffic until `stop` is set, then wait for its deliveries.
+
+    `garbage`: bad messages a second.
 
     Samples fall on multiples of the report interval, so that a restarted generator reports what this one would have.
     """

@@ -27,7 +27,10 @@ _TICK_MS = 200
 
 
 class EmbeddedZooKeeper(EmbeddedServer):
-    """One server process. `address` is known from the start and stays the same through restarts of the process."""
+    """ZooKeeper server process with a fixed address.
+
+    `address` is known from the start and stays the same across restarts of the process.
+    """
 
     NAME, LOG = "ZooKeeper", "zookeeper.log"
 
@@ -44,7 +47,7 @@ class EmbeddedZooKeeper(EmbeddedServer):
         return f"127.0.0.1:{self.port}"
 
     def prepare(self) -> list[str]:
-        """Writes the configuration, and answers the command that runs the server."""
+        """Write the configuration and return the command that runs the server."""
         self.folder.mkdir(parents=True, exist_ok=True)
         configuration = self.folder / "zoo.cfg"
         configuration.write_text(
@@ -54,12 +57,12 @@ class EmbeddedZooKeeper(EmbeddedServer):
         return [find_java(), f"-Xmx{self._heap}", *_FLAGS, "-cp", f"{self._jars}/*", main, str(configuration)]
 
     def serves(self) -> bool:
-        """Whether it answers clients now."""
+        """Return True if the server answers clients now."""
         return is_serving(self.address)
 
 
 def is_serving(address: str) -> bool:
-    """Whether a ZooKeeper answers there within a second."""
+    """Return True if the ZooKeeper at `address` answers within a second."""
     return four_letters(address, b"ruok") == b"imok"
 
 

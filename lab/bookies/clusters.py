@@ -1,5 +1,6 @@
-"""BookKeeper clusters on loopback, from the checked jars: a ZooKeeper chroot and bookies each, which are started,
-stopped and killed one by one.
+"""BookKeeper clusters on loopback, from the checked jars; bookies start, stop and die one by one.
+
+Each cluster has a ZooKeeper chroot and bookies of its own.
 
 Stage: the real clusters of `executor.bookies`. Two clusters are co-located when they are given one ZooKeeper and two
 chroots, and split when each has its own. Data survives kill -9; a bookie keeps its port.
@@ -46,11 +47,11 @@ class Bookie(EmbeddedServer):
 
     @property
     def id(self) -> str:
-        """As its cluster lists it."""
+        """Bookie id in its cluster's list."""
         return f"127.0.0.1:{self.port}"
 
     def configure(self) -> Path:
-        """Writes its configuration; the file."""
+        """Write the configuration and return its file."""
         file = self.folder / "bookie.conf"
         write_properties(
             file,
@@ -73,7 +74,7 @@ class Bookie(EmbeddedServer):
         return command(self.folder, self._jars, self._heap, main, *arguments, flags=_FLAGS)
 
     def serves(self) -> bool:
-        """Whether it listens."""
+        """Return True if the bookie accepts connections."""
         try:
             socket.create_connection(("127.0.0.1", self.port), 1).close()
         except OSError:
@@ -87,22 +88,25 @@ class BookKeeperCluster:
     def __init__(
         self, folder: Path, jars: Path, zookeeper: EmbeddedZooKeeper, root: str = "/ledgers", bookies: int = 1
     ) -> None:
-        """`root` is where the metadata of ledgers are: another one makes another cluster under the same ZooKeeper."""
+        """Prepare a cluster with its ledger metadata under `root`.
+
+        Another `root` makes another cluster on the same ZooKeeper.
+        """
         self.root, self.zookeeper = root, zookeeper
         self.uri = f"zk+hierarchical://{zookeeper.address}{root}"
         self.bookies = [Bookie(Path(folder) / f"bookie{at + 1}", jars, self.uri) for at in range(bookies)]
 
     def start(self) -> None:
-        """Starts all bookies, also those that were killed, and waits until clients find them; raises `SetupError`.
+        """Start all bookies, also killed ones, and wait until clients find them.
 
-        They end with the calling thread.
+        They end with the calling thread. Raises `SetupError`.
         """
         self.format()
         self.launch()
         self.wait_until_serving()
 
     def format(self) -> None:
-        """Writes the metadata of a new cluster, if they are not there."""
+        """Write the metadata of a new cluster unless they exist."""
         with self._client() as client:
             # BookKeeper makes the last part of the path only.
             client.ensure_path(self.root.rpartition("/")[0] or "/")
@@ -118,12 +122,12 @@ class BookKeeperCluster:
             raise SetupError(f"BookKeeper's metadata at {self.uri} were not written: {done.stdout[-800:]}")
 
     def launch(self) -> None:
-        """Starts all bookies; returns at once."""
+        """Start all bookies without waiting."""
         for bookie in self.bookies:
             bookie.launch()
 
     def wait_until_serving(self) -> None:
-        """Returns when clients find all bookies, a little after these listen."""
+        """Wait until clients find all bookies, a little after these listen."""
         for bookie in self.bookies:
             bookie.wait_until_serving()
         end = time.monotonic() + _REGISTER_SECONDS
@@ -134,12 +138,15 @@ class BookKeeperCluster:
                 time.sleep(0.02)
 
     def available(self) -> set[str]:
-        """The bookies that clients find, by `Bookie.id`; one that was killed is among them until its session ends."""
+        """Return the `Bookie.id` of every bookie that clients find.
+
+        A killed bookie stays among them until its session ends.
+        """
         with self._client() as client:
             return set(client.get_children(f"{self.root}/available"))
 
     def stop(self) -> None:
-        """Ends all bookies."""
+        """End all bookies."""
         for bookie in self.bookies:
             bookie.kill()
 
@@ -155,7 +162,7 @@ class BookKeeperCluster:
 
 
 def start_clusters(*clusters: BookKeeperCluster) -> None:
-    """Starts several at once."""
+    """Start several at once."""
     with ThreadPoolExecutor(len(clusters)) as pool:
         list(pool.map(BookKeeperCluster.format, clusters))
     for cluster in clusters:

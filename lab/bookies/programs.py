@@ -1,4 +1,4 @@
-"""Our programs over BookKeeper's public client: the hands of `executor.bookies`, and what writes ledgers for tests.
+"""Java programs over BookKeeper's public client: the sidecar of `executor.bookies` and a test writer.
 
 Stage: under the commands and the tests. Compiled once into a folder beside the jars of Pulsar, which have BookKeeper.
 """
@@ -29,7 +29,7 @@ _FLAGS = ("-Djava.net.preferIPv4Stack=true",)
 
 @dataclass(frozen=True)
 class BookKeeperPrograms:
-    """Where the jars are, and the commands that run our programs."""
+    """Jars and commands of the BookKeeper programs."""
 
     jars: Path
     """Those of Pulsar."""
@@ -75,7 +75,10 @@ class LedgerWriter:
         self, uri: str, count: int = 1, ledger: int = -1, entries: int = 3, size: int = 200, seed: int = 1,
         quorum: int = 1, custom: Mapping[str, str] | None = None, leave_open: bool = False,
     ) -> list[int]:  # fmt: skip
-        """`count` ledgers of `entries` entries of `size` bytes; their ids. `ledger` -1: the cluster chooses the ids."""
+        """Write `count` ledgers of `entries` entries of `size` bytes and return their ids.
+
+        With `ledger` -1 the cluster chooses the ids. Raises `RuntimeError` if the program reports an error.
+        """
         request = {
             "uri": uri, "count": count, "ledger": ledger, "entries": entries, "bytes": size, "seed": seed,
             "quorum": quorum, "custom": dict(custom or {}), "open": leave_open,
@@ -90,6 +93,6 @@ class LedgerWriter:
         return [int(one) for one in answer["ledgers"]]
 
     def close(self) -> None:
-        """Ends it; what it left open stays open."""
+        """End the program; ledgers that it left open stay open."""
         self._process.kill()
         self._process.communicate()

@@ -1,4 +1,6 @@
-"""Several controllers on three ZooKeepers under random work and random faults, and a checker for what clients saw.
+"""Chaos test: several controllers on three ZooKeepers under random work and faults, with a checker.
+
+The checker judges what clients saw.
 
 `python -m lab.chaos --minutes 30 --kafka` runs it. The parts: `history` (what was seen) and, pure, what must be true of
 it: `checker`, `topic_rules` (one topic through its lives), `ownership` (one owner at all times); `nodes` (controllers

@@ -1,4 +1,6 @@
-"""`python -m lab.chaos --minutes 30 [--seed 1] [--kafka]`: three controllers on three ZooKeepers, under faults.
+"""`python -m lab.chaos --minutes 30 [--seed 1] [--kafka]`: controllers and ZooKeepers under faults.
+
+Runs three controllers on three ZooKeepers.
 
 One line a minute and a summary. The exit code is 1 when a rule of `lab.chaos.checker` was broken or things did not
 come to rest. Either ends the run and keeps the controllers' logs.
@@ -33,7 +35,7 @@ from schemas.settings import load_settings
     "--record", type=click.Path(dir_okay=False, path_type=Path), help="Write what was seen to this file, JSON."
 )
 def main(minutes: float, seed: int, topics: int, kafka: bool, record: Path | None) -> None:
-    """Random splits, merges, registrations and sessions under kill -9, SIGSTOP and cuts; checked all the time."""
+    """Run random calls and sessions under kill -9, SIGSTOP and cut links, and check continuously."""
     jars = ensure_jars(load_settings(), click.echo)
     folder = Path(tempfile.mkdtemp(prefix="anabranch-chaos-"))
     with ExitStack() as stack:

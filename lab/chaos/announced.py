@@ -1,4 +1,4 @@
-"""What the controllers of a chaos run announce, read as it comes: from their outbox, or from Kafka when there is one.
+"""Readers of the announcements in a chaos run: from the outbox, or from Kafka if there is one.
 
 Stage: under `lab.chaos.run`. Without Kafka this empties the outbox, so that it stays small.
 """
@@ -30,7 +30,7 @@ WAIT_S = 60.0
 
 
 class Announcements(Protocol):
-    """Where announcements are read."""
+    """Source of announcements."""
 
     repeats: bool
     """Whether an announcement may come twice."""
@@ -66,7 +66,10 @@ class FromOutbox:
 
 
 class FromKafka:
-    """Those that have reached Kafka. Late messages of a sender that was replaced are left out, as listeners do."""
+    """Announcements that have reached Kafka.
+
+    Late messages of a replaced sender are dropped, as listeners drop them.
+    """
 
     repeats = True
 
@@ -113,7 +116,9 @@ class FromKafka:
 def announced(
     records: Iterable[tuple[str, bytes | None, bytes]], senders: dict[bytes, int] | None = None
 ) -> Iterator[Announced]:
-    """What records of Kafka or of the outbox announce of the topics of a run: others may use the same Kafka.
+    """Yield the announcements about this run's topics in records of Kafka or of the outbox.
+
+    Other programs may use the same Kafka.
 
     `senders`: the newest sender of each subject, kept up to date; late messages of older ones are left out.
     """

@@ -1,8 +1,8 @@
-"""What must be true of what clients saw of several controllers (design "What must always hold", PIP-468). Pure.
+"""Rules for what clients saw of several controllers (design "What must always hold", PIP-468). Pure.
 
-Stage: called by `lab.chaos.run` after each round and by tests, on a `ClientHistory`. A rule that is broken is one
-line of words; an empty list means that nothing was found, not that nothing is there. What is carried from part to part
-is bounded, and the work is linear in what was seen, but for sorting.
+Stage: called by `lab.chaos.run` after each round and by tests, on a `ClientHistory`. Each broken rule is reported in
+one line; an empty list means that no violation was seen, not that there is none. The state carried from round to round
+is bounded, and apart from sorting the work is linear in the size of the history.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class Checker:
     """Judges a run part by part."""
 
     def __init__(self, repeats: bool = False) -> None:
-        """`repeats`: announcements may come again in runs, as those do that are sent until Kafka has confirmed them."""
+        """Start without history.
+
+        `repeats`: announcements may come again in runs, as those do that are sent until Kafka has confirmed them.
+        """
         self._repeats = repeats
         self._topics: dict[str, TopicRules] = defaultdict(TopicRules)
 
@@ -104,7 +107,7 @@ def _owners(assignment: SeenAssignment) -> Iterator[str]:
 
 
 def _lost_messages(delivery: Delivery) -> Iterator[str]:
-    """What was written is read, whatever was split, merged and pruned in between."""
+    """Yield a violation if confirmed messages were never read, despite splits, merges and pruning."""
     lost = sorted(delivery.sent - delivery.received)
     if lost:
         which = ", ".join(map(str, lost[:5]))

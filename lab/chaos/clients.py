@@ -1,8 +1,9 @@
-"""The callers of a chaos run: over REST they read, split, merge, register, delete and create; and watch sessions.
+"""Clients of a chaos run: REST calls on topics and subscriptions, and watch sessions.
 
-Stage: under `lab.chaos.run`; runs in one event loop and records all that it sees. Calls are made by the admin
-client's transport, each topic's in threads of their own; what counts is the raw status. A name whose call got no answer
-is not used again: the call may still arrive, at a node that is frozen, even in the topic's next life.
+Stage: under `lab.chaos.run`; runs in one event loop and records all that it sees. Clients read, split, merge, register,
+delete and create. Calls are made by the admin client's transport, each topic's in threads of their own; what counts is
+the raw status. A name whose call got no answer is not used again: the call may still arrive, at a node that is frozen,
+even in the topic's next life.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ FAULTS = (CallFailed, OSError, websockets.WebSocketException, asyncio.TimeoutErr
 
 
 def seen_layout(topic: str, layout: dict[str, Any], by: str, asked_at: float, seen_at: float) -> SeenLayout:
-    """What a client makes of a layout record."""
+    """Return a layout record as a client sees it."""
     known = {
         int(id): (segment["hashRange"]["start"], segment["hashRange"]["end"])
         for id, segment in layout["segments"].items()
@@ -88,7 +89,7 @@ class Topic:
         self._numbers = self._reads = 0
 
     def close(self) -> None:
-        """Drops all connections."""
+        """Drop all connections."""
         for node in self._nodes.values():
             node.close()
         self._threads.shutdown()
@@ -120,7 +121,7 @@ class Topic:
                 self.busy -= 1
 
     async def create(self) -> None:
-        """Creates the next life of the topic, which does not exist, however long that takes."""
+        """Create the next life of the topic, which does not exist, however long that takes."""
         self.last_life += 1
         self._registered.clear()
         self._carry_late_calls()
@@ -138,7 +139,7 @@ class Topic:
         self._exists_since, self.life = time.monotonic(), self.last_life
 
     async def delete(self) -> None:
-        """Deletes the topic, however long that takes."""
+        """Delete the topic, however long that takes."""
         self.life = None
         for consumer in self.consumers:
             consumer.let_go()
@@ -173,7 +174,7 @@ class Topic:
         return (await self.read(url)).life == self.last_life
 
     def _carry_late_calls(self) -> None:
-        """What has got no answer may still take effect, in the life that begins now."""
+        """Carry unanswered calls into the new life, where they may still take effect."""
         while self._late and self._late[0][0] < time.monotonic() - LATE_S:
             self._late.popleft()
         self.history.calls += [replace(call, life=self.last_life) for _, call in self._late]

@@ -1,8 +1,8 @@
-"""Consumers with connections, each with its own view of what it holds: by its clock, with a lease that it renews.
+"""Consumers with connections; each tracks by its own clock and renewed lease what it holds.
 
-Stage: beside `lab.chaos.clients`. A consumer keeps a segment until it is told otherwise, or until it has heard nothing
-from the controller for the grace period: then somebody else may have it, so it lets go, and connects again. That is
-what a consumer can know, and it is what `lab.chaos.ownership` judges.
+Stage: beside `lab.chaos.clients`. A consumer keeps a segment until the controller reassigns it, or until it has heard
+nothing from the controller for the grace period: then another consumer may have it, so it lets go and reconnects. That
+is all a consumer can know, and `lab.chaos.ownership` judges by it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SESSION_S = 8.0
 
 
 class Consumer:
-    """A consumer that connects again as soon as its connection is lost, except when it chooses to stay away."""
+    """Consumer that reconnects at once when its connection is lost, unless it chooses to stay away."""
 
     def __init__(self, topic: Topic, name: str, grace_seconds: float, seed: int) -> None:
         self.name, self._topic, self._random = name, topic, random.Random(seed)
@@ -44,11 +44,11 @@ class Consumer:
 
     @property
     def may_hold_until(self) -> float:
-        """When it has to let go unless it hears from the controller before."""
+        """Deadline for letting go unless the controller is heard from before."""
         return self._heard_at + self._grace_s
 
     def held_now(self) -> dict[int, str]:
-        """What it may read and commit at this moment."""
+        """Return the segments that the consumer may read and commit now."""
         return self.holds or {} if time.monotonic() <= self.may_hold_until else {}
 
     async def run(self) -> None:
@@ -103,7 +103,7 @@ class Consumer:
             raise error
 
     async def _last(self, socket: websockets.ClientConnection, life: int) -> None:
-        """Ends with the connection's time, its lease, or the life of the topic."""
+        """Ping the controller until the connection's time, its lease, or the life of the topic ends."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._random.expovariate(1 / _SESSION_S)
         silent_since = time.monotonic()
@@ -139,7 +139,10 @@ class Consumer:
                 return
 
     def _has_lapsed(self) -> bool:
-        """Whether what comes on this connection is too late to be relied on; on a new one it counts from the hello."""
+        """Return True if this connection's message is too late to rely on, and let go.
+
+        On a new connection the time counts from the hello.
+        """
         if self._is_new:
             self._is_new = False
             if time.monotonic() > self.may_hold_until:

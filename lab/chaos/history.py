@@ -1,4 +1,4 @@
-"""What clients saw of several controllers, as values. Judged by `lab.chaos.checker`.
+"""Record of what clients saw of several controllers, as values. Judged by `lab.chaos.checker`.
 
 Stage: filled by `lab.chaos.clients` and `lab.chaos.run`, emptied after every round, so that an hour takes no more
 memory than a minute. All instants are seconds of one clock.
@@ -32,7 +32,7 @@ class SeenLayout:
 
     @property
     def version(self) -> tuple[int, int]:
-        """What never goes back: the life, and the epoch in it."""
+        """Version that never goes back: the life, and the epoch in it."""
         return self.life, self.epoch
 
     @property
@@ -78,7 +78,7 @@ class AnnouncedLayout:
 
 @dataclass(frozen=True)
 class AnnouncedCount:
-    """How many consumers a subscription has, as it was announced."""
+    """Announced number of a subscription's consumers."""
 
     topic: str
     subscription: str
@@ -89,9 +89,10 @@ class AnnouncedCount:
 
 @dataclass(frozen=True)
 class Held:
-    """A consumer believed that a segment is its own, from its assignment until something took that belief away.
+    """Period in which a consumer believed that it owned a segment.
 
-    That is another assignment, a word of the controller, or the grace period without a sign of life of the controller.
+    It begins with the assignment and ends with another assignment, a message from the controller, or a grace period
+    without any sign of life from the controller.
     """
 
     topic: str
@@ -107,7 +108,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Messages of one life of a topic: those whose writing was confirmed, and those that its consumers were given."""
+    """Messages of one life of a topic: those confirmed to the producer, and those read by consumers."""
 
     topic: str
     life: int
@@ -138,7 +139,7 @@ class LostSession:
 
 @dataclass(frozen=True)
 class End:
-    """What is in the store of a topic at the end."""
+    """Contents of a topic's store at the end."""
 
     layout: SeenLayout
     open_operations: tuple[str, ...]

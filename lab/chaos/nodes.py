@@ -130,7 +130,7 @@ class ControllerNode:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, module: Sequence[str] = ("anabranch.cli",)) -> None:
-        """Starts the process; returns before it serves (`wait_until_ready`)."""
+        """Start the process without waiting until it serves (`wait_until_ready`)."""
         command = [sys.executable, "-m", *module, "--home", str(ROOT), "-c", str(self._settings), "controller"]
         with open(self.folder / "controller.log", "a") as log:
             self.process = subprocess.Popen(
@@ -138,7 +138,10 @@ class ControllerNode:
             )
 
     def wait_until_ready(self) -> None:
-        """Waits for the line that says that it serves; raises `RuntimeError` with the log when it ends instead."""
+        """Wait for the line that announces readiness.
+
+        Raises `RuntimeError` with the end of the log if the process ends instead.
+        """
         assert self.process is not None
         assert self.process.stdout is not None
         if not self.process.stdout.readline().startswith("controller ready at "):
@@ -164,7 +167,7 @@ class ControllerNode:
                 os.kill(self.process.pid, signal.SIGCONT)
 
     def is_running(self) -> bool:
-        """Whether the process is there, frozen or not."""
+        """Return True if the process exists, frozen or not."""
         return self.process is not None and self.process.poll() is None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether a segment ever had two owners, by what the consumers themselves believed, at all times. Pure.
+"""Detection of segments with two owners at once, by the consumers' own beliefs. Pure.
 
 Stage: under `lab.chaos.checker`. A rebalance is a push to each consumer, and a push is on its way for a moment; so two
 beliefs may overlap for `IN_FLIGHT_S`. Longer is a broken promise: both would have read and committed.
@@ -16,7 +16,7 @@ IN_FLIGHT_S = 1.0
 
 
 def two_owners(held: Sequence[Held]) -> Iterator[str]:
-    """Every segment that two consumers of one subscription held at the same time for longer than `IN_FLIGHT_S`."""
+    """Yield a violation for each segment with two holders in one subscription beyond `IN_FLIGHT_S`."""
     for first, second in overlaps(held):
         shared = min(first.until, second.until) - second.since
         if shared > IN_FLIGHT_S:
@@ -37,7 +37,7 @@ def longest_overlap(held: Sequence[Held]) -> float:
 
 
 def overlaps(held: Sequence[Held]) -> Iterator[tuple[Held, Held]]:
-    """Pairs of different consumers that held one segment at the same time; the one who held it first comes first."""
+    """Yield pairs of different consumers that held one segment at the same time, first holder first."""
     by_segment: dict[tuple[str, int, str, int], list[Held]] = defaultdict(list)
     for one in held:
         by_segment[one.topic, one.life, one.subscription, one.segment].append(one)

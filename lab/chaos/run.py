@@ -1,4 +1,4 @@
-"""A run: rounds of work under faults, rest and a check of all that was seen after each, and of everything at the end.
+"""Chaos run: rounds of work under faults, each followed by rest and a check, and a final check.
 
 Stage: above the clients and the nodes; `lab.chaos.__main__` and a test call it. What was seen in a round is dropped
 once it was checked, and sealed segments are pruned, so that an hour needs no more memory than a minute.
@@ -68,7 +68,7 @@ class Plan:
 
 @dataclass
 class Totals:
-    """What a run has seen so far."""
+    """Totals of a run so far."""
 
     layouts: int = 0
     assignments: int = 0
@@ -104,7 +104,10 @@ class Chaos:
         say: Callable[[str], None] = print,
         kafka: str | None = None,
     ) -> None:
-        """`kafka`: the bootstrap address of a broker that has the three topics; then every segment is a topic there."""
+        """Prepare the nodes of a run.
+
+        `kafka`: bootstrap address of a broker that has the three topics; every segment is then a topic there.
+        """
         self.totals = Totals()
         self.ends: list[End] = []
         settings = (
@@ -128,7 +131,7 @@ class Chaos:
 
     @property
     def faults(self) -> Mapping[str, int]:
-        """How often each was made."""
+        """Number of times each fault was made."""
         return self._faults.counts
 
     async def run(self) -> list[str]:
@@ -221,7 +224,7 @@ class Chaos:
                 return
 
     def _evictions(self, announced: Iterable[Announced]) -> int:
-        """How many consumers went: those of this subscription never say goodbye."""
+        """Return the number of evicted consumers: those of this subscription never say goodbye."""
         found = 0
         for one in announced:
             if isinstance(one, AnnouncedCount) and one.subscription == SUBSCRIPTION:
@@ -230,7 +233,7 @@ class Chaos:
         return found
 
     def _judge(self) -> None:
-        """Checks what was seen, counts it and drops it."""
+        """Check the round's history, count it and drop it."""
         seen, totals = self._history, self.totals
         for consumer in (consumer for topic in self._topics for consumer in topic.consumers):
             consumer.report()
@@ -249,7 +252,7 @@ class Chaos:
         seen.clear()
 
     async def _rest(self) -> None:
-        """Stops the work, and waits until every consumer has a connection and every segment one owner."""
+        """Stop the work, and wait until every consumer has a connection and every segment one owner."""
         for topic in self._topics:
             topic.working.clear()
         for topic in self._topics:
@@ -261,7 +264,7 @@ class Chaos:
             self._history.deliveries.append(traffic.take_delivery())
 
     async def _is_calm(self, topic: Topic) -> None:
-        """Raises unless all calls have ended, all operations too, and all consumers know the newest layout."""
+        """Raise `_NotYet` unless calls and operations have ended and every segment is assigned."""
         if topic.busy or topic.life is None:
             raise _NotYet("calls are under way")
         for operation in await topic.get(self._nodes[0].url, "/operations"):
@@ -274,13 +277,16 @@ class Chaos:
             raise _NotYet(f"segments are not shared out yet: {assignment}")
 
     async def _assignment(self, topic: Topic) -> SeenAssignment:
-        """What consumers were told; without segments of its own every sealed segment is drained at once."""
+        """Return the consumers' assignments.
+
+        Without segment topics of its own, every sealed segment is drained at once.
+        """
         layout = await topic.read(self._nodes[0].url)
         held = {consumer.name: tuple(sorted(consumer.held_now())) for consumer in topic.consumers}
         return SeenAssignment(topic.name, SUBSCRIPTION, frozenset(layout.active), held)
 
     def _look_at_the_end(self, announcements: Announcements) -> None:
-        """Waits until nothing was pruned between two looks: then the announcements match the layouts."""
+        """Wait until nothing is pruned between two looks: then the announcements match the layouts."""
         deadline = time.monotonic() + REST_S
         while True:
             before = [self._end(topic) for topic in self._topics]
@@ -316,7 +322,10 @@ class Chaos:
 
 
 def _segment_topics(bootstrap: str, topic: str, life: int | None) -> Mapping[str, bool]:
-    """The segments of a topic in Kafka, and whether each is terminated; those of earlier lives by their Kafka names."""
+    """Return the Kafka segments of a topic, and for each whether it is terminated.
+
+    Segments of earlier lives are keyed by their Kafka names.
+    """
     kafka = KafkaConnection(bootstrap)
     segments = KafkaSegments(kafka)
     prefix = f"segment{topic.removeprefix('topic')}/"

@@ -1,4 +1,4 @@
-"""What must be true of one topic through all its lives; state is carried from part to part of a run. Pure.
+"""Rules for one topic through all its lives; state is carried from part to part of a run. Pure.
 
 Stage: under `lab.chaos.checker`. A topic that is deleted and created again has a new life; epochs, segments and
 registrations begin anew in it, and lives follow one another as epochs do.
@@ -18,7 +18,7 @@ _NEVER: Version = (-1, -1)
 
 
 class TopicRules:
-    """What is known of a topic from the parts before."""
+    """State of a topic carried over from earlier parts."""
 
     def __init__(self) -> None:
         self._newest: dict[str, Version] = {}
@@ -64,12 +64,15 @@ class TopicRules:
         self._newest = dict(list(self._newest.items())[-KEPT_NAMES:])
 
     def take(self, call: Call) -> None:
-        """What a call may have changed in its life."""
+        """Record what a call may have changed in its life."""
         self._lives[call.life].take(call)
 
     def forget(self) -> None:
-        """Lives that nothing is heard of any more. Only at the end of a part: of what a part announced, some is of
-        lives that its calls, which are looked at first, left behind."""
+        """Drop lives that can no longer be mentioned.
+
+        Call it only at the end of a part: some announcements concern lives that the part's calls, which are examined
+        first, left behind.
+        """
         for old in sorted(self._lives)[:-KEPT_LIVES]:
             del self._lives[old]
 

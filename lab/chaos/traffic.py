@@ -51,13 +51,16 @@ class Traffic:
         """One writes, and one reads for each consumer."""
 
     def missing(self) -> set[int]:
-        """What was sent in the present life and not received yet."""
+        """Return the messages sent in the present life and not received yet."""
         life = self.topic.last_life
         with self._lock:
             return self.sent[life] - self.received[life]
 
     def take_delivery(self) -> Delivery:
-        """What was sent and received since the last call in the present life; of earlier lives nothing is kept."""
+        """Return what was sent and received in the present life since the last call.
+
+        Drops the records of earlier lives.
+        """
         life = self.topic.last_life
         with self._lock:
             found = Delivery(
@@ -68,7 +71,7 @@ class Traffic:
         return found
 
     async def write_for_ever(self) -> None:
-        """Writes to the segments that the layout has, as fast as they confirm, with a pause between."""
+        """Write to the segments of the layout, as fast as they confirm, with a pause between."""
         producer = Producer(
             self._kafka.librdkafka({"acks": "all", "message.timeout.ms": 4000, "log_level": 0, "linger.ms": 0})
         )
@@ -104,7 +107,7 @@ class Traffic:
         return kafka_topic(name, self.topic.made_at[layout.life])
 
     async def read_for_ever(self, consumer: Consumer) -> None:
-        """Reads what a consumer holds, and commits it, until `stop`."""
+        """Read what a consumer holds, and commit it, until `stop`."""
         await asyncio.get_running_loop().run_in_executor(self._threads, self._read, consumer)
 
     def _read(self, consumer: Consumer) -> None:
@@ -140,7 +143,7 @@ class Traffic:
             reader.close()
 
     def stop(self) -> None:
-        """Ends the threads."""
+        """End the threads."""
         self._stopping.set()
         self._threads.shutdown(wait=False)
 
@@ -173,7 +176,7 @@ class Traffic:
         return True
 
     def _positions(self, committed: CommittedOffsets, life: int, held: dict[int, str]) -> list[TopicPartition]:
-        """Where the subscription is on each segment; 0 where it has no position."""
+        """Return the subscription's position on each segment; 0 where it has none."""
         found = []
         for segment in held.values():
             made_at = self.topic.made_at[life]
@@ -183,7 +186,7 @@ class Traffic:
 
 
 def _written(producer: Producer, name: str, number: int) -> bool:
-    """Whether a message was confirmed."""
+    """Return True if Kafka confirmed the message."""
     told: list[KafkaError | None] = []
     try:
         producer.produce(name, str(number).encode(), partition=0, on_delivery=lambda error, _: told.append(error))

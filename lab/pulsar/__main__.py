@@ -1,4 +1,4 @@
-"""`python -m lab.pulsar [FOLDER]`: a standalone Pulsar 5 until Ctrl-C, for trying things; its data stays there."""
+"""`python -m lab.pulsar [FOLDER]`: a standalone Pulsar 5 until Ctrl-C; keeps its data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from schemas.settings import load_settings
 @click.option("--tokens", is_flag=True, help="Ask every client for a token, and print one that may do everything.")
 @click.option("--set", "lines", multiple=True, metavar="NAME=VALUE", help="A setting of broker.conf; may be repeated.")
 def main(folder: Path, port: int, tokens: bool, lines: tuple[str, ...]) -> None:
-    """A standalone Pulsar 5 on loopback. Its own auto-scaler is off (--set scalableTopicAutoScaleEnabled=true)."""
+    """Run a standalone Pulsar 5 on loopback.
+
+    Its own auto-scaler is off (--set scalableTopicAutoScaleEnabled=true).
+    """
     wrong = [line for line in lines if "=" not in line]
     if wrong:
         raise click.UsageError(f"--set {wrong[0]}: say NAME=VALUE")

@@ -1,5 +1,6 @@
-"""`python -m lab.pulsar.brokers [FOLDER]`: the collector and the executor's calls on three real Pulsar brokers, of
-which one joins, one is killed with kill -9, and comes back. Prints a record, and fails when something is wrong.
+"""`python -m lab.pulsar.brokers [FOLDER]`: collector and executor against three real Pulsar brokers.
+
+One broker joins, one is killed with kill -9 and comes back. Prints a record, and fails when something is wrong.
 
 Stage: by hand (docs/pulsar-brokers.md has one run); it takes minutes, so it is no test.
 """
@@ -39,7 +40,7 @@ BUSY = topic_name("public", "default", "busy")
 
 
 class Samples:
-    """Takes what the collector says, and keeps the newest rates of each segment, with who said them and when."""
+    """Sink for the collector's samples that keeps each segment's newest rates, by reporter and time."""
 
     def __init__(self) -> None:
         self.waiting = self.samples_waiting = self.lost = self.sent = 0
@@ -107,13 +108,13 @@ class Collecting:
         return set(self.samples.counted)
 
     def is_whole(self, brokers: int) -> bool:
-        """Whether every segment is seen, and they are spread over at least so many brokers."""
+        """Return True if every segment is seen and at least `brokers` brokers serve some."""
         serving = [one for one in self.shares.values() if one]
         known = self.status.segments_known >= self._topics * SEGMENTS
         return known and len(serving) >= brokers and self.status.coverage == 1.0
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stop collecting, and wait for the thread."""
         self._stop.set()
         self._thread.join(10)
 
@@ -172,7 +173,7 @@ def _run(cluster: PulsarCluster, jars: Path) -> None:
 
 
 def _kill(cluster: PulsarCluster, collecting: Collecting, broker: PulsarBroker) -> None:
-    """A broker dies: nothing is said in its name any more, and what it served is unknown until another serves it."""
+    """Kill a broker; check that its samples stop and its segments are unknown until served again."""
     served, before = collecting.shares[broker.id], len(collecting.samples.said[broker.id])
     broker.kill()
     at = time.monotonic()
@@ -188,8 +189,11 @@ def _kill(cluster: PulsarCluster, collecting: Collecting, broker: PulsarBroker) 
 
 
 def _split_everywhere(cluster: PulsarCluster, topics: ScalableTopics, first: int) -> None:
-    """Splits asked of each broker that runs: whoever leads the topic does it, by redirects. One that answers otherwise
-    while it takes a topic over is asked again, as the executor does, which looks at the layout first."""
+    """Request a split from each running broker and check that the leader does it, by redirects.
+
+    A broker that answers otherwise while it takes a topic over is asked again, as the executor does, which reads the
+    layout first.
+    """
     with step("a split of another topic is asked of each broker, whoever leads the topic"):
         for number, broker in enumerate((one for one in cluster.brokers if one.runs), first):
             name = topic_name("public", "default", f"t{number}")
@@ -207,8 +211,10 @@ def _split_everywhere(cluster: PulsarCluster, topics: ScalableTopics, first: int
 
 
 def _look_up(cluster: PulsarCluster) -> None:
-    """What clients do: ask who serves each segment. A bundle that nobody serves is given to a broker by that, and the
-    segment is loaded there by the look at its subscriptions."""
+    """Look up each segment as clients do.
+
+    The look-up assigns an unserved bundle to a broker, and the request for its subscriptions loads the segment there.
+    """
     broker = next(one for one in cluster.brokers if one.runs)
     transport, topics = (
         Transport(broker.admin_url, None, user_agent="anabranch-lab", timeout_seconds=5),
@@ -224,7 +230,7 @@ def _look_up(cluster: PulsarCluster) -> None:
 
 
 def _spread(cluster: PulsarCluster, enough: Callable[[], bool]) -> None:
-    """Unloads the namespace until the load balancer has given every broker something."""
+    """Unload the namespace until the load balancer has given every broker something."""
     transport = Transport(cluster.brokers[0].admin_url, None, user_agent="anabranch-lab", timeout_seconds=30)
     for _ in range(8):
         transport.exchange("PUT", "/admin/v2/namespaces/public/default/unload")

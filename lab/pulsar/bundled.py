@@ -1,5 +1,7 @@
-"""`python -m lab.pulsar.bundled [FOLDER]`: three brokers of Pulsar 4.0.7 with bundles and load until Ctrl-C, for trying
-things. All bundles are piled up on the first broker, so that there is something to balance."""
+"""`python -m lab.pulsar.bundled [FOLDER]`: three Pulsar 4.0.7 brokers with bundles until Ctrl-C.
+
+Load is running, and all bundles are on the first broker at first, so that there is something to balance.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ def _make_namespace(transport: Transport) -> None:
 
 
 def _pile_up(cluster: PulsarCluster, bundles: Bundles, ended: threading.Event) -> None:
-    """Moves every bundle to the first broker: one call of the modular manager in ten ends elsewhere."""
+    """Move every bundle to the first broker; repeats calls, as one in ten ends elsewhere."""
     first, *others = cluster.brokers
     deadline = time.monotonic() + _PATIENCE_S
     while not ended.wait(1):

@@ -1,8 +1,7 @@
-"""A Pulsar 5, or 4.0.7, of several brokers on loopback, from the checked jars: one ZooKeeper, one bookie, and brokers
-that are started, stopped and killed one by one.
+"""Pulsar 5 or 4.0.7 cluster on loopback, from the checked jars; brokers start, stop and die singly.
 
-Stage: the real cluster of `brokers`. Everything is unmodified; only the configuration is ours. Data survives kill -9
-and later starts of a broker, which keeps its ports.
+Stage: the real cluster of `brokers`, with one ZooKeeper and one bookie. Everything is unmodified; only the
+configuration is ours. Data survives kill -9 and later starts of a broker, which keeps its ports.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ class _Program:
 
     @property
     def log(self) -> Path:
-        """What it has written."""
+        """The program's log file."""
         return self.folder / f"{self.name}.log"
 
     def launch(self, prepared: list[str]) -> None:
-        """Starts it; returns at once."""
+        """Start the program without waiting."""
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 tethered(prepared), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
@@ -51,22 +50,22 @@ class _Program:
             )  # fmt: skip
 
     def failed(self) -> SetupError:
-        """Why it is not there."""
+        """Return the error of a failed start, with the end of the log."""
         return SetupError(f"{self.name} did not start; the end of {self.log}: {self.log.read_text()[-800:]}")
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """True until the process ends; False if it was never started."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """Ends it with SIGKILL."""
+        """End the program with SIGKILL."""
         if self.process is not None and self.runs:
             self.process.kill()
             self.process.wait()
 
     def stop(self) -> None:
-        """Stops it cleanly."""
+        """Stop the program cleanly."""
         if self.process is not None and self.runs:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -84,7 +83,7 @@ class PulsarBroker(_Program):
 
     @property
     def id(self) -> str:
-        """As the cluster lists it."""
+        """Broker id in its cluster's list."""
         return f"127.0.0.1:{self.web_port}"
 
     @property
@@ -98,7 +97,7 @@ class PulsarBroker(_Program):
         return f"pulsar://127.0.0.1:{self.port}"
 
     def serves(self) -> bool:
-        """Whether it is ready now."""
+        """Return True if the broker is ready now."""
         transport = Transport(self.admin_url, None, user_agent="anabranch-lab", timeout_seconds=5)
         try:
             ready = transport.exchange("GET", "/admin/v2/brokers/ready")
@@ -123,7 +122,7 @@ class PulsarCluster:
         self.brokers: list[PulsarBroker] = []
 
     def start(self, brokers: int) -> None:
-        """Starts everything and waits until it serves; raises `SetupError`."""
+        """Start everything and wait until it serves; raise `SetupError` if it does not."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.zookeeper.start()
         first = self._made()
@@ -143,12 +142,12 @@ class PulsarCluster:
         return broker
 
     def begin(self, broker: PulsarBroker) -> None:
-        """Starts a broker, also one that was killed, and waits until it serves. Raises `SetupError`."""
+        """Start a broker, also a killed one, and wait until it serves; raise `SetupError` if it does not."""
         self._launch(broker)
         _await(broker)
 
     def stop(self) -> None:
-        """Stops everything."""
+        """Stop everything."""
         for broker in self.brokers:
             broker.kill()
         self._bookie.kill()

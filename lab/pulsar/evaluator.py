@@ -27,7 +27,7 @@ _MAIN = "org.apache.pulsar.broker.service.scalable.Evaluator"
 
 
 class PulsarsEvaluator:
-    """Pulsar's evaluator, asked again and again, as a broker asks it at each tick; it ends with its `with` block."""
+    """Pulsar's evaluator in a process, asked at each tick as a broker does; ends with its `with` block."""
 
     def __init__(self, jars: Path) -> None:
         self._process = subprocess.Popen(
@@ -43,7 +43,10 @@ class PulsarsEvaluator:
         self._process.wait(30)
 
     def __call__(self, snapshot: TopicSnapshot) -> Answer:
-        """What it decides; a hold says no more than that it is one. Raises `RuntimeError` when the program has ended.
+        """Return Pulsar's decision on a snapshot; a hold carries no details.
+
+        An event of consumers is shown without loads: then only its consumer rule can act. Raises `RuntimeError` if the
+        program has ended.
 
         An event of consumers is shown without loads: then only its consumer rule can act.
         """
@@ -73,7 +76,9 @@ def _policy_of_pulsar(policy: Policy) -> str:
 
 
 def decide_as_pulsar(jars: Path, snapshots: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """What Pulsar decides on each snapshot (JSON in one line each, the policy with every field), in their order.
+    """Yield Pulsar's decision on each snapshot, in order.
+
+    A snapshot is JSON in one line, its policy with every field. The decisions are
 
     `{"action": "split", "segment": 3, "reason": "msgRateIn"}`, `{"action": "merge", "segments": [1, 2], …}`,
     `{"action": "none"}`, or `{"error": …}` for a policy that Pulsar refuses. `jars` is the folder of

@@ -1,5 +1,7 @@
-"""`python -m lab.pulsar.failover [FOLDER]`: Pulsar's own scaler on three real brokers, topics with clients, then a
-collector; the broker that leads a topic is killed with kill -9. Afterwards the cluster's scaler has to split.
+"""`python -m lab.pulsar.failover [FOLDER]`: failover of Pulsar's own scaler beside a collector.
+
+Runs topics with clients on three real brokers, then a collector, and kills the broker that leads a topic with kill -9.
+Afterwards the cluster's scaler has to split.
 
 Stage: by hand (docs/pulsar-brokers.md has its output); it takes minutes, so it is no test. It shows that a collector
 leaves the failover of Pulsar's scaler as it is.
@@ -118,7 +120,7 @@ def _leader(broker: PulsarBroker, topic: str) -> str:
 
 
 def _has_left(alive: PulsarBroker, dead: PulsarBroker) -> bool:
-    """Whether the cluster has noticed that a broker is dead."""
+    """Return True if the cluster has noticed that a broker is dead."""
     reply = Cluster(_transport(alive)).brokers()
     return isinstance(reply, Answered) and dead.id not in reply.value
 

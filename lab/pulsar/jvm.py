@@ -1,7 +1,7 @@
-"""How Pulsar's and BookKeeper's programs are run from the checked jars: a small JVM on loopback, its configuration and
-its log in a folder of its own.
+"""JVM commands for Pulsar's and BookKeeper's programs from the checked jars.
 
-Stage: under `standalone` and `cluster`.
+Stage: under `standalone` and `cluster`. Each program is a small JVM on loopback, with its configuration and its log in
+a folder of its own.
 """
 
 from __future__ import annotations

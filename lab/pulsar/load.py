@@ -1,4 +1,4 @@
-"""Keyed load on a scalable topic of a Pulsar by its own V5 client, in a JVM, with an exact count of what came through.
+"""Keyed load on a scalable Pulsar topic by its own V5 client in a JVM, with exact delivery counts.
 
 By hand: `python -m lab.pulsar.load TOPIC`. A broker that wants a token gets that of `ANABRANCH_CONTROLLER_TOKEN`.
 Neighbours: `java/…/KeyedLoad.java` is the program.
@@ -51,18 +51,21 @@ class KeyedLoad:
 
     @property
     def ended(self) -> bool:
-        """Whether its process is gone."""
+        """True if the process has ended."""
         return self._process.poll() is not None
 
     def finish(self) -> dict[str, Any]:
-        """Stops to produce, and waits a minute at most until all that was acknowledged is received; the last counts."""
+        """Stop producing and return the last counts.
+
+        Waits up to a minute until all acknowledged messages are received.
+        """
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._reader.join(_FINISH_SECONDS)
         return self.counts
 
     def threads(self) -> str:
-        """What its threads are doing, for the message of a failure."""
+        """Return a dump of the client's threads, for the message of a failure."""
         self._process.send_signal(signal.SIGQUIT)
         end = time.monotonic() + _DUMP_SECONDS
         while not any("JNI global refs" in line for line in self._said) and time.monotonic() < end and not self.ended:
@@ -79,8 +82,11 @@ class KeyedLoad:
 
 
 def dropped_receipts(log: Path) -> int:
-    """How often the client of 5.0.0-M1 has dropped a receipt and its connection with it, by its log: with one message
-    in flight that one is sent again each time, and comes twice (docs/pulsar-differences.md)."""
+    """Return the number of receipts that the client's log reports as dropped.
+
+    The client of 5.0.0-M1 drops its connection with each; a single message in flight is then sent again and comes twice
+    (docs/pulsar-differences.md).
+    """
     return log.read_text().count("ClientCnx.handleSendReceipt(")
 
 
@@ -88,8 +94,9 @@ def dropped_receipts(log: Path) -> int:
 def keyed_load(
     jars: Path, service_url: str, topic: str, log: Path, rate: int, keys: int, in_flight: int, wave_seconds: float = 0
 ) -> Iterator[KeyedLoad]:
-    """Load of `rate` messages a second over `keys` keys, with so many sends `in_flight`; killed when the block ends.
-    With a wave the rate rises and falls once in `wave_seconds`.
+    """Run a load of `rate` messages a second over `keys` keys, and kill it when the block ends.
+
+    Up to `in_flight` sends are pending at once. With `wave_seconds` the rate rises and falls once in that period.
 
     `jars` is the folder of `lab.setup.ensure_pulsar`; the client's log goes to `log`.
     """
@@ -136,7 +143,7 @@ rootLogger.appenderRef.out.ref = out
 def main(
     topic: str, service_url: str, rate: int, keys: int, in_flight: int, wave_seconds: float, seconds: float | None
 ) -> None:
-    """Produces to TOPIC and consumes it, and counts what is lost, comes twice, or out of the order of its key."""
+    """Produce to TOPIC and consume it; count lost, duplicate and out-of-order messages of a key."""
     ended = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: ended.set())

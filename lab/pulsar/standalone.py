@@ -1,8 +1,9 @@
-"""A standalone Pulsar 5 on loopback, from the checked jars, in a folder of its own: broker and bookie in one process.
+"""Standalone Pulsar 5 on loopback, from the checked jars: broker and bookie in one process.
 
-Stage: the real cluster of the tests and of a local run with Pulsar. It is unmodified: only its configuration is ours.
-Data survives kill -9 and later starts, also with other ports. Rates, which it works out every 60 s by default, come
-every second. Its own auto-scaler is off unless it is asked for, so that nobody else splits and merges.
+Stage: the real cluster of the tests and of a local run with Pulsar, in a folder of its own. It is unmodified: only its
+configuration is ours. Data survives kill -9 and later starts, also with other ports. Rates, which it works out every
+60 s by default, come every second. Its own auto-scaler is off unless it is asked for, so that nobody else splits and
+merges.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _ADMIN = "admin"
 
 
 class StandalonePulsar(EmbeddedServer):
-    """One process. `admin_url` and `service_url` are known from the start, and stay through restarts of the process."""
+    """Standalone Pulsar process with fixed addresses.
+
+    `admin_url` and `service_url` are known from the start and stay the same across restarts of the process.
+    """
 
     NAME, LOG = "Pulsar", "pulsar.log"
     START_SECONDS, STOP_SECONDS = 180.0, 30.0
@@ -76,7 +80,10 @@ class StandalonePulsar(EmbeddedServer):
         return None if self._signer is None else self._signer.token(role)
 
     def prepare(self) -> list[str]:
-        """Writes the configuration, and answers the command that runs it; raises `SetupError` without a loopback."""
+        """Write the configuration and return the command that runs Pulsar.
+
+        Raises `SetupError` without a loopback interface.
+        """
         configuration = self.folder / "standalone.conf"
         write_properties(configuration, self._properties())
         return command(
@@ -88,7 +95,7 @@ class StandalonePulsar(EmbeddedServer):
         )  # fmt: skip
 
     def serves(self) -> bool:
-        """Whether it answers clients now, and has made the namespace `public/default`."""
+        """Return True if Pulsar answers clients and has the namespace `public/default`."""
         believed = client_context(TlsFiles(ca=self.tls.certificate)) if self.tls else None
         transport = Transport(self.admin_url, self.token(), user_agent="anabranch-lab", timeout_seconds=5, tls=believed)
         topics = ScalableTopics(transport)

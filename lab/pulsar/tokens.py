@@ -1,4 +1,4 @@
-"""Tokens as Pulsar's `AuthenticationProviderToken` takes them: a JWT, here signed with a secret key (HS256).
+"""Tokens for Pulsar's `AuthenticationProviderToken`: JWTs signed with a secret key (HS256).
 
 Neighbours: `lab.pulsar.standalone` sets a broker up with the key.
 """
@@ -47,10 +47,10 @@ class SecretKey:
 
 
 def claims_of(role: str, algorithm: str) -> str:
-    """What is signed: the first two parts of a token."""
+    """Return the signed content: the first two parts of a token."""
     return ".".join(encoded(json.dumps(part).encode()) for part in ({"alg": algorithm}, {"sub": role}))
 
 
 def encoded(raw: bytes) -> str:
-    """As a part of a token."""
+    """Return bytes encoded as a part of a token."""
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")

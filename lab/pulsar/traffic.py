@@ -1,4 +1,4 @@
-"""The traffic of a local run with a Pulsar: one topic, and load by Pulsar's own client that rises and falls.
+"""Traffic of a local run with Pulsar: one topic, with load by Pulsar's own client in waves.
 
 Stage: `python -m lab.pulsar.traffic SERVICE_URL JARS FOLDER`, a part of `lab.local_run`. The topic gets a
 policy with low thresholds, which the collector reads, so that a laptop's load splits and merges it. The client's counts
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 def traffic_command(pulsar: StandalonePulsar, folder: Path) -> Sequence[str]:
-    """What runs the traffic of this Pulsar."""
+    """Return the command that runs the traffic of this Pulsar."""
     words = (pulsar.service_url, str(pulsar.jars), str(folder))
     return [sys.executable, "-m", "lab.pulsar.traffic", *words]
 

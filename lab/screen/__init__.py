@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 def run_screen(
     settings: Settings, parts: Callable[[], Sequence[PartState]], stop: threading.Event, console: Console | None = None
 ) -> LakeView:
-    """Draws until `stop` is set; the terminal is then as it was before. Returns the last view.
+    """Draw until `stop` is set, restore the terminal, and return the last view.
 
     A lake that cannot be read for a moment leaves the last picture standing; drawing never ends the local run.
     """

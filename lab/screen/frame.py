@@ -1,6 +1,6 @@
-"""One frame of the screen: the parts, the rates, every topic's key space and why it holds, the newest decisions.
+"""One frame of the screen: parts, rates, key space and holds of each topic, newest decisions.
 
-Stage: drawing. `frame` is a pure function of what is known and of the terminal's size; `lab.screen` shows its result.
+Stage: drawing. `frame` is a pure function of the lake's view and of the terminal's size; `lab.screen` shows its result.
 Every line is built to fit: where room ends, detail is dropped in a fixed order, and nothing ever wraps.
 """
 
@@ -54,7 +54,10 @@ class _Columns:
 
 
 def frame(view: LakeView, parts: Sequence[PartState], width: int, height: int, elapsed: float = 0.0) -> Group:
-    """The whole screen in at most `height` lines of at most `width` cells. `elapsed`: seconds since the start."""
+    """Draw the whole screen in at most `height` lines of at most `width` cells.
+
+    `elapsed`: seconds since the start.
+    """
     top = [_parts_line(parts, width, elapsed), *_trouble_lines(parts, width, height)]
     top += [*_brake_lines(view, height), _rates_line(view, width)]
     if height >= 16:
@@ -84,7 +87,7 @@ def _fitted(line: Text, width: int) -> Text:
 
 
 def _joined(items: Sequence[Text], gap: str, width: int) -> Text:
-    """As many of `items` as fit, the first ones first."""
+    """Join as many of `items` as fit, the first ones first."""
     line = Text()
     for item in items:
         if line.cell_len and line.cell_len + len(gap) + item.cell_len > width:
@@ -112,7 +115,7 @@ def _parts_line(parts: Sequence[PartState], width: int, elapsed: float) -> Text:
 
 
 def _page_lines(parts: Sequence[PartState], height: int) -> list[Text]:
-    """Where to look at more of it."""
+    """Return the lines with the addresses of the pages in a browser."""
     if height < 16:
         return []
     return [Text.assemble("in a browser: ", (part.address, "bold")) for part in parts if part.address]
@@ -131,8 +134,11 @@ def _trouble_lines(parts: Sequence[PartState], width: int, height: int) -> list[
 
 
 def _brake_lines(view: LakeView, height: int) -> list[Text]:
-    """What keeps the executor from acting: a stop, pauses, and how many decisions wait for what; who has which shards,
-    if there are several of either."""
+    """Return the lines about what keeps the executor from acting.
+
+    These are a stop, pauses, and the number of decisions that wait, by reason; with several executors or shards also
+    which executor has which shards.
+    """
     brakes, lines = view.brakes, []
     if brakes.stop is not None:
         lines.append(Text(printable(f"■ the executor has stopped: {brakes.stop.reason}"), BAD))

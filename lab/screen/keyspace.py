@@ -1,4 +1,4 @@
-"""A topic's key space `0000..ffff` as a strip of cells: each segment as wide as its hash range, shaded by its load.
+"""Key space `0000..ffff` of a topic as a strip of cells: segment width by hash range, shade by load.
 
 Stage: drawing, below `lab.screen.frame`. Pure. Shade and colour say the same, so the strip reads without colour too;
 the colours are those of Okabe and Ito, which all kinds of colour blindness can tell apart.
@@ -18,7 +18,7 @@ KEYS = 0x10000
 
 @dataclass(frozen=True)
 class Shade:
-    """How a level of load is drawn, and what the legend calls it."""
+    """Drawing of a load level, and its name in the legend."""
 
     glyph: str
     style: str
@@ -47,7 +47,10 @@ def shade(segment: SegmentView) -> Shade:
 
 
 def strip(segments: Sequence[SegmentView], width: int) -> Text:
-    """The key space in exactly `width` cells. Ids stand where they fit; of several in one the most overloaded."""
+    """Draw the key space in exactly `width` cells.
+
+    Ids stand where they fit; of several segments in one cell, the most overloaded is drawn.
+    """
     text = Text(no_wrap=True)
     column = 0
     for segment, first, last in _spread(segments, width):
@@ -110,7 +113,7 @@ def ruler(width: int) -> Text:
 
 
 def legend() -> Text:
-    """What the shades mean."""
+    """Return the legend of the shades."""
     text = Text(no_wrap=True)
     for look in SHADES[1:]:
         text.append(look.glyph * 2, look.style)
