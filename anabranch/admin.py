@@ -1,4 +1,4 @@
-"""What the admin client answers, in words for people at a command line: one sentence and an exit code.
+"""Results of the admin client for people at a command line: one sentence and an exit code.
 
 Stage: under `anabranch.commands.topics`, over the package `admin`. Exit codes: 1 refused by the server, 2 wrong usage,
 3 no answer. Nothing is tried again.
@@ -45,7 +45,7 @@ class WatchUnsupported(Exception):
 
 
 class AdminInterface:
-    """One admin interface; `topics` has the calls; `expect` gives the result of one, or its message and exit code."""
+    """Admin interface of a server: `topics` has the calls, `expect` unwraps their replies."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class AdminInterface:
         self.topics = ScalableTopics(transport)
 
     def expect(self, reply: Reply[T]) -> T:
-        """What was asked for; raises `RefusedByServer` or `Unreachable`."""
+        """Return the reply's value; raise `RefusedByServer` or `Unreachable`."""
         if isinstance(reply, Answered):
             return reply.value
         raise self._in_words(reply)

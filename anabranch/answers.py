@@ -31,7 +31,9 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
 def write_answer(reader: pa.RecordBatchReader, output: str, file: Path | None, limit: int) -> int:
-    """Writes an answer to a file, or to standard output, and says how many rows it has. `limit`: of a table.
+    """Write an answer to a file or standard output, and return the number of its rows.
+
+    `limit`: most rows of a table.
 
     Raises `OSError`, and what the reader raises. A file is at its place when it is whole.
     """

@@ -1,4 +1,6 @@
-"""`anabranch bookies check`: the invariants over what clusters show and what is on record; some cannot be seen.
+"""`anabranch bookies check`: test the invariants on what the clusters show and what is on record.
+
+Some invariants cannot be observed.
 
 Stage: between `anabranch.commands.bookies` and `executor.bookies`.
 """
@@ -54,7 +56,10 @@ def check(bookies: Bookies, contents: bool, output: str) -> None:
 
 
 def _unreadable(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) -> list[Violation]:
-    """Ledgers of schemas and subscriptions that cannot be read whole where they are attributed to, or are others."""
+    """Return violations for schema and cursor ledgers that are unreadable or differ from their digest.
+
+    Each is read whole on the cluster that it is attributed to.
+    """
     hands, seen = bookies.hands(registry), Seen(snapshot)
     digests = {one.ledger: one.sha256 for one in seen.progress.verified}
     wanted = {

@@ -1,4 +1,4 @@
-"""`anabranch decide` for the family `bookies`: a line in, an answer out, as JSON or as tables for an operator."""
+"""`anabranch decide` for the family `bookies`: a line in, an answer out, as JSON or as tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def is_bookie_snapshot(line: bytes) -> bool:
 
 
 def unknown_keys(line: bytes) -> set[str]:
-    """Return the keys of a snapshot of this family that are in no model, at any depth: misspelt ones, mostly."""
+    """Return the keys of a snapshot of this family that no model has, at any depth.
+
+    Most are misspelt.
+    """
     found = _snapshot(line)
     try:
         return set() if found is None else set(_unknown(BookieSnapshot.model_validate_json(line), found))
@@ -70,7 +73,10 @@ def decided(line: bytes, explain: bool) -> bytes:
 
 
 def explained(answer: BookieAnswer, now: int) -> str:
-    """A headline, the steps, everything that is wrong with its reason, and every gate; ends with an empty line."""
+    """Return an answer as text: headline, steps, faults with their reasons, and every gate.
+
+    It ends with an empty line.
+    """
     epoch = "" if answer.epoch is None else f", epoch {answer.epoch}"
     lines = [
         f"{printable(answer.cluster)} at {instant(now)}: {answer.operation}, phase {answer.phase}{epoch}",

@@ -1,4 +1,4 @@
-"""How a switch stands, for an operator: phases, what is left, every ledger that failed, and the command that goes on.
+"""State of a switch for an operator: phases, remaining work, failed ledgers and the next command.
 
 Stage: under `anabranch.commands.bookies`; pure, text out of answers.
 """
@@ -131,7 +131,10 @@ def _next(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | None) -> 
 
 
 def _cleanup_command(snapshot: BookieSnapshot) -> str:
-    """Return the command that goes on with a cleanup: forced when the window is open, as the one before was."""
+    """Return the command that continues a cleanup.
+
+    It is forced if the window is open, as the earlier cleanup was.
+    """
     [source, *_] = snapshot.progress.deleting
     other = "" if snapshot.directive is not None and source == snapshot.directive.source else f" --src-cluster {source}"
     forced = "" if has_passed(snapshot) else " --force"
@@ -149,7 +152,7 @@ def _bar(done: int, total: int) -> str:
 
 
 def shown_steps(answer: BookieAnswer) -> Iterator[str]:
-    """How many steps of each kind there are."""
+    """Yield a line with the number of steps for each action and kind."""
     counts: dict[tuple[str, str], int] = {}
     for one in answer.steps:
         counts[one.action, one.kind] = counts.get((one.action, one.kind), 0) + 1
@@ -184,6 +187,6 @@ def history_text(found: Sequence[SwitchHistory]) -> str:
 
 
 def history_json(found: Sequence[SwitchHistory]) -> list[dict[str, Any]]:
-    """The same as values."""
+    """Return the histories of switches as JSON values."""
     plain: list[dict[str, Any]] = json.loads(json.dumps([asdict(one) for one in found], default=str))
     return plain

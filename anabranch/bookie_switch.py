@@ -1,4 +1,4 @@
-"""`anabranch bookies switch`, `rollback`, `cleanup`: first a rehearsal that writes nothing, then carried out.
+"""`anabranch bookies switch`, `rollback`, `cleanup`: a rehearsal that writes nothing, or execution.
 
 Stage: between `anabranch.commands.bookies` and `executor.bookies`.
 """
@@ -37,7 +37,10 @@ Asked = Literal["switch", "rollback"]
 
 
 def rehearse(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
-    """What would be done, and what would fail; nothing is written anywhere. Exit code 1 when it would be refused."""
+    """Print the steps that would be taken and their faults, without writing anything.
+
+    Exit code 1 if the operation would be refused.
+    """
     snapshot = bookies.look(operation, "whole", request)
     answer = decide(snapshot)
     planned = answer if operation == "rollback" else _planned(snapshot, answer)
@@ -54,7 +57,10 @@ def rehearse(bookies: Bookies, operation: Asked, request: Request, output: str) 
 
 
 def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
-    """Asks for it, and works until nothing is left. Exit code 1 when something failed."""
+    """Request the operation and work until nothing is left.
+
+    Exit code 1 if something failed.
+    """
     with _term(bookies) as right, _watching() as watch:
         orchestrator = _orchestrator(bookies, right.expectation, watch)
         with _stopped_by_signals(orchestrator):
@@ -77,7 +83,7 @@ def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str)
 
 
 def clean_up(bookies: Bookies, request: Request, output: str) -> None:
-    """What would be deleted, or the deletions."""
+    """Print the deletions of a cleanup, or carry them out."""
     if request.dry_run:
         answer = decide(bookies.look("cleanup", "whole", request))
         _cleanup_said(answer, output)
@@ -96,7 +102,10 @@ def clean_up(bookies: Bookies, request: Request, output: str) -> None:
 
 
 def _planned(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer:
-    """What the orchestrator would do if the directive were written; also where ids or brokers are in the way now."""
+    """Return the orchestrator's plan as if the directive were written.
+
+    Ignores ids and brokers that are in the way now.
+    """
     if answer.directive is None:
         settings = snapshot.settings.model_copy(update={"skip_idgen_precheck": True})
         there = {"settings": settings, "routing": "stopped", "registered_brokers": None}
@@ -207,7 +216,7 @@ def _term(bookies: Bookies) -> Iterator[Term]:
 
 
 def _settle(right: Term) -> bool:
-    """Wait until no deletion that the one before has asked for can be under way; return whether that took a while."""
+    """Wait until no deletion of the previous orchestrator can be under way; return True after a wait."""
     if not right.is_after_a_crash:
         return False
     click.echo(f"the one before did not leave: this one begins in {DELETES_WITHIN_S:.0f} s", err=True)

@@ -1,7 +1,7 @@
-"""What the commands of `anabranch bookies` stand on: Pulsar's metadata store, the registered BookKeeper clusters, and
-the program that handles their ledgers, opened when they are first needed and closed at the end.
+"""Resources of the `anabranch bookies` commands: metadata store, BookKeeper clusters and the sidecar.
 
-Stage: under `anabranch.commands.bookies`.
+Stage: under `anabranch.commands.bookies`. Each is opened when it is first needed and closed at the end. The sidecar
+handles the clusters' ledgers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Bookies:
 
     @property
     def lake(self) -> str:
-        """Where steps are recorded."""
+        """Path of the lake that has the steps."""
         return self.settings.lake_path
 
     def look(self, operation: Operation, depth: Any, request: Request | None = None) -> BookieSnapshot:
@@ -63,7 +63,7 @@ class Bookies:
         return self.looker.look(operation, depth, request, self.progress(registry), registry)
 
     def progress(self, registry: Registry) -> Progress:
-        """What is on record of the directive."""
+        """Return the recorded progress of the directive."""
         directive = registry.directive
         if directive is None:
             return Progress()

@@ -1,4 +1,4 @@
-"""What the commands that brake share: who says it, what is said of each decision, and errors of the lake in a line.
+"""Shared parts of the safeguard commands: the actor, results by decision, and errors of the lake.
 
 Stage: under `anabranch.commands.approve`, `reject` and `executor`.
 """
@@ -19,7 +19,7 @@ from schemas.printable import printable
 
 
 def said(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command `--reason` (required) and `--by`, and calls it with both, cleaned."""
+    """Give a command `--reason` (required) and `--by`, and call it with both, cleaned."""
 
     @functools.wraps(function)
     def run(*arguments: object, reason: str, by: str | None, **more: object) -> None:
@@ -51,7 +51,10 @@ def lake_errors(context: Context) -> Iterator[str]:
 
 
 def decide_on(context: Context, kind: Literal["approve", "reject"], ids: Sequence[str], reason: str, by: str) -> None:
-    """Approves or rejects decisions in one commit; says of each what became of it. Exit code 1 if any was refused."""
+    """Approve or reject decisions in one commit, and print the result for each.
+
+    Exit code 1 if any was refused.
+    """
     with lake_errors(context) as lake:
         judged = judge(lake, kind, ids, reason, by, context.settings.executor.waiting_max_age_seconds)
     for act in judged.written:

@@ -1,4 +1,6 @@
-"""`anabranch backtest --family bundles`: balancers on a cluster's recorded demand, as text, JSON or a page.
+"""`anabranch backtest --family bundles`: backtest of balancers on a cluster's recorded demand.
+
+The report is text, JSON or a page.
 
 Stage: under the command `backtest`, which reads the options.
 """

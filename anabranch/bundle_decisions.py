@@ -1,4 +1,4 @@
-"""`anabranch decide` for the family `bundles`: a line in, an answer out, as JSON or as tables for an operator."""
+"""`anabranch decide` for the family `bundles`: a line in, an answer out, as JSON or as tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADINGS = ("", "broker", "bundle", "gate", "measured", "limit", "margin", "wha
 
 
 def is_bundle_snapshot(line: bytes) -> bool:
-    """Whether a line is of this family: it says so, or has brokers and no layout."""
+    """Return True if a line is of this family: by its own field, or with brokers and without a layout."""
     return _snapshot(line) is not None
 
 
@@ -72,7 +72,7 @@ def explained(snapshot: BundleSnapshot, answer: BundleAnswer) -> str:
 
 
 def defaults_of(profile: str) -> str:
-    """Whose defaults hold, in words."""
+    """Return the origin of a profile's defaults, in words."""
     return "our own defaults" if profile == "default" else f"defaults of Pulsar {profile}"
 
 

@@ -49,8 +49,10 @@ def decision_text(cluster: str, row: Mapping[str, Any], end: Became | None) -> s
 
 
 def cycle_text(state: ClusterState, cycle: Cycle, broker: str | None) -> str:
-    """A cycle: what was decided, and every gate; of one broker those that concern it or the cluster. Raises
-    `UnknownBroker`."""
+    """Return a cycle as text: its decisions and every gate.
+
+    With `broker`, only the gates of that broker and of the cluster. Raises `UnknownBroker`.
+    """
     answer = cycle.shedding
     lines = [
         printable(f"{state.name} at {instant(cycle.now)}: {len(cycle.live)} brokers, {answer.strategy}, "
@@ -74,7 +76,7 @@ def cycle_text(state: ClusterState, cycle: Cycle, broker: str | None) -> str:
 
 
 def _standing(state: ClusterState, cycle: Cycle, broker: str) -> list[str]:
-    """How a broker stands beside the others, and when something moves at all."""
+    """Return lines that compare a broker with the others, and the condition for any move."""
     if broker not in cycle.live:
         near = ", ".join(cycle.live[:5]) + (" …" if len(cycle.live) > 5 else "")
         reported = state.reports.get(broker)

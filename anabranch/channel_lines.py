@@ -32,7 +32,10 @@ def numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
 
 
 def read_line(line: bytes | None) -> tuple[str, Record | None] | None:
-    """The bundle and its record; None for a line that carries no message. Raises `ValueError` with what is wrong."""
+    """Return the bundle and its record; None for a line that carries no message.
+
+    Raises `ValueError` with the fault.
+    """
     if line is None:
         raise ValueError(f"it is longer than {MAX_LINE_BYTES:,} bytes")
     text = line.strip()

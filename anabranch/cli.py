@@ -1,4 +1,4 @@
-"""The command line: `anabranch COMMAND`. Thin: each command is a module of `anabranch.commands`, loaded when used.
+"""Command line: `anabranch COMMAND`. Each command is a module of `anabranch.commands`, loaded on use.
 
 Exit codes: `anabranch.exits`. What failed is one line on stderr.
 """
@@ -71,7 +71,10 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return name, command and the arguments behind it; the nearest names of a misspelt one are in the error."""
+        """Return name, command and the remaining arguments.
+
+        The error for a misspelt name lists the nearest ones.
+        """
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             nearest = ", ".join(get_close_matches(args[0], COMMANDS))
             ctx.fail(f"there is no command {printable(args[0])}" + (f"; nearest: {nearest}" if nearest else ""))
@@ -105,7 +108,7 @@ class LazyGroup(click.Group):
 def cli(
     ctx: click.Context, config: tuple[Path, ...], home: Path | None, log_level: str, log_format: str | None
 ) -> None:
-    """Anabranch scales segmented topics: it splits hot segments, merges cold ones, and can say why it did or did not.
+    """Anabranch scales segmented topics: it splits hot segments, merges cold ones, and explains both.
 
     \b
     Start here:   anabranch run --local

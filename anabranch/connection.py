@@ -1,4 +1,4 @@
-"""What the commands that speak to a controller share: how to reach it, how topics are named, how results are printed.
+"""Shared parts of the controller's clients: connection, names of topics, output of results.
 
 Stage: between `anabranch.commands.topics` and `anabranch.admin`.
 """
@@ -32,7 +32,7 @@ def encodable(value: str) -> str:
 
 
 def topic_name(value: str) -> str:
-    """Reads `topic://tenant/namespace/name`, or the same without `topic://`."""
+    """Read `topic://tenant/namespace/name`, or the same without `topic://`."""
     name = value if "://" in value else f"topic://{value}"
     encodable(name)
     try:
@@ -43,14 +43,14 @@ def topic_name(value: str) -> str:
 
 
 def tenant_name(value: str) -> str:
-    """Reads the name of a tenant."""
+    """Read the name of a tenant."""
     if not value or "/" in value:
         raise click.BadParameter(f"{value!r} is no tenant")
     return encodable(value)
 
 
 def namespace_name(value: str) -> str:
-    """Reads `tenant/namespace`."""
+    """Read `tenant/namespace`."""
     tenant, _, namespace = value.partition("/")
     if not tenant or not namespace or "/" in namespace:
         raise click.BadParameter(f"{value!r} is no namespace; expected tenant/namespace")
@@ -58,19 +58,19 @@ def namespace_name(value: str) -> str:
 
 
 def subscription_name(value: str) -> str:
-    """Reads the name of a subscription."""
+    """Read the name of a subscription."""
     if not value:
         raise click.BadParameter("the name of a subscription is empty")
     return encodable(value)
 
 
 def policy_subject(value: str) -> str:
-    """Reads what a policy belongs to: `tenant/namespace`, or a topic."""
+    """Read the owner of a policy: `tenant/namespace`, or a topic."""
     return namespace_name(value) if value.count("/") == 1 else topic_name(value)
 
 
 def connected(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command `--url` and `--output`, and calls it with `admin` (an `AdminInterface`) and `output`."""
+    """Give a command `--url` and `--output`; call it with `admin` (`AdminInterface`) and `output`."""
 
     @functools.wraps(function)
     def run(context: Context, **arguments: Any) -> None:
@@ -89,5 +89,5 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def say(output: str, text: str, value: Any) -> None:
-    """Prints a result: `text` for people, or `value` as JSON in one line."""
+    """Print a result: `text` for people, or `value` as JSON in one line."""
     click.echo(json.dumps(value) if output == "json" else text)

@@ -24,7 +24,10 @@ log = logging.getLogger(__name__)
 
 
 def hide_new_files() -> None:
-    """Make new files readable for this account alone, unless the umask already hides them from all but a group.
+    """Make new files readable by this account alone.
+
+    A umask that already hides them from all but a group stays. The lake has dead letters as they came, the controller's
+    database all topics.
 
     The lake has dead letters as they came, the controller's database all topics.
     """
@@ -83,7 +86,9 @@ class Context:
         return load_settings(self.files, home)
 
     def start_logging(self, part: str) -> None:
-        """Log lines of a long-running part to stderr, as `[log] format` or the option says; raises `SettingsError`.
+        """Log a long-running part to stderr, in the format of the option or of `[log] format`.
+
+        Raises `SettingsError`. The first lines warn of what goes over a network in clear text.
 
         The first ones warn of what goes over a network in clear text.
         """
@@ -95,7 +100,10 @@ class Context:
             log.warning("%s", said)
 
     def warn(self, part: str, settings: Settings | None = None) -> None:
-        """The same for a command that keeps no log, on stderr; with `settings`, of those."""
+        """Print warnings of clear-text traffic to stderr, for a command that keeps no log.
+
+        `settings`: those to check instead of the context's own.
+        """
         from schemas.exposure import exposures
 
         for said in exposures(settings or self.settings, part):

@@ -1,4 +1,4 @@
-"""A layout as a picture for a terminal: the 16-bit key space to scale, its segments, and how they came about.
+"""Layouts drawn for a terminal: the 16-bit key space to scale, its segments, and their lineage.
 
 Stage: drawing, under `anabranch.commands.topics`. Pure. The lineage is drawn as one row of the key space for each epoch
 that made segments: what lies above a segment is what it came from, so a split opens downwards and a merge closes.
@@ -40,7 +40,7 @@ def picture(topic: str, layout: SegmentLayout, width: int, limit: int) -> Render
 
 
 def change(topic: str, layout: SegmentLayout, width: int) -> RenderableType:
-    """What the newest epoch made of a topic, in a line, and the key space below it."""
+    """Draw the newest epoch's change to a topic in a line, and the key space below it."""
     newest = _epochs(layout)[-1]
     said = _event(layout, newest) if newest == layout.epoch else "nothing new; sealed segments may be pruned"
     return Group(
@@ -49,7 +49,10 @@ def change(topic: str, layout: SegmentLayout, width: int) -> RenderableType:
 
 
 def strip(segments: Iterable[Segment], width: int, fresh: Sequence[Segment] = ()) -> Text:
-    """Segments in exactly `width` columns, the last of them the closing edge; ids and ranges where they fit."""
+    """Draw segments in exactly `width` columns, with ids and ranges where they fit.
+
+    The last column is the closing edge.
+    """
     cells = width - 1
     text = Text(no_wrap=True, overflow="crop")
     new = {segment.segment_id for segment in fresh}
@@ -168,7 +171,10 @@ def _made_in(layout: SegmentLayout, epoch: int) -> list[Segment]:
 
 
 def _event(layout: SegmentLayout, epoch: int) -> str:
-    """What an epoch made, in words: `split 0 -> 1, 2`, `merge 1, 3 -> 5`; parents that were pruned are not known."""
+    """Return an epoch's change in words: `split 0 -> 1, 2`, `merge 1, 3 -> 5`.
+
+    Pruned parents are not known.
+    """
     families: dict[tuple[int, ...], list[int]] = {}
     for segment in _made_in(layout, epoch):
         families.setdefault(segment.parent_ids, []).append(segment.segment_id)

@@ -1,4 +1,4 @@
-"""Instants as options of the command line: `14:05`, `2026-11-22T14:05:00Z`, `10m ago`. Without a zone they are UTC."""
+"""Instants as options: `14:05`, `2026-11-22T14:05:00Z`, `10m ago`. Without a zone they are UTC."""
 
 from __future__ import annotations
 

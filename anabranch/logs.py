@@ -1,4 +1,4 @@
-"""Log lines of the long-running parts, on stderr: as text for people, or one JSON object a line for machines."""
+"""Log lines of the long-running parts, on stderr: text, or one JSON object a line."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `ts` (UTC, ISO 8601), `level`, `part`, `logger`, `message`; `batch_id` on lines about one
-    micro-batch, and `error`, with its traceback, when there was one."""
+    """Formatter for one JSON object a line.
+
+    Keys: `ts` (UTC, ISO 8601), `level`, `part`, `logger`, `message`; `batch_id` on lines about one micro-batch, and
+    `error`, with its traceback, when there was one.
+    """
 
     def __init__(self, part: str) -> None:
         super().__init__()
@@ -60,7 +63,7 @@ class JsonLines(logging.Formatter):
 
 
 def start_logging(part: str, level: str, log_format: str, file: Path | None = None) -> None:
-    """Begins the log of `part` on stderr, or in a file instead of what was begun before.
+    """Begin the log of `part` on stderr or in a file, in place of an earlier log.
 
     `log_format` is `text` or `json`.
     """

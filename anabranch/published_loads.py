@@ -1,4 +1,4 @@
-"""What the collector of bundles reads published loads with: a client of the metadata store, and followers of topics.
+"""Sources of published loads for the collector of bundles: a metadata client and topic followers.
 
 Stage: under `anabranch.commands.collect`, with `[bundles] load_reports = "published"`.
 """

@@ -26,13 +26,13 @@ def report_options(command: _Command) -> _Command:
 
 
 def check_report(output: str, file: Path | None) -> None:
-    """Raises a usage error, before any work, when a page has no file to be in."""
+    """Raise a usage error, before any work, when a page has no file to be in."""
     if output == "html" and file is None:
         raise click.UsageError("--output html needs --file")
 
 
 def write_report(text: str, file: Path | None, about: str) -> None:
-    """Prints a report, or writes it to a file and says so on stderr, with what it is about."""
+    """Print a report, or write it to a file and say so on stderr, with its subject."""
     if file is None:
         click.echo(text, nl=False)
         return

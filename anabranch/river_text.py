@@ -1,4 +1,4 @@
-"""A topic's splits and merges for a terminal: time downwards, the key space across, a row for each turn.
+"""Splits and merges of a topic for a terminal: time downwards, key space across, a row a change.
 
 Stage: drawing, under `anabranch history`. What lies above a segment is what it came from.
 """

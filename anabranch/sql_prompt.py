@@ -37,7 +37,7 @@ class LakeCompleter(Completer):
     """Tables and views, the columns of those that the statement names, and words of SQL."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
-        """What the word before the cursor may become."""
+        """Yield completions of the word before the cursor."""
         word = document.get_word_before_cursor()
         if not word.strip() and not complete_event.completion_requested:
             return
@@ -55,7 +55,7 @@ def _about(name: str) -> str:
 
 
 def is_whole(text: str) -> bool:
-    """Whether Enter asks: there is a semicolon at the end, or a command, or nothing."""
+    """Return True if Enter submits: the text is empty, a command, or ends with a semicolon."""
     said = text.strip()
     return not said or said.endswith(";") or said.startswith("\\") or said.lower() in ("quit", "exit", "help")
 
@@ -63,7 +63,10 @@ def is_whole(text: str) -> bool:
 def ask_on(
     lake: str, history: Path, answer: Callable[[str], None], describe: Callable[[str], str], overview: Callable[[], str]
 ) -> None:  # fmt: skip
-    """Asks for statements and answers them until the input ends; what fails is said, and the next one asked for."""
+    """Prompt for statements and answer them until the input ends.
+
+    An error is printed, and the prompt returns.
+    """
     keys = KeyBindings()
 
     @keys.add("enter", filter=Condition(lambda: is_whole(get_app().current_buffer.text)))

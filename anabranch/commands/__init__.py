@@ -1,1 +1,1 @@
-"""One module per command; each holds one click command (or group) of the same name as the module, called `command`."""
+"""Commands, one a module: each holds a click command or group called `command`, named as the module."""

@@ -77,7 +77,9 @@ def list_alerts(context: Context, everything: bool, output: str) -> None:
 @_OUTPUT
 @click.pass_obj
 def check(context: Context, output: str) -> None:
-    """Check the file of rules, every rule's statement on the lake, and the destinations' secrets; nothing is told.
+    """Check the file of rules, every rule's statement on the lake, and the destinations' secrets.
+
+    Nothing is sent.
 
     Exit code 1: something is wrong.
     """
@@ -112,7 +114,9 @@ def check(context: Context, output: str) -> None:
 @_OUTPUT
 @click.pass_obj
 def test(context: Context, rule: str, at: str | None, output: str) -> None:
-    """Say what RULE would have said at a time: from rows as they were on record then. Nothing is told or recorded.
+    """Say what RULE would have said at a time, from rows as they were on record then.
+
+    Nothing is sent or recorded.
 
     Exit code 0: nothing; 1: it would have fired.
     """

@@ -1,4 +1,4 @@
-"""`anabranch approve`: says of decisions that wait what a person thinks of them; rows of the table `brakes`."""
+"""`anabranch approve`: approve waiting decisions, as rows of the table `brakes`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch backtest`: what policies would have done on the recorded history. No JVM, unless Spark is asked for."""
+"""`anabranch backtest`: test policies on the recorded history. No JVM, unless Spark is asked for."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command(
     since: datetime | None, until: datetime | None, topics: str | None, processes: int | None, by_spark: bool,
     scratch: Path | None, output: str, file: Path | None,
 ) -> None:  # fmt: skip
-    """What would these policies have done on the recorded history, their own splits and merges feeding back?
+    """Test policies on the recorded history, with their own splits and merges feeding back.
 
     \b
     anabranch backtest --since '30d ago' --policy pip-483 --policy patient:mergeWindowSeconds=1800
@@ -127,7 +127,7 @@ def command(
 
 
 def _check_family(family: str) -> None:
-    """Raises a usage error for an option of the other family, rather than do something else than was asked."""
+    """Raise a usage error for an option of the other family."""
     others = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
     context = click.get_current_context()
     for name, option in others.items():
@@ -180,7 +180,7 @@ def opened(
 
 @contextmanager
 def _parts(context: Context, history: History, policies: dict[str, ConfiguredPolicy]) -> Iterator[Iterator[Part]]:
-    """What the workers of a session of Spark make of the parts."""
+    """Yield the parts as the workers of a Spark session compute them."""
     from ledger.backtest.by_spark import parts_by_spark
     from streaming.session import start_session
 
@@ -213,7 +213,7 @@ def candidates(policies: tuple[str, ...], history: History) -> dict[str, Configu
 
 
 def notes(history: History) -> list[str]:
-    """What to know of a history before reading on."""
+    """Return notes on a history's limits: its late beginning, and other policies in it."""
     found = []
     if history.asked_from is not None:
         found.append(

@@ -1,4 +1,4 @@
-"""`anabranch bookies`: moves a broker cluster to another BookKeeper cluster, step by step, on record (PIP-477)."""
+"""`anabranch bookies`: switch a broker cluster to another BookKeeper cluster, on record (PIP-477)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def command() -> None:
 
 
 def connected(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command `--metadata`, `--brokers` and `--output`, and calls it with what they open."""
+    """Give a command `--metadata`, `--brokers` and `--output`, and call it with what they open."""
 
     @functools.wraps(function)
     def run(context: Context, metadata: str | None, brokers: str | None, output: str, **arguments: Any) -> None:
@@ -88,7 +88,7 @@ def list_clusters(bookies: Bookies, output: str) -> None:
 def register(
     bookies: Bookies, output: str, name: str, metadata_service_uri: str | None, status: str | None, dry_run: bool
 ) -> None:
-    """Register a BookKeeper cluster: the one that brokers use is the first, and ACTIVE; others are STANDBY."""
+    """Register a BookKeeper cluster: first the one that brokers use, as ACTIVE; others are STANDBY."""
     from schemas.bookies import Request
 
     request = Request(name=name, metadata_service_uri=metadata_service_uri, status=status)  # type: ignore[arg-type]
@@ -115,7 +115,9 @@ def unregister(bookies: Bookies, output: str, name: str, dry_run: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="With --advance: say only to which id it would be raised.")
 @connected
 def precheck(bookies: Bookies, output: str, name: str, advance: bool, dry_run: bool) -> None:
-    """Say whether a cluster can be switched to: reached, and its next ledger id beyond every id of the ACTIVE one.
+    """Say whether a cluster can be switched to.
+
+    It has to be reachable, and its next ledger id beyond every id of the ACTIVE cluster.
 
     Both generators of ids are looked at, and all ledgers. With --advance the target's next id is raised, which running
     clients obey at once; what has written to the target before keeps to short ids until it is restarted.
@@ -150,10 +152,12 @@ def precheck(bookies: Bookies, output: str, name: str, advance: bool, dry_run: b
 @click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="Say only what would be done.")
 @connected
 def switch(bookies: Bookies, output: str, target: str, dry_run: bool) -> None:
-    """Make NAME the ACTIVE cluster, copy the ledgers of schemas and subscriptions there, and attribute them to it.
+    """Make NAME the ACTIVE cluster, and copy the ledgers of schemas and subscriptions there.
 
-    May be stopped and killed at any moment; the same command goes on where it was, and tries again what failed. Started
-    twice, the second one waits, and takes over when the first one is gone.
+    The copies are then attributed to NAME.
+
+    The command may be stopped and killed at any moment; run again, it goes on where it was and retries what failed.
+    Started twice, the second one waits, and takes over when the first one is gone.
     """
     from anabranch import bookie_switch
     from schemas.bookies import Request
@@ -171,7 +175,10 @@ def switch(bookies: Bookies, output: str, target: str, dry_run: bool) -> None:
 @click.option("--accept-loss", is_flag=True, help="Also when something stays behind.")
 @connected
 def rollback(bookies: Bookies, output: str, dry_run: bool, force: bool, accept_loss: bool) -> None:
-    """Attribute everything to the cluster before the last switch again; what was written since is copied back."""
+    """Attribute everything to the cluster before the last switch again.
+
+    Ledgers written since then are copied back.
+    """
     from anabranch import bookie_switch
     from schemas.bookies import Request
 
@@ -185,7 +192,7 @@ def rollback(bookies: Bookies, output: str, dry_run: bool, force: bool, accept_l
 @command.command("status")
 @connected
 def status(bookies: Bookies, output: str) -> None:
-    """Show how a switch stands: phase, what is left, every ledger that failed with its reason, and what to do next."""
+    """Show the state of a switch: phase, remaining work, failed ledgers with reasons, and the next step."""
     from anabranch.bookie_report import status_text
     from decisions.bookies.decide import decide
 
@@ -207,7 +214,10 @@ def status(bookies: Bookies, output: str) -> None:
 def cleanup(
     bookies: Bookies, output: str, dry_run: bool, src_cluster: str | None, max_deletions: int, force: bool
 ) -> None:
-    """Delete the old copies of ledgers whose every record leads to an equal copy elsewhere, which is compared again."""
+    """Delete the old copies of ledgers whose every record leads to an equal copy elsewhere.
+
+    The copies are compared again first.
+    """
     from anabranch import bookie_switch
     from schemas.bookies import Request
 

@@ -1,4 +1,4 @@
-"""`anabranch bundles`: why bundles were moved and brokers left alone; whether an ownership channel is in order."""
+"""`anabranch bundles`: explain moves of bundles and idle brokers; check an ownership channel."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def explain(
     context: Context, cluster: str, bundle: str | None, broker: str | None, at: datetime | None, is_exact: bool,
     output: str,
 ) -> None:  # fmt: skip
-    """Say why a bundle of CLUSTER was moved, why a broker is left as it is, or what the last cycle looked at.
+    """Say why a bundle of CLUSTER was moved, why a broker is left alone, or what the last cycle saw.
 
     \b
     Why was bundle X moved at 14:05?      anabranch bundles explain west --bundle X --at 14:05
@@ -153,10 +153,10 @@ def check(
     ctx: click.Context, brokers: str | None, at: datetime | None, in_flight_seconds: float, store: str, output: str,
     file: IO[bytes],
 ) -> None:  # fmt: skip
-    """Find illegal transitions, two owners, stuck changes, orphans, overlaps and gaps in the messages of a channel.
+    """Find illegal transitions, two owners, stuck changes, orphans, overlaps and gaps in a channel.
 
     \b
-    FILE or standard input has them in their order, one a line (docs/bundles.md says how to
+    FILE or standard input has its messages in order, one a line (docs/bundles.md says how to
     get them). JSON is one object a finding, and one with the counts. Exit code
     0: all is in order; 1: something was found, bad lines included.
     """

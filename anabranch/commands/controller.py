@@ -1,4 +1,4 @@
-"""`anabranch controller`: the scalable-topic controller in the foreground; and its metadata copied to another place."""
+"""`anabranch controller`: run the scalable-topic controller; copy its metadata to another place."""
 
 from __future__ import annotations
 

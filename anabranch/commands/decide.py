@@ -106,7 +106,10 @@ def _read_policy_file(file: Path | None) -> AutoScalePolicyOverride | None:
 
 
 def _chunks_of_lines(file: IO[bytes]) -> Iterator[list[bytes]]:
-    """What can be read at once, cut into whole lines: a reader at the other end of a pipe never waits for a block."""
+    """Yield the lines of each available chunk of input, whole lines only.
+
+    Never waits for a full block, so whoever reads the answers from a pipe gets them at once.
+    """
     read = getattr(file, "read1", file.read)
     rest = [b""]
     while chunk := read(CHUNK_BYTES):
@@ -121,7 +124,7 @@ def _chunks_of_lines(file: IO[bytes]) -> Iterator[list[bytes]]:
 
 
 def _as_json(answer: Answer, hot_keys: Sequence[HotKey] | None = None) -> bytes:
-    """What `answer_to_wire(answer, hot_keys).to_json()` says, without building the models."""
+    """Return `answer_to_wire(answer, hot_keys).to_json()`, without building the models."""
     gates = [reading_fields(reading) for reading in answer.gates]
     keys = {} if hot_keys is None else {"hotKeys": [hot_key_fields(key) for key in hot_keys]}
     if isinstance(answer, Hold):

@@ -14,7 +14,9 @@ from anabranch.context import DEMONSTRATION, Context
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_obj
 def command(context: Context, output: str) -> None:
-    """Check this machine and the set-up, and say what is wrong and what to do. Exit code 1 when something is wrong.
+    """Check this machine and the set-up, and say what is wrong and what to do.
+
+    Exit code 1 when something is wrong.
 
     Without --config it looks at the settings of `anabranch run --local`. It changes nothing.
     """

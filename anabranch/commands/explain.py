@@ -1,4 +1,7 @@
-"""`anabranch explain TOPIC`: why a topic acts or holds at an instant, and what would change that. No Spark, no JVM."""
+"""`anabranch explain TOPIC`: reasons for acting or holding at an instant, and what would change it.
+
+No Spark, no JVM.
+"""
 
 from __future__ import annotations
 

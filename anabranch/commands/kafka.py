@@ -66,7 +66,10 @@ def create(context: Context, replication_factor: int, output: str, cluster: str)
 @command.command("check")
 @click.pass_obj
 def check(context: Context) -> None:
-    """Compare partitions and settings of the topics with what the job needs. Exit code 1: something is wrong."""
+    """Compare partitions and settings of the topics with what the job needs.
+
+    Exit code 1: something is wrong.
+    """
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import ConfigResource, ResourceType
 

@@ -1,5 +1,4 @@
-"""`anabranch lake`: makes the Delta tables, shows what is in them, registers them in Spark SQL, compacts them, checks
-them."""
+"""`anabranch lake`: create, show, compact and check the Delta tables, and register them in Spark SQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch lake check`: whether the lake is whole, and what to do where it is not. Nothing is written."""
+"""`anabranch lake check`: find damage in the lake, and say how to repair it. Nothing is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch lake retain`: forget old rows, by [retention] or of one table. Only says what would go without --apply."""
+"""`anabranch lake retain`: delete old rows, by [retention] or of one table; a dry run without --apply."""
 
 from __future__ import annotations
 

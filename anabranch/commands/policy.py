@@ -1,4 +1,4 @@
-"""`anabranch policy`: what policy a topic has and who set each value of it; and whether policy files are sound."""
+"""`anabranch policy`: show a topic's policy with the source of each value; check policy files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ def show(
 
 
 def _show_of_server(context: Context, admin: AdminInterface, output: str, topic: str, explain: bool) -> None:
-    """What the controller resolves; a Pulsar only has overrides, which are laid over the settings' own policy here."""
+    """Show the policy that the controller resolves.
+
+    A Pulsar only has overrides, which are laid over the policy of our settings here.
+    """
     reply = admin.topics.effective_policy(topic)
     try:
         if isinstance(reply, Answered):
@@ -108,7 +111,7 @@ def _read_effective(found: Any) -> ResolvedPolicy:
 
 
 def _say(output: str, topic: str, profile: str, resolved: ResolvedPolicy, files: dict[str, str], explain: bool) -> None:
-    """Prints a policy: for people, or as the controller's REST interface has it."""
+    """Print a policy: for people, or as the controller's REST interface has it."""
     digest = policy_digest(resolved.policy)
     if output == "json":
         policy = json.loads(policy_override(resolved.policy).to_json())
@@ -127,7 +130,10 @@ def _say(output: str, topic: str, profile: str, resolved: ResolvedPolicy, files:
 @click.option("--profile", default="default", show_default=True, type=_PROFILE)
 @click.pass_context
 def check(ctx: click.Context, files: tuple[Path, ...], profile: str) -> None:
-    """Check that each of FILES can be read and, laid over the profile, breaks no rule. Exit code 1 when one does."""
+    """Check that each of FILES can be read and, laid over the profile, breaks no rule.
+
+    Exit code 1 when one does.
+    """
     failed = False
     for file in files:
         try:

@@ -1,4 +1,4 @@
-"""`anabranch reject`: says of decisions that wait what a person thinks of them; rows of the table `brakes`."""
+"""`anabranch reject`: reject waiting decisions, as rows of the table `brakes`."""
 
 from __future__ import annotations
 

@@ -111,7 +111,10 @@ def command(
 
 
 def _groups(lake: str, names: Sequence[str] | None) -> list[Sequence[str] | None]:
-    """The topics (None: all that are on record) by the day from which their rows are kept; None: all by one day."""
+    """Return the topics grouped by the day from which their rows are kept.
+
+    `names` None means all topics on record; if one day holds for all of them, the only group is None.
+    """
     from lake.forgotten import Retained
     from ledger.topics import topics_on_record
 

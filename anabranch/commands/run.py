@@ -1,4 +1,4 @@
-"""`anabranch run --local`: the whole system on this machine, with a screen for people or a report for scripts."""
+"""`anabranch run --local`: run the whole system here, with a screen or a report for scripts."""
 
 from __future__ import annotations
 
@@ -112,7 +112,10 @@ def _live(run: Any, seconds: float | None, screen: bool, wants_report: bool) -> 
 
 
 def _watch_with_screen(run: Any) -> None:
-    """The screen draws in a thread of its own: parts die with the thread that started them, which is this one."""
+    """Watch the run in this thread while another draws the screen.
+
+    Parts die with the thread that started them, which is this one.
+    """
     from lab.screen import run_screen
 
     start_logging("run", "info", "text", run.folder / "log" / "run.log")

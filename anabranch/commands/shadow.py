@@ -1,4 +1,4 @@
-"""`anabranch shadow report`: what the cluster's own scaler did, beside what we would have done. No Spark, no JVM."""
+"""`anabranch shadow report`: compare the cluster's own scaler with our decisions. No Spark, no JVM."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _progress(done: int, at: int) -> None:
 
 
 def _numbers(found: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """What, theirs, ours."""
+    """Return rows of the comparison: subject, theirs, ours."""
     theirs, ours = found["theirs"], found["ours"]
     hot, ours_hot = theirs["minutesOverThreshold"], ours["minutesOverThreshold"]
     agreement, lead = found["agreement"], found["leadSeconds"]

@@ -1,4 +1,4 @@
-"""`anabranch simulate`: what policies would do with a demand, in virtual time. No Spark, no JVM, no lake."""
+"""`anabranch simulate`: test policies on a demand in virtual time. No Spark, no JVM, no lake."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _weeks(
 
 
 def _check_family(family: str) -> None:
-    """Raises a usage error for an option of the other family, rather than do something else than was asked."""
+    """Raise a usage error for an option of the other family."""
     others = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
     context = click.get_current_context()
     for name, option in others.items():

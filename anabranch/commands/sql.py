@@ -1,4 +1,4 @@
-"""`anabranch sql`: questions in SQL over the lake, its tables and views, without a JVM; and a prompt for many."""
+"""`anabranch sql`: query the lake's tables and views in SQL without a JVM, singly or at a prompt."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OUTPUTS = ("table", "json", "csv", "parquet")
 def command(
     context: Context, statement: str | None, output: str, file: Path | None, limit: int, wants_views: bool
 ) -> None:  # fmt: skip
-    """Ask the lake in SQL. Without STATEMENT it is read from standard input, or asked for, one after another.
+    """Ask the lake in SQL. Without STATEMENT, read it from standard input or prompt for one after another.
 
     \b
     anabranch sql --views
@@ -63,7 +63,7 @@ def command(
 
 
 def _answer(lake: LakeSql, statement: str, output: str, file: Path | None, limit: int) -> None:
-    """Prints or writes the answer; raises `ClickException`."""
+    """Print or write the answer; raise `ClickException`."""
     from deltalake.exceptions import DeltaError
 
     from anabranch.answers import write_answer

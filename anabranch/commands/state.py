@@ -1,4 +1,4 @@
-"""`anabranch state`: shows what the job knows of a topic, and rebuilds a lost checkpoint from the lake."""
+"""`anabranch state`: show the job's state of a topic; rebuild a lost checkpoint from the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch token`: the bearer tokens that our controller knows, in the file that `[controller] tokens_file` names."""
+"""`anabranch token`: manage the controller's bearer tokens in `[controller] tokens_file`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from schemas.printable import printable
 
 @click.group("token")
 def command() -> None:
-    """Make, list and remove the tokens of the controller; a running one knows the change at the next request.
+    """Make, list and remove the tokens of the controller.
+
+    A running controller applies a change at the next request.
 
     \b
     read     layouts, stats, policies, watch sessions
@@ -28,7 +30,7 @@ def command() -> None:
 
 
 def _editing(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the `file` of tokens, and says what is wrong with it in one line."""
+    """Give a command the `file` of tokens, and report its faults in one line."""
 
     @functools.wraps(function)
     def run(context: Context, **arguments: Any) -> None:
@@ -87,7 +89,9 @@ def list_tokens(file: Path) -> None:
 @click.argument("name")
 @_editing
 def remove(file: Path, name: str) -> None:
-    """Remove a token: it is refused from the next request on, and what it has open is closed within a second or two.
+    """Remove a token, which is refused from the next request on.
+
+    Its open connections are closed within a second or two.
 
     Its consumers stay registered and keep their segments for the grace period (consumer_grace_seconds): within it they
     can come back with another token. Registrations without a connection, layouts and policies that were made with the

@@ -1,4 +1,4 @@
-"""`anabranch topics policy`: the auto-scale override of a topic or a namespace, read and changed at the server.
+"""`anabranch topics policy`: read and change the auto-scale override of a topic or namespace.
 
 An override is checked here before anything is sent: unknown fields, wrong types, and rules that its own fields break.
 Rules that need the wider scopes are the server's to check (PIP-483 "Policy resolution").

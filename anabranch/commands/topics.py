@@ -167,7 +167,9 @@ def rebucket(admin: AdminInterface, output: str, topic: str, segment: int, bucke
 def seek(
     admin: AdminInterface, output: str, topic: str, subscription: str, timestamp: int | None, ago: float | None
 ) -> None:
-    """Move SUBSCRIPTION of TOPIC to the first messages of a time or later, forward or back, on every segment.
+    """Move SUBSCRIPTION of TOPIC to the first messages of a time or later, on every segment.
+
+    It can move forward or back.
 
     If no message is that late, it moves to the end. Close consumers that read from the segments first.
     """
@@ -186,7 +188,9 @@ def seek(
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation; needed without a terminal.")
 @connected
 def clear_backlog(admin: AdminInterface, output: str, topic: str, subscription: str, yes: bool) -> None:
-    """Move SUBSCRIPTION of TOPIC behind the last message of every segment: it reads nothing of what is there now.
+    """Move SUBSCRIPTION of TOPIC behind the last message of every segment.
+
+    It skips everything that is there now.
 
     Close consumers that read from the segments first.
     """
@@ -221,7 +225,9 @@ def delete(admin: AdminInterface, output: str, topic: str, force: bool, yes: boo
 )
 @connected
 def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
-    """Print the layout of TOPIC, and every new one (as JSON: one record a line), until Ctrl-C or until it is deleted.
+    """Print the layout of TOPIC, and every new one, until Ctrl-C or until the topic is deleted.
+
+    JSON has one record a line.
 
     Our own controller pushes them; other servers are asked again and again. If the server stops answering, this is said
     once and the command keeps asking; the first look has to succeed.

@@ -19,7 +19,9 @@ from anabranch.duration import DURATION
 )  # fmt: skip
 @click.pass_obj
 def command(context: Context, seconds: float | None, garbage: float) -> None:
-    """Generate topics, consumers and load samples until told to stop (Ctrl-C, SIGTERM: it delivers what it has sent).
+    """Generate topics, consumers and load samples until stopped.
+
+    At Ctrl-C or SIGTERM it delivers what it has sent.
 
     \b
     Creates its topics at the controller ([controller] url), registers consumers there, and sends segment-stats to
