@@ -1,1 +1,1 @@
-"""Switching a cluster of brokers to another BookKeeper cluster: what touches ledgers and Pulsar's metadata."""
+"""Switch of a broker cluster to another BookKeeper cluster: access to ledgers and Pulsar's metadata."""

@@ -1,8 +1,8 @@
-"""Ledgers of topics' messages, counted by cluster as their records are read: there may be millions of them.
+"""Counts of message ledgers by cluster, made while their records are read: there may be millions.
 
-Stage: over `records`, under `looking`. They are never copied, so a switch needs their number, and of single ones only
-those that something is the matter with: nobody can say from the record where it is, it is not there, or a schema or
-subscription has the same id. Those are looked at one by one, by the rule of `decisions.bookies.seen`.
+Stage: over `records`, under `looking`. They are never copied, so a switch needs their number, and single ones only if
+they are irregular: the record does not reveal the cluster, the ledger is missing there, or a schema or subscription has
+the same id. Those are examined one by one, by the rule of `decisions.bookies.seen`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ class DataLedgers:
 def count_data_ledgers(
     records: Iterable[Record], registry: Registry, listings: Mapping[str, Collection[int] | str], named: Collection[int]
 ) -> DataLedgers:
-    """Count them; `listings` has the ids of each cluster, or why they are not known, `named` those of other records."""
+    """Count the ledgers in `records` by cluster, and list the irregular ones.
+
+    `listings` has the ids of each cluster, or the reason why they are unknown; `named` has those of other records.
+    """
     there = {one.name: _ids(listings.get(one.name)) for one in registry.clusters}
     first, recorded = _unstamped(registry)
     where, topics = Counter[str](), list[TopicRecord]()
@@ -60,7 +63,10 @@ def count_data_ledgers(
 
 
 def _unstamped(registry: Registry) -> tuple[str | None, float]:
-    """Return where ledgers without a stamp are, and before when they were made; as long as there is no record: all."""
+    """Return the cluster of ledgers without a stamp, and the time before which they were made.
+
+    Without a bootstrap record the time is infinite: all of them count.
+    """
     if registry.bootstrap is not None:
         return registry.bootstrap.bootstrap_cluster_name, registry.bootstrap.recorded_at
     active = [one.name for one in registry.clusters if one.status == "ACTIVE"]

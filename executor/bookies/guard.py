@@ -1,7 +1,7 @@
-"""Checks that are made again in the moment of acting: brokers as they are claimed, and clusters that are two.
+"""Checks repeated at the moment of acting: brokers are routed as declared, clusters are distinct.
 
-Stage: over `metadata`, under `steps`. A snapshot may be older than what it allows: a step that somebody began and did
-not end is carried out by who takes over, maybe days later, with brokers that run again.
+Stage: over `metadata`, under `steps`. A snapshot may be older than what it allows: the orchestrator that takes over
+carries out a step that another began and did not end, maybe days later, when brokers run again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ BROKERS = "/loadbalance/brokers"
 
 
 class Unsafe(RuntimeError):
-    """Acting now could lose something; the message says what and what to do. Steps that were begun stay open."""
+    """Error of an action that could lose data now; the message has the reason and the remedy.
+
+    Steps that were begun stay open.
+    """
 
 
 def registered_brokers(metadata: PulsarMetadata) -> list[str]:

@@ -1,9 +1,10 @@
-"""Ledgers of several BookKeeper clusters: opened, listed, copied, verified and deleted by BookKeeper's own client in a
-Java program (`java/anabranch/bookies`), which is started again when it dies.
+"""BookKeeper sidecar: ledgers of several clusters are opened, listed, copied, verified and deleted.
 
-Stage: under the steps of a switch. Every call may be repeated with the same end: a copy that is there is compared, half
-a copy is deleted and made again, a ledger that is gone stays gone. So a call whose program died is asked again, and a
-whole switch may be. A deletion has a deadline, which is given and holds for all repetitions together.
+BookKeeper's own client does it in a Java program (`java/anabranch/bookies`), which is started again when it dies.
+
+Stage: under the steps of a switch. Every call is idempotent: an existing copy is compared, half a copy is deleted and
+made again, a deleted ledger stays deleted. So a call whose program died is repeated, and a whole switch may be. A
+deletion has a deadline, given by the caller, which holds for all repetitions together.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ TOO_LATE = "TooLate"
 
 @dataclass(frozen=True)
 class BookKeeperAddress:
-    """Where a BookKeeper cluster is."""
+    """Address of a BookKeeper cluster."""
 
     uri: str
     """`zk+hierarchical://HOST:PORT/ROOT`."""
@@ -76,7 +77,7 @@ class SeenLedger:
 
 @dataclass(frozen=True)
 class Copied:
-    """How a copy came about: made now; made again, as half of one was there; or there already and the same."""
+    """Result of a copy: made now, made again after half a copy, or already there and equal."""
 
     how: Literal["copied", "again", "same"]
     last: int
@@ -85,7 +86,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class Verified:
-    """Whether two ledgers are closed and equal: metadata, last entry, length, and the digest of all contents."""
+    """Comparison of two closed ledgers: metadata, last entry, length, and the digest of all contents."""
 
     same: bool
     differences: tuple[str, ...]
@@ -121,7 +122,7 @@ class LedgerHands:
         self.close()
 
     def close(self) -> None:
-        """Ends the program; what it does is left as it is."""
+        """End the program; its work in progress is left as it is."""
         if self._process is not None:
             self._process.kill()
 
@@ -147,7 +148,7 @@ class LedgerHands:
         return _seen(self._ask("seal", cluster=cluster, ledger=ledger))
 
     def copy(self, source: str, target: str, ledger: int, until: float) -> Copied:
-        """Copies a closed ledger under the same ids; does nothing when an equal one is there.
+        """Copy a closed ledger under the same ids; do nothing when an equal one is there.
 
         Half a copy is deleted and made again before `until` (seconds since 1970), and refused as `TOO_LATE` after it.
         """
@@ -155,15 +156,17 @@ class LedgerHands:
         return Copied(answer["how"], answer["last"], answer["length"])
 
     def verify(self, source: str, target: str, ledger: int) -> Verified:
-        """Compares the ledger in both clusters, all contents included."""
+        """Compare the ledger in both clusters, all contents included."""
         answer = self._ask("verify", 10, **{"from": source, "to": target, "ledger": ledger})
         return Verified(
             answer["same"], tuple(answer["differences"]), answer["last"], answer["length"], answer.get("sha256", "")
         )
 
     def delete(self, cluster: str, ledger: int, until: float) -> None:
-        """Deletes a ledger before `until` (seconds since 1970), or raises `LedgerRefused` with `TOO_LATE`; one that is
-        not there is no fault."""
+        """Delete a ledger before `until` (seconds since 1970).
+
+        Raises `LedgerRefused` with `TOO_LATE` after that. A missing ledger is no error.
+        """
         self._ask("delete", until=_millis(until), cluster=cluster, ledger=ledger)
 
     def _ask(self, what: str, deadlines: float = 1, **request: object) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""What a switch is decided on: registry, records, ledgers and ids of all registered clusters, as one snapshot.
+"""Snapshot reader of a switch: registry, records, ledgers and ids of all registered clusters.
 
-Stage: over `registry`, `metadata` and `hands`, under `orchestrator` and the commands. A look changes nothing anywhere.
-A cluster that cannot be reached is not listed, and says why; a record that cannot be read is in the snapshot with its
-fault.
+Stage: over `registry`, `metadata` and `hands`, under `orchestrator` and the commands. Reading changes nothing anywhere.
+A cluster that cannot be reached has its reason in place of a listing; a record that cannot be read is in the snapshot
+with its fault.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Pulsar's and BookKeeper's metadata in ZooKeeper: records of schemas, cursors and topics, read with their versions and
-written by compare-and-set only; several at once in one transaction; and the generators of ledger ids.
+"""Pulsar's and BookKeeper's metadata in ZooKeeper, written only by compare-and-set.
+
+It has the records of schemas, cursors and topics, read with their versions and written singly or several in one
+transaction, and the generators of ledger ids.
 
 Stage: beside `hands`, for the steps of a switch.
 """
@@ -95,7 +97,7 @@ class PulsarMetadata:
         return False
 
     def ensure(self, path: str) -> None:
-        """Makes a znode, and those above it, where they are missing."""
+        """Create a znode and its parents where they are missing."""
         parts = path.strip("/").split("/")
         for depth in range(1, len(parts) + 1):
             with suppress(NodeExistsError):
@@ -166,7 +168,10 @@ class PulsarMetadata:
             yield Record(path, found[1].version, found[0]) if found else None
 
     def _asked(self, paths: Iterator[str], ask: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
-        """What is there under each path, or None; in order, many requests on their way at a time."""
+        """Yield each path with its result, or None if there is no node.
+
+        Keeps the order and sends many requests at a time.
+        """
         while some := list(islice(paths, _AT_ONCE)):
             asked = [ask(path) for path in some]
             for path, answer in zip(some, asked, strict=True):
@@ -214,7 +219,10 @@ class LedgerIds:
         return IdGenerators(self._given(root), high << 32 | self._given(f"{long}/HOB-{high:010d}"), instance)
 
     def instance(self) -> str:
-        """Return the cluster's INSTANCEID. Raises `MetadataUnreachable`, and `MetadataRefused` when there is none."""
+        """Return the cluster's INSTANCEID.
+
+        Raises `MetadataUnreachable`, and `MetadataRefused` if there is none.
+        """
         path = f"{self._root}/INSTANCEID"
         try:
             content, _ = self._reached(self._client.get_async(path))
@@ -223,7 +231,7 @@ class LedgerIds:
         return str(content.decode("utf-8", "replace").strip())
 
     def advance(self, beyond: int) -> None:
-        """Makes the next id larger than `beyond`, by the long generator.
+        """Make the next id larger than `beyond`, by the long generator.
 
         A client that has been given a short id before there was a long generator keeps to short ids until it ends:
         brokers that have written to this cluster must be restarted after the first call.
@@ -235,7 +243,7 @@ class LedgerIds:
                 self._reached(self._client.create_async(path))
 
     def _given(self, path: str) -> int:
-        """How many sequential children there have ever been: each is made and removed, which counts twice."""
+        """Return the number of sequential children ever made; making and removing one count as two changes."""
         found = self._reached(self._client.exists_async(path))
         return (found.cversion + found.numChildren) // 2 if found else 0
 

@@ -1,8 +1,9 @@
-"""Carries a switch out: looks, plans, puts the steps on record, works on so many at a time, records how they ended, and
-looks again, until nothing is left to be done.
+"""Orchestrator of a switch: reads a snapshot, plans, records and runs steps, until nothing is left.
 
-Stage: over `looking`, `steps` and `record`. Nothing is remembered but what is on record and what the clusters show: who
-takes over goes on where the one before was. Source: PIP-477 phases 4 to 6; its hole 10 is closed by `term`.
+It works on a limited number of steps at a time, and records how they ended before it reads again.
+
+Stage: over `looking`, `steps` and `record`. The only state is what is on record and what the clusters show: a successor
+continues where the previous orchestrator stopped. Source: PIP-477 phases 4 to 6; its hole 10 is closed by `term`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WAVE = 256
 
 @dataclass(frozen=True)
 class Progressed:
-    """How far a pass has come, for who watches."""
+    """Progress of a pass, for whoever watches."""
 
     phase: str
     action: str
@@ -51,7 +52,10 @@ class Orchestrator:
         watch: Callable[[Progressed], None] = lambda _: None,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     ) -> None:  # fmt: skip
-        """`steps` makes what carries out steps with the clusters of a registry; `name` is this process for people."""
+        """Prepare an orchestrator; nothing is read before the first call.
+
+        `steps` makes the runner of steps for a registry's clusters; `name` identifies this process to people.
+        """
         self._looker, self._steps, self._lake, self._name = looker, steps, lake, name
         self._concurrency, self._watch, self._now = concurrency, watch, now
         self._stopping = False
@@ -60,7 +64,7 @@ class Orchestrator:
         """The last look; its data ledgers are those of the first."""
 
     def stop(self) -> None:
-        """Ends after the steps that are being carried out; for signal handlers."""
+        """End after the steps that are being carried out; for signal handlers."""
         self._stopping = True
 
     def run(self, first: BookieSnapshot) -> BookieAnswer:
@@ -114,7 +118,7 @@ class Orchestrator:
         return self._known
 
     def _finish(self, record: SwitchRecord, registry: Registry) -> None:
-        """Ends what somebody began who is gone: carried out again, a step comes to the same."""
+        """End the open steps of a predecessor: repeating a step has the same result."""
         left = record.open()
         for begin in range(0, len(left), WAVE):
             wave = left[begin : begin + WAVE]
@@ -136,7 +140,7 @@ class Orchestrator:
         return ends
 
     def _work(self, record: SwitchRecord, registry: Registry, taken: Sequence[Taken]) -> list[Done]:
-        """Carries out steps and records their ends, also of those before a fault."""
+        """Carry out steps and record their outcomes, also of those before a fault."""
         steps, ends, fault = self._steps(registry), list[tuple[Taken, Done]](), None
         with ThreadPoolExecutor(self._concurrency) as pool:
             asked = [(one, pool.submit(steps.carry_out, one.step, registry)) for one in taken]

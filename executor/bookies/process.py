@@ -23,7 +23,10 @@ class HandsLost(RuntimeError):
 
 
 class HandsProcess:
-    """The program; any thread may ask. It ends by itself when this process does, as its standard input then ends."""
+    """Sidecar process; any thread may send requests.
+
+    It ends by itself when this process does, as its standard input then ends.
+    """
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._numbers, self._lock = count(1), threading.Lock()
@@ -48,7 +51,7 @@ class HandsProcess:
 
     @property
     def lives(self) -> bool:
-        """Whether it can still be asked."""
+        """True while requests can be sent."""
         return not self._ended
 
     def ask(self, request: Mapping[str, object], deadline_s: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The steps of a switch as rows of `decisions` and `outcomes`: what was begun, how it ended, and what that comes to.
+"""Steps of a switch as rows of `decisions` and `outcomes`, and the progress that they add up to.
 
 Stage: between `schemas.bookie_answers.Step` and the lake. Subject is `CLUSTER/SOURCE-TARGET-EPOCH`; arguments are the
 step itself. A step's id is a digest of all that it says, so one that was begun and never ended is known again by who
@@ -41,7 +41,7 @@ _ENDED = ("decision_id", "status", "at", "seen", "error", "executor")
 
 @dataclass(frozen=True)
 class Done:
-    """How a step ended."""
+    """Outcome of a step."""
 
     status: Literal["applied", "superseded", "failed"]
     """`superseded`: something is not as the step expects; nothing was changed."""
@@ -68,7 +68,7 @@ class Taken:
 
 
 def subject_of(cluster: str, directive: Directive) -> str:
-    """What the rows of a switch are about."""
+    """Return the subject of a switch's rows."""
     return f"{cluster}/{directive.source}-{directive.target}-{directive.epoch}"
 
 
@@ -114,7 +114,9 @@ def steps_taken(steps: Iterable[Taken]) -> list[StepTaken]:
 
 
 def read_before(lake: str, subject: str) -> BookieMetadata | None:
-    """Return each record as it was at its last promotion, and the bootstrap record at the first; None: there is none.
+    """Return each record as of its last promotion, and the bootstrap record as of the first.
+
+    None: nothing was promoted. A step's inputs have the records that it was decided on. Raises Delta's errors.
 
     A step's inputs have the records that it was decided on. Raises what Delta raises.
     """
@@ -140,7 +142,7 @@ def _token(executor: str) -> int:
 
 
 def progress_of(directive: Directive, steps: Iterable[Taken]) -> Progress:
-    """What the steps of a switch have come to."""
+    """Return the progress that the steps of a switch add up to."""
     begun, verified, failed = set[int](), dict[int, Copy](), list[Failure]()
     promoted, tries, promoted_at = list[Promotion](), Counter[str](), None
     deleting: dict[str, list[int]] = {}
@@ -191,7 +193,10 @@ class SwitchRecord:
     """The rows of one switch, which only the newest orchestrator of its cluster can write."""
 
     def __init__(self, lake: str, cluster: str, directive: Directive, orchestrator: str) -> None:
-        """Takes the lease on the rows. Raises `LeaseLost`, or what Delta raises. `orchestrator`: its name."""
+        """Take the lease on the rows. `orchestrator`: its name.
+
+        Raises `LeaseLost`, and Delta's errors.
+        """
         app, who, work = f"bookies/{cluster}", "orchestrator", "carries out a switch"
         self._decisions = LeasedTable(lake, DECISIONS, app, ("decision_id",), who, work)
         identity = ("decision_id", "status", "attempt", "executor")
@@ -206,7 +211,7 @@ class SwitchRecord:
         return [one for one in self.steps.values() if one.end is None]
 
     def progress(self) -> Progress:
-        """What is on record comes to."""
+        """Return the progress on record."""
         return progress_of(self.directive, self.steps.values())
 
     def begin(self, steps: Sequence[tuple[Step, BookieSnapshot]], now: datetime, gates: str = "[]") -> list[Taken]:

@@ -1,5 +1,6 @@
-"""Pulsar's records of schemas, cursors and topics in its metadata: which ledgers they name, and the attribution of each
-to a BookKeeper cluster, which is the only thing that is ever changed in one.
+"""Pulsar's metadata records of schemas, cursors and topics: their ledgers and cluster stamps.
+
+A stamp attributes a ledger to a BookKeeper cluster. It is the only thing that is ever changed in a record.
 
 Stage: pure, between `wire` and `metadata`. Sources: SchemaStorageFormat.proto of pulsar-broker and MLDataFormats.proto
 of managed-ledger; PIP-477, field 3 of a schema's position for its properties.
@@ -27,7 +28,7 @@ _OF_DATA = frozenset({1, _CLOSED_AT, _OFFLOAD, _LEDGER_PROPERTIES})
 
 @dataclass(frozen=True)
 class SchemaPosition:
-    """Where one version of a schema is."""
+    """Location of one version of a schema."""
 
     version: int
     ledger: int
@@ -40,7 +41,7 @@ class SchemaPosition:
 
 @dataclass(frozen=True)
 class Cursor:
-    """What a subscription's znode says."""
+    """Contents of a subscription's znode."""
 
     ledger: int
     """-1: its position is in the znode, there is nothing to copy."""
@@ -92,7 +93,10 @@ def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:
 
 
 def stamp_locator(record: bytes, stamps: Mapping[int, str | None]) -> bytes:
-    """The locator with these stamps, by ledger id, on its positions; None takes a stamp away. All else stays."""
+    """Return the locator with these stamps, by ledger id, on its positions.
+
+    None removes a stamp. All else stays.
+    """
 
     def stamped_position(field: Field) -> Field:
         position = read_fields(field.content)
@@ -112,7 +116,10 @@ def stamp_locator(record: bytes, stamps: Mapping[int, str | None]) -> bytes:
 
 
 def read_cursor(record: bytes) -> Cursor:
-    """What a cursor's znode says. Raises `BadRecord`, also for one that is compressed."""
+    """Parse a cursor's znode.
+
+    Raises `BadRecord`, also for a compressed one.
+    """
     fields = _uncompressed(record)
     mark_delete = number_of(fields, 2), number_of(fields, 3)
     return Cursor(
@@ -194,7 +201,10 @@ def _property(content: bytes) -> tuple[str, str]:
 
 
 def _with_property(fields: list[Field], number: int, value: str | None) -> bytes:
-    """With the stamp where it is already, or else where Pulsar's encoders put it: after all lower and equal numbers."""
+    """Return the fields with the stamp, or without any if `value` is None.
+
+    A new stamp goes where Pulsar's encoders put it: after all lower and equal field numbers.
+    """
     there = [
         at for at, one in enumerate(fields) if one.number == number and _property(one.content)[0] == STAMP_PROPERTY
     ]

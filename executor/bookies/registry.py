@@ -1,9 +1,9 @@
-"""The registry of BookKeeper clusters in Pulsar's metadata store: clusters, bootstrap record and directive, written in
-one transaction or not at all.
+"""Registry of BookKeeper clusters in Pulsar's metadata store: clusters, bootstrap record, directive.
 
 Stage: over `metadata`. Source: PIP-477 "Metadata nodes": `/admin/bookie-clusters/NAME`, `…/bootstrap` and
-`…/switch-target`. Every transaction also raises the version of the folder itself, so that of two operators who read the
-same registry only one writes: at every instant one cluster is ACTIVE (I12).
+`…/switch-target`. They are written in one transaction or not at all. Every transaction also raises the version of the
+folder itself, so that of two operators who read the same registry only one writes: at every instant one cluster is
+ACTIVE (I12).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BadRegistry(RuntimeError):
 
 @dataclass(frozen=True)
 class Registry:
-    """What is registered, as it was read."""
+    """Registry as it was read."""
 
     clusters: tuple[ClusterEntry, ...] = ()
     bootstrap: Bootstrap | None = None
@@ -60,8 +60,11 @@ class RegistryStore:
         )
 
     def write(self, answer: BookieAnswer, before: Registry, also: tuple[Write, ...] = ()) -> None:
-        """What a command has decided on `before`, with further expectations. Raises `MetadataChanged`, when anything
-        has changed since, and what `PulsarMetadata.write` raises."""
+        """Write a command's answer, decided on `before`, in one transaction.
+
+        `also` has further expectations. Raises `MetadataChanged` if anything has changed since `before`, and what
+        `PulsarMetadata.write` raises.
+        """
         writes = [*also]
         if answer.registry is not None:
             writes += self._changes(before, answer.registry)

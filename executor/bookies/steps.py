@@ -1,12 +1,12 @@
-"""Carries out one step of a switch, if everything still is as the step expects; else nothing is changed.
+"""Execution of one step of a switch, if everything is as the step expects; else nothing is changed.
 
 Stage: over `hands`, `metadata`, `guard` and `registry`, under `orchestrator`. A step that was carried out already, by
-whomever, ends as `applied` without a change; one that comes too late ends as `superseded`. Every write to metadata also
-expects the term of the orchestrator, so that one that was overtaken writes nothing. Copies are not bound by it: they
-are judged by their contents before anything is attributed to them, and once more before the source is deleted.
+anyone, ends as `applied` without a change; one that comes too late ends as `superseded`. Every write to metadata also
+expects the orchestrator's term, so that one that was overtaken writes nothing. Copies are not bound by it: they are
+judged by their contents before anything is attributed to them, and once more before the source is deleted.
 
 BookKeeper knows nothing of the term, so a deletion has a deadline instead: it is fixed before the term is checked and
-never moved, and who takes over waits until every deadline that was fixed before has passed.
+never moved, and a successor waits until every deadline that was fixed before has passed.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Steps:
             return Done("failed", error=str(error))
 
     def _deadline(self) -> float:
-        """Return the instant after which nothing is deleted on the strength of a check that is still to be made."""
+        """Return the deadline of deletions that rest on a check still to be made, as Unix time in seconds."""
         return self._clock() + DELETES_WITHIN_S
 
     def _copy(self, step: Step, until: float) -> Done:
@@ -200,7 +200,10 @@ class Steps:
         return None if isinstance(reply, Answered) else f"its owner did not take the stamp: {reply}"[:500]
 
     def _stamp_rolled(self, step: Step, topic: str, subscription: str, cursor: Cursor) -> None:
-        """Put back the stamp of a new ledger that ours has replaced; where it is, is looked up, as ids are apart."""
+        """Put back the stamp of a new ledger that ours has replaced.
+
+        Finds the ledger's cluster by looking it up, as ids are never shared.
+        """
         homes = [name for name in (step.source, step.target) if name and see(self._hands, name, cursor.ledger)]
         if cursor.ledger >= 0 and len(homes) == 1 and cursor.stamp in (step.stamps or {}).values():
             self._stamp_by_owner(topic, subscription, cursor, stamp_of(homes[0], cursor.ledger))

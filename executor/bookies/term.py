@@ -1,7 +1,7 @@
-"""One orchestrator at a time for a Pulsar cluster: a lock in its metadata store, and a term that fences the one before.
+"""Term of office: one orchestrator at a time for a Pulsar cluster, and predecessors are fenced.
 
 Stage: under the commands that act. The lock is ZooKeeper's (kazoo's recipe): it is free as soon as its holder's session
-ends. Who gets it writes the znode `orchestrator`, and the version that this gives it is the term: every write of an
+ends. The new holder writes the znode `orchestrator`, and the version that results is the term: every write of an
 orchestrator expects it, so one that was frozen and wakes up later writes nothing.
 """
 
@@ -20,7 +20,7 @@ from executor.bookies.registry import ORCHESTRATOR
 
 @dataclass(frozen=True)
 class Held:
-    """Who carries out switches."""
+    """Current orchestrator."""
 
     holder: str
     """Host and process."""
@@ -44,7 +44,10 @@ class Term:
         return Write(self._path, None, self._taken)
 
     def take(self, timeout_s: float | None) -> bool:
-        """Whether it is ours; False: somebody else has had it for all of `timeout_s` (None: without end)."""
+        """Take the term and return True; return False if another kept it for all of `timeout_s`.
+
+        None waits without end.
+        """
         self._metadata.ensure(self._path)
         try:
             if not self._lock.acquire(timeout=timeout_s):
@@ -70,7 +73,7 @@ class Term:
         self._lock.release()
 
     def holder(self) -> Held | None:
-        """Who has it now; None: nobody."""
+        """Return the current holder, or None."""
         waiting = self._lock.contenders()
         record = self._metadata.read(self._path)
         return Held(waiting[0], record.version if record else 0) if waiting else None
