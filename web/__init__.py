@@ -1,4 +1,4 @@
-"""The page that operators keep open: the fleet, a topic as a river, a decision, what runs and what brakes it.
+"""Web page for operators: the fleet, topics over time, decisions, processes and safeguards.
 
 Stage: the read end for people, beside the command line and the terminal's screen. It reads the lake, and writes to it
 what a person may: approvals, and brakes.

@@ -49,10 +49,13 @@ def create_app(
     waiting_max_age_seconds: float = math.inf, stuck_seconds: float = math.inf, max_head_bytes: int = 16_384,
     probe: Probe | None = None,
 ) -> Starlette:  # fmt: skip
-    """The page over a lake. `configured`: the job's policy now; `is_secure`: it is served by https; `reports`: the
-    folder of reports as HTML; `topics`: the controller's interface, for what is in no table;
-    `waiting_max_age_seconds`: older decisions are not approved; `stuck_seconds`: an open decision that is older is
-    shown as stuck; `probe`: of the controller."""
+    """Create the page over a lake.
+
+    `configured` returns the job's current policy. `is_secure`: the page is served by https. `reports` is the folder of
+    HTML reports. `topics` is the controller's interface, for what is in no table. Decisions older than
+    `waiting_max_age_seconds` are not approved; open decisions older than `stuck_seconds` are shown as stuck. `probe`
+    checks the controller.
+    """
     sessions, fleet = Sessions(), Fleet(lake, stuck_seconds)
 
     @asynccontextmanager
@@ -106,8 +109,11 @@ def create_app(
 
 
 async def _live(request: Request) -> Response:
-    """Server-sent events: `changed` with the version, soon after each commit that a page would show; from the version
-    `since` on, that the page was made of; at once for a page of another start of this process."""
+    """Send server-sent events: `changed` with the version, soon after each commit that affects the page.
+
+    The query's `since` is the version that the page was made of. A page made by an earlier start of this process gets
+    an event at once.
+    """
     state, topic = request.app.state, request.query_params.get("topic")
     caller: Caller = request.scope[CALLER]
     if topic:

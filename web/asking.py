@@ -37,7 +37,7 @@ def turn() -> Iterator[None]:
 
 
 def actor(request: Request) -> str:
-    """Who acts, for the record: the name of the token; without tokens who runs the page."""
+    """Return the actor for the record: the token's name, or without tokens the page's system user."""
     access: Access = request.app.state.access
     caller: Caller = request.scope[CALLER]
     return caller.name if access.is_guarded else whoami()

@@ -37,7 +37,7 @@ _TOPICS_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a topic is searched, filtered and sorted by."""
+    """Values by which a topic is searched, filtered and sorted."""
 
     name: str
     namespace: str
@@ -77,7 +77,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Standing:
-    """How well what is shown is known."""
+    """Freshness of the data on a page."""
 
     now: datetime
     batch_at: datetime | None
@@ -91,7 +91,7 @@ class Standing:
 
     @property
     def silent_seconds(self) -> float | None:
-        """How long the job has written nothing; None: it is at work, or never was."""
+        """Seconds since the job last committed, once it is late; None: it is at work, or never was."""
         if self.batch_at is None:
             return None
         age = (self.now - self.batch_at).total_seconds()
@@ -119,7 +119,7 @@ class Fleet:
         """Grows with every change."""
 
     def run(self) -> None:
-        """Looks until `stop`; a thread's work."""
+        """Follow the lake until `stop`; a thread's work."""
         while not self._stop.is_set():
             begun = time.monotonic()
             try:
@@ -203,7 +203,10 @@ class Fleet:
             return [view for name in names if (view := self._reader.topic(name)) is not None]
 
     def policy(self, name: str) -> ResolvedPolicy | None:
-        """The effective policy of a topic with where each value comes from; None: the job has not said its own."""
+        """Return the effective policy of a topic with the source of each value.
+
+        None: the job has not recorded its own policy.
+        """
         with self._lock:
             return self._reader.policy(name)
 
@@ -213,7 +216,7 @@ class Fleet:
             return self._reader.whole(datetime.now(timezone.utc))
 
     def brakes(self) -> BrakesView:
-        """Who acts, and what keeps them from acting."""
+        """Return the executors and the safeguards that keep them from acting."""
         return self.whole().brakes
 
     def batches(self) -> list[StoredRow]:
@@ -222,7 +225,7 @@ class Fleet:
             return list(self._reader.batches)
 
     def standing(self) -> Standing:
-        """How well all this is known."""
+        """Return the freshness of the data."""
         with self._lock:
             committed = [row["committed_at"] for row in self._reader.batches]
             newest, is_reading = committed[-1] if committed else None, not self._has_looked
@@ -233,7 +236,10 @@ class Fleet:
     async def after(
         self, version: int, topic: str | None = None, scope: Scope = EVERYWHERE, seconds: float = 15.0
     ) -> int:
-        """Wait for a version above that one, of a topic or of a scope; return the newest after `seconds` at most."""
+        """Wait for a version above `version`, of a topic or a scope, and return the newest.
+
+        Returns after at most `seconds`, even without a newer version.
+        """
         self._loop = asyncio.get_running_loop()
         waker = asyncio.Event()
         self._wakers.add(waker)

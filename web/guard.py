@@ -1,4 +1,4 @@
-"""Who may see and do what: every request passes here before it is routed, and every answer on its way back.
+"""Access control: every request passes here before routing, and every response on its way back.
 
 Stage: around the app. On loopback nobody needs a token; elsewhere `[web] tokens_file` has them, with the roles of the
 controller: `read` sees, `operate` acts. A browser signs in once with a token and is known by a cookie; a program sends
@@ -67,7 +67,7 @@ class NotAllowed(Exception):
 
 
 class BadForm(NotAllowed):
-    """What was sent cannot be read."""
+    """Form that cannot be read."""
 
     status = 400
 
@@ -124,7 +124,10 @@ class Guard:
     async def _answer(
         self, refusal: Response | None, caller: Caller | None, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Have a request answered, once its body is there and it has its turn. Raises `TooManyCalls`, `BrokenOff`."""
+        """Pass a request on once its body has arrived and its turn has come.
+
+        Raises `TooManyCalls`, `BrokenOff`.
+        """
         if refusal is None and scope["method"] == "POST":
             body = await read_body(receive, MAX_FORM_BYTES)
             if body is None:
@@ -190,7 +193,10 @@ def demand(request: Request, role: Role, topic: str | None = None, namespace: st
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form that this page has made. Raises `NotAllowed` for any other, `BadForm` for nonsense."""
+    """Return the fields of a form that this page has made.
+
+    Raises `NotAllowed` for any other form, `BadForm` for nonsense.
+    """
     form = await unproved_form(request)
     session: str = request.scope[SESSION]
     sessions: Sessions = request.app.state.sessions

@@ -1,4 +1,4 @@
-"""What the lake has of one topic in a window: loads, holds, decisions with their ends.
+"""History of one topic in a window of the lake: loads, holds, decisions with their outcomes.
 
 Stage: under the page of a topic and its drawings. Reads only the days that the window touches, and
 of them only that topic's rows.
@@ -32,8 +32,10 @@ _RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 
 
 class Sample(NamedTuple):
-    """The load records of a segment that were accepted in a step: when the newest was, milliseconds, and the largest of
-    each rate."""
+    """Largest rates of a segment among the load records accepted in a step.
+
+    `at`: time of the newest record, milliseconds.
+    """
 
     at: int
     rates: Rates

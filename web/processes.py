@@ -1,4 +1,4 @@
-"""Processes behind the page: which of them are at work, as far as the lake and the controller's answers tell.
+"""Health of the processes behind the page, by the lake and the controller's answers.
 
 Stage: under every page, which shows them at its top. The job is known by its batches, executors by their register, the
 controller by whether it answers.

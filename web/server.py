@@ -80,7 +80,7 @@ def _controller(settings: Settings) -> ScalableTopics | None:
 
 
 def _probe(settings: Settings) -> Probe | None:
-    """Return what asks the controller whether it answers; None: its address is none. No token goes with it."""
+    """Return a probe of the controller, which sends no token; None if its address is invalid."""
     try:
         check_address(settings.controller.url)
     except BadAddress:

@@ -1,4 +1,4 @@
-"""Sessions of browsers that are signed in, by a random number in a cookie; the token itself is in none.
+"""Sessions of signed-in browsers, by a random number in a cookie; no cookie holds the token.
 
 Stage: under `web.guard`. Sessions are kept in memory: after a restart of the page people sign in again.
 """
@@ -43,7 +43,10 @@ class Sessions:
         return number
 
     def caller(self, number: str, is_use: bool = True) -> Caller | None:
-        """Return the owner of a session; None: there is no such session any more. `is_use`: it goes on from now."""
+        """Return the owner of a session; None if the session has ended.
+
+        `is_use`: the idle time begins again.
+        """
         found = self._sessions.get(number)
         if found is None or self._clock() - found[1] > IDLE_SECONDS:
             self.end(number)
@@ -58,9 +61,12 @@ class Sessions:
         self._sessions.pop(number, None)
 
     def proof(self, number: str) -> str:
-        """What a form of that session carries, which no other page can know; of an empty number without sessions."""
+        """Return the proof that the session's forms carry and no other page can know.
+
+        Without sessions, `number` is empty.
+        """
         return hmac.new(self._key, number.encode(), hashlib.sha256).hexdigest()
 
     def is_proof(self, number: str, given: str) -> bool:
-        """Whether a form carries it."""
+        """Return True if `given` is the session's proof."""
         return hmac.compare_digest(self.proof(number).encode(), given.encode())

@@ -21,7 +21,7 @@ def shown(text: object) -> str:
 
 
 def shortened(text: object, most: int = LONGEST) -> str:
-    """The same, cut in its middle where it is longer."""
+    """Return text from outside on one line, with its middle cut out if it is longer than `most`."""
     whole = shown(text)
     return whole if len(whole) <= most else f"{whole[: most // 2]}…{whole[-(most // 2) + 1 :]}"
 
@@ -51,7 +51,7 @@ def utc(at: datetime | int | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def iso(at: datetime | int) -> str:
-    """The same as addresses and `<time>` have it."""
+    """Return an instant in ISO 8601, UTC, for addresses and `<time>`."""
     return utc(at, "%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,4 +1,4 @@
-"""Pictures as SVG text that a page holds: classes only, as its style sheet has the colours of light and dark.
+"""SVG pictures for a page. They use classes only: the style sheet has the light and dark colours.
 
 - `heat`   load as one of a few levels
 - `strip`  the key space of a topic as it stands

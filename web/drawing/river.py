@@ -1,4 +1,4 @@
-"""A topic over time: the key space from top to bottom, time from left to right, water coloured by load.
+"""Key space of a topic over time: hashes from top to bottom, time left to right, coloured by load.
 
 Stage: above the geometry of `ledger.history.svg`. Every place is a link to why the topic acted or held then; below the
 water stands which gate held it, above it what was decided.
@@ -154,8 +154,10 @@ def _mark(action: str, x: float, y: int) -> tuple[float, ...]:
 def _decisions(
     decided: Sequence[Decided], river: River, place: Places, about: Callable[[str], str]
 ) -> Iterator[Markup]:
-    """A triangle that opens for a split and closes for a merge, a diamond for a rebucket; hollow where it was not
-    applied."""
+    """Yield a mark for each decision, hollow if it was not applied.
+
+    A split is a triangle that opens, a merge one that closes, a rebucket a diamond.
+    """
     y = TOP - 16
     for one in decided:
         if not river.since <= one.at <= river.until:

@@ -1,4 +1,4 @@
-"""The key space of a topic as it stands: each segment as wide as its hashes, filled as high as its load. Pure."""
+"""Current key space of a topic: segments as wide as their hash ranges, filled by load. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/bundles`: clusters with bundles: how full each broker was, which bundles it has, and what was moved."""
+"""`/bundles`: clusters with bundles: usage and bundles of each broker over time, and the moves."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _LONG_AGO = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True)
 class Choice:
-    """What the address asks for; anything that it does not understand is as if it were not there."""
+    """Selection in a page's address; parameters that are not understood are ignored."""
 
     words: str = ""
     only: str = ""
@@ -62,7 +62,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a page shows."""
+    """Topics on one page of the list."""
 
     rows: Sequence[Row]
     found: int
@@ -107,7 +107,7 @@ def choose(
 
 
 def passes(row: Row, only: str, paused: Collection[str], now: datetime) -> bool:
-    """Whether a topic is one of those that a filter leaves."""
+    """Return True if a filter keeps the topic."""
     if only == "hot":
         return is_hot(row)
     if only == "waiting":
@@ -122,12 +122,12 @@ def passes(row: Row, only: str, paused: Collection[str], now: datetime) -> bool:
 
 
 def is_hot(row: Row) -> bool:
-    """Whether a rate of it is above its split threshold."""
+    """Return True if a rate of the topic is above its split threshold."""
     return row.load is not None and row.load > HOT
 
 
 def is_paused(row: Row, paused: Collection[str]) -> bool:
-    """Whether a pause holds it, of its own, of its namespace or of everything."""
+    """Return True if the topic is paused: by itself, by namespace, or with everything."""
     return bool(paused) and ("*" in paused or row.namespace in paused or row.name in paused)
 
 

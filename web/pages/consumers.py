@@ -1,7 +1,7 @@
-"""`/topic/consumers`: which segments each consumer of a topic reads, as the controller says; a part of `/topic`.
+"""`/topic/consumers`: the segments of each consumer, from the controller; a part of `/topic`.
 
-That is in no table: it is asked of `[controller] url` when somebody opens the list. Pulsar's own interface does not
-tell, ours does.
+No table has them: `[controller] url` is asked when somebody opens the list. Our controller's interface has this call,
+Pulsar's does not.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def show(request: Request) -> Response:
 
 
 def _held(subscription: str, said: Any) -> Held | None:
-    """What was answered; None: it is something else."""
+    """Parse the controller's answer; None if it has another form."""
     try:
         consumers = tuple(
             (str(one["consumer"]), bool(one["isConnected"]), tuple(map(int, one["segments"])))

@@ -54,7 +54,7 @@ def show(request: Request) -> Response:
 
 
 def act(request: Request, form: dict[str, str]) -> Response:
-    """Approves or rejects it, as its buttons say."""
+    """Approve or reject the decision, by the form's buttons."""
     identity, kind = form.get("id", ""), form.get("kind", "")
     if kind not in ("approve", "reject"):
         raise BadForm("approve or reject")
@@ -74,7 +74,7 @@ def act(request: Request, form: dict[str, str]) -> Response:
 
 
 async def post(request: Request) -> Response:
-    """The same, of a form that this page has made."""
+    """Approve or reject, by a form that this page has made."""
     from starlette.concurrency import run_in_threadpool
 
     return await run_in_threadpool(act, request, await read_form(request))
@@ -97,7 +97,10 @@ def _page(request: Request, identity: str, problem: str | None = None) -> Respon
 
 
 def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
-    """What it saw, decided again with this release, and with another policy if the address has one."""
+    """Return what the decision saw, decided again with this release.
+
+    With a policy in the address, it is also decided with that one.
+    """
     tried = request.query_params.get("policy", "")[:MAX_POLICY]
     found: dict[str, Any] = {
         "snapshot": None, "answer": None, "headline": "", "binding": None, "loads": (), "agrees": None, "tried": tried,
@@ -128,7 +131,7 @@ def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
 
 
 def _does(answer: Answer, row: StoredRow) -> bool:
-    """Whether an answer is, or has among its actions, what was decided."""
+    """Return True if the decision is the answer, or one of its actions."""
     actions = [one for one in (answer, *getattr(answer, "also", ())) if hasattr(one, "ids")]
     segments = sorted(json.loads(row["arguments"]).get("segments", ()))
     return any(one.action == row["action"] and sorted(one.ids) == segments for one in actions)
@@ -156,7 +159,7 @@ def _row(request: Request, identity: str) -> StoredRow:
 
 
 def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, bool]:
-    """What happened with it, in order; what a person said of it; whether it is over, and whether it has begun."""
+    """Return the decision's timeline, the verdict of a person, and flags: it is over, it has begun."""
     identity = row["decision_id"]
     # By any clock: nothing of it is on record a day before it.
     since = (pc.field("decision_id") == identity) & (

@@ -1,4 +1,4 @@
-"""`/operations`: who acts and what brakes them, how the job does, what was refused, which alerts stand."""
+"""`/operations`: executors and safeguards, health of the job, rejected messages, current alerts."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def health(request: Request) -> Response:
 
 
 async def post(request: Request) -> Response:
-    """Pauses or resumes, as a form of this page says."""
+    """Pause or resume, by a form of this page."""
     return await run_in_threadpool(act, request, await read_form(request))
 
 
 def act(request: Request, form: Mapping[str, str]) -> Response:
-    """The same."""
+    """Pause or resume with these form fields."""
     kind, scope, length = form.get("kind", ""), form.get("scope", "").strip(), form.get("for", "")
     if kind not in ("pause", "resume") or length not in LENGTHS:
         raise BadForm("pause or resume, for one of the lengths of the form")
@@ -96,7 +96,10 @@ def _unknown(request: Request, scope: str, near: Sequence[str]) -> str:
 
 
 def read_scope(text: str) -> str:
-    """What is paused: `all`, a namespace (`tenant/namespace`), or a topic. Raises `ValueError`."""
+    """Return the scope of a pause: `all`, a namespace (`tenant/namespace`), or a topic.
+
+    Raises `ValueError`.
+    """
     if text in ("all", ALL):
         return ALL
     if text.count("/") == 1 and all(text.split("/")):

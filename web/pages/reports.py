@@ -1,4 +1,4 @@
-"""`/reports`: pages that `shadow`, `backtest`, `suggest` and `simulate` have written, each a file that can be mailed.
+"""`/reports`: HTML reports of `shadow`, `backtest`, `suggest` and `simulate`, each a mailable file.
 
 They hold a plotting script of their own. So they are opened in a sandbox: without this page's origin, its cookies
 or the network.

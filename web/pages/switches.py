@@ -1,4 +1,4 @@
-"""`/switches`: moves of a broker cluster to another BookKeeper cluster, each as a timeline of its phases."""
+"""`/switches`: switches of a broker cluster to another BookKeeper cluster, as timelines of phases."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`/topic`: one topic. Its head is in memory and comes at once; the river and the gates are read for whoever asks.
+"""`/topic`: one topic. Its head comes at once from memory; the picture and the gates on request.
 
-`/topic/river`, `/topic/why` and `/topic/loads` are parts of it, and pages of their own for who has no scripts.
+`/topic/river`, `/topic/why` and `/topic/loads` are parts of it, and pages of their own in browsers without scripts.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def river(request: Request) -> Response:
 
 
 def why(request: Request) -> Response:
-    """Why it acted or held at an instant, gate by gate, and what would change that."""
+    """Show the reasons for acting or holding at an instant, gate by gate, and what would change it."""
     state, name, query = request.app.state, asked_topic(request), request.query_params
     fleet: Fleet = state.fleet
     shown: dict[str, Any] = {"name": name, "found": None, "problem": None, "segment": None}
