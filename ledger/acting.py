@@ -1,6 +1,6 @@
-"""What a person may do to the executor: approve and reject decisions, pause and resume; rows of the table `brakes`.
+"""Commands to the executor: approve, reject, pause and resume; rows of the table `brakes`.
 
-Stage: under the commands that brake and the page. Each act is made knowing all before it (`lake.brakes`).
+Stage: under the command line and the page. Each act is made knowing all before it (`lake.brakes`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DONE = {"approve": "approved", "reject": "rejected"}
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of some approvals or rejections."""
+    """Result of some approvals or rejections."""
 
     written: Sequence[Act]
     refused: dict[str, str]
@@ -32,7 +32,7 @@ class Judged:
 
 
 def read_reason(text: str) -> str:
-    """A reason in one line. Raises `ValueError` for none, and one that is too long."""
+    """Return a reason as one line. Raises `ValueError` if it is empty or too long."""
     words = " ".join(text.split())
     if not words or len(words) > MAX_REASON:
         raise ValueError(f"1 to {MAX_REASON} characters that say why")
@@ -40,7 +40,7 @@ def read_reason(text: str) -> str:
 
 
 def whoami() -> str:
-    """`user@host`."""
+    """Return `user@host`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -51,9 +51,9 @@ def whoami() -> str:
 def judge(
     lake: str, kind: Literal["approve", "reject"], ids: Sequence[str], reason: str, by: str, max_age_seconds: float
 ) -> Judged:  # fmt: skip
-    """Approves or rejects decisions, all in one commit. Raises what Delta raises, and `LakeError`.
+    """Approve or reject decisions in one commit. Raises what Delta raises, and `LakeError`.
 
-    `max_age_seconds`: an older decision is not approved, for the executor lets it expire.
+    `max_age_seconds`: an older decision is not approved, because the executor lets it expire.
     """
     wanted = list(dict.fromkeys(ids))
     refused: dict[str, str] = {}
@@ -97,10 +97,10 @@ def _ended(decision: Known) -> str:
 
 
 class UnknownScope(ActRefused):
-    """Nothing of that name is on record, so a pause of it would hold nothing."""
+    """No recorded name matches, so a pause would hold nothing."""
 
     def __init__(self, lake: str, scope: str, near: Sequence[str]) -> None:
-        """`near`: the nearest names that are."""
+        """`near`: the nearest recorded names."""
         hint = f"the nearest names are {', '.join(near)}" if near else "nothing of a similar name is"
         super().__init__(f"{scope} is not on record in {lake}; {hint}")
         self.near = near
@@ -109,10 +109,10 @@ class UnknownScope(ActRefused):
 def pause(
     lake: str, scope: str, seconds: float | None, reason: str, by: str, force: bool = False
 ) -> tuple[Act, list[Act]]:  # fmt: skip
-    """Pauses a topic, a namespace, a cluster or `ALL`, for a time or (None) until it is resumed; answers the pause, and
-    the one that it replaces.
+    """Pause a topic, a namespace, a cluster or `ALL`; return the pause and those that it replaces.
 
-    Raises `UnknownScope` for a name that is on no record, unless `force`; what Delta raises, and `LakeError`.
+    `seconds`: None: until it is resumed. Raises `UnknownScope` for a name that is not on record, unless `force`; what
+    Delta raises, and `LakeError`.
     """
     near = None if force or scope == ALL else nearest_subjects(lake, scope)
     if near is not None:
@@ -130,9 +130,10 @@ def pause(
 
 
 def resume(lake: str, scope: str, reason: str, by: str) -> list[Act]:
-    """Ends the pause of a topic, a namespace, a cluster or `ALL`, of `ALL` also a stop; answers what it ended.
+    """End the pause of a topic, namespace, cluster or `ALL`; return the acts that it ended.
 
-    Raises `ActRefused` when there is none, what Delta raises, and `LakeError`.
+    For `ALL` this also ends a stop. Raises `ActRefused` when there is nothing to end, what Delta raises, and
+    `LakeError`.
     """
     ended: list[Act] = []
 
@@ -150,15 +151,15 @@ def resume(lake: str, scope: str, reason: str, by: str) -> list[Act]:
 
 
 def scope_words(scope: str) -> str:
-    """What an act is about."""
+    """Return the scope of an act in words."""
     return "everything" if scope == ALL else scope
 
 
 def utc_now() -> datetime:
-    """The wall clock."""
+    """Return the wall clock."""
     return datetime.now(timezone.utc)
 
 
 def instant(at: datetime) -> str:
-    """For people: in UTC, to the second."""
+    """Return an instant in UTC, to the second."""
     return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,4 +1,4 @@
-"""What a row of `decisions` is about, in short.
+"""Short names for the action and the segments of a row of `decisions`.
 
 Stage: under `ledger.live` and `ledger.summary`.
 """
@@ -16,12 +16,12 @@ _LOADS = frozenset({*RATES, *SHIPPED_REASONS.values()})
 
 
 def decision_segments(row: StoredRow) -> tuple[int, ...]:
-    """The segments that a row of `decisions` is about."""
+    """Return the segments of a row of `decisions`."""
     return tuple(json.loads(row["arguments"]).get("segments", ()))
 
 
 def segments_text(segments: Iterable[int]) -> str:
-    """`3` or `4+5`."""
+    """Return segments as text: `3` or `4+5`."""
     return "+".join(str(segment) for segment in segments)
 
 

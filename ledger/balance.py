@@ -1,4 +1,4 @@
-"""Balance of a run: how every decision ended and why, and which topics stayed over a split threshold.
+"""Balance of a run: the end of every decision, and the topics that stayed over a split threshold.
 
 Stage: the end of `anabranch run --local`, beside `ledger.summary`; one pass over the raw tables.
 """
@@ -127,7 +127,7 @@ def _action(row: StoredRow) -> str:
 
 @dataclass
 class _Topic:
-    """What is known of a topic at one moment of the pass."""
+    """State of a topic during the pass over the tables."""
 
     life: int = 0
     epoch: int = -1
@@ -138,7 +138,7 @@ class _Topic:
 
 @dataclass
 class _Streak:
-    """Evaluations in a row at which a topic was over a threshold."""
+    """Consecutive evaluations at which a topic was over a threshold."""
 
     moments: list[datetime] = field(default_factory=list)
     overload: float = 0.0
@@ -240,7 +240,7 @@ def _apply_layout(topics: dict[str, _Topic], row: StoredRow) -> None:
 
 
 def _overloads(policies: PoliciesOnRecord, topic: str, known: _Topic) -> dict[int, float]:
-    """Return rate / threshold of each active segment that is over a split threshold: the largest of its four."""
+    """Return rate / threshold of each active segment over a split threshold: the largest of its four."""
     policy = policies.of(topic, known.own_policy)
     if policy is None:
         return {}

@@ -1,7 +1,7 @@
-"""What brakes the executor, and what waits for it: pauses, stops, approvals, counts, and the decisions that are held.
+"""State of the executor's brakes: pauses, stops, approvals, counts, and the waiting decisions.
 
 Stage: the read end; `anabranch executor status`, `approve` and `reject` ask here, in an emergency and on a history of
-years. So nothing reads a table as a whole: days, ids and columns are chosen where the files are read. The live screen
+years. So no table is read as a whole: days, ids and columns are chosen where the files are read. The live screen
 follows the same tables (`ledger.live`).
 """
 
@@ -31,7 +31,7 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Known:
-    """A decision on record, and how far it has come."""
+    """A recorded decision, and its progress."""
 
     decision_id: str
     family: str
@@ -47,7 +47,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Standing:
-    """The executor's brakes as they stand."""
+    """Current state of the executor's brakes."""
 
     acts: Acts
     open: int
@@ -64,7 +64,7 @@ class Standing:
 
 
 def known_decisions(lake: str, ids: Collection[str]) -> dict[str, Known]:
-    """Of some ids, the decisions that are in the lake. Raises `DeltaError` or `OSError`."""
+    """Return those of some decisions that are in the lake, by id. Raises `DeltaError` or `OSError`."""
     columns = ("decision_id", "family", "subject", "action", "arguments", "decided_at")
     decided = _rows(lake, DECISIONS, columns, _among("decision_id", ids))
     if not decided:
@@ -86,7 +86,7 @@ def known_decisions(lake: str, ids: Collection[str]) -> dict[str, Known]:
 
 
 def replacement_of(lake: str, decision: Known) -> str | None:
-    """The newest later decision on the same subject, of the same action and arguments if there is one.
+    """Return the newest later decision on the same subject, preferably of the same action and arguments.
 
     Raises `DeltaError` or `OSError`.
     """
@@ -102,9 +102,9 @@ def replacement_of(lake: str, decision: Known) -> str | None:
 
 
 def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime) -> Standing:
-    """How the brakes stand; failures are counted from `since` on, calls from `is_call_since` on.
+    """Return the current state of the brakes.
 
-    Raises `DeltaError` or `OSError`.
+    Failures count from `since` on, calls from `is_call_since` on. Raises `DeltaError` or `OSError`.
     """
     reader = BrakeReader(lake)
     reader.read()
@@ -155,7 +155,10 @@ def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime)
 
 
 def open_decisions(lake: str, first: date) -> pa.Table:
-    """`decision_id` and `day` of the decisions since a day that have no end. Raises `DeltaError` or `OSError`."""
+    """Return `decision_id` and `day` of the decisions since a day that have no end.
+
+    Raises `DeltaError` or `OSError`.
+    """
     decided = read_columns(lake, DECISIONS, ("decision_id", "day"), _since(first))
     is_end = _since(first - _DAY) & (pc.field("status") != INTENT)
     ended = read_columns(lake, OUTCOMES, ("decision_id",), is_end)

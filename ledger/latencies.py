@@ -1,4 +1,4 @@
-"""How long every stage took from a consumer event to the applied decision, out of the tables' own instants.
+"""Latency of every stage from a consumer event to the applied decision, from the tables' own instants.
 
 Stage: under `ledger.summary`.
 """
@@ -19,7 +19,7 @@ LATENCIES = (
 
 
 def distribution(values: Iterable[float]) -> dict[str, Any]:
-    """`n`, and `p50`, `p95` (nearest rank) and `max` of the values, rounded to 0.1; null when there are none."""
+    """Return `n`, and `p50`, `p95` (nearest rank) and `max`, rounded to 0.1; null without values."""
     ordered = sorted(values)
     if not ordered:
         return {"n": 0, "p50": None, "p95": None, "max": None}
@@ -33,10 +33,10 @@ def distribution(values: Iterable[float]) -> dict[str, Any]:
 def latencies(
     decisions: Iterable[StoredRow], events: Iterable[StoredRow], outcomes: Iterable[StoredRow]
 ) -> dict[str, dict[str, Any]]:
-    """Distributions in milliseconds of every stage from a consumer event to the applied decision.
+    """Return distributions in milliseconds of every stage from a consumer event to the applied decision.
 
     A decision with the trigger `consumer` belongs to the newest registration or unregistration of its topic in its
-    batch; one whose event cannot be found measures nothing. `decisions` carry `COMMITTED_AT`.
+    batch; one whose event cannot be found is left out. `decisions` carry `COMMITTED_AT`.
     """
     newest: dict[tuple[str, datetime], StoredRow] = {}
     for row in events:
@@ -68,5 +68,5 @@ def latencies(
 
 
 def milliseconds(earlier: datetime, later: datetime) -> float:
-    """From one instant to another."""
+    """Return the milliseconds from one instant to another."""
     return (later - earlier).total_seconds() * 1000

@@ -1,8 +1,8 @@
-"""The fleet as the tables show it, live: topics with segments, load, consumers and holds, and the newest decisions.
+"""Live view of the fleet from the tables: topics, segments, load, consumers, holds, newest decisions.
 
 Stage: the read end of the whole system; the screen of the local run draws it. Every table is tailed by version, so a
-refresh costs milliseconds regardless of the history. One source for everything: layouts and consumers come from the
-`events` table and not from the controller, so the picture stays while the controller is down.
+refresh costs milliseconds regardless of the history. There is a single source: layouts and consumers come from the
+`events` table and not from the controller, so the view survives an outage of the controller.
 """
 
 from __future__ import annotations
@@ -90,13 +90,14 @@ _COLUMNS = {
 
 
 class LakeReader:
-    """Keeps a `LakeView` up to date. Not thread-safe: one thread at a time calls it; the views are immutable.
+    """Reader that keeps a `LakeView` up to date.
 
-    For a large fleet, `take` says which topics have changed, and `topic` gives the picture of one.
+    Not thread-safe: one thread at a time calls it; the views are immutable. For a large fleet, `take` returns the
+    topics that have changed, and `topic` the view of one.
     """
 
     def __init__(self, lake: str, backlog: int = BACKLOG_VERSIONS) -> None:
-        """`backlog`: versions of each table to look back on at first."""
+        """`backlog`: versions of each table to read at first."""
         self._lake, self._backlog = lake, backlog
         self._has_older = False
         self._tails = {
@@ -120,12 +121,12 @@ class LakeReader:
         """Why a table could not be read at the last look; None: all could."""
 
     def refresh(self, now: datetime | None = None) -> LakeView:
-        """Reads what is new and gives the picture as of `now` (default: the wall clock)."""
+        """Read new rows and return the view as of `now` (default: the wall clock)."""
         self.take()
         return self._view(now or datetime.now(timezone.utc))
 
     def read(self) -> News:
-        """Reads what is new, which may take long, and changes nothing that can be asked for."""
+        """Read new rows without changing the state that other methods return. May take long."""
         self.trouble = None
         new = {name: self._news(tail) for name, tail in self._tails.items()}
         self._read_brakes()
@@ -133,7 +134,7 @@ class LakeReader:
         return {**new, EVENTS.name: [*self._older_events(), *new[EVENTS.name]]}
 
     def take(self, new: News | None = None) -> set[str]:
-        """Takes in what was read (None: reads first); answers the topics whose picture may be another one now."""
+        """Apply new rows (None: read them first); return the topics whose view may have changed."""
         new = self.read() if new is None else new
         self._changed = set()
         for row in new[EVENTS.name]:
@@ -157,28 +158,33 @@ class LakeReader:
         return self._changed
 
     def topic(self, name: str) -> TopicView | None:
-        """One topic as it stands; None: there is none of that name."""
+        """Return the view of a topic; None: there is none of that name."""
         topic = self._topics.get(name)
         return None if topic is None or not topic.ranges else self._topic_view(name, topic)
 
     def policy(self, name: str) -> ResolvedPolicy | None:
-        """The effective policy of a topic with where each value comes from; None: the job has not said its own."""
+        """Return a topic's effective policy with the source of each value.
+
+        None: the job has not announced its own policy.
+        """
         topic = self._topics.get(name)
         return self._policies.resolved(name, topic.own_policy if topic else None)
 
     def whole(self, now: datetime) -> LakeView:
-        """The picture as of `now` without the topics."""
+        """Return the view as of `now` without the topics."""
         return self._view(now, with_topics=False)
 
     @property
     def batches(self) -> tuple[StoredRow, ...]:
-        """The newest batches of the job, in the order of their commits."""
+        """Return the newest batches of the job, in the order of their commits."""
         return tuple(self._batches)
 
     def _older_events(self) -> list[StoredRow]:
-        """Of each topic the newest layout and counts of consumers, and the newest policies, oldest first: what has not
-        changed since is on record once, however long ago. None where the tail sees all, or when they were asked for
-        before."""
+        """Return the newest layout, consumer and policy events from before the tail, oldest first.
+
+        State that has not changed since is recorded only once, however long ago. Empty if the tail covers the whole
+        table, or after the first call.
+        """
         if self._has_older or not (versions := self._tails[EVENTS.name].position):
             return []
         self._has_older = True
@@ -200,7 +206,7 @@ class LakeReader:
         return sorted(newest.values(), key=_age)
 
     def _news(self, tail: Tail) -> list[StoredRow]:
-        """New rows; none when the table cannot be read at the moment: the next look has them."""
+        """Return new rows; empty if the table cannot be read at the moment: the next call returns them."""
         try:
             return tail.read()
         except (DeltaError, OSError) as error:
@@ -306,12 +312,12 @@ class LakeReader:
 
     @property
     def around(self) -> tuple[int, int]:
-        """Changes with what is in no table that is followed: the acts on brakes, and the register of executors."""
+        """Return a fingerprint of the state outside the tailed tables: brakes and registered executors."""
         now = datetime.now(timezone.utc)
         return self._brakes.acts.number, hash(tuple(_executor_view(row, now) for row in self._executors))
 
     def _read_executors(self) -> None:
-        """The register, now and then; what was read last counts when it cannot be read."""
+        """Read the register at intervals; if it cannot be read, the previous rows stay."""
         if time.monotonic() - self._executors_at < EXECUTORS_SECONDS:
             return
         self._executors_at = time.monotonic()
@@ -369,7 +375,7 @@ class LakeReader:
 
 
 def _part(event: StoredRow) -> str:
-    """What of its subject an event tells anew: each says all of that."""
+    """Return the part of its subject that an event replaces: each event states that part in full."""
     if event["type"] == "layout":
         return ""
     body = json.loads(event["body"])

@@ -1,6 +1,6 @@
-"""The fleet at an instant, as values: topics with segments, load, consumers and holds, decisions, brakes, rates. Pure.
+"""The fleet at an instant, as values: topics with segments, load and holds, decisions, brakes, rates.
 
-Stage: what `ledger.live` makes of the tables, and the terminal's screen and the page draw.
+Stage: output of `ledger.live`, input of the terminal's screen and the page. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNKNOWN_PACE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class SegmentView:
-    """An active segment: its inclusive hash range and its last accepted load."""
+    """Active segment: its inclusive hash range and its last accepted load."""
 
     id: int
     start: int
@@ -40,7 +40,7 @@ class SegmentView:
 
 @dataclass(frozen=True)
 class HoldView:
-    """Why a topic does not act: the binding gate, what it measured against which limit, and since when."""
+    """Binding gate of a topic that does not act: its measurement, its limit, and its beginning."""
 
     gate: str
     measured: float | None
@@ -51,7 +51,7 @@ class HoldView:
 
 @dataclass(frozen=True)
 class TopicView:
-    """One scalable topic as it stands."""
+    """Current state of one scalable topic."""
 
     name: str
     epoch: int
@@ -73,7 +73,7 @@ class TopicView:
 
 @dataclass(frozen=True)
 class DecisionView:
-    """One decision and how its application ended."""
+    """Decision and the end of its application."""
 
     decision_id: str
     topic: str
@@ -92,7 +92,7 @@ class DecisionView:
 
 @dataclass(frozen=True)
 class ExecutorView:
-    """One executor that is in the register."""
+    """Executor in the register."""
 
     name: str
     shards: tuple[int, ...]
@@ -105,7 +105,7 @@ class ExecutorView:
 
 @dataclass(frozen=True)
 class BrakesView:
-    """Who acts, and what keeps them from acting."""
+    """Registered executors, and the brakes on them."""
 
     executors: tuple[ExecutorView, ...] = ()
     stop: Act | None = None
@@ -116,7 +116,10 @@ class BrakesView:
 
 @dataclass(frozen=True)
 class Rates:
-    """What the job did in the last ten seconds, per second; `batch_ms` is the mean time of a batch to its commit."""
+    """Activity of the job in the last ten seconds, per second.
+
+    `batch_ms` is the mean time from a batch to its commit.
+    """
 
     messages: float = 0.0
     samples: float = 0.0
@@ -143,7 +146,7 @@ class LakeView:
 
 
 def lately(batches: Iterable[StoredRow], now: datetime, seconds: float = RATE_SECONDS) -> Rates:
-    """Rates of the batches that were committed in the last `seconds` before `now`."""
+    """Return the rates of the batches committed in the last `seconds` before `now`."""
     recent = [row for row in batches if 0 <= (now - row["committed_at"]).total_seconds() <= seconds]
     if not recent:
         return Rates()
@@ -158,10 +161,10 @@ def lately(batches: Iterable[StoredRow], now: datetime, seconds: float = RATE_SE
 
 
 def late_seconds(committed: Sequence[datetime]) -> float:
-    """Return how long without a batch a job is late, by the pace of its newest batches, oldest first.
+    """Return the time without a batch after which a job is late, by its newest batches, oldest first.
 
-    Half as long again as the second-longest pause between them: an idle job commits with its ticks only, and the
-    longest may be an outage.
+    It is one and a half times the second-longest pause between them: an idle job commits only at its ticks, and the
+    longest pause may be an outage.
     """
     newest = committed[-PACE_BATCHES:]
     pauses = sorted((later - earlier).total_seconds() for earlier, later in pairwise(newest))

@@ -1,8 +1,8 @@
-"""What would be done now, topic by topic: the state out of the lake, decided once more at the end of the record.
+"""Plan of the actions due now, by topic: the state from the lake, decided at the end of the record.
 
-Stage: the read end, under `anabranch plan`. The state is rebuilt as `anabranch replay` does it. When a load was last
-seen is in no table where its samples changed nothing, so all loads are taken to be fresh: a silent reporter is not seen
-here, but by the job.
+Stage: the read end, under `anabranch plan`. The state is rebuilt as `anabranch replay` does it. No table records when a
+load was last seen if its samples changed nothing, so all loads are assumed to be fresh: a silent reporter is seen by
+the job, but not here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Planned:
 
 @dataclass
 class Plan:
-    """What a tick at an instant would decide."""
+    """Decisions of a tick at an instant."""
 
     at: int
     """Milliseconds."""
@@ -47,7 +47,7 @@ class Plan:
     """Topics that would be held, by gate."""
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts; without `at`."""
+        """Return the plan for scripts, without `at`."""
         return {
             "topics": self.topics,
             "actions": [
@@ -60,9 +60,9 @@ class Plan:
 
 
 def make_plan(recorded: Recorded, configured: ConfiguredPolicy, topics: Collection[str] | None = None) -> Plan | None:
-    """Return what a tick at the end of the record would decide; None: it has no batch.
+    """Return the decisions of a tick at the end of the record; None: it has no batch.
 
-    `configured`: the job's policy now, for releases that did not put it on record. Raises what reading raises.
+    `configured`: the job's policy now, for releases that did not record it. Raises what reading raises.
     """
     names = [name for name in recorded.topics if topics is None or name in topics]
     doubts: list[str] = []

@@ -1,6 +1,6 @@
-"""The effective policy of each topic as `events` have it: that of the job, of the cluster, of namespaces and of topics.
+"""Effective policy of each topic from `events`: those of the job, the cluster, namespaces and topics.
 
-Stage: under what shows load against thresholds. The rules are those of the job (`engine.autoscale.policies`).
+Stage: under the views that compare load with thresholds. The rules are those of the job (`engine.autoscale.policies`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from schemas.metadata import AutoScalePolicyOverride
 
 
 class PoliciesOnRecord:
-    """Takes rows of `events` in, in their order."""
+    """Policies from rows of `events`, taken in their order."""
 
     def __init__(self) -> None:
         self._state, self._policies = BucketState(), Policies()
         self._senders: dict[str, int] = {}
 
     def take(self, body: str) -> None:
-        """An event of type `policy`, JSON; one of a sender before the last is not believed."""
+        """Apply a `policy` event, JSON; one of an earlier sender than the last is ignored."""
         event = PolicyEvent.model_validate_json(body)
         name, sender = event.name or "", event.sender or 0
         if event.profile is None and sender < self._senders.get(name, 0):
@@ -38,7 +38,10 @@ class PoliciesOnRecord:
             self._state.set_policy(event.name, override)
 
     def resolved(self, topic: str, own: Mapping[str, Any] | None) -> ResolvedPolicy | None:
-        """The same with where each value comes from."""
+        """Return the policy of a topic with the source of each value.
+
+        `own`: the topic's override. None: the job has not announced its policy.
+        """
         state = self._state
         if state.configured is None:
             return None
@@ -48,7 +51,10 @@ class PoliciesOnRecord:
         return resolve_policy(state.configured.profile, wider[0], wider[1], _override(json.dumps(own)) if own else None)
 
     def of(self, topic: str, own: Mapping[str, Any] | None) -> Policy | None:
-        """The policy of a topic with this override of its own; None: the job has not said its policy."""
+        """Return the policy of a topic.
+
+        `own`: the topic's override. None: the job has not announced its policy.
+        """
         if self._state.configured is None:
             return None
         override = _override(json.dumps(own)).known_json() if own else None

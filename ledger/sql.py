@@ -1,7 +1,7 @@
-"""SQL over the lake without a JVM: its tables and the views (`ledger.views`), through DataFusion inside of deltalake.
+"""SQL over the lake without a JVM: tables and views (`ledger.views`), through DataFusion in deltalake.
 
-Stage: under `anabranch sql`, and whatever else of the read side asks in SQL. Nothing can be written with it: the engine
-plans a statement first, and only a plan that reads is run.
+Stage: under `anabranch sql`, and other questions in SQL of the read side. It cannot write: the engine plans a statement
+first, and only a plan that reads is run.
 """
 
 from __future__ import annotations
@@ -68,18 +68,17 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 class SqlError(ValueError):
-    """A statement that cannot be answered; the message says why, and what was probably meant."""
+    """Statement that cannot be answered; the message says why, and suggests the probable intention."""
 
 
 class LakeSql:
-    """The tables as they are at the first question about each; a new one sees what has come since."""
+    """Tables as of the first question about each; a new instance sees later rows."""
 
     def __init__(self, lake: str, at: datetime | None = None, memory_mb: int | None = None) -> None:
-        """`memory_mb`: what the engine may hold; None: half of the machine's.
+        """`memory_mb`: limit of the engine's memory; None: half of the machine's.
 
-        `at`: an instant, as of which everything is asked: of rows that were on record by then, with that as `$now`.
-
-        It goes by the rows' own times, not by versions of the tables: so it reaches back as far as rows are kept.
+        `at`: an instant as of which everything is asked: of the rows on record by then, with that as `$now`. It goes by
+        the rows' own times, not by versions of the tables: so it reaches back as far as rows are kept.
         """
         self._lake, self._dialect, self._recorded_by = lake, DATAFUSION, ""
         if at is not None:
@@ -95,7 +94,7 @@ class LakeSql:
         self._known: set[str] = set()
 
     def ask(self, sql: str) -> pa.RecordBatchReader:
-        """The answer to one statement, a batch at a time: what is computed later may raise `SqlError` as well.
+        """Return the answer to one statement, a batch at a time; a later batch may raise `SqlError` as well.
 
         Raises `SqlError`, and `DeltaError` or `OSError` when a table cannot be read.
         """
@@ -119,7 +118,7 @@ class LakeSql:
         return _plain(self._run(written, mentioned))
 
     def _check_plan(self, sql: str, mentioned: Iterable[str]) -> None:
-        """Raise `SqlError` unless the plan that the engine makes of the statement only reads."""
+        """Raise `SqlError` unless the engine's plan of the statement only reads."""
         explained = _EXPLAINING.match(sql)
         rows = self._run(_PLAN_OF + (sql[explained.end() :] if explained else sql), mentioned).read_all().to_pylist()
         plan = next((str(row["plan"]) for row in rows if row["plan_type"] == "logical_plan"), "")
@@ -127,7 +126,7 @@ class LakeSql:
             raise _refused(plan.partition("\n")[0].partition(":")[0] or "what has no plan")
 
     def _decoding(self) -> Dialect:
-        """The dialect with the names of subscriptions that releases before columns wrote with escapes of JSON."""
+        """Return the dialect with the names of subscriptions that old releases wrote with JSON escapes."""
         self._make_known([EVENTS.name])
         pattern = """'"subscription" *: *"((?:[^"\\\\]|\\\\.)*)"'"""
         found = self._run(self._dialect.translate(
@@ -147,7 +146,10 @@ class LakeSql:
             self._known.add(name)
 
     def _register(self, table: Table) -> None:
-        """A table by its name; one that is missing is empty, columns that an older release did not have are null."""
+        """Register a table by its name.
+
+        A missing table is empty; columns that an older release did not have are null.
+        """
         opened, expected = open_table(self._lake, table), arrow_schema(table.row)
         stored = set() if opened is None else {field.name for field in opened.schema().fields}
         if opened is not None and stored >= set(expected.names) and not self._recorded_by:
@@ -175,7 +177,7 @@ class LakeSql:
 
 @cache
 def memory_of_the_machine_mb() -> int:
-    """What this process may have, in MiB: the machine's memory, or the container's where that is less."""
+    """Return the memory limit of this process, in MiB: the machine's, or the container's if that is less."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for file in _LIMITS:
         with suppress(OSError, ValueError):
@@ -184,7 +186,10 @@ def memory_of_the_machine_mb() -> int:
 
 
 def _check_words(sql: str) -> None:
-    """Raise `SqlError` early and in plain words for what is no question; `_check_plan` has the last word."""
+    """Raise `SqlError` early and in plain words for a statement that is no question.
+
+    `_check_plan` has the last word.
+    """
     said = [*words(_EXPLAINING.sub("", sql, count=1) if _EXPLAINING.match(sql) else sql)] or [""]
     if said[0] not in _READING or {"insert", "into", "copy"} & set(said):
         raise _refused(said[0].upper() or repr(sql))
@@ -198,7 +203,7 @@ def _refused(what: str) -> SqlError:
 
 
 def _decoded(text: str) -> str | None:
-    """What the inside of a text in JSON says; None: it is none, or cannot be written."""
+    """Return the text of an escaped JSON string without its quotes; None: invalid, or not encodable."""
     try:
         decoded = str(json.loads(f'"{text}"', strict=False))
         decoded.encode()
@@ -216,7 +221,7 @@ def _sql_type(kind: pa.DataType) -> str:
 
 
 def _plain(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """The same with the types that files and programs expect: no views of strings, instants to the microsecond."""
+    """Convert an answer to common types: no string views, instants to the microsecond."""
     named = zip(_distinct(reader.schema.names), reader.schema, strict=True)
     schema = pa.schema([pa.field(name, _plain_type(one.type)) for name, one in named])
 
@@ -246,7 +251,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _distinct(columns: Sequence[str]) -> list[str]:
-    """The names of an answer's columns; of several with one name the later ones are numbered: `at`, `at_2`."""
+    """Return unique names for an answer's columns: repeated ones are numbered, `at`, `at_2`."""
     found: list[str] = []
     for column in columns:
         number, name = 1, column
@@ -258,7 +263,7 @@ def _distinct(columns: Sequence[str]) -> list[str]:
 
 
 def _plain_column(column: pa.Array, field: pa.Field) -> pa.Array:
-    """A column in a plain type. Raises `SqlError` for instants that no calendar of ours has."""
+    """Convert a column to a plain type. Raises `SqlError` for instants beyond the calendar."""
     if pa.types.is_temporal(column.type) and not pa.types.is_duration(column.type):
         _check_range(column, field.name)
     return column if column.type == field.type else column.cast(field.type, safe=False)
@@ -281,7 +286,7 @@ def _check_range(column: pa.Array, name: str) -> None:
 
 
 def _told(said: str, mentioned: Iterable[str]) -> SqlError:
-    """The engine's message in a line, with the names that are nearest to an unknown one."""
+    """Return the engine's message in a line, with the names nearest to an unknown one."""
     text = " ".join(said.split())
     if "Resources exhausted" in text:
         return SqlError(
@@ -309,7 +314,7 @@ def _near(nearest: list[str], otherwise: str) -> str:
 
 
 def columns_of(name: str) -> list[str]:
-    """The columns of a table or view; none when there is no such."""
+    """Return the columns of a table or view; empty if there is no such."""
     if name in TABLES:
         return list(TABLES[name].row.model_fields)
     return [column.name for column in views()[name].columns] if name in views() else []

@@ -1,7 +1,7 @@
-"""How the fleet stands: the processes, what is over its threshold, what is open, and which alerts fire.
+"""Status of the fleet: processes, overloaded topics, open decisions, and alerts.
 
-Stage: the read end, over the whole lake at once; `anabranch status` prints it. Everything is worked out from the
-tables, so it is as right when the controller, Kafka or the job are down, and says so.
+Stage: the read end, over the whole lake at once; `anabranch status` prints it. Everything is computed from the tables,
+so it stays right when the controller, Kafka or the job are down, and reports that.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _ENDED = (
 
 
 def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any]:
-    """Return how the fleet stands at `now` (aware), ready for JSON. Raises `LakeError` without
-    a lake, `SqlError`, and what Delta raises.
+    """Return the status of the fleet at `now` (aware), ready for JSON.
+
+    Raises `LakeError` without a lake, `SqlError`, and what Delta raises.
 
     - `job`: `state` (`running`, `silent`: late by its own pace, `never ran`), `lastBatchAt`, `silentSeconds`,
       `samplesPerSecond`, `batchMilliseconds`
@@ -48,7 +49,7 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
     - `decisions`: `open`, `oldestSeconds`, `stuck` (one is older than `stuck_seconds`), `waiting` (by brake)
     - `lastHour`: `ended` by action and status, `undone`, `deadLetters`
     - `alerts`: those that are pending or firing: `alert`, `status`, `subject`, `since`, `summary`
-    - `attention`: what needs a person, one sentence each; empty: nothing does
+    - `attention`: conditions that need a person, one sentence each; empty: none
     """
     if open_table(lake, BATCHES) is None:
         raise LakeError("it has no table `batches`: is [lake] path right, and did the job ever run?")
@@ -129,7 +130,7 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
 
 
 def _attention(status: Mapping[str, Any]) -> list[str]:
-    """Return what needs a person."""
+    """Return the conditions that need a person."""
     job, decisions = status["job"], status["decisions"]
     acting = [executor for executor in status["executors"] if executor["state"] == "acting"]
     reasons = []

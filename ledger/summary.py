@@ -1,7 +1,7 @@
-"""What the system did between two instants: counts and latencies out of the tables.
+"""Summary of the system between two instants: counts and latencies from the tables.
 
-Stage: the read end, over the whole lake at once; the report of a local run is made of it. A row belongs to the period
-of its own instant.
+Stage: the read end, over the whole lake at once; the report of a local run contains it. A row belongs to the period of
+its own instant.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ FINAL = ("applied", "superseded", "rejected", "failed", "observed")
 
 
 def summarize(lake: WholeTables, started_at: datetime, stopped_at: datetime) -> dict[str, Any]:
-    """What happened from `started_at` to `stopped_at` (aware instants), ready for JSON; layouts as they were last.
+    """Summarize the period from `started_at` to `stopped_at` (aware instants), ready for JSON.
 
-    Keys: `batches`, `messages`, `samples`, `events`, `evaluations`, `decisions`, `outcomes`, `applied`, `holds`,
-    `deadLetters`, `latencies`, `layouts`; `lab.report.build_report` says what is in each.
+    Layouts are the last ones. Keys: `batches`, `messages`, `samples`, `events`, `evaluations`, `decisions`, `outcomes`,
+    `applied`, `holds`, `deadLetters`, `latencies`, `layouts`; `lab.report.build_report` describes each.
     """
     within = _Within(started_at, stopped_at)
     batches = within.rows(lake.rows(BATCHES), "batch_at")
@@ -73,7 +73,7 @@ def summarize(lake: WholeTables, started_at: datetime, stopped_at: datetime) -> 
 
 
 class _Within:
-    """The rows whose own time lies in the run."""
+    """Rows whose own time lies in a period."""
 
     def __init__(self, started_at: datetime, stopped_at: datetime) -> None:
         self._from, self._to = started_at, stopped_at
@@ -83,7 +83,7 @@ class _Within:
 
 
 def last_steps(outcomes: Iterable[StoredRow]) -> dict[str, StoredRow]:
-    """By decision: its final outcome, else its newest step."""
+    """Return the final outcome of each decision, or else its newest step, by id."""
     last: dict[str, StoredRow] = {}
     for row in sorted(outcomes, key=lambda row: (row["status"] in FINAL, row["at"])):
         last[row["decision_id"]] = row

@@ -1,4 +1,4 @@
-"""Topics by the names that people give them: in full, or by an ending that only one has.
+"""Topics by the names that people give them: in full, or by a unique ending.
 
 Stage: under every question about one topic.
 """
@@ -23,11 +23,11 @@ _SCHEME = "topic://"
 
 
 class UnknownTopic(LookupError):
-    """No topic has that name, or several have; the message says which are near."""
+    """No topic has that name, or several have; the message lists the nearest."""
 
 
 def topics_on_record(lake: str) -> list[str]:
-    """Every topic of which the lake has a layout, sorted. Raises what Delta raises."""
+    """Return every topic with a layout in the lake, sorted. Raises what Delta raises."""
     found: set[str] = set()
     for rows in stream_columns(lake, EVENTS, ("subject",), 65_536, pc.field("type") == "layout"):
         found.update(pc.unique(rows["subject"]).to_pylist())
@@ -35,7 +35,7 @@ def topics_on_record(lake: str) -> list[str]:
 
 
 def topic_on_record(lake: str, given: str) -> str:
-    """The topic of the lake that is meant. Raises `UnknownTopic`, and what Delta raises."""
+    """Return the topic of the lake that a name means. Raises `UnknownTopic`, and what Delta raises."""
     names = topics_on_record(lake)
     if not names:
         raise UnknownTopic(
@@ -46,7 +46,7 @@ def topic_on_record(lake: str, given: str) -> str:
 
 
 def find_topic(names: Collection[str], given: str, hints: bool = True) -> str:
-    """The topic that is meant by `topic://acme/shop/orders`, `acme/shop/orders`, `shop/orders` or `orders`.
+    """Return the topic meant by `topic://acme/shop/orders`, `acme/shop/orders`, `shop/orders` or `orders`.
 
     Raises `UnknownTopic`; with `hints` it names the nearest ones, which takes tens of milliseconds.
     """
@@ -74,9 +74,9 @@ def find_topic(names: Collection[str], given: str, hints: bool = True) -> str:
 
 
 def nearest_subjects(lake: str, scope: str) -> list[str] | None:
-    """None: a subject (a topic, a cluster) or a namespace of that name is on record. Else the nearest names that are.
+    """Return None if a subject or namespace of that name is on record, else the nearest names that are.
 
-    Raises what Delta raises.
+    A subject is a topic or a cluster. Raises what Delta raises.
     """
     found: set[str] = set()
     # Nearly every subject has held once; those that have not are in the larger tables.
@@ -94,7 +94,7 @@ def nearest_subjects(lake: str, scope: str) -> list[str] | None:
 
 
 def _namespaces(subjects: Iterable[str]) -> set[str]:
-    """`tenant/namespace` of those that are topics."""
+    """Return `tenant/namespace` of those that are topics."""
     return {name.removeprefix(_SCHEME).rpartition("/")[0] for name in subjects if name.startswith(_SCHEME)}
 
 

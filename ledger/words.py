@@ -17,12 +17,12 @@ from schemas.ids import topic_parts
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which a terminal would obey: they become `·`."""
+    """Replace control characters, which a terminal would obey, by `·`."""
     return "".join(character if character.isprintable() else "·" for character in text)
 
 
 def short_names(topics: Iterable[str]) -> dict[str, str]:
-    """Each topic's shortest name that is unambiguous among `topics`: without what all of them have in front."""
+    """Return each topic's shortest name without the tenant or namespace that all of them share."""
     names = list(topics)
     parts = [topic_parts(name) for name in names]
     if len({part.full_namespace for part in parts}) <= 1:
@@ -33,7 +33,7 @@ def short_names(topics: Iterable[str]) -> dict[str, str]:
 
 
 def span(seconds: float) -> str:
-    """A length of time: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 d`."""
+    """Return a length of time: `0.4 s`, `12 s`, `3 min`, `5 h`, `2 d`."""
     seconds = max(0.0, seconds)
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -47,13 +47,13 @@ def span(seconds: float) -> str:
 
 
 def age(then: datetime, now: datetime) -> str:
-    """How long ago, in whole seconds below two minutes: `3 s`, `12 min`."""
+    """Return an age, in whole seconds below two minutes: `3 s`, `12 min`."""
     seconds = max(0.0, (now - then).total_seconds())
     return f"{seconds:.0f} s" if seconds < 119.5 else span(seconds)
 
 
 def amount(value: float) -> str:
-    """A number in at most six characters: `0.5`, `812`, `12.3k`, `64M`."""
+    """Return a number in at most six characters: `0.5`, `812`, `12.3k`, `64M`."""
     for limit, divisor, unit in ((1e3, 1, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (1e12, 1e9, "G")):
         if abs(value) < limit * 0.99995:
             scaled = value / divisor
@@ -62,7 +62,7 @@ def amount(value: float) -> str:
 
 
 def hold_reason(hold: HoldView, now: datetime, room: int = 1000) -> str:
-    """Why a topic holds, in the longest form that fits `room` cells: the gate in words, the figures, and the wait."""
+    """Return a hold's gate in words, figures and wait, in the longest form that fits `room` cells."""
     code = printable(hold.gate)
     sentence = _SENTENCES.get(hold.gate, code.replace("-", " "))
     short = re.split(r" ?[;:(]", sentence)[0]

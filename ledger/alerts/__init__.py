@@ -1,15 +1,15 @@
-"""Alerts off the lake: rules in SQL, evaluated as the lake grows, and told to people (docs/alerts.md).
+"""Alerts off the lake: rules in SQL, evaluated as the lake grows, and sent to people (docs/alerts.md).
 
 Each module may import only those below it:
 
 - `process`    parts and signals of `anabranch alerts`, and its metrics
-- `evaluator`  rounds: ask every rule, record what changed, have it told
-- `rehearsal`  what a rule would have said at another time
-- `couriers`   brings notices to one destination each, again and again until they are told
+- `evaluator`  rounds: ask every rule, record the changes, have them sent
+- `rehearsal`  evaluation of a rule at another time
+- `couriers`   delivery to one destination each, with retries
 - `asking`     a statement on the lake, as of an instant
-- `posting`    what each kind of destination is told, and the POST that does it
-- `record`     the table `alerts`, under a lease: alerts and notices, from which a restart goes on
-- `addresses`  which addresses a destination may have
+- `posting`    the message for each kind of destination, and the POST
+- `record`     the table `alerts`, under a lease: alerts and notices, from which a restart continues
+- `addresses`  addresses that a destination may have
 - `states`     pending, firing, resolved; pure
 - `rules`      the file of rules
 """

@@ -1,8 +1,8 @@
-"""Which addresses a destination may have: looked up once, checked, and connected to as checked.
+"""Addresses that a destination may have: resolved once, checked, and connected to as checked.
 
-Stage: under `ledger.alerts.posting`. A name that was looked up again for the connection could be another
-address by then (DNS rebinding). Addresses of this machine and its link are refused unless the rules allow them: a
-metadata service of a cloud listens there, and whatever trusts loopback.
+Stage: under `ledger.alerts.posting`. A name that was resolved again for the connection could have another address by
+then (DNS rebinding). Addresses of this machine and its link are refused unless the rules allow them: cloud metadata
+services and services that trust loopback listen there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import httpcore
 
 
 def resolver(allow_local: bool) -> Callable[[str, int], str]:
-    """The address to connect to, of a host and port; raises `httpcore.ConnectError` when none may be."""
+    """Return a function from host and port to the address to connect to.
+
+    It raises `httpcore.ConnectError` when no address is allowed.
+    """
 
     def resolve(host: str, port: int) -> str:
         try:
@@ -33,7 +36,10 @@ def resolver(allow_local: bool) -> Callable[[str, int], str]:
 
 
 def is_local(address: str) -> bool:
-    """Whether an address is of this machine, its link, or of no machine at all; in IPv6 clothes too."""
+    """Return True for loopback, link-local, metadata, multicast and reserved addresses.
+
+    An IPv4 address embedded in an IPv6 one is judged by itself.
+    """
     one = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(one, ipaddress.IPv6Address):
         inner = one.ipv4_mapped or one.sixtofour or (one.teredo[1] if one.teredo else None) or _nat64(one)

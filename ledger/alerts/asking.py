@@ -1,4 +1,4 @@
-"""Asks the lake what a rule asks, as of an instant.
+"""Evaluation of a rule's statement on the lake, as of an instant.
 
 Stage: under `ledger.alerts.evaluator`. No JVM.
 """
@@ -23,13 +23,13 @@ class AskError(Exception):
 
 
 class Asking:
-    """What was on record in a lake at one instant."""
+    """The lake as it was on record at one instant."""
 
     def __init__(self, lake: str, now: datetime) -> None:
         self._lake, self._sql = lake, LakeSql(lake, now)
 
     def found(self, rule: Rule) -> list[Found]:
-        """The rows that a rule answers, beyond its threshold. Raises `AskError`."""
+        """Return the rows of a rule's answer that are beyond its threshold. Raises `AskError`."""
         found: dict[Labels, Found] = {}
         for row in self._rows(rule.sql, 10 * rule.max_alerts + 1_000):
             value = _number(row.get("value"))
@@ -39,7 +39,7 @@ class Asking:
         return list(found.values())
 
     def _rows(self, sql: str, limit: int) -> list[dict[str, Any]]:
-        """At most `limit` rows of a statement."""
+        """Return at most `limit` rows of a statement's answer."""
         rows: list[dict[str, Any]] = []
         try:
             answer = self._sql.ask(sql)
@@ -56,7 +56,10 @@ class Asking:
 
 
 def _check_labels(columns: Sequence[str]) -> None:
-    """Raise `AskError` for a column that Alertmanager would not take as a label; one of `__` is Prometheus' own."""
+    """Raise `AskError` for a column whose name Alertmanager would not accept as a label.
+
+    Names that begin with `__` are reserved by Prometheus.
+    """
     for name in columns:
         if not NAME.fullmatch(name) or name.startswith("__"):
             raise AskError(
@@ -75,7 +78,7 @@ def _number(value: object) -> float | None:
 
 
 def _summary(rule: Rule, row: Mapping[str, Any], value: float | None) -> str:
-    """The rule's summary with the row's columns in it; braces that name no column stay as they are."""
+    """Fill the rule's summary with the row's columns; braces that name no column stay as they are."""
     said = {name: "" if cell is None else str(cell)[:500] for name, cell in row.items()} | {
         "value": "" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     }

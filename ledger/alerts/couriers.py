@@ -1,8 +1,8 @@
-"""Delivers notices to their destinations: one thread each, retried until each is told, rejected or too old.
+"""Delivery of notices: one thread for each destination; retries until told, rejected or too old.
 
-Stage: beside `ledger.alerts.evaluator`, which takes back what was settled and records it. A destination that does not
-answer holds up no other one, and no evaluation. A notice that fails steps aside for those behind it; those of one alert
-stay in their order.
+Stage: beside `ledger.alerts.evaluator`, which collects the settled notices and records them. A destination that does
+not answer delays no other one, and no evaluation. A notice that fails lets those behind it pass; those of one alert
+keep their order.
 """
 
 from __future__ import annotations
@@ -65,21 +65,21 @@ class Courier:
         self._thread.start()
 
     def tell(self, notice: Notice) -> None:
-        """Take a notice; return at once."""
+        """Enqueue a notice and return at once."""
         self._new.put(notice)
 
     def keep_telling(self, notice: Notice, told_at: datetime) -> None:
-        """Repeat a notice that was told before this process began, if its time is not over."""
+        """Repeat a notice that was delivered before this process began, unless its time is over."""
         until = _repeated_until(notice, told_at)
         if self._sender.resend_seconds is not None and (until is None or self._now() < until):
             self._repeating[notice.alert.key] = notice, until
 
     def stop(self) -> None:
-        """Have it end when all that it has is told, or cannot be told at once; the rest is due at the next start."""
+        """Make the thread end once its notices are delivered or fail; the next start retries the failed ones."""
         self._new.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait so long at most until it has ended."""
+        """Wait for the thread to end, at most this long."""
         self._thread.join(seconds)
 
     def _run(self) -> None:
@@ -126,14 +126,14 @@ class Courier:
             repeats = [notice for notice in repeats if id(notice) not in sent]
 
     def _next(self, waiting: Sequence[Notice], repeats: Sequence[Notice]) -> list[Notice]:
-        """The notices to send together: new ones first, then repetitions of alerts of which nothing new waits."""
+        """Return the notices to send together: new ones first, then repetitions for alerts without a new one."""
         named = {notice.alert.key for notice in waiting}
         queue = [*waiting, *(notice for notice in repeats if notice.alert.key not in named)]
         together = list(takewhile(lambda notice: notice.alert.key not in self._suspects, queue[: self._sender.batch]))
         return together or queue[:1]
 
     def _note(self, notice: Notice, fault: str | None) -> None:
-        """Take in that a notice was told, or rejected: that is tried again with the repetitions, alone."""
+        """Record the delivery or rejection of a notice; a rejected repetition is tried again alone."""
         key = notice.alert.key
         if fault is None or self._sender.resend_seconds is None:
             self._suspects.discard(key)
@@ -145,7 +145,7 @@ class Courier:
             self._repeating[key] = notice, _repeated_until(notice, self._now())
 
     def _due_repeats(self, now: float) -> list[Notice]:
-        """What is to be repeated now; empty: nothing, or it is too early."""
+        """Return the notices to repeat now; empty if there are none or it is too early."""
         if self._sender.resend_seconds is None or now < self._repeat_at:
             return []
         self._repeat_at, clock = now + self._sender.resend_seconds, self._now()
@@ -156,12 +156,12 @@ class Courier:
         return [notice for notice, _ in self._repeating.values()]
 
     def _delay(self, faults: int, error: NotTold) -> float:
-        """Seconds until the next try."""
+        """Return the seconds until the next try."""
         backoff = random.uniform(0, min(self._max_delay, DELAY_SECONDS * 2 ** min(faults, 30)))
         return max(backoff, min(error.retry_after_seconds, MAX_RETRY_AFTER_SECONDS))
 
     def _pause(self, is_idle: bool, not_before: float) -> float | None:
-        """Longest wait for something new, seconds; None: without end."""
+        """Return the longest wait for a new notice, seconds; None: without end."""
         repeats_at = self._repeat_at if self._repeating else float("inf")
         at = max(not_before, repeats_at) if is_idle else not_before
         return None if at == float("inf") else max(0.0, at - time.monotonic())
@@ -187,7 +187,7 @@ class Courier:
 
 
 def _stepped_aside(waiting: Sequence[Notice], keys: set[_Key]) -> list[Notice]:
-    """The notices with all of some alerts behind the others: the fault may be of these alone."""
+    """Move all notices of some alerts behind the others: the fault may be of these alone."""
     return sorted(waiting, key=lambda notice: notice.alert.key in keys)
 
 

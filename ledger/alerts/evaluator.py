@@ -1,7 +1,7 @@
-"""Evaluates the rules again and again, and has what changed recorded and told.
+"""Evaluation of the rules in rounds: record each change, then have it sent.
 
 Stage: the whole of `anabranch alerts`, without its process. Each round asks every rule as of one instant; a change and
-the notices that are due for it are committed before anything is sent.
+its notices are committed before anything is sent.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def utc_now() -> datetime:
 
 
 class Evaluator:
-    """The rules on a lake. One thread uses it; what it counts may be read by others."""
+    """Evaluator of the rules on a lake. One thread uses it; other threads may read its counters."""
 
     def __init__(
         self, lake: str, rules: Rules, couriers: Mapping[str, Courier], now: Callable[[], datetime] = utc_now
     ) -> None:
-        """Takes the lease and goes on from what is on record. Raises `lake.lease.LeaseLost`, or what Delta raises."""
+        """Take the lease and continue from the record. Raises `lake.lease.LeaseLost`, or what Delta raises."""
         self._rules, self._couriers, self._now = rules, couriers, now
         self._lake, self._record = lake, AlertRecord(lake)
         self._unsettled: list[Settled] = []
@@ -59,11 +59,11 @@ class Evaluator:
 
     @property
     def alerts(self) -> list[Alert]:
-        """Those that are pending or firing."""
+        """Return the pending and firing alerts."""
         return list(self._record.alerts.values())
 
     def run(self, stop: threading.Event, each: Callable[[Evaluator], None] = lambda _: None) -> None:
-        """Rounds until `stop`. A lake that cannot be read or written now is tried again; raises `LeaseLost`."""
+        """Run rounds until `stop`; retry when the lake cannot be read or written. Raises `LeaseLost`."""
         while not stop.is_set():
             began = time.monotonic()
             try:
@@ -77,7 +77,10 @@ class Evaluator:
         self._settle_later()
 
     def round(self) -> list[Alert]:
-        """One look at everything; the alerts that came to another status. Raises `LeaseLost`, or what Delta raises."""
+        """Evaluate every rule once; return the alerts whose status changed.
+
+        Raises `LeaseLost`, or what Delta raises.
+        """
         began, now = time.monotonic(), self._now()
         self._record.check()
         self.settle()
@@ -99,7 +102,7 @@ class Evaluator:
         return [alert for alert, _, _ in changed]
 
     def settle(self) -> None:
-        """Finish a change that could not be recorded, and record what became of notices since the last time.
+        """Finish a change that could not be recorded, and record the notices settled since the last time.
 
         Raises `LeaseLost`, or what Delta raises.
         """
@@ -111,7 +114,10 @@ class Evaluator:
             self._unsettled = []
 
     def _found(self, now: datetime) -> dict[str, list[Found]]:
-        """What each rule answers; a rule that cannot be evaluated is not in it, so its alerts stay as they are."""
+        """Return the matching rows of each rule.
+
+        A rule that cannot be evaluated is left out, so its alerts stay as they are.
+        """
         found: dict[str, list[Found]] = {}
         faults: dict[str, str] = {}
         asking = Asking(self._lake, now)

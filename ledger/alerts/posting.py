@@ -1,4 +1,4 @@
-"""What each kind of destination is told, and the one POST that does it.
+"""Messages for each kind of destination, and the POST that sends them.
 
 Stage: under `ledger.alerts.couriers`. Alertmanager's API v2, Slack's incoming webhooks, and a generic webhook with the
 body of Alertmanager's own (version 4), signed as Standard Webhooks 1.0 says. No redirect is followed.
@@ -51,10 +51,10 @@ REJECTED = frozenset({400, 404, 410, 413, 414, 415, 422, 431})
 
 
 class NotTold(Exception):
-    """A destination could not be told; the message says why. It is tried again."""
+    """Delivery failed and is tried again; the message says why."""
 
     def __init__(self, message: str, retry_after_seconds: float = 0.0) -> None:
-        """`retry_after_seconds`: how long the destination asks to be left alone."""
+        """`retry_after_seconds`: the delay that the destination asks for."""
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
 
@@ -72,16 +72,17 @@ class Sender(Protocol):
     """How often it is told again what fires, and what was resolved lately; None: once is enough."""
 
     def send(self, notices: Sequence[Notice], now: datetime) -> None:
-        """Tell it. Raises `NotTold`, or `Rejected` when trying again is of no use."""
+        """Send notices. Raises `NotTold`, or `Rejected` when a retry would be useless."""
 
 
 def sender_of(
     name: str, chosen: Destination, rules: Rules, environment: Mapping[str, str] = os.environ,
     tls: ssl.SSLContext | None = None,
 ) -> Sender:  # fmt: skip
-    """Return the sender of a destination; raises `RulesError` when its address or a secret is missing or wrong.
+    """Return the sender of a destination.
 
-    `tls`: by whom its certificate is believed; None: by the system's authorities.
+    `tls`: the trust for its certificate; None: the system's authorities. Raises `RulesError` when its address or a
+    secret is missing or wrong.
     """
     if isinstance(chosen, Log):
         return LogSender(rules)
@@ -96,7 +97,7 @@ def sender_of(
 
 @dataclass
 class LogSender:
-    """Into this process' own log."""
+    """Sender that writes to this process' own log."""
 
     rules: Rules
     batch: int = 1
@@ -112,8 +113,11 @@ class LogSender:
 
 @dataclass
 class AlertmanagerSender:
-    """As a Prometheus would tell it: again and again while it fires and for a while after it is resolved, so that one
-    that lost its memory learns it."""
+    """Sender for Alertmanager.
+
+    As Prometheus does, it repeats an alert while it fires and for a while after it is resolved, so that an Alertmanager
+    that lost its state learns it again.
+    """
 
     post: _Post
     rules: Rules
@@ -137,7 +141,7 @@ class AlertmanagerSender:
 
 @dataclass
 class WebhookSender:
-    """Any receiver of JSON. `webhook-id` is the same whenever a notice is sent: that tells a repetition."""
+    """Sender for any receiver of JSON. `webhook-id` stays the same when a notice is repeated."""
 
     post: _Post
     rules: Rules
@@ -172,7 +176,7 @@ class WebhookSender:
 
 @dataclass
 class SlackSender:
-    """An incoming webhook of Slack, or of what takes the same."""
+    """Sender for an incoming webhook of Slack, or a compatible one."""
 
     post: _Post
     rules: Rules
@@ -190,7 +194,7 @@ class SlackSender:
 
 
 class _Post:
-    """POSTs JSON to the address of one destination."""
+    """POST of JSON to the address of one destination."""
 
     def __init__(self, name: str, target: Target, environment: Mapping[str, str], tls: ssl.SSLContext) -> None:
         self._name = name
@@ -235,7 +239,7 @@ class _Post:
 
 
 def seconds_of(retry_after: str, now: datetime) -> float:
-    """The delay that a header `Retry-After` asks for: of seconds, or of an HTTP date; 0: it is missing or neither."""
+    """Return the delay of a `Retry-After` header, in seconds or as an HTTP date; 0 if missing or invalid."""
     if re.fullmatch(r"[0-9]{1,9}", retry_after.strip()):
         return float(retry_after)
     try:

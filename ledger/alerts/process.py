@@ -29,10 +29,10 @@ ONCE_SECONDS = 60.0
 
 
 def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: bool = False) -> Evaluator:
-    """Evaluates until SIGTERM or SIGINT, or, with `once`, one time; `ready` gets one line at the beginning.
+    """Evaluate until SIGTERM or SIGINT, or once; `ready` gets one line at the beginning.
 
-    Raises `RulesError`, `telemetry.serving.MetricsError`, `lake.lease.LeaseLost` when another one has taken over, and
-    `DeltaError` or `OSError` when the lake cannot be used.
+    Raises `RulesError`, `telemetry.serving.MetricsError`, `lake.lease.LeaseLost` when another process has taken over,
+    and `DeltaError` or `OSError` when the lake cannot be used.
     """
     rules = read_rules(settings.path(settings.alerts.rules))
     couriers = couriers_of(rules, settings.alerts_context())
@@ -79,7 +79,7 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
 
 
 def couriers_of(rules: Rules, tls: ssl.SSLContext | None = None) -> dict[str, Courier]:
-    """One courier a destination, not started; raises `RulesError`."""
+    """Return one courier per destination, not started. Raises `RulesError`."""
     return {
         name: Courier(name, sender_of(name, chosen, rules, tls=tls), utc_now)
         for name, chosen in rules.destinations.items()
@@ -87,13 +87,13 @@ def couriers_of(rules: Rules, tls: ssl.SSLContext | None = None) -> dict[str, Co
 
 
 class AlertMetrics(Collector):
-    """The evaluator's metrics, read off it at each scrape."""
+    """Metrics of the evaluator, read at each scrape."""
 
     def __init__(self, evaluator: Evaluator, couriers: dict[str, Courier]) -> None:
         self._evaluator, self._couriers = evaluator, couriers
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now."""
+        """Yield the metrics as they are now."""
         evaluator = self._evaluator
         yield CounterMetricFamily("anabranch_alerts_rounds", "Evaluations of all rules.", evaluator.rounds)
         yield GaugeMetricFamily("anabranch_alerts_round_seconds", "How long the last one took.", evaluator.seconds)

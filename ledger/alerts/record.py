@@ -1,7 +1,7 @@
-"""The table `alerts`: what every alert came to, and which notices are due, told or given up.
+"""The table `alerts`: the status of every alert, and the notices that are due, told or given up.
 
-Stage: under `ledger.alerts.evaluator`. One process writes, under a lease. A change of an alert and the notices that are
-due for it are one commit, so a crash loses no notice; the notice is sent after it, and `told` recorded after that.
+Stage: under `ledger.alerts.evaluator`. One process writes, under a lease. A change of an alert and its notices are one
+commit, so a crash loses no notice; the notice is sent after it, and `told` recorded after that.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _AGE = {"pending": 0, "firing": 1, "inactive": 2, "resolved": 2}
 
 @dataclass(frozen=True)
 class Notice:
-    """One alert that fires or is resolved, for one destination."""
+    """Notice of a firing or resolved alert for one destination."""
 
     alert: Alert
     destination: str
 
     @property
     def notice_id(self) -> str:
-        """The same whenever it is sent: a receiver that saw it before may drop it."""
+        """Identifier that stays the same when the notice is repeated, so that a receiver may drop duplicates."""
         return f"{self.alert.alert_id}-{self.alert.status}"
 
 
 def standing_alerts(rows: Iterable[StoredRow]) -> list[StoredRow]:
-    """Return the alerts that are pending or firing, the newest first. `rows`: in the order of their commits."""
+    """Return the pending and firing alerts, newest first. `rows`: in the order of their commits."""
     newest: dict[str, StoredRow] = {}
     for row in rows:
         if row["notice"] is None:
@@ -50,10 +50,10 @@ def standing_alerts(rows: Iterable[StoredRow]) -> list[StoredRow]:
 
 
 class AlertRecord:
-    """The alerts of a lake, for the one process that evaluates. One thread uses it."""
+    """The alerts of a lake, for the one evaluating process. One thread uses it."""
 
     def __init__(self, lake: str) -> None:
-        """Takes the lease, and reads what is on record. Raises `LeaseLost`, or what Delta raises."""
+        """Take the lease and read the record. Raises `LeaseLost`, or what Delta raises."""
         self._table = LeasedTable(
             lake, ALERTS, LEASE, identity=_IDENTITY, holder="evaluator of alerts", work="evaluates alerts"
         )
@@ -68,12 +68,14 @@ class AlertRecord:
         """A change whose commit failed, or seemed to."""
 
     def check(self) -> None:
-        """Raises `LeaseLost` when another process has taken over."""
+        """Raise `LeaseLost` when another process has taken over."""
         self._table.check()
 
     def change(self, changed: Iterable[tuple[Alert, Rule | None, Sequence[str]]], now: datetime) -> list[Notice]:
-        """Record alerts that came to another status, each with its rule and the destinations that hear of it; return
-        the notices. Raises `LeaseLost`, or what Delta raises: then it stays to be finished (`finish`)."""
+        """Record alerts whose status changed, each with its rule and destinations; return the notices.
+
+        Raises `LeaseLost`, or what Delta raises: then `finish` has to complete the change.
+        """
         if self._unwritten is not None:
             raise RuntimeError("a change waits to be finished: another one would not know of it")
         rows, notices, alerts = list[AlertRow](), list[Notice](), list[Alert]()
@@ -88,10 +90,10 @@ class AlertRecord:
         return self.finish()
 
     def finish(self) -> list[Notice]:
-        """Commit a change again whose commit failed, and return its notices; none when there is no such change.
+        """Repeat the commit of a change that failed, and return its notices; empty if there is none.
 
-        A commit may have been made although it reported a fault. The same rows given again are found in the table, so
-        no alert begins twice; worked out anew they would be of another beginning, and so of another alert. Raises as
+        A commit may have succeeded although it reported a fault. Writing the same rows again is detected by the table,
+        so no alert begins twice; a recomputed change would have another beginning, and so be another alert. Raises as
         `change`.
         """
         if self._unwritten is None:
@@ -109,13 +111,13 @@ class AlertRecord:
     def settle(
         self, settled: Sequence[tuple[Notice, Literal["told", "rejected", "untold"], str | None]], now: datetime
     ) -> None:  # fmt: skip
-        """Record what became of notices; a change has to be finished first. Raises as `change`."""
+        """Record the end of notices; a change has to be finished first. Raises as `change`."""
         rows = [_row(notice.alert, None, status, now, notice, error) for notice, status, error in settled]
         self._table.append(rows)
 
 
 def recorded_alerts(lake: str) -> list[dict[str, Any]]:
-    """All rows of the table, the oldest first; none when there is none. Raises `DeltaError` or `OSError`."""
+    """Return all rows of the table, oldest first; empty without a table. Raises `DeltaError` or `OSError`."""
     rows: list[dict[str, Any]] = (
         read_columns(lake, ALERTS, list(AlertRow.model_fields)).sort_by([("at", "ascending")]).to_pylist()
     )
@@ -123,7 +125,7 @@ def recorded_alerts(lake: str) -> list[dict[str, Any]]:
 
 
 def live_alerts(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
-    """The alerts that are pending or firing, as of rows in any order; those that fire first."""
+    """Return the pending and firing alerts, firing ones first. `rows`: in any order."""
     newest: dict[str, Alert] = {}
     for row in rows:
         alert = _alert(row) if row["destination"] is None else None
@@ -134,7 +136,7 @@ def live_alerts(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
 
 
 def due_notices(rows: Iterable[Mapping[str, Any]]) -> list[Notice]:
-    """Notices that are neither told, rejected nor given up, as of rows in any order; the oldest first."""
+    """Return notices that are neither told, rejected nor given up, oldest first. `rows`: in any order."""
     due: dict[tuple[str, str, str], Notice] = {}
     settled = set[tuple[str, str, str]]()
     for row in rows:
@@ -149,7 +151,10 @@ def due_notices(rows: Iterable[Mapping[str, Any]]) -> list[Notice]:
 
 
 def resolved_notices(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Notice, datetime]]:
-    """Notices of resolved alerts that were told, with when that was, as of rows in any order; the oldest first."""
+    """Return delivered notices of resolved alerts with their delivery time, oldest first.
+
+    `rows`: in any order.
+    """
     told = [
         (Notice(alert, row["destination"]), row["at"]) for row in rows
         if row["status"] == "told" and row["notice"] == "resolved" and (alert := _alert(row)) is not None
@@ -158,7 +163,7 @@ def resolved_notices(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Notice, da
 
 
 def _alert(row: Mapping[str, Any]) -> Alert | None:
-    """The alert of a row; None: another release wrote it."""
+    """Return the alert of a row; None: another release wrote it."""
     status = row["notice"] or row["status"]
     if row["since"] is None or status not in _AGE:
         return None

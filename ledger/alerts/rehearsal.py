@@ -1,6 +1,6 @@
-"""What a rule would have said at an instant: the same evaluations, on the lake as it was on record before.
+"""Rehearsal of a rule at an instant: the same evaluations, on the lake as it was on record before.
 
-Stage: under `anabranch alerts test`. Nothing is recorded or told.
+Stage: under `anabranch alerts test`. Nothing is recorded or sent.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ MAX_STEPS = 60
 
 
 def rehearse(lake: str, rule: Rule, interval_seconds: float, now: datetime) -> list[Alert]:
-    """The alerts of a rule that are pending or fire at `now`, with their values then, by labels.
+    """Return the alerts of a rule that are pending or firing at `now`, with their values, by labels.
 
-    Evaluates back to the rule's `for` before that, in steps of the interval, or longer ones if they were too many: a
-    row that came and went between two of them is taken as there. Raises `ledger.alerts.asking.AskError`.
+    Evaluates from the rule's `for` before `now`, in steps of the interval, or longer ones if they were too many: a row
+    that came and went between two steps counts as present. Raises `ledger.alerts.asking.AskError`.
     """
     step = max(interval_seconds, rule.for_ / MAX_STEPS)
     known: dict[Labels, Alert] = {}

@@ -1,6 +1,6 @@
-"""The rules of `conf/alerts.yaml`: what is asked of the lake, when an answer is an alert, and where it is told.
+"""The rules of `conf/alerts.yaml`: a statement on the lake, a threshold, and destinations.
 
-Stage: read by `ledger.alerts.evaluator`. Words are those of Prometheus and Alertmanager where they have one.
+Stage: read by `ledger.alerts.evaluator`. Terms are those of Prometheus and Alertmanager where they have one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class RulesError(SettingsError):
-    """The file of rules cannot be used; the message says which file, which rule, and what it may be."""
+    """The file of rules cannot be used; the message names the file, the rule and the valid values."""
 
 
 def _seconds(value: object) -> object:
-    """`90`, `"90s"`, `"2m"`, `"1h"`, `"3d"` in seconds."""
+    """Convert `90`, `"90s"`, `"2m"`, `"1h"`, `"3d"` to seconds."""
     if isinstance(value, str):
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])", value.strip())
         if match is None:
@@ -54,7 +54,7 @@ Severity = Literal["info", "warning", "critical"]
 
 
 class Rule(Section):
-    """One rule: every row that its statement answers, and whose `value` is beyond the threshold, is an alert."""
+    """One rule: each row of its statement whose `value` is beyond the threshold is an alert."""
 
     name: Name
     sql: Annotated[str, Field(min_length=1, max_length=20_000)]
@@ -84,7 +84,7 @@ class Rule(Section):
         return self
 
     def is_beyond(self, value: float | None) -> bool:
-        """Whether a row with this `value` is an alert; without a threshold every row is."""
+        """Return True if a row with this `value` is an alert; without a threshold every row is."""
         if self.above is None and self.below is None:
             return True
         if value is None or value != value:
@@ -93,7 +93,7 @@ class Rule(Section):
 
 
 class Target(Section):
-    """What destinations over HTTP have in common."""
+    """Settings common to all destinations over HTTP."""
 
     url: WebAddress | None = None
     url_variable: Name | None = None
@@ -154,11 +154,11 @@ class Rules(Section):
         return self
 
     def rule(self, name: str) -> Rule | None:
-        """The rule of a name."""
+        """Return the rule of a name."""
         return next((rule for rule in (*self.rules, BROKEN) if rule.name == name), None)
 
     def told_to(self, rule: Rule) -> tuple[str, ...]:
-        """The destinations of a rule's alerts."""
+        """Return the destinations of a rule's alerts."""
         return tuple(self.destinations) if rule.destinations is None else rule.destinations
 
 
@@ -170,7 +170,7 @@ BROKEN = Rule.model_validate({
 
 
 def read_rules(file: Path) -> Rules:
-    """The rules of a file; raises `RulesError`."""
+    """Return the rules of a file. Raises `RulesError`."""
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
             raise RulesError(f"{file} has more than {MAX_FILE_BYTES:,} bytes")
@@ -182,7 +182,7 @@ def read_rules(file: Path) -> Rules:
 
 
 def rules_of(content: Any, file: str) -> Rules:
-    """The rules of a parsed file, by the name that messages call it; raises `RulesError`."""
+    """Return the rules of a parsed file; `file`: its name in messages. Raises `RulesError`."""
     if not isinstance(content, Mapping):
         raise RulesError(f"{file} holds no rules: it needs a key rules with a list")
     try:
@@ -196,7 +196,7 @@ def rules_of(content: Any, file: str) -> Rules:
 
 
 def _where(content: Mapping[str, Any], location: tuple[int | str, ...]) -> str:
-    """`rules.3 (Thrash).above` for people: a place by the name that is written there."""
+    """Return a location for people: `rules.3 (Thrash).above`."""
     parts: list[str] = []
     here: Any = content
     for part in location:

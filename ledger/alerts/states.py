@@ -1,8 +1,7 @@
-"""How an alert goes from one evaluation to the next: pending, firing, resolved. Pure.
+"""Transitions of an alert between evaluations: pending, firing, resolved. Pure.
 
-Stage: under `ledger.alerts.evaluator`. As in Prometheus: a row that a rule answers is pending until it has been there
-for the rule's `for`, then it fires. When the rule no longer answers it, it is resolved, or inactive
-if it was only pending.
+Stage: under `ledger.alerts.evaluator`. As in Prometheus: a row of a rule's answer is pending until it has been there
+for the rule's `for`, then it fires. When the row is gone, the alert is resolved, or inactive if it was only pending.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ OVERFLOW = "overflow"
 
 @dataclass(frozen=True)
 class Found:
-    """A row that a rule answered, beyond its threshold."""
+    """A row of a rule's answer that is beyond its threshold."""
 
     labels: Labels
     value: float | None
@@ -36,7 +35,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Alert:
-    """One alert of a rule, from when its row was first there."""
+    """One alert of a rule, from the first appearance of its row."""
 
     rule: str
     labels: Labels
@@ -50,7 +49,7 @@ class Alert:
 
     @property
     def key(self) -> tuple[str, Labels]:
-        """What tells it apart from all others that are there at the same time."""
+        """Rule and labels: unique among the alerts that exist at the same time."""
         return self.rule, self.labels
 
     @property
@@ -61,17 +60,16 @@ class Alert:
 
 
 def labels_of(row: Mapping[str, object]) -> Labels:
-    """The labels of a row: all its columns but `value`; null is no label."""
+    """Return the labels of a row: all its columns but `value`, without nulls."""
     return tuple(
         sorted((name, str(value)[:MAX_LABEL]) for name, value in row.items() if name != "value" and value is not None)
     )
 
 
 def advance(rule: Rule, known: Sequence[Alert], found: Iterable[Found], now: datetime) -> list[Alert]:
-    """The alerts of a rule that come to another status, when it answers `found` at `now`.
+    """Return the alerts of a rule whose status changes when its answer is `found` at `now`.
 
-    `known`: those that are pending or firing. A clock that went back changes nothing: an alert is never older than it
-    was.
+    `known`: the pending and firing ones. A clock that goes back changes nothing: an alert never becomes younger.
     """
     before = {alert.labels: alert for alert in known}
     here = {one.labels: one for one in _bounded(rule, found, before)}
@@ -90,12 +88,12 @@ def advance(rule: Rule, known: Sequence[Alert], found: Iterable[Found], now: dat
 
 
 def ended(alert: Alert, now: datetime) -> Alert:
-    """The alert, when its row is there no more."""
+    """Return the alert after its row has disappeared."""
     return replace(alert, status="resolved" if alert.status == "firing" else "inactive", at=max(now, alert.at))
 
 
 def _bounded(rule: Rule, found: Iterable[Found], before: Mapping[Labels, Alert]) -> list[Found]:
-    """At most `max_alerts`, those that are known first, then by labels; and one that counts the others."""
+    """Return at most `max_alerts` rows, known ones first, then by labels; one more row counts the others."""
     ordered = sorted(found, key=lambda one: (one.labels not in before, one.labels))
     more = len(ordered) - rule.max_alerts
     if more <= 0:

@@ -1,17 +1,17 @@
-"""What policies would have done on recorded history, and which policy to have.
+"""Backtest of policies on recorded history, and the search for a better policy.
 
 - `reading`     the lake, part by part
-- `record`      of the lake what is not of single topics: batches, ticks, policies
-- `spilling`    its rows, each table once through into a file of all parts
-- `loads`       loads on the way there and back
-- `lives`       which segment carried which hashes, and what was split and merged
-- `demand`      what was wanted of slices of the key space, out of what segments carried
+- `record`      facts about the whole job: batches, ticks, policies
+- `spilling`    rows of the lake, each table in one pass into a file of all parts
+- `loads`       loads, to the file and back
+- `lives`       hashes of each segment over time, and the splits and merges
+- `demand`      demand of slices of the key space, estimated from the loads of segments
 - `source`      the same as the simulation takes it
-- `guesses`     what of it had to be guessed
-- `comparison`  the policy that ran against what is on record
-- `running`     policies on all of it
+- `guesses`     periods that rest on assumptions
+- `comparison`  the policy that ran against the record
+- `running`     policies on the whole history
 - `by_spark`    the same on the workers of Spark
 - `policies`    policies as people write them, and as a diff
 - `suggesting`  a search among policies
-- `report`      all of it as tables, JSON and HTML
+- `report`      the results as tables, JSON and HTML
 """

@@ -1,7 +1,7 @@
-"""The parts of a history on the workers of Spark: the same function on each as in one process.
+"""Backtest of a history's parts on the workers of Spark, by the same function as in one process.
 
-Stage: beside `running`, for whoever has a session. The workers need the history's folder by the same path, as they
-have on one machine, or on a shared file system.
+Stage: beside `running`, for callers with a session. The workers need the history's folder under the same path, as on
+one machine or a shared file system.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from ledger.backtest.running import Part, backtest_part
 
 
 def parts_by_spark(session: Any, history: History, policies: Mapping[str, ConfiguredPolicy]) -> Iterator[Part]:
-    """What `backtest` takes as its `parts`, in no order; each is in memory when it comes. Raises what Spark raises."""
+    """Yield the `parts` for `backtest`, in no order. Raises what Spark raises.
+
+    Each part is held in memory when it arrives.
+    """
     numbers = session.createDataFrame([(number,) for number in range(len(history.parts))], "number INT")
     dealt = numbers.repartitionByRange(len(history.parts), "number")
     for row in dealt.mapInArrow(_worker(history, dict(policies)), "body BINARY").toLocalIterator(

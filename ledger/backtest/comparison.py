@@ -1,7 +1,7 @@
-"""The policy that ran, backtested, against what is on record: which actions came again, which did not, and why.
+"""Comparison of the backtested policy that ran with the record: matched, missed and extra actions.
 
-Stage: under `running`. Pure. An action came again when the same hashes were split, or merged, within a tick. Each
-action on record and each of the backtest counts once.
+Stage: under `running`. Pure. An action matches when the same hashes were split, or merged, within a tick. Each action
+of either side counts once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DECIDED_MS = 900_000
 
 @dataclass
 class Agreement:
-    """How a backtest stands to what is on record."""
+    """Agreement of a backtest with the record."""
 
     matched: int = 0
     missed: Counter[str] = field(default_factory=Counter)
@@ -31,18 +31,18 @@ class Agreement:
 
     @property
     def share(self) -> float | None:
-        """Of all actions, on record or not, those that agree; None: there was none."""
+        """Return the share of all actions, of either side, that agree; None: there was no action."""
         both = self.matched + self.missed.total() + self.extra.total()
         return self.matched / both if both else None
 
     def add(self, other: Agreement) -> None:
-        """Of other topics."""
+        """Add the counts of other topics."""
         self.matched += other.matched
         self.missed += other.missed
         self.extra += other.extra
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
+        """Return the counts for scripts."""
         return {
             "matched": self.matched, "missed": dict(self.missed.most_common()), "extra": dict(self.extra.most_common()),
             "share": None if self.share is None else round(self.share, 4),
@@ -54,11 +54,11 @@ def agreement(
     decided: Sequence[tuple[int, str, int, int, str | None]], held_at: Callable[[int], str | None],
     guessed_at: Callable[[int], str | None], tick_ms: int,
 ) -> Agreement:  # fmt: skip
-    """Compares the actions of a topic, both ascending.
+    """Compare the actions of a topic, both ascending.
 
-    `decided`: decisions on record: when, kind, hashes, and how one ended that was not applied. `held_at`: by which gate
-    the job held at an instant. `guessed_at`: what had to be guessed at an instant.
-    Actions are the same within `tick_ms`.
+    `decided`: recorded decisions: instant, kind, hashes, and the outcome of one that was not applied. `held_at`: the
+    gate by which the job held at an instant. `guessed_at`: the assumption in force at an instant. Actions are the same
+    within `tick_ms`.
     """
     found = Agreement()
     rest = list(backtested)

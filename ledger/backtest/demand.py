@@ -1,10 +1,9 @@
-"""What was wanted of a topic, out of what its segments carried: kept for slices of the key space, to be added up under
-any layout.
+"""Demand of a topic, estimated from the loads of its segments, by slices that any layout can add up.
 
-Stage: above `lives`, under `source`. Pure. The slices end where a segment ever ended. What a segment carried is spread
-over its slices as they carried it when they were segments of their own, last before or, failing that, first after; and
-evenly over the hashes of a slice. Between two records a load is taken to have stayed as it was: it moved by less than
-the filter's band. (Taken to have moved evenly to its next record, predictions of other policies were no better.)
+Stage: above `lives`, under `source`. Pure. Slices end at every hash where a segment ever ended. The load of a segment
+is spread over its slices in the proportion that they had as segments of their own, last before or, failing that, first
+after; and evenly over the hashes of a slice. Between two records a load is assumed to be constant: it moved by less
+than the filter's band. (Assuming a linear change to the next record made predictions of other policies no better.)
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Loads(NamedTuple):
 
 
 class Series(NamedTuple):
-    """What a segment carried: `rates[i]` from `at[i]` on."""
+    """Load of a segment: `rates[i]` from `at[i]` on."""
 
     at: Ints
     rates: Floats
@@ -41,7 +40,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Piece:
-    """A life of a segment, over slices `first` to before `last`."""
+    """Life of a segment, over slices `first` to before `last`."""
 
     life: Life
     first: int
@@ -64,8 +63,10 @@ class Wanted:
     """When the first load was accepted; before, its value is taken to have held already."""
 
     def between(self, begin: int, end: int, step_ms: int) -> tuple[Ints, Floats]:
-        """The instants (n) in a window at which something changes, and what each slice wants from then on (n x slices
-        x 4). Changes count from the next step on; the first instant is `begin`."""
+        """Return the instants (n) of changes in a window, and the demand of each slice from then on.
+
+        The demand is n x slices x 4. Changes count from the next step on; the first instant is `begin`.
+        """
         alive = [one for one in self.pieces if one.life.begins < end and one.life.ends > begin]
         instants = [np.array([begin])]
         for piece in alive:
@@ -82,7 +83,7 @@ class Wanted:
 
 
 def wanted_of(lives: Sequence[Life], loads: Loads, began_at: int, ends_at: int) -> Wanted:
-    """The demand of a topic with these lives; `loads` may have some from before `began_at`."""
+    """Return the demand of a topic with these lives; `loads` may include some from before `began_at`."""
     edges = np.unique([0, HASH_SPACE, *(one.start for one in lives), *(one.end + 1 for one in lives)])
     widths = np.diff(edges).astype(float)
     spans = [tuple(np.searchsorted(edges, (one.start, one.end + 1)).tolist()) for one in lives]
@@ -120,7 +121,7 @@ def wanted_of(lives: Sequence[Life], loads: Loads, began_at: int, ends_at: int) 
 
 
 def _series(life: Life, loads: Loads) -> Series:
-    """What is on record of a life; a load from before it counts as of its beginning."""
+    """Return the recorded loads of a life; one from before it counts from its beginning."""
     mine = np.flatnonzero(loads.segment == life.segment)
     mine = mine[loads.at[mine] < life.ends]
     at, rates = np.maximum(loads.at[mine], life.begins), loads.rates[mine]
@@ -129,14 +130,14 @@ def _series(life: Life, loads: Loads) -> Series:
 
 
 def _first_of(rates: Floats) -> Floats:
-    """Of each rate the first that is not 0."""
+    """Return the first value of each row that is not 0."""
     there = rates > 0
     found: Floats = np.where(there.any(axis=0), rates[there.argmax(axis=0), np.arange(4)], 0.0)
     return found
 
 
 def _lay(cells: Floats, rates: Floats, widths: Floats) -> None:
-    """Makes slices carry so much together, each its part of it as before, which is kept of what carries nothing."""
+    """Scale slices to a total load, in their previous proportion; keep the proportion if the load is 0."""
     total, rates = cells.sum(axis=0), np.maximum(rates, _NOTHING)
     even = widths / widths.sum()
     cells[:] = np.where(total > 0, cells * (rates / np.where(total > 0, total, 1.0)), even[:, None] * rates)

@@ -1,12 +1,12 @@
-"""What of a backtest had to be guessed: when, and what share of the time.
+"""Assumptions of a backtest: the periods that rest on them, and their share of the time.
 
-Stage: under `running`. Pure. Intervals are arrays m x 2 of milliseconds, each up to before its second instant; what is
-measured here is when a guess may have changed an answer, not by how much.
+Stage: under `running`. Pure. Intervals are arrays m x 2 of milliseconds, each up to before its second instant; they say
+when an assumption may have changed an answer, not by how much.
 
 - `gap`      nothing was reported: the job was down, or the load of a segment was missing or stale
-- `ceiling`  a segment carried more than a split threshold of the policy that ran: clients may have wanted more still
+- `ceiling`  a segment carried more than a split threshold of the policy that ran: clients may have wanted even more
 - `band`     a segment's load is known to within the filter's band, and a threshold lies in that band
-- `uneven`   the policy splits hashes that were never in segments of their own: demand is taken to be even there
+- `uneven`   the policy splits hashes that were never in segments of their own: demand is assumed to be even there
 - `carried`  it splits hashes that were, but at another time: demand is divided as it was then
 """
 
@@ -30,7 +30,7 @@ _NONE: Ints = np.zeros((0, 2), np.int64)
 
 
 class Guessed(NamedTuple):
-    """Of a time, what had to be guessed, milliseconds."""
+    """Milliseconds of the period that rest on assumptions, by kind."""
 
     total: int
     by_kind: Mapping[str, int]
@@ -39,11 +39,11 @@ class Guessed(NamedTuple):
 
     @property
     def confidence(self) -> float:
-        """The share of the time for which nothing was guessed."""
+        """Return the share of the time that rests on no assumption."""
         return 1.0 - self.any_kind / self.total if self.total else 0.0
 
     def to_json(self) -> dict[str, object]:
-        """Shares of the time."""
+        """Return the shares of the time."""
         total = max(1, self.total)
         return {
             "confidence": round(self.confidence, 4),
@@ -52,7 +52,7 @@ class Guessed(NamedTuple):
 
 
 def together(parts: Iterable[Guessed]) -> Guessed:
-    """Of all the times together."""
+    """Return the sum of all parts."""
     of_all = list(parts)
     return Guessed(
         sum(one.total for one in of_all), {kind: sum(one.by_kind[kind] for one in of_all) for kind in KINDS},
@@ -61,14 +61,14 @@ def together(parts: Iterable[Guessed]) -> Guessed:
 
 
 def guessed(intervals: Mapping[str, Ints], begin: int, end: int) -> Guessed:
-    """Sums of what was guessed between two instants."""
+    """Sum up the intervals between two instants."""
     cut = {kind: merged([intervals.get(kind, _NONE)], begin, end) for kind in KINDS}
     lengths = {kind: length(one) for kind, one in cut.items()}
     return Guessed(end - begin, lengths, length(merged(list(cut.values()), begin, end)))
 
 
 def merged(intervals: Sequence[Ints], begin: int, end: int) -> Ints:
-    """The union, cut to a time, ascending."""
+    """Return the union of intervals, cut to a period, ascending."""
     found = np.clip(np.concatenate([_NONE, *intervals]), begin, end)
     found = found[found[:, 0] < found[:, 1]]
     if not len(found):
@@ -81,18 +81,18 @@ def merged(intervals: Sequence[Ints], begin: int, end: int) -> Ints:
 
 
 def length(intervals: Ints) -> int:
-    """Of a union."""
+    """Return the length of a union."""
     return int((intervals[:, 1] - intervals[:, 0]).sum())
 
 
 def covers(intervals: Ints, at: int) -> bool:
-    """Whether an instant is in a union."""
+    """Return True if an instant lies in a union."""
     place = int(np.searchsorted(intervals[:, 0], at, "right")) - 1
     return place >= 0 and at < int(intervals[place, 1])
 
 
 def ceilings(wanted: Wanted, ran: Policy) -> Ints:
-    """When a segment carried more than the policy that ran would have let it."""
+    """Return the intervals in which a segment exceeded a split threshold of the policy that ran."""
     limits = np.array(ran.split_thresholds)
 
     def over(rates: Floats) -> Flags:
@@ -103,8 +103,10 @@ def ceilings(wanted: Wanted, ran: Policy) -> Ints:
 
 
 def banded(wanted: Wanted, policy: Policy, ran: Policy, band: float) -> Ints:
-    """When a segment may have been on the other side of a threshold than its last record is; where the filter watched
-    a threshold, no load crossed it unseen."""
+    """Return the intervals in which a segment may have been on the other side of a threshold.
+
+    Its load is known to within the filter's band; where the filter watched a threshold, no load crossed it unseen.
+    """
     limits = np.array([policy.split_thresholds, policy.merge_thresholds])
     watched = np.array([ran.split_thresholds, ran.merge_thresholds])
     unknown = np.full(limits.shape, not ran.threshold_crossing) | (limits != watched)
@@ -120,8 +122,10 @@ def banded(wanted: Wanted, policy: Policy, ran: Policy, band: float) -> Ints:
 def divided(
     layouts: Sequence[tuple[int, frozenset[int]]], lives: Sequence[Life], edges: Ints, end: int
 ) -> tuple[Ints, Ints]:  # fmt: skip
-    """When a segment begins where none ever began on record, and when where none did at the time. `layouts`: from when
-    on, where segments begin; ascending."""
+    """Return two kinds of intervals: a segment begins where none ever did on record, or none did then.
+
+    `layouts`: instants, ascending, and the hashes at which segments begin from then on.
+    """
     ever = frozenset(edges.tolist())
     changes = sorted({*(at for at, _ in layouts), *(one.begins for one in lives), *(one.ends for one in lives)})
     uneven, carried = [], []
@@ -144,8 +148,10 @@ def divided(
 def layouts_of(
     first: SegmentLayout, began_at: int, actions: Iterable[tuple[int, str, tuple[int, ...]]]
 ) -> tuple[list[tuple[int, frozenset[int]]], list[tuple[int, int]]]:  # fmt: skip
-    """Where segments begin, from when on, under actions (when, what, of which segments); and the hashes of each
-    action."""
+    """Apply actions to a layout; return the starts of segments over time, and the hashes of each action.
+
+    `actions`: instant, kind and segments.
+    """
     layout = first
     found = [(began_at, frozenset(one.start for one in first.active))]
     ranges: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""What layouts on record say: which segment carried which hashes from when to when, and what was split and merged.
+"""Lives of segments from the recorded layouts: their hashes over time, and the splits and merges.
 
 Stage: under `demand` and `comparison`. Pure. Instants are milliseconds since 1970, of the job's clock.
 """
@@ -15,7 +15,7 @@ from ledger.shadow.sides import actions_in
 
 
 class Announced(NamedTuple):
-    """A layout as the job took it in."""
+    """Layout as the job accepted it."""
 
     at: int
     layout: SegmentLayout
@@ -48,7 +48,7 @@ class Action(NamedTuple):
 
 
 def lives_of(announced: Sequence[Announced], ends: int) -> list[Life]:
-    """The lives of all segments that were active before `ends`, by their beginning; `announced` ascending."""
+    """Return the lives of all segments active before `ends`, by their beginning; `announced` ascending."""
     known: dict[int, Life] = {}
     found: list[Life] = []
     for at, layout, _ in announced:
@@ -64,7 +64,7 @@ def lives_of(announced: Sequence[Announced], ends: int) -> list[Life]:
 
 
 def actions_of(announced: Sequence[Announced]) -> list[Action]:
-    """Every split, merge and rebucket between the first layout and the last, in their order."""
+    """Return every split, merge and rebucket between the first layout and the last, in order."""
     found: list[Action] = []
     for (_, before, _), (at, after, decision) in pairwise(announced):
         shown = sorted(actions_in(after, before), key=lambda one: one[2])
@@ -78,7 +78,7 @@ def actions_of(announced: Sequence[Announced]) -> list[Action]:
 
 
 class Told(NamedTuple):
-    """A layout as it was announced, and what tells lives of topics of one name apart."""
+    """Announced layout, with the instants that separate topics of one name."""
 
     announced: Announced
     is_deletion: bool
@@ -89,7 +89,7 @@ class Told(NamedTuple):
 
 
 class TopicLife(NamedTuple):
-    """The layouts of one of the topics that had a name, one after the other."""
+    """Layouts of one of the topics that had a name, in order."""
 
     layouts: list[Announced]
     after: int
@@ -101,8 +101,8 @@ class TopicLife(NamedTuple):
 def topic_lives(told: Sequence[Told]) -> list[TopicLife]:
     """Return the lives of the topics that had one name, ascending.
 
-    They are told apart as by the job (`engine.autoscale.lives`). What comes late of an earlier life, or of an earlier
-    layout, is left out.
+    They are separated as by the job (`engine.autoscale.lives`). Late announcements of an earlier life, or of an earlier
+    layout, are left out.
     """
     found: list[TopicLife] = []
     layouts: list[Announced] = []
@@ -127,7 +127,10 @@ def topic_lives(told: Sequence[Told]) -> list[TopicLife]:
 
 
 def _is_earlier(one: Told, ended: tuple[int, int | None] | None) -> bool:
-    """Tell whether an announcement is of a life that was deleted: at an instant, and created at another, if known."""
+    """Return True if an announcement belongs to a life that was deleted.
+
+    `ended`: the instants of its deletion and, if known, its creation.
+    """
     if ended is None:
         return False
     if one.created_at is not None:
@@ -136,7 +139,7 @@ def _is_earlier(one: Told, ended: tuple[int, int | None] | None) -> bool:
 
 
 def _order(known: Announced, created_at: int | None, one: Told) -> int:
-    """Return 0 for an announcement of the life that is known, 1 for one of a later life, -1 of an earlier one."""
+    """Return 0 for an announcement of the known life, 1 for a later life, -1 for an earlier one."""
     if one.created_at is not None and created_at is not None:
         return (one.created_at > created_at) - (one.created_at < created_at)
     if one.created_at is None and created_at is not None and one.said_at < created_at:

@@ -1,4 +1,4 @@
-"""The loads of a history: into its file in one pass, and out of it by topic.
+"""Loads of a history: into its file in one pass, and out of it by topic.
 
 Stage: above `spilling`, under `reading`.
 """
@@ -49,7 +49,10 @@ def spill_loads(
 
 
 def loads_of_part(folder: Path, number: int, first: int, topics: int) -> list[Loads]:
-    """Return the loads of a part's topics, in their order; `first`: the number of topics in the parts before it."""
+    """Return the loads of a part's topics, in their order.
+
+    `first`: the number of topics in the parts before it.
+    """
     rows = read_part(folder, SEGMENT_LOAD, number)
     order = np.lexsort([rows[name].to_numpy() for name in ("kafka_offset", "accepted_at", PLACE)])
     place = rows[PLACE].to_numpy()[order]

@@ -1,6 +1,6 @@
-"""Policies to try, from what a person writes, and what of a policy's file has to change to have another.
+"""Policies to try, parsed from text, and the changes to a policy's file that lead to another policy.
 
-Stage: under the command line and `suggesting`. Pure but for the files that it is given the names of.
+Stage: under the command line and `suggesting`. Pure, but for the files that it is asked to read.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ _SETTING = re.compile(r"([^,=]+)=([^,]*)")
 
 
 def read_candidate(text: str, ran: ConfiguredPolicy) -> tuple[str, ConfiguredPolicy]:
-    """A policy by name: a profile; a TOML file, laid over the profile that ran; or `name:key=value,key=value`, laid
-    over the policy that ran. Raises `PolicyError`."""
+    """Return name and policy for a profile, a TOML file, or `name:key=value,key=value`.
+
+    A file is laid over the profile that ran, settings over the policy that ran. Raises `PolicyError`.
+    """
     if text in PROFILES:
         return text, ConfiguredPolicy(text, None)  # type: ignore[arg-type]
     name, separator, settings = text.partition(":")
@@ -45,19 +47,19 @@ def read_candidate(text: str, ran: ConfiguredPolicy) -> tuple[str, ConfiguredPol
 
 
 def with_settings(policy: ConfiguredPolicy, settings: Mapping[str, Any]) -> ConfiguredPolicy:
-    """A policy with other values of some keys (wire names)."""
+    """Return a policy with other values of some keys (wire names)."""
     known = json.loads(policy.override) if policy.override else {}
     return ConfiguredPolicy(policy.profile, json.dumps({**known, **settings}, sort_keys=True))
 
 
 def settings_of(policy: ConfiguredPolicy) -> dict[str, Any]:
-    """What is laid over the profile, by wire name."""
+    """Return the override of the profile, by wire name."""
     found: dict[str, Any] = json.loads(policy.override) if policy.override else {}
     return found
 
 
 def differences(policy: ConfiguredPolicy, other: ConfiguredPolicy) -> dict[str, Any]:
-    """What has to be set for `other`, where `policy` is set."""
+    """Return the settings that turn `policy` into `other`, by wire name."""
     before, after = resolved(policy), resolved(other)
     return {
         wire: field.outside(getattr(after, field.name)) for wire, field in POLICY_FIELDS.items()
@@ -66,7 +68,7 @@ def differences(policy: ConfiguredPolicy, other: ConfiguredPolicy) -> dict[str, 
 
 
 def diff(text: str, settings: Mapping[str, Any], file: str) -> str:
-    """What to change in a policy's TOML file so that these keys have these values, as a unified diff."""
+    """Return the change to a policy's TOML file that sets these keys, as a unified diff."""
     lines = text.splitlines()
     for key, value in settings.items():
         said = f"{key} = {json.dumps(value)}"

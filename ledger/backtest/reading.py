@@ -1,7 +1,7 @@
-"""The history of topics out of the lake: each table once through into a file, and from there part by part, so that
-memory holds one part.
+"""History of topics from the lake: each table in one pass into a file, then read part by part.
 
-Stage: under `running`. A part is what one process works on at a time. The instants are those of the job's batches.
+Stage: under `running`. A part is the unit of work of one process, and memory holds one part. Instants are those of the
+job's batches.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _OF_SENDING = re.compile(r'"(?:at|sender)"\s*:\s*\d+')
 
 
 class NoHistory(LookupError):
-    """There is nothing to backtest; the message says what is missing and what to do."""
+    """Nothing to backtest; the message says what is missing and what to do."""
 
 
 @dataclass(frozen=True)
 class TopicRecord:
-    """What is on record of a topic for the time for which it was there."""
+    """Record of a topic for the time of its existence."""
 
     name: str
     began_at: int
@@ -81,7 +81,7 @@ class TopicRecord:
 
 @dataclass(frozen=True)
 class History:
-    """What of a lake is backtested; cheap to send to another process."""
+    """Backtested history of a lake; cheap to send to another process."""
 
     folder: str
     """Where the rows of all parts are."""
@@ -112,22 +112,22 @@ class History:
 
     @property
     def step_ms(self) -> int:
-        """Step of simulations of this history."""
+        """Return the step of simulations of this history."""
         return step_for(self.tick_ms)
 
     @property
     def outage_ms(self) -> int:
-        """Longest time without a batch, or without the first load of a topic, that is no gap."""
+        """Return the longest time without a batch, or without the first load of a topic, that is no gap."""
         return OUTAGE_TICKS * self.tick_ms
 
     @property
     def simulated_from(self) -> int:
-        """Beginning of simulations; what is before `began_at` is not counted."""
+        """Return the beginning of simulations; time before `began_at` is not counted."""
         return max(self.recorded_from, self.began_at - WARM_TICKS * self.tick_ms // self.step_ms * self.step_ms)
 
     @property
     def topics(self) -> int:
-        """How many there are."""
+        """Return the number of topics."""
         return sum(len(part) for part in self.parts)
 
     def between(self, begin: int, end: int) -> History:
@@ -136,7 +136,7 @@ class History:
         return replace(self, began_at=begin, ends_at=end)
 
     def part(self, number: int) -> list[TopicRecord]:
-        """What is on record of the topics of a part, by name. Raises what Delta raises."""
+        """Return the records of a part's topics, by name. Raises what Delta raises."""
         folder, names = Path(self.folder), self.parts[number]
         first = sum(len(part) for part in self.parts[:number])
         layouts, consumers = _events(read_part(folder, EVENTS, number), first)
@@ -162,7 +162,7 @@ class History:
         return found
 
     def _span(self, name: str, life: TopicLife) -> tuple[int, int, list[Announced]] | None:
-        """Return when a topic was there in whole steps, and its layouts then; None: it was not, in what is counted."""
+        """Return a topic's lifetime in whole steps, and its layouts then; None: it is not in the counted time."""
         namespace = topic_parts(name).full_namespace
         simulated_from = max(self.simulated_from, self.kept_from.get(namespace, 0))
         first, step = life.layouts[0].at, self.step_ms
@@ -185,11 +185,11 @@ def open_history(
     configured: ConfiguredPolicy, tick_ms: int = 60_000, progress: Progress = lambda *_: None,
     change_threshold: float = CHANGE_THRESHOLD,
 ) -> History:  # fmt: skip
-    """What is on record between two instants (aware; None: all) of the topics whose names fit `topics` (as a shell's
-    file names; with or without `topic://`).
+    """Return the recorded history between two instants (aware; None: all).
 
-    `configured`: the policy that is taken to have run when none is on record; `tick_ms` likewise. Raises `NoHistory`,
-    and what Delta raises.
+    `topics`: a pattern of names, as of files in a shell, with or without `topic://`; None: all. `configured`,
+    `tick_ms`: the policy and the tick that are assumed where none is on record. Raises `NoHistory`, and what Delta
+    raises.
     """
     at = batch_instants(lake)
     if not len(at):
@@ -264,14 +264,14 @@ def _spill(lake: str, folder: Path, parts: Sequence[Sequence[str]], begin: int, 
 
 
 def _between(loads: Loads, life: TopicLife, end: int) -> Loads:
-    """Return the loads of a life: earlier ones are of another topic of its name."""
+    """Return the loads of a life: earlier ones belong to another topic of its name."""
     begin = life.layouts[0].at if life.after else 0
     mine = slice(*np.searchsorted(loads.at, (begin, end)))
     return Loads(loads.at[mine], loads.segment[mine], loads.rates[mine])
 
 
 def _events(rows: pa.Table, first: int) -> tuple[dict[int, list[Told]], dict[int, list[ConsumersFrom]]]:
-    """Return layouts and consumers by the place of their topic in its part, ascending."""
+    """Return layouts and consumers by the position of their topic in its part, ascending."""
     rows = rows.sort_by([(name, "ascending") for name in ("accepted_at", "kafka_partition", "kafka_offset")])
     layouts: dict[int, list[Told]] = {}
     consumers: dict[int, list[ConsumersFrom]] = {}
@@ -303,7 +303,7 @@ def _events(rows: pa.Table, first: int) -> tuple[dict[int, list[Told]], dict[int
 
 
 def _held(rows: pa.Table, first: int) -> dict[int, list[tuple[int, str]]]:
-    """Return when which gate held, by the place of the topic."""
+    """Return instants and gates of holds, by the position of the topic."""
     found: dict[int, list[tuple[int, str]]] = {}
     for place, gate, at in zip(*(rows[name].to_pylist() for name in (PLACE, "gate", "since")), strict=True):
         found.setdefault(place - first, []).append((at, gate))
@@ -313,7 +313,7 @@ def _held(rows: pa.Table, first: int) -> dict[int, list[tuple[int, str]]]:
 def _decided(
     rows: pa.Table, outcomes: pa.Table, first: int
 ) -> dict[int, list[tuple[int, str, tuple[int, ...], str | None]]]:  # fmt: skip
-    """Return decisions by the place of the topic, and how those ended that were not applied."""
+    """Return decisions by the position of the topic, with the outcome of those that were not applied."""
     ended = outcomes.filter(pc.field("status").isin(["rejected", "failed", "superseded"]))
     failed = dict(zip(ended["decision_id"].to_pylist(), ended["status"].to_pylist(), strict=True))
     found: dict[int, list[tuple[int, str, tuple[int, ...], str | None]]] = {}
@@ -325,7 +325,7 @@ def _decided(
 
 
 def _with(layout: SegmentLayout, namespace: str) -> SegmentLayout:
-    """With the override of the namespace under the topic's own."""
+    """Return the layout with the override of the namespace under the topic's own."""
     own = layout.auto_scale_policy
     under = json.loads(namespace)
     if own is not None:

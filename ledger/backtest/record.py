@@ -1,4 +1,4 @@
-"""What a lake says of the job as a whole: when it had batches, when its ticks came, and which policies ran.
+"""Facts about the whole job from the lake: its batches, its ticks, and the policies that ran.
 
 Stage: under `reading`. Instants are milliseconds since 1970, of the job's clock.
 """
@@ -21,7 +21,7 @@ _FEW_TICKS, _MANY_INSTANTS = 10, 1_000_000
 
 
 def batch_instants(lake: str) -> Ints:
-    """Return instants of batches, ascending: the first and last of each ten seconds, so that no gap is lost."""
+    """Return instants of batches, ascending: the first and last of each ten seconds, which keeps all gaps."""
     waiting: list[Ints] = []
     count = 0
     for rows in stream_columns(lake, BATCHES, ("batch_at",), ROWS):
@@ -43,9 +43,9 @@ def _thinned(parts: list[Ints]) -> Ints:
 
 
 def recorded_ticks(lake: str, begin: int, end: int, configured_ms: int) -> tuple[int, int]:
-    """Return the period of the ticks of all topics, and when they came after whole multiples of it.
+    """Return the period of the ticks of all topics, and their offset from whole multiples of it.
 
-    The period is the median on record, in whole seconds; `configured_ms` where that is about the same, or few came.
+    The period is the median on record, in whole seconds; `configured_ms` if that is about the same, or ticks are few.
     """
     where = (
         (pc.field("type") == "tick") & (pc.field("subject") == EVERY_TOPIC) & (pc.field("accepted_at") < as_arrow(end))
@@ -68,9 +68,9 @@ def recorded_ticks(lake: str, begin: int, end: int, configured_ms: int) -> tuple
 def recorded_policies(
     lake: str, begin: int, end: int, configured: ConfiguredPolicy
 ) -> tuple[ConfiguredPolicy, list[tuple[int, int]], dict[str, str]]:  # fmt: skip
-    """Return the cluster's policy that ran longest, when another one ran, and the last overrides of namespaces.
+    """Return the cluster's policy that ran longest, the spans of other ones, and namespace overrides.
 
-    `configured` is taken to have run where none is on record. Overrides are JSON.
+    `configured` is assumed to have run where none is on record. Overrides are JSON, the last of each namespace.
     """
     told: list[tuple[int, int, PolicyEvent]] = []
     where = (pc.field("type") == "policy") & (pc.field("accepted_at") < as_arrow(end))

@@ -39,12 +39,12 @@ td:first-child,th:first-child{{text-align:left}}</style></head>
 
 
 def policies_of(found: Backtest) -> list[str]:
-    """The policy that ran first, then the others, in their order."""
+    """Return the policy that ran, then the others in their order."""
     return list(found.topics[0].guessed) if found.topics else []
 
 
 def rows_of(found: Backtest) -> list[list[str]]:
-    """The head, what is on record, the policy that ran, and every other one."""
+    """Return the head, the record, the policy that ran, and every other one."""
     rows = [["policy", *WORDS.values(), "confidence"]]
     for name in (RECORD, *policies_of(found)):
         totals = found.totals(name)
@@ -54,7 +54,7 @@ def rows_of(found: Backtest) -> list[list[str]]:
 
 
 def guesses_of(found: Backtest) -> list[list[str]]:
-    """What the confidence is made of: of which part of the time what had to be guessed."""
+    """Return the share of the time that rests on each kind of assumption, by policy."""
     rows = [["guessed, of the time", *KINDS]]
     for name in policies_of(found):
         guessed = found.confidence(name)
@@ -63,7 +63,7 @@ def guesses_of(found: Backtest) -> list[list[str]]:
 
 
 def differing(found: Backtest, most: int) -> list[list[str]]:
-    """Topics by how far the policies are apart in them, furthest first: segment-hours and minutes over threshold."""
+    """Return topics with their segment-hours and minutes over threshold, the largest difference first."""
     names = policies_of(found)
     rows = [["topic", *(f"{name}: {words}" for name in names for words in ("segment-hours", "minutes over")),
              *(f"{name}: confidence" for name in names)]]  # fmt: skip
@@ -80,7 +80,7 @@ def differing(found: Backtest, most: int) -> list[list[str]]:
 
 
 def agreement_text(found: Backtest) -> list[str]:
-    """How closely the policy that ran, backtested, is what is on record."""
+    """Return lines on the agreement between the record and the backtested policy that ran."""
     said = found.agreement
     if said.share is None:
         return [f"{RAN}: no action on record, and none in its backtest"]
@@ -93,7 +93,7 @@ def agreement_text(found: Backtest) -> list[str]:
 
 
 def to_json(found: Backtest) -> dict[str, Any]:
-    """All of it, for scripts."""
+    """Return the whole result for scripts."""
     names = policies_of(found)
     return {
         "topicHours": round(found.topic_hours, 3),
@@ -112,7 +112,7 @@ def to_json(found: Backtest) -> dict[str, Any]:
 
 
 def page(found: Backtest, about: Sequence[str]) -> str:
-    """The HTML file's text; `about` says what was backtested."""
+    """Return the text of the HTML file; `about` says what was backtested."""
     body = "".join(f"<p>{escape(printable(line))}</p>" for line in (*about, *agreement_text(found)))
     body += table_html(rows_of(found)) + _chart(found) + "<h2>What had to be guessed</h2>"
     body += table_html(guesses_of(found)) + "".join(f"<p>{kind}: {words}</p>" for kind, words in MEANINGS.items())
@@ -121,7 +121,7 @@ def page(found: Backtest, about: Sequence[str]) -> str:
 
 
 def suggestion_rows(found: Suggestion) -> list[list[str]]:
-    """The frontier with today's policy on it; a star before what is suggested."""
+    """Return the frontier with today's policy on it; a star marks the suggestion."""
     listed = list(found.frontier)
     if found.today not in listed:
         listed.append(found.today)
@@ -147,7 +147,7 @@ def _tried_rows(found: Suggestion, listed: Sequence[Tried]) -> list[list[str]]:
 
 
 def suggestion_page(found: Suggestion, about: Sequence[str], advice: str) -> str:
-    """The HTML file's text: every policy that was tried, and the frontier."""
+    """Return the text of the HTML file: every policy that was tried, and the frontier."""
     from plotly.graph_objects import Figure, Scatter
     from plotly.io import to_html
 
@@ -179,7 +179,7 @@ def suggestion_page(found: Suggestion, about: Sequence[str], advice: str) -> str
 
 
 def table_html(rows: Sequence[Sequence[str]]) -> str:
-    """A table of which the first row is the head."""
+    """Return an HTML table; the first row is the head."""
     head = "".join(f"<th>{escape(printable(cell))}</th>" for cell in rows[0])
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(printable(cell))}</td>" for cell in row) + "</tr>" for row in rows[1:]
@@ -188,14 +188,14 @@ def table_html(rows: Sequence[Sequence[str]]) -> str:
 
 
 def table_text(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The same for a terminal."""
+    """Return aligned lines of a table for a terminal."""
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in shown]
 
 
 def number(value: float) -> str:
-    """With one digit where it is no whole number."""
+    """Return a number with one digit after the point unless it is whole."""
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 

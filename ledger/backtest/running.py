@@ -1,7 +1,7 @@
-"""Policies on recorded history, part by part: what they would have done, what was done, how far that can be believed.
+"""Policies on recorded history, part by part: simulated actions, recorded actions, and confidence.
 
-Stage: above `reading`, `source`, `guesses` and `comparison`, under the command line and `suggesting`. A part is worked
-on alone (`backtest_part`), by this process, by several, or by workers of Spark: the same function.
+Stage: above `reading`, `source`, `guesses` and `comparison`, under the command line and `suggesting`. A part is a unit
+of work on its own (`backtest_part`), for this process, several, or workers of Spark: the same function.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COUNTS = (
 
 @dataclass
 class TopicResult:
-    """A topic, or one of its lives, under every policy."""
+    """Results of a topic, or of one of its lives, under every policy."""
 
     topic: str
     hours: float
@@ -66,23 +66,23 @@ class TopicResult:
 
 @dataclass
 class Backtest:
-    """All of it."""
+    """Results of all topics."""
 
     topics: list[TopicResult] = field(default_factory=list)
     series: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     """By policy, now and then: the instant, segments of all topics, topics over a threshold."""
 
     def totals(self, policy: str) -> dict[str, float]:
-        """The counts of all topics."""
+        """Return the counts of all topics."""
         return {name: round(sum(one.counts[policy][name] for one in self.topics), 3) for name in COUNTS}
 
     def confidence(self, policy: str) -> Guessed:
-        """Of all topics, by their time."""
+        """Return the assumptions of all topics, weighted by their time."""
         return together(one.guessed[policy] for one in self.topics)
 
     @property
     def agreement(self) -> Agreement:
-        """Of the policy that ran with the record, in all topics."""
+        """Return the agreement of the policy that ran with the record, in all topics."""
         found = Agreement()
         for one in self.topics:
             if one.agreement is not None:
@@ -91,7 +91,7 @@ class Backtest:
 
     @property
     def topic_hours(self) -> float:
-        """On record."""
+        """Return the recorded topic-hours."""
         return sum(one.hours for one in self.topics)
 
 
@@ -103,8 +103,10 @@ def backtest(
     history: History, policies: Mapping[str, ConfiguredPolicy], processes: int = 1,
     progress: Progress = lambda *_: None, parts: Iterable[Part] | None = None,
 ) -> Backtest:  # fmt: skip
-    """Every policy, and the one that ran. `parts`: what other workers have made of `backtest_part`; None: it is done
-    here. Raises what Delta raises."""
+    """Backtest every policy and the one that ran. Raises what Delta raises.
+
+    `parts`: results of `backtest_part` from other workers; None: compute them here.
+    """
     found = Backtest()
     work = [(history, number, dict(policies)) for number in range(len(history.parts))]
     for number, (topics, series) in enumerate(parts if parts is not None else _done(work, processes), 1):
@@ -133,7 +135,7 @@ def _part(work: tuple[History, int, dict[str, ConfiguredPolicy]]) -> Part:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A topic on record, ready to be simulated."""
+    """Recorded topic, ready to be simulated."""
 
     record: TopicRecord
     lives: Sequence[Life]
@@ -144,12 +146,12 @@ class Prepared:
 
 
 def prepared_part(history: History, number: int) -> list[Prepared]:
-    """The topics of a part. Raises what Delta raises."""
+    """Return the topics of a part. Raises what Delta raises."""
     return [_prepared(history, record) for record in history.part(number)]
 
 
 def backtest_part(history: History, number: int, policies: Mapping[str, ConfiguredPolicy]) -> Part:
-    """A part's topics under every policy and the one that ran. Raises what Delta raises."""
+    """Backtest a part's topics under every policy and the one that ran. Raises what Delta raises."""
     every = {RAN: history.ran, **policies}
     results: list[TopicResult] = []
     points: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in every}
@@ -166,7 +168,7 @@ def backtest_part(history: History, number: int, policies: Mapping[str, Configur
 def simulated(
     history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]
 ) -> Iterable[tuple[list[Prepared], dict[str, Outcome]]]:  # fmt: skip
-    """Topics that were there for the same time go together."""
+    """Simulate topics; those with the same lifetime go together."""
     groups: dict[tuple[int, int, int], list[Prepared]] = defaultdict(list)
     for one in prepared:
         groups[one.record.began_at, one.record.counted_from, one.record.ends_at].append(one)
@@ -183,20 +185,20 @@ def simulated(
 
 
 def _with_recorded_buckets(configured: ConfiguredPolicy) -> ConfiguredPolicy:
-    """A policy that gives recorded topics no entry buckets: they have those of their layouts, or none."""
+    """Return a policy that gives topics no entry buckets: they have those of their layouts, or none."""
     known = json.loads(configured.override) if configured.override else {}
     return ConfiguredPolicy(configured.profile, json.dumps({**known, "entryBucketBudget": 0}))
 
 
 def resolved(configured: ConfiguredPolicy, own: AutoScalePolicyOverride | None = None) -> Policy:
-    """The policy of a topic with this override."""
+    """Return the policy of a topic with this override."""
     override = configured.override
     cluster = None if override is None else AutoScalePolicyOverride.model_validate_json(override)
     return resolve_policy(configured.profile, cluster, None, own).policy
 
 
 def violation(configured: ConfiguredPolicy) -> str | None:
-    """The rule that a policy breaks, if one: it would turn scaling off."""
+    """Return the rule that a policy breaks, which would turn scaling off; None: it breaks none."""
     override = configured.override
     cluster = None if override is None else AutoScalePolicyOverride.model_validate_json(override)
     return resolve_policy(configured.profile, cluster).broken
@@ -235,14 +237,14 @@ def _result(
 def guessed_of(
     history: History, one: Prepared, place: int, outcome: Outcome, policy: ConfiguredPolicy
 ) -> Guessed:  # fmt: skip
-    """Return what had to be guessed of a topic under a policy; `place`: of the topic in the outcome."""
+    """Return the assumptions for a topic under a policy; `place`: index of the topic in the outcome."""
     return guessed(_guesses(history, one, place, outcome, policy)[0], one.record.counted_from, one.record.ends_at)
 
 
 def _guesses(
     history: History, one: Prepared, place: int, outcome: Outcome, policy: ConfiguredPolicy
 ) -> tuple[dict[str, Ints], list[Action]]:  # fmt: skip
-    """Return when what was guessed, by kind, and what the policy did."""
+    """Return the intervals of assumptions by kind, and the actions of the policy."""
     record = one.record
     mine = _actions_of(outcome, place, history.phase_ms)
     layouts, ranges = layouts_of(record.announced[0].layout, record.began_at, mine)
@@ -280,7 +282,7 @@ def _actions_of(outcome: Outcome, place: int, phase_ms: int) -> list[tuple[int, 
 
 
 def _counts_on_record(one: Prepared) -> dict[str, float]:
-    """The same of what was done."""
+    """Return the counts of the recorded actions, by the keys of a simulation."""
     record, begin, end = one.record, one.record.counted_from, one.record.ends_at
     actions = _actions_on_record(record)
     reversals = 0
@@ -312,7 +314,7 @@ def _counts_on_record(one: Prepared) -> dict[str, float]:
 
 
 def _waiting_on_record(one: Prepared, instants: Ints, active: Ints) -> Ints:
-    """Consumers that no segment, or entry bucket of one, was left for, at each instant."""
+    """Return the number of consumers without a segment, or an entry bucket of one, at each instant."""
     capacity = active.copy()
     if one.ran.rebuckets:
         for at, layout, _ in one.record.announced:
@@ -328,7 +330,7 @@ def _waiting_on_record(one: Prepared, instants: Ints, active: Ints) -> Ints:
 
 
 def _actions_on_record(record: TopicRecord) -> list[Action]:
-    """Return what was done in the time that is counted."""
+    """Return the recorded actions of the counted time."""
     return [action for action in actions_of(record.announced) if action.at >= record.counted_from]
 
 
@@ -356,7 +358,10 @@ def _agreement(history: History, one: Prepared, done: Sequence[Action], interval
 
 
 def _hourly(points: Iterable[tuple[int, int, int]], begin: int) -> list[tuple[int, int, int]]:
-    """Return one point an hour from `begin` on, the last in it: groups of topics do not tell at the same instants."""
+    """Return one point an hour from `begin` on, the last in it.
+
+    Groups of topics report at different instants.
+    """
     found: dict[int, tuple[int, int]] = {}
     for at, segments, over in points:
         if at < begin:

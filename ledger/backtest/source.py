@@ -1,6 +1,6 @@
-"""Recorded demand as a source of simulations: topics that were there for the same time.
+"""Recorded demand as a source of simulations: topics with the same lifetime.
 
-Stage: above `demand`, what the kernel is given (`ledger.simulate.timeline`).
+Stage: above `demand`; input of the kernel (`ledger.simulate.timeline`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOW_MS = 86_400_000
 
 @dataclass(frozen=True)
 class RecordedTopic:
-    """A topic as the record has it."""
+    """Topic with its recorded demand."""
 
     name: str
     layout: SegmentLayout
@@ -35,10 +35,10 @@ class RecordedSource:
     """See `ledger.simulate.timeline.Source`."""
 
     def __init__(self, recorded: Sequence[RecordedTopic], counted_from: int, phase_ms: int, step_ms: int) -> None:
-        """There is one topic at least, and all were there for the same time.
+        """Build the source of one or more topics with the same lifetime.
 
-        A window begins at `counted_from`. All of it is told by `phase_ms` earlier than on record, so that the job's
-        ticks are at whole minutes, as those of a simulation are.
+        A window begins at `counted_from`. All instants are moved back by `phase_ms`, so that the job's ticks are at
+        whole minutes, as those of a simulation are.
         """
         self._recorded, self._phase, self.step_ms = recorded, phase_ms, step_ms
         self.topics: Sequence[str] = [one.name for one in recorded]

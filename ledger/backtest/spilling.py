@@ -1,7 +1,7 @@
-"""The rows of a history, each table once through and into one file, from which the rows of any part can be read.
+"""Rows of a history: each table in one pass into one file, from which any part can be read.
 
 Stage: under `reading`. Memory holds some hundred thousand rows at a time. A file has a batch of rows for each part that
-had some among those; beside it stands the part of each batch, so that a part is read without reading the rest.
+had some among those; an index beside it names the part of each batch, so that a part is read without the rest.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLACE = "place"
 
 
 def part_topics(lake: str, topics: int) -> int:
-    """Return the topics that a part should have, by the rows that the tables say they have."""
+    """Return the number of topics for each part, from the number of rows in the tables."""
     size = MOST_TOPICS
     for table, most in MOST_ROWS.items():
         delta = open_table(lake, table)
@@ -43,7 +43,7 @@ def part_topics(lake: str, topics: int) -> int:
 
 
 class Spill:
-    """Rows of a table on their way into the file of all parts; a context that closes the file."""
+    """Writer of a table's rows to the file of all parts; a context that closes the file."""
 
     def __init__(self, folder: Path, table: Table, columns: Sequence[str], parts: Sequence[Sequence[str]]) -> None:
         """`columns` of the table are kept, instants as milliseconds."""
@@ -66,7 +66,7 @@ class Spill:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:  # fmt: skip
-        """Write what waits, and the index."""
+        """Write the buffered rows, and the index."""
         if kind is None:
             self._flush()
         self._writer.close()
@@ -80,7 +80,7 @@ class Spill:
         return pa.table([place, *instants], schema=self._schema).filter(place.is_valid())
 
     def add(self, placed: pa.Table) -> None:
-        """Take rows as `placed` returns them."""
+        """Add rows as `placed` returns them."""
         if len(placed):
             self._waiting.append(placed)
             self.counted += len(placed)
@@ -141,7 +141,7 @@ def millis(instants: pa.ChunkedArray) -> Ints:
 
 
 def as_arrow(at: int) -> pa.Scalar:
-    """Return an instant as Arrow has it."""
+    """Return an instant as an Arrow scalar."""
     return pa.scalar(EPOCH + timedelta(milliseconds=at), pa.timestamp("us", "UTC"))
 
 
@@ -151,5 +151,5 @@ def instant(at: datetime) -> int:
 
 
 def said_of(at: int) -> str:
-    """Return an instant as messages say it."""
+    """Return an instant for messages."""
     return printable(f"{EPOCH + timedelta(milliseconds=at):%F %T} UTC")

@@ -1,9 +1,9 @@
-"""A search by backtest for a policy with less segment-hours and less time over threshold, under a cap on reversals.
+"""Search by backtest for a policy with fewer segment-hours and less overload, and few reversals.
 
 Stage: above `running`. Random policies first, then neighbours of the best so far, seeded; each round is one simulation
-of many policies. "Over threshold" is by the split thresholds of the policy that ran, for all of them: what a segment
-can carry does not change with the policy. Of many policies the best is partly the luckiest, so the search sees the
-first two thirds of a record only, and what it found is judged on the last third.
+of many policies. "Over threshold" uses the split thresholds of the policy that ran, for all of them: the capacity of a
+segment does not change with the policy. The best of many policies is partly the luckiest, so the search sees only the
+first two thirds of a record, and its result is judged on the last third.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STEP = 0.35
 
 @dataclass(frozen=True)
 class Tried:
-    """A policy and what came of it."""
+    """A policy and its results."""
 
     name: str
     policy: ConfiguredPolicy
@@ -46,7 +46,7 @@ class Tried:
     """Share of the time for which nothing had to be guessed."""
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
+        """Return the results for scripts."""
         return {
             "policy": self.name, "splits": self.splits, "merges": self.merges, "reversals": self.reversals,
             "segmentHours": round(self.segment_hours, 3), "minutesOverThreshold": round(self.minutes_over, 3),
@@ -56,7 +56,7 @@ class Tried:
 
 @dataclass
 class Suggestion:
-    """What a search has found."""
+    """Result of a search."""
 
     today: Tried
     tried: list[Tried] = field(default_factory=list)
@@ -66,18 +66,21 @@ class Suggestion:
 
     @property
     def allowed(self) -> list[Tried]:
-        """Policies, today's among them, that have no more reversals than may be."""
+        """Return the policies, with today's, that stay within the cap on reversals."""
         return [one for one in self.tried if one.reversals <= self.max_reversals]
 
     @property
     def frontier(self) -> list[Tried]:
-        """Of those, every policy that no other one beats in both; by segment-hours."""
+        """Return the allowed policies that no other one beats in both measures, by segment-hours."""
         return frontier(self.allowed)
 
     @property
     def best(self) -> Tried | None:
-        """The cheapest that is nowhere worse than today's, and somewhere better; None: keep today's. A policy of today
-        that has too many reversals is no measure: then the one with the least time over threshold."""
+        """Return the cheapest policy that beats today's; None: keep today's.
+
+        If today's policy exceeds the cap on reversals it is no measure: then the one with the least time over
+        threshold.
+        """
         if self.today.reversals > self.max_reversals:
             return min(self.allowed, key=lambda one: (one.minutes_over, one.segment_hours), default=None)
         better = [one for one in self.frontier if beats(one, self.today)]
@@ -85,7 +88,7 @@ class Suggestion:
 
     @property
     def is_confirmed(self) -> bool | None:
-        """Tell whether the best is nowhere worse than today's in the time that was not searched; None: not judged."""
+        """Return True if the best is nowhere worse than today's in the unsearched time; None: not judged."""
         best = self.best
         if best is None or best.name not in self.judged:
             return None
@@ -106,13 +109,13 @@ def split_in_time(history: History) -> tuple[History, History] | None:
 
 
 def beats(one: Tried, other: Tried) -> bool:
-    """Nowhere worse, and somewhere better."""
+    """Return True if a policy is nowhere worse than the other, and somewhere better."""
     mine, others = (one.segment_hours, one.minutes_over), (other.segment_hours, other.minutes_over)
     return mine != others and all(a <= b for a, b in zip(mine, others, strict=True))
 
 
 def frontier(tried: Sequence[Tried]) -> list[Tried]:
-    """What nothing beats, by segment-hours; of equals the first."""
+    """Return the policies that no other one beats, by segment-hours; of equals the first."""
     found: list[Tried] = []
     least = float("inf")
     for one in sorted(tried, key=lambda each: (each.segment_hours, each.minutes_over)):
@@ -126,7 +129,7 @@ def suggest(
     history: History, prepared: Sequence[Prepared], budget: int, max_reversals: int | None, seed: int,
     progress: Callable[[int, int], None] = lambda *_: None, unseen: tuple[History, Sequence[Prepared]] | None = None,
 ) -> Suggestion:  # fmt: skip
-    """Try `budget` policies on these topics, and judge what was found in a time that is `unseen`.
+    """Try `budget` policies on these topics, and judge the result on the `unseen` time.
 
     `max_reversals`: None: as many as today's policy has.
     """
@@ -203,7 +206,7 @@ OF_BUCKETS = {"rebucketCooldownSeconds": (20, 600), "splitVsRebucketMinMsgRateIn
 
 
 def _ranges(today: Policy, has_buckets: bool = False) -> dict[str, tuple[float, float]]:
-    """Return what is searched."""
+    """Return the searched range of each key."""
     guards = {name: limits for name, limits in LOOKING_BACK.items() if _guard(today, name)}
     return _RANGES | guards | (OF_BUCKETS if has_buckets and today.rebuckets else {})
 
@@ -274,5 +277,5 @@ def _places(ran: ConfiguredPolicy, known: ConfiguredPolicy, has_buckets: bool) -
 
 
 def _round(value: float) -> float:
-    """To two digits."""
+    """Round to two digits."""
     return float(f"{value:.2g}")

@@ -1,4 +1,4 @@
-"""`python -m ledger.balancing SHAPE BALANCER…`: balancers on the same fleet, as a table or as JSON (`--json`)."""
+"""Command line for balancers on the same fleet: `python -m ledger.balancing SHAPE BALANCER… [--json]`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEED = 1
 
 
 def main(arguments: list[str]) -> int:
-    """The table on standard output; 2 when the arguments cannot be read."""
+    """Print the table; return 2 when the arguments cannot be read."""
     as_json = "--json" in arguments
     shape, *balancers = [one for one in arguments if one != "--json"] or [""]
     if shape not in SHAPES or not balancers:

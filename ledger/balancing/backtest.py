@@ -1,7 +1,7 @@
-"""Balancers on a cluster's recorded demand, beside what was done with it. Source: as of `recorded`.
+"""Balancers on a cluster's recorded demand, beside its recorded moves. Source: as of `recorded`.
 
 Stage: above `recorded` and `run`, under `anabranch backtest --family bundles`. Each balancer's moves feed back: it sees
-the usage that its own placement leads to. What is on record is measured by the same model.
+the usage that its own placement leads to. The record is measured by the same model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RECONNECT = UNLOAD_SECONDS + 10 * SECONDS_A_CONNECTION
 
 @dataclass(frozen=True)
 class Backtested:
-    """What came of it."""
+    """Results of a backtest."""
 
     rows: list[Compared]
     """`on record`, `policy that ran`, and each balancer."""
@@ -40,7 +40,7 @@ class Backtested:
     """And to the same broker."""
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
+        """Return the results for scripts."""
         return {
             "beganAt": self.recorded.began_at, "minutes": self.recorded.fleet.minutes,
             "brokers": len(self.recorded.fleet.brokers), "bundles": len(self.recorded.fleet.bundles),
@@ -54,7 +54,7 @@ def backtest(
     cluster: str, recorded: Recorded, balancers: Sequence[str], settings: Mapping[str, str],
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> Backtested:  # fmt: skip
-    """Every balancer on what is on record. `settings` are laid over those of each.
+    """Backtest every balancer on the record. `settings` are laid over those of each.
 
     Raises `ConfigurationError` for a balancer that cannot be read or simulated, and `NoRecord`.
     """
@@ -74,9 +74,9 @@ def backtest(
 
 
 def of_text(text: str, profile: str, ran: Mapping[str, Any], settings: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Profile and settings of a balancer: a version has its own defaults, anything else is laid over what ran.
+    """Return profile and settings of a balancer.
 
-    Raises `ConfigurationError`.
+    A version has its own defaults, anything else is laid over what ran. Raises `ConfigurationError`.
     """
     if text.partition(",")[0] in PROFILES:
         return read(text, settings)
@@ -85,7 +85,7 @@ def of_text(text: str, profile: str, ran: Mapping[str, Any], settings: Mapping[s
 
 
 def outcome_on_record(recorded: RecordedFleet) -> tuple[Outcome, list[tuple[int, str, str, str]]]:
-    """What was done, and the moves of the parts: minute, bundle, from, to."""
+    """Return the recorded outcome, and the moves of the parts: minute, bundle, from, to."""
     fleet, owners, rates = recorded.fleet, recorded.owners, recorded.fleet.recorded
     assert rates is not None
     found, moves = Outcome(fleet.minutes), list[tuple[int, str, str, str]]()
@@ -112,7 +112,7 @@ def outcome_on_record(recorded: RecordedFleet) -> tuple[Outcome, list[tuple[int,
 
 
 def _measure(found: Outcome, recorded: RecordedFleet, minute: int, live: Any) -> None:
-    """As a simulation measures a minute."""
+    """Add the measures of a minute, by the simulation's model."""
     fleet, rates = recorded.fleet, recorded.fleet.recorded
     assert rates is not None
     owned = recorded.owners[minute] >= 0
@@ -137,7 +137,7 @@ def _measure(found: Outcome, recorded: RecordedFleet, minute: int, live: Any) ->
 def _agreement(
     then: Sequence[tuple[int, str, str, str]], now: Sequence[tuple[int, str, str, str]]
 ) -> tuple[int, int]:  # fmt: skip
-    """How many moves were made again, and how many of those to the same broker; each counts once."""
+    """Return the number of moves that were repeated, and of those to the same broker; each counts once."""
     left: dict[str, list[tuple[int, str]]] = {}
     for minute, bundle, _, destination in now:
         left.setdefault(bundle, []).append((minute, destination))

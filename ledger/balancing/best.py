@@ -1,7 +1,7 @@
 """Profile `default` against upstream's best pair on each shape, as a table in Markdown.
 
 Stage: above `compare`. Run as `python -m ledger.balancing.best [SEEDS]`: the table of docs/decisions. The best
-pair is the one with the lowest median deviation on that shape, whatever it pays for it.
+pair is the one with the lowest median deviation on that shape, whatever its cost in the other columns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ minimum for ThresholdShedder. By what they are called in the table."""
 
 @dataclass(frozen=True)
 class Match:
-    """Ours and upstream's best on one shape."""
+    """Our profile and upstream's best pair on one shape."""
 
     shape: str
     pair: str
@@ -41,13 +41,13 @@ class Match:
     best: Compared
 
     def worse(self) -> dict[str, tuple[float, float]]:
-        """Columns in which our median is higher, with both medians."""
+        """Return the columns in which our median is higher, with both medians."""
         ours, best = self.ours.typical(), self.best.typical()
         return {column: (ours[column], best[column]) for column, _ in COLUMNS if ours[column] > best[column] + 1e-9}
 
 
 def matches(shapes: Sequence[str], pairs: Sequence[str], seeds: Sequence[int]) -> list[Match]:
-    """One match a shape; `pairs` by their names in `PAIRS`."""
+    """Return one match for each shape; `pairs` by their names in `PAIRS`."""
     found = compare(shapes, [OURS, *(PAIRS[name] for name in pairs)], {}, seeds)
     by = {(one.shape, one.balancer): one for one in found}
     result = []
@@ -58,7 +58,7 @@ def matches(shapes: Sequence[str], pairs: Sequence[str], seeds: Sequence[int]) -
 
 
 def table(found: Sequence[Match]) -> str:
-    """Two rows a shape: medians, and behind them the worst seed; bold where ours is higher."""
+    """Return two rows for each shape: medians, then the worst seed; bold where ours is higher."""
     heads = ["shape", "balancer", *(words for _, words in COLUMNS)]
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
     for match in found:

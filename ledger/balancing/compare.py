@@ -1,6 +1,6 @@
-"""Balancers against one another: each on the same fleets, over shapes and seeds.
+"""Comparison of balancers: each on the same fleets, over shapes and seeds.
 
-Stage: above `run`; the command and the page read what comes of it.
+Stage: above `run`, under the command and the page.
 """
 
 from __future__ import annotations
@@ -26,27 +26,30 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Compared:
-    """One balancer on one shape: an outcome for each seed."""
+    """Outcomes of one balancer on one shape, one for each seed."""
 
     shape: str
     balancer: str
     outcomes: tuple[Outcome, ...]
 
     def values(self, column: str) -> list[float]:
-        """A column of each seed. `usedAfter`: of the broker that waited longest, infinite when one was never used."""
+        """Return a column by seed.
+
+        `usedAfter` is that of the broker that waited longest, infinite if one was never used.
+        """
         found = [outcome.summary()[column] for outcome in self.outcomes]
         return [_longest(one) if isinstance(one, dict) else float(one) for one in found]
 
     def typical(self) -> dict[str, float]:
-        """The median of each column."""
+        """Return the median of each column."""
         return {column: median(self.values(column)) for column, _ in COLUMNS}
 
     def worst(self) -> dict[str, float]:
-        """The highest of each column."""
+        """Return the highest value of each column."""
         return {column: max(self.values(column)) for column, _ in COLUMNS}
 
     def to_json(self) -> dict[str, Any]:
-        """As the command's JSON has it; null stands for never."""
+        """Return the JSON of the command; null stands for never."""
         return {
             "shape": self.shape, "balancer": self.balancer, "median": _finite(self.typical()),
             "worst": _finite(self.worst()), "seeds": [outcome.summary() for outcome in self.outcomes],
@@ -54,9 +57,9 @@ class Compared:
 
 
 def read(text: str, settings: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Profile and settings of a balancer; a profile's name is all of its defaults.
+    """Return profile and settings of a balancer; a profile's name stands for all of its defaults.
 
-    Raises `ConfigurationError` with what cannot be read, is no setting, or is not simulated.
+    Raises `ConfigurationError` for text that cannot be read, is no setting, or is not simulated.
     """
     names = text.partition(",")[0]
     if names not in PROFILES and "=" not in names and names.partition("+")[0].rpartition(".")[2] not in SHEDDERS:
@@ -84,7 +87,7 @@ def compare(
     shapes: Sequence[str], balancers: Sequence[str], settings: Mapping[str, str], seeds: Iterable[int],
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> list[Compared]:  # fmt: skip
-    """Every balancer on every shape and seed, by shape. Raises `ConfigurationError` before any is run."""
+    """Run every balancer on every shape and seed. Raises `ConfigurationError` before the first run."""
     known = {text: read(text, settings) for text in balancers}
     drawn, found = list(seeds), list[Compared]()
     for shape in shapes:
@@ -96,7 +99,7 @@ def compare(
 
 
 def rows_of(compared: Sequence[Compared]) -> list[list[str]]:
-    """Cells of a table, a row for each; with several seeds the median, and the worst behind it."""
+    """Return the cells of a table, a row for each; with several seeds the median, then the worst."""
     rows = []
     for one in compared:
         typical, worst = one.typical(), one.worst()
@@ -109,7 +112,7 @@ def rows_of(compared: Sequence[Compared]) -> list[list[str]]:
 
 
 def number(value: float) -> str:
-    """A cell: `never` for infinite, three places for what is no whole number."""
+    """Return a cell: `never` for infinite, three digits after the point unless whole."""
     if isinf(value):
         return "never"
     return f"{value:,.0f}" if value.is_integer() else f"{value:,.3f}"

@@ -1,6 +1,6 @@
-"""What is on record of a cluster with bundles: its brokers' reports, who lived, and what its balancer was told.
+"""Recorded events of a cluster with bundles: broker reports, live brokers, and balancer policies.
 
-Stage: under `recorded`, from the table `events`. Only what a backtest needs of each report is kept.
+Stage: under `recorded`, from the table `events`. Only the fields of a report that a backtest needs are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROWS = 1024
 
 
 class Report(NamedTuple):
-    """A report of a broker. Usage as fractions."""
+    """Report of a broker. Usage as fractions."""
 
     at: int
     """Milliseconds."""
@@ -38,7 +38,7 @@ class Report(NamedTuple):
 
 @dataclass
 class Recorded:
-    """All of it, in no order."""
+    """Record of a cluster, in no order."""
 
     reports: list[Report] = field(default_factory=list)
     partial: int = 0
@@ -51,7 +51,7 @@ class Recorded:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """Policies beside the settings, as fields of a snapshot."""
+        """Return the policies beside the settings, as fields of a snapshot."""
         if self.policies is None:
             return {}
         return {
@@ -62,7 +62,7 @@ class Recorded:
 
 
 def clusters_on_record(lake: str) -> list[str]:
-    """The clusters of which reports are on record. Raises what Delta raises."""
+    """Return the clusters with reports on record. Raises what Delta raises."""
     where = pc.field("type").isin(_TYPES[:2])
     found = {name for rows in stream_columns(lake, EVENTS, ("subject",), 65_536, where) for name in _names(rows)}
     return sorted(found - {EVERY_TOPIC})
@@ -73,7 +73,7 @@ def read(
 ) -> Recorded:  # fmt: skip
     """Read the record of a cluster from `since` to `until` (aware; None: all). Raises what Delta raises.
 
-    `with_partial`: reports that name the busiest bundles only are read too, the others of a broker as one.
+    `with_partial`: also read reports that name only the busiest bundles; a broker's other bundles count as one.
     """
     where = (pc.field("subject") == cluster) & pc.field("type").isin(_TYPES)
     where = where if until is None else where & is_until(EVENTS, until)
@@ -110,7 +110,7 @@ def _take(found: Recorded, kind: str, body: str, begin: int, with_partial: bool)
 
 
 def _partial(at: int, message: Mapping[str, Any]) -> Report:
-    """A report of the extensible manager: its busiest bundles, and the rest of the load as one more."""
+    """Return a report of the extensible manager: its busiest bundles, and the remaining load as one more."""
     data, broker = message["data"], message["broker"]
     top = (message.get("topBundles") or {}).get("topBundlesLoadData") or []
     bundles = {one["bundleName"]: _rates(one.get("stats") or {}) for one in top}

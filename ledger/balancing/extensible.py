@@ -1,7 +1,7 @@
-"""What brokers of the extensible load manager publish of it: `BrokerLoadData` and their busiest bundles (PIP-192).
+"""Reports of the extensible load manager: `BrokerLoadData` and a broker's busiest bundles (PIP-192).
 
-Stage: under `run`, beside `reports`. A broker takes its averages at every look at its load, one each five seconds; the
-simulated numbers change once a minute, so a minute moves them twelve times.
+Stage: under `run`, beside `reports`. A broker updates its averages whenever it samples its load, every five seconds;
+the simulated numbers change once a minute, so a minute moves them twelve times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BUSIEST = 10
 
 
 def averaged(before: float | None, now: float, history: float) -> float:
-    """An average after a minute in which every look saw the same number."""
+    """Return an average after a minute in which every sample had the same value."""
     if before is None:
         return now
     share = history**LOOKS
@@ -28,7 +28,7 @@ def averaged(before: float | None, now: float, history: float) -> float:
 
 
 def load_data(last: BrokerLoadData | None, data: LocalBrokerData, conf: Configuration) -> BrokerLoadData:
-    """A broker's load data of this minute, after `last`, which need not have been published."""
+    """Return a broker's load data of this minute, after `last`, which need not have been published."""
     history = conf.number("loadBalancerHistoryResourcePercentage")
     loads = data.last_stats.values()
     coming, going = (sum(getattr(one, f"msg_throughput_{way}") for one in loads) for way in ("in", "out"))
@@ -47,6 +47,6 @@ def load_data(last: BrokerLoadData | None, data: LocalBrokerData, conf: Configur
 
 
 def busiest(own: Mapping[str, NamespaceBundleStats]) -> TopBundlesLoadData:
-    """A broker's busiest bundles, the least busy of them first, as brokers publish them."""
+    """Return a broker's busiest bundles, the least busy of them first, as brokers publish them."""
     ordered = sorted(own, key=lambda name: (throughput(own[name]), name))[-BUSIEST:]
     return TopBundlesLoadData(top_bundles_load_data=[TopBundle(bundle_name=name, stats=own[name]) for name in ordered])

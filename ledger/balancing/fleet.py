@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """What a broker can carry, and when it is there."""
+    """Capacity of a broker, and the minutes of its presence."""
 
     name: str
     messages: float = 100_000.0
@@ -32,14 +32,14 @@ class Broker:
     """First minute of each time that it was gone, and the first when it was back."""
 
     def lives(self, minute: int) -> bool:
-        """Whether it is there."""
+        """Return True if the broker is present at a minute."""
         is_away = any(begin <= minute < end for begin, end in self.away)
         return self.joins <= minute and (self.dies is None or minute < self.dies) and not is_away
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All that happens to a cluster, whatever its balancer does."""
+    """Everything that happens to a cluster, whatever its balancer does."""
 
     brokers: tuple[Broker, ...]
     bundles: tuple[str, ...]
@@ -64,5 +64,5 @@ class Fleet:
 
     @property
     def minutes(self) -> int:
-        """How long it lasts."""
+        """Return the duration in minutes."""
         return len(self.messages if self.recorded is None else self.recorded)

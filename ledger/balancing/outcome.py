@@ -1,4 +1,4 @@
-"""What came of a balancer on a fleet."""
+"""Results of a balancer on a fleet."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outcome:
 
     @property
     def ping_pongs(self) -> int:
-        """Moves of a bundle back to where it was moved away from within 30 minutes."""
+        """Count the moves of a bundle back to the broker that it left within 30 minutes."""
         left, count = dict[tuple[str, str], int](), 0
         for minute, bundle, source, destination in self.moves:
             count += minute - left.get((bundle, destination), -BACK_WITHIN - 1) <= BACK_WITHIN
@@ -38,7 +38,7 @@ class Outcome:
         return count
 
     def summary(self) -> dict[str, float | int | dict[str, int | None]]:
-        """The columns."""
+        """Return the columns."""
         known = asdict(self)
         return {
             "deviation": sum(self.deviations) / self.minutes, "highestByMean": sum(self.ratios) / self.minutes,

@@ -1,4 +1,4 @@
-"""A comparison of balancers as one HTML file that needs no network: the table, and the spread over time.
+"""Comparison of balancers as one offline HTML file: the table, and the spread over time.
 
 Stage: above `compare`. Drawn by plotly, whose script is inside the file.
 """
@@ -28,7 +28,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 
 def page(compared: Sequence[Compared], about: str) -> str:
-    """The file's text; `about` says what was simulated."""
+    """Return the text of the file; `about` says what was simulated."""
     heads = "".join(f"<th>{escape(one)}</th>" for one in ("shape", "balancer", *(words for _, words in COLUMNS)))
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(printable(cell))}</td>" for cell in row) + "</tr>" for row in rows_of(compared)
@@ -41,7 +41,7 @@ def page(compared: Sequence[Compared], about: str) -> str:
 
 
 def _chart(compared: Sequence[Compared]) -> Figure:
-    """The spread of usage over the minutes of the first seed, a plot for each shape."""
+    """Return a chart of the spread of usage over the minutes of the first seed, a plot for each shape."""
     shapes = list(dict.fromkeys(one.shape for one in compared))
     balancers = list(dict.fromkeys(one.balancer for one in compared))
     figure = make_subplots(

@@ -1,8 +1,8 @@
-"""A cluster on record as a fleet: demand of each bundle by the minute, and brokers as their reports show them.
+"""Recorded cluster as a fleet: demand of each bundle by minute, and brokers fitted to their reports.
 
-Stage: beside `shapes`, for backtests. Demand belongs to bundles, whoever has them: what a report says of a bundle holds
-until its broker's next one. A bundle that was split is its parts from the beginning, its load divided as theirs were at
-first. What a message costs a broker's CPU, and what its network card carries, is fitted to its reports.
+Stage: beside `shapes`, for backtests. Demand belongs to bundles, whichever broker owns them: a bundle's load in a
+report holds until its broker's next report. A bundle that was split is represented by its parts from the beginning, its
+load divided as theirs were at first. CPU cost per message and network capacity of a broker are fitted to its reports.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NOTHING_FILLS = 1e15
 
 
 class NoRecord(LookupError):
-    """Nothing can be made of what is on record; the message says why."""
+    """No fleet can be built from the record; the message says why."""
 
 
 @dataclass(frozen=True)
 class RecordedFleet:
-    """A fleet, and what was done with it."""
+    """A fleet, and the recorded moves on it."""
 
     fleet: Fleet
     owners: NDArray[np.int32]
@@ -50,7 +50,7 @@ class RecordedFleet:
 
 @dataclass
 class _Held:
-    """A broker's last report."""
+    """Last report of a broker."""
 
     at: int
     places: NDArray[np.int32]
@@ -60,7 +60,7 @@ class _Held:
 
 @dataclass
 class _Parts:
-    """The parts that bundles on record are made of."""
+    """Parts of the recorded bundles."""
 
     names: list[str]
     of: dict[str, list[int]]
@@ -69,7 +69,7 @@ class _Parts:
 
 
 def fleet_of(recorded: Recorded) -> RecordedFleet:
-    """The fleet. Raises `NoRecord`."""
+    """Return the fleet. Raises `NoRecord`."""
     reports = sorted(recorded.reports, key=lambda one: (one.at, one.broker))
     if not reports:
         raise NoRecord("no report of a broker with all of its bundles is on record in that time")
@@ -127,7 +127,7 @@ def _held(report: Report, parts: _Parts, numbers: Mapping[str, int]) -> _Held:
 
 
 def _living(recorded: Recorded, names: Sequence[str], begin: int, minutes: int) -> NDArray[np.bool_]:
-    """By minute and broker, whether it is there: as was said last, else as long as its reports hold."""
+    """Return the presence of brokers by minute: as last announced, else as long as their reports hold."""
     live = np.zeros((minutes, len(names)), bool)
     for one in recorded.reports:
         minute = one.at // MINUTE_MS - begin
@@ -144,7 +144,7 @@ def _living(recorded: Recorded, names: Sequence[str], begin: int, minutes: int) 
 
 
 def _parts_of(reports: Sequence[Report]) -> _Parts:
-    """The smallest bundles on record: one in which others lie was split, and is made of those."""
+    """Return the smallest recorded bundles; one that contains others was split, and consists of those."""
     by_namespace: dict[str, list[tuple[int, int, str]]] = {}
     for bundle in {name for one in reports for name in one.bundles}:
         namespace, _, ends = bundle.rpartition("/")
@@ -181,7 +181,7 @@ def _parts_of(reports: Sequence[Report]) -> _Parts:
 def _brokers(
     reports: Sequence[Report], names: Sequence[str], live: NDArray[np.bool_]
 ) -> tuple[tuple[Broker, ...], float]:  # fmt: skip
-    """What each can carry, and how far that is from what they said of their CPU, points."""
+    """Return the brokers with fitted capacities, and the mean error of their CPU in points."""
     of_all = [[sum(rates[0] + rates[1] for rates in one.bundles.values()), one.cpu] for one in reports]
     everyone = _line(np.array(of_all)) or (0.0, 1 / _NOTHING_FILLS)
     carried = [
@@ -210,7 +210,7 @@ def _brokers(
 
 
 def _line(readings: Floats) -> tuple[float, float] | None:
-    """CPU with nothing to do and what a message a second adds to it, both as fractions; None: it cannot be told."""
+    """Return idle CPU and CPU per message a second, as fractions; None: the readings do not tell."""
     rates, cpu = readings[:, 0], readings[:, 1]
     if float(np.ptp(rates)) > 0.05 * float(rates.max()):
         slope, idle = (float(one) for one in np.polyfit(rates, cpu, 1))

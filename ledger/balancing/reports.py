@@ -1,6 +1,6 @@
-"""What brokers report: usage from demand, and Pulsar's rule for when a report is written.
+"""Broker reports: usage from demand, and Pulsar's rule for when a report is written.
 
-Stage: under `run`. Numbers change once a minute, so the rule is asked once a minute.
+Stage: under `run`. Numbers change once a minute, so the rule is applied once a minute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LONGEST_MS, THRESHOLD = 15 * 60_000, 10.0
 
 
 def stats(fleet: Fleet, minute: int) -> dict[str, NamespaceBundleStats]:
-    """What a minute counts of each bundle."""
+    """Return the statistics of each bundle for a minute."""
     counted = {}
     for name, (rate, out, taken, given) in zip(fleet.bundles, _rates(fleet, minute), strict=True):
         values = {
@@ -29,7 +29,7 @@ def stats(fleet: Fleet, minute: int) -> dict[str, NamespaceBundleStats]:
 
 
 def _rates(fleet: Fleet, minute: int) -> list[list[float]]:
-    """Of each bundle messages in and out, bytes in and out."""
+    """Return messages in and out, bytes in and out of each bundle."""
     if fleet.recorded is not None:
         recorded: list[list[float]] = fleet.recorded[minute].astype(np.float64).tolist()
         return recorded
@@ -40,7 +40,7 @@ def _rates(fleet: Fleet, minute: int) -> list[list[float]]:
 
 
 def usage(broker: Broker, own: Mapping[str, NamespaceBundleStats]) -> tuple[float, float, float]:
-    """CPU, network in and network out of a broker with these bundles, without noise."""
+    """Return CPU, network in and network out of a broker with these bundles, without noise."""
     messages = sum(one.msg_rate_in + one.msg_rate_out for one in own.values())
     taken = [sum(getattr(one, f"msg_throughput_{way}") for one in own.values()) for way in ("in", "out")]
     return broker.idle + messages / broker.messages, taken[0] / broker.network, taken[1] / broker.network
@@ -49,7 +49,7 @@ def usage(broker: Broker, own: Mapping[str, NamespaceBundleStats]) -> tuple[floa
 def report(
     broker: Broker, own: Mapping[str, NamespaceBundleStats], now: int, noise: float, random: np.random.Generator
 ) -> LocalBrokerData:  # fmt: skip
-    """A broker's report of this minute."""
+    """Return a broker's report of this minute."""
     cpu, coming, going = usage(broker, own)
     cpu = max(0.0, cpu + float(random.normal(0, noise)))
     return LocalBrokerData(
@@ -63,7 +63,10 @@ def _percent_of(share: float) -> ResourceUsage:
 
 
 def is_due(last: LocalBrokerData | None, new: LocalBrokerData) -> bool:
-    """Whether the new report is written. Usage counts in points, the rest in percent of what it was."""
+    """Return True if the new report is written.
+
+    Changes of usage count in points, all others in percent of the old value.
+    """
     if last is None or new.last_update - last.last_update > LONGEST_MS:
         return True
     old_sums, new_sums = _sums(last), _sums(new)

@@ -36,7 +36,7 @@ UNLOAD_SECONDS, SECONDS_A_CONNECTION, DEAD_SECONDS = 3.0, 0.01, 30.0
 
 
 def balancer(text: str) -> tuple[str, dict[str, Any]]:
-    """Profile and settings out of `Shedder+Placement,setting=value,…`, with `profile=` among the settings.
+    """Return profile and settings from `Shedder+Placement,setting=value,…`; `profile=` may be among them.
 
     Without names of strategies they are the profile's.
     """
@@ -58,7 +58,7 @@ def balancer(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def check_simulated(configuration: Mapping[str, Any]) -> None:
-    """Raises `ConfigurationError` for a strategy that is not simulated."""
+    """Raise `ConfigurationError` for a strategy that is not simulated."""
     if _shedder(configuration) == "DeviationShedder":
         raise ConfigurationError("DeviationShedder is not simulated: upstream ships no load that it goes by")
 
@@ -68,7 +68,10 @@ def _shedder(configuration: Mapping[str, Any]) -> str:
 
 
 def simulate(fleet: Fleet, configuration: Mapping[str, Any], profile: str = "4.x") -> Outcome:
-    """What comes of it. `ConfigurationError`: a setting cannot be read, or a strategy is not simulated."""
+    """Return the outcome of a balancer on a fleet.
+
+    Raises `ConfigurationError` for a setting that cannot be read, or a strategy that is not simulated.
+    """
     return _Run(fleet, dict(configuration), profile).run()
 
 
@@ -132,7 +135,7 @@ class _Run:
         return BundleSnapshot.model_validate(given)
 
     def _bury(self, live: Mapping[str, Broker], now: int) -> None:
-        """The bundles of brokers that are gone are placed; they were without an owner until it was noticed."""
+        """Place the bundles of brokers that are gone; they had no owner until that was noticed."""
         orphans = [bundle for bundle, broker in self.owner.items() if broker not in live]
         if not orphans:
             return
@@ -176,7 +179,7 @@ class _Run:
             self.outcome.unserved += self.reconnect[one.bundle]
 
     def _anywhere(self, bundle: str, now: int) -> str:
-        """Where a bundle goes that was unloaded without a destination."""
+        """Return the broker for a bundle that was unloaded without a destination."""
         answer = decide(self._snapshot(now, "assign", [bundle]))
         self.state = answer.state
         return str(answer.decisions[0].destination_broker) if answer.decisions else self.owner[bundle]

@@ -1,4 +1,4 @@
-"""Fleets that are made up: the same fleet for the same name and seed."""
+"""Synthetic fleets: the same fleet for the same name and seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def _fleet(
     brokers: Sequence[Broker], weights: Floats, factors: Floats, *, seed: int, noise: float = 0.01,
     owners: Sequence[str] | None = None, size: float = 1024.0, load: float = 0.4, fan_out: Floats | None = None,
 ) -> Fleet:  # fmt: skip
-    """Bundles dealt out in turns to those who are there at the start, `load` of whose CPU they take on average."""
+    """Return a fleet with bundles dealt in turns to the brokers present at the start.
+
+    `load`: the average share of those brokers' CPU that the bundles take.
+    """
     here = [one for one in brokers if one.joins == 0]
     count = len(weights)
     total = load * sum(one.messages for one in here) / 2
@@ -37,13 +40,13 @@ def _brokers(count: int) -> list[Broker]:
 
 
 def flat(seed: int) -> Fleet:
-    """Bundles of very different size, nothing changes."""
+    """Bundles of very different size; nothing changes."""
     drawn = np.random.default_rng(seed).lognormal(0, 1, 6 * PER_BROKER)
     return _fleet(_brokers(6), drawn, _steady(len(drawn)), seed=seed)
 
 
 def waves(seed: int) -> Fleet:
-    """Every bundle rises and falls by the hour, each in its own time."""
+    """Bundles that rise and fall by the hour, each in its own phase."""
     random, count = np.random.default_rng(seed), 6 * PER_BROKER
     phase = random.uniform(0, 2 * np.pi, count)
     factors = 1 + 0.8 * np.sin(2 * np.pi * np.arange(MINUTES)[:, None] / 60 + phase)
@@ -51,7 +54,7 @@ def waves(seed: int) -> Fleet:
 
 
 def hot(seed: int) -> Fleet:
-    """After ten minutes one bundle takes as much as thirty."""
+    """One bundle that takes as much as thirty after ten minutes."""
     count = 6 * PER_BROKER
     factors = _steady(count)
     factors[10:, int(np.random.default_rng(seed).integers(count))] = 30.0
@@ -59,28 +62,28 @@ def hot(seed: int) -> Fleet:
 
 
 def join(seed: int) -> Fleet:
-    """Five busy brokers, and after ten minutes an idle one."""
+    """Five busy brokers, and an idle one after ten minutes."""
     drawn = np.random.default_rng(seed).lognormal(0, 0.3, 5 * PER_BROKER)
     brokers = [*_brokers(5), Broker("new", joins=10)]
     return _fleet(brokers, drawn, _steady(len(drawn)), seed=seed, load=0.5)
 
 
 def death(seed: int) -> Fleet:
-    """One of six brokers dies after twenty minutes; another comes back for it ten minutes later."""
+    """Six brokers of which one dies after twenty minutes; a replacement comes ten minutes later."""
     drawn = np.random.default_rng(seed).lognormal(0, 0.5, 6 * PER_BROKER)
     brokers = [*_brokers(5), Broker("broker-5", dies=20), Broker("returned", joins=30)]
     return _fleet(brokers, drawn, _steady(len(drawn)), seed=seed)
 
 
 def unequal(seed: int) -> Fleet:
-    """Two brokers can do half as much as the others."""
+    """Brokers of which two have half the capacity of the others."""
     drawn = np.random.default_rng(seed).lognormal(0, 0.5, 6 * PER_BROKER)
     brokers = [Broker(f"broker-{place}", messages=50_000.0 if place < 2 else 100_000.0) for place in range(6)]
     return _fleet(brokers, drawn, _steady(len(drawn)), seed=seed)
 
 
 def bursts(seed: int) -> Fleet:
-    """Every twenty minutes three bundles take as much as ten each, for three minutes."""
+    """Three bundles that take as much as ten each, for three minutes in every twenty."""
     random, count = np.random.default_rng(seed), 6 * PER_BROKER
     factors = _steady(count)
     for begin in range(10, MINUTES, 20):
@@ -89,7 +92,7 @@ def bursts(seed: int) -> Fleet:
 
 
 def fan_out(seed: int) -> Fleet:
-    """Bundles whose messages go to one consumer or to ten: the network out fills first."""
+    """Bundles whose messages go to one consumer or to ten: outgoing network is the bottleneck."""
     random, count = np.random.default_rng(seed), 6 * PER_BROKER
     consumers = random.choice([1.0, 2.0, 10.0], count, p=[0.6, 0.3, 0.1])
     weights = random.lognormal(0, 0.5, count)
@@ -99,7 +102,7 @@ def fan_out(seed: int) -> Fleet:
 
 
 def noisy(seed: int) -> Fleet:
-    """Bundles of like size on brokers whose CPU readings are five points off, up or down."""
+    """Bundles of similar size on brokers whose CPU readings are five points off, up or down."""
     drawn = np.random.default_rng(seed).lognormal(0, 0.3, 6 * PER_BROKER)
     return _fleet(_brokers(6), drawn, _steady(len(drawn)), seed=seed, noise=0.05)
 

@@ -1,4 +1,4 @@
-"""Why a bundle was moved or split, and why a broker is left as it is: worked out of what the lake has on record.
+"""Explanation of moves and splits of bundles, and of brokers left as they are, from the lake.
 
-- `record`    decisions about a bundle as they were written; a cluster's cycles once more, from its events
+- `record`    recorded decisions about a bundle; a cluster's cycles run again, from its events
 """

@@ -1,7 +1,7 @@
-"""A cluster's brokers over time: how full each was, and which bundles were moved from one to another.
+"""History of a cluster's brokers: the usage of each, and the bundles that moved between them.
 
-Stage: under `anabranch bundles history`, beside `picture`. Read off the brokers' reports, so it shows whoever moved
-them: the job's executor, the cluster's own balancer, or a person.
+Stage: under `anabranch bundles history`, beside `picture`. It rests on the brokers' reports, so it shows moves by
+anyone: the job's executor, the cluster's own balancer, or a person.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class Move:
-    """A bundle that has another broker."""
+    """Move of a bundle to another broker."""
 
     at: int
     """Milliseconds; the minute in which a report showed it."""
@@ -33,7 +33,7 @@ class Move:
 
 @dataclass(frozen=True)
 class BundleNow:
-    """A bundle as the record ends."""
+    """Bundle at the end of the record."""
 
     bundle: str
     broker: int
@@ -44,7 +44,7 @@ class BundleNow:
 
 @dataclass(frozen=True)
 class ClusterHistory:
-    """Some time of a cluster."""
+    """History of a cluster in a period."""
 
     cluster: str
     since: int
@@ -61,9 +61,9 @@ class ClusterHistory:
 def history(
     lake: str, cluster: str, since: datetime | None = None, until: datetime | None = None
 ) -> ClusterHistory:  # fmt: skip
-    """The history. Raises `NoRecord`, and what Delta raises.
+    """Return the history. Raises `NoRecord`, and what Delta raises.
 
-    Brokers with the extensible manager name their busiest bundles only: a move of another one is not seen.
+    Brokers with the extensible manager name only their busiest bundles: moves of other bundles are not seen.
     """
     recorded = fleet_of(read(lake, cluster, since, until, with_partial=True))
     _, moves = outcome_on_record(recorded)
@@ -106,7 +106,7 @@ def _now(recorded: RecordedFleet) -> list[BundleNow]:
 
 
 def columns(usage: NDArray[np.float64], most: int) -> NDArray[np.float64]:
-    """At most so many means over time, of each broker; NaN where it was not there at all."""
+    """Return at most `most` means over time for each broker; NaN while it was not there at all."""
     groups = np.array_split(usage, min(most, len(usage)))
     there = [np.isfinite(one).sum(axis=0) for one in groups]
     sums = [np.nansum(one, axis=0) for one in groups]
@@ -116,7 +116,7 @@ def columns(usage: NDArray[np.float64], most: int) -> NDArray[np.float64]:
 
 
 def bars(values: Sequence[float]) -> str:
-    """A character for each value: empty where there is none, full from 1.0 on."""
+    """Return a character for each value: empty if there is none, full from 1.0 on."""
     found = ""
     for value in values:
         level = 0 if np.isnan(value) else 1 + int(min(max(value, 0.0), 0.999) * (len(BARS) - 1))

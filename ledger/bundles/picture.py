@@ -1,5 +1,6 @@
-"""The brokers of a cluster as a picture: time from left to right, a band for each broker, darker where it is fuller;
-an arrow for each bundle that was moved.
+"""Picture of a cluster's brokers over time: a band for each broker, an arrow for each moved bundle.
+
+Time runs from left to right; a band is darker where the broker is fuller.
 
 Stage: above `history`. Plain SVG, written here: it opens in any viewer and needs no browser, script or font of its own.
 """
@@ -25,7 +26,7 @@ _STYLE = (
 
 
 def picture(history: ClusterHistory, is_alone: bool = True) -> str:
-    """The file's text; not alone: an element of a page, whose style sheet has the colours."""
+    """Return the text of the file; if not alone, an element of a page whose style sheet has the colours."""
     height = TOP + len(history.brokers) * (BAND + GAP) + BOTTOM
     heading = f"{printable(history.cluster)}: {len(history.brokers)} brokers, {len(history.moves)} moves"
     size, look = f'viewBox="0 0 {WIDTH} {height}" role="img"', f"<title>{escape(heading)}</title>"

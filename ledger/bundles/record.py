@@ -1,11 +1,11 @@
 """Decisions about a bundle, and a cluster's cycle at an instant, from the lake.
 
-Stage: under `anabranch bundles explain`. A decision's row has all that concerns its bundle. A cycle is run once more,
-on the state that the cycles before it lead to. Where those are too many, those of two hours are run: what a shedder
-remembers mostly fades within the hour, and whether it did is seen by the record: all that the later half of them
-unloaded and held has to come out as it is there. Else a day is taken, and then all. A cycle that is found so is right
-but for which report of a broker counts, which may differ by what the report rule lets pass; and as splits hang on
-averages of up to 1,000 samples, they are those on record.
+Stage: under `anabranch bundles explain`. A decision's row has everything about its bundle. A cycle is run again, on the
+state that the cycles before it lead to. If those are too many, only two hours of them are run: most of a shedder's
+memory fades within the hour, and the record shows whether it did: everything that the later half of them unloaded and
+held has to match the record. Otherwise a day is run, and then everything. A cycle found this way is right, except that
+another report of a broker may count, which may differ by what the report rule lets pass; and as splits depend on
+averages of up to 1,000 samples, they are taken from the record.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _PLACE = ("subject", "body", "kafka_topic", "kafka_partition", "kafka_offset", "
 
 
 class NotOnRecord(LookupError):
-    """The lake has nothing that would tell; the message says of what."""
+    """The lake lacks the rows that an answer needs; the message names them."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A cluster's last cycle up to an instant."""
+    """Last cycle of a cluster up to an instant."""
 
     state: ClusterState
     """As the cycle left it."""
@@ -76,7 +76,10 @@ class Known:
 
 
 def decisions_about(lake: str, cluster: str, bundle: str, until: datetime | None) -> list[dict[str, Any]]:
-    """The decisions about a bundle, oldest first, up to an instant. Raises `NotOnRecord`, and what Delta raises."""
+    """Return the decisions about a bundle up to an instant, oldest first.
+
+    Raises `NotOnRecord`, and what Delta raises.
+    """
     columns = (
         "decision_id", "action", "arguments", "reason", "decided_at", "inputs", "gates", "seq", "policy_digest",
     )  # fmt: skip
@@ -92,10 +95,10 @@ def decisions_about(lake: str, cluster: str, bundle: str, until: datetime | None
 
 
 def last_cycle(lake: str, cluster: str, until: datetime | None, is_exact: bool = False) -> Known:
-    """A cluster's last cycle up to an instant (aware; None: of the last batch on record).
+    """Return a cluster's last cycle up to an instant (aware; None: of the last batch on record).
 
-    `is_exact`: all that is on record is run, however much. Takes about 50 microseconds of the processor for a bundle
-    and cycle that is run. Raises `NotOnRecord`, and what Delta raises.
+    `is_exact`: run the whole record, however long. Takes about 50 microseconds of CPU for each bundle and cycle that is
+    run. Raises `NotOnRecord`, and what Delta raises.
     """
     batches = Batches(read_batches(lake, columns_of(BATCHES), until=until))
     first, last = batches.span
@@ -135,14 +138,14 @@ def last_cycle(lake: str, cluster: str, until: datetime | None, is_exact: bool =
 
 
 class _Run:
-    """The cycles of a cluster, run again."""
+    """Cycles of a cluster, run again."""
 
     def __init__(self, lake: str, cluster: str, batches: Batches) -> None:
         self._lake, self._cluster, self._batches = lake, cluster, batches
         self.replay = ClustersReplay(every_version=True)
 
     def begin_with(self, horizon: Horizon | None) -> None:
-        """Begins with what is known of all rows that are forgotten."""
+        """Begin with the state of all rows that are forgotten."""
         if horizon is None or horizon.clusters is None:
             return
         try:
@@ -154,7 +157,7 @@ class _Run:
         )  # fmt: skip
 
     def begin_amid(self, since: datetime) -> None:
-        """Begins with what was said last before an instant, and with how far the numbers on record are."""
+        """Begin with the last announcements before an instant, and with the numbers reached on record."""
         state, before = ClusterState(self._cluster), since - timedelta(microseconds=1)
         self.replay.clusters[self._cluster] = state
         bundles, brokers = state.memory.recently_unloaded_bundles, state.memory.recently_unloaded_brokers
@@ -178,7 +181,7 @@ class _Run:
         self.replay.take(RecordedBatch(_millis(since) - 1, False, said, None, (), ()))
 
     def until(self, begin: datetime, end: datetime) -> list[Different]:
-        """Runs what is on record from one instant to another; what of it is not as it is there."""
+        """Run the record from one instant to another; return the differences from it."""
         different: list[Different] = []
         while begin <= end:
             until = min(begin + _SLICE, end + timedelta(microseconds=1))
@@ -201,21 +204,23 @@ class _Run:
 
 
 def _reports(lake: str, cluster: str, since: datetime, until: datetime) -> int:
-    """How many reports of its brokers are on record."""
+    """Return the number of recorded reports of a cluster's brokers."""
     where = pc.field("type").isin(_REPORTS) & is_since(EVENTS, since)
     return sum(1 for _ in _rows_of(lake, EVENTS, cluster, ("type",), where, until))
 
 
 def _that_matter(different: Sequence[Different], begin: int) -> list[Different]:
-    """Those from an instant on by which something else is unloaded or held. Not of splits, and not of brokers of which
-    bundles were to be split: those are held by nothing then."""
+    """Return the differences from `begin` on that change what is unloaded or held.
+
+    Splits are left out, and so are brokers with bundles to be split: nothing holds those at that time.
+    """
     splitting = {one.broker for one in different if one.action == SPLIT}
     later = [one for one in different if one.at >= begin and one.action != SPLIT and not one.is_only_numbers]
     return [one for one in later if one.action is not None or one.broker not in splitting]
 
 
 def _on_record(lake: str, cluster: str, cycle: Cycle) -> tuple[Decided, ...]:
-    """What of a cycle's decisions is on record."""
+    """Return the decisions of a cycle that are on record."""
     at = datetime.fromtimestamp(cycle.now / 1000, timezone.utc)
     rows = _rows_of(lake, DECISIONS, cluster, ("action", "arguments", "decided_at"), is_since(DECISIONS, at), at)
     known = {(row["action"], json.loads(row["arguments"])["bundle"]) for row in rows}
@@ -225,7 +230,7 @@ def _on_record(lake: str, cluster: str, cycle: Cycle) -> tuple[Decided, ...]:
 def _rows_of(
     lake: str, table: Table, cluster: str, columns: Sequence[str], more: pc.Expression | None, until: datetime | None
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """Rows of a cluster up to an instant (aware); of `holds` those of its brokers too."""
+    """Yield rows of a cluster up to an instant (aware); of `holds` also those of its brokers."""
     where = pc.field("subject") == cluster
     if table is HOLDS:
         where = where | pc.starts_with(pc.field("subject"), f"{cluster}/")

@@ -1,13 +1,13 @@
-"""Whether the lake is whole: gaps, duplicates, orphans, missing files, and what to do about each (docs/cluster.md).
+"""Check of the lake for gaps, duplicates, orphans and missing files, with remedies (docs/cluster.md).
 
 Each module may import only those below it:
 
-- `checking`  the whole check of a lake, table after table
-- `rows`      what the tables' rows must say of each other, asked in SQL
+- `checking`  the whole check of a lake, table by table
+- `rows`      consistency of the tables' rows, asked in SQL
 - `agreement` rules that need more than one table, as questions
-- `stored`    whether the files that the tables' logs name are there
-- `contents`  whether their bytes are what they were
-- `layouts`   whether the layouts that holds name by digest are on record
+- `stored`    existence of the files that the tables' logs name
+- `contents`  unchanged bytes of those files
+- `layouts`   presence of the layouts that holds name by digest
 - `numbers`   the rule for the numbers of a subject's decisions and holds; pure
-- `findings`  what was found, bounded in number
+- `findings`  the findings, bounded in number
 """

@@ -1,7 +1,6 @@
-"""Rules on which rows of several tables have to agree, each a question in SQL whose rows are what is wrong.
+"""Rules on the agreement of several tables, each a question in SQL whose rows are the violations.
 
-Stage: under `ledger.check.rows`, which asks. A row of a question names what is wrong with it in the columns of the
-rule's text.
+Stage: under `ledger.check.rows`, which asks. A row of an answer fills the columns of the rule's text.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _OWN_TIME = {**RECORDED_BY, BATCHES.name: "batch_at"}
 
 @dataclass(frozen=True)
 class Rule:
-    """A question that has no answer in a lake that is whole."""
+    """Question that has an empty answer in an intact lake."""
 
     kind: str
     """One of `ledger.check.findings.REMEDIES`."""
@@ -34,7 +33,10 @@ class Rule:
 
 
 def rules(batches_since: date | None, has_all_events: bool) -> Iterator[Rule]:
-    """All of them. `batches_since`: the day before which batches are forgotten; `has_all_events`: none are."""
+    """Yield all rules.
+
+    `batches_since`: the day before which batches are forgotten; `has_all_events`: no event is forgotten.
+    """
     yield from _of_decisions()
     yield _brakes()
     yield from (_of_day(table) for table in TABLES.values())
@@ -105,8 +107,11 @@ def _of_day(table: Table) -> Rule:
 
 
 def _of_no_batch(table: Table, since: date | None) -> Rule:
-    """Rows without their batch's: only the batch that is running, or one that was cut off at the end of a checkpoint,
-    may have left some. `since` as of `rules`."""
+    """Return the rule against rows without the row of their batch.
+
+    Only the running batch, or one that was cut off at the end of a checkpoint, may have left some. `since` as of
+    `rules`.
+    """
     at = _OWN_TIME[table.name]
     begin = datetime.combine(since, time(), timezone.utc) if since else datetime(1970, 1, 1, tzinfo=timezone.utc)
     return Rule(
@@ -129,7 +134,10 @@ def _of_no_batch(table: Table, since: date | None) -> Rule:
 
 
 def _evaluations() -> Rule:
-    """A tick evaluates each topic that is known, other batches at most what their events and samples are about."""
+    """Return the rule on the number of evaluations of a batch.
+
+    A tick evaluates each known topic, other batches at most the topics of their events and samples.
+    """
     return Rule(
         "unbalanced",
         BATCHES,

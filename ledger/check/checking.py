@@ -1,4 +1,4 @@
-"""The whole check of a lake: its files first, then what its rows say. Nothing is written; safe beside all who do."""
+"""The whole check of a lake: files first, then rows. Read-only, and safe beside all writers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from schemas.tables import TABLES
 
 
 def check_lake(lake: str, digests: Digests | None = None, stuck_seconds: float = STUCK_SECONDS) -> Findings:
-    """What is wrong. Tables of which files are missing or damaged are left out of what is asked of rows.
+    """Return the faults of a lake.
 
-    With `digests` every byte is read, and held against them. Open decisions older than `stuck_seconds` are stuck.
+    Tables with missing or damaged files are left out of the checks on rows. With `digests` every byte is read and
+    compared with them. Open decisions older than `stuck_seconds` are stuck.
 
-    Raises `SqlError`, `DeltaError` or `OSError` when it could not be found out.
+    Raises `SqlError`, `DeltaError` or `OSError` when the check cannot be completed.
     """
     found = Findings()
     broken = set()

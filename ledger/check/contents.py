@@ -1,7 +1,7 @@
-"""Every byte of the lake's files, against what it was when a check read the file first.
+"""Comparison of every byte of the lake's files with the first check that read the file.
 
-A file of a table never changes, and most carry no checksum of their own: a byte that flips on a disk gives other rows
-without an error. So the digest of each file is kept beside the lake, and a file that is new is decoded once.
+A file of a table never changes, and most carry no checksum of their own: a flipped byte on a disk gives other rows
+without an error. So the digest of each file is kept beside the lake, and a new file is decoded once.
 
 Stage: under `anabranch lake check --deep`, beside `stored`. Memory: a row group of one file.
 """
@@ -27,10 +27,10 @@ _CHUNK = 1 << 20
 
 
 class Digests:
-    """SHA-256 of each file that an earlier check has read, in a file of JSON; by lake, table and path."""
+    """SHA-256 of each file that an earlier check has read, in a JSON file; by lake, table and path."""
 
     def __init__(self, file: Path, lake: str) -> None:
-        """Raises `ValueError` when the file is none of these, or `OSError`."""
+        """Read the file, if there is one. Raises `ValueError` when it has another format, or `OSError`."""
         self._file, self._lake = file, lake
         try:
             self._all = json.loads(file.read_text()) if file.exists() else {}
@@ -41,11 +41,11 @@ class Digests:
         """Whether no earlier check has read a file of this lake."""
 
     def of_table(self, name: str) -> Mapping[str, str]:
-        """By path."""
+        """Return the digests of a table by path."""
         return self._of_lake.get(name, {})
 
     def keep(self, name: str, digests: Mapping[str, str]) -> None:
-        """These are the digests of a table's files from now on."""
+        """Replace the digests of a table's files."""
         self._of_lake[name] = dict(digests)
 
     def save(self) -> None:
@@ -57,7 +57,7 @@ class Digests:
 
 
 def damaged_files(lake: str, table: Table, delta: DeltaTable, digests: Digests) -> Iterator[str]:
-    """What is wrong with the contents of files of the newest version, a line each. Raises `OSError`."""
+    """Yield a line for each file of the newest version with damaged contents. Raises `OSError`."""
     files = PyFileSystem(DeltaStorageHandler(table_path(lake, table)))
     named = pa.table(delta.get_add_actions(flatten=True)).select(["path", "num_records"])
     known, kept = digests.of_table(table.name), dict[str, str]()
@@ -83,7 +83,7 @@ def _digest(source: pa.NativeFile) -> str:
 
 
 def _decoding_fault(source: pa.NativeFile, records: int | None) -> str | None:
-    """Why a file cannot be decoded, or has other rows than the log says; None: neither."""
+    """Return the fault of a file that cannot be decoded, or whose row count differs from the log's."""
     source.seek(0)
     try:
         file = pq.ParquetFile(source, page_checksum_verification=True)

@@ -1,4 +1,4 @@
-"""What a check of the lake has found: every kind with what to do about it, all counted, the first ones in words."""
+"""Findings of a check, by kind, with a remedy for each: all are counted, the first ones listed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ REMEDIES = {
 
 @dataclass
 class Finding:
-    """All of one kind in one table."""
+    """All findings of one kind in one table."""
 
     kind: str
     table: str
@@ -61,7 +61,7 @@ class Finding:
 
 
 class Findings:
-    """What was found, by kind and table, in the order in which it came."""
+    """Findings by kind and table, in order of discovery."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], Finding] = {}
@@ -69,7 +69,7 @@ class Findings:
         """Rows of each table that were looked at."""
 
     def add(self, kind: str, table: str, said: str) -> None:
-        """One more. `kind` is one of `REMEDIES`."""
+        """Add a finding. `kind` is one of `REMEDIES`."""
         if kind not in REMEDIES:
             raise ValueError(f"nobody knows what to do about {kind!r}")
         one = self._found.setdefault((kind, table), Finding(kind, table))
@@ -84,7 +84,7 @@ class Findings:
         return bool(self._found)
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
+        """Return the findings for scripts."""
         return {
             "ok": not self,
             "rows": self.rows,

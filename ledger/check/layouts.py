@@ -1,4 +1,4 @@
-"""Whether each layout that holds name by its digest was announced in `events`."""
+"""Check that each layout that a hold names by digest was announced in `events`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from schemas.plain_events import digest_of, layout_in
 def unknown_layouts(
     holds: Iterable[tuple[str, str, int]], events: Iterable[pa.RecordBatch]
 ) -> Iterator[tuple[str, int]]:
-    """Of `(subject, digest, holds)` those that are in no event: what is said of them, and how many holds it is about.
+    """Yield a message and the number of holds for each digest that no event announces.
 
-    `events`: `subject` and `body` of the announcements of layouts, in any order.
+    `holds`: `(subject, digest, holds)`; `events`: `subject` and `body` of the announcements of layouts, in any order.
     """
     wanted: dict[str, dict[str, int]] = {}
     for subject, digest, number in holds:
@@ -40,7 +40,10 @@ def unknown_layouts(
 
 
 def _digests(body: str) -> Iterator[str]:
-    """As the job says them: of the text as it came, or, where that is not as we write it, of the layout as we do."""
+    """Yield the digests that the job may have used for a layout event.
+
+    They are that of the text as it came and, if it is not in our own form, that of the layout as we write it.
+    """
     if ',"layout":{' in body and '},"at":' in body:
         yield digest_of(layout_in(body.encode()))
     try:

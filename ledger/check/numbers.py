@@ -1,8 +1,8 @@
-"""Whether the numbers of each subject's rows follow each other; pure, a row at a time.
+"""Check that the numbers of each subject's rows are consecutive; pure, a row at a time.
 
-A subject's decisions, and its holds, are numbered 1, 2, 3, … by the job. They may begin again at 1 where a topic of the
-same name is made anew, and with a new checkpoint. A batch that was cut off for good (its checkpoint was lost in it) may
-have left rows: what it has numbered, the rebuilt job may number again or not.
+The job numbers a subject's decisions, and its holds, 1, 2, 3, … They may restart at 1 where a topic of the same name is
+created again, and with a new checkpoint. A batch that was cut off for good (its checkpoint was lost in it) may have
+left rows: the rebuilt job may use their numbers again or not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Numbered(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A number that does not follow the one before it."""
+    """Number that does not follow its predecessor."""
 
     row: Numbered
     expected: int
@@ -35,7 +35,7 @@ class Gap(NamedTuple):
 
 
 def gaps(rows: Iterable[Numbered]) -> Iterator[Gap]:
-    """The gaps; `rows` are those of a subject together, in the order in which they were written."""
+    """Yield the gaps; `rows` are grouped by subject, in the order in which they were written."""
     subject: tuple[str, str] | None = None
     expected, allowed, since = 1, {1}, None
     for row in rows:

@@ -1,4 +1,4 @@
-"""What the rows of the lake must say of each other, asked in SQL as the tables stand at one moment.
+"""Consistency of the lake's rows, asked in SQL on the tables as they stand at one moment.
 
 Memory: columns of `decisions` and `outcomes`, and of the other tables a day or an hour at a time.
 """
@@ -66,10 +66,10 @@ _WHOLE = "SELECT DISTINCT batch_id AS number, batch_at FROM batches"
 
 
 class Rows:
-    """The rows of a lake as they stand, and what is wrong with them."""
+    """Check of the rows of a lake as they stand."""
 
     def __init__(self, lake: str, leave_out: Iterable[str] = (), stuck_seconds: float = STUCK_SECONDS) -> None:
-        """`leave_out`: tables that cannot be read; what needs them is not asked. Raises what Delta raises.
+        """`leave_out`: unreadable tables; questions that need them are skipped. Raises what Delta raises.
 
         `stuck_seconds`: age from which an open decision is stuck.
         """
@@ -80,7 +80,7 @@ class Rows:
                 self._ask(f"SELECT 1 FROM {table.name} LIMIT 0")
 
     def look(self, found: Findings) -> None:
-        """Every rule on every table that can be read. Raises `SqlError`, `DeltaError` or `OSError`."""
+        """Apply every rule to every readable table. Raises `SqlError`, `DeltaError` or `OSError`."""
         for name in TABLES:
             if name in self._without:
                 continue

@@ -1,4 +1,4 @@
-"""Whether the files that a table's log names are there, with the size that it says; no file is read."""
+"""Check that the files in a table's log exist and have the logged size; no file is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _AT_ONCE = 1000
 
 
 def missing_files(lake: str, table: Table, delta: DeltaTable) -> Iterator[str]:
-    """What is wrong with files of the newest version, a line each. Raises `OSError`."""
+    """Yield a line for each file of the newest version that is missing or has another size.
+
+    Raises `OSError`.
+    """
     named = pa.table(delta.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
     files = PyFileSystem(DeltaStorageHandler(table_path(lake, table)))
     rows = zip(*(column.to_pylist() for column in named.columns), strict=True)

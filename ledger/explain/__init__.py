@@ -1,8 +1,8 @@
-"""Why a topic acts or holds at an instant, and what would change that.
+"""Explanation of a topic's action or hold at an instant, and the changes that would alter it.
 
-- `record`   what is on record of the topic, replayed up to that instant, and decided again
-- `application`  what became of a decision
+- `record`   the topic's record, replayed up to that instant, and decided again
+- `application`  progress of a decision at the executor
 - `changes`  the smallest change of each single input that leads to another answer
-- `inputs`   the inputs that a change may touch, and how a snapshot looks with it
-- `search`   the smallest step that leads somewhere else
+- `inputs`   the inputs that a change may touch, and the snapshot after it
+- `search`   the smallest step that leads to another answer
 """

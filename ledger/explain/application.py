@@ -1,4 +1,4 @@
-"""What became of a decision: the executor's newest step with it, and the brake that holds it back.
+"""Progress of a decision: the executor's newest step with it, and the brake that holds it back.
 
 Stage: the read end, about one decision, beside `record`.
 """
@@ -18,7 +18,7 @@ INTENT = "intent"
 
 
 class Became(NamedTuple):
-    """How far the executor has come with a decision, by all that is on record until now."""
+    """Newest step of the executor with a decision, from the whole record."""
 
     status: str
     """Of the newest step: `intent`, `applied`, `superseded`, `rejected`, `failed` or `observed`; or `waits`."""
@@ -30,7 +30,7 @@ class Became(NamedTuple):
 
 
 def became(lake: str, decision_id: str) -> Became | None:
-    """Its newest step; None: no executor has said anything of it. Raises what Delta raises."""
+    """Return the newest step of a decision; None: no executor has reported any. Raises what Delta raises."""
     found = [
         Became(row["status"], row["at"], row["mode"], row["error"])
         for row in _rows(lake, OUTCOMES, decision_id, "status", "at", "mode", "error")

@@ -1,7 +1,7 @@
-"""What would change an answer: of each single input the smallest change that leads to another one.
+"""Smallest change of each single input that leads to another answer.
 
-Stage: above `inputs` and `search`, below the command line. Pure: `decide` itself is asked about every try, and each
-change carries the snapshot that it was verified on.
+Stage: above `inputs` and `search`, below the command line. Pure: every candidate is put to `decide` itself, and each
+change carries the snapshot on which it was verified.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ledger.explain.search import smallest_step
 
 @dataclass(frozen=True)
 class Change:
-    """One input, changed as little as leads to another answer."""
+    """Smallest change of one input that leads to another answer."""
 
     path: str
     """By its name in a snapshot: `loads.3.msgRateIn`, `policy.maxSegments`, `now` (milliseconds)."""
@@ -34,22 +34,24 @@ class Change:
     """With one step less, to which the answer is still the old one; None: it is a single step."""
 
     def restarts_windows(self, seen: TopicSnapshot) -> bool:
-        """Whether the change leads to a merge that the job takes only after another merge window, which begins with
-        the new thresholds."""
+        """Return True if the change leads to a merge that the job makes only after another merge window.
+
+        The window begins with the new thresholds.
+        """
         actions = () if isinstance(self.answer, Hold) else (self.answer, *self.answer.also)
         is_other = self.changed.policy.merge_thresholds != seen.policy.merge_thresholds
         return is_other and any(isinstance(one, Merge) for one in actions)
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
+        """Return the change for scripts."""
         return {"input": self.path, "is": self.value, "needed": self.needed, "then": answer_words(self.answer)}
 
 
 def changes(snapshot: TopicSnapshot, segment: int | None = None) -> list[Change]:
-    """The smallest change of each input by which the topic would act where it holds, or else where it acts.
+    """Return the smallest change of each input that turns a hold into an action, or changes the action.
 
-    With `segment`: by which an action takes that segment where none does, or none takes it where one does. What comes
-    by waiting is first, then loads, consumers, what is open or failed, and the policy.
+    With `segment`: that makes an action take the segment, or no longer take it. Changes by waiting come first, then
+    loads, consumers, open or failed decisions, and the policy.
     """
     asked = _asked(decide(snapshot), segment)
     found: list[Change] = []
@@ -66,7 +68,7 @@ def changes(snapshot: TopicSnapshot, segment: int | None = None) -> list[Change]
 
 
 def answer_words(answer: Answer) -> str:
-    """The answer in a few words: `split segment 3`, `merge segments 4 and 5`, `hold, merge-window`."""
+    """Return the answer in a few words: `split segment 3`, `merge segments 4 and 5`, `hold, merge-window`."""
     if isinstance(answer, Hold):
         return f"hold, {answer.gate.value}"
     return ", ".join(_action_words(one) for one in (answer, *answer.also))
@@ -81,12 +83,12 @@ def _action_words(action: Action) -> str:
 
 
 def segments_of(answer: Answer) -> tuple[int, ...]:
-    """The segments that an answer acts on."""
+    """Return the segments that an answer acts on."""
     return () if isinstance(answer, Hold) else tuple(n for one in (answer, *answer.also) for n in one.ids)
 
 
 def _asked(answer: Answer, segment: int | None) -> object:
-    """What of an answer is asked about: two answers of which it is the same are the same answer."""
+    """Return the part of an answer that is compared: two answers with equal parts count as equal."""
     if segment is not None:
         return segment in segments_of(answer)
     return None if isinstance(answer, Hold) else {(one.action, *one.ids) for one in (answer, *answer.also)}

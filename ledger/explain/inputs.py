@@ -1,4 +1,4 @@
-"""The inputs of a decision that may be changed one at a time, and the snapshot with each changed by whole steps.
+"""Inputs of a decision that may be changed one at a time, and the snapshot after each change.
 
 Stage: under `ledger.explain.changes`. Pure. A step is one consumer, one segment, one message or byte per second, one
 second of a policy's durations, and one millisecond of time.
@@ -47,7 +47,7 @@ class Input:
 
 
 def inputs_of(snapshot: TopicSnapshot, segment: int | None = None) -> Iterator[Input]:
-    """Every input, both directions; those of loads of one segment alone, if one is given."""
+    """Yield every input in both directions; if a segment is given, only the load inputs of that one."""
     yield _time(snapshot)
     yield from _reported(snapshot, segment)
     yield from _rates(snapshot, segment)
@@ -67,7 +67,7 @@ def _once(path: str, value: float | bool | None, after: float | bool | None, cha
 
 
 def _time(snapshot: TopicSnapshot) -> Input:
-    """Later, with every load that is known staying as it is and being reported on."""
+    """Return the input of a later instant, with every known load unchanged and still reported."""
     policy, now = snapshot.policy, snapshot.now
     backoff = [] if snapshot.failed_at is None else [snapshot.failed_at + 3_600_000, snapshot.failed_at]
     backoff += [at + (policy.retry_backoff_ms << n) for at in backoff[1:] for n in range(12)]
@@ -100,7 +100,7 @@ def _time(snapshot: TopicSnapshot) -> Input:
 
 
 def _reported(snapshot: TopicSnapshot, segment: int | None) -> Iterator[Input]:
-    """Loads that are too old to be trusted, seen again as they were."""
+    """Yield the inputs that refresh loads too old to be trusted, with their old values."""
     policy = snapshot.policy
     if not policy.max_load_age_ms:
         return
@@ -118,7 +118,7 @@ def _reported(snapshot: TopicSnapshot, segment: int | None) -> Iterator[Input]:
 
 
 def _rates(snapshot: TopicSnapshot, segment: int | None) -> Iterator[Input]:
-    """Each rate, up and down: nearest to its threshold first."""
+    """Yield each rate, up and down: nearest to its threshold first."""
     active = [one.segment_id for one in snapshot.layout.active if segment in (None, one.segment_id)]
     for place, name in enumerate(RATES):
         thresholds = (snapshot.policy.split_thresholds[place], snapshot.policy.merge_thresholds[place])
@@ -176,7 +176,7 @@ def _ceil(value: float) -> int:
 
 
 def _consumers(snapshot: TopicSnapshot) -> Iterator[Input]:
-    """More consumers of the largest managed subscription, or at most so many in any."""
+    """Yield more consumers of the largest managed subscription, and a maximum for all subscriptions."""
     managed = {name: count for name, (kind, count) in snapshot.consumers.items() if kind in MANAGED}
     name = max(managed, key=lambda one: (managed[one], one)) if managed else None
     largest = 0 if name is None else managed[name]
@@ -207,7 +207,7 @@ def _consumers(snapshot: TopicSnapshot) -> Iterator[Input]:
 
 
 def _policy(snapshot: TopicSnapshot) -> Iterator[Input]:
-    """Each field of the policy; never that scaling is switched off."""
+    """Yield each field of the policy, but never that scaling is switched off."""
     policy = snapshot.policy
     for wire, known in POLICY_FIELDS.items():
         value = getattr(policy, known.name)
@@ -241,7 +241,7 @@ def _number(snapshot: TopicSnapshot, wire: str, known: PolicyField, value: float
 
 
 def _turns(snapshot: TopicSnapshot, known: PolicyField) -> list[float]:
-    """Values of a field at which the answer may turn."""
+    """Return the values of a field at which the answer may change."""
     now, policy = snapshot.now, snapshot.policy
     sides = {
         "split_cooldown_ms": snapshot.last_split_at, "merge_cooldown_ms": snapshot.last_merge_at,
@@ -265,7 +265,7 @@ def _turns(snapshot: TopicSnapshot, known: PolicyField) -> list[float]:
 
 
 def _with_policy(snapshot: TopicSnapshot, known: PolicyField, value: float | bool) -> TopicSnapshot | None:
-    """With another policy, as `anabranch decide --policy` has it; None: one that breaks a rule.
+    """Return the snapshot under another policy, as for `anabranch decide --policy`; None: it is invalid.
 
     In the job other merge thresholds also begin every merge window anew. That is left out: a threshold that moves by a
     hair would then "change" each answer that waits for a window, although nothing is colder or warmer by it.

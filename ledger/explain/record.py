@@ -1,8 +1,8 @@
-"""Why a topic acts or holds at any instant: its state out of the lake, decided again with all gates.
+"""Explanation of a topic at any instant: its state from the lake, decided again with all gates.
 
-Stage: the read end, about one topic. A row of `holds` names the gate that binds and what was measured at it; all others
-are worked out here, from what is on record of the topic up to that instant (`engine.replay`). A decision is explained
-by the snapshot that is on record with it.
+Stage: the read end, about one topic. A row of `holds` names the binding gate and its measurement; all other gates are
+worked out here, from the topic's record up to that instant (`engine.replay`). A decision is explained by the snapshot
+that is recorded with it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _OUTAGE = timedelta(minutes=3)
 
 
 class NotOnRecord(LookupError):
-    """The lake cannot tell; the message says what is missing."""
+    """The lake lacks the rows that an answer needs; the message says what is missing."""
 
 
 class Evaluations(NamedTuple):
@@ -69,7 +69,7 @@ class Evaluations(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """The last decision of the topic."""
+    """Last decision of the topic."""
 
     decision_id: str
     action: str
@@ -80,7 +80,7 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True)
 class Explanation:
-    """What an evaluation saw and answered, and what is on record of it."""
+    """Input and answer of an evaluation, and its record."""
 
     snapshot: TopicSnapshot
     answer: Answer
@@ -112,12 +112,12 @@ class Explanation:
 def explain(
     lake: str, topic: str, at: datetime | None, configured: ConfiguredPolicy, outage: timedelta = _OUTAGE
 ) -> Explanation:
-    """Why a topic acts or holds at an instant (aware; None: of the last batch on record).
+    """Explain a topic's action or hold at an instant (aware; None: of the last batch on record).
 
-    When the newest evaluation up to then, by a tick or an event, led to a decision, that is explained, on what it saw;
-    else the state at that instant. `configured`: the job's policy now, for releases that did not put it on record.
-    `outage`: the job was not at work where there is no batch for longer than that, and than three minutes. Raises
-    `NotOnRecord`, and what Delta raises.
+    If the newest evaluation up to then, by a tick or an event, led to a decision, that decision is explained, from its
+    own inputs; otherwise the state at that instant. `configured`: the job's policy now, for releases that did not
+    record it. `outage`: a pause between batches longer than that, and than three minutes, counts as downtime of the
+    job. Raises `NotOnRecord`, and what Delta raises.
     """
     ends = last_batch(lake)
     if ends is None:
@@ -194,7 +194,7 @@ def explain(
 
 
 def _with_delivery(snapshot: TopicSnapshot, events: pa.Table) -> TopicSnapshot:
-    """A snapshot with the newest report on the topic's delivery that was made up to then."""
+    """Return a snapshot with the newest report on the topic's delivery up to then."""
     is_report = pc.and_(pc.equal(events["type"], "delivery"), pc.equal(events["subject"], snapshot.topic))
     reports = (Delivery.model_validate_json(row["body"]) for row in events.filter(is_report).to_pylist())
     newest = max((one for one in reports if one.at <= snapshot.now), key=lambda one: one.at, default=None)
@@ -202,7 +202,10 @@ def _with_delivery(snapshot: TopicSnapshot, events: pa.Table) -> TopicSnapshot:
 
 
 def check_segment(layout: SegmentLayout, segment: int) -> None:
-    """Raises `NotOnRecord` unless the layout has that segment as an active one; the message says what became of it."""
+    """Raise `NotOnRecord` unless the layout has that segment as an active one.
+
+    The message says what the segment became.
+    """
     active = [one.segment_id for one in layout.active]
     if segment in active:
         return
@@ -221,7 +224,7 @@ def check_segment(layout: SegmentLayout, segment: int) -> None:
 
 
 def _no_layout(lake: str, topic: str, until: datetime) -> str:
-    """Why a topic has none at an instant."""
+    """Return a message on why a topic has no layout at an instant."""
     where = (pc.field("subject") == topic) & (pc.field("type") == "layout")
     found = sorted(
         (row["accepted_at"], row["kafka_offset"], row["cause"])
@@ -244,19 +247,19 @@ def _no_layout(lake: str, topic: str, until: datetime) -> str:
 
 
 def _last_such_time(until: datetime, begins: datetime, ends: datetime) -> str:
-    """That time of day on the record's last day that has it, as an option; empty: none has."""
+    """Return an option with that time of day on the last recorded day that has it; empty: none has."""
     last = until - timedelta(days=-((ends - until) // timedelta(days=1)))
     return f"; the last {until:%T} on record is --at {last:%FT%TZ}" if last >= begins else ""
 
 
 def _ran_around(lake: str, course: pa.Table, until: datetime) -> list[datetime]:
-    """The times of the last batch up to an instant and of the first one behind it."""
+    """Return the times of the last batch up to an instant and of the first one after it."""
     around = (pc.max(course["batch_at"]).as_py(), first_batch_after(lake, until))
     return [batch_at for batch_at in around if batch_at is not None]
 
 
 def _silence(ran_at: list[datetime], until: datetime, outage: timedelta) -> tuple[int, int] | None:
-    """The batches around an instant, if they are too far apart; `ran_at`: when each ran, in order."""
+    """Return the batches around an instant, if they are too far apart; `ran_at`: their times, in order."""
     # At the very instant of a batch the job was at work.
     place = bisect_left(ran_at, until)
     if not 0 < place < len(ran_at) or ran_at[place] - ran_at[place - 1] <= outage:
@@ -265,7 +268,7 @@ def _silence(ran_at: list[datetime], until: datetime, outage: timedelta) -> tupl
 
 
 def _evaluations(lake: str, topic: str, at: datetime, happened: int | None) -> Evaluations:
-    """The evaluations next to an instant; `happened`: the newest one between ticks up to then."""
+    """Return the evaluations next to an instant; `happened`: the newest one between ticks up to then."""
     begin, end = at - _LOOK_AROUND, at + _LOOK_AROUND
     where = (
         pc.field("subject").isin([topic, EVERY_TOPIC]) & (pc.field("type") == "tick")
@@ -286,7 +289,7 @@ def _millis(at: datetime) -> int:
 
 
 def _as_found(replayed: TopicSnapshot, hold: RecordedRow | None) -> TopicSnapshot:
-    """The snapshot that leads to the gate that stands on record; where none does, with all loads fresh."""
+    """Return the snapshot that leads to the recorded gate; without such a gate, with all loads fresh."""
     candidates, _ = may_have_been(replayed)
     if hold is None:
         return candidates[0]

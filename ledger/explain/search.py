@@ -1,4 +1,4 @@
-"""The smallest number of steps that leads somewhere else, for a question that is asked again at each try.
+"""Search for the smallest number of steps that changes an answer, by asking again at each try.
 
 Stage: under `ledger.explain.changes`. Pure.
 """
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 
 
 def smallest_step(leads_away: Callable[[int], bool], most: int, marks: Iterable[int] = ()) -> int | None:
-    """The number of steps, 1 to `most`, that leads away while one step fewer does not; None: none that was tried does.
+    """Return a number of steps, 1 to `most`, that leads away while one fewer does not; None: no try does.
 
-    `marks` are where the answer may turn: each is tried with its two neighbours, and powers of two between them. Of the
-    first try that leads away and the last that did not, the turn between is found by halving. It is the smallest of all
-    where the answer turns once, or at marks only.
+    `marks`: steps at which the answer may change. Each mark is tried with its two neighbours, and powers of two between
+    them; the change between the last try that stays and the first that leads away is found by bisection. The result is
+    the overall minimum if the answer changes only once, or only at marks.
     """
     tries = {one + more for one in marks for more in (-1, 0, 1)} | {most}
     step = 1

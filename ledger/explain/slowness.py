@@ -1,6 +1,6 @@
 """Slowness for people: the verdict in a sentence, and the figures of each slow segment.
 
-Above `decisions.autoscale.slowness`; for `anabranch explain` and the page.
+Stage: above `decisions.autoscale.slowness`, under `anabranch explain` and the page.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEADLINES: dict[Verdict, str] = {
 
 
 def slowness_words(found: Slowness) -> list[str]:
-    """The verdict as a headline, then the figures, a line for each of the first `MOST_SLOW` segments."""
+    """Return the verdict as a headline, then a line of figures for each of the first `MOST_SLOW` segments."""
     if found.verdict in _HEADLINES:
         lines = [_HEADLINES[found.verdict]]
     elif found.age_ms is None:
@@ -70,7 +70,7 @@ def _line(one: SlowSegment) -> str:
 
 
 def slowness_json(found: Slowness) -> dict[str, Any]:
-    """The verdict and its figures, for scripts."""
+    """Return the verdict and its figures, for scripts."""
     return {
         "verdict": found.verdict, "backlog": found.backlog, "unreportedSegments": found.unreported,
         "reportAgeMs": found.age_ms,

@@ -1,4 +1,4 @@
-"""An answer as a table for people: every gate that was read, in order, with the one that binds marked."""
+"""Answer as a table for people: every evaluated gate, in order, with the binding one marked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADINGS = ("gate", "measured", "limit", "margin", "could pass at", "segment")
 
 
 def explained(snapshot: TopicSnapshot, answer: Answer) -> str:
-    """The answer in a headline, then its gates, one a row; ends with an empty line."""
+    """Return the answer as a headline, then its gates, one a row; ends with an empty line."""
     rows = [_HEADINGS, *(_row(reading, snapshot.now) for reading in answer.gates)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     marks = ["   ", *(_mark(answer, reading) for reading in answer.gates)]
@@ -33,7 +33,7 @@ def explained(snapshot: TopicSnapshot, answer: Answer) -> str:
 
 
 def headline(answer: Answer) -> str:
-    """The answer in a sentence."""
+    """Return the answer as a sentence."""
     if isinstance(answer, Split):
         return f"split segment {answer.segment}, because of {answer.reason}"
     if isinstance(answer, Merge):
@@ -46,7 +46,7 @@ def headline(answer: Answer) -> str:
 
 
 def instant(at_ms: int) -> str:
-    """Milliseconds since 1970 as UTC; as plain milliseconds where no calendar reaches."""
+    """Return milliseconds since 1970 as UTC; as plain milliseconds beyond the calendar."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (OverflowError, ValueError, OSError):
@@ -54,7 +54,7 @@ def instant(at_ms: int) -> str:
 
 
 def duration(milliseconds: float) -> str:
-    """Milliseconds for people: `250ms`, `12.5s`, `4m0s`, `3h20m`."""
+    """Return milliseconds for people: `250ms`, `12.5s`, `4m0s`, `3h20m`."""
     sign, rest = ("-" if milliseconds < 0 else ""), abs(milliseconds)
     if rest < 1000:
         return f"{sign}{rest:.0f}ms"
@@ -101,7 +101,7 @@ _RATES = {"msgRateIn": "msg/s in", "bytesRateIn": "B/s in", "msgRateOut": "msg/s
 
 
 def change_words(change: Change, snapshot: TopicSnapshot) -> str:
-    """A change as a condition: `at 12,401 msg/s in on segment 3 (now 8,000)`."""
+    """Return a change as a condition: `at 12,401 msg/s in on segment 3 (now 8,000)`."""
     head, _, rest = change.path.partition(".")
     if head == "now":
         wait = int(change.needed or 0) - snapshot.now
@@ -128,7 +128,7 @@ def change_words(change: Change, snapshot: TopicSnapshot) -> str:
 
 
 def number_words(value: float | bool | None) -> str:
-    """A number for people: `12,401`, `0.25`, `none`."""
+    """Return a number for people: `12,401`, `0.25`, `none`."""
     if value is None:
         return "none"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"

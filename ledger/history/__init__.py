@@ -1,5 +1,5 @@
-"""What became of a topic's key space: segments that split and merge again, over time.
+"""History of a topic's key space: segments that split and merge again, over time.
 
-- `record`  the reaches and turns of the river, out of the layouts on record
+- `record`  the reaches and turns of the river, from the recorded layouts
 - `svg`     the river as a picture
 """

@@ -1,7 +1,7 @@
-"""The life of a topic's segments out of the layouts on record: who had which hashes when, and what made them.
+"""History of a topic's segments from the recorded layouts: hashes of each over time, and its origin.
 
 Stage: the read end, under `anabranch history`. The topic is a river: a segment is a *reach* of it, a split or merge a
-*turn*. A layout shows sealed segments until they are pruned, so many turns are known that no row tells of itself.
+*turn*. A layout shows sealed segments until they are pruned, so it reveals many turns that have no row of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NothingOnRecord(LookupError):
 
 @dataclass(frozen=True)
 class Reach:
-    """A segment in time. Hashes are inclusive, instants milliseconds."""
+    """Segment over time. Hashes are inclusive, instants milliseconds."""
 
     segment_id: int
     start: int
@@ -44,13 +44,13 @@ class Reach:
     """Which life of the topic's name it is of, from 0."""
 
     def is_there(self, at: int) -> bool:
-        """Whether it is active from an instant on."""
+        """Return True if the segment is active at an instant; its end is excluded."""
         return self.begins <= at and (self.ends is None or self.ends > at)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What happened at an instant (milliseconds)."""
+    """Change of a topic's segments at an instant (milliseconds)."""
 
     at: int
     kind: str
@@ -74,7 +74,7 @@ class River:
     turns: Sequence[Turn]
 
     def within(self, since: int | None = None) -> River:
-        """The same from an instant on."""
+        """Return the river from an instant on."""
         begin = self.since if since is None else max(since, self.since)
         return replace(
             self, since=begin,
@@ -84,7 +84,7 @@ class River:
 
 
 def read_river(lake: str, topic: str, since: datetime | None = None, until: datetime | None = None) -> River:
-    """The river of a topic up to `until` (aware; None: the last batch on record), and from `since` on.
+    """Return the river of a topic from `since` to `until` (aware; None: the last batch on record).
 
     Raises `NothingOnRecord`, and what Delta raises.
     """
@@ -117,8 +117,10 @@ def river_of(
     topic: str, events: Iterable[LayoutEvent], until: int, reasons: dict[str, str],
     by_action: dict[Action, list[tuple[int, str]]],
 ) -> River:  # fmt: skip
-    """The river out of layout events in their order. `reasons`: of decisions by id; `by_action`: by what they did, the
-    instant and id of each."""
+    """Build the river from layout events in their order.
+
+    `reasons`: of decisions by id; `by_action`: instants and ids of decisions by their action.
+    """
     known: dict[tuple[int, int], Reach] = {}
     before: dict[int, Segment] = {}
     led: dict[tuple[int, int], str] = {}
@@ -186,7 +188,7 @@ def _turns(
 
 
 def _end_all(known: dict[tuple[int, int], Reach], life: int, at: int) -> list[Turn]:
-    """Ends every segment of a life; answers what that was."""
+    """End every segment of a life; return the turn."""
     ended = [key for key, reach in known.items() if key[0] == life and reach.ends is None]
     for key in ended:
         known[key] = replace(known[key], ends=max(at, known[key].begins))
@@ -194,7 +196,7 @@ def _end_all(known: dict[tuple[int, int], Reach], life: int, at: int) -> list[Tu
 
 
 def _decisions(lake: str, topic: str) -> tuple[dict[str, str], dict[Action, list[tuple[int, str]]]]:
-    """The decisions of a topic: reasons by id, and instants and ids by what they did."""
+    """Return the decisions of a topic: reasons by id, and instants and ids by action."""
     columns = ("decision_id", "action", "arguments", "reason", "decided_at")
     reasons: dict[str, str] = {}
     by_action: dict[Action, list[tuple[int, str]]] = {}

@@ -1,8 +1,8 @@
-"""The river as a picture: time from left to right, the key space from top to bottom, each segment an arm of water.
+"""Picture of the river: time from left to right, the key space from top to bottom, an arm per segment.
 
 Stage: above `record`. Plain SVG, written here: it opens in any viewer and needs no browser, script or font of its own.
-Water is grey and banks are black, so that it reads the same without colours. Where a segment splits an island opens,
-where two merge it closes.
+Water is grey and banks are black, so that it is legible without colours. An island opens at a split, and closes at a
+merge.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STYLE = (
 
 
 def picture(river: River) -> str:
-    """The file's text."""
+    """Return the text of the file."""
     place = Places(river)
     splits, merges = (sum(turn.kind == kind for turn in river.turns) for kind in ("split", "merge"))
     heading = f"{printable(river.topic)}: {splits} splits, {merges} merges"
@@ -54,7 +54,7 @@ def picture(river: River) -> str:
 
 
 class Places:
-    """Where instants and hashes lie, pixels."""
+    """Coordinates of instants and hashes, pixels."""
 
     def __init__(self, river: River) -> None:
         self._since, self._span = river.since, max(river.until - river.since, 1)
@@ -78,15 +78,15 @@ class Places:
         return TOP + hash_value / HASH_SPACE * (HEIGHT - TOP - BOTTOM)
 
     def land(self, hash_value: int, life: int) -> float:
-        """Half the width of the land at a hash: that of the narrowest arm that ever meets it."""
+        """Return half the width of the land at a hash: that of the narrowest arm that ever meets it."""
         return self._land[life, hash_value]
 
     def goes_on(self, reach: Reach) -> bool:
-        """Whether its hashes flow on in other segments: a deleted topic's do not."""
+        """Return True if the hashes continue in other segments: a deleted topic's do not."""
         return (reach.life, reach.segment_id) in self._parents
 
     def is_bank(self, hash_value: int, at: int, life: int, *, before: bool) -> bool:
-        """Whether two arms meet at a hash, just before an instant or from it on."""
+        """Return True if two arms meet at a hash, just before an instant or at it."""
         if hash_value in (0, HASH_SPACE):
             return True
         for reach in self._starts.get(hash_value, ()):
@@ -100,7 +100,7 @@ class Places:
 
 
 def outline(reach: Reach, until: int, place: Places) -> tuple[str, str]:
-    """The paths of a segment: its water, and its two banks."""
+    """Return the paths of a segment: its water, and its two banks."""
     ends = until if reach.ends is None else reach.ends
     left = place.x(reach.begins)
     right = max(place.x(ends), left + 0.5)
@@ -114,7 +114,7 @@ def outline(reach: Reach, until: int, place: Places) -> tuple[str, str]:
 
 
 def _arm(reach: Reach, river: River, place: Places) -> str:
-    """One segment: its water, and its two banks."""
+    """Return the elements of a segment: its water, and its two banks."""
     water, banks = outline(reach, river.until, place)
     still = "still active" if reach.ends is None else f"to {_time(reach.ends)}"
     told = f"segment {reach.segment_id}, hashes {reach.start:04x}-{reach.end:04x}, {_time(reach.begins)} {still}"
@@ -129,7 +129,7 @@ _Bank = tuple[tuple[float, float], ...]
 def _bank(
     hash_value: int, inwards: int, reach: Reach, ends: int, left: float, right: float, bend: float, place: Places
 ) -> _Bank:  # fmt: skip
-    """Four points of a bank: where it begins, where it has bent, where it bends again, where it ends."""
+    """Return four points of a bank: its beginning, the end of the first bend, the second bend, its end."""
     y, land = place.y(hash_value), place.land(hash_value, reach.life)
     was = land if not reach.parents or place.is_bank(hash_value, reach.begins, reach.life, before=True) else 0.0
     stays = not place.goes_on(reach) or place.is_bank(hash_value, ends, reach.life, before=False)
@@ -140,7 +140,7 @@ def _bank(
 
 
 def _along(bank: _Bank) -> str:
-    """From the first point of a bank to the last, in curves."""
+    """Return the path from the first point of a bank to the last, in curves."""
     (x0, y0), (x1, y1), (x2, y2), (x3, y3) = bank
     return f"{_curve(x0, y0, x1, y1)}L{x2:.1f} {y2:.1f}{_curve(x2, y2, x3, y3)}"
 
@@ -163,7 +163,7 @@ def _numbers(reaches: Sequence[Reach], place: Places) -> Iterator[str]:
 
 
 def _marks(turns: Sequence[Turn], place: Places) -> Iterator[str]:
-    """A triangle above the key space for each split and merge, that opens or closes as it does."""
+    """Yield a triangle above the key space for each split and merge, opening or closing as it does."""
     y = TOP - 7
     for turn in turns:
         if turn.kind not in ("split", "merge"):

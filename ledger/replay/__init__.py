@@ -1,5 +1,5 @@
-"""Every decision and hold on record, taken again: by this release, on what was seen then.
+"""Replay of every recorded decision and hold by this release, from the inputs of that time.
 
-- `again`   what this release says at each evaluation on record
-- `report`  how that stands to what is on record
+- `again`   answers of this release at each recorded evaluation
+- `report`  comparison of those answers with the record
 """

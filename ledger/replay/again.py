@@ -1,10 +1,9 @@
-"""What this release says of the evaluations on record: of one batch, from the replayed state, before it takes over what
-the batch said.
+"""Recorded evaluations, repeated by this release: batch by batch, from the replayed state before it.
 
 Stage: under `ledger.replay.report`. The order of an evaluation is the job's (`engine.autoscale.evaluation`): at a tick
-all topics in columns, else those that something has happened to. When a load was last seen is in no table where its
-samples changed nothing, so all are taken to be fresh first, and where that does not lead to what is on record, every
-case that there may have been is tried (`engine.agreement`).
+all topics in columns, otherwise the topics with an event. No table records when a load was last seen if its samples
+changed nothing, so all loads are first assumed to be fresh; if that does not lead to the recorded answer, every
+possible case is tried (`engine.agreement`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _NOTHING_URGENT: frozenset[Gate] = frozenset()
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A topic of which this release says something else."""
+    """Topic for which this release gives another answer."""
 
     topic: str
     at: int
@@ -43,7 +42,7 @@ class Disagreement:
 
 
 class Again:
-    """All evaluations of a replay, batch after batch."""
+    """Evaluations of a replay, batch by batch."""
 
     def __init__(self, replay: BucketReplay) -> None:
         self._replay = replay
@@ -53,7 +52,7 @@ class Again:
         """Of those: too much is not on record to tell."""
 
     def evaluate(self, batch: RecordedBatch, due: Due) -> Iterator[Disagreement]:
-        """What of a batch is otherwise now; the batch has been taken in, and not yet over."""
+        """Yield the differences in a batch whose inputs are applied, but whose answers are not yet."""
         if self._replay.state.configured is None or not batch.is_complete:
             return
         then = _on_record(batch)
@@ -66,7 +65,7 @@ class Again:
                 yield Disagreement(topic, batch.now, then.get(topic), now.get(topic))
 
     def _at_tick(self, now: int) -> dict[str, Said]:
-        """All topics, in columns, with every load fresh."""
+        """Return the answers for all topics, in columns, with every load fresh."""
         loads = self._replay.loads
         seen_at = loads.seen_at
         loads.seen_at = np.where(loads.modified_at >= 0, np.maximum(seen_at, now), seen_at)
@@ -102,7 +101,7 @@ class Again:
         return said
 
     def _may_have_said(self, name: str, now: int, trigger: str, then: Said) -> bool:
-        """Whether one of the cases that there may have been leads to what is on record."""
+        """Return True if one of the possible cases leads to the recorded answer, or not all could be tried."""
         topic = self._replay.state.topics.get(name)
         if topic is None or topic.known is None:
             return False
@@ -116,7 +115,7 @@ class Again:
 
 
 def _news(topic: TopicState, snapshot: TopicSnapshot, answer: Answer) -> Said:
-    """What an answer puts on record."""
+    """Return the new rows that an answer would record, as text; None: none."""
     if isinstance(answer, Hold):
         if snapshot.trigger == "consumer" and answer.gate in (Gate.CONSUMER_DEMAND, Gate.ENTRY_BUCKETS):
             return None

@@ -1,7 +1,7 @@
-"""The record of clusters with bundles, every cycle run again by this release.
+"""Recorded clusters with bundles: every cycle run again by this release.
 
-Stage: beside `report`, under `anabranch replay`. A cycle hangs on nothing that is in no table, so all of it is
-compared: decisions and holds, and that there are no others.
+Stage: beside `report`, under `anabranch replay`. A cycle depends on nothing outside the tables, so all of it is
+compared: decisions and holds, and the absence of others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ledger.replay.report import Progress, Replayed
 
 
 class RecordedClusters(Protocol):
-    """The record, a chunk after the other, and with what its replay begins (`ClustersReplay`)."""
+    """The record, chunk by chunk, and the start of its replay (`ClustersReplay`)."""
 
     @property
     def topics(self) -> list[str]: ...
@@ -34,8 +34,10 @@ def replay_clusters(
     clusters: Collection[str] | None = None,
     progress: Progress = lambda *_: None,
 ) -> None:
-    """Adds to `found` what comes of it; before `since` (milliseconds; None: all) nothing is compared. Raises what
-    reading the record raises."""
+    """Add the differences of clusters to `found`.
+
+    Nothing is compared before `since` (milliseconds; None: all). Raises what reading the record raises.
+    """
     names = [name for name in recorded.topics if clusters is None or name in clusters]
     replay = ClustersReplay(**recorded.begun_clusters(names), every_version=True)
     next_told = 0.0

@@ -1,7 +1,6 @@
-"""A whole record replayed: every decision from its own inputs, every evaluation from the rebuilt state.
+"""Replay of a record: every decision from its own inputs, every evaluation from the rebuilt state.
 
-Stage: above `again`, under `anabranch replay`. What is compared, and what each difference looks like, says
-docs/replay.md.
+Stage: above `again`, under `anabranch replay`. docs/replay.md describes the comparison and the form of each difference.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 
 class Recorded(Protocol):
-    """The record, a chunk after the other, and with what its replay begins (`BucketReplay`)."""
+    """The record, chunk by chunk, and the start of its replay (`BucketReplay`)."""
 
     @property
     def topics(self) -> list[str]: ...
@@ -41,7 +40,7 @@ class Recorded(Protocol):
 
 @dataclass
 class Replayed:
-    """What came of it."""
+    """Counts and differences of a replay."""
 
     decisions: int = 0
     """Decided again from their own inputs."""
@@ -61,13 +60,13 @@ class Replayed:
     """How many of the rows each version of the engine wrote."""
 
     def add(self, said: str) -> None:
-        """One more difference."""
+        """Add a difference."""
         self.differences += 1
         if len(self.told) < MOST_TOLD:
             self.told.append(said)
 
     def include(self, other: Replayed) -> None:
-        """Add what came of other topics."""
+        """Add the results of other topics."""
         for name in ("decisions", "holds", "evaluations", "untold", "differences"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.told = [*self.told, *other.told][:MOST_TOLD]
@@ -75,7 +74,7 @@ class Replayed:
         self.until = max((at for at in (self.until, other.until) if at is not None), default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """For scripts."""
+        """Return the results for scripts."""
         return {
             "decisions": self.decisions, "holds": self.holds, "evaluations": self.evaluations, "untold": self.untold,
             "differences": self.differences, "told": self.told, "since": self.since, "until": self.until,
@@ -90,10 +89,10 @@ def replay(
     topics: Collection[str] | None = None,
     progress: Progress = lambda *_: None,
 ) -> Replayed:
-    """Decides everything again and compares it from `since` on (milliseconds; None: all).
+    """Decide everything again and compare it from `since` on (milliseconds; None: all).
 
     Before `since` the state is rebuilt and nothing is compared. `configured`: the job's policy now, for releases that
-    did not put it on record. Raises what reading the record raises.
+    did not record it. Raises what reading the record raises.
     """
     found = Replayed()
     doubts = _Doubts()
@@ -122,9 +121,10 @@ def replay(
 
 
 class _Versions:
-    """Versions of the engine that wrote the rows: a job has one, and after an upgrade, or a way back, another.
+    """Versions of the engine that wrote the rows.
 
-    So the rows of a batch are of one version, and no single batch is of another than those before and after it.
+    A job has one, and another after an upgrade or a downgrade. So the rows of a batch have one version, and no single
+    batch has another than both its neighbours.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class _Versions:
         """The batch of the present version, in words, as long as it is the only one."""
 
     def compare(self, found: Replayed, batch: RecordedBatch) -> None:
-        """Count the rows of a batch, and add what cannot be."""
+        """Count the rows of a batch, and add impossible versions as differences."""
         rows = [row["engine_version"] for row in (*batch.decisions, *batch.holds)]
         for version in rows:
             found.versions[version] = found.versions.get(version, 0) + 1
@@ -152,7 +152,7 @@ class _Versions:
 
 
 class _Doubts(list[str]):
-    """Where the replay puts what does not agree: nothing is kept here."""
+    """List that passes the replay's doubts on to `sink` and keeps nothing."""
 
     sink: Callable[[str], None] | None = None
 
@@ -164,7 +164,7 @@ class _Doubts(list[str]):
 def _compare(
     found: Replayed, disagreements: Iterable[Disagreement], repeated: dict[str, tuple[str | None, str | None]]
 ) -> None:  # fmt: skip
-    """Counts what is otherwise; what is so at one evaluation after the other is one difference."""
+    """Count the differences; one that lasts over consecutive evaluations counts once."""
     for one in disagreements:
         what = one.then, one.now
         if repeated.get(one.topic) != what:
@@ -176,7 +176,7 @@ def _compare(
 
 
 def _decide_again(found: Replayed, batch: RecordedBatch) -> None:
-    """Every row that has its inputs, from those."""
+    """Decide every row with recorded inputs again."""
     for row in batch.decisions:
         found.decisions += 1
         _compare_row(found, row, batch.now, "decision")
@@ -212,7 +212,7 @@ def _said(row: RecordedRow, kind: str) -> dict[str, object]:
 
 
 def _says(answer: Answer, kind: str) -> dict[str, object]:
-    """The columns of a row as this release writes them."""
+    """Return the columns of a row as this release writes them."""
     if isinstance(answer, Hold):
         gate = answer.gate.value
         return {"gate": gate, "action": "hold", "arguments": gate, "reason": gate, "gates": gates_to_json(answer.gates)}

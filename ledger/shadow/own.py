@@ -1,4 +1,4 @@
-"""Tell our own actions from those of others, by decision and lineage; first pass over the record.
+"""Separation of our own actions from those of others, by decision and lineage; first pass.
 
 Stage: above `sides`. A layout is often announced before the outcome of the decision that led to it, and an outcome may
 be missing at the end of the record. So the whole record is searched before anything is attributed. An action is ours if
@@ -25,7 +25,10 @@ _ENDS = frozenset({"superseded", "rejected", "failed", "observed"})
 
 
 class Lives:
-    """Count the lives of topics: segment ids begin anew in each, so an action is known only within one."""
+    """Counter of the lives of topics.
+
+    Segment ids restart in each life, so they identify an action only within one.
+    """
 
     def __init__(self) -> None:
         self._numbers: Counter[str] = Counter()
@@ -34,7 +37,7 @@ class Lives:
         """Whether the topic of the event that was followed last was deleted, or created again."""
 
     def follow(self, event: LayoutEvent) -> bool:
-        """Take an announcement in, in its order; False: it is a late one of an earlier life."""
+        """Apply an announcement, in order; return False for a late one of an earlier life."""
         created = event.topic_created_at
         known = None if created is None else self._created.setdefault(event.topic, created)
         if created is not None and known is not None and created < known:
@@ -46,13 +49,13 @@ class Lives:
         return True
 
     def of(self, topic: str) -> int:
-        """Number of the life that a topic is in."""
+        """Return the number of a topic's current life."""
         return self._numbers[topic]
 
 
 @dataclass(frozen=True)
 class Own:
-    """What the first pass found. Instants are milliseconds since 1970."""
+    """Result of the first pass. Instants are milliseconds since 1970."""
 
     applied: frozenset[str]
     """Ids of the decisions that were carried out."""
@@ -66,12 +69,12 @@ class Own:
     """Times of the batches with decisions."""
 
     def has(self, topic: str, life: int, what: What) -> bool:
-        """Whether we did this."""
+        """Return True if the action is our own."""
         return (topic, life, what) in self.actions
 
 
 def own_decisions(lake: str) -> set[str]:
-    """Ids of the decisions that the executor has applied, or may have: those with an intent and no end.
+    """Return ids of decisions that the executor applied, or may have: those with an intent and no end.
 
     Outcomes later than the record count too. Raises what Delta raises.
     """
@@ -83,7 +86,7 @@ def own_decisions(lake: str) -> set[str]:
 
 
 def find_own(replay: BucketReplay, chunks: Iterable[Iterable[RecordedBatch]], own: Iterable[str]) -> Own:
-    """Search the record from where `replay` stands; `own`: decisions that are known to be carried out."""
+    """Search the record from the current state of `replay`; `own`: ids of decisions known to be applied."""
     layouts = {name: topic.layout for name, topic in replay.state.topics.items() if topic.layout is not None}
     decided = {
         one.decision_id: [(name, 0, what) for what in parts_of(one.action, one.segments)]

@@ -1,4 +1,4 @@
-"""The comparison as one HTML file that needs no network: a chart over time, the numbers, and the actions one by one.
+"""Comparison as one offline HTML file: a chart over time, the numbers, and the single actions.
 
 Stage: above `report`. Drawn by plotly, whose script is inside the file.
 """
@@ -36,7 +36,7 @@ td,th{{padding:.25rem .75rem;border-bottom:1px solid #d0d7de;text-align:left}}.n
 
 
 def page(report: dict[str, Any], numbers: Sequence[tuple[str, str, str]]) -> str:
-    """The file's text. `report` as `compare` gives it; `numbers`: rows of what, theirs, ours."""
+    """Return the text of the file. `report`: from `compare`; `numbers`: rows of label, theirs, ours."""
     period = report["period"]
     return _PAGE.format(
         period=f"{_instant(period['from']):%F %H:%M} to {_instant(period['to']):%F %H:%M} UTC",

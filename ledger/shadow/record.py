@@ -1,8 +1,8 @@
-"""Both sides out of the record: what layouts show was done, and what our decisions wanted.
+"""Both sides from the record: actual actions from layouts, wanted ones from our decisions.
 
 Stage: above `own`. The job's own state is replayed, batch after batch (`engine.replay`), so that at each action of the
-other scaler it can be asked what we would have said at that moment. The record is read twice, in chunks: first for what
-is our own and for when the others acted, as both are announced after the fact; then to replay it.
+other scaler our answer at that moment can be computed. The record is read twice, in chunks: first to find our own
+actions and the instants of the others', as both are announced after the fact; then to replay it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Progress = Callable[[int, int], None]
 
 
 class NothingOnRecord(LookupError):
-    """The lake has nothing to compare; the message says what is missing."""
+    """Nothing to compare in the lake; the message says what is missing."""
 
 
 class Record(Protocol):
-    """What the lake has of the job, chunk by chunk (`streaming.recorded.RecordedHistory`)."""
+    """The job's record in the lake, chunk by chunk (`streaming.recorded.RecordedHistory`)."""
 
     @property
     def topics(self) -> list[str]: ...
@@ -59,7 +59,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True)
 class Recorded:
-    """Both sides as they are on record."""
+    """Recorded actions of both sides."""
 
     sides: Sides
     topics: int
@@ -80,8 +80,8 @@ def read_sides(
 ) -> Recorded:
     """Read both sides of the topics that are `wanted`, for the whole `record`.
 
-    `configured`: the job's policy now, for releases that did not put it on record. Raises `NothingOnRecord`, and what
-    Delta raises.
+    `configured`: the job's policy now, for releases that did not record it. Raises `NothingOnRecord`, and what Delta
+    raises.
     """
     if record.span is None:
         raise NothingOnRecord(
@@ -103,7 +103,7 @@ def read_sides(
 
 
 def committed_at(lake: str, batches: Collection[int]) -> dict[int, int]:
-    """When batches, given by their times, were in the lake; all instants are milliseconds since 1970."""
+    """Return the commit times of batches by batch time; all instants are milliseconds since 1970."""
     if not batches:
         return {}
     times = pa.array(sorted(batches), pa.int64())
@@ -116,7 +116,7 @@ def committed_at(lake: str, batches: Collection[int]) -> dict[int, int]:
 
 
 class _FirstFew(list[str]):
-    """Keeps the first few entries."""
+    """List that keeps only the first few entries."""
 
     def append(self, entry: str) -> None:
         if len(self) < _MOST_DOUBTS:
@@ -124,7 +124,7 @@ class _FirstFew(list[str]):
 
 
 class _Reading:
-    """Second pass: replays the record and collects the actions of both sides."""
+    """Second pass, which replays the record and collects the actions of both sides."""
 
     def __init__(self, replay: BucketReplay, own: Own, committed: Mapping[int, int]) -> None:
         self._replay, self._own, self._committed = replay, own, committed
@@ -145,7 +145,7 @@ class _Reading:
                 self._begin(name, topic.layout)
 
     def _begin(self, topic: str, layout: SegmentLayout) -> None:
-        """Start from what was known of a topic where the record begins."""
+        """Start from the known layout of a topic at the beginning of the record."""
         self.layouts[topic] = layout
         self._shown[topic] = {children for _, _, children, _ in actions_in(layout)}
         policy = self._replay.policy(topic)
@@ -180,7 +180,7 @@ class _Reading:
             self._decided[row["decision_id"]] = topic, parts
 
     def _end(self, topic: str, parts: Sequence[What], status: str, now: int) -> None:
-        """A decision has ended; its parts that the other side did are paired already."""
+        """End the open parts of a decision; those that the other side did are paired already."""
         if status not in ("superseded", "rejected", "failed"):
             return
         for what in parts:
@@ -235,7 +235,7 @@ class _Reading:
             self._sides.both.append(Both(wanted, Done(topic, *what, at, SAME, looked_at, hot_since)))
 
     def _answer(self, topic: str, what: What, at: int) -> str | None:
-        """What we would have said at an instant, by all that was known to the job then."""
+        """Return our answer for an action at an instant, from the job's state at that time."""
         snapshot = self._replay.snapshot(topic, at)
         if snapshot is None or not {one.segment_id for one in snapshot.layout.active}.issuperset(what[1]):
             return None

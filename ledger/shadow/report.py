@@ -1,4 +1,4 @@
-"""The comparison of both sides in numbers, as plain JSON; every rate and share has its count beside it.
+"""Comparison of both sides in numbers, as plain JSON; every rate and share has its count beside it.
 
 Stage: above `record`.
 """
@@ -21,12 +21,12 @@ REVERSAL_MINUTES = 30
 def compare(
     recorded: Recorded, since: int | None, until: int, reversal_minutes: float = REVERSAL_MINUTES
 ) -> dict[str, Any]:
-    """Compare what happened from `since` (None: the start of the record) to `until`, milliseconds since 1970.
+    """Compare the actions from `since` to `until`, milliseconds since 1970; None: the start of the record.
 
     Keys: `period`, `topics`; `theirs` and `ours` (actions by kind, reversals, minutes over a split threshold before a
-    split by load); `agreement` (of their actions: decided by us before, the same at that moment, otherwise, by what
-    held us back); `leadSeconds` (how much earlier we were where we were, and how much later where not); `onlyTheirs`;
-    `onlyOurs` by what became of it; `actions`, one by one; `notes`; `doubts`.
+    split by load); `agreement` (of their actions: decided by us before, the same at that moment, otherwise, by the gate
+    that held us); `leadSeconds` (our lead where we were earlier, and our lag where not); `onlyTheirs`; `onlyOurs` by
+    ending; `actions`, one by one; `notes`; `doubts`.
     """
     notes = []
     if since is not None and since < recorded.began_at:
@@ -91,7 +91,7 @@ def _spread(values: Iterable[float]) -> dict[str, Any]:
 
 
 def _listed(sides: Sides) -> list[dict[str, Any]]:
-    """Every action with its instants, oldest first."""
+    """Return every action with its instants, oldest first."""
     rows = [
         _row(one.topic, one.action, one.segments, theirs=one.at, verdict=_verdict(one.answer)) for one in sides.theirs
     ]

@@ -1,8 +1,8 @@
-"""The actions of two sides on the segments of topics, paired where both are the same. Pure.
+"""Actions of two sides on the segments of topics, paired where both are the same. Pure.
 
-An action is known by topic, kind and segments: ids are never given twice in the life of a topic, and both sides act on
-the same layout. What we want stands until the other side does it, until one of its segments is gone, or until we hold
-again.
+An action is identified by topic, kind and segments: ids are unique in the life of a topic, and both sides act on the
+same layout. An action that we want stands until the other side does it, until one of its segments is gone, or until we
+hold again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Ending = Literal["open", "withdrawn", "overtaken", "deleted", "superseded", "rej
 
 @dataclass(frozen=True)
 class Done:
-    """What the other scaler did."""
+    """Action of the other scaler."""
 
     topic: str
     action: str
@@ -41,13 +41,13 @@ class Done:
 
     @property
     def what(self) -> What:
-        """Its kind and segments."""
+        """Kind and segments."""
         return self.action, self.segments
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What we decided, and nobody of ours did."""
+    """Action that we decided, and that our executor did not apply."""
 
     topic: str
     action: str
@@ -63,26 +63,28 @@ class Wanted:
 
     @property
     def what(self) -> What:
-        """Its kind and segments."""
+        """Kind and segments."""
         return self.action, self.segments
 
 
 @dataclass(frozen=True)
 class Both:
-    """The same action of both sides, decided by us before it was done."""
+    """Action of both sides that we decided before the other side did it."""
 
     wanted: Wanted
     done: Done
 
     @property
     def lead_ms(self) -> int:
-        """How much earlier we were, milliseconds."""
+        """Return our lead, milliseconds."""
         return self.done.at - self.wanted.at
 
 
 def parts_of(action: str, segments: Iterable[int]) -> list[What]:
-    """The parts of a decision that are done one by one: a rebucket is one for each of its segments, as Pulsar's own
-    shows in its layouts."""
+    """Return the parts of a decision that are done one by one.
+
+    A rebucket has one for each of its segments, as in the layouts of Pulsar's own.
+    """
     ids = tuple(sorted(segments))
     return [(action, (one,)) for one in ids] if action == "rebucket" else [(action, ids)]
 
@@ -104,7 +106,7 @@ class Sides:
     """Of each segment: what it was split off from, or merged from."""
 
     def within(self, since: int, until: int) -> Sides:
-        """The actions of a time, milliseconds; a pair belongs to the instant of the first of both."""
+        """Return the actions of a period, milliseconds; a pair belongs to the earlier of its instants."""
         return Sides(
             [pair for pair in self.both if since <= min(pair.wanted.at, pair.done.at) <= until],
             [done for done in self.theirs if since <= done.at <= until],
@@ -113,21 +115,21 @@ class Sides:
         )
 
     def all_done(self) -> list[Done]:
-        """What the other side did, in order of time."""
+        """Return the actions of the other side, in order of time."""
         return sorted([*self.theirs, *(pair.done for pair in self.both)], key=lambda done: done.at)
 
     def all_wanted(self) -> list[Wanted]:
-        """What we wanted, in order of time."""
+        """Return the actions that we wanted, in order of time."""
         return sorted([*self.ours, *(pair.wanted for pair in self.both)], key=lambda wanted: wanted.at)
 
 
 def actions_in(
     layout: SegmentLayout, before: SegmentLayout | None = None
 ) -> Iterator[tuple[str, Segments, Segments, int]]:
-    """Every split, merge and rebucket that a layout shows: kind, segments, children, and when, milliseconds since 1970.
+    """Yield every split, merge and rebucket that a layout shows: kind, segments, children, and instant.
 
-    Pulsar may prune what was split or merged before anybody has seen it sealed: then `before`, the layout that was
-    known last, says by the hash ranges what the children have come from.
+    The instant is in milliseconds since 1970. Pulsar may prune split or merged segments before anybody has seen them
+    sealed: then their hash ranges in `before`, the last known layout, reveal the parents of the children.
     """
     by_parents: dict[Segments, list[int]] = {}
     orphans: dict[int, list[Segment]] = {}
@@ -150,7 +152,7 @@ def actions_in(
 
 
 def _origins(children: Sequence[Segment], active: Iterable[Segment]) -> Segments:
-    """Of segments made at once: which of those that were `active` before had their range; none if that is not clear."""
+    """Return the `active` segments whose range some new segments took over; empty if that is unclear."""
     start, end = min(one.start for one in children), max(one.end for one in children)
     found = sorted((one for one in active if start <= one.start and one.end <= end), key=lambda one: one.start)
     if (len(children), len(found)) not in ((1, 1), (1, 2), (2, 1)) or (found[0].start, found[-1].end) != (start, end):
@@ -159,7 +161,7 @@ def _origins(children: Sequence[Segment], active: Iterable[Segment]) -> Segments
 
 
 def _lacks_a_parent(segment: Segment, layout: SegmentLayout) -> bool:
-    """Whether it was merged of two, and one of them is pruned."""
+    """Return True if the segment was merged from two, and one of them is pruned."""
     alone = layout.segments.get(segment.parent_ids[0]) if len(segment.parent_ids) == 1 else None
     return alone is not None and (segment.start, segment.end) != (
         max(segment.start, alone.start), min(segment.end, alone.end)
@@ -169,9 +171,9 @@ def _lacks_a_parent(segment: Segment, layout: SegmentLayout) -> bool:
 def reversals(
     actions: Iterable[tuple[str, str, Segments, int]], parents: Mapping[tuple[str, int], Segments], within_ms: int
 ) -> int:
-    """How often one side took back soon what it had done: merged what it had split, or split what it had merged.
+    """Count the actions of one side that soon undo an earlier one: a merge of a split, or the reverse.
 
-    `actions`: topic, kind, segments, instant; `parents` as of `Sides`; `within_ms`: how soon.
+    `actions`: topic, kind, segments, instant; `parents` as of `Sides`; `within_ms`: the limit of "soon".
     """
     acted: dict[tuple[str, str, Segments], int] = {}
     found = 0
@@ -187,10 +189,10 @@ def reversals(
 
 
 def of_done(actions: Sequence[Done]) -> list[tuple[str, str, Segments, int]]:
-    """As `reversals` takes them."""
+    """Return actions in the form for `reversals`."""
     return [(done.topic, done.action, done.segments, done.at) for done in actions]
 
 
 def of_wanted(actions: Sequence[Wanted]) -> list[tuple[str, str, Segments, int]]:
-    """As `reversals` takes them."""
+    """Return actions in the form for `reversals`."""
     return [(wanted.topic, wanted.action, wanted.segments, wanted.at) for wanted in actions]

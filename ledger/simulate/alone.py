@@ -1,8 +1,8 @@
-"""One topic under one policy, a step at a time: the same closed loop as the kernel's, as plainly as it can be said.
+"""Reference loop: one topic under one policy, a step at a time, as plainly as possible.
 
-Stage: under `ledger.simulate.table`, which puts shapes of demand on it, and beside `ledger.simulate.kernel`, which does
-many topics in columns. Every step: what was decided is applied, samples are filtered, and at a tick, at a change of
-consumers and after an action `decide` is asked. Demand is a rate for each slice of the key space.
+Stage: under `ledger.simulate.table`, which runs shapes of demand on it, and beside `ledger.simulate.kernel`, which runs
+the same closed loop for many topics in columns. Every step: apply the last decision, filter samples, and call `decide`
+at a tick, at a change of consumers and after an action. Demand is a rate for each slice of the key space.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HASHES = 65_536
 
 
 class Demand(NamedTuple):
-    """What is wanted of a topic, step by step."""
+    """Demand of a topic, step by step."""
 
     rates: Floats
     """Steps x slices: messages in per second."""
@@ -53,7 +53,7 @@ class Demand(NamedTuple):
 
 @dataclass
 class Came:
-    """What came of it. Times are milliseconds."""
+    """Results of a run. Times are milliseconds."""
 
     splits: int = 0
     merges: int = 0
@@ -80,7 +80,7 @@ Decide = Callable[[TopicSnapshot], Answer]
 def alone(
     demand: Demand, policy: Policy, *, decided_by: Decide = decide, extra_ticks: bool = True, prunes: bool = True,
 ) -> Came:  # fmt: skip
-    """Takes one topic through its demand."""
+    """Run one topic through its demand."""
     return _Loop(demand, policy, decided_by, extra_ticks, prunes).run()
 
 
@@ -158,7 +158,7 @@ class _Loop:
         return any(self._carried(step, one.start, one.end) > limit for one in self._layout.active)
 
     def _sample(self, step: int, now: int) -> bool:
-        """Filters what the segments carry; whether that has to be looked at right now."""
+        """Filter the loads of the segments; return True if they need an evaluation right now."""
         policy, is_hot = self._policy, False
         for segment in self._layout.active:
             number = segment.segment_id

@@ -1,6 +1,7 @@
-"""A row of the kernel as `decide` sees it: where several actions at once, or what is known of hot keys, are decided on.
+"""Call of `decide` for one row of the kernel, for parallel actions, hot keys and entry buckets.
 
-Stage: under the kernel. Columns say which rows may act; what these do is said here, of one topic at a time.
+Stage: under the kernel. Columns determine the rows that may act; the actions of these are decided here, a topic at a
+time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _NOTHING = -1
 
 
 class Shown(NamedTuple):
-    """What the columns say of an active segment."""
+    """Columns of an active segment."""
 
     number: int
     start: int
@@ -47,7 +48,7 @@ class Shown(NamedTuple):
 
 
 class _Active(NamedTuple):
-    """The part of a layout that `decide` reads."""
+    """Part of a layout that `decide` reads."""
 
     active: tuple[Segment, ...]
     segments: dict[int, Segment]
@@ -55,16 +56,16 @@ class _Active(NamedTuple):
 
     @property
     def has_buckets(self) -> bool:
-        """As of `SegmentLayout`."""
+        """See `SegmentLayout.has_buckets`."""
         return any(one.entry_bucket_splits is not None for one in self.active)
 
     def merge_depth(self, number: int) -> int:
-        """As of `SegmentLayout`."""
+        """See `SegmentLayout.merge_depth`."""
         return self.depths[number]
 
 
 class Asked(NamedTuple):
-    """What an evaluation says."""
+    """Result of an evaluation."""
 
     actions: list[tuple[int, int, int, int]]
     """Action, segment, other and reason of each, as in `FleetAnswers`."""
@@ -77,8 +78,11 @@ def ask(
     segments: list[Shown], policy: Policy, now: int, by_tick: bool, consumers: tuple[int, int], last_split: int,
     last_merge: int, last_rebucket: int, failures: int, failed_at: int, hot_keys: tuple[HotKey, ...],
 ) -> Asked:  # fmt: skip
-    """What is done of a topic; instants are milliseconds, `NEVER` and below 0 as in the columns. `consumers`: of the
-    largest subscription whose consumers can share a segment, and of the largest whose consumers cannot."""
+    """Decide for a topic. Instants are milliseconds; `NEVER` and values below 0 as in the columns.
+
+    `consumers`: of the largest subscription whose consumers can share a segment, and of the largest whose consumers
+    cannot.
+    """
     active = tuple(
         Segment(one.number, one.start, one.end, created_at_ms=one.created_at, entry_bucket_splits=_splits(one.buckets))
         for one in segments

@@ -1,6 +1,6 @@
-"""The shapes of demand that profiles are compared on: six hours of one topic each, drawn from a seed.
+"""Shapes of demand for the comparison of profiles: six hours of one topic each, drawn from a seed.
 
-Stage: under `ledger.simulate.table`. Loads are told in split thresholds of messages in: 1 is what a segment can carry.
+Stage: under `ledger.simulate.table`. Loads are in split thresholds of messages in: 1 is the capacity of a segment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOBODY = np.zeros(STEPS, np.int64)
 
 
 def _even(level: Floats, consumers: npt.NDArray[np.int64] = _NOBODY) -> Demand:
-    """So many thresholds at each step, over the whole key space."""
+    """Return a demand of so many thresholds at each step, over the whole key space."""
     return Demand(np.repeat((level * THRESHOLD / SLICES)[:, None], SLICES, axis=1), consumers)
 
 
@@ -32,7 +32,10 @@ def _always(level: float) -> Floats:
 
 
 def _with_range(base: float, load: float, width: int, begins: npt.NDArray[np.int64]) -> Demand:
-    """A range of so many slices that carries so many thresholds, from a slice on at each step."""
+    """Return a demand with a range of `width` slices that carries `load`.
+
+    `base`: the load of the whole key space; `begins`: the first slice of the range at each step.
+    """
     rates = np.full((STEPS, SLICES), base * THRESHOLD / SLICES)
     places = (begins[:, None] + np.arange(width)[None, :]) % SLICES
     rates[np.arange(STEPS)[:, None], places] += load * THRESHOLD / width

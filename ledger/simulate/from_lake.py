@@ -1,7 +1,7 @@
-"""Demand as the lake has it on record: every accepted load, laid over the hashes of its segment, and every consumer.
+"""Demand from the lake: every accepted load, laid over the hashes of its segment, and every consumer.
 
-Stage: reads what `recorded` replays. A load that moved by less than the filter's band is not on record, so what was
-wanted is known to within that band. How much of it had to be guessed is for a backtest to say.
+Stage: builds the lines that `recorded` replays. A load that moved by less than the filter's band is not on record, so
+demand is known to within that band. A backtest measures the share of the time that rests on assumptions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LOAD_COLUMNS = ("topic", "segment_id", *_RATE_COLUMNS, "accepted_at", "kafka_pa
 def lines_of_lake(
     lake: str, since: datetime | None = None, topics: Collection[str] | None = None, until: datetime | None = None
 ) -> tuple[list[RangeLine | ConsumersLine], dict[str, int]]:  # fmt: skip
-    """Return the demand from `since` to before `until` (aware; None: all), and the segments of each topic at `since`.
+    """Return the demand from `since` to before `until`, and the segments of each topic at `since`.
 
-    What was wanted before and still is counts as of `since`. All of it is in memory. Raises `DemandError` when nothing
-    is on record then, and what Delta raises.
+    Instants are aware; None: all. Demand that began before and still holds counts from `since`. All of it is in memory.
+    Raises `DemandError` when nothing is on record then, and what Delta raises.
     """
     retained = Retained(lake)
     if since is not None and retained.everywhere is not None and since < retained.everywhere:
@@ -40,7 +40,7 @@ def lines_of_lake(
     begins: dict[str, int] = {}
 
     def begin_of(topic: str) -> int:
-        """From when on a topic counts: what is left of it before that is only its newest rows."""
+        """Return the instant from which a topic counts: only its newest rows remain from before that."""
         if topic not in begins:
             begins[topic] = max(begin, _millis(retained.of(topic) or _EPOCH))
         return begins[topic]

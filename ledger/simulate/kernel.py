@@ -1,16 +1,16 @@
-"""The closed loop of many topics under many policies: a row for each topic and policy, each in a time of its own.
+"""Closed loop of many topics under many policies: a row for each pair, each in its own time.
 
 Stage: the heart of a simulation; `run` feeds it windows of demand. Topics do not know of each other, so each round
 takes every row to the next step at which anything can change for it, and does all of them at once in columns:
 
-    apply       what was decided at the step before: segments split and merge
-    consumers   how many segments they need from now on
-    sample      what its segments carry; what is significant becomes their load records
+    apply       the decisions of the step before: segments split and merge
+    consumers   the number of segments that they need from now on
+    sample      the loads of segments; significant ones become their load records
     evaluate    those that may act, by `decisions.autoscale.fleet.decide_fleet`
-    skip        on to the next step that matters; past a change of demand that no filter lets pass, right away
+    skip        on to the next step that matters; directly past a change of demand that no filter lets pass
 
-What is decided is what the job decides (a test runs the job's engine step by step on the same demand). What is skipped
-is proven idle: a sample matters when a rate leaves the band in which no filter lets it pass, an evaluation when a wait
+The decisions are those of the job (a test runs the job's engine step by step on the same demand). Skipped steps are
+proven idle: a sample matters when a rate leaves the band in which no filter lets it pass, an evaluation when a wait
 ends (`ledger.simulate.waits`). Steps are those of the demand, from 0; instants are milliseconds.
 
 Longer than other files: all of a step, on the same columns.
@@ -63,8 +63,10 @@ _NEARLY = 1e-12
 
 
 def _after_split(old: Sequence[int], width: int, now: int) -> tuple[int, int, int]:
-    """Regrets of a half of a segment, the pause that is handed on to it, and the finest that was merged in it
-    (`decisions.autoscale.past.past_after_layout`)."""
+    """Return regrets of a half of a segment, the pause handed on to it, and the finest width merged in it.
+
+    See `decisions.autoscale.past.past_after_layout`.
+    """
     back = max(old[_RETURNED], old[_HANDED_ON], 0)
     if not old[_MADE] or width < old[_FINEST]:
         return 0, back, width
@@ -76,7 +78,7 @@ def _after_split(old: Sequence[int], width: int, now: int) -> tuple[int, int, in
 
 
 def _buckets_of(layout: SegmentLayout, policy: Policy) -> list[int]:
-    """Entry buckets of the segments that a topic begins with: its own, or else its share of the policy's budget."""
+    """Return the entry buckets of a topic's first segments: its own, or its share of the policy's budget."""
     if layout.has_buckets:
         return [0 if one.entry_bucket_splits is None else one.bucket_count for one in layout.active]
     budget, count = policy.entry_bucket_budget, len(layout.active)
@@ -129,7 +131,7 @@ class Kernel:
         self._has_buckets = bool(self._ints[:, _BUCKETS].any())
 
     def run(self, window: WindowColumns) -> None:
-        """Takes every row to the window's end."""
+        """Advance every row to the window's end."""
         self._window = window
         rows = np.arange(len(self._topic))
         self._next[CHANGE] = window.begin
@@ -146,7 +148,7 @@ class Kernel:
             self._advance(live, step[live])
 
     def actions(self) -> tuple[Ints, Actions]:
-        """The row of each action, and what was done; of all that was decided, in the order in which rows came to it."""
+        """Return the row of each decided action, and the actions, in the order in which they were recorded."""
         nothing = np.zeros(1, np.bool_)
         for row in np.flatnonzero(self._next[APPLY] != NO_STEP).tolist():
             for decided in self._waiting.pop(row, [(HOLD, 0, 0, 0, 0)]):
@@ -195,7 +197,7 @@ class Kernel:
     # Apply
 
     def _apply(self, rows: Ints, now: Ints) -> None:
-        """Applies what was decided of each row, one after the other."""
+        """Apply the decisions of each row, one after the other."""
         self._next[APPLY, rows] = NO_STEP
         waiting = [self._waiting.pop(row, []) for row in rows.tolist()]
         if not any(waiting):
@@ -208,7 +210,7 @@ class Kernel:
             self._apply_one(of_turn, now[places])
 
     def _find_slots(self, rows: Ints) -> None:
-        """Where the segments of what is decided are by now."""
+        """Find the current slots of the segments in the decisions."""
         segments, of = self._segments(rows)
         counts = self._count[rows]
         place = np.flatnonzero(self._ints[segments, _ID] == self._decided[2, rows][of])
@@ -239,8 +241,10 @@ class Kernel:
         self._decided[0, rows] = HOLD
 
     def _rebucket(self, rows: Ints, now: Ints) -> None:
-        """Replaces a segment of each row by one of the same range with more entry buckets: it goes on as what it was,
-        but for its load."""
+        """Replace a segment of each row by one of the same range with more entry buckets.
+
+        The new segment inherits everything but the load.
+        """
         self._failures[rows], self._failed_at[rows] = 0, NEVER
         self._last_rebucket[rows], self._has_buckets = now, True
         for row, instant, buckets in zip(rows.tolist(), now.tolist(), self._decided[3, rows].tolist(), strict=True):
@@ -260,7 +264,7 @@ class Kernel:
         self._ints[at, _DEPTH] = [self._lineages[row].depth(number) for number in self._ints[at, _ID].tolist()]
 
     def _capacity(self, rows: Ints) -> Ints:
-        """Consumers of rows that can work: one for each entry bucket, or for each segment without any."""
+        """Return the number of consumers that can work: one per entry bucket, or per segment without any."""
         count = self._count[rows]
         if not self._has_buckets:
             return count
@@ -269,7 +273,7 @@ class Kernel:
         return np.where(self._limits.rebuckets[rows], capacity, count)
 
     def _change_layouts(self, rows: Ints, now: Ints, is_split: Bools) -> list[bool]:
-        """Splits and merges segments; whether each takes something back."""
+        """Split and merge segments; return for each whether it is a reversal."""
         before = self._count[rows]
         self._count[rows] = after = before + np.where(is_split, 1, -1)
         if after.max() > self._room:
@@ -336,7 +340,7 @@ class Kernel:
         self._next[CONSUMERS, rows] = self._window.consumers_step[at + 1]
 
     def _move_on(self, rows: Ints, at: Ints, has_new: Bools) -> None:
-        """Takes over the change that is in force, for all segments of those with another profile or with new ones."""
+        """Apply the change of demand in force to rows with another profile or with new segments."""
         changes = self._window.changes
         self._level[rows], which = changes.level[at], changes.which[at]
         again = rows[has_new | (which != self._which[rows])]
@@ -348,8 +352,7 @@ class Kernel:
             self._floats[segments, _BASE] = self._window.carried(self._topic[again][of], self._which[again][of], bounds)
 
     def _glide(self, rows: Ints, step: Ints) -> Bools:
-        """Takes rows past a change of their demand, where all rates stay in their bands; which rows it was enough
-        for."""
+        """Skip a change of demand that keeps all rates in their bands; return the rows that could skip it."""
         at = self._window.in_force(self._topic[rows], step)
         is_other = self._window.changes.which[at] != self._which[rows]
         self._move_on(rows, at, np.zeros(len(rows), np.bool_))
@@ -367,8 +370,10 @@ class Kernel:
         return stays
 
     def _sample(self, rows: Ints, at: Ints, now: Ints) -> Bools:
-        """Filters what the segments carry now, and looks for the next change that matters; which rows have a
-        significant sample above a split threshold."""
+        """Filter the current loads of segments, and find the next change that matters.
+
+        Returns the rows with a significant sample above a split threshold.
+        """
         is_hot = np.zeros(len(rows), np.bool_)
         limits = self._limits
         segments, of = self._segments(rows)
@@ -413,7 +418,7 @@ class Kernel:
         return is_hot
 
     def _skip(self, rows: Ints, at: Ints, first: Ints, base: Floats, bands: Floats) -> None:
-        """Finds the next change that matters of rows whose segments, from `first` on, carry `base` at level 1."""
+        """Find the next change that matters of rows whose segments, from `first` on, carry `base` at level 1."""
         changes = self._window.changes
         following = np.minimum(at + 1, len(changes.step) - 1)
         is_other = changes.which[following] != self._which[rows]
@@ -429,7 +434,10 @@ class Kernel:
             self._look_ahead(rows[same], following[same], least, most)
 
     def _look_ahead(self, rows: Ints, at: Ints, least: Floats, most: Floats) -> None:
-        """The next change of each row, from `at` on, at which its level leaves the band or another profile holds."""
+        """Find the next change of each row at which its level leaves the band or its profile changes.
+
+        The search starts at `at`.
+        """
         changes, size, which = self._window.changes, _FEW, self._which[rows]
         end = len(changes.step) - 1
         while len(rows):
@@ -489,18 +497,18 @@ class Kernel:
         self._next[TICK, rows] = np.where(acts | (self._next[APPLY, rows] != NO_STEP), NO_STEP, tick)
 
     def _kept_depths(self, ints: Ints, now: Ints) -> Ints:
-        """The merge depths of segments by the guard, as they count now (`decisions.autoscale.past.faded_depth`)."""
+        """Return the current merge depths of segments by the guard (`decisions.autoscale.past.faded_depth`)."""
         stood = np.where(ints[:, _MADE] > 0, np.maximum(now - ints[:, _MADE_AT], 0), 0)
         kept: Ints = np.maximum(ints[:, _KEPT_DEPTH] - stood // FORGOTTEN_MS, 0)
         return kept
 
     def _shallow_at(self, rows: Ints, ints: Ints) -> Ints:
-        """From when on the depth of segments lets them be merged; `rows` by segment."""
+        """Return the instant from which the depth of segments permits a merge; `rows` by segment."""
         made_at = np.where(ints[:, _MADE] > 0, ints[:, _MADE_AT], NEVER)
         return self._limits.shallow_at(rows, ints[:, _KEPT_DEPTH], ints[:, _DEPTH], made_at)
 
     def _settled_at(self, rows: Ints, ints: Ints) -> Ints:
-        """Until when segments are not merged; `rows` by segment."""
+        """Return the instant until which segments are not merged; `rows` by segment."""
         pauses = (ints[:, _RETURNED], ints[:, _HANDED_ON])
         made, at, regrets = ints[:, _MADE], ints[:, _MADE_AT], ints[:, _REGRETS]
         return self._limits.settled_at(
@@ -508,7 +516,7 @@ class Kernel:
         )
 
     def _decide(self, rows: Ints, now: Ints, by_tick: Bools, step: Ints) -> tuple[Bools, Ints]:
-        """Has topics decided on; whether each acts, and when it asks for an extra tick."""
+        """Decide for rows; return which of them act, and the instants of the extra ticks that they ask for."""
         limits = self._limits
         segments, of = self._segments(rows)
         ints, counts = self._ints[segments], self._count[rows]
@@ -545,7 +553,7 @@ class Kernel:
         return acts, due
 
     def _ask(self, row: int, now: int, by_tick: bool) -> Asked:
-        """What `decide` says of a row."""
+        """Return the answer of `decide` for a row."""
         segments = slice(row * self._room, row * self._room + int(self._count[row]))
         ints, rates = self._ints[segments], self._floats[segments, _LAST].tolist()
         of = np.full(len(ints), row)
@@ -562,18 +570,18 @@ class Kernel:
         return ask(shown, policy, now, by_tick, consumers, split, merged, rebucketed, failures, failed_at, keys)
 
     def _tick_from(self, step: Ints) -> Ints:
-        """The first step at or after each at which there is a tick."""
+        """Return the first step with a tick, at or after each step."""
         before = self._began_at + (step - 1) * self._step_ms
         return self._step_at((before // self._tick_ms + 1) * self._tick_ms)
 
     def _step_at(self, at: Ints) -> Ints:
-        """The first step at or after an instant."""
+        """Return the first step at or after an instant."""
         return -(-(at - self._began_at) // self._step_ms)
 
     # Columns of segments
 
     def _segments(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Places of all segments of some rows, and the place of its row for each."""
+        """Return the indices of all segments of some rows, and for each the position of its row."""
         counts = self._count[rows]
         of = np.repeat(np.arange(len(rows)), counts)
         begins = rows * self._room - (np.cumsum(counts) - counts)
@@ -585,7 +593,7 @@ class Kernel:
         self._floats[segments, _LOW_PART], self._floats[segments, _HIGH_PART] = at.low_part, at.high_part
 
     def _fill(self, layouts: Sequence[SegmentLayout]) -> None:
-        """The segments that topics begin with."""
+        """Fill the columns with the first segments of topics."""
         kept = [depths_after_layout({}, {}, (), layout, self._began_at) for layout in layouts]
         pasts = [past_after_layout({}, (), layout, self._began_at) for layout in layouts]
         for row, place in enumerate(self._topic.tolist()):

@@ -1,8 +1,8 @@
-"""The lineage of one simulated topic, as lean as its rules allow: ids, merge depths, pruning, and what is taken back.
+"""Minimal lineage of one simulated topic: ids, merge depths, pruning, and reversals.
 
 Stage: under the kernel, which keeps the active segments in columns. The rules are those of `decisions.topic.layout` and
-`decisions.topic.lineage`; a test holds the two against each other. Segments that were sealed for an hour are pruned
-once there are many, as the controller's housekeeping does.
+`decisions.topic.lineage`; a test holds the two against each other. Segments that were sealed an hour ago are pruned
+once there are many, as by the controller's housekeeping.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NO_MERGES: frozenset[int] = frozenset()
 
 
 class Lineage:
-    """The segments of a topic and where they come from."""
+    """Segments of a topic and their origins."""
 
     __slots__ = ("_made", "_merges", "_next", "_parents", "_sealed")
 
@@ -35,7 +35,7 @@ class Lineage:
         """Of each segment: those among it and its ancestors that a merge made."""
 
     def split(self, segment: int, now: int) -> tuple[int, int]:
-        """The ids of its halves."""
+        """Split a segment; return the ids of its halves."""
         lower, upper = self._next, self._next + 1
         self._next += 2
         for child in (lower, upper):
@@ -45,7 +45,7 @@ class Lineage:
         return lower, upper
 
     def merge(self, first: int, second: int, now: int) -> int:
-        """The id of their union."""
+        """Merge two segments; return the id of their union."""
         fresh = self._next
         self._next += 1
         self._parents[fresh] = (first, second)
@@ -54,7 +54,7 @@ class Lineage:
         return fresh
 
     def rebucket(self, segment: int, now: int) -> int:
-        """The id of its successor."""
+        """Replace a segment; return the id of its successor."""
         fresh = self._next
         self._next += 1
         self._parents[fresh], self._merges[fresh] = (segment,), self._merges[segment]
@@ -62,17 +62,17 @@ class Lineage:
         return fresh
 
     def depth(self, segment: int) -> int:
-        """Its merge depth as the layout shows it."""
+        """Return the merge depth of a segment as the layout shows it."""
         return len(self._merges[segment])
 
     def takes_back(self, action: str, segments: tuple[int, ...], made: tuple[int, ...], now: int) -> bool:
-        """Notes an action; whether it takes back another one that was done lately."""
+        """Record an action; return True if it reverses a recent one."""
         before = self._made.pop(tuple(sorted(segments)), None)
         self._made[made] = action, now
         return before is not None and before[0] != action and now - before[1] <= REVERSAL_MS
 
     def prune(self, now: int) -> bool:
-        """Forgets segments that were sealed long ago, where there are many; whether there were any."""
+        """Remove segments that were sealed long ago, if there are many; return True if any were removed."""
         if len(self._sealed) <= MOST_SEALED:
             return False
         gone = {number for number, at in self._sealed.items() if at < now - KEPT_MS}

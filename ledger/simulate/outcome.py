@@ -1,6 +1,6 @@
-"""What came of a policy: counts by topic, and what it did. Columns, so that those of many topics add up.
+"""Results of a policy: counts by topic, and actions. Columns, so that those of many topics add up.
 
-Stage: filled by the kernel, printed by the command line and by what is built on it.
+Stage: filled by the kernel, printed by the command line and by its other callers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SERIES_POINTS = 500
 
 
 class Actions(NamedTuple):
-    """What was done, in the order of its time; columns of the same length."""
+    """Actions in order of time; columns of the same length."""
 
     topic: Ints
     """Its place among the topics."""
@@ -41,20 +41,20 @@ class Actions(NamedTuple):
     """It takes back, within `REVERSAL_MS`, what made its segments."""
 
     def of(self, chosen: Ints) -> Actions:
-        """Those at some places."""
+        """Return the actions at some indices."""
         columns: list[Any] = [column[chosen] for column in self]
         return Actions(*columns)
 
     @classmethod
     def none(cls) -> Actions:
-        """Nothing was done."""
+        """Return no actions."""
         empty, codes, flags = np.zeros(0, np.int64), np.zeros(0, np.int8), np.zeros(0, np.bool_)
         return cls(empty, empty, codes, empty, empty, codes, flags, flags)
 
 
 @dataclass
 class Outcome:
-    """What came of one policy; arrays are by topic, in the order of `topics`, times in milliseconds."""
+    """Results of one policy; arrays are by topic, in the order of `topics`, times in milliseconds."""
 
     topics: Sequence[str]
     topic_ms: int
@@ -81,15 +81,15 @@ class Outcome:
 
     @property
     def topic_hours(self) -> float:
-        """Simulated."""
+        """Return the simulated topic-hours."""
         return len(self.topics) * self.topic_ms / 3_600_000
 
     def to_json(self) -> dict[str, Any]:
-        """In all."""
+        """Return the totals."""
         return {**self._counts(slice(None)), "topicHours": round(self.topic_hours, 3)}
 
     def of_topics(self) -> list[dict[str, Any]]:
-        """By topic, in their order."""
+        """Return the counts by topic, in their order."""
         return [{"topic": name, **self._counts(slice(place, place + 1))} for place, name in enumerate(self.topics)]
 
     def _counts(self, of: slice) -> dict[str, Any]:
@@ -111,7 +111,7 @@ COUNTS = tuple(one.name for one in fields(Outcome) if one.type == "Ints")
 
 
 def together(parts: Sequence[Outcome]) -> Outcome:
-    """The outcomes of one policy on different topics over the same time as one; there is at least one part."""
+    """Join the outcomes of one policy on different topics over the same time; at least one part."""
     begins = np.cumsum([0, *(len(part.topics) for part in parts)])
     moved = [
         part.actions._replace(topic=part.actions.topic + begin)

@@ -1,4 +1,4 @@
-"""A simulation as one HTML file that needs no network: policies side by side, and over time.
+"""Simulation as one offline HTML file: policies side by side, and over time.
 
 Stage: above `outcome`. Drawn by plotly, whose script is inside the file.
 """
@@ -35,12 +35,12 @@ td:first-child,th:first-child{{text-align:left}}</style></head>
 
 
 def rows_of(outcomes: Mapping[str, Outcome]) -> list[list[str]]:
-    """A row for each policy, in the order of `HEADS` behind its name."""
+    """Return a row for each policy: its name, then columns in the order of `HEADS`."""
     return [[name, *(_number(outcome.to_json()[key]) for key, _ in HEADS)] for name, outcome in outcomes.items()]
 
 
 def page(outcomes: Mapping[str, Outcome], about: str) -> str:
-    """The file's text; `about` says what was simulated."""
+    """Return the text of the file; `about` says what was simulated."""
     return _PAGE.format(
         about=escape(printable(about)),
         numbers=_table(("policy", *(words for _, words in HEADS)), rows_of(outcomes)),
@@ -70,7 +70,7 @@ def _chart(outcomes: Mapping[str, Outcome]) -> Figure:
 
 
 def _topics(outcomes: Mapping[str, Outcome]) -> str:
-    """Segment-hours and minutes over threshold by topic and policy."""
+    """Return a table of segment-hours and minutes over threshold by topic and policy."""
     of_each = [outcome.of_topics() for outcome in outcomes.values()]
     rows = list(zip(*of_each, strict=True))
     rows.sort(key=lambda row: -(max(one["segmentHours"] for one in row) - min(one["segmentHours"] for one in row)))

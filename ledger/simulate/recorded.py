@@ -1,8 +1,8 @@
-"""Demand on record, in a file of JSON lines or in the lake: what ranges of the key space carried, and who consumed.
+"""Recorded demand, from JSON lines or the lake: loads of ranges of the key space, and consumers.
 
-Stage: one of the sources of a simulation. A line says what a range of hashes carries from its time on, until
-another line of hashes in it; demand within a range is taken to be even. So loads of segments that were recorded under
-one layout can be added up under any other.
+Stage: one of the sources of a simulation. A line gives the load of a range of hashes from its time on, until another
+line of hashes in it; demand within a range is assumed to be even. So loads of segments that were recorded under one
+layout can be added up under any other.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from schemas.messages import SubscriptionType
 
 
 class DemandError(ValueError):
-    """A file is no demand; the message says which line, and what is wrong with it."""
+    """Invalid file of demand; the message names the line and its fault."""
 
 
 class RangeLine(Wire):
-    """`{"topic":…,"at":ms,"start":0,"end":65535,"msgRateIn":…,"bytesRateIn":…,"msgRateOut":…,"bytesRateOut":…}`."""
+    """Load of a range of hashes from an instant on; one line of the file.
+
+    `{"topic":…,"at":ms,"start":0,"end":65535,"msgRateIn":…,"bytesRateIn":…,"msgRateOut":…,"bytesRateOut":…}`
+    """
 
     topic: TopicName
     at: Millis
@@ -44,7 +47,10 @@ class RangeLine(Wire):
 
 
 class ConsumersLine(Wire):
-    """`{"topic":…,"at":ms,"subscription":"billing","type":"STREAM","consumers":3}`."""
+    """Consumers of a subscription from an instant on; one line of the file.
+
+    `{"topic":…,"at":ms,"subscription":"billing","type":"STREAM","consumers":3}`
+    """
 
     topic: TopicName
     at: Millis
@@ -54,14 +60,16 @@ class ConsumersLine(Wire):
 
 
 class RecordedDemand:
-    """The demand of all topics that lines are about."""
+    """Demand of all topics in some lines."""
 
     def __init__(
         self, lines: Iterable[RangeLine | ConsumersLine], initial: Mapping[str, int] | None = None,
         step_ms: int = STEP_MS,
     ) -> None:  # fmt: skip
-        """`initial`: segments that topics begin with, one if not said. Raises `DemandError` when there is no rate in
-        any line. All of it is kept in memory."""
+        """`initial`: segments that topics begin with, default one. All of it is kept in memory.
+
+        Raises `DemandError` when no line has a rate.
+        """
         ordered = sorted(lines, key=lambda line: line.at)
         if not any(isinstance(line, RangeLine) for line in ordered):
             raise DemandError("there is no line with a rate in it")
@@ -75,7 +83,7 @@ class RecordedDemand:
 
     @classmethod
     def read(cls, lines: Iterable[str | bytes]) -> RecordedDemand:
-        """The demand of a file of JSON lines; raises `DemandError`."""
+        """Return the demand of a file of JSON lines. Raises `DemandError`."""
         return cls([_read(number, line) for number, line in enumerate(lines, 1) if line.strip()])
 
     def layouts(self, places: range) -> list[SegmentLayout]:
@@ -83,7 +91,7 @@ class RecordedDemand:
         return [SegmentLayout.create(self._initial[place], self.began_at) for place in places]
 
     def windows(self, places: range) -> Iterator[Window]:
-        """See `Source`: days."""
+        """See `Source`; each window is a day."""
         topics = [_Topic(self._lines[self.topics[place]]) for place in places]
         length = max(1, _WINDOW_MS // self.step_ms) * self.step_ms
         until = self.began_at + self.steps * self.step_ms
@@ -96,7 +104,7 @@ _WINDOW_MS = 86_400_000
 
 
 class _Topic:
-    """The lines of a topic, walked through once."""
+    """Lines of a topic, read once in order."""
 
     def __init__(self, lines: Sequence[RangeLine | ConsumersLine]) -> None:
         self._lines, self._next = lines, 0
@@ -110,7 +118,7 @@ class _Topic:
         """Rates per hash of each slice; each is as wide as no line's range parts it."""
 
     def timeline(self, begin: int, end: int) -> Timeline:
-        """The next window."""
+        """Return the next window."""
         first = self._next
         while self._next < len(self._lines) and self._lines[self._next].at < end:
             self._next += 1

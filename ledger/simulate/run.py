@@ -1,7 +1,7 @@
 """Policies on a demand, in virtual time: many topics at once, on one process or several.
 
-Stage: above `timeline` (what is wanted) and `outcome` (what came of it); the one way into a simulation. Topics go in
-chunks, so that memory holds a window of a few hundred rows.
+Stage: above `timeline` (the demand) and `outcome` (the results); the entry point of a simulation. Topics go in chunks,
+so that memory holds a window of a few hundred rows.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ def simulate(
     tick_ms: int = TICK_MS, change_threshold: float = CHANGE_THRESHOLD, counted_from: int | None = None,
     processes: int = 1, progress: Progress = lambda *_: None,
 ) -> dict[str, Outcome]:  # fmt: skip
-    """Every policy on the same demand, by name; each topic's own override (in its layout) is laid over all of them.
+    """Simulate every policy on the same demand; return the outcomes by name.
 
-    `yardstick`: the policy whose split thresholds are what a segment can carry; None: the first one. `tick_ms` and
-    `change_threshold`: the job's. What comes before `counted_from`, which is where a window of the source begins, is in
-    `Outcome.actions` and `Outcome.series` only. Topics go in chunks, each through all windows of its time; `processes`
-    share the chunks. `KeyboardInterrupt` ends it with the topics that are done (`Outcome.topics` says which), and
-    passes through when there is none yet. `ValueError`: there is no topic, or a timeline is none.
+    Each topic's own override (in its layout) is laid over all of the policies. `yardstick`: the policy whose split
+    thresholds are the capacity of a segment; None: the first one. `tick_ms` and `change_threshold`: the job's. Time
+    before `counted_from`, which is where a window of the source begins, is in `Outcome.actions` and `Outcome.series`
+    only. Topics go in chunks, each through all windows of its time; `processes` share the chunks. `KeyboardInterrupt`
+    ends the run with the topics that are done (see `Outcome.topics`), and passes through when there is none yet. Raises
+    `ValueError` for a demand without topics, or an invalid timeline.
     """
     if not (count := len(source.topics)):
         raise ValueError("there is no topic in the demand")
@@ -68,7 +69,7 @@ def simulate(
 def _shared(
     one: Callable[[range], list[Outcome]], chunks: Sequence[range], processes: int
 ) -> Iterator[list[Outcome]]:  # fmt: skip
-    """The outcomes of each chunk, in their order."""
+    """Yield the outcomes of each chunk, in their order."""
     if processes == 1 or len(chunks) == 1:
         yield from map(one, chunks)
         return
@@ -79,7 +80,7 @@ def _shared(
 
 
 def _begin(one: Callable[[range], list[Outcome]]) -> None:
-    """Of each process: what it does comes to it once, and Ctrl-C, which reaches all of them, is for the first one."""
+    """Set up a worker process: keep the function, and leave Ctrl-C to the main process."""
     global _one
     _one = one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -96,7 +97,7 @@ def _simulate_chunk(
     source: Source, policies: Sequence[ConfiguredPolicy], yardstick: ConfiguredPolicy | None, tick_ms: int,
     change_threshold: float, counted_from: int | None, places: range,
 ) -> list[Outcome]:  # fmt: skip
-    """Some topics under each of the policies."""
+    """Simulate some topics under each of the policies."""
     layouts = source.layouts(places)
     rows = [
         (resolved(policy, layout), of, topic)
@@ -127,6 +128,6 @@ def _simulate_chunk(
 
 
 def resolved(policy: ConfiguredPolicy, layout: SegmentLayout) -> Policy:
-    """The effective policy of a topic, as the job resolves it."""
+    """Return the effective policy of a topic, as the job resolves it."""
     override = None if policy.override is None else AutoScalePolicyOverride.model_validate_json(policy.override)
     return resolve_policy(policy.profile, override, None, layout.auto_scale_policy).policy

@@ -1,4 +1,4 @@
-"""Demand that is made up: a shape over time, hot ranges over the key space, consumers that come and go; seeded.
+"""Synthetic demand: a shape over time, hot ranges over the key space, varying consumers; seeded.
 
 Stage: one of the sources of a simulation. Every topic differs: its peak, its hot ranges, the hour of its noon.
 """
@@ -33,7 +33,7 @@ _EVEN = 0.3
 
 
 class ShapedDemand:
-    """The demand of `topics` topics of one shape; `peak` in messages per second of a topic."""
+    """Demand of `topics` topics of one shape; `peak` in messages per second of a topic."""
 
     def __init__(
         self, shape: Shape, topics: int, hours: float, *, began_at: int = 0, step_ms: int = STEP_MS,
@@ -68,7 +68,10 @@ class ShapedDemand:
             yield Window(self.began_at + begin, self.began_at + end, timelines)
 
     def _timeline(self, place: int, begin: int, end: int, told: dict[int, int]) -> Timeline:
-        """`begin` and `end` in milliseconds after the beginning; `told`: the consumers that were told last."""
+        """Return the timeline of a topic.
+
+        `begin`, `end`: milliseconds after the beginning; `told`: the last number of consumers by topic.
+        """
         profiles, at, which, level = self._steps_of(place, begin, end)
         consumers = []
         times = np.arange(-(-begin // _CONSUMERS_EVERY_MS) * _CONSUMERS_EVERY_MS, end, _CONSUMERS_EVERY_MS)
@@ -82,7 +85,7 @@ class ShapedDemand:
         )  # fmt: skip
 
     def _steps_of(self, place: int, begin: int, end: int) -> tuple[Floats, Ints, Ints, Floats]:
-        """Profiles, when which of them holds, and how much of it."""
+        """Return profiles, the instants and the profile of each step, and its level."""
         at = np.arange(begin, end, self.step_ms)
         profile, peak = self._profile[place], self._peak[place]
         if self._shape == "drift":
@@ -103,7 +106,7 @@ class ShapedDemand:
         return profiles, at[changed], which[changed], level[changed]
 
     def _level(self, place: int, at: Ints) -> Floats:
-        """Part of its peak that a topic is at, so many milliseconds after the beginning."""
+        """Return the demand of a topic as a share of its peak, so many milliseconds after the beginning."""
         if self._shape == "day":
             position = (at / DAY_MS + self._phase[place]) % 1.0
             wave = np.maximum(np.sin(np.pi * position / 0.62), 0.01) ** 0.8
@@ -121,7 +124,10 @@ class ShapedDemand:
 
 
 def _profiles(topics: int, random: np.random.Generator) -> Floats:
-    """How each topic's demand lies over the key space, n x slices, each row adds up to 1: even, and two hot ranges."""
+    """Return each topic's distribution over the key space, n x slices: an even part and two hot ranges.
+
+    Each row adds up to 1.
+    """
     place = np.arange(SLICES) / SLICES
     found = np.full((topics, SLICES), _EVEN / SLICES)
     for share in (0.6, 0.4):

@@ -1,6 +1,6 @@
-"""The table of profiles on shapes of demand: medians over seeds, and the worst of them.
+"""Table of profiles on shapes of demand: medians and the worst over seeds.
 
-Stage: above `alone` and `demands`; what `anabranch simulate --shapes` prints and docs/profiles.md shows.
+Stage: above `alone` and `demands`; printed by `anabranch simulate --shapes` and shown in docs/profiles.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A profile on a shape; columns as `HEADS`."""
+    """Profile on a shape; columns as `HEADS`."""
 
     shape: str
     profile: str
@@ -40,7 +40,7 @@ class Row:
     worst: tuple[float, ...]
 
     def to_json(self) -> dict[str, object]:
-        """For scripts."""
+        """Return the row for scripts."""
         return asdict(self) | {"columns": list(HEADS)}
 
 
@@ -48,8 +48,10 @@ def table(
     seeds: Sequence[int], processes: int, others: Mapping[str, Decide] = MappingProxyType({}),
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Row]:  # fmt: skip
-    """Every profile on every shape, and whoever else decides, with the policy of `pip-483`; `progress` is told how many
-    runs are done, and how many there are."""
+    """Return a row for every profile, and every other decider under policy `pip-483`, on every shape.
+
+    `progress` gets the number of finished runs, and of all runs.
+    """
     profiles = ["pip-483", "default"]
     cases = [Case(shape, profile, seed) for shape in SHAPES for profile in profiles for seed in seeds]
     by_others = [Case(shape, name, seed) for shape in SHAPES for name in others for seed in seeds]
@@ -84,7 +86,7 @@ def _run(case: Case, decided_by: Decide = decide) -> tuple[Case, tuple[float, ..
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """The table in markdown, which a terminal can be read in too: the median, and the worst where it is another."""
+    """Return the table in Markdown, legible in a terminal: the median, and the worst where it differs."""
     lines = [["demand", "profile", *HEADS], *([row.shape, row.profile, *_cells(row)] for row in rows)]
     before = ""
     for line in lines[1:]:

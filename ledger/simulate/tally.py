@@ -1,4 +1,4 @@
-"""What comes of each row, counted whenever something changes for it.
+"""Counts of each row, updated whenever something changes for it.
 
 Stage: under the kernel. Between two of its steps nothing of a row changes, so each count is a product.
 """
@@ -17,10 +17,10 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Tally:
-    """The counts of rows; each is of a topic under one of the policies."""
+    """Counts of rows; each is a topic under one of the policies."""
 
     def __init__(self, of: Ints, topic: Ints, steps: int) -> None:
-        """`of`: the policy of each row, by its place among those that are compared."""
+        """`of`: index of the policy of each row."""
         count = len(of)
         self._of, self._topic, self._steps, self._first = of, topic, steps, 0
         self._since = np.zeros(count, np.int64)
@@ -36,7 +36,7 @@ class Tally:
         """Segments, and topics over a threshold: by how much more than at the point before."""
 
     def begin(self, step: int) -> None:
-        """Forget what was counted before a step to which all rows have come."""
+        """Drop the counts from before a step that all rows have reached."""
         self.account(np.arange(len(self._of)), np.full(len(self._of), step))
         self._first = step
         for counted in (self._total, self._splits, self._merges, self._rebuckets, self._reversals):
@@ -44,14 +44,14 @@ class Tally:
         self._most[:] = self._segments
 
     def account(self, rows: Ints, step: Ints) -> None:
-        """Rows have come to a step."""
+        """Count the time of rows up to a step."""
         took = step - self._since[rows]
         self._since[rows] = step
         for total, status in zip(self._total, self._status, strict=True):
             total[rows] += took * status[rows]
 
     def set(self, rows: Ints, step: Ints, segments: Ints, is_over: Bools, waiting: Ints, cap: Ints) -> None:
-        """How it is from a step on; `cap` are as many segments as the policy allows."""
+        """Set the state of rows from a step on; `cap`: the most segments that the policy allows."""
         point = -(-step // self._every)
         np.add.at(self._series[0], (self._of[rows], point), segments - self._segments[rows])
         np.add.at(self._series[1], (self._of[rows], point), is_over.astype(np.int64) - self._over[rows])
@@ -60,13 +60,13 @@ class Tally:
         self._most[rows] = np.maximum(self._most[rows], segments)
 
     def acted(self, rows: Ints, is_split: Bools, is_reversal: Bools) -> None:
-        """Actions were applied, one for each of some rows."""
+        """Count applied actions, one for each of some rows."""
         self._splits[rows] += is_split
         self._merges[rows] += ~is_split
         self._reversals[rows] += is_reversal
 
     def rebucketed(self, rows: Ints) -> None:
-        """A segment of each of some rows was given more entry buckets."""
+        """Count a rebucket for each of some rows."""
         self._rebuckets[rows] += 1
 
     @property
@@ -76,7 +76,7 @@ class Tally:
     def outcomes(
         self, topics: Sequence[str], began_at: int, step_ms: int, acted: Ints, actions: Actions
     ) -> list[Outcome]:  # fmt: skip
-        """What came of each policy; `acted`: the row of each action."""
+        """Return the outcome of each policy; `acted`: the row of each action."""
         everything = np.arange(len(self._of))
         self.account(everything, np.full(len(everything), self._steps))
         found = []

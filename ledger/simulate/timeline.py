@@ -1,14 +1,13 @@
-"""The contract of a simulation: what clients want of each topic, as steps over time and over the key space.
+"""Contract of a simulation: demand of each topic, as steps over time and over the key space.
 
-Stage: under the kernel. Whoever has a demand, made up or on record, gives it as a `Source`: topics with the layouts
-they begin with, and window after window what is wanted of them. Memory holds one window of some topics at a time, so a
-source of a month yields days.
+Stage: under the kernel. A demand, synthetic or recorded, is a `Source`: topics with their first layouts, and window
+after window of their demand. Memory holds one window of some topics at a time, so a source of a month yields days.
 
     Source.layouts(places)    the layouts of some topics at the beginning
-    Source.windows(places)    Window, Window, …: one behind the other, from the beginning to the end
+    Source.windows(places)    Window, Window, …: consecutive, from the beginning to the end
     Window.timelines          a Timeline for each of these topics, in their order
 
-A source is sent to the processes that simulate: it has to be picklable, and asks for a file or a table by its name.
+A source is sent to the processes that simulate: it has to be picklable, and refers to a file or a table by its name.
 All instants are milliseconds since 1970, rates per second in the PIP's order (`schemas.metadata.RATES`).
 """
 
@@ -31,7 +30,7 @@ STEP_MS = 10_000
 
 
 class ConsumersFrom(NamedTuple):
-    """The sessions of a subscription from an instant on; 0 for one that is gone."""
+    """Sessions of a subscription from an instant on; 0 if it is gone."""
 
     at: int
     subscription: str
@@ -41,7 +40,7 @@ class ConsumersFrom(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """What clients want of one topic in a window of time.
+    """Demand of one topic in a window of time.
 
     From `at[i]` until `at[i + 1]` slice s of the key space carries `profiles[which[i], s] * level[i] * factors`; within
     a slice demand is even. Where every instant has rates of its own, `which` counts up and `level` is 1; where the
@@ -65,7 +64,7 @@ class Timeline:
 
 
 class Window(NamedTuple):
-    """Some topics for a time."""
+    """Demand of some topics for a period."""
 
     begin: int
     end: int
@@ -74,7 +73,7 @@ class Window(NamedTuple):
 
 
 class Source(Protocol):
-    """The demand of some topics."""
+    """Demand of some topics."""
 
     topics: Sequence[str]
     began_at: int
@@ -85,19 +84,24 @@ class Source(Protocol):
     after it."""
 
     def layouts(self, places: range) -> list[SegmentLayout]:
-        """What the topics at these places begin with. A topic's own override of the policy is in its layout."""
+        """Return the first layouts of the topics at these indices. A layout has the topic's own override."""
 
     def windows(self, places: range) -> Iterator[Window]:
-        """What is wanted of the topics at these places: windows one behind the other, each of some whole steps, from
-        `began_at` to `began_at + steps * step_ms`."""
+        """Yield the demand of the topics at these indices, in consecutive windows of whole steps.
+
+        They cover `began_at` to `began_at + steps * step_ms`.
+        """
 
 
 def step_for(tick_ms: int) -> int:
-    """Return the step of a simulation: a sixth of a tick, as in PIP-483, in whole seconds and at most `STEP_MS`."""
+    """Return the step of a simulation, milliseconds: a sixth of a tick, as in PIP-483.
+
+    It is rounded to whole seconds and at most `STEP_MS`.
+    """
     return max(1_000, min(STEP_MS, tick_ms // 6_000 * 1_000))
 
 
 def even_slices(count: int) -> Ints:
-    """Bounds of so many slices of the key space, as equal as can be."""
+    """Return the bounds of so many slices of the key space, as equal as possible."""
     edges: Ints = np.arange(count + 1, dtype=np.int64) * HASH_SPACE // count
     return edges

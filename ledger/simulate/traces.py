@@ -1,4 +1,4 @@
-"""Demand on record elsewhere: a series of values over days or weeks, as the load of one topic a case.
+"""Demand from external series: values over days or weeks, as the load of one topic a case.
 
 Stage: one of the sources of a simulation. A series is a CSV file of `timestamp,value`; its demand is linear between the
 points, scaled so that its peak is so many split thresholds, with keys that are uniform or Zipf distributed.
@@ -34,21 +34,24 @@ class Series(NamedTuple):
     values: Floats
 
     def first(self, days: float) -> Series:
-        """Its first days; raises `SeriesError` where that is less than two points."""
+        """Return the first days of a series. Raises `SeriesError` for less than two points."""
         chosen = self.at <= self.at[0] + days * DAY_MS
         if chosen.sum() < 2:
             raise SeriesError(f"{self.name}: the first {days:g} days have less than two points")
         return Series(self.name, self.at[chosen], self.values[chosen])
 
     def scaled(self, percentile: float = 100.0, peak: float = PEAK) -> Series:
-        """The same in split thresholds: that percentile of its values is the peak; raises `SeriesError` if it is 0."""
+        """Scale the series to split thresholds, so that a percentile of its values becomes the peak.
+
+        Raises `SeriesError` if the percentile is 0.
+        """
         if not np.percentile(self.values, percentile) > 0:
             raise SeriesError(f"{self.name}: percentile {percentile:g} of the values is 0, nothing can be scaled to it")
         return self._replace(values=self.values * (peak / float(np.percentile(self.values, percentile))))
 
 
 class SeriesError(ValueError):
-    """A file is no series; the message names the line and says what was expected."""
+    """Invalid series; the message names the line and says what was expected."""
 
 
 def read_series(path: Path) -> Series:
@@ -74,7 +77,7 @@ def read_series(path: Path) -> Series:
 
 
 def zipf_profile(exponent: float, seed: int, slices: int = SLICES) -> Floats:
-    """The part of the load that each slice of the key space carries; exponent 0: all the same."""
+    """Return the share of the load of each slice of the key space; exponent 0: all the same."""
     if exponent == 0:
         return np.full(slices, 1 / slices)
     weights = np.arange(1, KEYS + 1) ** -exponent
@@ -83,12 +86,15 @@ def zipf_profile(exponent: float, seed: int, slices: int = SLICES) -> Floats:
 
 
 class TraceDemand:
-    """The demand of one topic for each series and distribution of keys; all series are of the same length."""
+    """Demand of one topic for each series and distribution of keys; all series have the same length."""
 
     def __init__(
         self, series: Series, exponents: Sequence[tuple[float, int]], threshold: float, step_ms: int = STEP_MS
     ) -> None:
-        """`exponents`: (Zipf exponent, seed) of each topic; `threshold`: messages a second of one split threshold."""
+        """Build the demand of one series.
+
+        `exponents`: (Zipf exponent, seed) of each topic; `threshold`: messages a second of one split threshold.
+        """
         self.topics: Sequence[str] = [
             f"topic://traces/{series.name}/zipf-{exponent:g}-{seed}" for exponent, seed in exponents
         ]
@@ -102,7 +108,7 @@ class TraceDemand:
         return [SegmentLayout.create(1, self.began_at) for _ in places]
 
     def windows(self, places: range) -> Iterator[Window]:
-        """See `Source`: a day each."""
+        """See `Source`; each window is a day."""
         until = self.began_at + self.steps * self.step_ms
         length = max(DAY_MS // self.step_ms, 1) * self.step_ms
         factors, edges = np.array([1.0, MESSAGE_BYTES, 0.0, 0.0]), even_slices(SLICES)

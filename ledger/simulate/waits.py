@@ -1,8 +1,9 @@
-"""When topics may act, as far as waiting goes: what the kernel skips to.
+"""Waits of topics: the instants to which the kernel may skip.
 
-Stage: under the kernel. It tells which topics may act now (`decide_fleet` says what they do), when time alone lets a
-topic act that wants to, and when the job would ask for an extra tick, as `decisions.autoscale.decide` and
-`engine.autoscale.evaluation` have it. A topic that is not named here would be held, whatever the time.
+Stage: under the kernel. It determines which topics may act now (`decide_fleet` decides their actions), when time alone
+lets a topic act that wants to, and when the job would ask for an extra tick, by the rules of
+`decisions.autoscale.decide` and `engine.autoscale.evaluation`. A topic that is not named here would be held at any
+time.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _LONGEST_SETTLE_MS = 2**40
 
 
 class Limits:
-    """The policies of rows in columns; rows of equal policies lie side by side."""
+    """Policies of rows in columns; rows of equal policies are adjacent."""
 
     def __init__(self, policies: Sequence[Policy], starts: Sequence[int], rows: int, has_buckets: bool = False) -> None:
-        """`starts`: the first row of each policy; `has_buckets`: some topics begin with entry buckets of their own."""
+        """`starts`: the first row of each policy; `has_buckets`: some topics have entry buckets of their own."""
         self.policies, self.starts = policies, list(starts)
         self.of: Ints = np.repeat(np.arange(len(policies)), np.diff([*starts, rows]))
         self.split: Floats = np.array([one.split_thresholds for one in policies])
@@ -75,16 +76,18 @@ class Limits:
         self.keeps_depth: Bools = self._by_row([one.explicit_lineage for one in policies])
 
     def window_start(self, row: Ints, cold_since: Ints, modified_at: Ints) -> Ints:
-        """When the merge window of each segment began, if it is cold (`Load.window_start`)."""
+        """Return the beginning of the merge window of each cold segment (`Load.window_start`)."""
         return np.where(self._by_coldness[row] & (cold_since >= 0), cold_since, modified_at)
 
     def depth(self, row: Ints, remembered: Ints, shown: Ints) -> Ints:
-        """The merge depth of each segment (`TopicSnapshot.merge_depth`)."""
+        """Return the merge depth of each segment (`TopicSnapshot.merge_depth`)."""
         return np.where(self.keeps_depth[row], remembered, shown)
 
     def shallow_at(self, row: Ints, remembered: Ints, shown: Ints, made_at: Ints) -> Ints:
-        """From when on the depth of each segment lets it be merged (`TopicSnapshot.shallow_at`); those that are
-        remembered are of segments made at `made_at`."""
+        """Return the instant from which each segment's depth permits a merge (`TopicSnapshot.shallow_at`).
+
+        `remembered`: depths of segments made at `made_at`.
+        """
         cap, keeps = self.max_depth[row], self.keeps_depth[row]
         fades_at = np.where((made_at == NEVER) | (cap <= 0), NOT_DUE, made_at + (remembered - cap + 1) * FORGOTTEN_MS)
         depth = np.where(keeps, remembered, shown)
@@ -94,8 +97,10 @@ class Limits:
         self, row: Ints, made: Ints, at: Ints, regrets: Ints, pauses: Sequence[Ints], cold_since: Ints,
         width: Ints,
     ) -> Ints:  # fmt: skip
-        """Until when each segment is not merged (`decisions.autoscale.merge_pass.settled_at`); `made`: `BY_SPLIT`,
-        `BY_MERGE` or 0."""
+        """Return the instant until which each segment is not merged.
+
+        `made`: `BY_SPLIT`, `BY_MERGE` or 0. See `decisions.autoscale.merge_pass.settled_at`.
+        """
         settle, within = self._settle[row], self._returns_within[row]
         rest = np.minimum(settle << np.minimum(regrets, MAX_REGRETS), np.maximum(settle, MAX_SETTLE_MS))
         rest = np.where((regrets >= MAX_REGRETS) & self._merges_into_hot[row], NOT_DUE, rest)
@@ -114,7 +119,7 @@ class Limits:
 
 
 class Situation:
-    """What some rows want, and what they wait for. Instants; `NOT_DUE`: time alone does not bring it."""
+    """Wishes and waits of some rows, as instants; `NOT_DUE`: time alone does not bring it."""
 
     def __init__(
         self, limits: Limits, rows: Ints, now: Ints, count: Ints, required: Ints, last_split: Ints, last_merge: Ints,

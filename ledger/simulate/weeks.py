@@ -1,6 +1,6 @@
-"""The table of profiles on weeks of demand: each series with uniform and with Zipf keys, beside static and oracle.
+"""Table of profiles on weeks of demand: each series with uniform and Zipf keys, static and oracle.
 
-Stage: above `traces` and `run`; what `anabranch simulate --trace FILE` prints.
+Stage: above `traces` and `run`; printed by `anabranch simulate --trace FILE`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEADS = ("splits", "merges", "reversals", "segment-h", "x oracle", "min over", "
 
 @dataclass(frozen=True)
 class WeeksRow:
-    """A profile on a series with one distribution of keys."""
+    """Profile on a series with one distribution of keys."""
 
     series: str
     exponent: float
@@ -47,7 +47,7 @@ class WeeksRow:
     most_segments: int
 
     def to_json(self) -> dict[str, object]:
-        """For scripts."""
+        """Return the row for scripts."""
         return asdict(self)
 
 
@@ -55,7 +55,7 @@ def weeks(
     series: Sequence[Series], seeds: Sequence[int], processes: int = 1,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Iterator[WeeksRow]:  # fmt: skip
-    """Every profile on every series and distribution of keys: sums over the seeds of each, divided by their number."""
+    """Yield a row for every profile, series and distribution of keys, averaged over the seeds."""
     for done, one in enumerate(series):
         progress(done, len(series))
         keys = [(exponent, seed) for exponent in EXPONENTS for seed in (seeds if exponent else seeds[:1])]
@@ -70,7 +70,10 @@ def weeks(
 
 
 def static_and_oracle(series: Series) -> tuple[float, float, float]:
-    """Segment-hours with the segments of the peak all the time, of ceil(load) at each instant, and of the load."""
+    """Return three figures in segment-hours: static, oracle, and the load itself.
+
+    Static has the peak's segments all the time, the oracle ceil(load) segments at each instant.
+    """
     load = np.interp(np.arange(series.at[0], series.at[-1], STEP_MS), series.at, series.values)
     hours = STEP_MS / 3_600_000
     needed = np.maximum(np.ceil(load - 1e-9), 1.0)
@@ -90,7 +93,7 @@ def _row(series: Series, exponent: float, profile: str, outcome: Outcome, places
 
 
 def as_text(rows: Sequence[WeeksRow]) -> str:
-    """The table in markdown."""
+    """Return the table in Markdown."""
     lines = ["| demand | keys | profile | " + " | ".join(HEADS) + " |", "|---|---|---|" + "---:|" * len(HEADS)]
     for row in rows:
         keys = f"Zipf {row.exponent:g}" if row.exponent else "uniform"

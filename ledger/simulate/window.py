@@ -1,7 +1,7 @@
-"""A window of timelines in columns: what any range of hashes carries at any of its changes, many looked up at once.
+"""Window of timelines in columns: loads of any ranges of hashes at any change, many looked up at once.
 
-Stage: between `timeline` and the kernel. Profiles are added up over the key space, so that a range costs two look-ups
-however many slices it spans. Changes are told by steps; of several in one step the last one counts.
+Stage: between `timeline` and the kernel. Profiles are cumulative over the key space, so that a range costs two look-ups
+however many slices it spans. Changes are numbered by steps; of several in one step the last one counts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Subscriptions = dict[str, tuple[str, int]]
 
 
 class Bounds(NamedTuple):
-    """Where ranges of hashes begin and end among the slices of their topics."""
+    """Positions of ranges of hashes among the slices of their topics."""
 
     low: Ints
     low_part: Floats
@@ -35,7 +35,7 @@ class Bounds(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """Columns over all topics, one topic behind the other, each with an entry at its end that never comes."""
+    """Changes of all topics, one topic after the other, each with a final entry that never takes effect."""
 
     first: Ints
     """By topic: where its changes begin."""
@@ -45,10 +45,10 @@ class Changes(NamedTuple):
 
 
 class WindowColumns:
-    """What is wanted of some topics in a window."""
+    """Demand of some topics in a window."""
 
     def __init__(self, window: Window, began_at: int, step_ms: int, known: list[Subscriptions]) -> None:
-        """`known`: the subscriptions of each topic before the window; they are moved on to its end."""
+        """`known`: the subscriptions of each topic before the window; they are advanced to its end."""
         timelines = window.timelines
         self.begin, self.end = (-(-(at - began_at) // step_ms) for at in (window.begin, window.end))
         """Steps."""
@@ -86,16 +86,16 @@ class WindowColumns:
         self._take_consumers([timeline.consumers for timeline in timelines], began_at, step_ms, known)
 
     def locate(self, topic: Ints, start: Ints, end: Ints) -> Bounds:
-        """Where ranges of hashes, ends inclusive, lie in their topics."""
+        """Return the positions of ranges of hashes, ends inclusive, in their topics."""
         return Bounds(*self._place(topic, start), *self._place(topic, end + 1))
 
     def in_force(self, topic: Ints, step: Ints) -> Ints:
-        """The place of the change of a topic that is in force at a step."""
+        """Return the index of the change of a topic that is in force at a step."""
         found: Ints = np.searchsorted(self._instants, topic * _LAST_STEP + step, side="right") - 1
         return found
 
     def carried(self, topic: Ints, which: Ints, at: Bounds) -> Floats:
-        """The four rates of each range (m x 4) under a profile of its topic, at level 1."""
+        """Return the four rates of each range (m x 4) under a profile of its topic, at level 1."""
         first = self._first_below[topic] + which * self._stride[topic]
         # Sums of many floats: what cancels out may be a little below nothing.
         found = self._under(first + at.high, at.high_part) - self._under(first + at.low, at.low_part)
@@ -115,7 +115,7 @@ class WindowColumns:
         return place - first, (hashes - low) / (self._edges[place + 1] - low)
 
     def _steps_of(self, at: Ints, began_at: int, step_ms: int) -> Ints:
-        """From which step on each change counts."""
+        """Return the step from which each change counts."""
         return np.maximum(-(-(np.asarray(at) - began_at) // step_ms), self.begin)
 
     def _take_consumers(
@@ -146,7 +146,7 @@ class WindowColumns:
 
 
 def _check(timeline: Timeline, window: Window) -> None:
-    """Raises `ValueError` for what is no timeline of the window."""
+    """Raise `ValueError` for an invalid timeline of the window."""
     edges, profiles = timeline.edges, timeline.profiles
     if edges[0] != 0 or edges[-1] != HASH_SPACE or (np.diff(edges) <= 0).any():
         raise ValueError(f"edges have to ascend from 0 to {HASH_SPACE}")

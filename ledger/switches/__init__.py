@@ -1,1 +1,1 @@
-"""Switches between BookKeeper clusters as they are on record: each a timeline of phases (docs/bookies.md)."""
+"""Recorded switches between BookKeeper clusters: each a timeline of phases (docs/bookies.md)."""

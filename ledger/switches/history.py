@@ -1,4 +1,4 @@
-"""What the steps of switches between BookKeeper clusters have come to, phase by phase.
+"""History of switches between BookKeeper clusters, phase by phase.
 
 Stage: over the views `bookie_switches` and `bookie_steps`, under `anabranch bookies history` and the page.
 """
@@ -29,7 +29,7 @@ WHERE s.status = 'failed' AND s.ledger IS NOT NULL ORDER BY s.seq LIMIT {limit}
 
 @dataclass(frozen=True)
 class PhaseSpan:
-    """A phase of one attempt."""
+    """Phase of one attempt."""
 
     attempt: int
     phase: str
@@ -43,13 +43,13 @@ class PhaseSpan:
 
     @property
     def seconds(self) -> float:
-        """From its first step to the end of its last."""
+        """Return the time from its first step to the end of its last."""
         return (self.until - self.since).total_seconds()
 
 
 @dataclass(frozen=True)
 class FailedLedger:
-    """A ledger that failed in the newest attempt."""
+    """Ledger that failed in the newest attempt."""
 
     ledger: int
     object: str
@@ -75,7 +75,7 @@ class SwitchHistory:
 
 
 def switches(lake: str) -> list[SwitchHistory]:
-    """All switches on record, the newest first. Raises `SqlError`, and what Delta raises."""
+    """Return all switches on record, newest first. Raises `SqlError`, and what Delta raises."""
     sql = LakeSql(lake)
 
     def ask(question: str) -> list[dict[str, Any]]:

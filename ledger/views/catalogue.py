@@ -1,7 +1,7 @@
-"""The views as their texts describe them: name, version, what a row is, what every column means, and the SQL.
+"""The views as their texts describe them: name, version, meaning of rows and columns, and the SQL.
 
-Stage: under whoever asks the views. A text begins with comments: what a row is; `version: 1`; for a function of an
-instant `parameter at timestamp: …`; a line for each column, `name type: meaning`, in the order of the SELECT.
+Stage: under all users of the views. A text begins with comments: the meaning of a row; `version: 1`; for a function of
+an instant `parameter at timestamp: …`; a line for each column, `name type: meaning`, in the order of the SELECT.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COLUMN = re.compile(rf"(?P<name>[a-z_]+) (?P<type>{'|'.join(TYPES)}): (?P<meani
 
 @dataclass(frozen=True)
 class Column:
-    """A column, or a parameter."""
+    """Column or parameter of a view."""
 
     name: str
     type: str
@@ -32,7 +32,7 @@ class Column:
 
 @dataclass(frozen=True)
 class View:
-    """A view; with `parameters` a function, which stands behind FROM with its arguments."""
+    """View; with `parameters` a function, which follows FROM with its arguments."""
 
     name: str
     version: int
@@ -45,20 +45,20 @@ class View:
 
     @property
     def signature(self) -> str:
-        """`thrash`, or `load_at(at)`."""
+        """Return `thrash`, or `load_at(at)`."""
         return f"{self.name}({', '.join(one.name for one in self.parameters)})" if self.parameters else self.name
 
     def sql(self, dialect: Dialect) -> str:
-        """As an engine reads it: functions that it calls are written out, its own parameters stand as `$name`."""
+        """Return the SQL for an engine: called functions are expanded, its own parameters appear as `$name`."""
         return dialect.translate(write_out(self.text))
 
     def needs(self) -> set[str]:
-        """The tables and views that the engine has to know before it."""
+        """Return the tables and views that the engine has to know before it."""
         return sources(write_out(self.text)) & {*TABLES, *views()}
 
 
 def write_out(sql: str) -> str:
-    """A text with the calls of functions replaced by what they stand for. Raises `ValueError` on a wrong call."""
+    """Expand the calls of functions in a text. Raises `ValueError` for an invalid call."""
     calls = {view.name: _writer(view) for view in views().values() if view.parameters}
     return rewrite_calls(sql, calls)
 
@@ -77,14 +77,14 @@ def _writer(view: View) -> Rewrite:
 
 @cache
 def views() -> dict[str, View]:
-    """All of them by name."""
+    """Return all views by name."""
     found = (one for one in (files("ledger.views") / "sql").iterdir() if one.name.endswith(".sql"))
     return {name: _read(name) for name in sorted(one.name.removesuffix(".sql") for one in found)}
 
 
 @cache
 def _read(name: str) -> View:
-    """The view of a text; raises `ValueError` when it is not described."""
+    """Return the view of a text. Raises `ValueError` when its description is incomplete."""
     lines = (files("ledger.views") / "sql" / f"{name}.sql").read_text().splitlines()
     said = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
     about, version, parameters, columns = list[str](), 0, list[Column](), list[Column]()
@@ -105,7 +105,7 @@ def _read(name: str) -> View:
 
 
 def in_order(wanted: Iterable[str]) -> list[View]:
-    """The views that are wanted and those that they need, each behind those that it needs."""
+    """Return the wanted views and those that they need, each after those that it needs."""
     found: dict[str, View] = {}
 
     def add(name: str) -> None:

@@ -1,13 +1,13 @@
-"""What the two engines say differently: the words that begin with `$` in the texts of the views.
+"""Differences between the two engines: the words that begin with `$` in the texts of the views.
 
 Stage: under `ledger.views`. Patterns are regular expressions that Rust and Java read alike.
 
 - `$micros(instant)`          microseconds since 1970, an integer
 - `$instant(millis)`           the inverse, of milliseconds
-- `$first(text, pattern)`     what the first group of the pattern matches; null: nothing
-- `$last(value, order, …)`    of a group the last value that is not null, in the order of one or two columns
-- `$unescaped(text)`          what the inside of a text in JSON says
-- `$count(text, pattern)`     how often it matches
+- `$first(text, pattern)`     the match of the first group of the pattern; null: no match
+- `$last(value, order, …)`    the last value of a group that is not null, in the order of one or two columns
+- `$unescaped(text)`          the text of an escaped JSON string without its quotes
+- `$count(text, pattern)`     the number of matches
 - `$pieces(text, pattern)`    in a list of columns: a row for each part of the text that begins with a match
 - `$parts(text)`              in a list of columns: a row for each part between commas
 - `$series(from, to, unit)`   in a list of columns: a row for each beginning of an hour or a day of the interval
@@ -24,13 +24,13 @@ from ledger.views.scanning import Rewrite, replace_word, rewrite_calls
 
 @dataclass(frozen=True)
 class Dialect:
-    """An engine's way to say them."""
+    """Translation of these words for an engine."""
 
     calls: Mapping[str, Rewrite]
     now: str
 
     def translate(self, sql: str) -> str:
-        """A text of a view as the engine reads it."""
+        """Return a view's text for the engine."""
         return replace_word(rewrite_calls(sql, self.calls), "$now", self.now)
 
 

@@ -1,4 +1,4 @@
-"""docs/views.md, from the texts of the views: `python -m ledger.views.page > docs/views.md`."""
+"""Generator of docs/views.md from the views' texts: `python -m ledger.views.page > docs/views.md`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ condition on `day` leaves out no file of `load_intervals`: the end of a row is i
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([_INTRODUCTION, *(_section(view) for view in views().values())])
 
 

@@ -1,6 +1,6 @@
 """Words and calls in a text of SQL, outside of its literals and quoted names.
 
-Stage: under `ledger.views`. No parser: the engines have theirs, and say what is wrong.
+Stage: under `ledger.views`. No parser: the engines have theirs, and report errors.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ Rewrite = Callable[[Sequence[str]], str]
 
 
 def without_comments(sql: str) -> str:
-    """Return the text with a blank for each comment. Comments nest, as in the engine; elsewhere here they do not.
+    """Return the text with a blank for each comment.
 
-    Raises `ValueError` for one that is not closed.
+    Comments nest here, as in the engine, but not in the other functions of this module. Raises `ValueError` for one
+    that is not closed.
     """
     found, position = [], 0
     while token := _COMMENTED.search(sql, position):
@@ -42,26 +43,26 @@ def without_comments(sql: str) -> str:
 
 
 def words(sql: str) -> Iterator[str]:
-    """Every word, in lower case and in order."""
+    """Yield every word, in lower case and in order."""
     for token in _TOKEN.finditer(sql):
         if token["word"]:
             yield token["word"].lower()
 
 
 def names(sql: str) -> set[str]:
-    """Every word, and every quoted name."""
+    """Return every word, and every quoted name."""
     quoted = (token["hidden"][1:-1] for token in _TOKEN.finditer(sql) if (token["hidden"] or "")[:1] in ('"', "`"))
     return {*words(sql), *quoted}
 
 
 def sources(sql: str) -> set[str]:
-    """Every word right behind a FROM or JOIN."""
+    """Return every word directly after a FROM or JOIN."""
     said = list(words(sql))
     return {name for before, name in pairwise(said) if before in ("from", "join")}
 
 
 def qualify(sql: str, known: Container[str], database: str) -> str:
-    """The text with the database before every known name that stands right behind a FROM or JOIN."""
+    """Prefix every known name directly after a FROM or JOIN with the database."""
     found, position, before = [], 0, ""
     for token in _TOKEN.finditer(sql):
         if token["word"] and before in ("from", "join") and token["word"].lower() in known:
@@ -72,14 +73,14 @@ def qualify(sql: str, known: Container[str], database: str) -> str:
 
 
 def statements(sql: str) -> list[str]:
-    """The statements of a text, without the semicolons between them and without empty ones."""
+    """Return the statements of a text, without the semicolons between them and without empty ones."""
     ends = [token.start() for token in _TOKEN.finditer(sql) if token["mark"] == ";"]
     parts = [sql[start:end] for start, end in zip([0, *(end + 1 for end in ends)], [*ends, len(sql)], strict=True)]
     return [part.strip() for part in parts if any(True for _ in words(part))]
 
 
 def replace_word(sql: str, word: str, replacement: str) -> str:
-    """The text with every `word` (lower case) replaced, but in literals, quoted names and comments."""
+    """Replace every `word` (lower case), but not in literals, quoted names and comments."""
     found, position = [], 0
     for token in _TOKEN.finditer(sql):
         if (token["word"] or "").lower() == word:
@@ -89,9 +90,9 @@ def replace_word(sql: str, word: str, replacement: str) -> str:
 
 
 def rewrite_calls(sql: str, rewrites: Mapping[str, Rewrite]) -> str:
-    """The text with every call of a name in `rewrites` (lower case) replaced, those within arguments first.
+    """Replace every call of a name in `rewrites` (lower case), those within arguments first.
 
-    A name without parentheses behind it is left alone. Raises `ValueError` when a parenthesis is not closed.
+    A name without parentheses after it is left alone. Raises `ValueError` when a parenthesis is not closed.
     """
     found, position = [], 0
     for token in _TOKEN.finditer(sql):
@@ -108,7 +109,7 @@ def rewrite_calls(sql: str, rewrites: Mapping[str, Rewrite]) -> str:
 
 
 def _arguments(sql: str, start: int, name: str) -> tuple[list[str], int]:
-    """What stands between the commas from a parenthesis on, and where it ends."""
+    """Return the arguments of a call whose parenthesis opens before `start`, and the position after it."""
     depth, begun, arguments = 1, start, list[str]()
     for token in _TOKEN.finditer(sql, start):
         mark = token["mark"]

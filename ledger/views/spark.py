@@ -1,4 +1,4 @@
-"""The statements that make the views known to Spark SQL, for whoever has a session (`streaming.catalog`).
+"""Statements that register the views with Spark SQL, for callers with a session (`streaming.catalog`).
 
 Stage: under `anabranch lake register`.
 """
@@ -14,8 +14,10 @@ from schemas.tables import TABLES
 
 
 def spark_statements(database: str) -> dict[str, str]:
-    """By name what makes each view or function in a database that has the tables, those behind that need others; safe
-    to repeat."""
+    """Return the statements that create the views and functions in a database with the tables, by name.
+
+    Each comes after those that it needs; they are safe to repeat.
+    """
     return {
         view.name: _function(view, database) if view.parameters else _view(view, database) for view in in_order(views())
     }
