@@ -62,7 +62,7 @@ MAX_DECISIONS = 200
 @dataclass
 class _Topic:
     created_at: int = 0
-    """When this life of it began, as its events say; 0: they do not."""
+    """Beginning of this life, from its events; 0: unknown."""
     epoch: int = 0
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
     loads: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ _COLUMNS = {
     OUTCOMES.name: ("decision_id", "subject", "status", "at", "error"),
     DEAD_LETTERS.name: ("reason",),
 }
-"""What is read of a row, where that is not all: the inputs of a decision alone are kilobytes."""
+"""Columns that are read where not all are: the inputs of a decision alone are kilobytes."""
 
 
 class LakeReader:
@@ -118,7 +118,7 @@ class LakeReader:
         self._batches: deque[StoredRow] = deque(maxlen=600)
         self._changed: set[str] = set()
         self.trouble: str | None = None
-        """Why a table could not be read at the last look; None: all could."""
+        """Last error while reading a table; None: all could be read."""
 
     def refresh(self, now: datetime | None = None) -> LakeView:
         """Read new rows and return the view as of `now` (default: the wall clock)."""

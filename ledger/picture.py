@@ -64,11 +64,11 @@ class TopicView:
     open_decision: str | None
     """`split 3` or `merge 4+5` while that decision has no outcome yet."""
     brake: str | None = None
-    """What holds that decision (`schemas.tables.WaitRow.brake`); None: nothing."""
+    """Brake that holds that decision (`schemas.tables.WaitRow.brake`); None: nothing."""
     last: DecisionView | None = None
     """Its newest decision; None: none was seen."""
     unheard_since: datetime | None = None
-    """When that ended, while the job still holds the topic for it; None: it does not."""
+    """End of the last decision, while the job still holds the topic for it; None: it does not."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class DecisionView:
     status_at: datetime | None
     error: str | None
     brake: str | None = None
-    """What holds it (`schemas.tables.WaitRow.brake`); None: nothing."""
+    """Brake that holds it (`schemas.tables.WaitRow.brake`); None: nothing."""
 
 
 @dataclass(frozen=True)

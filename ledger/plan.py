@@ -30,7 +30,7 @@ class Planned:
     action: str
     segments: tuple[int, ...]
     reason: str
-    """As in `decisions`: a rate, `consumer-count`, `cold`, …"""
+    """Reason as in `decisions`: a rate, `consumer-count`, `cold`, …"""
     overload: float | None
     """Of a split: the largest rate / split threshold of its segment; None: not known."""
 

@@ -39,7 +39,7 @@ _READS = re.compile(
 )
 """The outermost node of a plan that only reads; a statement that changes something is a node of another name."""
 _CHANGES = re.compile(r"^\s*(?:CopyTo|Dml|Create\w+|Drop\w+|Alter\w+|Set\w+|Prepare|Execute)\b", re.MULTILINE)
-"""The same at any depth, should the engine ever allow one inside of a question."""
+"""Nodes that change something, at any depth, should the engine ever allow one inside of a question."""
 _SQL_TYPES = {
     pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN", pa.binary(): "BYTEA",
     pa.date32(): "DATE",
@@ -58,13 +58,13 @@ _CONFIG = {
 _FIRST_INSTANT, _LAST_INSTANT = (
     datetime(year, month, day, tzinfo=timezone.utc) for year, month, day in ((1, 1, 1), (9999, 12, 31))
 )
-"""What files and programs can say; the last day is left out."""
+"""Range of instants that files and programs can represent; the last day is left out."""
 _SHARE = 0.5
 """Of the memory of the machine or container: what one engine may hold. Sorts and groups beyond it wait in temporary
 files, of at most `_SPILLED` in all; a question that still needs more ends with an error instead of the machine."""
 _SPILLED = "10G"
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where the kernel says what a container may have: control groups version 2 and 1."""
+"""Files with the container's memory limit: control groups version 2 and 1."""
 
 
 class SqlError(ValueError):

@@ -53,9 +53,9 @@ class Courier:
         self.waiting = 0
         """Notices that were not told yet."""
         self._repeating: dict[_Key, tuple[Notice, datetime | None]] = {}
-        """What is repeated, and until when; None: as long as it fires."""
+        """Repeated notices and the end of their repetition; None: as long as the alert fires."""
         self._repeat_at = float("-inf")
-        """When the next repetition begins, on the clock `time.monotonic`."""
+        """Start of the next repetition, on the clock `time.monotonic`."""
         self._suspects: set[_Key] = set()
         """Alerts of a batch that was rejected, until they are told: each is sent alone, and so fails alone."""
         self._stopping = False

@@ -36,9 +36,9 @@ from schemas.printable import printable
 log = logging.getLogger(__name__)
 
 MAX_ANSWER_BYTES = 2_000
-"""So much of an answer is read, for the message."""
+"""Longest part of an answer that is read, for the message."""
 RESEND_SECONDS = 60.0
-"""How often Alertmanager hears of an alert that goes on firing, or was resolved lately."""
+"""Interval at which Alertmanager gets an alert that goes on firing, or was resolved lately."""
 EXPIRE_SECONDS = 4 * RESEND_SECONDS
 """Without another word, Alertmanager takes a firing alert as resolved after so long."""
 _NEVER = "0001-01-01T00:00:00Z"
@@ -67,9 +67,9 @@ class Sender(Protocol):
     """One destination."""
 
     batch: int
-    """How many notices it may be told at once."""
+    """Most notices in one message."""
     resend_seconds: float | None
-    """How often it is told again what fires, and what was resolved lately; None: once is enough."""
+    """Interval at which firing and recently resolved alerts are sent again; None: once is enough."""
 
     def send(self, notices: Sequence[Notice], now: datetime) -> None:
         """Send notices. Raises `NotTold`, or `Rejected` when a retry would be useless."""

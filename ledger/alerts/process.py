@@ -25,7 +25,7 @@ STALLED_SECONDS = 300.0
 CLOSE_SECONDS = 5.0
 """Longest wait at a stop for notices that are on their way; the others are sent at the next start."""
 ONCE_SECONDS = 60.0
-"""The same of `--once`, which has nothing else to do."""
+"""Longest wait with `--once`, which has nothing else to do."""
 
 
 def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: bool = False) -> Evaluator:

@@ -41,9 +41,9 @@ class Alert:
     labels: Labels
     status: Status
     since: datetime
-    """When the row was first there."""
+    """First appearance of the row."""
     at: datetime
-    """When it came to this status."""
+    """Instant of the change to this status."""
     value: float | None
     summary: str
 

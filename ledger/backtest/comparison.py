@@ -14,7 +14,7 @@ from typing import Any
 from ledger.backtest.lives import Action
 
 LATELY_MS = 1_800_000
-"""The same action within this time is the same one at another time."""
+"""Equal actions within this time count as the same one at another time."""
 _DECIDED_MS = 900_000
 """From a decision to its action."""
 

@@ -60,7 +60,7 @@ class Wanted:
     began_at: int
     ends_at: int
     reported_at: int
-    """When the first load was accepted; before, its value is taken to have held already."""
+    """Instant of the first accepted load; its value is assumed to have held before, too."""
 
     def between(self, begin: int, end: int, step_ms: int) -> tuple[Ints, Floats]:
         """Return the instants (n) of changes in a window, and the demand of each slice from then on.

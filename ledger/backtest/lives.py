@@ -85,7 +85,7 @@ class Told(NamedTuple):
     said_at: int
     """Instant of the announcement, by its sender's clock."""
     created_at: int | None = None
-    """When this life of the topic began, if the announcement says so."""
+    """Beginning of this life of the topic, if announced."""
 
 
 class TopicLife(NamedTuple):
@@ -93,9 +93,9 @@ class TopicLife(NamedTuple):
 
     layouts: list[Announced]
     after: int
-    """When the life before it ended: nothing that came earlier is of this one."""
+    """End of the life before it: nothing earlier belongs to this one."""
     ends: int | None
-    """When it was deleted, or made anew; None: it is still there."""
+    """Deletion, or creation of the next life; None: it still exists."""
 
 
 def topic_lives(told: Sequence[Told]) -> list[TopicLife]:

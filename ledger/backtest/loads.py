@@ -20,7 +20,7 @@ from schemas.tables import SEGMENT_LOAD
 _RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 _COLUMNS = ("segment_id", "accepted_at", "kafka_offset", *_RATES)
 Progress = Callable[[str, float], None]
-"""Told now and then what is under way, and which part of it is done (0 to 1)."""
+"""Called now and then with the current step, and the finished share (0 to 1)."""
 
 
 def spill_loads(

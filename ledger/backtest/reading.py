@@ -52,7 +52,7 @@ OUTAGE_TICKS = 3
 UNKNOWN_GATES = ("load-missing", "load-stale")
 _EVENT_COLUMNS = ("type", "body", "accepted_at", "kafka_partition", "kafka_offset")
 _OF_SENDING = re.compile(r'"(?:at|sender)"\s*:\s*\d+')
-"""What differs between an announcement and its repetition."""
+"""Fields that differ between an announcement and its repetition."""
 
 
 class NoHistory(LookupError):
@@ -74,9 +74,9 @@ class TopicRecord:
     loads: Loads
     consumers: Sequence[ConsumersFrom]
     held: Sequence[tuple[int, str]] = ()
-    """From when on by which gate; an action in between ends it."""
+    """Beginning and gate of each hold; an action in between ends it."""
     decided: Sequence[tuple[int, str, tuple[int, ...], str | None]] = ()
-    """When, what, of which segments, and how it ended when it was not applied."""
+    """Instant, action and segments of each decision, and its outcome if it was not applied."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class History:
     """Backtested history of a lake; cheap to send to another process."""
 
     folder: str
-    """Where the rows of all parts are."""
+    """Folder with the rows of all parts."""
     parts: Sequence[Sequence[str]]
     """Topics."""
     recorded_from: int
@@ -92,17 +92,17 @@ class History:
     began_at: int
     ends_at: int
     outages: Sequence[tuple[int, int]]
-    """When no batch was written."""
+    """Intervals without a batch."""
     ran: ConfiguredPolicy
     """The cluster's policy that ran for most of the time."""
     other_policy: Sequence[tuple[int, int]] = ()
-    """When another one ran."""
+    """Intervals in which another one ran."""
     namespaces: dict[str, str] = field(default_factory=dict)
     """Overrides of namespaces at the end, JSON."""
     tick_ms: int = 60_000
     """Period of the job's ticks, as on record."""
     phase_ms: int = 0
-    """When ticks came, after whole multiples of their period."""
+    """Offset of the ticks from whole multiples of their period."""
     change_threshold: float = CHANGE_THRESHOLD
     """Part by which a load may move without a record (`[stream] change_threshold`)."""
     loads: int = 0

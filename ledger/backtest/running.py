@@ -142,7 +142,7 @@ class Prepared:
     wanted: Wanted
     ran: Policy
     known: Mapping[str, Ints]
-    """What had to be guessed whatever the policy."""
+    """Intervals of assumptions that do not depend on the policy."""
 
 
 def prepared_part(history: History, number: int) -> list[Prepared]:

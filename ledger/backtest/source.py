@@ -16,7 +16,7 @@ from ledger.backtest.demand import Wanted
 from ledger.simulate.timeline import ConsumersFrom, Timeline, Window
 
 WINDOW_MS = 86_400_000
-"""So much of the demand is spread out at a time."""
+"""Length of the demand that is expanded at a time."""
 
 
 @dataclass(frozen=True)

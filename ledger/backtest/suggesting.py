@@ -27,7 +27,7 @@ LEAST_TICKS = 30
 ROUND = 12
 """Policies that are tried together."""
 _STEP = 0.35
-"""How far a neighbour is, as a part of a key's range."""
+"""Distance of a neighbour, as a share of a key's range."""
 
 
 @dataclass(frozen=True)

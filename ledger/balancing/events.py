@@ -44,7 +44,7 @@ class Recorded:
     partial: int = 0
     """Reports of the extensible manager, which name the busiest bundles only."""
     living: list[tuple[int, frozenset[str]]] = field(default_factory=list)
-    """When somebody said who lives, and who."""
+    """Announcements of live brokers: instant and names."""
     policies: BalancerPolicies | None = None
     """The newest."""
     policies_changed: bool = False

@@ -57,7 +57,7 @@ class Fleet:
     """By minute and bundle, four rates: messages in and out, bytes in and out. In the place of `messages`, `sizes` and
     `fan_out`, which are not constant on record."""
     rules: Mapping[str, Any] = field(default_factory=dict)
-    """What else the balancer goes by, as fields of a snapshot: isolation policies, groups, domains."""
+    """Further inputs of the balancer, as fields of a snapshot: isolation policies, groups, domains."""
     noise: float = 0.0
     """Standard deviation of a CPU reading, as a fraction."""
     seed: int = 1

@@ -41,7 +41,7 @@ class RecordedFleet:
     began_at: int
     """Milliseconds."""
     cpu_error: float
-    """How far the model of the CPU is from the reports, on average: points of usage."""
+    """Mean error of the CPU model against the reports, points of usage."""
     known: float
     """Share of the minutes of bundles in which a report held."""
     split: int

@@ -39,7 +39,7 @@ class BundleNow:
     broker: int
     """Place of its broker."""
     load: float
-    """What it takes of that broker's fullest resource, as a fraction."""
+    """Share that it takes of that broker's fullest resource."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ FEW_REPORTS = 20_000
 WINDOWS = (timedelta(hours=2), timedelta(days=1))
 """Of which the cycles are run where there are more."""
 _EARLIER = timedelta(days=2)
-"""How long before a window is looked for who lived, owned what, what the balancer was told, how decisions ended."""
+"""Time before a window that is searched for live brokers, owners, policies and outcomes."""
 _SLICE = timedelta(hours=6)
 """Read at a time."""
 _CIRCUMSTANCES = ("ownership", "brokers", "policies", "outcome")
@@ -67,12 +67,12 @@ class Known:
     """Last cycle of a cluster up to an instant."""
 
     state: ClusterState
-    """As the cycle left it."""
+    """State after the cycle."""
     cycle: Cycle
     since: datetime | None
-    """From when on cycles were run; None: all that are on record."""
+    """Instant from which cycles were run; None: all on record."""
     doubt: str | None
-    """Where what is worked out is not what the job has put on record; None: it is."""
+    """Difference between the result and the job's record; None: there is none."""
 
 
 def decisions_about(lake: str, cluster: str, bundle: str, until: datetime | None) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from ledger.sql import RECORDED_BY
 from schemas.tables import BATCHES, BRAKES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, TABLES, WAITS, Table
 
 SKEW = timedelta(minutes=1)
-"""How far the clock of an executor may be behind the job's."""
+"""Longest lag of an executor's clock behind the job's."""
 _BY_BATCH = (DECISIONS, HOLDS, EVENTS, SEGMENT_LOAD)
 _OWN_TIME = {**RECORDED_BY, BATCHES.name: "batch_at"}
 """The column that a row's `day` is of."""

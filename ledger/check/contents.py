@@ -38,7 +38,7 @@ class Digests:
         except (ValueError, AttributeError, TypeError):
             raise ValueError(f"{file} does not hold digests of a lake's files: remove it to begin anew") from None
         self.is_first = not self._of_lake
-        """Whether no earlier check has read a file of this lake."""
+        """True if no earlier check has read a file of this lake."""
 
     def of_table(self, name: str) -> Mapping[str, str]:
         """Return the digests of a table by path."""

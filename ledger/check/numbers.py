@@ -20,9 +20,9 @@ class Numbered(NamedTuple):
     seq: int
     at: datetime
     is_whole: bool
-    """Whether its batch is on record as a whole."""
+    """True if its batch is completely on record."""
     begins_anew: bool
-    """Whether the subject's numbers may begin again: it was deleted once, or there was more than one checkpoint."""
+    """True if the subject's numbers may restart: it was deleted once, or there was more than one checkpoint."""
 
 
 class Gap(NamedTuple):

@@ -53,7 +53,7 @@ KEYS = {
     WAITS.name: ("decision_id", "brake", "reason", "executor", "at"),
     ALERTS.name: ("alert", "subject", "labels", "alert_id", "status", "destination", "notice", "at"),
 }
-"""What tells the rows of a table apart. With a new checkpoint the same may be decided, and read, once more, later."""
+"""Key of each table's rows. With a new checkpoint the same may be decided, and read, again later."""
 COUNTED = {
     DECISIONS.name: ("decided_at", "decisions"), HOLDS.name: ("since", "holds"), EVENTS.name: ("accepted_at", "events"),
     SEGMENT_LOAD.name: ("accepted_at", "samples_accepted"),

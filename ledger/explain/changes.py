@@ -23,13 +23,13 @@ class Change:
     path: str
     """By its name in a snapshot: `loads.3.msgRateIn`, `policy.maxSegments`, `now` (milliseconds)."""
     value: float | bool | None
-    """As it is; None: there is none. Of durations of the policy: seconds."""
+    """Current value; None: there is none. Of durations of the policy: seconds."""
     needed: float | bool | None
-    """As it would have to be."""
+    """Value after the change."""
     answer: Answer
-    """What `decide` says then."""
+    """Answer of `decide` after the change."""
     changed: TopicSnapshot
-    """What it says that of."""
+    """Snapshot of that answer."""
     almost: TopicSnapshot | None
     """With one step less, to which the answer is still the old one; None: it is a single step."""
 

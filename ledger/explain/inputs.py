@@ -24,7 +24,7 @@ MOST_TRIED = 8
 _MOST_RATE = 2**53
 """Above this, floats have no single steps."""
 _WAIT = 7 * 86_400_000
-"""How far ahead is looked, milliseconds."""
+"""Longest look ahead, milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Input:
     path: str
     """By its name in a snapshot: `loads.3.msgRateIn`, `policy.maxSegments`, `now`."""
     value: float | bool | None
-    """As it is; None: there is none."""
+    """Current value; None: there is none."""
     changed: Changed
     value_after: Callable[[int], float | bool | None]
     most: int = 1

@@ -47,9 +47,9 @@ from schemas.tables import BATCHES, DEAD_LETTERS, EVENTS, SEGMENT_LOAD
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _AFTER_RECORD = timedelta(minutes=5)
-"""How far behind the last batch on record a question may lie: what came since may have changed everything."""
+"""Longest time after the last recorded batch that can be asked about: later events may have changed everything."""
 _LOOK_AROUND = timedelta(hours=1)
-"""How far before and after an instant its evaluations are looked for."""
+"""Time before and after an instant that is searched for its evaluations."""
 _OUTAGE = timedelta(minutes=3)
 """Without a batch for longer than that the job was not at work: one that is has a tick each minute by default."""
 
@@ -102,11 +102,11 @@ class Explanation:
     """Segments whose load is too old by what is on record, and is taken to be fresh, as what was found says: samples
     that change nothing are in no table."""
     doubts: list[str] = field(default_factory=list)
-    """What on record does not follow from what is on record before it: some of that is gone."""
+    """Rows that do not follow from earlier ones: some of those are gone."""
     silence: tuple[int, int] | None = None
     """The batches before and after that instant, milliseconds, if the job was not at work between them."""
     became: Became | None = None
-    """What became of the last decision."""
+    """Progress of the last decision."""
 
 
 def explain(

@@ -26,7 +26,7 @@ from engine.autoscale.topics import TopicState
 from engine.replay import BucketReplay, Due, RecordedBatch
 
 Said = str | None
-"""What an evaluation puts on record of a topic: `hold GATE`, `split 3, merge 4+5`; None: nothing new."""
+"""New rows of an evaluation on a topic, as text: `hold GATE`, `split 3, merge 4+5`; None: none."""
 _NOTHING_URGENT: frozenset[Gate] = frozenset()
 
 

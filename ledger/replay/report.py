@@ -24,7 +24,7 @@ from schemas.ids import canonical_json
 MOST_TOLD = 100
 """Differences that are kept in words; all are counted."""
 Progress = Callable[[int, int], None]
-"""Told now and then how many rows were decided again, and the time of their batch, milliseconds."""
+"""Called now and then with the number of rows decided again, and the time of their batch, milliseconds."""
 
 
 class Recorded(Protocol):
@@ -57,7 +57,7 @@ class Replayed:
     until: int | None = None
     """The first and the last batch that was compared, milliseconds."""
     versions: dict[str, int] = field(default_factory=dict)
-    """How many of the rows each version of the engine wrote."""
+    """Number of rows by version of the engine."""
 
     def add(self, said: str) -> None:
         """Add a difference."""

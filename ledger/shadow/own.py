@@ -34,7 +34,7 @@ class Lives:
         self._numbers: Counter[str] = Counter()
         self._created: dict[str, int] = {}
         self.began_anew = False
-        """Whether the topic of the event that was followed last was deleted, or created again."""
+        """True if the topic of the last event was deleted, or created again."""
 
     def follow(self, event: LayoutEvent) -> bool:
         """Apply an announcement, in order; return False for a late one of an earlier life."""
@@ -60,7 +60,7 @@ class Own:
     applied: frozenset[str]
     """Ids of the decisions that were carried out."""
     actions: frozenset[tuple[str, int, What]]
-    """What they did: topic, life, action."""
+    """Own actions: topic, life, action."""
     instants_of_others: Sequence[tuple[int, str, What]]
     """All other actions, in order of time."""
     looks: Sequence[int]

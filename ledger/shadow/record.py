@@ -36,7 +36,7 @@ _MOST_DOUBTS = 20
 _ROWS = 65_536
 
 Progress = Callable[[int, int], None]
-"""Told now and then how many batches are done, and the time of the last one, milliseconds."""
+"""Called now and then with the number of finished batches, and the time of the last one, milliseconds."""
 
 
 class NothingOnRecord(LookupError):
@@ -68,7 +68,7 @@ class Recorded:
     """Start and last batch of the record, milliseconds since 1970."""
     ended_at: int
     doubts: Sequence[str]
-    """What on record does not follow from what is on record before it; the first few."""
+    """The first few rows that do not follow from earlier ones."""
 
 
 def read_sides(

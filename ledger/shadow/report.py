@@ -15,7 +15,7 @@ from ledger.shadow.record import Recorded
 from ledger.shadow.sides import SAME, Done, Sides, Wanted, of_done, of_wanted, reversals
 
 REVERSAL_MINUTES = 30
-"""What is taken back within this time counts as a reversal."""
+"""An action that is undone within this time counts as a reversal."""
 
 
 def compare(

@@ -32,12 +32,11 @@ class Done:
     at: int
     """By the layout: when the children were made, milliseconds since 1970."""
     answer: str | None
-    """What we would have said at that moment: the same action, `other: …`, or the gate of a hold; None: the segments
-    were not known to us then."""
+    """Our answer at that moment: `same`, `other: …`, or the gate of a hold; None: the segments were unknown to us."""
     looked_at: int | None = None
-    """When we said so, milliseconds: our decision after it, else the tick after it."""
+    """Instant of our answer, milliseconds: our decision after it, else the tick after it."""
     hot_since: int | None = None
-    """Since when a segment of it was over a split threshold without a break; None: none was."""
+    """Instant since which a segment of it was always over a split threshold; None: none was."""
 
     @property
     def what(self) -> What:
@@ -53,12 +52,12 @@ class Wanted:
     action: str
     segments: Segments
     at: int
-    """When the first decision of it was in the lake, where an executor finds it; milliseconds since 1970."""
+    """Instant when its first decision reached the lake, for an executor to find; milliseconds since 1970."""
     reason: str
     hot_since: int | None = None
-    """As of `Done`."""
+    """See `Done.hot_since`."""
     ending: Ending = "open"
-    """What became of it, if the other side did not do it."""
+    """End of the action, if the other side did not do it."""
     ended_at: int | None = None
 
     @property
@@ -99,9 +98,9 @@ class Sides:
 
     both: list[Both] = field(default_factory=list)
     theirs: list[Done] = field(default_factory=list)
-    """What we had not decided before."""
+    """Actions that we had not decided before."""
     ours: list[Wanted] = field(default_factory=list)
-    """What they did not do."""
+    """Actions that the other side did not do."""
     parents: dict[tuple[str, int], Segments] = field(default_factory=dict)
     """Of each segment: what it was split off from, or merged from."""
 

@@ -21,7 +21,7 @@ from decisions.topic.segment import Segment, equal_buckets
 from ledger.simulate.waits import BY_SPLIT
 
 LOOK_AGAIN_MS = 20_000
-"""As the job does (`engine.autoscale.evaluation`)."""
+"""Interval of the job (`engine.autoscale.evaluation`)."""
 _WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.REBUCKET_COOLDOWN, Gate.RETRY_BACKOFF})
 _NOTHING = -1
 
@@ -71,7 +71,7 @@ class Asked(NamedTuple):
     """Action, segment, other and reason of each, as in `FleetAnswers`."""
     hot_keys: tuple[HotKey, ...]
     due: int | None
-    """When an extra tick is asked for."""
+    """Instant of the extra tick that it asks for."""
 
 
 def ask(

@@ -48,7 +48,7 @@ from schemas.metadata import MAX_ENTRY_BUCKETS
 
 Bools = npt.NDArray[np.bool_]
 CHANGE, CONSUMERS, TICK, EXTRA, APPLY = range(5)
-"""What a row waits for."""
+"""Events that a row waits for."""
 (_ID, _START, _END, _KEPT_DEPTH, _DEPTH, _CREATED, _MADE, _MADE_AT, _REGRETS, _HANDED_ON, _FINEST, _MODIFIED, _COLD,
  _RETURNED, _HOT, _LOW, _HIGH, _BUCKETS) = range(18)  # fmt: skip
 """Columns of whole numbers of a segment."""

@@ -11,7 +11,7 @@ from decisions.topic.layout import SegmentLayout
 from ledger.simulate.outcome import REVERSAL_MS
 
 KEPT_MS = 3_600_000
-"""For how long a sealed segment stays in its layout."""
+"""Time for which a sealed segment stays in its layout."""
 MOST_SEALED = 64
 """Sealed segments of a topic from which on old ones are pruned."""
 _NO_MERGES: frozenset[int] = frozenset()

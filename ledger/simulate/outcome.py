@@ -15,7 +15,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int8]
 REVERSAL_MS = 1_800_000
-"""What is taken back within this time counts as a reversal."""
+"""An action that is undone within this time counts as a reversal."""
 SERIES_POINTS = 500
 """Of a series over time."""
 
@@ -26,7 +26,7 @@ class Actions(NamedTuple):
     topic: Ints
     """Its place among the topics."""
     at: Ints
-    """When it was decided, milliseconds since 1970; it is applied with the next step."""
+    """Instant of the decision, milliseconds since 1970; it is applied with the next step."""
     action: Codes
     """`decisions.autoscale.columns.SPLIT`, `MERGE` or `REBUCKET`; a rebucket is an action for each of its segments."""
     segment: Ints

@@ -29,7 +29,7 @@ CHANGE_THRESHOLD = 0.25
 CHUNK_ROWS = 2_048
 """Topics times policies that are simulated together: enough to make numpy's calls cheap, few enough for the cache."""
 Progress = Callable[[float, float], None]
-"""Told now and then how many topic-hours (of every policy) are done, and how many there are."""
+"""Called now and then with the finished topic-hours (of every policy), and their total."""
 
 
 def simulate(

@@ -26,9 +26,9 @@ class Tally:
         self._since = np.zeros(count, np.int64)
         self._segments: Ints = np.zeros(count, np.int64)
         self._over, self._waiting, self._capped = (np.zeros(count, np.int64) for _ in range(3))
-        """As of the last step of each row."""
+        """State at the last step of each row."""
         self._total = np.zeros((4, count), np.int64)
-        """The same, each times the steps for which it was so."""
+        """Sums over time, in steps, of the segments and these states."""
         self._most = np.zeros(count, np.int64)
         self._splits, self._merges, self._rebuckets, self._reversals = np.zeros((4, count), np.int64)
         self._every = max(1, steps // SERIES_POINTS)

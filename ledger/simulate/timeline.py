@@ -60,7 +60,7 @@ class Timeline:
     factors: Floats | None = None
     """The four rates to the one of a profile; None: 1 each."""
     consumers: Sequence[ConsumersFrom] = ()
-    """What changes in the window, ascending by `at`; at the first window's beginning also what there was before."""
+    """Changes in the window, ascending by `at`; the first window begins with the state before it."""
 
 
 class Window(NamedTuple):

@@ -27,7 +27,7 @@ Bools = npt.NDArray[np.bool_]
 NOT_DUE = 2**61
 """An instant that never comes."""
 BY_SPLIT, BY_MERGE = 1, 2
-"""What made a segment."""
+"""Origin of a segment."""
 _LONGEST_SETTLE_MS = 2**40
 """Longer rests mean the same, and fit 64 bits however often they were regretted."""
 
@@ -66,7 +66,7 @@ class Limits:
         self.asks: Bools = self.shares | self._by_row([
             one.parallel_actions or one.hot_key_splits > 0 or one.as_shipped for one in policies
         ])  # fmt: skip
-        """What these do is said by `decide`, of one topic at a time."""
+        """Rows that `decide` has to answer, a topic at a time."""
         self.evaluates_at_once: Bools = self._by_row([one.evaluates_at_once for one in policies])
         self._settle = self._by_row([min(one.settle_ms, _LONGEST_SETTLE_MS) for one in policies])
         self._merges_into_hot: Bools = self._by_row([one.merges_into_hot for one in policies])
@@ -142,7 +142,7 @@ class Situation:
         self.is_urgent: Bools = self.may_split
         """The gate that binds is one that the job asks an extra tick for."""
         self.opens_at: Ints = np.full(len(rows), NOT_DUE)
-        """When that gate opens."""
+        """Instant when that gate opens."""
         self.split_due: Ints = self.opens_at
         wants = limits.is_on[rows] & (self.demand | np.logical_or.reduceat(hot, first))
         if not wants.any():
@@ -178,7 +178,7 @@ class Situation:
     ) -> None:  # fmt: skip
         never = np.full(len(rows), NOT_DUE)
         self.merges_at = self.merge_due = never
-        """When the first pair may merge, as things are; and the same if its loads are trusted until then."""
+        """Instant when the first pair may merge, as things are; and the same if its loads are trusted until then."""
         self.may_merge: Bools = np.zeros(len(rows), np.bool_)
         pairs = np.flatnonzero(is_cold[:-1] & is_cold[1:] & (of[:-1] == of[1:]))
         if not len(pairs):

@@ -37,7 +37,7 @@ class View:
     name: str
     version: int
     about: str
-    """What a row is."""
+    """Meaning of a row."""
     parameters: tuple[Column, ...]
     columns: tuple[Column, ...]
     text: str
