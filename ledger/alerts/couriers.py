@@ -133,7 +133,7 @@ class Courier:
         return together or queue[:1]
 
     def _note(self, notice: Notice, fault: str | None) -> None:
-        """Record the delivery or rejection of a notice; a rejected repetition is tried again alone."""
+        """Record that a notice was delivered or rejected; a rejected one is repeated alone."""
         key = notice.alert.key
         if fault is None or self._sender.resend_seconds is None:
             self._suspects.discard(key)

@@ -168,7 +168,7 @@ def backtest_part(history: History, number: int, policies: Mapping[str, Configur
 def simulated(
     history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]
 ) -> Iterable[tuple[list[Prepared], dict[str, Outcome]]]:  # fmt: skip
-    """Simulate topics; those with the same lifetime go together."""
+    """Yield groups of topics with the same lifetime, and their outcomes by policy."""
     groups: dict[tuple[int, int, int], list[Prepared]] = defaultdict(list)
     for one in prepared:
         groups[one.record.began_at, one.record.counted_from, one.record.ends_at].append(one)

@@ -116,7 +116,7 @@ def columns(usage: NDArray[np.float64], most: int) -> NDArray[np.float64]:
 
 
 def bars(values: Sequence[float]) -> str:
-    """Return a character for each value: empty if there is none, full from 1.0 on."""
+    """Return a character for each value: `·` for NaN, a full bar from 1.0 on."""
     found = ""
     for value in values:
         level = 0 if np.isnan(value) else 1 + int(min(max(value, 0.0), 0.999) * (len(BARS) - 1))

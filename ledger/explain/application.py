@@ -30,7 +30,10 @@ class Became(NamedTuple):
 
 
 def became(lake: str, decision_id: str) -> Became | None:
-    """Return the newest step of a decision; None: no executor has reported any. Raises what Delta raises."""
+    """Return a decision's end or newest step, or the brake that holds it; None: none is on record.
+
+    Raises what Delta raises.
+    """
     found = [
         Became(row["status"], row["at"], row["mode"], row["error"])
         for row in _rows(lake, OUTCOMES, decision_id, "status", "at", "mode", "error")

@@ -86,15 +86,12 @@ def zipf_profile(exponent: float, seed: int, slices: int = SLICES) -> Floats:
 
 
 class TraceDemand:
-    """Demand of one topic for each series and distribution of keys; all series have the same length."""
+    """Demand from one series: a topic for each distribution of keys."""
 
     def __init__(
         self, series: Series, exponents: Sequence[tuple[float, int]], threshold: float, step_ms: int = STEP_MS
     ) -> None:
-        """Build the demand of one series.
-
-        `exponents`: (Zipf exponent, seed) of each topic; `threshold`: messages a second of one split threshold.
-        """
+        """`exponents`: (Zipf exponent, seed) of each topic; `threshold`: messages a second per split threshold."""
         self.topics: Sequence[str] = [
             f"topic://traces/{series.name}/zipf-{exponent:g}-{seed}" for exponent, seed in exponents
         ]

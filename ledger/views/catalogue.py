@@ -84,7 +84,7 @@ def views() -> dict[str, View]:
 
 @cache
 def _read(name: str) -> View:
-    """Return the view of a text. Raises `ValueError` when its description is incomplete."""
+    """Return the view of a text. Raises `ValueError` for an invalid description of a column."""
     lines = (files("ledger.views") / "sql" / f"{name}.sql").read_text().splitlines()
     said = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
     about, version, parameters, columns = list[str](), 0, list[Column](), list[Column]()
