@@ -1,4 +1,4 @@
-"""The one HTTP listener of controller, page and metrics, with everything bounded that anonymous clients can send.
+"""HTTP listener shared by controller, page and metrics; bounds everything that anonymous clients send.
 
 - `server`       a bound port, uvicorn's configuration and its start and end
 - `anonymous`    checks that need no token, and the pace of answers to clients without one

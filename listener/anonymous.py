@@ -26,14 +26,14 @@ MAX_PROBE_SECONDS = 0.8
 
 
 class Refusal(NamedTuple):
-    """Why a request is not let in."""
+    """Reason for refusing a request, with its HTTP status."""
 
     status: int
     reason: str
 
 
 def refusal_of(scope: Scope, names: NodeNames, max_head_bytes: int) -> Refusal | None:
-    """Return what no token would change: a head that is too large, a foreign name, a page of another origin."""
+    """Return the refusal that no token changes: an oversized head, a foreign name or a foreign origin."""
     target = raw_path(scope) + scope["query_string"].decode("latin-1")
     if is_large_head(target, scope["headers"], max_head_bytes):
         return Refusal(431, TOO_LARGE_HEAD)

@@ -1,4 +1,4 @@
-"""Bodies of requests, read whole before anything is done with a request, so that no endpoint waits for a sender.
+"""Request bodies, read completely before a request is handled, so that no endpoint waits for a sender.
 
 Stage: under the gates of controller and page.
 """

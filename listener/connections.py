@@ -1,4 +1,4 @@
-"""Connections of anybody, counted in all and by network; those that never carried a known token give way to new ones.
+"""Connection limits, in total and by network; connections without a known token are evicted first.
 
 Stage: made by `listener.server` around the port that it listens on. Counted from the moment the system hands one over
 to its very end, so that a TLS handshake, an idle connection and a session count alike.
@@ -118,13 +118,16 @@ class CountedListener(socket.socket):
     """A listening socket whose connections are counted."""
 
     def __init__(self, listening: socket.socket, counts: ConnectionCounts) -> None:
-        """Takes `listening` over."""
+        """Take over the socket `listening`; the original object is detached."""
         super().__init__(listening.family, listening.type, listening.proto, fileno=listening.detach())
         self._counts = counts
         self._accepted = 0
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """As of any socket; `ConnectionAbortedError` when there is one too many, which asyncio passes over."""
+        """Accept a connection and count it.
+
+        Raises `ConnectionAbortedError`, which asyncio ignores, when there is one too many.
+        """
         if self._accepted >= MAX_ACCEPTED_AT_ONCE:
             # asyncio takes as many as wait, and does nothing else meanwhile; this ends its round.
             self._accepted = 0
@@ -151,7 +154,7 @@ class _CountedConnection(socket.socket):
         """Set while it counts."""
 
     def close(self) -> None:
-        """As of any socket."""
+        """Release the connection's count, then close the socket."""
         counts, self.counts = self.counts, None
         if counts is not None:
             counts.release(self.fileno(), self.network)
@@ -164,7 +167,7 @@ class _CountedConnection(socket.socket):
 
 
 def network_of(address: str) -> str:
-    """Return what counts as one address: of IPv6, where everybody has as many as they like, the first half."""
+    """Return the network that an address is counted under: the address itself, or an IPv6 address's /64."""
     with contextlib.suppress(ValueError):
         found = ipaddress.ip_address(address)
         if found.version == 6:

@@ -1,4 +1,4 @@
-"""Names by which a process is called, and the pages of a browser that may call it: a browser is no admin.
+"""Host names and browser origins that a process accepts: a browser is no admin.
 
 Stage: asked by `listener.anonymous` about every request, HTTP and WebSocket, before the token. A page of a stranger
 can make a browser on this machine, or inside the network, send requests here. The browser says so in its headers, which
@@ -26,7 +26,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class NodeNames:
-    """The names of a node; `host` is the address that it is bound to, `urls` are its own and those of its clients."""
+    """Names of a node.
+
+    `host` is the address that it is bound to; `urls` are the node's own and those of its clients.
+    """
 
     def __init__(
         self, host: str, urls: Iterable[str] = (), names: Iterable[str] = (), called: str = "controller"
@@ -38,7 +41,10 @@ class NodeNames:
         self._names = own | {name for url in urls if (name := (urlsplit(url).hostname or "").rstrip("."))}
 
     def refusal(self, headers: Headers) -> str | None:
-        """Why a request with these headers, names in small letters, is not let in; None: it is."""
+        """Return the reason for refusing a request with these headers, or None to accept it.
+
+        Header names are lower case.
+        """
         found: dict[bytes, list[bytes]] = {b"host": [], b"origin": [], b"sec-fetch-site": []}
         for name, value in headers:
             if name in found:
@@ -62,7 +68,7 @@ class NodeNames:
 
 
 def is_form(content_type: bytes) -> bool:
-    """Whether a page can have a browser send a body of this type anywhere without asking there first."""
+    """Return whether a page can make a browser send a body of this type cross-origin without a preflight."""
     return content_type.partition(b";")[0].strip().lower() in _FORMS
 
 

@@ -1,4 +1,4 @@
-"""Bounds of one connection that uvicorn leaves open: time for a request to arrive, its head, answers nobody reads.
+"""Connection bounds that uvicorn leaves open: slow requests, large heads and unread answers.
 
 Stage: between `listener.server`, which gives these classes to uvicorn, and the sockets of `connections`. uvicorn bounds
 the silence after an answer only, and h11 the bytes of a head only while it is incomplete.
@@ -46,7 +46,7 @@ MAX_FRAMES = 1_000
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What one connection may take."""
+    """Limits of one connection."""
 
     head_seconds: float
     """For the head of a request to arrive, from the connection or from the answer before it."""
@@ -207,7 +207,7 @@ _REASONS = {
 
 
 class BoundedParser(h11.Connection):
-    """h11's parser, which is given no head that it would take long over, also when it comes behind another one."""
+    """h11 parser that rejects heads which are slow to parse, also in pipelined requests."""
 
     def __init__(self, max_head_bytes: int) -> None:
         super().__init__(h11.SERVER, max_head_bytes)
@@ -230,7 +230,10 @@ _CHUNKS = re.compile(rb"\ntransfer-encoding[ \t]*:", re.IGNORECASE)
 
 
 def fault_of_head(data: bytes, max_bytes: int) -> int | None:
-    """Return the status that the head at the start of these bytes is refused with unparsed, in time by its length."""
+    """Return the status for rejecting the head at the start of `data` without parsing it, or None.
+
+    Takes time linear in the length of the head.
+    """
     head = data[:max_bytes]
     end = _END_OF_HEAD.search(head)
     if end is None and len(data) > max_bytes:
@@ -272,7 +275,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 
 def is_large_head(target: str, headers: list[tuple[bytes, bytes]], max_bytes: int) -> bool:
-    """Tell if the head of a request is larger than it may be; one that came behind another was parsed unseen."""
+    """Return whether the head of a parsed request exceeds the limits."""
     size = len(target) + sum(len(name) + len(value) + 4 for name, value in headers)
     return len(headers) > MAX_HEADERS or size > max_bytes
 

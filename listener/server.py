@@ -123,7 +123,7 @@ def url_of(listener: Listener, is_secure: bool) -> str:
 
 
 class Server(uvicorn.Server):
-    """uvicorn that calls `ready` when it answers, and `end_streams` at a stop before it waits for what is open."""
+    """uvicorn server that calls `ready` once it serves, and `end_streams` before it waits at a stop."""
 
     def __init__(
         self, config: uvicorn.Config, end_streams: Callable[[], None], ready: Callable[[], None] = lambda: None

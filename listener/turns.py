@@ -1,4 +1,6 @@
-"""Fair queue of requests by client: one at full speed does not slow others by more than they slow each other.
+"""Fair queue of requests per client, so that a client at full speed barely slows the others.
+
+It slows them by no more than they slow each other.
 
 Stage: taken for every request by the gates of controller and page, until its answer begins. All calls share one
 interpreter and one store, so a call takes as long as there are calls beside it. While a client is alone it may have a
@@ -78,7 +80,10 @@ class Turns:
         clock: Callable[[], float] = time.monotonic,
         refusal: Callable[[str], Exception] = TooManyCalls,
     ) -> None:
-        """`max_waiting`: calls of one client that wait for their turns; `refusal`: what is raised for one more."""
+        """Set up an empty queue.
+
+        `max_waiting`: calls of one client that may wait; `refusal`: makes the exception raised for one more.
+        """
         self._max_waiting, self._refusal = max_waiting, refusal
         self._clock = clock
         self._clients: dict[str, _Client] = {}
@@ -160,6 +165,6 @@ class Turns:
             self._seen.popitem(last=False)
 
     def _has_company(self, who: str) -> bool:
-        """Whether another client was seen in the last seconds."""
+        """Return whether another client called or was answered in the last `AROUND_SECONDS`."""
         last = next((other for other in reversed(self._seen) if other != who), None)
         return last is not None and self._seen[last] >= self._clock() - AROUND_SECONDS
