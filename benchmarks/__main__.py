@@ -1,4 +1,4 @@
-"""All benchmarks, one after another, each in a process of its own: `make bench` (ARGS="--quick" for a short look)."""
+"""Run all benchmarks in turn, each in its own process: `make bench` (ARGS="--quick" for a short run)."""
 
 from __future__ import annotations
 

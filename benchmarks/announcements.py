@@ -1,4 +1,4 @@
-"""What layouts and counts of consumers cost a job: the first of each topic, and the same again as snapshots.
+"""Cost of layouts and consumer counts for a job: the first of each topic, then the same as snapshots.
 
 Run as `python -m benchmarks.announcements [--quick]`. A broker, and the job as a process of its own (`anabranch
 stream`), which has done before whatever a JVM does only once. Of each kind as many messages as there are topics, each

@@ -1,4 +1,4 @@
-"""Backtest of policies on a synthetic history: topics of waves over four segments, as the filter lets them through.
+"""Backtest of policies on a synthetic history: waves over four segments, as accepted by the filter.
 
 `python -m benchmarks.backtest --topics 1000 --days 30 --policies 5 --processes 2` is the large size; the default is
 small. Prints loads read and topic-hours simulated by CPU second (of all processes), and the peak of memory.

@@ -1,5 +1,4 @@
-"""How many small ledgers a minute are copied and verified between two real BookKeeper clusters, and the memory of what
-copies them.
+"""Rate and memory of copying and verifying small ledgers between two real BookKeeper clusters.
 
 Run as `python -m benchmarks.bookies [--quick]`. Two clusters of one bookie, each under a ZooKeeper of its own, all on
 this machine, with what writes and what copies; ledgers of three entries of 200 bytes, as those of schemas and cursors

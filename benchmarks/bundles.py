@@ -1,4 +1,4 @@
-"""What a cycle of clusters with bundles costs the engine: 10,000 bundles on 200 brokers, in one process, no Spark.
+"""Engine cost of a cycle for clusters with bundles: 10,000 bundles on 200 brokers, without Spark.
 
 Run as `python -m benchmarks.bundles [--quick]`: prints a table and writes benchmarks/bundles.json. The brokers are one
 cluster, or fifty. At each minute every broker reports that all of its bundles have changed, so every report counts, and

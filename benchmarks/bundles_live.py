@@ -1,4 +1,4 @@
-"""Profile `default` beside Pulsar's own balancer: real clusters of three brokers under a hot spot that moves.
+"""Profile `default` against Pulsar's own balancer: real three-broker clusters with a moving hot spot.
 
 Run as `python -m benchmarks.bundles_live [--minutes 15]`; not part of `make bench`. Each load manager gets a cluster
 for each balancer, and the same load. Ours goes the whole way: collector, Kafka, Spark job, executor in mode `act`.

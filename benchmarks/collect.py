@@ -1,4 +1,4 @@
-"""The price of collecting a large Pulsar cluster: calls and bytes that a broker answers, and the collector's CPU.
+"""Cost of collecting a large Pulsar cluster: calls and bytes from brokers, and the collector's CPU.
 
 `python -m benchmarks.collect [--quick]`. The cluster is a fake of 10,000 topics with three segments each on three
 brokers, in a process of its own: it shows which calls come, how often, and how late loads are handed to Kafka after the
@@ -62,7 +62,7 @@ def serve(pipe: Connection, topics: int) -> None:
 
 
 class Counting:
-    """Takes all records, and counts."""
+    """Outlet that accepts all records and counts them."""
 
     def __init__(self) -> None:
         self.waiting = self.samples_waiting = self.lost = self.sent = self.bytes = 0
@@ -169,7 +169,7 @@ Look = tuple[dict[str, int], int, float, float]
 def late(
     computed: Mapping[tuple[str, bytes], tuple[float, float]], arrived: Mapping[tuple[str, bytes], tuple[float, float]]
 ) -> dict[str, object]:
-    """How late the loads of computations were with Kafka, in the order of the computations."""
+    """Return the delay until each computation's loads reached Kafka, in the order of the computations."""
     found = [arrived.get(one) for one, _ in sorted(computed.items(), key=_by_time)]
     done = [at[1] for at in sorted(computed.values(), key=lambda at: at[1])]
     return {
@@ -214,9 +214,10 @@ def row(
 
 
 def broker_costs(calls: int) -> dict[str, float]:
-    """Measure the CPU time of a real standalone broker for a call of each kind, milliseconds, by the fake's names.
+    """Measure a real standalone broker's CPU time for each kind of call, in milliseconds.
 
-    Each kind is called as often to warm up, then `calls` times; what the broker uses when nobody calls is taken off.
+    Keys are the fake's names of calls. Each kind is called as often to warm up, then `calls` times; the idle CPU use
+    is subtracted.
     """
     jars = ensure_pulsar(load_settings())
     with tempfile.TemporaryDirectory() as folder:

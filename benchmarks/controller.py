@@ -1,4 +1,4 @@
-"""What the controller carries on one node: topics, changes a second, and clients that see a split, against floors.
+"""Capacity of a controller node against floors: topics, changes per second, clients watching a split.
 
 Run as `python -m benchmarks.controller [--quick] [topics] [watching] [nodes] [neighbours]`; with parts named, the
 figures of the others stay. The controller is a process of its own, with SQLite, a real broker behind its outbox, and
@@ -167,9 +167,9 @@ def _watching(settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
 
 
 async def _paced(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-    """Reads every 2 ms what has come: a client that is woken for each message costs its server as much as the message.
+    """Run `work`, reading input every 2 ms: waking a client for each message costs as much as the message.
 
-    So up to 2 ms of what is shown are this client's. Clients elsewhere wake up their own machines.
+    So up to 2 ms of each figure are this client's. Clients elsewhere use the CPU of their own machines.
     """
     task = asyncio.ensure_future(work)
     while not task.done():
@@ -211,7 +211,7 @@ def _since(began: float, watchers: list[Watcher]) -> list[float]:
 
 
 class _Caller:
-    """Makes calls in the event loop of the clients, over one connection."""
+    """HTTP caller in the event loop of the clients, over one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""What a real Pulsar counts, segment by segment, beside what the collector told Kafka and what the lake has of it.
+"""Real Pulsar counters, segment by segment, against the collector's samples and the lake's loads.
 
 `python -m benchmarks.counters [--minutes 10] [--quick]`: a local run with a Pulsar whose client's load rises and falls;
 nobody acts but this program, which splits the busiest segment twice. The broker counts messages and bytes of a segment
@@ -45,7 +45,7 @@ Steps = Sequence[tuple[float, Sequence[float]]]
 
 
 class Watched:
-    """What the broker has said so far."""
+    """Broker counters read so far."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url, timeout=10)
@@ -101,7 +101,7 @@ def sampled(kafka: KafkaConnection, until: float) -> dict[int, Steps]:
 
 
 def accepted(lake: str) -> dict[int, Steps]:
-    """What `segment_load` has, by segment."""
+    """Return the loads in `segment_load`, by segment."""
     names = ("segment_id", "sampled_at", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
     found: dict[int, dict[float, Sequence[float]]] = defaultdict(dict)
     for row in read_columns(lake, SEGMENT_LOAD, names).to_pylist():
@@ -119,7 +119,7 @@ def integral(steps: Steps, until: float) -> list[float]:
 
 
 def widest_gap(steps: Steps, kept: Steps) -> float:
-    """The largest distance of a sample from what the lake says at that instant, as a share of what the lake says."""
+    """Return the largest relative difference between a sample and the lake's value at the same instant."""
     instants, widest = [at for at, _ in kept], 0.0
     for at, rates in steps:
         place = bisect_right(instants, at) - 1
@@ -151,7 +151,7 @@ def compare(watched: Watched, samples: dict[int, Steps], kept: dict[int, Steps],
 
 
 def share(found: float, of: float) -> str:
-    """How much more or less."""
+    """Format the relative difference between two figures as a percentage."""
     return f"{found / of - 1:+.1%}" if of else "-"
 
 
@@ -204,7 +204,7 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def measure(folder: Path, run: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-    """Load for so long, with a split after each third; everything is read when all that was sampled is in the lake."""
+    """Apply load for `seconds`, with a split after each third; read the results once the lake is complete."""
     while not (folder / "load.json").exists():
         if run.poll() is not None:
             sys.exit(f"the local run has ended; its logs said why in {folder}/log")

@@ -1,4 +1,4 @@
-"""How fast decisions are: one by one, a fleet at once, and through the pipe of `anabranch decide`; one core.
+"""Speed of decisions on one core: one by one, as a fleet, and through the pipe of `anabranch decide`.
 
 Run as `python -m benchmarks.decide [--quick]`: prints a table and writes benchmarks/decide.json. What is compared is
 measured in turns (scalar, fleet, scalar, fleet, …), and the median of each is kept.
@@ -176,7 +176,7 @@ def _once(work: Callable[[], object]) -> float:
 
 
 def machine() -> str:
-    """What this runs on."""
+    """Return a description of the machine and the interpreter."""
     model = platform.processor() or platform.machine()
     cpus = Path("/proc/cpuinfo")
     if cpus.is_file():

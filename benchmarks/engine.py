@@ -62,7 +62,7 @@ class Case:
     """Samples of a message in columns; 0: form 1."""
 
     def named(self) -> dict[str, Any]:
-        """As the columns of the table."""
+        """Return the case as columns of the table."""
         return {
             "segments": self.segments, "of a topic": self.of_each, "reporters": self.reporters,
             "significant": self.significant, "rounds": self.rounds,
@@ -160,7 +160,7 @@ def _arrow(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def measure(case: Case, rounds: int = ROUNDS) -> dict[str, Any]:
-    """Microseconds of CPU a sample: the first time that a segment is seen, then the best of several rounds."""
+    """Return microseconds of CPU per sample: the first round, then the best of `rounds` further ones."""
     run = Run(case)
     (_, first), *others = [run.round(number) for number in range(rounds + 1)]
     samples = case.segments * case.rounds

@@ -1,4 +1,4 @@
-"""How soon the executor calls for a decision, and what a thousand decisions in one commit take, limited and not.
+"""Latency of the executor's calls, and time for 1,000 decisions in one commit, limited and unlimited.
 
 Run as `python -m benchmarks.executor [--quick]`. The executor is the real command in a process of its own, on a real
 lake; what it calls answers at once (`benchmarks.interface`); no Kafka is there, so outcomes wait to be announced.

@@ -1,4 +1,4 @@
-"""What goes on around a job while it is measured: a steady stream of samples, and what controllers announce.
+"""Background traffic while a job is measured: a steady stream of samples, controller announcements.
 
 Each feed is a process of its own (`feeding`), so that it takes nothing from the driver's interpreter. `announcements`
 is what the consumers of a fleet and its controllers say: every topic's layout and consumers once in five minutes (the
@@ -46,8 +46,10 @@ def samples(
     bootstrap: str, topics: int, segments: int, seconds: int, prefix: str = "orders", brokers: int = 0,
     per_message: int = 1_000,
 ) -> None:  # fmt: skip
-    """Sends a report of every topic once in `seconds`, evenly, until it is ended: a message a topic, or in columns of
-    so many `brokers`."""
+    """Send a report of every topic once in `seconds`, evenly, until terminated.
+
+    One message per topic, or with `brokers`, column messages from that many brokers.
+    """
     fleet, sender = Fleet(topics, segments, 0.1, prefix), Sender(bootstrap)
     form = InColumns(brokers, per_message) if brokers else None
     per_step = -(-fleet.messages(form) // (seconds * STEPS_PER_SECOND))
@@ -60,7 +62,7 @@ def samples(
 
 
 def announcements(bootstrap: str, topics: int, segments: int, prefix: str = "orders") -> None:
-    """Sends snapshots and consumer events evenly until it is ended."""
+    """Send snapshots and consumer events evenly until terminated."""
     names = Fleet(topics, segments, 0.0, prefix).names
     sender, in_turn, counts = Sender(bootstrap), cycle(names), dict.fromkeys(names, 1)
     due = time.monotonic()

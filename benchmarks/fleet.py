@@ -1,4 +1,4 @@
-"""A fleet of scalable topics as the benchmarks need it: its layouts and its samples, as the bytes of Kafka messages.
+"""Fleet of scalable topics for the benchmarks: its layouts and samples as bytes of Kafka messages.
 
 Samples are put together from encoded pieces, so that making them takes little of the machine that is measured; each
 piece comes from the message models, and the first message of each reporter is held against them.
@@ -43,8 +43,11 @@ def sample_of(segment: int, rate: float) -> SegmentSample:
 
 
 def first_layouts(names: Sequence[str], segments: int, cause: LayoutCause, at: int) -> Iterator[tuple[str, bytes]]:
-    """Key and value of a layout event for each topic, each made at an instant of its own; the same in every process,
-    for a later one would be of another topic. `at`: when it is said."""
+    """Yield the key and value of a layout event for each topic; `at`: when it is announced.
+
+    Creation times differ between topics but are the same in every process, because a later one would mean another
+    topic.
+    """
     if not names:
         return
     layout = SegmentLayout.create(segments, _CREATED_AT).to_metadata()
@@ -56,15 +59,17 @@ def first_layouts(names: Sequence[str], segments: int, cause: LayoutCause, at: i
 
 
 class InColumns(NamedTuple):
-    """Samples in columns: each segment is owned by one of so many brokers, and a broker's messages have at most so many
-    samples."""
+    """Column format of samples.
+
+    Each segment is owned by one of `brokers`; a message of a broker has at most `per_message` samples.
+    """
 
     brokers: int = 10
     per_message: int = 1_000
 
 
 class _Owned(NamedTuple):
-    """What one message of a broker is of, in each round again."""
+    """Fixed part of a broker's message, reused in each round."""
 
     broker: str
     segments: bytes
@@ -74,7 +79,7 @@ class _Owned(NamedTuple):
 
 
 class Fleet:
-    """Topics of equally many segments; in each round a share of the segments moves by more than the ±25 % band.
+    """Topics with equally many segments; in each round a share of them moves beyond the ±25 % band.
 
     Every topic's segments are dealt out to `reporters` in turn, each of which reports its own (one broker owns a
     segment, so a topic of ten segments has up to ten reporters).
@@ -105,8 +110,10 @@ class Fleet:
         self._is_hot[:topics] = True
 
     def round(self, sampled_at: int, form: InColumns | None = None) -> Iterator[tuple[str, bytes]]:
-        """Key and value of each message of a round: each reporter's of each topic, or in columns, the messages of all
-        brokers in turn. `sampled_at` in milliseconds."""
+        """Yield the key and value of each message of a round; `sampled_at` in milliseconds.
+
+        The messages of each reporter for each topic, or with `form`, the column messages of all brokers.
+        """
         codes = self._moved()
         if form is not None:
             yield from self._columns(self._owned(form), codes.ravel(), sampled_at)
@@ -115,7 +122,7 @@ class Fleet:
             yield from self._reports(reporter, codes[:, reporter :: self.reporters].tolist(), sampled_at)
 
     def messages(self, form: InColumns | None = None) -> int:
-        """How many a round has."""
+        """Return the number of messages in a round."""
         return len(self._owned(form)) if form else len(self.names) * self.reporters
 
     def _moved(self) -> np.ndarray:

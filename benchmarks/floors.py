@@ -1,4 +1,4 @@
-"""What the job's work costs without the job: the floors that its speed is compared with.
+"""Floors that the job's speed is compared with: the same records read without the job.
 
 Stage: a part of `benchmarks.stream`. A floor is a batch read of records that the job reads too, on the same Spark. The
 first reads and shuffles the raw rows by bucket. The second decodes them as the job does, in the job's own first stage,
@@ -25,7 +25,7 @@ RUNS = 3
 
 
 def measure_floors(spark: SparkSession, settings: Settings, messages: int) -> dict[str, float]:
-    """Messages per second of each floor: medians of `RUNS` runs in turns, after one that counts for nothing."""
+    """Return messages per second of each floor: medians of `RUNS` interleaved runs after a warm-up run."""
     floors = {
         "read and shuffle": partial(_read, spark, settings, messages, decode=False),
         "and decode as the job does": partial(_read, spark, settings, messages, decode=True),

@@ -1,4 +1,4 @@
-"""How cost grows: with topics, with segments a topic, with reporters, and with the share of significant samples.
+"""Growth of cost with topics, segments per topic, reporters and the share of significant samples.
 
 Run as `python -m benchmarks.growth [--quick] [--largest SEGMENTS] [--job]`: prints a table for each, and writes
 benchmarks/growth.json. Without `--job` it is the processor time of the packer and the engine in one process, as
@@ -79,7 +79,7 @@ def in_process(case: Case) -> dict[str, Any]:
 
 
 def is_enough(seconds: Sequence[float]) -> bool:
-    """Whether rounds that took so long are as many as it needs for a best one."""
+    """Return whether the rounds so far are enough to trust the best one."""
     if len(seconds) < LEAST:
         return False
     best, second, *_ = sorted(seconds)
@@ -87,8 +87,10 @@ def is_enough(seconds: Sequence[float]) -> bool:
 
 
 def in_a_job(case: Case, samples: int = 20_000_000) -> dict[str, Any]:
-    """Samples a second of the whole job, core-seconds a million of them, and the seconds of a tick; of about so many
-    samples."""
+    """Measure the whole job on about `samples` samples.
+
+    Returns samples per second, core-seconds per million samples and seconds per tick.
+    """
     rounds = max(4, samples // case.segments)
     of_a_job = stream.Case(
         case.segments // case.of_each, case.of_each, case.significant, rounds, case.reporters, case.per_message,

@@ -1,4 +1,4 @@
-"""A large history that holds: one topic's day, made by the job's own engine, and the same day of thousands of topics.
+"""Large valid history: a topic's day as the job's engine records it, repeated for thousands of topics.
 
 Stage: under `benchmarks.ledger`. Demand rises and falls, so that the topic splits and merges again and again; decisions
 are applied as controller and executor do it. Each other topic has the same rows under its own name, with decision ids

@@ -1,4 +1,4 @@
-"""An admin interface that answers at once, and remembers when which call came: the executor is all that takes time.
+"""Admin interface that answers at once and records each call, so that only the executor takes time.
 
 Stage: a process under `benchmarks.executor`. Layouts are real ones (`decisions.topic.layout`), in memory, made when
 they are first asked for, all with one creation time and `SEGMENTS` segments: so splits can be decided on beforehand.
@@ -29,11 +29,11 @@ class Interface:
         self.calls: list[tuple[str, str, float]] = []
 
     def layout(self, topic: str) -> SegmentLayout:
-        """As it is now."""
+        """Return the topic's current layout."""
         return self._layouts.setdefault(topic, SegmentLayout.create(SEGMENTS, CREATED_MS))
 
     def split(self, topic: str, segment: int, decision: str, at: float) -> None:
-        """Raises `LayoutError`."""
+        """Split a segment and record the call; raises `LayoutError`."""
         with self._lock:
             self.calls.append((decision, topic, at))
             self._layouts[topic] = self.layout(topic).split_segment(segment, CREATED_MS)

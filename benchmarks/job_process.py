@@ -65,13 +65,13 @@ class JobProcess:
             time.sleep(0.05)
 
     def said_at(self, words: str) -> float | None:
-        """When a line with these words was logged."""
+        """Return when a line with these words was logged, in Unix seconds; None if it was not."""
         line = next((line for line in self._log.read_text().splitlines() if words in line), None)
         return None if line is None else datetime.fromisoformat(line.split(" ")[0]).timestamp()
 
 
 class Taken:
-    """How many messages the job has taken in, beside how many it should have."""
+    """Counter of messages that the job has read, compared with those it should have."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

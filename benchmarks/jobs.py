@@ -17,7 +17,10 @@ from schemas.tables import BATCHES
 
 @contextmanager
 def on_a_broker(work: Path, buckets: int, most: int) -> Iterator[Settings]:
-    """A broker with the three topics in the folder `work`, and the job's settings for it; `most` messages a batch."""
+    """Start a broker with the three topics in `work`; yield the job's settings.
+
+    `most`: messages a batch.
+    """
     settings = bench_settings(work, buckets, most)
     broker = EmbeddedBroker(work / "kafka", ensure_jars(settings, print).kafka, heap="512m")
     broker.start()

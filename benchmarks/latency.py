@@ -1,4 +1,4 @@
-"""How long after a consumer has registered its decision is committed to Delta: alone, and under a stream of samples.
+"""Latency from a consumer's registration to the commit of its decision, idle and under samples.
 
 Run as `python -m benchmarks.latency [--quick] [--case alone]`. Each event is of a topic of its own, of one segment and
 two consumers: each leads to one split. Measured from the event's own time to the instant at which `decisions` was
@@ -124,7 +124,7 @@ def _scenario(
 
 
 def _stages(measured: list[Measured]) -> dict[str, list[float]]:
-    """What stands between each event and its decision, and after that, milliseconds."""
+    """Return the milliseconds of each stage before and after each event's decision."""
     stages: dict[str, list[float]] = {}
     for one in measured:
         for stage, value in one.stages.items():
@@ -230,7 +230,7 @@ def _send_layouts(settings: Settings, fleet: Fleet) -> None:
 
 
 def _idle_cores(jvm: Any, seconds: float) -> float | None:
-    """Cores that the driver, the JVM and its Python workers use without data; None where /proc does not tell."""
+    """Return the cores used by driver, JVM and Python workers without data; None if /proc is unreadable."""
     try:
         before = cpu_seconds(jvm.pid)
         threading.Event().wait(seconds)

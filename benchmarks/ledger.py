@@ -1,4 +1,4 @@
-"""What every view takes on a large history: time, processor time and memory, each in a process of its own.
+"""Cost of every view on a large history: time, CPU time and memory, each in its own process.
 
 `python -m benchmarks.ledger` makes the history first (`benchmarks.history`): 97 decisions and 2,100 loads of each of
 10,000 topics, which is about a million decisions and 21 million loads. `--quick`: of 200 topics. `--topics`, `--lake`

@@ -30,7 +30,10 @@ SPLITS = 12
 
 
 def measure_neighbours(work: Path, settings: Path) -> list[dict[str, Any]]:
-    """For each kind of calls of the busy client, milliseconds of a split alone and beside it, taken in turns."""
+    """Measure a quiet client's split, alone and beside a busy client, in milliseconds, in turns.
+
+    One row for each kind of calls of the busy client.
+    """
     tokens = work / "tokens"
     quiet, busy = (add_token(tokens, name, "admin") for name in ("quiet", "busy"))
     file = work / "neighbours.toml"

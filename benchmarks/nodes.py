@@ -1,4 +1,4 @@
-"""Several controllers on a ZooKeeper: changes a second, start, memory, and one node's topics taken over by another.
+"""Several controllers on a ZooKeeper: changes per second, start, memory, and failover of topics.
 
 Stage: a part of `benchmarks.controller`. Real processes on a real ZooKeeper of one server on the same machine. The
 store is filled directly, so that ten thousand topics take seconds: each has been split once and its sealed segment is

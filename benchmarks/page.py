@@ -1,4 +1,4 @@
-"""The page over a large fleet: until all topics are known, page times, memory, and how soon a commit is on the screen.
+"""Page over a large fleet: start-up, page times, memory, and delay from a commit to the screen.
 
 Run as `python -m benchmarks.page [--quick]`. Makes a lake of made-up topics in a temporary folder, serves it with
 `anabranch web`, and commits decisions to it as a busy job and executor would; a Chromium on the same machine opens its
@@ -67,13 +67,16 @@ def make_fleet(lake: str, names: list[str]) -> None:
 
 
 def follow(url: str, seen: list[float]) -> None:
-    """When the page was told of a change."""
+    """Record when the page announces a change."""
     with httpx.stream("GET", f"{url}/live", timeout=60) as live:
         seen += (time.monotonic() for line in live.iter_lines() if line == "event: changed")
 
 
 def churn(lake: str, names: list[str], url: str, seconds: float) -> Iterator[tuple[float, float]]:
-    """Decisions, outcomes and loads; of each half second, how soon its commit was told, and how long a page took."""
+    """Commit decisions, outcomes and loads for `seconds`.
+
+    For each half second, yields the seconds until its commit was announced, and those of a page request.
+    """
     seen: list[float] = []
     threading.Thread(target=follow, args=(url, seen), daemon=True).start()
     count, end = A_MINUTE // 120, time.monotonic() + seconds

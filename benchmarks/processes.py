@@ -1,4 +1,4 @@
-"""What a running job or controller takes of the machine: cores and memory of its processes, bytes of its folders."""
+"""Resources used by a job or controller: cores and memory of its processes, bytes of its folders."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ def cpu_seconds(jvm: int) -> float:
 
 
 def seconds_by_part(jvm: int) -> dict[str, float]:
-    """Processor time so far of the driver's Python, of the JVM by kinds of threads, of the Python workers by their
-    stage, and of what else this process has started (a broker, feeds). Only of processes that are still there; threads
-    of the JVM that have ended are in "JVM, rest"."""
+    """Return the CPU seconds so far, by part.
+
+    Parts are the driver's Python, the JVM by kind of thread, the Python workers by stage, and other processes started
+    from here (a broker, feeds). Only processes that still run count; ended threads of the JVM are in "JVM, rest".
+    """
     of_spark = {jvm, *descendants(jvm)}
     found = {
         "broker and feeds": sum(process_seconds(pid) for pid in descendants(os.getpid()) if pid not in of_spark),
@@ -62,7 +64,7 @@ def process_seconds(pid: int) -> float:
 
 
 def resident_mb(jvm: int) -> dict[str, int]:
-    """Resident memory in MiB of the driver's Python, of the JVM, of the largest Python worker and of all of them."""
+    """Return resident memory in MiB of the driver, the JVM, the largest Python worker and all workers."""
     workers = [resident_kb(pid) // 1024 for pid in descendants(jvm)]
     return {
         "driver": resident_kb(os.getpid()) // 1024,

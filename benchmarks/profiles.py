@@ -1,4 +1,4 @@
-"""The tables of docs/profiles.md: both profiles on shapes of demand, on a fleet for a day, and on weeks of series.
+"""Tables of docs/profiles.md: both profiles on shapes of demand, a fleet's day, and weeks of series.
 
 Run as `python -m benchmarks.profiles FILE.csv… [--seeds 20]`; not part of `make bench`. Series are those of
 `anabranch simulate --trace`: `FILE.csv` or `FILE.csv@DAYS@PERCENTILE`, of 14 days and the largest value by default.

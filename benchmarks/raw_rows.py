@@ -1,4 +1,4 @@
-"""What a run of the whole system did, added up from the lake's raw rows without any code of a backtest.
+"""Totals of a run of the whole system, from the lake's raw rows and without backtest code.
 
 Stage: under `reality`. Layouts are those that were announced, loads those that were accepted, actions those decisions
 that were applied. Instants are milliseconds since 1970, of the job's clock.
@@ -26,7 +26,7 @@ RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 def counts_of(
     lake: str, begin: int, end: int, limits: Sequence[float], topic: str | None = None
 ) -> dict[str, float]:  # fmt: skip
-    """Return splits, merges, segment-hours, and minutes with a segment over one of `limits`; of all topics, or one."""
+    """Return splits, merges, segment-hours and minutes over `limits`, of all topics or of `topic`."""
     applied = {
         row["decision_id"] for row in _rows(lake, "outcomes", "decision_id", "status") if row["status"] == "applied"
     }
@@ -50,10 +50,10 @@ def counts_of(
 def minutes_over(
     lake: str, begin: int, end: int, limits: Sequence[float], demands: Sequence[Demand]
 ) -> float:  # fmt: skip
-    """Return minutes with a segment over one of `limits`, by the layouts on record and what the clients demanded.
+    """Return minutes with a segment over `limits`, from the recorded layouts and the clients' demand.
 
-    Second by second. The loads on record say less: a new segment has none until its first report, which hides a second
-    or two after each split that was not enough.
+    Computed second by second. The recorded loads would give too little: a new segment has none until its first report,
+    which hides a second or two after each split that was not enough.
     """
     layouts: dict[str, list[tuple[int, int, list[tuple[int, int]]]]] = defaultdict(list)
     for row in _rows(lake, "events", "subject", "type", "body", "accepted_at"):

@@ -1,4 +1,4 @@
-"""Predictions against reality: one seeded demand through the whole system, under one policy and again under another.
+"""Predictions against reality: one seeded demand through the whole system, under each of two policies.
 
 Run as `python -m benchmarks.reality [--minutes 30]`; not part of `make bench`. Each run is a local run of its own:
 Kafka, job, executor, controller and traffic under the supervisor, in fresh folders. Then the second policy is
@@ -151,7 +151,7 @@ def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
 
 
 def really(ran: Ran, limits: Sequence[float]) -> dict[str, float]:
-    """Return what happened in a run: actions and layouts from its raw rows, minutes over by what was demanded."""
+    """Return the actual figures of a run: actions and layouts from its rows, minutes over from the demand."""
     wanted = demands(ran.settings.traffic, ran.began_at / 1000)
     over = minutes_over(ran.lake, ran.began_at, ran.ends_at, limits, wanted)
     return counts_of(ran.lake, ran.began_at, ran.ends_at, limits) | {"minutesOverThreshold": over}

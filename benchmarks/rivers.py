@@ -1,4 +1,4 @@
-"""Rivers of a long record: how long the page takes to draw an hour, a day, a week and a month of a topic.
+"""Drawing time of a long record: an hour, a day, a week and a month of a topic's river.
 
 Run as `python -m benchmarks.rivers [--quick]`. The record is one of the job's own engine (`benchmarks.history`), of
 twenty topics for thirty days. A Chromium on the same machine opens a topic's

@@ -1,4 +1,4 @@
-"""What a row takes on disk: each committed by itself, as a calm fleet's decisions are, and after `lake optimize`.
+"""Disk size of a row: each committed by itself, as for a calm fleet, and after `lake optimize`.
 
 Decisions of topics of twelve segments whose layouts and rates are all their own, with the whole snapshot as the job
 writes it; the holds of the same topics, their layouts as events, and loads. `python -m benchmarks.row_sizes` prints

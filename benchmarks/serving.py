@@ -73,7 +73,10 @@ def call_all(url: str, calls: list[tuple[str, str]]) -> None:
 
 
 def rates(url: str, floor: Floor, calls: list[tuple[str, str]]) -> dict[str, float]:
-    """Calls a second, by one caller and by several, and commits of the floor: medians of batches, taken in turns."""
+    """Return calls per second for one and for several callers, and commits per second of the floor.
+
+    Medians of interleaved batches.
+    """
     found: dict[str, list[float]] = {"one_caller": [], "four_callers": [], "floor": []}
     batch = max(10, min(BATCH, len(calls) // 6))
     with (

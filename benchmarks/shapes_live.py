@@ -79,7 +79,7 @@ class ShapeDemand(Demand):
 
 
 class ShapesSource:
-    """The same demands for a simulation; see `ledger.simulate.timeline.Source`."""
+    """Demand shapes as a source for simulations; see `ledger.simulate.timeline.Source`."""
 
     def __init__(self, demands: list[ShapeDemand], began_at: int) -> None:
         self._demands, self.began_at, self.step_ms = demands, began_at, REPORT_MS
@@ -105,7 +105,10 @@ class ShapesSource:
 
 
 def run_shapes(folder: Path, demands: list[ShapeDemand], minutes: float) -> tuple[Settings, int]:
-    """Run the whole system on the demands; return its settings and when the demand began. Raises `SystemExit`."""
+    """Run the whole system on the demands; return its settings and the start of the demand.
+
+    Raises `SystemExit`.
+    """
     folder.mkdir(parents=True)
     (folder / "policy.toml").write_text(POLICY)
     (folder / "overlay.toml").write_text(

@@ -1,4 +1,4 @@
-"""How fast simulations are: topic-hours per CPU second of one core, by demand, topics and policies.
+"""Speed of simulations: topic-hours per CPU second of one core, by demand, topics and policies.
 
 Run as `python -m benchmarks.simulate [--quick] [--large]`: prints a table and writes benchmarks/simulate.json. A
 topic-hour is one topic under one policy for an hour: 360 samples of each of its segments, 60 ticks. The floor is one
@@ -38,7 +38,7 @@ DAY_MS = 86_400_000
 
 
 class Recorded:
-    """Demand as a lake has it on record: a step whenever one slice of a topic has moved by the filter's band; seeded.
+    """Demand as a lake records it: a step whenever a slice of a topic leaves the filter's band; seeded.
 
     Every slice follows a day, with a noon of the topic's own, and noise of 20 %.
     """

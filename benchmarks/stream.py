@@ -1,4 +1,4 @@
-"""How fast the job takes samples in, from a real Kafka broker to committed Delta tables, against two floors.
+"""Throughput of the job, from a real Kafka broker to committed Delta tables, against two floors.
 
 Run as `python -m benchmarks.stream [--quick] [--only NAME]`. Each case is a process with a broker, a lake and a Spark
 of its own. The samples are in Kafka before the job starts, so that producing them is not what is measured; what happens
@@ -197,8 +197,10 @@ def _measure(settings: Settings, case: Case) -> dict[str, Any]:
 def _run_job(
     spark: SparkSession, settings: Settings, case: Case, jvm: int
 ) -> tuple[list[dict[str, Any]], list[tuple[float, dict[str, float]]]]:
-    """The batches of the job until it has taken all samples in, in the surroundings of a service; and what processor
-    time each part had used at some instants."""
+    """Run the job under background traffic until it has read all samples.
+
+    Returns its batches, and the CPU time that each part had used at some instants.
+    """
     spent: list[tuple[float, dict[str, float]]] = []
     ticks = TickWriter(settings.kafka_connection(), case.tick_seconds)
     query = start_query(spark, settings, LakeSink(settings.lake_path, ticks.ask))
@@ -219,8 +221,10 @@ def _run_job(
 
 
 def _ticks(spark: SparkSession, settings: Settings, count: int) -> list[float]:
-    """Batch seconds after a start of the query: of its first batch, which has the policy that the job announces, and of
-    ticks over every topic, one after the other. The first ticks put the fleet's holds on record."""
+    """Return batch seconds after a start of the query: of its first batch, then of `count` full ticks.
+
+    The first batch has the policy that the job announces. The first ticks put the fleet's holds on record.
+    """
     if not count:
         return []
     producer = Producer(settings.kafka_connection().librdkafka())
@@ -241,7 +245,7 @@ def _ticks(spark: SparkSession, settings: Settings, count: int) -> list[float]:
 
 
 def _throughput(batches: list[dict[str, Any]], case: Case) -> dict[str, Any]:
-    """From the end of the batch in which the last topic came to the last commit: layouts, workers and caches are there.
+    """Measure from the end of the batch with the last new topic, once caches are warm, to the last commit.
 
     `samples_per_second` counts all of that time, also what lies between batches; `by_tenth` is the same for each tenth
     of the batches, so that drift shows.
@@ -277,7 +281,7 @@ def _throughput(batches: list[dict[str, Any]], case: Case) -> dict[str, Any]:
 def per_million(
     spent: list[tuple[float, dict[str, float]]], start: float, end: float, samples: int
 ) -> dict[str, float]:
-    """Core-seconds of each part for a million samples, within an interval; `spent` is by instants, in order."""
+    """Return core-seconds of each part per million samples within an interval; `spent` is in time order."""
     at = [instant for instant, _ in spent]
     found = {}
     for part in spent[0][1]:

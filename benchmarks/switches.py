@@ -1,4 +1,4 @@
-"""Whole switches between two real BookKeeper clusters: seconds and memory by their size, and one killed many times.
+"""Whole switches between two BookKeeper clusters: time and memory by size, and one killed repeatedly.
 
 Run as `python -m benchmarks.switches [--quick]`. Two clusters of two bookies, each under a ZooKeeper of its own, all on
 this machine; records as Pulsar writes them, half of the ledgers of schemas and half of subscriptions, three entries of
@@ -126,7 +126,10 @@ def _run(pulsar: PulsarLike, *arguments: str) -> tuple[int, int]:
 
 @contextmanager
 def _pulsar(size: int) -> Iterator[PulsarLike]:
-    """A Pulsar with `size` ledgers of schemas and subscriptions, and as many of messages, on clusters of its own."""
+    """Yield a Pulsar look-alike on its own clusters.
+
+    It has `size` ledgers of schemas and subscriptions, and as many of messages.
+    """
     settings = load_settings(environment={})
     jars, programs = ensure_jars(settings, print), ensure_programs(settings, print)
     with tempfile.TemporaryDirectory() as work:

@@ -1,4 +1,4 @@
-"""What a tick costs the engine: one bucket of topics with ten segments each, in one process, no Spark and no broker.
+"""Engine cost of a tick: one bucket of ten-segment topics, in one process without Spark or broker.
 
 Run as `python -m benchmarks.ticks [--quick]`: prints a table and writes benchmarks/ticks.json. A job has 16 buckets, so
 6,250 topics a bucket are a fleet of 100,000, and 62,500 one of a million. Each number of topics has a process of its
@@ -97,7 +97,7 @@ def measure(topics: int) -> dict[str, Any]:
 
 
 def measure_after(file: Path) -> dict[str, Any]:
-    """A worker that takes over the stored bucket in a file, and as many more like it as a state partition has."""
+    """Measure a worker that takes over a stored bucket, and as many like it as a state partition has."""
     before, taken = _resident(), []
     for _ in range(BUCKETS_A_WORKER):
         with file.open("rb") as opened:

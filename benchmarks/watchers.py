@@ -28,7 +28,7 @@ _PING, _PONG = 0x89, b"\x8a"
 
 
 class Watcher(asyncio.Protocol):
-    """One client; `seen` has the instants (`time.perf_counter`) at which its messages were there as a whole."""
+    """Watching client; `seen` has the `time.perf_counter` instants at which each message was complete."""
 
     def __init__(self, kind: Kind, request: bytes) -> None:
         self._kind = kind
@@ -67,7 +67,7 @@ class Watcher(asyncio.Protocol):
         self._transport.abort()
 
     def _first_end(self) -> int:
-        """Where the head, the chunk or the frame at the beginning ends; 0 while it is not there."""
+        """Return the end of the first head, chunk or frame in the buffer; 0 while it is incomplete."""
         read = self._read
         if read.startswith(b"HTTP/1.1"):
             return read.find(b"\r\n\r\n") + 4 if b"\r\n\r\n" in read else 0
