@@ -131,5 +131,5 @@ def create_app(
 
 
 async def _no_route(*_: object) -> None:
-    """Answer 404 in place of Starlette's default, which refuses a WebSocket without a reason."""
+    """Respond with 404 in place of Starlette's default, which refuses a WebSocket without a reason."""
     raise HTTPException(404)

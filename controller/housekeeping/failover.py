@@ -24,7 +24,7 @@ MAX_RELEASED = 200
 
 
 class TopicFailover:
-    """Takes over and releases topics of a node without a request."""
+    """Takeover and release of a node's topics without a request."""
 
     def __init__(self, store: LayoutStore, leaders: Leaders, operations: OperationRunner, pruning: Pruning) -> None:
         self._store, self._leaders, self._operations, self._pruning = store, leaders, operations, pruning

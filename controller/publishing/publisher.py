@@ -76,7 +76,7 @@ class _Sent:
 
 
 class Publisher:
-    """Sends the outbox in `nodes` to the brokers of `kafka`, and pages of `snapshots` in between."""
+    """Publisher of the outbox in `nodes` to the brokers of `kafka`, with pages of `snapshots` in between."""
 
     def __init__(
         self, nodes: MetadataStore, kafka: KafkaConnection, snapshots: Snapshots, housekeeper: Election
