@@ -1,4 +1,4 @@
-"""Collectors: what a cluster does, read through its REST interface and said to Kafka (design "Kafka messages").
+"""Collectors: read a cluster through its REST interface and report it to Kafka (design "Kafka messages").
 
 Stage: before the job. A collector decides nothing and changes nothing in the cluster; it knows only `schemas` and the
 admin client. Each module may import only those above it:

@@ -56,10 +56,10 @@ class Load(NamedTuple):
 
 
 def layout_record(topic: str, cause: LayoutCause, layout: ScalableTopicMetadata, at: int, sender: int) -> Record | None:
-    """The layout after `cause`, seen at `at` (ms). One above the size of a record goes without its sealed segments.
+    """Return the record of the layout after `cause`, as seen at `at` (ms).
 
-    None when not even the active ones fit: some 5,000 of them. That a topic is deleted is always said, if need be with
-    one segment in place of all.
+    A layout above the record size goes without its sealed segments. Returns None when not even the active ones fit:
+    some 5,000 of them. The deletion of a topic is always announced, if need be with one segment in place of all.
     """
     for shown in shorter_and_shorter(layout, cause):
         event = LayoutEvent(
@@ -105,7 +105,7 @@ def delivery_record(topic: str, reported: int, slow: list[SegmentDelivery], at: 
 
 
 def load_records(reporter: str, sampled_at: int, loads: Sequence[Load]) -> Iterator[Record]:
-    """The samples of a reporter in columns, in records of bounded size; those of a topic stand side by side."""
+    """Yield a reporter's samples in columns, in records of bounded size; a topic's samples stay together."""
     start = 0
     while start < len(loads):
         end, names, last = start, 0, ""

@@ -41,8 +41,10 @@ def collect_bundles(
     settings: Settings, configuration: Mapping[str, str], say: Callable[[str], None], *, once: bool = False,
     published: PublishedLoads | None = None,
 ) -> bool:  # fmt: skip
-    """Collects until told to stop, or, with `once`, one round; answers whether the last round was read and sent.
-    `say` gets a line a round; `configuration` and `published` as of `BundleRounds`."""
+    """Collect until told to stop, or with `once` for one round; return whether the last round succeeded.
+
+    `say` gets a line a round; `configuration` and `published` as in `BundleRounds`.
+    """
     transport = Transport(
         settings.controller.url, credentials_of(settings), user_agent="anabranch-collect",
         timeout_seconds=settings.collect.request_timeout_seconds, tls=settings.url_context(),

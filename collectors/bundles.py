@@ -1,5 +1,6 @@
-"""One round of a Pulsar cluster's bundles: what its brokers say of their load, who lives, who owns what, and which
-policies hold; as messages of the family `bundles`.
+"""One round over a Pulsar cluster's bundles, as messages of the family `bundles`.
+
+The messages have the brokers' loads, which brokers live, who owns which bundle, and the policies in force.
 
 Stage: reads through the admin client; `collectors.bundle_process` sends what it answers. A round that cannot be read
 to its end says nothing: what is missing in it is not zero. Brokers with the modular load manager say their own load
@@ -82,14 +83,17 @@ class Unread(Exception):
 
 
 class BundleRounds:
-    """Reads a cluster, round after round; one thread uses it."""
+    """Reader of a cluster, round after round; for one thread."""
 
     def __init__(
         self, transport: Transport, configuration: Mapping[str, str] | None = None,
         published: PublishedLoads | None = None,
     ) -> None:  # fmt: skip
-        """`configuration` is laid over what the brokers run with; `profile` in it stands for their version. With
-        `default`, the strategies are ours and not theirs. `published`: read loads there instead of asking brokers."""
+        """Set up a reader.
+
+        `configuration` is laid over what the brokers run with; `profile` in it stands for their version. With
+        `default`, the strategies are ours and not theirs. `published`: read loads there instead of asking brokers.
+        """
         self._published = published
         self._cluster, self._bundles = Cluster(transport), Bundles(transport)
         self._configuration = dict(configuration or {})
@@ -100,7 +104,7 @@ class BundleRounds:
         """Namespaces with an owner in the round before: when they lose all owners, that is told once."""
 
     def read(self, now: int) -> list[Report | Circumstance]:
-        """All messages of a round at `now`, milliseconds: first the brokers, then policies and owners, then loads.
+        """Return all messages of a round at `now` (ms): brokers first, then policies and owners, then loads.
 
         Brokers that do not answer (`unread`) count as not there, so that they neither give nor get; and owners and
         policies are not told then, for what is missing in them is not zero. A published load that cannot be read holds
@@ -193,7 +197,7 @@ class BundleRounds:
 
 @dataclass(frozen=True)
 class _Look:
-    """Answers of one broker in a round."""
+    """Answers of a broker in a round."""
 
     owned: frozenset[str]
     report: Report
@@ -234,13 +238,15 @@ def _report(one: Cluster, cluster: str, broker: str, settings: Mapping[str, str]
 
 
 def _by_load_data(settings: Mapping[str, str]) -> bool:
-    """Tell if decisions are made of the extensible manager's own load data."""
+    """Return whether decisions use the extensible manager's own load data."""
     return settings.get("loadBalancerLoadSheddingStrategy", "").endswith("TransferShedder")
 
 
 def read_broker_load(stats: Mapping[str, NamespaceBundleStats], metrics: bytes, now: int) -> BrokerLoadData:
-    """What a broker with the extensible load manager says of itself in its own topic, out of its bundles and metrics.
-    The averaged usage is the broker's; throughput is not averaged."""
+    """Return an extensible broker's load data, as in its own topic, from its bundles and metrics.
+
+    The averaged usage is the broker's; throughput is not averaged.
+    """
     average = _AVERAGE.search(metrics)
     values: dict[str, Any] = dict(read_usage(metrics))
     values |= {
@@ -272,8 +278,10 @@ def read_usage(metrics: bytes) -> dict[str, ResourceUsage]:
 
 
 def read_bundle_stats(body: bytes) -> dict[str, NamespaceBundleStats]:
-    """Rates and counts of a broker's bundles, summed over their topics, out of `/broker-stats/topics`. Raises
-    `Unread`."""
+    """Return rates and counts of a broker's bundles, summed over topics, from `/broker-stats/topics`.
+
+    Raises `Unread`.
+    """
     found = {}
     try:
         for namespace, bundles in json.loads(body).items():
@@ -301,7 +309,7 @@ def _sum(topics: list[dict[str, Any]], name: str) -> float:
 
 
 def _chosen(settings: Mapping[str, Any], profile: str | None) -> dict[str, Any]:
-    """Those of a broker's settings that rules read, as text; with profile `default` without the strategies."""
+    """Return the broker settings that rules read, as text; with profile `default` without the strategies."""
     left_out = {_SWITCH} | (_STRATEGIES if profile == "default" else frozenset())
     chosen = {
         name: str(value) for name, value in settings.items() if name.startswith(_SETTINGS) and name not in left_out

@@ -37,14 +37,14 @@ class Newest(Protocol):
 
 
 class PublishedLoads:
-    """Reads what brokers publish; several threads at once."""
+    """Reader of the loads that brokers publish; for several threads at once."""
 
     def __init__(self, read_nodes: Callable[[Iterable[str]], list[bytes | None]], loads: Newest, tops: Newest) -> None:
         """`read_nodes` answers the contents of znodes, None where there is none, and raises `UnknownLoad`."""
         self._read_nodes, self._loads, self._tops = read_nodes, loads, tops
 
     def read_local(self, cluster: str, broker: str, now: int) -> LocalBrokerReport:
-        """Return the report that the leader of the modular load manager sees, with its averages of the bundles."""
+        """Return the report that the modular manager's leader sees, with its averages of the bundles."""
         [stored] = self._read_nodes([f"{REPORTS}/{broker}"])
         if stored is None:
             raise UnknownLoad(f"there is no {REPORTS}/{broker} in the metadata store")

@@ -1,4 +1,4 @@
-"""What a collector that was killed had announced: topics and their subscriptions, in a file.
+"""File of what a killed collector had announced: topics and their subscriptions.
 
 Stage: beside `said`. A collector that starts says everything anew, so it needs no memory for what is there. But a topic
 or subscription that was deleted while no collector ran is in no answer of the cluster: only who knew it can say that it
@@ -24,7 +24,7 @@ TOPICS_PER_SECOND = 300
 
 
 class Memory(Wire):
-    """What is in the file."""
+    """Contents of the file."""
 
     url: str
     """The cluster: topics of another one are none of this."""

@@ -76,7 +76,7 @@ class CollectorMeter:
         }
 
     def observe(self, status: CollectorStatus) -> None:
-        """Takes in how it goes."""
+        """Set the metrics from a status."""
         for metric, value in (
             (TOPICS, status.topics), (UNREAD_TOPICS, status.topics_unread),
             (UNREAD_CONSUMERS, status.consumers_unread), (UNLISTED, status.namespaces_unlisted),

@@ -67,7 +67,7 @@ class Publisher:
 
     @property
     def has_room(self) -> bool:
-        """Whether announcements are taken."""
+        """Return whether announcements are accepted."""
         return self.waiting < MAX_WAITING
 
     def announce(self, record: Record) -> None:
@@ -112,7 +112,7 @@ class Publisher:
             self.samples_waiting += 1
 
     def poll(self) -> None:
-        """Takes in confirmations; returns at once."""
+        """Process delivery confirmations; returns at once."""
         self._samples.poll()
         self._events.poll()
 

@@ -1,4 +1,4 @@
-"""What was said, once more, spread over `snapshot_seconds`; and at once what is gone and did not reach Kafka.
+"""Resync: repeats announcements over `snapshot_seconds`, and lost deletions at once.
 
 Stage: beside `said`, under the loop of a collector, which calls it in every round.
 """
@@ -18,8 +18,10 @@ _STEP_SECONDS = 1.0
 
 
 class Repeats:
-    """Repeats what `said` holds, through `announce`, every `seconds`: a layout in full when it was not for so many
-    rounds (`FULL_EVERY`), else by its digest."""
+    """Resync of what `said` holds, through `announce`, every `seconds`.
+
+    A layout is announced in full when it was not for `FULL_EVERY` rounds, else by its digest.
+    """
 
     def __init__(self, said: Said, seconds: float, announce: Callable[[list[Record]], None]) -> None:
         self._said, self._seconds, self._announce = said, seconds, announce
@@ -32,7 +34,7 @@ class Repeats:
         self._topics.append(topic)
 
     def say(self, now: float, has_room: Callable[[], bool]) -> None:
-        """Says what is due at `now`, as long as there is room for it."""
+        """Announce what is due at `now`, as long as there is room."""
         again, self._said.again = self._said.again, []
         self._announce(again)
         if now < self._look_at:

@@ -1,4 +1,6 @@
-"""What a collector has said so far, and what has to be said now: only the difference, and everything now and then.
+"""State announced by a collector, and the changes to announce now.
+
+Only the difference is announced, and everything now and then.
 
 Stage: between what was read and the publisher; pure: instants are arguments. Level-based: what could not be handed to
 Kafka is taken back by `unsay` and comes out as a difference again, as it is then. A collector that starts says all,
@@ -38,13 +40,13 @@ class Full(NamedTuple):
 
     @classmethod
     def of(cls, record: Record, layout: ScalableTopicMetadata, at: int) -> Full:
-        """As a record says it."""
+        """Return the full announcement that a record contains."""
         return cls(Known(record.key, layout.epoch, digest_of(layout_in(record.value))), at)
 
 
 @dataclass
 class Topic:
-    """What was said of one topic."""
+    """Announced state of one topic."""
 
     layout: ScalableTopicMetadata
     consumers: dict[str, Consumers] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class Topic:
 
 @dataclass
 class Said:
-    """What one collector has said; `sender` is its number."""
+    """Announced state of one collector; `sender` is its number."""
 
     sender: int
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class Said:
     """What is gone, and this did not reach Kafka: it is said again as it is, before anything else."""
 
     def layout(self, topic: str, layout: ScalableTopicMetadata, now: int) -> list[Record]:
-        """What to say of a layout that was read at `now` (ms)."""
+        """Return the records for a layout that was read at `now` (ms)."""
         known = self.topics.get(topic)
         if known is not None and known.is_said and known.layout == layout:
             return []
@@ -105,9 +107,9 @@ class Said:
         return [record]
 
     def consumers(self, topic: str, consumers: Mapping[str, Consumers], now: int) -> list[Record]:
-        """What to say of the consumers of all subscriptions that a topic has at `now` (ms).
+        """Return the records for a topic's consumers, of all subscriptions, as of `now` (ms).
 
-        Nothing of a topic whose layout was not said: the job would wait for it.
+        None for a topic whose layout was not announced: the job would wait for it.
         """
         known = self.topics.get(topic)
         if known is None:
@@ -131,7 +133,7 @@ class Said:
         return records
 
     def gone(self, topic: str, now: int) -> list[Record]:
-        """What to say of a topic that does not exist any more at `now` (ms)."""
+        """Return the records for a topic that no longer exists at `now` (ms)."""
         self.too_large.discard(topic)
         before, known = self.before.pop(topic, None), self.topics.pop(topic, None)
         layout = known.layout if known else before
@@ -140,7 +142,7 @@ class Said:
         return [] if record is None else [record]
 
     def policy(self, namespace: str, policy: AutoScalePolicyOverride | None, now: int) -> list[Record]:
-        """What to say of the override that a namespace has at `now` (ms)."""
+        """Return the records for a namespace's override at `now` (ms)."""
         if namespace in self.policies and self.policies[namespace] == policy:
             return []
         self.policies[namespace] = policy
@@ -159,8 +161,11 @@ class Said:
             known.is_said = False
 
     def known(self, topic: str, now: int, full_ms: int) -> Known | None:
-        """The layout of a topic, where it need not be said in full: it was, less than `full_ms` before `now` (ms), and
-        got to Kafka as far as is known."""
+        """Return the announced layout of a topic if its digest is enough, else None.
+
+        It is when the layout was announced in full less than `full_ms` before `now` (ms), and reached Kafka as far as
+        is known.
+        """
         known = self.topics[topic]
         is_enough = known.is_said and known.full is not None and now - known.full.at < full_ms
         return known.full.known if is_enough and known.full else None
@@ -184,7 +189,7 @@ class Said:
 
 
 def cause_of(before: ScalableTopicMetadata | None, after: ScalableTopicMetadata) -> LayoutCause:
-    """What has led from one layout to the other, by its segments; `snapshot` when it is the first that was seen."""
+    """Return the cause of a layout change, judged by the segments; `snapshot` for the first layout."""
     if before is None:
         return "snapshot"
     added = [segment for id, segment in after.segments.items() if id not in before.segments]
@@ -205,8 +210,11 @@ def _is_rebucketed(before: ScalableTopicMetadata, segment: SegmentInfo) -> bool:
 
 
 def compare_lives(before: ScalableTopicMetadata, after: ScalableTopicMetadata) -> int:
-    """Whether `after` is of a later life of the topic (1: deleted and created again), of the same (0) or of an earlier
-    one (-1): by when segments were made, as ids and epochs begin anew."""
+    """Compare the lives of two layouts of a topic: 0 for the same, 1 if `after` is later, -1 if earlier.
+
+    A later life means that the topic was deleted and created again. Judged by the creation times of the segments, as
+    ids and epochs begin anew.
+    """
     for id, segment in after.segments.items():
         known = before.segments.get(id)
         if known is not None and known.created_at_ms != segment.created_at_ms:

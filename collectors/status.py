@@ -1,4 +1,6 @@
-"""How a collector is doing: what it sees, what it cannot see and how late it is; for people, the doctor, Prometheus.
+"""Status of a collector: what it sees, what it misses and how late it is.
+
+For people, the doctor and Prometheus.
 
 Stage: filled by the collector's loop a few times a minute, written to a file in one step. A status says when it was
 made: one that is old belongs to a collector that does not run.
@@ -90,13 +92,13 @@ class CollectorStatus(Wire):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the cluster could be read: every broker answers, nothing is unread, and nothing is wrong."""
+        """Return whether the cluster was read completely: all brokers answer, nothing is unread or wrong."""
         unread = self.topics_unread + self.namespaces_unlisted + self.consumers_unread
         return bool(self.brokers) and all(one.answers for one in self.brokers) and not self.troubles and not unread
 
     @property
     def unread(self) -> str:
-        """What was never read, in words; empty: nothing."""
+        """Return a description of what was never read; empty if nothing."""
         counts = (
             (self.namespaces_unlisted, "the topics of {:,} namespaces"),
             (self.topics_unread, "the layouts of {:,} topics"),
@@ -114,7 +116,7 @@ def write_status(file: Path, status: CollectorStatus) -> None:
 
 
 def read_status(file: Path) -> CollectorStatus | None:
-    """What is in the file; None when there is none, or it holds something else."""
+    """Return the status in the file; None when there is no file, or no status in it."""
     try:
         return CollectorStatus.model_validate_json(file.read_bytes(), by_alias=True, by_name=False)
     except (OSError, ValueError):

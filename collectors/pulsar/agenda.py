@@ -1,4 +1,4 @@
-"""What is asked of the cluster now and again: lists, policies and settings, each at its time; pure.
+"""Schedule of periodic requests: lists, policies and settings, each at its time; pure.
 
 Stage: under `collector`. Loads and topics are no part of it: `refresh` and `sweep` say when those are due.
 """
@@ -33,7 +33,7 @@ class Agenda:
             heapq.heappush(self._due, (due, self._number, kind, key))
 
     def due(self, now: float) -> Iterator[tuple[Kind, str]]:
-        """What is due, one after the other, as long as the caller goes on; each has to be planned anew."""
+        """Yield what is due, as long as the caller goes on; the caller plans each item anew."""
         while self._due and self._due[0][0] <= now:
             _, _, kind, key = heapq.heappop(self._due)
             self._planned.discard((kind, key))

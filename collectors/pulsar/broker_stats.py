@@ -47,7 +47,7 @@ _decode_topic = msgspec.json.Decoder(_Topic).decode
 
 @dataclass(frozen=True)
 class BrokerLoad:
-    """What one broker says of its segments."""
+    """Load of one broker's segments."""
 
     loads: list[Load]
     """By topic."""

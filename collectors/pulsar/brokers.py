@@ -1,5 +1,4 @@
-"""The brokers of a cluster as the collector knows them: the way to each, its budget, what it serves and whether it
-answers; and which of them is asked about a topic.
+"""Known brokers of a cluster: connection, call budget, segments, health; and which one to ask.
 
 Stage: under `collector`; makes no calls. Layouts may be asked of any broker, so a topic leaves one that is silent at
 once. Registered consumers may not: a broker that is asked for them keeps a controller for the topic from then on, and
@@ -81,8 +80,11 @@ class Broker:
         self.silent_until = float("-inf")
 
     def next_look(self, now: float) -> tuple[Literal["layout", "stats"], str | None]:
-        """What it is asked next about a topic; None: nothing now. A layout that may have changed comes first; of the
-        others one for every `LAYOUT_TURN` looks at consumers, which say the epoch of the layout as well."""
+        """Return the next request about a topic; its topic is None when there is nothing to ask now.
+
+        A layout that may have changed comes first; otherwise one layout for every `LAYOUT_TURN` requests for
+        consumers, which include the epoch of the layout.
+        """
         self._looks += 1
         topic = self.layouts.next_at_once(now)
         if topic is None and self._looks % LAYOUT_TURN == 0:
@@ -97,7 +99,10 @@ class Broker:
         return max(0.0, now - self.refresh.changed_at)
 
     def is_stuck(self, now: float) -> bool:
-        """Whether it has stopped to compute its rates, as far as its answers show. One without traffic may be idle."""
+        """Return whether the broker has stopped computing its rates, as far as its answers show.
+
+        A broker without traffic may be idle.
+        """
         return (
             self.load is not None
             and self.load.has_traffic
@@ -106,7 +111,7 @@ class Broker:
 
     @property
     def is_silent(self) -> bool:
-        """Whether its last calls got no answer."""
+        """Return whether the last calls got no answer."""
         return self.failures >= 2
 
 
@@ -146,7 +151,7 @@ class Brokers:
         return topic
 
     def set_leader(self, topic: str, address: str, now: float) -> bool:
-        """Ask a topic's leader for its consumers from now on; False: its address is of no broker that is known."""
+        """Assign a topic's consumers to its leader; return False if its address is of no known broker."""
         host = address.rpartition(":")[0]
         names = [name for name in self.known if name == address] or [
             name for name in self.known if name.rpartition(":")[0] == host
@@ -165,8 +170,11 @@ class Brokers:
         self.leaderless[topic] = now + LEADER_SECONDS
 
     def sweep_of(self, topic: str) -> Sweep | None:
-        """Return the turns in which a topic is looked at for changes: of its consumers if they are asked for, which
-        say the epoch of its layout as well, else of its layout."""
+        """Return the sweep that checks a topic for changes.
+
+        It is that of the topic's consumers if they are asked for, since these include the epoch of the layout; else
+        that of its layout.
+        """
         broker = self.known.get((self.consumers if self.asks_stats else self.layouts).get(topic, ""))
         return None if broker is None else broker.consumers if self.asks_stats else broker.layouts
 
@@ -176,7 +184,7 @@ class Brokers:
             broker.layouts.note_read(topic, at)
 
     def note_consumers(self, topic: str, at: float) -> None:
-        """The same of a topic's consumers."""
+        """Record a read of a topic's consumers."""
         if broker := self.known.get(self.consumers.get(topic, "")):
             broker.consumers.note_read(topic, at)
 
@@ -216,5 +224,5 @@ class Brokers:
 
 
 def best_broker(topic: str, names: Iterable[str]) -> str | None:
-    """By highest random weight: whatever the others are, a topic stays with its broker while that is there."""
+    """Return the broker with the highest random weight; a topic keeps its broker while that is available."""
     return max(names, key=lambda name: (zlib.crc32(f"{name}|{topic}".encode()), name), default=None)

@@ -1,4 +1,4 @@
-"""Calls under way: made by worker threads, their answers handed to the one thread that owns the collector's state.
+"""Calls in flight: worker threads make them and hand the answers to the thread that owns the state.
 
 Stage: under `collector`. No call is made twice at a time, and none raises.
 """
@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
 @dataclass
 class Answer:
-    """What has come back."""
+    """Answer of a call."""
 
     call: Call
     reply: Reply[Any]
@@ -48,7 +48,7 @@ MAX_LOADS = 8
 
 
 class Calls:
-    """At most `most` calls at a time, and a few for loads beside them: those wait for no other. One thread uses it."""
+    """Pool of at most `most` calls, with a few more for loads, which wait for no other. For one thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -68,11 +68,11 @@ class Calls:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be made; a load always may."""
+        """Return whether another call may be made; a load always may."""
         return self._others < self._most
 
     def make(self, call: Call, function: Callable[[], Reply[Any]]) -> bool:
-        """Makes a call by `function`; False: the same one is under way."""
+        """Start a call with `function`; return False if the same call is in flight."""
         if call in self._in_flight:
             return False
         self._in_flight.add(call)
@@ -97,7 +97,7 @@ class Calls:
             return
 
     def close(self) -> None:
-        """Makes no more; those under way end with the connections."""
+        """Start no more calls; those in flight end with the connections."""
         for pool in (self._pool, self._load_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -47,7 +47,7 @@ _IDLE_SECONDS = 0.05
 
 
 class Outlet(Protocol):
-    """Where records go: `publisher.Publisher`, or a list in a test."""
+    """Destination of records: `publisher.Publisher`, or a list in a test."""
 
     waiting: int
     samples_waiting: int
@@ -57,16 +57,16 @@ class Outlet(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """Whether announcements are taken."""
+        """Return whether announcements are accepted."""
 
     def announce(self, record: Record) -> None:
-        """Takes an announcement."""
+        """Accept an announcement."""
 
     def report(self, record: Record) -> None:
-        """Takes samples."""
+        """Accept samples."""
 
     def poll(self) -> None:
-        """Takes in confirmations."""
+        """Process delivery confirmations."""
 
 
 class PulsarCollector:
@@ -135,7 +135,7 @@ class PulsarCollector:
 
     @property
     def has_seen_all(self) -> bool:
-        """Whether everything was asked for once, and an answer or a fault has come; but of silent brokers."""
+        """Return whether everything was requested once and has an answer or a fault; silent brokers aside."""
         if not self._brokers.known and ("brokers", "") in self._troubles:
             return True
         if self._calls or not self._namespaces.all_listed or not self._brokers.known:
@@ -221,7 +221,7 @@ class PulsarCollector:
             broker.budget.take(now)
 
     def _ask_about_topics(self, broker: Broker, now: float) -> None:
-        """As many topics as the broker may be asked about now."""
+        """Start as many requests about topics as the broker's budget allows now."""
         most = max(2, self._settings.calls_in_flight // 4)
         while (
             now >= broker.silent_until
@@ -274,7 +274,7 @@ class PulsarCollector:
         self._share(now)
 
     def _concerns(self, kind: str, key: str) -> bool:
-        """Whether the broker, tenant or namespace is still there that a condition is about."""
+        """Return whether the broker, tenant or namespace that a condition is about still exists."""
         if kind in ("load", "rates", "settings"):
             return key in self._brokers.known
         if kind == "broker":
@@ -357,7 +357,7 @@ class PulsarCollector:
         return max((now - max(one.read_at, one.joined_at) for one in self.brokers), default=0.0)
 
     def status(self) -> CollectorStatus:
-        """How it goes, now; only for the thread that runs it."""
+        """Return the collector's status; only for the thread that runs it."""
         troubles = [*([self._outlet.trouble] if self._outlet.trouble else []), *self._troubles]
         listed = self._namespaces.topics
         seen = seen_segments(self.brokers, self._said.topics, self._settings.request_timeout_seconds, time.monotonic())

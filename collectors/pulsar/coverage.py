@@ -1,4 +1,4 @@
-"""What the collector sees of the cluster, and what it does not: for its status.
+"""Coverage of the cluster: what the collector sees and what it misses, for its status.
 
 Stage: beside the loop, which calls it every few seconds; reads and changes nothing.
 """
@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
 
 def seen_segments(brokers: Iterable[Broker], topics: Mapping[str, Topic], slack: float, now: float) -> Seen:
-    """What is seen at `now`. Lately: within two computations and `slack` seconds."""
+    """Count the active segments, and those seen at `now` within two computations and `slack` seconds."""
     lately = {
         (load.topic, load.segment)
         for one in brokers
@@ -50,8 +50,10 @@ def seen_segments(brokers: Iterable[Broker], topics: Mapping[str, Topic], slack:
 
 
 def oldest(sweeps: Iterable[Sweep], used: bool = False) -> float:
-    """Return the time since the topic was read that waits longest, seconds, or since it is known if it never was; with
-    `used`, of those that are used."""
+    """Return the longest time since a topic was last read, in seconds, or since it became known.
+
+    With `used`, only topics in use count.
+    """
     return max((sweep.oldest_seconds(time.monotonic(), used) for sweep in sweeps), default=0.0)
 
 

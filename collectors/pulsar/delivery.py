@@ -1,4 +1,4 @@
-"""Delivery: which segments are slow by the brokers' loads, reported when that changes and while it lasts.
+"""Delivery: slow segments by the brokers' loads, reported on every change and while they are slow.
 
 Beside `loads`; needs no call of its own, but where stats of slow segments are asked for. A topic that keeps up costs
 one record an hour.
@@ -21,7 +21,7 @@ SLOW_REPEAT_SECONDS, CLEAR_REPEAT_SECONDS = 60.0, 3_600.0
 
 
 def segment_key(topic: str, segment: int) -> str:
-    """What a call is about that asks for a segment's stats."""
+    """Return the key of a call for a segment's stats."""
     return f"{topic} {segment}"
 
 
@@ -33,7 +33,7 @@ def segment_of(key: str) -> tuple[str, int]:
 
 @dataclass
 class _Reported:
-    """What was reported of a topic last."""
+    """Last report about a topic."""
 
     at: float = float("-inf")
     figures: tuple[int, frozenset[int]] = (-1, frozenset())
@@ -62,7 +62,7 @@ class DeliveryReports:
                 self._topics.pop(name, None)
 
     def ask_about(self, broker: str, is_new: bool) -> None:
-        """The slow segments in a broker's load are to be asked about: all if it `is_new`, else those without stats."""
+        """Queue the slow segments in a broker's load for stats: all if it `is_new`, else those without stats."""
         load = self._brokers.known[broker].load
         slow = [
             (name, one.id) for name, of in (load.behind if load is not None else {}).items() for one in of
@@ -71,7 +71,10 @@ class DeliveryReports:
         self.to_ask[broker] = dict.fromkeys(slow[:MAX_SLOW_SEGMENTS])
 
     def take_stats(self, answer: Answer) -> None:
-        """The stats of a slow segment: they say better than the load how slow it is. Without an answer that stands."""
+        """Replace a slow segment's delivery in the load by its stats, which are more exact.
+
+        Without an answer, the load's figures stay.
+        """
         name, segment = segment_of(answer.call.key)
         broker = self._brokers.known.get(answer.call.broker)
         if broker is None or broker.load is None or not isinstance(answer.reply, Answered):

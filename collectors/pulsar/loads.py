@@ -21,7 +21,7 @@ from collectors.said import Said
 
 
 class Loads:
-    """What becomes of the answers of `brokers`; samples go to `report`."""
+    """Processing of the answers of `brokers`; samples go to `report`."""
 
     def __init__(
         self, brokers: Brokers, said: Said, report: Callable[[Record], None], troubles: Troubles, random: Random,

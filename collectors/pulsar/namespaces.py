@@ -1,4 +1,4 @@
-"""The lists of namespaces and of the topics in each: what they name is looked at, what they name no more as well.
+"""Lists of namespaces and of their topics; topics that appear in them or vanish are looked at.
 
 Stage: under `collector`. A list is never proof that a topic is gone: it is a reason to look at its layout (`topics`).
 Pulsar 5.0.0-M1 lists a deleted topic on and on (a ghost): it is looked at again now and then only.
@@ -22,7 +22,7 @@ Plan = Callable[[Kind, str, float], None]
 
 
 class Namespaces:
-    """What is listed of the cluster that `brokers` are of."""
+    """Namespaces and topics listed in the cluster of `brokers`."""
 
     def __init__(self, settings: CollectSettings, brokers: Brokers, plan: Plan) -> None:
         self._settings, self._brokers, self._plan = settings, brokers, plan
@@ -58,7 +58,7 @@ class Namespaces:
 
     @property
     def all_listed(self) -> bool:
-        """Whether the topics of every namespace were listed."""
+        """Return whether the topics of every namespace were listed."""
         known = bool(self._settings.namespaces) or bool(self._of_tenant)
         return known and len(self._listed) >= len(self.names)
 

@@ -1,4 +1,4 @@
-"""The collector of Pulsar as a process: its parts, assembled from the settings, and the signals that stop it.
+"""Pulsar collector as a process: assembled from the settings, stopped by signals.
 
 Stage: called by `anabranch collect pulsar`.
 """
@@ -35,7 +35,7 @@ ONCE_SECONDS = 30.0
 
 
 def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bool = False) -> CollectorStatus:
-    """Collects until SIGTERM or SIGINT, or, with `once`, until everything was read once; answers how it went.
+    """Collect until SIGTERM or SIGINT, or with `once` until everything was read once; return the status.
 
     `ready` gets one line when the first answers have come. Raises `telemetry.serving.MetricsError`.
     """

@@ -1,4 +1,4 @@
-"""The calls of the collector: each asks one broker one thing, and answers with what was read or a fault.
+"""Calls of the collector: each makes one request to one broker and returns the result or a fault.
 
 Stage: under `collector`, whose worker threads make the calls. Nothing is kept here but the way to each broker.
 """
@@ -23,7 +23,7 @@ _PERIOD = "statsUpdateFrequencyInSecs"
 
 @dataclass(frozen=True)
 class BrokerReader:
-    """What can be asked of one broker; used by several threads at once."""
+    """Requests to one broker; for several threads at once."""
 
     cluster: Cluster
     topics: ScalableTopics
@@ -34,7 +34,10 @@ class BrokerReader:
         return cls(Cluster(transport), ScalableTopics(transport))
 
     def brokers(self, cluster: str, known: Collection[str]) -> Reply[dict[str, BrokerReader | Misdirected | None]]:
-        """The brokers that are alive, each with its reader, a fault when it may not be asked, or None if `known`."""
+        """Return the live brokers, each with its reader.
+
+        The value is a fault when the broker may not be asked, and None for one that is in `known`.
+        """
         reply = self.cluster.brokers(cluster)
         if not isinstance(reply, Answered):
             return reply

@@ -1,4 +1,4 @@
-"""When a broker computes its rates: every so many seconds, at instants that only its answers show; pure.
+"""Timing of a broker's rate computations: periodic, at instants that only its answers show; pure.
 
 Stage: says `loads` when to read a broker's load. A broker answers the same bytes until it computes anew
 (`statsUpdateFrequencyInSecs`, 60 s as shipped, at a fixed rate: a computation may come late, and the next ones are on
@@ -34,7 +34,7 @@ EARLIER_SECONDS = 4.0
 
 @dataclass
 class Refresh:
-    """What is known of one broker's computations."""
+    """Knowledge of one broker's computations."""
 
     period: float
     """Between two computations, seconds."""
@@ -61,7 +61,7 @@ class Refresh:
     """`earliest` before the readings since: they count for nothing if the next computation turns out to be late."""
 
     def due_at(self) -> float:
-        """When to read next."""
+        """Return when to read next."""
         if self.earliest is None:
             return self.read_at + self._searching()
         low, high = self.earliest + self.period, self.latest + self.period
@@ -88,7 +88,7 @@ class Refresh:
         return max(2, int(self.period * BYTES_PER_SECOND / 2 / max(self.size, 1)))
 
     def note(self, digest: bytes, asked_at: float, answered_at: float, size: int = 0) -> bool:
-        """Takes in an answer of `size` bytes; whether it is another one than before."""
+        """Record an answer of `size` bytes; return whether it differs from the one before."""
         before, self.read_at, self.size = self.read_at, asked_at, size
         if digest == self.digest:
             if self.earliest is not None and asked_at < self.latest + self.period:

@@ -1,4 +1,6 @@
-"""Subscriptions of a segment, as brokers' loads and `…/segments/ID/stats` (Pulsar 5.0.0 and later) describe them; pure.
+"""Subscriptions of a segment, as in brokers' loads and `…/segments/ID/stats`; pure.
+
+`…/segments/ID/stats` exists in Pulsar 5.0.0 and later.
 
 Under `broker_stats`. A number that is none, or is negative, counts as not reported: it must not cost the segment its
 rates, nor become a zero.
@@ -26,13 +28,13 @@ class Consumer(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def is_ready(self) -> bool:
-        """Tell if it would take a message now, as far as the broker says."""
+        """Return whether it would accept a message now, as far as the broker reports."""
         permits = _number(self.available_permits, least=-math.inf)
         return not self.is_blocked and (permits is None or permits > 0)
 
     @property
     def is_blocked(self) -> bool:
-        """Tell if it gets nothing because of unacknowledged messages."""
+        """Return whether unacknowledged messages block it."""
         return self.blocked_consumer_on_unacked_msgs is True
 
 
@@ -72,7 +74,10 @@ def slow_delivery(
 
 
 def read_segment_stats(body: bytes, segment: int) -> SegmentDelivery | None:
-    """The delivery in an answer of `…/segments/ID/stats`; None: no subscription is slow. Raises `ValueError`."""
+    """Return the delivery in an answer of `…/segments/ID/stats`; None: no subscription is slow.
+
+    Raises `ValueError`.
+    """
     try:
         stats = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

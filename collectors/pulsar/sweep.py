@@ -1,4 +1,4 @@
-"""Which topic is looked at next, and how many calls a broker may get; pure: the clock is an argument.
+"""Order in which topics are checked, and budgets of calls per broker; pure: the clock is an argument.
 
 Stage: under `collector`. A call for each topic every second or two is too much for a cluster of ten thousand. So the
 calls that brokers may get are dealt out: half of them to topics of which something says that they change (they have
@@ -29,14 +29,14 @@ class Budget:
     filled_at: float = 0.0
 
     def take(self, now: float) -> bool:
-        """Whether a call may be made now; it counts."""
+        """Take a call from the budget; return whether one was left."""
         if not self.has_room(now):
             return False
         self.left -= 1
         return True
 
     def has_room(self, now: float) -> bool:
-        """Whether a call could be made now."""
+        """Return whether the budget has a call left."""
         self.left = min(max(self.per_second, 1.0), self.left + max(0.0, now - self.filled_at) * self.per_second)
         self.filled_at = now
         return self.left >= 1
@@ -144,8 +144,10 @@ class Sweep:
         return topic
 
     def oldest_seconds(self, now: float, used: bool = False) -> float:
-        """Return the time since the topic was read that waits longest, or since it is known if it never was; with
-        `used`, of those that are used."""
+        """Return the longest time since a topic was last read, or since it became known.
+
+        With `used`, only topics in use count.
+        """
         read = (at for topic, at in self._read_at.items() if not used or self._counts_as_used(topic, now))
         return max((now - at for at in read), default=0.0)
 

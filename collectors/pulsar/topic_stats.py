@@ -1,4 +1,4 @@
-"""`/admin/v2/scalable/…/stats`: the consumers that the cluster counts of a topic, and the epoch of its layout; pure.
+"""Consumers of a topic and the epoch of its layout, from `/admin/v2/scalable/…/stats`; pure.
 
 Stage: beside `broker_stats`. A consumer that has no segment (there are more consumers than segments) is attached to
 nothing, so no broker's load shows it; here it counts. Pulsar 5.0.0-M1 gives a number for each subscription and no type,
@@ -20,7 +20,7 @@ MAX_COUNT = 2**31 - 1
 
 @dataclass(frozen=True)
 class TopicStats:
-    """What the cluster counts of one topic."""
+    """Consumer counts of one topic, as the cluster has them."""
 
     epoch: int
     subscriptions: dict[str, tuple[SubscriptionType | None, int]]

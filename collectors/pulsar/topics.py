@@ -1,4 +1,4 @@
-"""Layouts and consumers, a topic at a time: each answer is compared with what was said, and the difference is said.
+"""Layouts and consumers, topic by topic: announces what differs from the last announcement.
 
 Stage: under `collector`, which asks what `Sweep` names. A topic that is not found is asked for once more before it is
 called deleted, for a server's memory may be behind.
@@ -23,7 +23,10 @@ CONFIRM_SECONDS = 0.5
 
 
 class Topics:
-    """What becomes of looks at topics and policies; announcements go to `announce`, new topics to `added`."""
+    """Processing of answers about topics and policies.
+
+    Announcements go to `announce`, new topics to `added`.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class Topics:
 
     @property
     def is_sure(self) -> bool:
-        """Whether no topic waits for a second look."""
+        """Return whether no topic waits for a second look."""
         return not self._missing
 
     def take_policy(self, answer: Answer) -> None:

@@ -1,4 +1,4 @@
-"""What cannot be read at the moment, a sentence each: for the status, and for the log when it changes.
+"""Current read failures, a sentence each: for the status, and logged when they change.
 
 Stage: beside the loop, whose parts all note here.
 """
@@ -29,7 +29,7 @@ class Troubles:
             del self._known[about]
 
     def note(self, about: tuple[str, str], trouble: str | None) -> None:
-        """How it is now; None: well. Only a change is worth a line in the log."""
+        """Record the current condition, None if all is well; log only a change."""
         before = self._known.get(about)
         if trouble is None:
             if self._known.pop(about, None) is not None:
