@@ -19,13 +19,14 @@ unit: $(VENV)/.installed  ## the tests that start no JVM, no server and no proce
 test: setup check  ## check, then all tests (ARGS="-k NAME" chooses)
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
-check: $(VENV)/.installed  ## format, lint, types, import contracts, an audit of the lock files
+check: $(VENV)/.installed  ## format, lint, types, import contracts, an audit of the lock files, imports of all tests
 	@$(BIN)/ruff format --check --quiet . || { echo "not formatted: run make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports > $(VENV)/contracts.log 2>&1 || { cat $(VENV)/contracts.log; exit 1; }
 	@$(BIN)/python -m lab.audit
-	@echo "format, lint, types, import contracts and lock files: clean"
+	@$(BIN)/pytest --collect-only -qqq > $(VENV)/collected.log 2>&1 || { tail -60 $(VENV)/collected.log; exit 1; }
+	@echo "format, lint, types, import contracts, lock files and imports of all tests: clean"
 
 bench: setup  ## the benchmarks: a table, and JSON in benchmarks/
 	@$(BIN)/python -m benchmarks $(ARGS)

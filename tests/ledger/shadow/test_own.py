@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from decisions.autoscale.decide import decide
 from decisions.topic.layout import SegmentLayout
-from engine.replay import BucketReplay
+from engine.replay import AS_RECORDED, BucketReplay
 from lake.horizons import write_horizon
 from lake.retention import forget
 from lake.tables import OpenTable, create_table
 from ledger.shadow.own import find_own, own_decisions
-from ledger.shadow.record import _SETTINGS, _Reading, read_sides
+from ledger.shadow.record import _Reading, read_sides
 from ledger.shadow.report import compare
 from ledger.shadow.sides import SAME, actions_in
 from schemas.arrow import to_arrow
@@ -38,7 +38,7 @@ def sides_of(bucket, own=()):
     """Both sides of what a bucket has recorded, without a lake."""
     history = bucket.history(with_ticks=True)
     batches = list(history.of_bucket(history.topics()))
-    replay = BucketReplay(_SETTINGS, CONFIGURED, [])
+    replay = BucketReplay(AS_RECORDED, CONFIGURED, [])
     reading = _Reading(replay, find_own(replay, [batches], own), {})
     for batch in batches:
         reading.take(batch)
