@@ -24,7 +24,7 @@ check: $(VENV)/.installed  ## format, lint, types, import contracts, an audit of
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports > $(VENV)/contracts.log 2>&1 || { cat $(VENV)/contracts.log; exit 1; }
-	@$(BIN)/python -m lab.audit
+	@$(BIN)/python -m tests.harness.audit
 	@$(BIN)/pytest --collect-only -qqq > $(VENV)/collected.log 2>&1 || { tail -60 $(VENV)/collected.log; exit 1; }
 	@echo "format, lint, types, import contracts, lock files and imports of all tests: clean"
 
@@ -42,7 +42,7 @@ format: $(VENV)/.installed  ## format the code
 
 schemas: $(VENV)/.installed  ## write the generated files: JSON Schemas, docs/gates.md, docs/metrics.md, docs/pip-*.md
 	@$(BIN)/python -m schemas.export && $(BIN)/python -m decisions.autoscale.gates > docs/gates.md
-	@$(BIN)/python -m streaming.metrics > docs/metrics.md
+	@$(BIN)/python -m streaming.job.metrics > docs/metrics.md
 	@$(BIN)/python -m docs.pips.page
 	@$(BIN)/python -m deploy.generate
 
@@ -61,7 +61,7 @@ $(VENV)/.installed: requirements.lock conf/bootstrap.lock pyproject.toml
 	@command -v "$(PYTHON)" >/dev/null || { echo "Python 3.10 or newer is needed, and there is no $(PYTHON): install it, or set PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": set PYTHON=/path/to/python3")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian: apt-get install python3-venv), or set PYTHON=/path/to/python3"; exit 1; }
-	@$(PYTHON) -m lab.java_home
+	@$(PYTHON) -m runtime.java_home
 	@echo "setting up $(VENV) (once; about a minute) …"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r conf/bootstrap.lock || { echo "uv could not be installed: is this machine online?"; exit 1; }

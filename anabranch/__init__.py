@@ -1,4 +1,4 @@
-"""The command line.
+"""The application: command line, executor, controller, collectors, page, alerts, history and what-if.
 
 The allocator inside of delta-rs (jemalloc) is told to keep one arena, and what is free for a second: as it is built, it
 has eight and gives little of them back, and a process that commits for hours grows (51 MB from its 10th to its 750th

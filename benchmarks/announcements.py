@@ -23,11 +23,11 @@ from benchmarks.feeds import consumers_message
 from benchmarks.fleet import Fleet, Sender
 from benchmarks.job_process import JobProcess, Taken, warm
 from benchmarks.jobs import batches_of, on_a_broker
+from schemas.codecs.known_layouts import Known, known_messages
+from schemas.codecs.plain_events import digest_of, layout_in
 from schemas.ids import SEVERAL_TOPICS
-from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
-from schemas.known_layouts import Known, known_messages
-from schemas.plain_events import digest_of, layout_in
-from schemas.settings import Settings
+from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS
+from schemas.settings.root import Settings
 
 RESULT = Path(__file__).parent / "announcements.json"
 SEGMENTS = 10

@@ -51,7 +51,7 @@ def main(quick: bool) -> None:
             f'[kafka]\nbootstrap = "127.0.0.1:1"\n[controller]\nport = 0\ndatabase = "{work}/layouts.db"\n'
             f'tokens_file = "{work}/tokens"\n'
         )
-        base = [sys.executable, "-m", "anabranch.cli", "-c", str(settings), "--log-level", "error"]
+        base = [sys.executable, "-m", "anabranch", "-c", str(settings), "--log-level", "error"]
         admin, weak = (
             _token(base, "admin", "--role", "admin"),
             _token(base, "weak", "--role", "read", "--tenant", "none"),

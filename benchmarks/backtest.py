@@ -19,15 +19,15 @@ import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from anabranch.simulation.backtest.policies import with_settings
+from anabranch.simulation.backtest.reading import open_history
+from anabranch.simulation.backtest.running import backtest
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from lake.tables import create_lake
-from ledger.backtest.policies import with_settings
-from ledger.backtest.reading import open_history
-from ledger.backtest.running import backtest
-from schemas.arrow import arrow_schema, to_arrow
-from schemas.messages import LayoutEvent, PolicyEvent, TickEvent
-from schemas.tables import BATCHES, EVENTS, SEGMENT_LOAD, BatchRow, EventRow
+from schemas.kafka.messages import LayoutEvent, PolicyEvent, TickEvent
+from schemas.tables.arrow import arrow_schema, to_arrow
+from schemas.tables.rows import BATCHES, EVENTS, SEGMENT_LOAD, BatchRow, EventRow
 
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 DAY_MS = 86_400_000

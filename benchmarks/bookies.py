@@ -18,14 +18,14 @@ from typing import Any
 
 import click
 
+from anabranch.bookkeeper.hands import BookKeeperAddress, LedgerHands
+from anabranch.local.bookies.programs import LedgerWriter, ensure_programs
+from anabranch.local.setup import ensure_jars
 from benchmarks.processes import process_seconds, resident_kb
 from benchmarks.serving import machine_now
-from executor.bookies.hands import BookKeeperAddress, LedgerHands
-from lab.bookies.clusters import BookKeeperCluster, start_clusters
-from lab.bookies.programs import LedgerWriter, ensure_programs
-from lab.setup import ensure_jars
-from lab.zookeeper import EmbeddedZooKeeper
-from schemas.settings import load_settings
+from schemas.settings.root import load_settings
+from tests.harness.bookkeeper import BookKeeperCluster, start_clusters
+from tests.harness.zookeeper import EmbeddedZooKeeper
 
 LEDGERS, ROUNDS, QUICK_ROUNDS, CONCURRENCY = 1_000, 100, 2, 16
 RESULT = Path(__file__).parent / "bookies.json"

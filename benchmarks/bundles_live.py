@@ -29,24 +29,24 @@ from typing import Any, cast
 
 import click
 
-from admin.answers import Answered
-from admin.bundles import Bundles
-from admin.cluster import Cluster
-from admin.transport import Transport
-from collectors.announcements import Record
-from collectors.bundles import BundleRounds, Unread, read_bundle_stats
-from collectors.publisher import Publisher
-from lab.broker import EmbeddedBroker, create_topics
-from lab.java_home import find_java
-from lab.pulsar.bundled import BY_RATES
-from lab.pulsar.cluster import BUNDLE_BROKERS, CLUSTER, EXTENSIBLE, MODULAR, PulsarCluster
-from lab.setup import ensure_jars, ensure_pulsar, ensure_pulsar_lts
+from anabranch.admin.answers import Answered
+from anabranch.admin.bundles import Bundles
+from anabranch.admin.cluster import Cluster
+from anabranch.admin.transport import Transport
+from anabranch.collectors.announcements import Record
+from anabranch.collectors.bundles import BundleRounds, Unread, read_bundle_stats
+from anabranch.collectors.publisher import Publisher
+from anabranch.local.broker import EmbeddedBroker, create_topics
+from anabranch.local.setup import ensure_jars, ensure_pulsar, ensure_pulsar_lts
 from lake.tables import create_lake
-from schemas.broker_messages import LocalBrokerReport, Report
+from runtime.java_home import find_java
 from schemas.bundles import ResourceUsage
-from schemas.kafka import BROKER_EVENTS, BROKER_LOAD, BUNDLE_TOPICS, KAFKA_TOPICS
-from schemas.messages import Source
-from schemas.settings import load_settings
+from schemas.kafka.broker_messages import LocalBrokerReport, Report
+from schemas.kafka.messages import Source
+from schemas.kafka.topics import BROKER_EVENTS, BROKER_LOAD, BUNDLE_TOPICS, KAFKA_TOPICS
+from schemas.settings.root import load_settings
+from tests.harness.pulsar.bundled import BY_RATES
+from tests.harness.pulsar.cluster import BUNDLE_BROKERS, CLUSTER, EXTENSIBLE, MODULAR, PulsarCluster
 
 NAMESPACES, BUNDLES, TOPICS = ("public/north", "public/south", "public/west"), 4, 6
 RATE, HOT_RATE = 5, 40
@@ -202,7 +202,7 @@ def balance_by_us(folder: Path, transport: Transport, kafka_jars: Path, stack: E
         f'[local]\nfolder = "{folder}"\n'
     )
     create_lake(str(lake))
-    ours = [sys.executable, "-m", "anabranch.cli", "--config", str(file)]
+    ours = [sys.executable, "-m", "anabranch", "--config", str(file)]
     stack.enter_context(program([*ours, "stream"], folder / "job.log"))
     stack.enter_context(program([*ours, "executor", "--mode", "act"], folder / "executor.log"))
     collector = OurCollector(transport, broker)

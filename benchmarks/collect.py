@@ -21,18 +21,18 @@ from pathlib import Path
 
 import click
 
-from admin.answers import Answered, Response
-from admin.topics import ScalableTopics
-from admin.transport import Transport
+from anabranch.admin.answers import Answered, Response
+from anabranch.admin.topics import ScalableTopics
+from anabranch.admin.transport import Transport
+from anabranch.collectors.announcements import Record
+from anabranch.collectors.pulsar.collector import PulsarCollector
+from anabranch.collectors.pulsar.reader import BrokerReader
+from anabranch.collectors.said import Said
+from anabranch.collectors.status import CollectorStatus
+from anabranch.local.pulsar.standalone import StandalonePulsar
+from anabranch.local.setup import ensure_pulsar
 from benchmarks.serving import machine_now
-from collectors.announcements import Record
-from collectors.pulsar.collector import PulsarCollector
-from collectors.pulsar.reader import BrokerReader
-from collectors.said import Said
-from collectors.status import CollectorStatus
-from lab.pulsar.standalone import StandalonePulsar
-from lab.setup import ensure_pulsar
-from schemas.settings import load_settings
+from schemas.settings.root import load_settings
 
 BROKERS, SEGMENTS, PERIOD = 3, 3, 60.0
 FILE = Path(__file__).with_suffix(".json")
@@ -43,7 +43,7 @@ COSTLY_TOPICS = 100
 
 def serve(pipe: Connection, topics: int) -> None:
     """The cluster; answers each question on the pipe with what it has counted."""
-    from lab.fake_pulsar import serving_cluster
+    from tests.harness.fake_pulsar import serving_cluster
 
     with serving_cluster(BROKERS, PERIOD) as cluster:
         for number in range(topics):

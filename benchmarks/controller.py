@@ -30,14 +30,14 @@ from typing import Any
 import click
 import httpx
 
+from anabranch.local.broker import EmbeddedBroker, create_topics
+from anabranch.local.setup import ensure_jars
 from benchmarks.neighbours import measure_neighbours, show_neighbours
 from benchmarks.nodes import measure_nodes, show_nodes
 from benchmarks.processes import process_seconds, resident_kb
 from benchmarks.serving import NAMESPACE, SqliteFloor, call_all, controller, machine_now, process_of, rates
 from benchmarks.watchers import Kind, Watcher, all_have, watch
-from lab.broker import EmbeddedBroker, create_topics
-from lab.setup import ensure_jars
-from schemas.settings import load_settings
+from schemas.settings.root import load_settings
 
 TOPICS = (100, 1_000, 10_000)
 SESSIONS = (10, 100, 1_000)

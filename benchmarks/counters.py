@@ -26,13 +26,13 @@ from typing import Any
 import httpx
 from confluent_kafka import Consumer
 
+from anabranch.local.pulsar.traffic import TOPIC
 from benchmarks.decide import machine
-from lab.pulsar.traffic import TOPIC
 from lake.tables import read_columns
-from schemas.kafka import SEGMENT_STATS
-from schemas.kafka_connection import KafkaConnection
-from schemas.messages import SegmentStatsColumns, parse_message
-from schemas.tables import SEGMENT_LOAD
+from schemas.kafka.connection import KafkaConnection
+from schemas.kafka.messages import SegmentStatsColumns, parse_message
+from schemas.kafka.topics import SEGMENT_STATS
+from schemas.tables.rows import SEGMENT_LOAD
 
 FILE = Path(__file__).with_suffix(".json")
 KINDS = ("messages in", "bytes in", "messages out", "bytes out")
@@ -200,7 +200,7 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     files = ("conf/demonstration.toml", "conf/demonstration-pulsar.toml", str(overlay))
     options = [word for file in files for word in ("--config", file)]
     words = [*options, "run", "--local", "--pulsar", "--no-screen", "--without", "executor"]
-    return subprocess.Popen([sys.executable, "-m", "anabranch.cli", *words], stdin=subprocess.DEVNULL)
+    return subprocess.Popen([sys.executable, "-m", "anabranch", *words], stdin=subprocess.DEVNULL)
 
 
 def measure(folder: Path, run: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:

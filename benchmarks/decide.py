@@ -156,7 +156,7 @@ def _pipe_row(segments: int, lines: int) -> dict[str, float]:
         for line in range(lines):
             file.write(texts[line % len(texts)] + "\n")
         file.flush()
-        command = [sys.executable, "-m", "anabranch.cli", "decide"]
+        command = [sys.executable, "-m", "anabranch", "decide"]
         run = lambda path: subprocess.run([*command, path], check=True, stdout=subprocess.DEVNULL)  # noqa: E731
         whole = statistics.median(_once(lambda: run(file.name)) for _ in range(3))
         seconds = whole - statistics.median(_once(lambda: run(os.devnull)) for _ in range(3))

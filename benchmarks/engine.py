@@ -26,10 +26,10 @@ from engine.families import bucket_engine, bucket_packer, unpack_rows
 from engine.kernel.packed import Packed
 from engine.kernel.records import RAW_SCHEMA
 from engine.kernel.settings import EngineSettings
-from schemas.columns import hash_of
+from schemas.codecs.columns import hash_of
 from schemas.ids import EVERY_TOPIC
-from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
-from schemas.messages import PolicyEvent
+from schemas.kafka.messages import PolicyEvent
+from schemas.kafka.topics import CONTROL_EVENTS, SEGMENT_STATS
 
 BUCKETS = 16
 ROUNDS = 4

@@ -40,10 +40,10 @@ from benchmarks.processes import process_seconds, resident_kb
 from benchmarks.serving import machine_now, process_of
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table, read_columns, table_path
-from schemas.arrow import to_arrow
 from schemas.ids import canonical_json, decision_id
 from schemas.snapshot import Snapshot
-from schemas.tables import DECISIONS, OUTCOMES, DecisionRow
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import DECISIONS, OUTCOMES, DecisionRow
 
 LATENCIES, QUICK_LATENCIES = 300, 30
 BURST = 1_000
@@ -193,7 +193,7 @@ def _executor(work: Path, url: str, more: str = "") -> Iterator[int]:
     command = [
         sys.executable,
         "-m",
-        "anabranch.cli",
+        "anabranch",
         "--log-level",
         "error",
         "-c",

@@ -18,11 +18,11 @@ from itertools import count, cycle, islice
 from zlib import crc32
 
 from benchmarks.fleet import Fleet, InColumns, Sender, first_layouts
+from schemas.codecs.known_layouts import FULL_EVERY, Known, known_messages
+from schemas.codecs.plain_events import digest_of, layout_in
 from schemas.ids import SEVERAL_TOPICS
-from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
-from schemas.known_layouts import FULL_EVERY, Known, known_messages
-from schemas.messages import ConsumerEvent, ConsumerEventKind
-from schemas.plain_events import digest_of, layout_in
+from schemas.kafka.messages import ConsumerEvent, ConsumerEventKind
+from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS, SEGMENT_STATS
 
 SNAPSHOT_SECONDS = 300
 """`controller.snapshot_seconds` as it is delivered."""

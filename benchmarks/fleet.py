@@ -19,10 +19,17 @@ import numpy as np
 from confluent_kafka import Producer
 
 from decisions.topic.layout import SegmentLayout
-from schemas.columns import split_columns
-from schemas.kafka import CONTROL_EVENTS, SEGMENT_STATS
-from schemas.kafka_connection import KafkaConnection
-from schemas.messages import LayoutCause, LayoutEvent, SegmentSample, SegmentStats, SegmentStatsColumns, parse_message
+from schemas.codecs.columns import split_columns
+from schemas.kafka.connection import KafkaConnection
+from schemas.kafka.messages import (
+    LayoutCause,
+    LayoutEvent,
+    SegmentSample,
+    SegmentStats,
+    SegmentStatsColumns,
+    parse_message,
+)
+from schemas.kafka.topics import CONTROL_EVENTS, SEGMENT_STATS
 
 _CREATED_AT = 1_763_660_000_000
 _CREATED_WITHIN = 1_000_000

@@ -14,12 +14,12 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
+from anabranch.local.offsets import partition_ends
 from engine.families import bucket_packer
 from engine.kernel.packing import PACKED_DDL
-from lab.offsets import partition_ends
-from schemas.kafka import SEGMENT_STATS
-from schemas.settings import Settings
-from streaming.sources import KAFKA_OPTIONS, with_bucket
+from schemas.kafka.topics import SEGMENT_STATS
+from schemas.settings.root import Settings
+from streaming.job.sources import KAFKA_OPTIONS, with_bucket
 
 RUNS = 3
 

@@ -26,8 +26,8 @@ from benchmarks.decide import machine
 from benchmarks.engine import NOW, Case, Run
 from benchmarks.processes import resident_kb
 from schemas.ids import EVERY_TOPIC
-from schemas.kafka import CONTROL_EVENTS
-from schemas.messages import TickEvent
+from schemas.kafka.messages import TickEvent
+from schemas.kafka.topics import CONTROL_EVENTS
 
 RESULT = Path(__file__).parent / "growth.json"
 LARGEST, QUICK = 10_000_000, 10_000

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import write_deltalake
 
+from anabranch.executor.autoscale.decision import read_segment_decision
+from anabranch.executor.autoscale.judge import describe
 from decisions.topic.layout import SegmentLayout
-from executor.autoscale.decision import read_segment_decision
-from executor.autoscale.judge import describe
 from lake.tables import create_lake
-from schemas.arrow import to_arrow
 from schemas.ids import decision_id
-from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, Table
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, Table
 from tests.engine.records import consumers, layout, outcome, policy, stats, tick
 from tests.engine.test_replay import RecordedBucket
 

@@ -17,7 +17,7 @@ import psutil
 from benchmarks.fleet import Fleet, Sender
 from benchmarks.jobs import batches_of
 from benchmarks.processes import descendants, process_seconds, resident_mb
-from schemas.settings import Settings
+from schemas.settings.root import Settings
 
 MAX_SECONDS = 600.0
 
@@ -29,7 +29,7 @@ class JobProcess:
         self._settings, self._log = settings, work / "job.log"
         file = work / "job.toml"
         file.write_text((work / "bench.toml").read_text() + f'[kafka]\nbootstrap = "{settings.kafka.bootstrap}"\n')
-        self._command = [sys.executable, "-m", "anabranch.cli", "--config", str(file), "stream"]
+        self._command = [sys.executable, "-m", "anabranch", "--config", str(file), "stream"]
 
     def start(self) -> float:
         """Starts it; the instant, by the wall clock."""

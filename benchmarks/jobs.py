@@ -8,11 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lab.broker import EmbeddedBroker, create_topics
-from lab.setup import ensure_jars
+from anabranch.local.broker import EmbeddedBroker, create_topics
+from anabranch.local.setup import ensure_jars
 from lake.tables import open_table
-from schemas.settings import Settings, load_settings
-from schemas.tables import BATCHES
+from schemas.settings.root import Settings, load_settings
+from schemas.tables.rows import BATCHES
 
 
 @contextmanager

@@ -32,14 +32,14 @@ from benchmarks.fleet import Fleet, Sender
 from benchmarks.jobs import batches_of, on_a_broker
 from benchmarks.processes import cpu_seconds
 from lake.tables import open_table
-from schemas.kafka import CONSUMER_EVENTS
-from schemas.messages import ConsumerEvent
-from schemas.settings import Settings
-from schemas.tables import DECISIONS
-from streaming.job import start_query
-from streaming.session import start_session
-from streaming.sink import LakeSink, WrittenBatch
-from streaming.ticks import TickWriter
+from schemas.kafka.messages import ConsumerEvent
+from schemas.kafka.topics import CONSUMER_EVENTS
+from schemas.settings.root import Settings
+from schemas.tables.rows import DECISIONS
+from streaming.job.job import start_query
+from streaming.job.session import start_session
+from streaming.job.ticks import TickWriter
+from streaming.sink.sink import LakeSink, WrittenBatch
 
 EVENTS = 500
 """Of each scenario: so many that five are beyond the 99th percentile."""

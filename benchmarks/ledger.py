@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from anabranch.query.sql import LakeSql
+from anabranch.query.views.catalogue import views
 from benchmarks.decide import machine
 from benchmarks.history import TopicDay, topic_name, write_history
-from ledger.sql import LakeSql
-from ledger.views.catalogue import views
 
 HOURS = 12.4
 AT = "TIMESTAMP '2026-11-01 09:30:00'"

@@ -26,7 +26,7 @@ import click
 import pyspark
 from deltalake import DeltaTable
 
-from streaming.early_worker import SPARKS_WORKER, write_launcher
+from streaming.job.early_worker import SPARKS_WORKER, write_launcher
 
 HOME = Path(__file__).resolve().parents[1]
 CONNECT_SECONDS = 60
@@ -105,7 +105,7 @@ def main(loops: int, seconds: float) -> None:
         f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
     )
     command = [
-        sys.executable, "-m", "anabranch.cli", "--config", "conf/demonstration.toml", "--config", str(overlay),
+        sys.executable, "-m", "anabranch", "--config", "conf/demonstration.toml", "--config", str(overlay),
         "run", "--local", "--no-screen", "--report", str(folder / "report.json"),
     ]  # fmt: skip
     with busy_loops(loops), open(folder / "out.log", "ab") as log:

@@ -17,8 +17,8 @@ from typing import Any
 
 import httpx
 
+from anabranch.auth.tokens import add_token
 from benchmarks.serving import NAMESPACE, controller, process_of
-from controller.access.tokens import add_token
 
 CONNECTIONS = 16
 """Of the client at full speed."""

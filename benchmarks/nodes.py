@@ -20,15 +20,15 @@ from typing import Any
 import httpx
 from kazoo.client import KazooClient
 
+from anabranch.controller.layouts.reader import LayoutReader
+from anabranch.controller.metadata import store_paths
+from anabranch.controller.metadata.base import Op, Put
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
+from anabranch.local.setup import Jars
 from benchmarks.processes import process_seconds, resident_kb
 from benchmarks.serving import NAMESPACE, controller, machine_now, rates
-from controller.layouts.reader import LayoutReader
-from controller.metadata import store_paths
-from controller.metadata.base import Op, Put
-from controller.metadata.zookeeper import ZooKeeperStore
 from decisions.topic.layout import SegmentLayout
-from lab.setup import Jars
-from lab.zookeeper import EmbeddedZooKeeper
+from tests.harness.zookeeper import EmbeddedZooKeeper
 
 MEASURED = 200
 """Topics whose creation and split are measured."""

@@ -29,7 +29,7 @@ from selenium.webdriver import Chrome
 
 from benchmarks.serving import machine_now
 from lake.tables import create_lake
-from tests.lab.lake import (
+from tests.local.lake import (
     START,
     consumer_event,
     decision,
@@ -104,7 +104,7 @@ def served(folder: str, lake: str) -> Iterator[tuple[str, psutil.Process]]:
     """`anabranch web` over a lake: its address and its process, once it has read the record."""
     settings = Path(folder) / "settings.toml"
     settings.write_text(f'[lake]\npath = "{lake}"\n')
-    command = [sys.executable, "-m", "anabranch.cli", "--home", folder, "-c", str(settings), "web", "--port", "0"]
+    command = [sys.executable, "-m", "anabranch", "--home", folder, "-c", str(settings), "web", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None

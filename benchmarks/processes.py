@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from streaming.workers import STAGE_VARIABLE
+from streaming.job.workers import STAGE_VARIABLE
 
 
 def cpu_seconds(jvm: int) -> float:

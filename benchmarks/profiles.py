@@ -13,14 +13,14 @@ from pathlib import Path
 
 import click
 
+from anabranch.simulation.topics.run import simulate
+from anabranch.simulation.topics.shapes import SHAPES, ShapedDemand
+from anabranch.simulation.topics.table import as_text as shapes_text
+from anabranch.simulation.topics.table import table
+from anabranch.simulation.topics.traces import Series, read_series
+from anabranch.simulation.topics.weeks import as_text as weeks_text
+from anabranch.simulation.topics.weeks import weeks
 from engine.autoscale.topics import ConfiguredPolicy
-from ledger.simulate.run import simulate
-from ledger.simulate.shapes import SHAPES, ShapedDemand
-from ledger.simulate.table import as_text as shapes_text
-from ledger.simulate.table import table
-from ledger.simulate.traces import Series, read_series
-from ledger.simulate.weeks import as_text as weeks_text
-from ledger.simulate.weeks import weeks
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "profiles.md"
 PROFILES = {name: ConfiguredPolicy(name, None) for name in ("pip-483", "default")}  # type: ignore[arg-type]

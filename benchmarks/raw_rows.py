@@ -17,7 +17,7 @@ import numpy as np
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from lab.demand import Demand
+from anabranch.local.demand import Demand
 
 RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 """In the order of a policy's four split thresholds."""

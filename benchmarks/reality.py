@@ -25,19 +25,19 @@ from typing import Any
 
 import click
 
+from anabranch.local.demand import demands
+from anabranch.local.sliced import LabDemand
+from anabranch.local.traffic import COUNTERS_FILE
+from anabranch.simulation.backtest.reading import open_history
+from anabranch.simulation.backtest.running import RAN, backtest, resolved
+from anabranch.simulation.topics.from_lake import lines_of_lake
+from anabranch.simulation.topics.recorded import RecordedDemand
+from anabranch.simulation.topics.run import simulate
+from anabranch.simulation.topics.timeline import Source
 from benchmarks.raw_rows import counts_of, lag_seconds, minutes_over, outcomes_of
 from decisions.autoscale.policy import read_policy
 from engine.autoscale.topics import ConfiguredPolicy
-from lab.demand import demands
-from lab.sliced import LabDemand
-from lab.traffic import COUNTERS_FILE
-from ledger.backtest.reading import open_history
-from ledger.backtest.running import RAN, backtest, resolved
-from ledger.simulate.from_lake import lines_of_lake
-from ledger.simulate.recorded import RecordedDemand
-from ledger.simulate.run import simulate
-from ledger.simulate.timeline import Source
-from schemas.settings import Settings, load_settings
+from schemas.settings.root import Settings, load_settings
 
 HOME = Path(__file__).resolve().parents[1]
 PAGE, BEGINS, ENDS = HOME / "docs" / "backtest.md", "<!-- reality: begin -->\n", "<!-- reality: end -->\n"
@@ -91,7 +91,7 @@ def run_for(name: str, folder: Path, minutes: float, topics: int, seed: int) -> 
     )
     configured = [str(HOME / "conf" / "demonstration.toml"), str(folder / "overlay.toml")]
     command = [
-        sys.executable, "-m", "anabranch.cli", *(word for file in configured for word in ("--config", file)),
+        sys.executable, "-m", "anabranch", *(word for file in configured for word in ("--config", file)),
         "run", "--local", "--no-screen", "--without", "web", "--for", f"{round(minutes * 60) + MORE_SECONDS}s",
         "--report", str(folder / "report.json"),
     ]  # fmt: skip

@@ -24,9 +24,9 @@ from benchmarks.fleet import Fleet, Sender
 from benchmarks.job_process import JobProcess, Taken, warm
 from benchmarks.jobs import batches_of, on_a_broker
 from schemas.ids import EVERY_TOPIC
-from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
-from schemas.messages import TickEvent
-from schemas.settings import Settings
+from schemas.kafka.messages import TickEvent
+from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS
+from schemas.settings.root import Settings
 
 RESULT = Path(__file__).parent / "restart.json"
 SEGMENTS = 10

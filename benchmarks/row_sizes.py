@@ -25,9 +25,9 @@ from decisions.autoscale.snapshot import TopicSnapshot, snapshot_to_json
 from decisions.topic.layout import SegmentLayout
 from lake.maintenance import compact_by_delta_rs
 from lake.tables import create_table
-from schemas.arrow import to_arrow
 from schemas.ids import decision_id, digest
-from schemas.tables import DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 
 SEGMENTS, POLICY = 12, PROFILES["default"]
 BY_THEMSELVES = 100

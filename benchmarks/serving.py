@@ -47,7 +47,7 @@ def machine_now() -> dict[str, Any]:
 def controller(settings: Path, first: str = f"{NAMESPACE}?property=no=one") -> Iterator[tuple[str, int, float]]:
     """A controller process: its URL, its id, and the seconds from its start to its first answer."""
     began = time.perf_counter()
-    with process_of([sys.executable, "-m", "anabranch.cli", "-c", str(settings), "controller"]) as (process, line):
+    with process_of([sys.executable, "-m", "anabranch", "-c", str(settings), "controller"]) as (process, line):
         url = line.rpartition(" ")[2]
         assert httpx.get(url + first, timeout=60).status_code in (200, 401, 404)
         yield url, process.pid, time.perf_counter() - began

@@ -23,17 +23,17 @@ import click
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from anabranch.local.demand import Demand, Subscription
+from anabranch.local.traffic import Counters, Outlet, Reports, Sessions, controller_topics, next_instant
+from anabranch.simulation.backtest.running import resolved
+from anabranch.simulation.topics.demands import SHAPES, SLICES
+from anabranch.simulation.topics.run import simulate
+from anabranch.simulation.topics.timeline import ConsumersFrom, Timeline, Window, even_slices
 from benchmarks.raw_rows import counts_of, minutes_over, outcomes_of
 from decisions.autoscale.policy import read_policy
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
-from lab.demand import Demand, Subscription
-from lab.traffic import Counters, Outlet, Reports, Sessions, controller_topics, next_instant
-from ledger.backtest.running import resolved
-from ledger.simulate.demands import SHAPES, SLICES
-from ledger.simulate.run import simulate
-from ledger.simulate.timeline import ConsumersFrom, Timeline, Window, even_slices
-from schemas.settings import Settings, load_settings
+from schemas.settings.root import Settings, load_settings
 
 HOME = Path(__file__).resolve().parents[1]
 POLICY = """
@@ -51,7 +51,7 @@ COUNTS = ("splits", "merges", "segmentHours", "minutesOverThreshold")
 
 
 class ShapeDemand(Demand):
-    """A shape as one topic of the local run; see `lab.demand.Demand`."""
+    """A shape as one topic of the local run; see `anabranch.local.demand.Demand`."""
 
     def __init__(self, name: str, minutes: float, seed: int) -> None:
         drawn = SHAPES[name](np.random.default_rng(seed))
@@ -79,7 +79,7 @@ class ShapeDemand(Demand):
 
 
 class ShapesSource:
-    """Demand shapes as a source for simulations; see `ledger.simulate.timeline.Source`."""
+    """Demand shapes as a source for simulations; see `anabranch.simulation.topics.timeline.Source`."""
 
     def __init__(self, demands: list[ShapeDemand], began_at: int) -> None:
         self._demands, self.began_at, self.step_ms = demands, began_at, REPORT_MS
@@ -118,7 +118,7 @@ def run_shapes(folder: Path, demands: list[ShapeDemand], minutes: float) -> tupl
     )
     files = [HOME / "conf" / "demonstration.toml", folder / "overlay.toml"]
     command = [
-        sys.executable, "-m", "anabranch.cli", *(word for file in files for word in ("--config", str(file))),
+        sys.executable, "-m", "anabranch", *(word for file in files for word in ("--config", str(file))),
         "run", "--local", "--no-screen", "--without", "web", "--without", "traffic",
         "--report", str(folder / "report.json"),
     ]  # fmt: skip

@@ -20,13 +20,13 @@ from typing import Any
 import click
 import numpy as np
 
+from anabranch.simulation.topics.run import simulate
+from anabranch.simulation.topics.shapes import SHAPES, ShapedDemand
+from anabranch.simulation.topics.timeline import STEP_MS, Source, Timeline, Window, even_slices
 from benchmarks.decide import machine
 from decisions.autoscale.policy import PROFILES
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
-from ledger.simulate.run import simulate
-from ledger.simulate.shapes import SHAPES, ShapedDemand
-from ledger.simulate.timeline import STEP_MS, Source, Timeline, Window, even_slices
 
 BEGAN_AT = 1_767_225_600_000
 ROUNDS = 3

@@ -26,11 +26,11 @@ from benchmarks.fleet import Fleet, Sender
 from benchmarks.jobs import batches_of, on_a_broker
 from benchmarks.processes import cpu_seconds, folder_bytes, resident_mb
 from lake.upkeep import Upkeep
-from schemas.settings import Settings
-from streaming.job import start_query
-from streaming.session import start_session
-from streaming.sink import WRITTEN, LakeSink
-from streaming.ticks import TickWriter
+from schemas.settings.root import Settings
+from streaming.job.job import start_query
+from streaming.job.session import start_session
+from streaming.job.ticks import TickWriter
+from streaming.sink.sink import WRITTEN, LakeSink
 
 SEGMENTS = 10
 REPORT_SECONDS = 20

@@ -36,13 +36,13 @@ from benchmarks.floors import measure_floors
 from benchmarks.jobs import batches_of, on_a_broker, seconds_between
 from benchmarks.processes import folder_bytes, resident_mb, seconds_by_part
 from schemas.ids import EVERY_TOPIC
-from schemas.kafka import CONTROL_EVENTS
-from schemas.messages import TickEvent
-from schemas.settings import Settings
-from streaming.job import start_query
-from streaming.session import start_session
-from streaming.sink import LakeSink
-from streaming.ticks import TickWriter
+from schemas.kafka.messages import TickEvent
+from schemas.kafka.topics import CONTROL_EVENTS
+from schemas.settings.root import Settings
+from streaming.job.job import start_query
+from streaming.job.session import start_session
+from streaming.job.ticks import TickWriter
+from streaming.sink.sink import LakeSink
 
 FLOOR_SAMPLES = 6_000_000
 """Maximum of samples that a floor reads."""

@@ -25,17 +25,17 @@ from typing import Any
 import click
 import psutil
 
+from anabranch.local.bookies.programs import LedgerWriter, ensure_programs
+from anabranch.local.setup import ensure_jars
 from benchmarks.processes import descendants, resident_kb
 from benchmarks.serving import machine_now
-from lab.bookies.clusters import BookKeeperCluster, start_clusters
-from lab.bookies.programs import LedgerWriter, ensure_programs
-from lab.setup import ensure_jars
-from lab.zookeeper import EmbeddedZooKeeper
 from lake.rows import WholeTables
-from schemas.settings import load_settings
-from schemas.tables import DECISIONS, OUTCOMES
-from tests.executor.bookies.conftest import BookKeepers
-from tests.executor.bookies.pulsar_like import PulsarLike, pulsar_like
+from schemas.settings.root import load_settings
+from schemas.tables.rows import DECISIONS, OUTCOMES
+from tests.bookkeeper.conftest import BookKeepers
+from tests.bookkeeper.pulsar_like import PulsarLike, pulsar_like
+from tests.harness.bookkeeper import BookKeeperCluster, start_clusters
+from tests.harness.zookeeper import EmbeddedZooKeeper
 
 SIZES, KILLED_SIZE, QUICK_SIZE = (1_000, 4_000, 16_000), 4_000, 500
 KILLED_AFTER_S = (2.0, 12.0)

@@ -30,7 +30,7 @@ from engine.families import bucket_engine, bucket_packer, unpack_rows
 from engine.kernel.packed import Packed, StoredPart, Written, WrittenPart
 from engine.kernel.records import RAW_SCHEMA, RawRecord
 from engine.kernel.settings import EngineSettings
-from schemas.messages import LayoutEvent
+from schemas.kafka.messages import LayoutEvent
 
 SIZES = (1_000, 6_250, 62_500)
 SEGMENTS = 10

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from deploy.dashboards import DASHBOARDS, dashboard
-from schemas.settings import Settings
+from schemas.settings.root import Settings
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy" / "helm" / "anabranch"

@@ -5,7 +5,7 @@ spark-submit … deploy/stream.py [--config FILE] [--home FOLDER] [--log-level L
 
 import sys
 
-from anabranch.cli import main
+from anabranch.cli.main import main
 
 # The option of the command itself stands behind its name.
 own = [option for option in sys.argv[1:] if option == "--new-checkpoint"]

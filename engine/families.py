@@ -13,7 +13,7 @@ from engine.kernel.bucket import BucketEngine
 from engine.kernel.family import Family, part_names
 from engine.kernel.packing import BucketPacker, Unpacked, unpack_bucket
 from engine.kernel.settings import EngineSettings
-from schemas.kafka import CONTROL_EVENTS
+from schemas.kafka.topics import CONTROL_EVENTS
 
 FAMILIES: tuple[Family, ...] = (AUTOSCALE,)
 """Families that always run."""

@@ -28,8 +28,8 @@ from engine.autoscale.samples import BY_SAMPLES, Samples
 from engine.kernel.records import RawRecord
 from engine.replay import RecordedBatch
 from schemas.ids import EVERY_TOPIC
-from schemas.kafka import SEGMENT_STATS
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
+from schemas.kafka.topics import SEGMENT_STATS
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
 
 _TIME_OF = {
     DECISIONS.name: "decided_at",

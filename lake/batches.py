@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from lake.files import PARTITION
 from lake.reading import dataset_of
 from lake.tables import open_table
-from schemas.arrow import arrow_schema
-from schemas.tables import BATCHES
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import BATCHES
 
 
 def read_batches(

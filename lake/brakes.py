@@ -18,8 +18,8 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from lake.tables import OpenTable, create_table
 from lake.tail import Tail
-from schemas.arrow import to_arrow
-from schemas.tables import BRAKES, BrakeRow
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import BRAKES, BrakeRow
 
 NUMBERS = "anabranch-brakes"
 """Name of the act number in the table's log."""

@@ -23,8 +23,8 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from lake.files import PARTITION, RowsFile, WrittenFile, modified_now, rows_of
 from lake.tables import HOOKS, MAX_RACES, OpenTable, create_table
-from schemas.arrow import arrow_schema
-from schemas.tables import Table
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import Table
 
 TARGET_BYTES = 32 * 2**20
 """Size below which a file is small, and approximate size of its replacement, which is final."""

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lake.statistics import Statistics
-from schemas.arrow import arrow_schema
-from schemas.tables import Table
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import Table
 
 PARTITION = "day"
 """Partition column, which is in a file's path and not in the file."""

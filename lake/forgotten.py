@@ -13,7 +13,7 @@ from datetime import date, datetime, time, timedelta, timezone
 from deltalake import DeltaTable, Transaction
 
 from lake.tables import open_table
-from schemas.tables import DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from schemas.tables.rows import DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 
 EVERYWHERE = "anabranch-forgotten-before"
 """Name of the mark for all rows, in days since 1970. Older releases used it for namespaces too."""

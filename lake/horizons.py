@@ -1,6 +1,6 @@
 """Horizons: state snapshots at the start of a day, from which a rebuild needs no older rows.
 
-Stage: `anabranch lake retain` has one built (`streaming.horizons`) and committed before it removes anything;
+Stage: `anabranch lake retain` has one built (`anabranch.history.horizons`) and committed before it removes anything;
 rebuild, replay and explain continue from it. A single commit holds a whole horizon.
 """
 
@@ -21,8 +21,8 @@ from lake.files import PARTITION, modified_now
 from lake.forgotten import retained_from as retained_from
 from lake.reading import read_table
 from lake.tables import HOOKS, OpenTable, create_table, open_table
-from schemas.arrow import to_arrow
-from schemas.tables import HORIZONS, HorizonRow
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import HORIZONS, HorizonRow
 from schemas.version import ENGINE_VERSION
 
 

@@ -1,7 +1,7 @@
 """Invariant checks over all rows of the lake (design "What must always hold").
 
-Stage: beside everything, on demand: in the report of a local run (`lab.report`) and in the tests that kill parts of
-one. Kafka's own message count comes in as a number per topic.
+Stage: beside everything, on demand: in the report of a local run (`anabranch.local.report`) and in the tests that kill
+parts of one. Kafka's own message count comes in as a number per topic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_integrity(
     dead_letters: Sequence[StoredRow],
     offsets: Mapping[str, int] | None,
 ) -> dict[str, Any]:
-    """Check the invariants on all rows; `lab.report.build_report` documents the keys.
+    """Check the invariants on all rows; `anabranch.local.report.build_report` documents the keys.
 
     `offsets`: by Kafka topic the sum of its end offsets; None: Kafka did not respond.
     """

@@ -1,6 +1,6 @@
 """The lease by which only one job at a time writes a lake, held in the lake itself.
 
-Stage: under `streaming.job`, and under rebuilds of a job's state. The lease is a number in a small Delta table of
+Stage: under `streaming.job.job`, and under rebuilds of a job's state. The lease is a number in a small Delta table of
 its own, whose row names the holder; renewals are numbers too (Delta app transactions). A newcomer compares no
 clocks: a holder that renews while being watched is alive; one that does not renew for its promised time is
 considered dead. A new holder writes its number to every table of the job. A commit with an older number then fails
@@ -23,8 +23,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from lake.lease import LeaseLost
 from lake.reading import read_table
 from lake.tables import MAX_RACES, OpenTable, make_folder
-from schemas.arrow import arrow_schema
-from schemas.tables import TABLES
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import TABLES
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """The lease on rows of a table that only one process may write: the last one that took it.
 
-Stage: under `executor.kernel.outcomes`. The lease is a Delta app transaction (name, token): a process that starts
-takes the next token, or uses one assigned elsewhere, and every commit carries it. Two commits of one app transaction
-conflict in Delta, so an overtaken process cannot add a row: it finds the newer token and stops.
+Stage: under `anabranch.executor.kernel.outcomes`. The lease is a Delta app transaction (name, token): a process that
+starts takes the next token, or uses one assigned elsewhere, and every commit carries it. Two commits of one app
+transaction conflict in Delta, so an overtaken process cannot add a row: it finds the newer token and stops.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 from lake.reading import read_table
 from lake.tables import OpenTable, create_table
 from lake.tail import committed_rows
-from schemas.arrow import arrow_schema, to_arrow
-from schemas.tables import Table, TableRow
+from schemas.tables.arrow import arrow_schema, to_arrow
+from schemas.tables.rows import Table, TableRow
 
 MAX_RACES = 100
 """Attempts to take a lease while others take it."""

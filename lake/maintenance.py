@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from lake.compaction import alone
 from lake.files import table_path
-from schemas.tables import Table
+from schemas.tables.rows import Table
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A small table that several processes replace as a whole, by compare and swap.
 
-Stage: under `executor.shards`. Each replacement takes the next number, as a Delta app transaction. Of two concurrent
-ones one conflicts, and reads again.
+Stage: under `anabranch.executor.shards`. Each replacement takes the next number, as a Delta app transaction. Of two
+concurrent ones one conflicts, and reads again.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from lake.horizons import has_horizon
 from lake.reading import dataset_of
 from lake.tables import HOOKS, MAX_RACES, open_table
 from lake.thinning import THINNED, staying
-from schemas.tables import BATCHES, DEAD_LETTERS, Table
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, Table
 
 RETAINABLE = (DEAD_LETTERS, *THINNED)
 """Tables whose rows can be removed. Decisions first, then their outcomes and waits."""

@@ -13,7 +13,7 @@ from deltalake import QueryBuilder
 
 from lake.tables import open_table
 from lake.tail import StoredRow, committed_rows
-from schemas.tables import Table
+from schemas.tables.rows import Table
 
 
 class WholeTables:

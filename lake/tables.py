@@ -1,4 +1,4 @@
-"""The lake: a folder with one Delta table per `schemas.tables.Table`, opened through delta-rs.
+"""The lake: a folder with one Delta table per `schemas.tables.rows.Table`, opened through delta-rs.
 
 Never used in a forked child, in which delta-rs' runtime hangs; processes are spawned.
 """
@@ -19,9 +19,9 @@ from deltalake.transaction import AddAction
 
 from lake.files import PARTITION, WrittenFile, modified_now, rows_of, table_path
 from lake.reading import dataset_of, read_table
-from schemas.arrow import arrow_schema
-from schemas.settings import SettingsError
-from schemas.tables import TABLES, Table
+from schemas.settings.root import SettingsError
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import TABLES, Table
 
 log = logging.getLogger(__name__)
 

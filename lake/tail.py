@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from lake.reading import read_table
 from lake.tables import OpenTable, open_table
-from schemas.tables import Table
+from schemas.tables.rows import Table
 
 log = logging.getLogger(__name__)
 

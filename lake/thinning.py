@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 from lake.batches import outline
 from lake.files import rows_of
 from lake.tables import stream_columns
-from schemas.arrow import arrow_schema
-from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, Table
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, Table
 
 _NEWEST: dict[str, tuple[tuple[str, ...], str]] = {
     SEGMENT_LOAD.name: (("topic", "segment_id"), "accepted_at"),

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from lake.compaction import compact, groups, small_files
 from lake.tables import open_table
-from schemas.tables import Table
+from schemas.tables.rows import Table
 
 log = logging.getLogger(__name__)
 

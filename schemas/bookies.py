@@ -1,6 +1,6 @@
 """A switch between BookKeeper clusters as one JSON object: input of `decide` for the family `bookies`.
 
-`decisions.bookies` decides; docs/bookies.md shows how to fill it in. Terms are those of PIP-477. Instants are
+`decisions.bookkeeper` decides; docs/bookies.md shows how to fill it in. Terms are those of PIP-477. Instants are
 milliseconds since 1970, lengths bytes. `schemas.bookie_answers` has the answers.
 """
 

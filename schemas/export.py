@@ -13,13 +13,13 @@ from pydantic import TypeAdapter
 
 from schemas.bookie_answers import BookieAnswer
 from schemas.bookies import BookieSnapshot
-from schemas.broker_messages import BrokerEvent, BrokerLoadMessage
 from schemas.bundles import BundleAnswer, BundleSnapshot
-from schemas.messages import ConsumerEvent, ControlEvent, SegmentStatsMessage
+from schemas.kafka.broker_messages import BrokerEvent, BrokerLoadMessage
+from schemas.kafka.messages import ConsumerEvent, ControlEvent, SegmentStatsMessage
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
-from schemas.settings import Settings
+from schemas.settings.root import Settings
 from schemas.snapshot import Answer, Snapshot
-from schemas.tables import TABLES
+from schemas.tables.rows import TABLES
 
 FOLDER = Path(__file__).parent / "json"
 

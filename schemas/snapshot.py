@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, TypeAdapter
 
 from schemas.base import Count, Rate, SegmentId, TopicName, Wire
-from schemas.delivery import Delivery
-from schemas.messages import SubscriptionType
+from schemas.kafka.delivery import Delivery
+from schemas.kafka.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 Trigger = Literal["consumer", "tick"]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from lab.broker import EmbeddedBroker, create_topics
-from lab.pulsar.standalone import StandalonePulsar
-from lab.setup import Jars, ensure_jars, ensure_pulsar, ensure_pulsar_lts
-from schemas.settings import load_settings
+from anabranch.local.broker import EmbeddedBroker, create_topics
+from anabranch.local.pulsar.standalone import StandalonePulsar
+from anabranch.local.setup import Jars, ensure_jars, ensure_pulsar, ensure_pulsar_lts
+from schemas.settings.root import load_settings
 
 hypothesis_settings.register_profile("anabranch", deadline=None)
 hypothesis_settings.load_profile("anabranch")

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from schemas.kafka_connection import KafkaConnection
+from schemas.kafka.connection import KafkaConnection
 
 PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from lab.broker import EmbeddedBroker
-from lab.setup import Jars
-from schemas.kafka_connection import KafkaConnection, SaslMechanism
+from anabranch.local.broker import EmbeddedBroker
+from anabranch.local.setup import Jars
+from schemas.kafka.connection import KafkaConnection, SaslMechanism
 from tests import tls
 
 ADMIN = "admin"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyspark
 
-from lab.broker import free_ports
-from lab.setup import Jars
-from lab.zookeeper import EmbeddedZooKeeper
+from anabranch.local.broker import free_ports
+from anabranch.local.setup import Jars
 from tests import tls
+from tests.harness.zookeeper import EmbeddedZooKeeper
 
 
 class SecuredZooKeeper(EmbeddedZooKeeper):

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import made_by
-from schemas.messages import OutcomeStatus
+from schemas.kafka.messages import OutcomeStatus
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -26,7 +26,7 @@ from typing import Literal
 from decisions.autoscale.rates import overload
 from decisions.autoscale.snapshot import MANAGED, SHARING, TopicSnapshot
 from decisions.topic.segment import Segment
-from schemas.delivery import SLOW_SECONDS, SegmentDelivery
+from schemas.kafka.delivery import SLOW_SECONDS, SegmentDelivery
 
 Cause = Literal["hot-key", "consumers", "segments", "unknown"]
 Verdict = Literal["hot-key", "consumers", "segments", "unknown", "not-slow"]

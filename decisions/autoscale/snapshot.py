@@ -18,7 +18,7 @@ from decisions.autoscale.past import Past, depths_after_layout, faded_depth, mad
 from decisions.autoscale.policy import Policy, policy_override, resolve_policy
 from decisions.kernel.readings import MAX_INSTANT_MS
 from decisions.topic.layout import SegmentLayout
-from schemas.delivery import Delivery
+from schemas.kafka.delivery import Delivery
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.snapshot import HotKeyRecord, InFlight, LoadRecord, SegmentPast, Snapshot, SubscriptionCount, Trigger
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from decisions.autoscale.policy import POLICY_FIELDS
 from schemas.metadata import ScalableTopicMetadata
-from schemas.settings import Settings
+from schemas.settings.root import Settings
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -32,17 +32,17 @@ from engine.autoscale.samples import (
     starts_of_runs,
 )
 from engine.kernel.family import RefusedPart
-from schemas.bulk import BulkStats, decode_stats
-from schemas.bulk_arrays import BulkArrays, decode_many
-from schemas.bulk_columns import decode_columns
-from schemas.columns import BulkColumns, split_columns
-from schemas.kafka import SEGMENT_STATS
-from schemas.messages import MAX_CLOCK_AHEAD_MS, SegmentStats, SegmentStatsColumns
+from schemas.codecs.bulk import BulkStats, decode_stats
+from schemas.codecs.bulk_arrays import BulkArrays, decode_many
+from schemas.codecs.bulk_columns import decode_columns
+from schemas.codecs.columns import BulkColumns, split_columns
+from schemas.kafka.messages import MAX_CLOCK_AHEAD_MS, SegmentStats, SegmentStatsColumns
+from schemas.kafka.topics import SEGMENT_STATS
 
 Decoded = BulkStats | SegmentStats | BulkColumns
 _ID = attrgetter("id")
 _FIELDS = attrgetter("id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
-"""Fields of a sample, in the order of `schemas.bulk.BulkSegment`."""
+"""Fields of a sample, in the order of `schemas.codecs.bulk.BulkSegment`."""
 _EXACT_IDS = 2.0**53
 """Ids below this survive a round trip through float64."""
 

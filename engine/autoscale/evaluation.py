@@ -30,7 +30,7 @@ from engine.autoscale.policies import EffectivePolicy, Policies
 from engine.autoscale.topics import BucketState, TopicState
 from engine.kernel.records import HOLD_SCHEMA, HOLDS, INTERNAL_ERROR, Output
 from schemas.ids import canonical_json
-from schemas.tables import Family
+from schemas.tables.rows import Family
 from schemas.version import ENGINE_VERSION
 
 FAMILY: Family = "autoscale"

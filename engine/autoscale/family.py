@@ -46,10 +46,10 @@ from engine.autoscale.topics_codec import TopicsPart, unpack_topics
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import LAYOUT_SCHEMA, LAYOUTS, LOAD, Output
 from engine.kernel.settings import EngineSettings
-from schemas.kafka import CONSUMER_EVENTS
-from schemas.messages import ConsumerEvent, LayoutsKnown, PolicyEvent, Rejected, RejectReason
+from schemas.codecs.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent
+from schemas.kafka.messages import ConsumerEvent, LayoutsKnown, PolicyEvent, Rejected, RejectReason
+from schemas.kafka.topics import CONSUMER_EVENTS
 from schemas.metadata import RATES
-from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent
 
 TOPICS, LOADS = "topics", "loads"
 

@@ -18,7 +18,7 @@ from engine.autoscale.lives import Life, life_of_consumers, life_of_deletion, li
 from engine.autoscale.loads import STALE, LoadTable, Origins
 from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
 from engine.autoscale.topics import BucketState
-from schemas.messages import OutcomeEvent, PolicyEvent, Rejected, RejectReason
+from schemas.kafka.messages import OutcomeEvent, PolicyEvent, Rejected, RejectReason
 
 MAX_TOPICS_WITHOUT_LAYOUT = 10_000
 """Limit on topics that have consumers but no layout, because anybody could name ever more of them."""

@@ -1,7 +1,7 @@
 """Compact layouts: a tenth of their JSON, plus the values that hot paths need.
 
-Stage: under `engine.autoscale.topics`. A plain layout (`schemas.plain_events`) is stored as packed segments of 40
-bytes each; its JSON is rebuilt byte for byte on demand. A layout with unknown fields is stored as JSON.
+Stage: under `engine.autoscale.topics`. A plain layout (`schemas.codecs.plain_events`) is stored as packed segments of
+40 bytes each; its JSON is rebuilt byte for byte on demand. A layout with unknown fields is stored as JSON.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from msgspec.structs import astuple
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from decisions.topic.segment import Segment
 from engine.autoscale.shapes import Shape, Shaped, shape_of
+from schemas.codecs.plain_events import PlainLayout, PlainRange, PlainSegment, digest_of, read_layout, write_layout
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
-from schemas.plain_events import PlainLayout, PlainRange, PlainSegment, digest_of, read_layout, write_layout
 
 SEGMENT: Final = np.dtype([("id", "<i8"), ("shown", "<i4"), ("kept", "<i4"), ("is_single_hash", "?")])
 """Columns of an active segment: id, merge depths, and whether its range is a single hash.

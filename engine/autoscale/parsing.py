@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 from decisions.topic.layout import LayoutError, SegmentLayout
 from engine.autoscale.layouts import ReadLayout, layout_of_model, plain_layout
 from engine.kernel.family import Reading
-from schemas.messages import (
+from schemas.codecs.plain_events import PlainConsumerEvent, PlainLayoutEvent
+from schemas.kafka.messages import (
     MAX_CLOCK_AHEAD_MS,
     ConsumerEvent,
     LayoutEvent,
@@ -24,7 +25,6 @@ from schemas.messages import (
     SegmentStats,
     SegmentStatsColumns,
 )
-from schemas.plain_events import PlainConsumerEvent, PlainLayoutEvent
 
 LayoutAnnouncement: TypeAlias = LayoutEvent | PlainLayoutEvent
 ConsumerAnnouncement: TypeAlias = ConsumerEvent | PlainConsumerEvent

@@ -2,7 +2,7 @@
 
 Their loads and the shared policies go with them.
 
-Stage: beside the job, where state is grouped differently from its buckets (`streaming.horizons`).
+Stage: beside the job, where state is grouped differently from its buckets (`anabranch.history.horizons`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Deduplication of periodic snapshots, in which controllers repeat all layouts and consumer counts.
 
 Layouts are mostly repeated by digest. A digest never changes state; one that differs from the known layout is
-counted, because the layout itself comes again in full (`schemas.known_layouts.FULL_EVERY`).
+counted, because the layout itself comes again in full (`schemas.codecs.known_layouts.FULL_EVERY`).
 
 Stage: before parsing, for plain announcements that would change nothing: those of the known or an earlier
 incarnation that introduce no new topic. They count as accepted but are not rows of `events`, since a replay without
@@ -11,8 +11,8 @@ them reaches the same state.
 from __future__ import annotations
 
 from engine.autoscale.topics import BucketState, TopicState
-from schemas.messages import LayoutsKnown
-from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, digest_of
+from schemas.codecs.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, digest_of
+from schemas.kafka.messages import LayoutsKnown
 
 
 def is_known_layout(state: BucketState, event: PlainLayoutEvent) -> bool:

@@ -24,7 +24,7 @@ from engine.autoscale.loads import LoadTable, Origins
 from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
 from engine.autoscale.policies import Policies
 from engine.autoscale.topics import MAX_WAIT_FOR_LAYOUT_MS, BucketState, ConfiguredPolicy, Ended, Said, TopicState
-from schemas.messages import OutcomeEvent, PolicyEvent
+from schemas.kafka.messages import OutcomeEvent, PolicyEvent
 
 
 def store_layout(

@@ -60,7 +60,7 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
 
     name: str
     created_at: int | None = None
-    """Announced start of the topic's incarnation (`schemas.messages.LayoutEvent`); None if unknown."""
+    """Announced start of the topic's incarnation (`schemas.kafka.messages.LayoutEvent`); None if unknown."""
     since: int = 0
     """Start by the job's clock: older loads do not belong to this incarnation. 0: unknown."""
     heard_at: int = 0
@@ -82,7 +82,7 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
     hold_seq: int = 0
     hold_gate: str | None = None
     layout_sender: int = 0
-    """Sender of the layout (`schemas.messages.Sender`)."""
+    """Sender of the layout (`schemas.kafka.messages.Sender`)."""
     consumers_sender: int = 0
     """Sender of the newest announcement of consumers."""
     due: int | None = None

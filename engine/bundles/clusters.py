@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from engine.bundles.moves import Move, new_move
-from schemas.broker_messages import BalancerPolicies, BundleOwnership, Circumstance, LiveBrokers, Report
 from schemas.bundles import BalancerState, BundleData
-from schemas.messages import EXPIRED, OutcomeEvent
+from schemas.kafka.broker_messages import BalancerPolicies, BundleOwnership, Circumstance, LiveBrokers, Report
+from schemas.kafka.messages import EXPIRED, OutcomeEvent
 
 MAX_CLUSTERS = 1000
 """Limit per bucket; further clusters are refused."""

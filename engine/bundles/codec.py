@@ -18,8 +18,14 @@ from engine.bundles.clusters import BrokerReports, Changes, Clusters, ClusterSta
 from engine.bundles.moves import Move
 from engine.kernel.packed import StateError, StoredPart
 from schemas.base import Wire, built
-from schemas.broker_messages import BalancerPolicies, BrokerLoadReport, BundleOwnership, LiveBrokers, LocalBrokerReport
 from schemas.bundles import BalancerState, BundleData, NamespaceBundleStats, TimeAverageMessageData
+from schemas.kafka.broker_messages import (
+    BalancerPolicies,
+    BrokerLoadReport,
+    BundleOwnership,
+    LiveBrokers,
+    LocalBrokerReport,
+)
 
 VERSION = 1
 _SIZE = struct.Struct(">Q")

@@ -21,9 +21,9 @@ from decisions.bundles.usage import max_usage, weighted_max
 from engine.bundles.clusters import ClusterState, OpenDecision
 from engine.bundles.moves import projected
 from schemas.base import Count
-from schemas.broker_messages import LocalBrokerReport, Report
 from schemas.bundles import BundleAnswer, BundleData, BundleDecision, BundleReading, BundleSnapshot
 from schemas.ids import digest
+from schemas.kafka.broker_messages import LocalBrokerReport, Report
 
 FAMILY = "bundles"
 MAX_OPEN_MS = 30 * 60_000

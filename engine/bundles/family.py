@@ -16,9 +16,9 @@ from engine.bundles.recording import record_cycle
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output
 from engine.kernel.settings import EngineSettings
-from schemas.kafka import BROKER_EVENTS, BROKER_LOAD
-from schemas.messages import OutcomeEvent, Rejected, RejectReason
-from schemas.plain_events import PlainEvent
+from schemas.codecs.plain_events import PlainEvent
+from schemas.kafka.messages import OutcomeEvent, Rejected, RejectReason
+from schemas.kafka.topics import BROKER_EVENTS, BROKER_LOAD
 
 PART = "bundles"
 

@@ -13,7 +13,6 @@ from typing import TypeAlias, TypeVar
 
 from decisions.bundles.averages import throughput
 from schemas.base import built
-from schemas.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
 from schemas.bundles import (
     BrokerLoadData,
     LocalBrokerData,
@@ -22,6 +21,7 @@ from schemas.bundles import (
     TopBundle,
     TopBundlesLoadData,
 )
+from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
 
 Amounts: TypeAlias = tuple[float, float, float, float]
 """Usage by a bundle: CPU, network in and out, in its broker's units, and the weighted maximum."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.kernel.family import Reading
-from schemas.broker_messages import (
+from schemas.kafka.broker_messages import (
     BalancerPolicies,
     BrokerLoadReport,
     BundleOwnership,
@@ -17,7 +17,7 @@ from schemas.broker_messages import (
     LocalBrokerReport,
     Report,
 )
-from schemas.messages import MAX_CLOCK_AHEAD_MS, OutcomeEvent, Rejected, RejectReason
+from schemas.kafka.messages import MAX_CLOCK_AHEAD_MS, OutcomeEvent, Rejected, RejectReason
 
 MAX_SHARE = 1000.0
 """Largest plausible ratio of a resource's usage to its limit."""

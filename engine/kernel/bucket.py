@@ -1,6 +1,6 @@
 """The bucket engine: state, raw records and a time in; new state and output out. Pure, no Spark.
 
-Stage: the whole of the stateful operator (design "The flow"); `streaming.bucket_task` adapts it to Spark.
+Stage: the whole of the stateful operator (design "The flow"); `streaming.operator.bucket_task` adapts it to Spark.
 
 Theory of operation. A bucket's topics share one stored state, split into parts (`engine.kernel.packed`): a base and
 a log of changes, so a batch stores only what it changed. `begin` opens the state, `take` ingests records part by
@@ -31,8 +31,8 @@ from engine.kernel.parsing import Accepted, parse_by_models, parse_plain, read_p
 from engine.kernel.recording import record_dead_letter, record_event
 from engine.kernel.records import Output, RawRecord, arrival
 from engine.kernel.settings import EngineSettings
-from schemas.kafka import SEGMENT_STATS
-from schemas.messages import LayoutsKnown, Rejected, TickEvent
+from schemas.kafka.messages import LayoutsKnown, Rejected, TickEvent
+from schemas.kafka.topics import SEGMENT_STATS
 
 
 @dataclass

@@ -15,8 +15,8 @@ import pyarrow as pa
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output
 from engine.kernel.settings import EngineSettings
-from schemas.messages import Rejected, RejectReason
-from schemas.plain_events import PlainEvent
+from schemas.codecs.plain_events import PlainEvent
+from schemas.kafka.messages import Rejected, RejectReason
 
 Reading = Callable[[Any, int], Any]
 """Derive the form that a family ingests from a parsed message and the batch's time.

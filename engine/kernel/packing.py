@@ -23,10 +23,10 @@ from engine.kernel.family import Columns, DecodedRows, Family, RefusedPart
 from engine.kernel.parsing import Accepted, parse_record, readers_of
 from engine.kernel.recording import MAX_PIECE_BYTES, dead_letter, dead_letter_of_part
 from engine.kernel.records import RAW_SCHEMA, RawRecord, source_rank
+from schemas.codecs.known_entries import nothing_of, shared_out
 from schemas.ids import EVERY_TOPIC, SEVERAL_TOPICS
-from schemas.kafka import CONTROL_EVENTS
-from schemas.known_entries import nothing_of, shared_out
-from schemas.messages import LayoutsKnown
+from schemas.kafka.messages import LayoutsKnown
+from schemas.kafka.topics import CONTROL_EVENTS
 
 PACKED_DDL = "bucket INT, now BIGINT, place BINARY, kind STRING, body BINARY"
 """Schema of a packed row: many messages of one bucket and one Kafka partition.
@@ -69,7 +69,7 @@ class Unpacked(NamedTuple):
 
 
 class BucketPacker:
-    """Function for `mapInArrow` from rows of `streaming.sources.raw_rows` to rows of `PACKED_DDL`."""
+    """Function for `mapInArrow` from rows of `streaming.job.sources.raw_rows` to rows of `PACKED_DDL`."""
 
     def __init__(self, buckets: int, families: Sequence[Family]) -> None:
         """Create a packer for `buckets` buckets; messages about every topic go to all of them."""

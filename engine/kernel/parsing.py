@@ -1,7 +1,7 @@
 """Parsing: turn a raw record into the form that families ingest, or reject it. Pure.
 
-Stage: the first of a record in a bucket (parse, filter, store, count, record). `schemas.messages.parse_message`
-alone defines valid messages; `schemas.plain_events` is a fast path to the same result. Families derive further
+Stage: the first of a record in a bucket (parse, filter, store, count, record). `schemas.kafka.messages.parse_message`
+alone defines valid messages; `schemas.codecs.plain_events` is a fast path to the same result. Families derive further
 values (a layout, say) and may reject those.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from engine.kernel.family import Family, Reading
 from engine.kernel.records import RawRecord
-from schemas.messages import ConsumerEvent, LayoutEvent, OutcomeEvent, Rejected, parse_message
-from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, read_plain
+from schemas.codecs.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, read_plain
+from schemas.kafka.messages import ConsumerEvent, LayoutEvent, OutcomeEvent, Rejected, parse_message
 
 Readers = Mapping[type, Sequence[tuple[int, str, Reading]]]
 """By message model: index, name and reader of each family that ingests it."""

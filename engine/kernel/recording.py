@@ -11,8 +11,8 @@ from typing import Any
 
 from engine.kernel.family import RefusedPart
 from engine.kernel.records import EVENTS, Output, RawRecord
-from schemas.messages import ConsumerEvent, LayoutEvent, Message, OutcomeEvent, Rejected, key_of
-from schemas.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, count_active
+from schemas.codecs.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent, count_active
+from schemas.kafka.messages import ConsumerEvent, LayoutEvent, Message, OutcomeEvent, Rejected, key_of
 
 MAX_PIECE_BYTES = 4096
 """Bytes of a key and of a value that a dead letter keeps.

@@ -1,7 +1,7 @@
 """Input and output of the stateful operator, as plain values and as Arrow and Spark schemas.
 
-`streaming.sources` and `engine.kernel.packing` build the input, `engine.kernel.bucket` and the families the output,
-which `streaming.sink` reads.
+`streaming.job.sources` and `engine.kernel.packing` build the input, `engine.kernel.bucket` and the families the output,
+which `streaming.sink.sink` reads.
 """
 
 from __future__ import annotations

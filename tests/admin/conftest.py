@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from admin.topics import ScalableTopics
-from admin.transport import Transport
+from anabranch.admin.topics import ScalableTopics
+from anabranch.admin.transport import Transport
 from tests.controller.conftest import RunningController, run_controller
 from tests.executor.gate import Gate, open_gate
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.answers import MAX_REASON, Answered, Denied, Refused, Response, ServerFault, judge_response
+from anabranch.admin.answers import MAX_REASON, Answered, Denied, Refused, Response, ServerFault, judge_response
 from tests.executor.gate import ILLEGAL_ARGUMENT
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from admin import credentials as module
-from admin.answers import Answered, Denied, NotConnected, Response
-from admin.credentials import ClientCredentials, NoToken, Provider, credentials_of
-from admin.topics import ScalableTopics
-from schemas.settings import SettingsError, load_settings
+from anabranch.admin import credentials as module
+from anabranch.admin.answers import Answered, Denied, NotConnected, Response
+from anabranch.admin.credentials import ClientCredentials, NoToken, Provider, credentials_of
+from anabranch.admin.topics import ScalableTopics
+from schemas.settings.root import SettingsError, load_settings
 from schemas.tls import TlsFiles, client_context
 from tests.admin import provider as fakes
 from tests.admin.conftest import transport

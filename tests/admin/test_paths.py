@@ -7,12 +7,12 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from admin.answers import Misdirected
-from admin.cluster import Cluster
-from admin.paths import consumer_path, namespace_path, policy_path, subscription_path, topic_path
-from admin.plain import PlainTopics
-from controller.errors import ControllerError
-from controller.topic_names import canonical_segment, namespace_of_path, plain_name, topic_of_path
+from anabranch.admin.answers import Misdirected
+from anabranch.admin.cluster import Cluster
+from anabranch.admin.paths import consumer_path, namespace_path, policy_path, subscription_path, topic_path
+from anabranch.admin.plain import PlainTopics
+from anabranch.controller.errors import ControllerError
+from anabranch.controller.topic_names import canonical_segment, namespace_of_path, plain_name, topic_of_path
 from schemas.base import MAX_NAME_BYTES
 from schemas.ids import topic_name
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.redirects import TokenAddresses, next_hop
+from anabranch.admin.redirects import TokenAddresses, next_hop
 
 PLAIN = httpx.URL("http://one:8080/admin/v2/x?force=true")
 SECURE = httpx.URL("https://one:8443/admin/v2/x")

@@ -6,18 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from admin.answers import (
-    Answered,
-    Denied,
-    Lost,
-    Misdirected,
-    Nonsense,
-    NotConnected,
-    Refused,
-    ServerFault,
-)
-from admin.topics import ScalableTopics
-from controller.access.tokens import add_token
+from anabranch.admin.answers import Answered, Denied, Lost, Misdirected, Nonsense, NotConnected, Refused, ServerFault
+from anabranch.admin.topics import ScalableTopics
+from anabranch.auth.tokens import add_token
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
 from tests.admin.conftest import Front, transport

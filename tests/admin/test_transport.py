@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from admin import transport as transport_module
-from admin.answers import Lost, Misdirected, NotConnected, Response
-from admin.transport import BadAddress, PasswordInAddress, check_address
+from anabranch.admin import transport as transport_module
+from anabranch.admin.answers import Lost, Misdirected, NotConnected, Response
+from anabranch.admin.transport import BadAddress, PasswordInAddress, check_address
 from tests.admin.conftest import transport
 from tests.admin.server import CERTIFICATE, dribble, http, serving
 from tests.waiting import wait_until

@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from admin import watch as watch_module
-from admin.answers import Lost, Misdirected, Nonsense, NotConnected
-from admin.topics import ScalableTopics
-from admin.watch import NoWatch, watch_layouts
+from anabranch.admin import watch as watch_module
+from anabranch.admin.answers import Lost, Misdirected, Nonsense, NotConnected
+from anabranch.admin.topics import ScalableTopics
+from anabranch.admin.watch import NoWatch, watch_layouts
 from decisions.topic.layout import SegmentLayout
 from tests.admin.conftest import Front, transport
 from tests.admin.server import http, serving

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collectors.announcements import Record
-from schemas.messages import (
+from anabranch.collectors.announcements import Record
+from schemas.codecs.plain_events import digest_of, layout_in
+from schemas.kafka.messages import (
     ConsumerEvent,
     DeliveryEvent,
     LayoutEvent,
@@ -13,7 +14,6 @@ from schemas.messages import (
     SegmentStatsColumns,
     parse_message,
 )
-from schemas.plain_events import digest_of, layout_in
 
 
 def parsed(record: Record):

@@ -8,17 +8,17 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.transport import Transport
-from collectors.announcements import Load
-from collectors.pulsar.attached import GRACE_SECONDS, AttachedConsumers
-from collectors.pulsar.broker_stats import READERS, BrokerLoad, read_broker_stats
-from collectors.pulsar.brokers import Broker, Brokers
-from collectors.pulsar.reader import BrokerReader
-from collectors.pulsar.refresh import Refresh
-from collectors.pulsar.sweep import Budget, Sweep
-from collectors.said import Said
+from anabranch.admin.transport import Transport
+from anabranch.collectors.announcements import Load
+from anabranch.collectors.pulsar.attached import GRACE_SECONDS, AttachedConsumers
+from anabranch.collectors.pulsar.broker_stats import READERS, BrokerLoad, read_broker_stats
+from anabranch.collectors.pulsar.brokers import Broker, Brokers
+from anabranch.collectors.pulsar.reader import BrokerReader
+from anabranch.collectors.pulsar.refresh import Refresh
+from anabranch.collectors.pulsar.sweep import Budget, Sweep
+from anabranch.collectors.said import Said
 from decisions.topic.layout import SegmentLayout
-from schemas.messages import ConsumerEvent, parse_message
+from schemas.kafka.messages import ConsumerEvent, parse_message
 
 T = "topic://acme/shop/orders"
 READER = BrokerReader.over(Transport("http://127.0.0.1:1", None, user_agent="test", timeout_seconds=1))

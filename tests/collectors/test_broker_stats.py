@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.announcements import Load, load_records
-from collectors.pulsar.broker_stats import BadStats, read_broker_stats
-from collectors.pulsar.topic_stats import read_topic_stats
-from schemas.messages import Rejected, parse_message
+from anabranch.collectors.announcements import Load, load_records
+from anabranch.collectors.pulsar.broker_stats import BadStats, read_broker_stats
+from anabranch.collectors.pulsar.topic_stats import read_topic_stats
+from schemas.kafka.messages import Rejected, parse_message
 
 RATES = {"msgRateIn": 1.5, "msgThroughputIn": 200.0, "msgRateOut": 3.0, "msgThroughputOut": 400.0}
 

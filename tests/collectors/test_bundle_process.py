@@ -6,13 +6,13 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 
-from anabranch.cli import cli
-from collectors.bundles import BundleRounds, Unread
-from lab.broker import EmbeddedBroker, create_topics
-from schemas.broker_messages import BundleOwnership, LiveBrokers, LocalBrokerReport
+from anabranch.cli.main import cli
+from anabranch.collectors.bundles import BundleRounds, Unread
+from anabranch.local.broker import EmbeddedBroker, create_topics
 from schemas.bundles import LocalBrokerData
-from schemas.kafka import BUNDLE_TOPICS
-from schemas.messages import parse_message
+from schemas.kafka.broker_messages import BundleOwnership, LiveBrokers, LocalBrokerReport
+from schemas.kafka.messages import parse_message
+from schemas.kafka.topics import BUNDLE_TOPICS
 
 CLUSTER, AT = "west", 1_763_660_000_000
 MESSAGES = [

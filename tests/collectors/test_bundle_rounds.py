@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from admin.answers import NotConnected, Response
-from admin.transport import Transport
-from collectors.bundles import BundleRounds, Unread
-from schemas.broker_messages import BalancerPolicies, BundleOwnership, LiveBrokers, LocalBrokerReport
+from anabranch.admin.answers import NotConnected, Response
+from anabranch.admin.transport import Transport
+from anabranch.collectors.bundles import BundleRounds, Unread
 from schemas.bundles import BrokerLookupData
+from schemas.kafka.broker_messages import BalancerPolicies, BundleOwnership, LiveBrokers, LocalBrokerReport
 
 A, B = "127.0.0.1:8081", "127.0.0.1:8082"
 NOW = 1_763_660_000_000

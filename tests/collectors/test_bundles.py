@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.bundles import Unread, _chosen, read_broker_load, read_bundle_stats, read_usage, top_bundles
+from anabranch.collectors.bundles import Unread, _chosen, read_broker_load, read_bundle_stats, read_usage, top_bundles
 from decisions.bundles.configuration import DEFAULTS
 from schemas.bundles import NamespaceBundleStats, ResourceUsage
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from admin.answers import Answered
-from collectors.pulsar.calls import Call, Calls
+from anabranch.admin.answers import Answered
+from anabranch.collectors.pulsar.calls import Call, Calls
 
 pytestmark = pytest.mark.unit
 

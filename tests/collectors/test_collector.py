@@ -9,15 +9,15 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from admin.transport import Transport
-from collectors.memory import recall, remember
-from collectors.pulsar.collector import PulsarCollector
-from collectors.pulsar.reader import BrokerReader
-from collectors.said import Said
-from lab.fake_pulsar import FakeBroker, serving_cluster
+from anabranch.admin.transport import Transport
+from anabranch.collectors.memory import recall, remember
+from anabranch.collectors.pulsar.collector import PulsarCollector
+from anabranch.collectors.pulsar.reader import BrokerReader
+from anabranch.collectors.said import Said
 from schemas.metadata import AutoScalePolicyOverride
-from schemas.settings import load_settings
+from schemas.settings.root import load_settings
 from tests.collectors.outlets import Listed
+from tests.harness.fake_pulsar import FakeBroker, serving_cluster
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -67,7 +67,7 @@ def collecting(cluster, outlet=None, token=None, max_bytes=50_000_000, said=None
 
 @pytest.fixture(autouse=True)
 def _status_at_once(monkeypatch):
-    monkeypatch.setattr("collectors.pulsar.collector.STATUS_SECONDS", 0.05)
+    monkeypatch.setattr("anabranch.collectors.pulsar.collector.STATUS_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_brokers_restart_join_and_leave_and_topics_are_read_on(cluster):
 
 def test_registered_consumers_are_asked_of_leaders_only(monkeypatch):
     """Another broker would stand by for the leader, and one that stands by when the leader dies is stuck (5.0.0-M1)."""
-    monkeypatch.setattr("collectors.pulsar.brokers.LEADER_SECONDS", 0.3)
+    monkeypatch.setattr("anabranch.collectors.pulsar.brokers.LEADER_SECONDS", 0.3)
     with serving_cluster(brokers=3) as cluster:
         names = [f"topic://acme/shop/t{number}" for number in range(30)]
         brokers = [one.name for one in cluster.brokers]

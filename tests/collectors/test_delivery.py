@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.transport import Transport
-from collectors.pulsar.broker_stats import read_broker_stats
-from collectors.pulsar.brokers import Broker, Brokers
-from collectors.pulsar.delivery import CLEAR_REPEAT_SECONDS, DeliveryReports
-from collectors.pulsar.reader import BrokerReader
-from collectors.pulsar.refresh import Refresh
-from collectors.pulsar.segment_stats import read_segment_stats
-from collectors.pulsar.sweep import Budget, Sweep
-from collectors.said import Said
+from anabranch.admin.transport import Transport
+from anabranch.collectors.pulsar.broker_stats import read_broker_stats
+from anabranch.collectors.pulsar.brokers import Broker, Brokers
+from anabranch.collectors.pulsar.delivery import CLEAR_REPEAT_SECONDS, DeliveryReports
+from anabranch.collectors.pulsar.reader import BrokerReader
+from anabranch.collectors.pulsar.refresh import Refresh
+from anabranch.collectors.pulsar.segment_stats import read_segment_stats
+from anabranch.collectors.pulsar.sweep import Budget, Sweep
+from anabranch.collectors.said import Said
 from decisions.topic.layout import SegmentLayout
-from schemas.messages import DeliveryEvent
+from schemas.kafka.messages import DeliveryEvent
 from tests.collectors.outlets import parsed
 
 T = "topic://public/default/orders"

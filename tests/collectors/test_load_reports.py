@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from admin.load_data import NoLoadData, TopicValues
-from collectors.bundles import BundleRounds
-from collectors.load_reports import PublishedLoads, UnknownLoad
+from anabranch.admin.load_data import NoLoadData, TopicValues
+from anabranch.collectors.bundles import BundleRounds
+from anabranch.collectors.load_reports import PublishedLoads, UnknownLoad
 from engine.bundles.clusters import ClusterState
 from engine.bundles.cycle import run_cycle
-from schemas.broker_messages import BalancerPolicies
+from schemas.kafka.broker_messages import BalancerPolicies
 from tests.collectors.test_bundle_rounds import NOW, Brokers, cluster, of  # noqa: F401
 
 RECORDED = Path(__file__).parent / "recorded"

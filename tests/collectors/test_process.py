@@ -13,11 +13,11 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Consumer
 
-from admin.answers import Answered
-from admin.topics import ScalableTopics
-from admin.transport import Transport
-from lab.fake_pulsar import serving_cluster
-from schemas.messages import ConsumerEvent, LayoutEvent, Rejected, SegmentStatsColumns, parse_message
+from anabranch.admin.answers import Answered
+from anabranch.admin.topics import ScalableTopics
+from anabranch.admin.transport import Transport
+from schemas.kafka.messages import ConsumerEvent, LayoutEvent, Rejected, SegmentStatsColumns, parse_message
+from tests.harness.fake_pulsar import serving_cluster
 from tests.waiting import wait_until
 
 SOURCES = ["segment-stats", "consumer-events", "control-events"]
@@ -83,7 +83,7 @@ def settings_file(folder, broker, url, namespace, consumers="registered"):
 
 
 def command(file, *more):
-    return [sys.executable, "-m", "anabranch.cli", "--config", str(file), "collect", "pulsar", *more]
+    return [sys.executable, "-m", "anabranch", "--config", str(file), "collect", "pulsar", *more]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors.pulsar.refresh import Refresh
+from anabranch.collectors.pulsar.refresh import Refresh
 
 
 def follow(period, phase, seconds, *, took=0.05, drift=0.0, idle_from=float("inf"), size=0, late=None):

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collectors import repeats
-from collectors.repeats import Repeats
-from collectors.said import Consumers, Said, cause_of, compare_lives
+from anabranch.collectors import repeats
+from anabranch.collectors.repeats import Repeats
+from anabranch.collectors.said import Consumers, Said, cause_of, compare_lives
 from decisions.topic.layout import SegmentLayout
-from schemas.known_layouts import FULL_EVERY
+from schemas.codecs.known_layouts import FULL_EVERY
+from schemas.codecs.plain_events import read_plain
 from schemas.metadata import AutoScalePolicyOverride
-from schemas.plain_events import read_plain
 from tests.collectors.outlets import Listed, parsed
 
 T = "topic://acme/shop/orders"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from collectors.metrics import METRICS, CollectorMeter
-from collectors.status import STATUS_FILE, BrokerStatus, CollectorStatus, describe, read_status, write_status
-from lab.doctor import examine
-from tests.lab.settings import home_with
+from anabranch.collectors.metrics import METRICS, CollectorMeter
+from anabranch.collectors.status import STATUS_FILE, BrokerStatus, CollectorStatus, describe, read_status, write_status
+from anabranch.local.doctor import examine
+from tests.local.settings import home_with
 
 HOME = Path(__file__).resolve().parents[2]
 

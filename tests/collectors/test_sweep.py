@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectors.pulsar.sweep import USED_SECONDS, Budget, Sweep
+from anabranch.collectors.pulsar.sweep import USED_SECONDS, Budget, Sweep
 
 
 def sweep_of(count, pause=1.0):

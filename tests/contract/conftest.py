@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.pulsar.standalone import StandalonePulsar
+from anabranch.local.pulsar.standalone import StandalonePulsar
 from tests.contract.servers import Server, open_server
 from tests.controller.conftest import run_controller
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from admin.answers import Answered, Reply
-from admin.topics import ScalableTopics
+from anabranch.admin.answers import Answered, Reply
+from anabranch.admin.topics import ScalableTopics
 from schemas.metadata import AutoScalePolicyOverride
 from tests.admin.conftest import transport
 

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from admin.answers import Answered, Refused
+from anabranch.admin.answers import Answered, Refused
 from schemas.metadata import AutoScalePolicyOverride
 from tests.contract.calls import CALLS
 from tests.contract.differences import differences

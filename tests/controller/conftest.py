@@ -11,33 +11,33 @@ from pathlib import Path
 import httpx
 import pytest
 
-from controller.access.callers import Access
-from controller.app import create_app
-from controller.layouts.store import LayoutStore
-from controller.metadata.base import MetadataStore
-from controller.metadata.sqlite import SqliteStore
-from controller.metadata.upgrade import UPGRADES
-from controller.node import Node, NodeSettings
-from controller.operations.pruning import Retention
-from controller.outbox.entries import Outbox
-from controller.publishing.publisher import Publisher
-from controller.segments.base import SegmentStore
-from controller.segments.kafka import KafkaSegments
-from controller.segments.no_segments import NoSegments
-from controller.service import ScalableTopicService
-from controller.watch.layout_watcher import LayoutWatcher
+from anabranch.auth.callers import Access
+from anabranch.controller.app import create_app
+from anabranch.controller.layouts.store import LayoutStore
+from anabranch.controller.metadata.base import MetadataStore
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.metadata.upgrade import UPGRADES
+from anabranch.controller.node import Node, NodeSettings
+from anabranch.controller.operations.pruning import Retention
+from anabranch.controller.outbox.entries import Outbox
+from anabranch.controller.publishing.publisher import Publisher
+from anabranch.controller.segments.base import SegmentStore
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.no_segments import NoSegments
+from anabranch.controller.service import ScalableTopicService
+from anabranch.controller.watch.layout_watcher import LayoutWatcher
+from anabranch.local.broker import EmbeddedBroker
+from anabranch.local.setup import Jars
 from decisions.autoscale.policy import ClusterPolicy
-from lab.broker import EmbeddedBroker
-from lab.setup import Jars
-from lab.zookeeper import EmbeddedZooKeeper
-from listener.names import NodeNames
-from listener.server import WEBSOCKETS, Server, listen, url_of
-from schemas.controller_settings import LimitSettings
+from runtime.listener.names import NodeNames
+from runtime.listener.server import WEBSOCKETS, Server, listen, url_of
 from schemas.ids import EVERY_TOPIC
-from schemas.kafka_connection import KafkaConnection
-from schemas.messages import Message, Rejected, parse_message
-from schemas.settings import load_settings
+from schemas.kafka.connection import KafkaConnection
+from schemas.kafka.messages import Message, Rejected, parse_message
+from schemas.settings.controller import LimitSettings
+from schemas.settings.root import load_settings
 from tests.controller.places import Place
+from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
 LIMITS = load_settings(environment={}).controller.limits

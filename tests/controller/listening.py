@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from confluent_kafka import Consumer, TopicPartition
 
-from schemas.kafka import CONSUMER_EVENTS, CONTROL_EVENTS
-from schemas.messages import ConsumerEvent, LayoutEvent, Message, Rejected, parse_message
+from schemas.kafka.messages import ConsumerEvent, LayoutEvent, Message, Rejected, parse_message
+from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS
 from tests.waiting import wait_until
 
 

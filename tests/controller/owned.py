@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from controller.layouts.store import LayoutStore
-from controller.layouts.transaction import Transaction
-from controller.leadership.leaders import Leaders
-from controller.metadata.base import MetadataStore
-from controller.outbox.announcements import Announcement
-from controller.outbox.entries import Outbox
+from anabranch.controller.layouts.store import LayoutStore
+from anabranch.controller.layouts.transaction import Transaction
+from anabranch.controller.leadership.leaders import Leaders
+from anabranch.controller.metadata.base import MetadataStore
+from anabranch.controller.outbox.announcements import Announcement
+from anabranch.controller.outbox.entries import Outbox
 
 
 class OwnedStore(LayoutStore):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from controller.metadata.base import MetadataStore
-from controller.metadata.sqlite import SqliteStore
-from controller.metadata.zookeeper import ZooKeeperStore
-from lab.zookeeper import EmbeddedZooKeeper
+from anabranch.controller.metadata.base import MetadataStore
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
+from tests.harness.zookeeper import EmbeddedZooKeeper
 
 _roots = (f"/place-{number}" for number in itertools.count())
 

@@ -48,7 +48,7 @@ class ControllerProcess:
             f"{self._more}\n"
         )
         dying = "tests.controller.operations.dying_controller"
-        module = ["anabranch.cli"] if dies_at is None else [dying, dies_at]
+        module = ["anabranch"] if dies_at is None else [dying, dies_at]
         command = [sys.executable, "-m", *module, "--home", str(ROOT), "-c", str(settings), "controller"]
         with (
             open(self._folder / "controller.log", "a") as log,

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from admin.answers import Answered, Refused
-from admin.topics import ScalableTopics
-from admin.transport import Transport
-from controller.errors import PreconditionFailed
-from controller.metadata import store_paths
-from controller.metadata.base import Put
-from controller.metadata.records import ConsumerRegistration
-from controller.metadata.zookeeper import ZooKeeperStore
-from controller.outbox.announcements import layout_announcement
+from anabranch.admin.answers import Answered, Refused
+from anabranch.admin.topics import ScalableTopics
+from anabranch.admin.transport import Transport
+from anabranch.controller.errors import PreconditionFailed
+from anabranch.controller.metadata import store_paths
+from anabranch.controller.metadata.base import Put
+from anabranch.controller.metadata.records import ConsumerRegistration
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
+from anabranch.controller.outbox.announcements import layout_announcement
 from decisions.topic.layout import SegmentLayout
-from lab.zookeeper import EmbeddedZooKeeper
 from schemas.base import MAX_NAME_BYTES
-from schemas.messages import ConsumerEvent
+from schemas.kafka.messages import ConsumerEvent
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.places import Place
+from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
 TOPIC = "topic://acme/sizes/t"

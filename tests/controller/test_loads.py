@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from controller.loads import PAUSE_SECONDS, ReportedLoads
-from schemas.kafka_connection import KafkaConnection
+from anabranch.controller.loads import PAUSE_SECONDS, ReportedLoads
+from schemas.kafka.connection import KafkaConnection
 from tests.controller.conftest import NOWHERE, run_controller
 from tests.waiting import wait_until
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from websockets.sync.client import connect
 
-from anabranch.cli import cli
+from anabranch.cli.main import cli
 from schemas.tls import TlsFiles, client_context
 from tests import tls
 from tests.controller.processes import ROOT, ControllerProcess

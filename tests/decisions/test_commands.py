@@ -12,8 +12,8 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from anabranch.cli import cli
-from anabranch.commands.decide import _as_json
+from anabranch.cli.commands.decide import _as_json
+from anabranch.cli.main import cli
 from decisions.autoscale.answers import answer_to_wire
 from decisions.autoscale.decide import decide
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
@@ -143,7 +143,7 @@ def test_the_written_answer_is_the_wire_answer():
 @pytest.mark.process
 def test_a_pipe_answers_each_line_without_waiting_for_the_next():
     process = subprocess.Popen(
-        [sys.executable, "-m", "anabranch.cli", "decide"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        [sys.executable, "-m", "anabranch", "decide"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     )
     try:
         for _ in range(3):
@@ -159,7 +159,7 @@ def test_a_pipe_answers_each_line_without_waiting_for_the_next():
 @pytest.mark.process
 def test_decide_needs_no_spark_no_delta_and_no_numpy():
     code = (
-        "import sys, anabranch.commands.decide\n"
+        "import sys, anabranch.cli.commands.decide\n"
         "print([name for name in ('pyspark', 'py4j', 'deltalake', 'pyarrow', 'pandas', 'numpy', 'confluent_kafka')"
         " if name in sys.modules])"
     )
@@ -174,7 +174,7 @@ def test_answers_are_the_same_bytes_in_every_process(tmp_path):
     file.write_text("\n".join(wires))
     found = {
         subprocess.run(
-            [sys.executable, "-m", "anabranch.cli", "decide", str(file)], check=False, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "anabranch", "decide", str(file)], check=False, stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("0", "1", "77")

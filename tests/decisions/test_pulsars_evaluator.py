@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 from pydantic.alias_generators import to_camel
 
+from anabranch.local.pulsar.evaluator import decide_as_pulsar
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.snapshot import TopicSnapshot, snapshot_to_json
 from decisions.topic.layout import SegmentLayout
-from lab.pulsar.evaluator import decide_as_pulsar
 from tests.decisions.pip483 import equal_answers_by_the_text, merges
 from tests.decisions.snapshots import load, random_snapshot, snapshot
 from tests.decisions.test_differential import plainly

@@ -13,7 +13,7 @@ from decisions.autoscale.decide import decide
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.slowness import CLEAR_REPORT_MS, SLOW_REPORT_MS, slowness_of
 from decisions.topic.layout import SegmentLayout
-from schemas.delivery import Delivery, SegmentDelivery
+from schemas.kafka.delivery import Delivery, SegmentDelivery
 from tests.decisions.snapshots import COLD, DEFAULT, MINUTE, NOW, load, random_snapshot, snapshot, stream
 
 HOT, READY, BUSY = (

@@ -7,12 +7,12 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.query.wording import explained
 from decisions.autoscale.decide import Hold, Split, answer_to_wire, consumers_ask_nothing, decide, next_due
 from decisions.autoscale.fleet import ASK, GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
-from ledger.explain.words import explained
 from schemas.metadata import AutoScalePolicyOverride, SegmentInfo
 from schemas.snapshot import ANSWER, HotKeyRecord, InFlight, LoadRecord, SegmentPast, Snapshot, SubscriptionCount
 

@@ -11,14 +11,14 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from collectors.metrics import CollectorMeter
+from anabranch.collectors.metrics import CollectorMeter
+from anabranch.executor.metrics import registry_of
 from deploy.dashboards import DASHBOARDS
 from deploy.generate import CHART, generated, settings_schema
-from executor.metrics import registry_of
-from schemas.settings import load_settings
-from streaming.metrics import METRICS
-from telemetry.health import Health
-from telemetry.serving import ProcessMetrics
+from runtime.telemetry.health import Health
+from runtime.telemetry.serving import ProcessMetrics
+from schemas.settings.root import load_settings
+from streaming.job.metrics import METRICS
 from tests.deploy.programs import installed_program
 
 VALUES = """

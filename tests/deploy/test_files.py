@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from schemas.settings import load_settings
+from schemas.settings.root import load_settings
 from tests.deploy.programs import installed_program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

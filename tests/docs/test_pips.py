@@ -61,6 +61,6 @@ def test_a_heading_that_is_left_out_is_named(mapped):
 
 def test_what_was_only_moved_is_followed(mapped):
     moved = HERE.replace("test_pips", "test_former")
-    assert mapped(f'{{ rule = "r", property = "p", code = "schemas.bulk:canonical_json", test = "{moved}" }}')
+    assert mapped(f'{{ rule = "r", property = "p", code = "schemas.codecs.bulk:canonical_json", test = "{moved}" }}')
     assert len(page.mend()) == 2
     assert problems("pip-483") == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas.tables import TABLES, Table
+from schemas.tables.rows import TABLES, Table
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 HOURS = {"hours": 1, "day": 24, "days": 24}

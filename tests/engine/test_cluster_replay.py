@@ -15,7 +15,7 @@ from decisions.topic.layout import SegmentLayout
 from engine.bundles import cycle
 from engine.bundles.codec import pack
 from engine.cluster_replay import ClustersReplay
-from schemas.tables import DECISIONS, EVENTS, HOLDS
+from schemas.tables.rows import DECISIONS, EVENTS, HOLDS
 from tests.engine.balancers import (
     BOTH,
     MINUTE,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
+from anabranch.local.garbage import KINDS, make_garbage
 from decisions.topic.layout import SegmentLayout
 from engine.families import bucket_engine
-from lab.garbage import KINDS, make_garbage
-from schemas.columns import hash_of
+from schemas.codecs.columns import hash_of
 from tests.engine.buckets import SETTINGS, knowing, packed, stored
 from tests.engine.records import columns, layout, record, stats, tick
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from schemas.messages import PolicyEvent, Rejected, RejectReason, parse_message
+from schemas.kafka.messages import PolicyEvent, Rejected, RejectReason, parse_message
 from tests.engine.buckets import Bucket, loads_of, topics_of
 from tests.engine.records import TOPIC, configured, layout, policy, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND, two_segments

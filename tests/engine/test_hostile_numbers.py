@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from engine.kernel.records import COLUMNS
 from schemas.metadata import AutoScalePolicyOverride
-from schemas.tables import TABLES
-from streaming.rows import column_rows, rare_rows
+from schemas.tables.rows import TABLES
+from streaming.operator.rows import column_rows, rare_rows
 from tests.engine.buckets import Bucket
 from tests.engine.records import consumers, layout, policy, record, stats, tick
 from tests.engine.test_engine import NOW, SECOND, two_segments

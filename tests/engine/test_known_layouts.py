@@ -11,11 +11,11 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from decisions.topic.layout import SegmentLayout
-from schemas.columns import hash_of
-from schemas.known_entries import shared_out
-from schemas.known_layouts import Known, known_messages
-from schemas.messages import MAX_LAYOUTS_PER_MESSAGE, MAX_VALUE_BYTES, LayoutsKnown, Rejected, parse_message
-from schemas.plain_events import digest_of, layout_in
+from schemas.codecs.columns import hash_of
+from schemas.codecs.known_entries import shared_out
+from schemas.codecs.known_layouts import Known, known_messages
+from schemas.codecs.plain_events import digest_of, layout_in
+from schemas.kafka.messages import MAX_LAYOUTS_PER_MESSAGE, MAX_VALUE_BYTES, LayoutsKnown, Rejected, parse_message
 from tests.engine import buckets
 from tests.engine.buckets import Bucket, topics_of
 from tests.engine.records import TOPIC, consumers, layout, record, sent_by, stats, tick

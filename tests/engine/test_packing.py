@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from engine.autoscale.samples import AS_A_WHOLE, ELSEWHERE
 from engine.kernel.recording import MAX_PIECE_BYTES
-from schemas.columns import hash_of
-from schemas.messages import MAX_CLOCK_AHEAD_MS, SegmentStats, SegmentStatsColumns, parse_message
+from schemas.codecs.columns import hash_of
+from schemas.kafka.messages import MAX_CLOCK_AHEAD_MS, SegmentStats, SegmentStatsColumns, parse_message
 from tests.engine import buckets
 from tests.engine.records import columns, consumers, policy, record, stats, tick
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from decisions.topic.layout import LayoutError, SegmentLayout
 from engine.autoscale.layouts import SEGMENT, layout_of_json, layout_of_model, plain_layout
 from engine.kernel.recording import columns_of
-from schemas.messages import ConsumerEvent, LayoutEvent, parse_message
+from schemas.codecs.plain_events import count_active, digest_of, read_plain
+from schemas.kafka.messages import ConsumerEvent, LayoutEvent, parse_message
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
-from schemas.plain_events import count_active, digest_of, read_plain
 from tests.engine.buckets import Bucket, topics_of
 from tests.engine.records import TOPIC, consumers, layout, of_life, sent_by, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND, two_segments

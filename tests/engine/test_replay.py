@@ -21,11 +21,11 @@ from engine.history import Batches, History, free_generation, history_of, rebuil
 from engine.kernel.packed import pack_anew
 from engine.kernel.records import COUNTS, LOAD
 from engine.replay import BucketReplay, RebuildError
-from schemas.arrow import arrow_schema
 from schemas.ids import decision_id
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from schemas.version import ENGINE_VERSION
-from streaming.rows import bulk_rows, column_rows, rare_rows
+from streaming.operator.rows import bulk_rows, column_rows, rare_rows
 from tests.engine.buckets import CONFIGURED, PROMPT, SETTINGS, Bucket, knowing, loads_of, topics_of
 from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND

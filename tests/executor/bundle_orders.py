@@ -6,7 +6,7 @@ from typing import Any
 
 from decisions.topic.layout import SegmentLayout
 from schemas.ids import canonical_json
-from schemas.tables import DecisionRow
+from schemas.tables.rows import DecisionRow
 from tests.executor import orders
 
 CLUSTER = "test"

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import httpx
 
-from admin.answers import Answered
-from admin.bundles import Bundles
-from admin.transport import Transport
-from collectors.bundles import BundleRounds, Unread
+from anabranch.admin.answers import Answered
+from anabranch.admin.bundles import Bundles
+from anabranch.admin.transport import Transport
+from anabranch.collectors.bundles import BundleRounds, Unread
 from engine.bundles.clusters import ClusterState
 from engine.bundles.cycle import Cycle, run_cycle
 from engine.bundles.recording import decision_row
-from lab.java_home import find_java
-from lab.pulsar.cluster import CLUSTER, EXTENSIBLE, PulsarBroker, PulsarCluster
-from schemas.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
-from schemas.messages import key_of, parse_message
-from schemas.tables import DecisionRow
+from runtime.java_home import find_java
+from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
+from schemas.kafka.messages import key_of, parse_message
+from schemas.tables.rows import DecisionRow
 from tests.executor import bundle_orders, orders
 from tests.executor.conftest import House
+from tests.harness.pulsar.cluster import CLUSTER, EXTENSIBLE, PulsarBroker, PulsarCluster
 from tests.waiting import wait_until
 
 PATIENCE_S = 60

@@ -13,24 +13,24 @@ from typing import Any
 
 import pytest
 
-from admin.answers import Answered
-from admin.topics import ScalableTopics
-from admin.transport import Transport
+from anabranch.admin.answers import Answered
+from anabranch.admin.topics import ScalableTopics
+from anabranch.admin.transport import Transport
+from anabranch.executor.autoscale.decision import SegmentDecision
+from anabranch.executor.kernel.announcer import Announcer, follow_outcomes
+from anabranch.executor.kernel.decision import follow_decisions
+from anabranch.executor.kernel.family import Actors
+from anabranch.executor.kernel.loop import Executor, utc_now
+from anabranch.executor.kernel.outcomes import OutcomeLedger, Shard
+from anabranch.executor.process import ELSEWHERE, actors_of
+from anabranch.safeguards.record import WaitTable
+from anabranch.safeguards.waiting import Brakes
 from decisions.topic.layout import SegmentLayout
-from executor.autoscale.decision import SegmentDecision
-from executor.brakes.record import WaitTable
-from executor.brakes.waiting import Brakes
-from executor.kernel.announcer import Announcer, follow_outcomes
-from executor.kernel.decision import follow_decisions
-from executor.kernel.family import Actors
-from executor.kernel.loop import Executor, utc_now
-from executor.kernel.outcomes import OutcomeLedger, Shard
-from executor.process import ELSEWHERE, actors_of
 from lake.brakes import BrakeLog
 from lake.tables import create_lake, open_table
-from schemas.messages import OutcomeEvent
-from schemas.settings import ExecutorSettings, load_settings
-from schemas.tables import OUTCOMES
+from schemas.kafka.messages import OutcomeEvent
+from schemas.settings.root import ExecutorSettings, load_settings
+from schemas.tables.rows import OUTCOMES
 from tests.controller.conftest import RunningController, run_controller
 from tests.executor import orders
 from tests.executor.gate import Gate, open_gate

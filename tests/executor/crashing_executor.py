@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from executor import process
-from executor.autoscale.actor import AutoscaleActor
-from executor.bundles.actor import BundlesActor
-from executor.kernel import announcer
-from executor.kernel.outcomes import INTENT, OutcomeLedger
-from schemas.messages import OutcomeEvent
-from schemas.settings import load_settings
+from anabranch.executor import process
+from anabranch.executor.autoscale.actor import AutoscaleActor
+from anabranch.executor.bundles.actor import BundlesActor
+from anabranch.executor.kernel import announcer
+from anabranch.executor.kernel.outcomes import INTENT, OutcomeLedger
+from schemas.kafka.messages import OutcomeEvent
+from schemas.settings.root import load_settings
 
 POINTS = ("before-intent", "after-intent", "after-call", "before-end", "after-end", "never")
 CRASHES = 0.07

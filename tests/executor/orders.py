@@ -9,13 +9,13 @@ from typing import Any
 
 from deltalake import write_deltalake
 
+from anabranch.executor.autoscale.decision import SegmentDecision
 from decisions.topic.layout import SegmentLayout
-from executor.autoscale.decision import SegmentDecision
 from lake.tables import create_table
-from schemas.arrow import to_arrow
 from schemas.ids import canonical_json, decision_id
 from schemas.snapshot import Snapshot
-from schemas.tables import DECISIONS, DecisionRow
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import DECISIONS, DecisionRow
 from schemas.version import ENGINE_VERSION
 
 DECIDED_AT = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)

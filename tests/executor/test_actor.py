@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from admin import answers as client
-from admin.answers import Answered
+from anabranch.admin import answers as client
+from anabranch.admin.answers import Answered
+from anabranch.executor.autoscale.actor import AutoscaleActor, TopicGone, live_layout
+from anabranch.executor.kernel.family import Accepted, CallRefused, NoAnswer
+from anabranch.executor.replies import answer_to_call
 from decisions.topic.layout import SegmentLayout
-from executor.autoscale.actor import AutoscaleActor, TopicGone, live_layout
-from executor.kernel.family import Accepted, CallRefused, NoAnswer
-from executor.replies import answer_to_call
 from tests.executor import orders
 from tests.executor.conftest import House, topics_at
 from tests.executor.gate import (

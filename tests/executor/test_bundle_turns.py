@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from admin.answers import Response
-from executor.bundles.actor import BundlesActor
+from anabranch.admin.answers import Response
+from anabranch.executor.bundles.actor import BundlesActor
 from tests.executor import bundle_orders, orders
 from tests.executor.conftest import House
 from tests.waiting import wait_until

@@ -9,12 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admin.answers import NotConnected, Response
-from executor.bundles.actor import BundlesActor
-from executor.bundles.decision import SplitBundle, Unload, read_bundle_decision
-from executor.bundles.judge import OWN_BALANCER, LiveBundle, judge
-from executor.kernel.attempt import Ended, Standing, observe_once, try_once
-from executor.kernel.family import Accepted, Act, Applied, CallRefused, Gone, MalformedDecision, NoAnswer, Superseded
+from anabranch.admin.answers import NotConnected, Response
+from anabranch.executor.bundles.actor import BundlesActor
+from anabranch.executor.bundles.decision import SplitBundle, Unload, read_bundle_decision
+from anabranch.executor.bundles.judge import OWN_BALANCER, LiveBundle, judge
+from anabranch.executor.kernel.attempt import Ended, Standing, observe_once, try_once
+from anabranch.executor.kernel.family import (
+    Accepted,
+    Act,
+    Applied,
+    CallRefused,
+    Gone,
+    MalformedDecision,
+    NoAnswer,
+    Superseded,
+)
 from tests.executor import bundle_orders
 
 A, B, C = "127.0.0.1:18081", "127.0.0.1:18082", "127.0.0.1:18083"

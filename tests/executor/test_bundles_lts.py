@@ -12,24 +12,24 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from admin.bundles import Bundles
-from admin.cluster import Cluster
-from anabranch.bundle_explanation import cycle_text
-from anabranch.cli import cli
-from anabranch.published_loads import open_published_loads
-from collectors.bundles import Unread
+from anabranch.admin.bundles import Bundles
+from anabranch.admin.cluster import Cluster
+from anabranch.cli.bundles.explanation import cycle_text
+from anabranch.cli.main import cli
+from anabranch.cli.published_loads import open_published_loads
+from anabranch.collectors.bundles import Unread
+from anabranch.local.setup import Jars
 from engine.bundles.cycle import Cycle
-from lab.pulsar.cluster import BUNDLE_BROKERS, EXTENSIBLE, MODULAR, PulsarCluster
-from lab.setup import Jars
 from lake.tables import create_lake
-from schemas.broker_messages import BrokerLoadReport
 from schemas.bundles import LocalBrokerData
-from schemas.settings import load_settings
+from schemas.kafka.broker_messages import BrokerLoadReport
+from schemas.settings.root import load_settings
 from tests.executor import bundle_orders, orders
 from tests.executor.bundled import PATIENCE_S, Balancing, Bundled, plain_load
 from tests.executor.conftest import House, transport_at
 from tests.executor.gate import answers, open_gate
 from tests.executor.test_crash import started
+from tests.harness.pulsar.cluster import BUNDLE_BROKERS, EXTENSIBLE, MODULAR, PulsarCluster
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]

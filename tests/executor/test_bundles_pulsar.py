@@ -12,16 +12,16 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from admin.answers import Answered
-from admin.bundles import Bundles
-from lab.pulsar.cluster import BUNDLE_BROKERS, PulsarCluster
-from lab.setup import Jars
+from anabranch.admin.answers import Answered
+from anabranch.admin.bundles import Bundles
+from anabranch.local.setup import Jars
 from lake.tables import create_lake
 from tests.executor import bundle_orders, orders
 from tests.executor.bundled import PATIENCE_S, Balancing, Bundled, plain_load
 from tests.executor.conftest import House, transport_at
 from tests.executor.gate import LOST_AFTER, open_gate
 from tests.executor.test_crash import started
+from tests.harness.pulsar.cluster import BUNDLE_BROKERS, PulsarCluster
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from executor.kernel import loop
-from executor.kernel.outcomes import RecordedEnd
-from schemas.messages import OutcomeEvent
+from anabranch.executor.kernel import loop
+from anabranch.executor.kernel.outcomes import RecordedEnd
+from schemas.kafka.messages import OutcomeEvent
 from tests.executor.conftest import House
 from tests.executor.crashing_executor import POINTS
 from tests.executor.gate import HANGS_AFTER

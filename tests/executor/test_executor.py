@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from executor.kernel.decision import follow_decisions
-from executor.kernel.outcomes import OutcomeLedger
+from anabranch.executor.kernel.decision import follow_decisions
+from anabranch.executor.kernel.outcomes import OutcomeLedger
 from lake import tables
 from lake.lease import LeasedTable, LeaseLost
 from lake.tables import table_path
-from schemas.tables import DECISIONS
+from schemas.tables.rows import DECISIONS
 from tests.executor import orders
 from tests.executor.conftest import Clock, House
 from tests.executor.gate import HANGS, HANGS_AFTER, ILLEGAL_ARGUMENT, LOST_AFTER, LOST_BEFORE, Fault, answers

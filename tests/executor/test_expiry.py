@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from executor.kernel.loop import utc_now
+from anabranch.executor.kernel.loop import utc_now
 from lake.tables import create_table
-from schemas.messages import EXPIRED
-from schemas.tables import DECISIONS
-from streaming.rows import rare_rows
+from schemas.kafka.messages import EXPIRED
+from schemas.tables.rows import DECISIONS
+from streaming.operator.rows import rare_rows
 from tests.engine.buckets import Bucket
 from tests.engine.records import layout, outcome, stats, tick
 from tests.executor.conftest import Clock, House
 from tests.executor.gate import LOST_BEFORE
-from tests.executor.test_brakes import say, waits
+from tests.safeguards.test_brakes import say, waits
 from tests.waiting import wait_until
 
 LIMITS = {"decision_max_age_seconds": 300, "waiting_max_age_seconds": 3600}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from executor.kernel.family import (
+from anabranch.executor.kernel.family import (
     Accepted,
     Act,
     Answer,
@@ -21,10 +21,10 @@ from executor.kernel.family import (
     Seen,
     Superseded,
     Verdict,
-)  # fmt: skip
-from executor.kernel.outcomes import INTENT, OutcomeLedger
-from schemas.messages import OutcomeEvent, key_of, parse_message
-from schemas.tables import DecisionRow
+)
+from anabranch.executor.kernel.outcomes import INTENT, OutcomeLedger
+from schemas.kafka.messages import OutcomeEvent, key_of, parse_message
+from schemas.tables.rows import DecisionRow
 from tests.executor import orders
 from tests.executor.conftest import House
 from tests.waiting import wait_until

@@ -9,15 +9,15 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from anabranch.executor.kernel.publisher import KafkaPublisher
+from anabranch.local.broker import EmbeddedBroker
 from engine.families import FAMILIES
 from engine.kernel.records import RawRecord
-from executor.kernel.publisher import KafkaPublisher
-from lab.broker import EmbeddedBroker
 from lake.tables import OpenTable, create_table
-from schemas.kafka import CONTROL_EVENTS
-from schemas.kafka_connection import KafkaConnection
-from schemas.tables import DECISIONS, HOLDS
-from streaming.rows import rare_rows
+from schemas.kafka.connection import KafkaConnection
+from schemas.kafka.topics import CONTROL_EVENTS
+from schemas.tables.rows import DECISIONS, HOLDS
+from streaming.operator.rows import rare_rows
 from tests.engine.buckets import Bucket
 from tests.engine.bundles import BUNDLES, SOURCE, TARGET
 from tests.engine.records import tick

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as replace_segment
 
+from anabranch.executor.autoscale.decision import SegmentDecision
+from anabranch.executor.autoscale.judge import describe, judge
+from anabranch.executor.kernel.family import Act, Applied, Gone, Superseded
 from decisions.topic.layout import SegmentLayout
-from executor.autoscale.decision import SegmentDecision
-from executor.autoscale.judge import describe, judge
-from executor.kernel.family import Act, Applied, Gone, Superseded
 from tests.executor.orders import decision
 
 NOW = 1_763_660_000_000

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from executor.kernel.announcer import LOOK_SECONDS, MAX_LOOK_SECONDS, Announcer
-from executor.kernel.decision import follow_decisions
-from executor.kernel.loop import utc_now
-from executor.kernel.outcomes import RecordedEnd
+from anabranch.executor.kernel.announcer import LOOK_SECONDS, MAX_LOOK_SECONDS, Announcer
+from anabranch.executor.kernel.decision import follow_decisions
+from anabranch.executor.kernel.loop import utc_now
+from anabranch.executor.kernel.outcomes import RecordedEnd
 from lake.tables import create_table, table_path
 from lake.tail import Tail
-from schemas.tables import DECISIONS, EVENTS, EventRow
+from schemas.tables.rows import DECISIONS, EVENTS, EventRow
 from tests.executor.conftest import Clock, Collected, House
 from tests.executor.gate import answers
-from tests.lab.lake import write
+from tests.local.lake import write
 from tests.waiting import wait_until
 
 TOPIC = "topic://acme/shop/orders"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from executor.kernel.family import Act
-from executor.kernel.loop import Executor
+from anabranch.executor.kernel.family import Act
+from anabranch.executor.kernel.loop import Executor
 from tests.executor.model import stage
 from tests.executor.model.rules import Rules
 from tests.executor.model.scenarios import scenarios

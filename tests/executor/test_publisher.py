@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from executor.kernel.publisher import KafkaPublisher
-from lab.broker import EmbeddedBroker
-from schemas.kafka_connection import KafkaConnection
-from schemas.messages import OutcomeEvent
+from anabranch.executor.kernel.publisher import KafkaPublisher
+from anabranch.local.broker import EmbeddedBroker
+from schemas.kafka.connection import KafkaConnection
+from schemas.kafka.messages import OutcomeEvent
 from tests.controller.listening import Listener
 from tests.executor.conftest import House
-from tests.messaging.fatal import fail_for_good
+from tests.runtime.messaging.fatal import fail_for_good
 from tests.waiting import wait_until
 
 
@@ -70,7 +70,7 @@ def test_the_command_applies_announces_on_kafka_and_stops_when_told(
     for mode, decided in (("observe", "observed"), ("act", house.decide(topic, 0).decision_id)):
         if mode == "act":
             house.commit(house.decide(topic, 0))
-        command = [sys.executable, "-m", "anabranch.cli", "-c", str(settings), "executor", "--mode", mode]
+        command = [sys.executable, "-m", "anabranch", "-c", str(settings), "executor", "--mode", mode]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         listener = Listener(broker.bootstrap, topic)
         try:
@@ -95,7 +95,7 @@ def test_a_lake_that_cannot_be_opened_is_said_in_one_line(tmp_path: Path):
     (tmp_path / "lake").write_text("not a folder")
     settings = tmp_path / "executor.toml"
     settings.write_text(f'[lake]\npath = "{tmp_path}/lake"\n')
-    command = [sys.executable, "-m", "anabranch.cli", "-c", str(settings), "executor"]
+    command = [sys.executable, "-m", "anabranch", "-c", str(settings), "executor"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith("Error: cannot read the lake at")

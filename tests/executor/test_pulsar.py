@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from lab.pulsar.load import KeyedLoad, dropped_receipts, keyed_load
-from lab.pulsar.standalone import StandalonePulsar
+from anabranch.local.pulsar.load import KeyedLoad, dropped_receipts, keyed_load
+from anabranch.local.pulsar.standalone import StandalonePulsar
 from lake.tables import create_lake
 from tests.executor.conftest import House
 from tests.executor.gate import LOST_AFTER, open_gate

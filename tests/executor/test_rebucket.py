@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.executor.autoscale.decision import SegmentDecision, read_segment_decision
+from anabranch.executor.autoscale.judge import judge
+from anabranch.executor.kernel.family import Act, Applied, MalformedDecision, Superseded
 from decisions.topic.layout import SegmentLayout
-from executor.autoscale.decision import SegmentDecision, read_segment_decision
-from executor.autoscale.judge import judge
-from executor.kernel.family import Act, Applied, MalformedDecision, Superseded
 from tests.executor import orders
 from tests.executor.conftest import House
 from tests.executor.gate import HANGS, LOST_AFTER, LOST_BEFORE, answers

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from executor.kernel.outcomes import Begun, OutcomeLedger, Shard
+from anabranch.executor.kernel.outcomes import Begun, OutcomeLedger, Shard
 from lake.files import table_path
-from schemas.tables import OUTCOMES
+from schemas.tables.rows import OUTCOMES
 
 NOW = datetime(2026, 11, 24, tzinfo=timezone.utc)
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from executor.kernel.workers import AHEAD, Workers
+from anabranch.executor.kernel.workers import AHEAD, Workers
 
 pytestmark = pytest.mark.unit
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from engine.history import Batches, columns_of
 from lake.batches import first_batch_after, last_batch, outline, read_batches, read_outline
 from lake.tables import create_table
-from schemas.arrow import arrow_schema
-from schemas.tables import BATCHES
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import BATCHES
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 DAY_MS = 86_400_000

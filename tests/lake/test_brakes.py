@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from lake.brakes import ALL, Act, Acts, BrakeLog, BrakeReader, Kind
 from lake.tables import table_path
-from schemas.tables import BRAKES
+from schemas.tables.rows import BRAKES
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 

@@ -12,9 +12,9 @@ from deltalake import DeltaTable, write_deltalake
 from lake.compaction import compact, small_files
 from lake.maintenance import delete_unused
 from lake.tables import create_table
-from schemas.arrow import to_arrow
-from schemas.tables import DEAD_LETTERS
-from tests.lab.lake import dead_letter
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import DEAD_LETTERS
+from tests.local.lake import dead_letter
 from tests.waiting import wait_until
 
 NUMBER = 20

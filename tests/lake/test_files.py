@@ -19,8 +19,8 @@ from lake.maintenance import delete_unused
 from lake.statistics import MAX_TEXT, Statistics, text_above
 from lake.tables import OpenTable, create_table
 from lake.tail import Tail, newest_commit
-from schemas.arrow import to_arrow
-from schemas.tables import HOLDS, SEGMENT_LOAD, SegmentLoadRow
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import HOLDS, SEGMENT_LOAD, SegmentLoadRow
 
 AT = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=timezone.utc)
 

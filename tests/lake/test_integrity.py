@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lake.integrity import check_integrity
-from tests.lab.lake import at, layout_event, layout_json
+from tests.local.lake import at, layout_event, layout_json
 
 TOPIC = "topic://acme/shop/orders"
 DELETED = layout_event(layout_json((0, 0x0000, 0xFFFF)), 2, cause="deleted", topic=TOPIC).model_dump()

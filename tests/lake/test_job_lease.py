@@ -12,9 +12,9 @@ from lake import job_lease
 from lake.job_lease import LEASE, Claim, NoLease, hold_lake, take
 from lake.lease import LeaseLost
 from lake.tables import OpenTable, create_table
-from schemas.arrow import to_arrow
-from schemas.tables import DEAD_LETTERS
-from tests.lab.lake import dead_letter
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import DEAD_LETTERS
+from tests.local.lake import dead_letter
 from tests.waiting import wait_until
 
 SHORT, LONG = 0.3, 2.0

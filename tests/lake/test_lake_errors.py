@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 
 from lake.tables import LakeError, create_lake, create_table
-from schemas.arrow import arrow_schema
-from schemas.tables import ALERTS, TABLES
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import ALERTS, TABLES
 
 
 def make(lake, columns: pa.Schema) -> None:

@@ -14,9 +14,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from lake import tables
 from lake.tables import create_lake, create_table, table_path
 from lake.tail import Tail
-from schemas.arrow import arrow_schema, to_arrow
-from schemas.tables import DEAD_LETTERS, DECISIONS, SEGMENT_LOAD, TABLES, DecisionRow
-from tests.lab.lake import dead_letter
+from schemas.tables.arrow import arrow_schema, to_arrow
+from schemas.tables.rows import DEAD_LETTERS, DECISIONS, SEGMENT_LOAD, TABLES, DecisionRow
+from tests.local.lake import dead_letter
 
 AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 STRICT = pa.schema([

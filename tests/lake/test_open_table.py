@@ -5,8 +5,8 @@ from __future__ import annotations
 from deltalake import DeltaTable, write_deltalake
 
 from lake.tables import OPEN_FOR_COMMITS, OpenTable, create_table, table_path
-from schemas.arrow import arrow_schema
-from schemas.tables import BATCHES
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import BATCHES
 
 
 def commit(table: DeltaTable | str) -> None:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from anabranch.query.sql import LakeSql
 from lake import thinning
 from lake.horizons import Horizon, Piece, write_horizon
 from lake.retention import forget
-from ledger.sql import LakeSql
-from schemas.tables import DECISIONS, EVENTS, OUTCOMES
-from tests.lab.lake import at, batch, consumer_event, decision, event, layout_json, millis, outcome, write
+from schemas.tables.rows import DECISIONS, EVENTS, OUTCOMES
+from tests.local.lake import at, batch, consumer_event, decision, event, layout_json, millis, outcome, write
 
 DAY = date(2026, 11, 21)
 MIDNIGHT = 43_200

@@ -18,7 +18,8 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.cli import cli
+from anabranch.cli.main import cli
+from anabranch.history.check.checking import check_lake
 from lake.compaction import ALONE, Compacting, alone, compact, small_files
 from lake.files import table_path
 from lake.forgotten import forgotten_before
@@ -26,10 +27,9 @@ from lake.maintenance import compact_by_delta_rs, delete_unused
 from lake.retention import RETAINABLE, Forgotten, forget
 from lake.tables import OpenTable, create_table
 from lake.tail import Tail
-from ledger.check.checking import check_lake
-from schemas.arrow import arrow_schema, to_arrow
-from schemas.tables import BATCHES, DEAD_LETTERS, TABLES, DeadLetterRow
-from tests.lab.lake import batch
+from schemas.tables.arrow import arrow_schema, to_arrow
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, TABLES, DeadLetterRow
+from tests.local.lake import batch
 
 FIRST = date(2026, 11, 1)
 
@@ -170,7 +170,7 @@ _KILLED = """
 import contextlib, os, signal, sys
 from datetime import date
 from lake import retention
-from schemas.tables import DEAD_LETTERS
+from schemas.tables.rows import DEAD_LETTERS
 
 lake, moment = sys.argv[1:]
 look, alone = retention._look, retention.alone

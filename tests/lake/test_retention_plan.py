@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from lake.retention_plan import TABLES, Cut, planned
-from schemas.retention_settings import RetentionSettings
-from schemas.settings import load_settings
+from schemas.settings.retention import RetentionSettings
+from schemas.settings.root import load_settings
 
 pytestmark = pytest.mark.unit
 

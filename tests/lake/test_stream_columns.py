@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake.tables import create_table, stream_columns, table_path
-from schemas.arrow import arrow_schema, to_arrow
-from schemas.tables import EVENTS, EventRow
+from schemas.tables.arrow import arrow_schema, to_arrow
+from schemas.tables.rows import EVENTS, EventRow
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 COLUMNS = ("body", "kafka_offset", "epoch", "day")

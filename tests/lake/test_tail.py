@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from lake.tables import create_table
 from lake.tail import Forgotten, Tail, committed_rows, newest_commit, newest_rows
-from schemas.arrow import to_arrow
-from schemas.tables import DEAD_LETTERS
-from tests.lab.lake import dead_letter, write
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import DEAD_LETTERS
+from tests.local.lake import dead_letter, write
 
 
 @pytest.fixture

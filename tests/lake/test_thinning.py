@@ -15,8 +15,8 @@ from lake.files import table_path
 from lake.horizons import Horizon, Piece, write_horizon
 from lake.reading import read_table
 from lake.retention import forget
-from schemas.tables import DECISIONS, EVENTS, HOLDS, OUTCOMES
-from tests.lab.lake import at, consumer_event, decision, hold, layout_event, layout_json, outcome, policy_event, write
+from schemas.tables.rows import DECISIONS, EVENTS, HOLDS, OUTCOMES
+from tests.local.lake import at, consumer_event, decision, hold, layout_event, layout_json, outcome, policy_event, write
 
 DAY = date(2026, 11, 21)
 MIDNIGHT = 43_200

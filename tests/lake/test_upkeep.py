@@ -23,8 +23,8 @@ from lake.lease import LeasedTable
 from lake.tables import OpenTable, create_lake, create_table
 from lake.tail import Tail
 from lake.upkeep import Upkeep
-from schemas.arrow import to_arrow
-from schemas.tables import ALERTS, OUTCOMES, TABLES, AlertRow
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import ALERTS, OUTCOMES, TABLES, AlertRow
 from tests.waiting import wait_until
 
 TODAY = date(2026, 11, 20)
@@ -202,7 +202,7 @@ def test_two_leased_writers_lose_no_row_and_no_lease_while_two_compact(tmp_path,
 _COMPACTING = """
 import sys
 from lake import upkeep
-from schemas.tables import ALERTS
+from schemas.tables.rows import ALERTS
 upkeep.MANY_FILES = 2
 while True:
     upkeep.Upkeep(sys.argv[1], [ALERTS], 1).look(compacts=True)

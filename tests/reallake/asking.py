@@ -10,7 +10,7 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from anabranch.cli import cli
+from anabranch.cli.main import cli
 from tests.reallake.recording import Recording
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from lab.setup import Jars
+from anabranch.local.setup import Jars
 from tests.reallake.raw import Raw
 from tests.reallake.recording import Recording, load_recording, record
 

@@ -22,10 +22,10 @@ from typing import Any
 import httpx
 from confluent_kafka import Producer
 
-from lab.garbage import KINDS, make_garbage
-from lab.processes import session_members
+from anabranch.local.garbage import KINDS, make_garbage
+from anabranch.local.processes import session_members
 from schemas.ids import topic_name
-from tests.lab.running import HOME, Run, applied_kinds, end
+from tests.local.running import HOME, Run, applied_kinds, end
 from tests.waiting import wait_until
 
 NAMESPACE, RECREATED = "acme/shop", "topic://acme/shop/prices"
@@ -166,7 +166,7 @@ def _command(recording: Recording, *arguments: str) -> None:
     """Run a command as a user does, until it is done: the controller may just be starting again."""
 
     def done() -> bool:
-        command = [sys.executable, "-m", "anabranch.cli", *recording.settings, *arguments]
+        command = [sys.executable, "-m", "anabranch", *recording.settings, *arguments]
         return subprocess.run(command, cwd=HOME, capture_output=True, timeout=60).returncode == 0
 
     wait_until(done, 60, 0.5)

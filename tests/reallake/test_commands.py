@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from click.testing import CliRunner
 
-from anabranch.cli import cli
+from anabranch.cli.main import cli
 from tests.reallake.asking import answer, copied_lake, run_command
 from tests.reallake.recording import RECREATED
 

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from ledger.views.catalogue import views
-from tests.ledger.views.cookbook import questions
+from anabranch.query.views.catalogue import views
+from tests.query.views.cookbook import questions
 from tests.reallake.asking import rows, run_command
 
 pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.timeout(900)]

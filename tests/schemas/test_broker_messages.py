@@ -6,9 +6,15 @@ import json
 
 import pytest
 
-from schemas.broker_messages import BalancerPolicies, BrokerLoadReport, BundleOwnership, LiveBrokers, LocalBrokerReport
-from schemas.kafka import BUNDLE_TOPICS, KAFKA_TOPICS
-from schemas.messages import MAX_VALUE_BYTES, Rejected, key_of, parse_message
+from schemas.kafka.broker_messages import (
+    BalancerPolicies,
+    BrokerLoadReport,
+    BundleOwnership,
+    LiveBrokers,
+    LocalBrokerReport,
+)
+from schemas.kafka.messages import MAX_VALUE_BYTES, Rejected, key_of, parse_message
+from schemas.kafka.topics import BUNDLE_TOPICS, KAFKA_TOPICS
 
 AT = 1_763_660_000_000
 BUNDLE = "acme/shop/0x00000000_0x40000000"

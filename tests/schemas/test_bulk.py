@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from schemas import bulk
-from schemas.bulk import decode_stats
-from schemas.messages import SegmentStats, parse_message
+from schemas.codecs import bulk
+from schemas.codecs.bulk import decode_stats
+from schemas.kafka.messages import SegmentStats, parse_message
 
 TOPIC = "topic://acme/shop/orders"
 SEGMENT = {"id": 0, "msgRateIn": 1.0, "bytesRateIn": 2.0, "msgRateOut": 3.0, "bytesRateOut": 4.0}

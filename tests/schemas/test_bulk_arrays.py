@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from schemas import bulk
-from schemas.bulk import BulkStats, decode_stats
-from schemas.bulk_arrays import decode_many
-from schemas.messages import MAX_VALUE_BYTES
+from schemas.codecs import bulk
+from schemas.codecs.bulk import BulkStats, decode_stats
+from schemas.codecs.bulk_arrays import decode_many
+from schemas.kafka.messages import MAX_VALUE_BYTES
 from tests.schemas.test_bulk import ODD_BYTES, SEGMENT, STATS, TOPIC, messages, put, values_of
 
 LATEST = 10**15

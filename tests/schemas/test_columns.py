@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from schemas import bulk_columns
-from schemas.bulk_columns import SegmentsDirectory, TopicDirectory, decode_columns
-from schemas.columns import hash_of, split_columns
-from schemas.messages import (
+from schemas.codecs import bulk_columns
+from schemas.codecs.bulk_columns import SegmentsDirectory, TopicDirectory, decode_columns
+from schemas.codecs.columns import hash_of, split_columns
+from schemas.kafka.messages import (
     MAX_CLOCK_AHEAD_MS,
     MAX_SAMPLES_PER_MESSAGE,
     Rejected,

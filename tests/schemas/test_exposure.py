@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from schemas.exposure import PARTS, exposures
-from schemas.settings import load_settings
+from schemas.settings.exposure import PARTS, exposures
+from schemas.settings.root import load_settings
 
 HOME = Path(__file__).parents[2]
 CALLERS = ["executor", "traffic", "collect", "web"]
@@ -74,7 +74,7 @@ def test_every_command_that_opens_a_client_warns():
         if OPENS_CLIENT.search(text := file.read_text()) and not WARNS.search(text)
     }
     # Made by `connection`, which warns, and by the commands of the store.
-    assert quiet == {"anabranch/admin.py", "anabranch/metadata_client.py"}
+    assert quiet == {"anabranch/cli/admin_client.py", "anabranch/cli/metadata_client.py"}
 
 
 @pytest.mark.parametrize(("way", "lines"), [("rest", 0), ("published", 1)])

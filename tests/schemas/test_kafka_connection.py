@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from schemas.kafka_connection import KafkaConnection
-from schemas.settings import SettingsError, load_settings
+from schemas.kafka.connection import KafkaConnection
+from schemas.settings.root import SettingsError, load_settings
 from tests import tls
 
 HOME = Path(__file__).parents[2]
@@ -128,4 +128,4 @@ def test_only_the_connection_names_brokers_so_that_no_client_is_forgotten():
         for file in (HOME / package).rglob("*.py")
         if "bootstrap.servers" in file.read_text()
     ]
-    assert named == ["schemas/kafka_connection.py"]
+    assert named == ["schemas/kafka/connection.py"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.messages import (
+from schemas.kafka.messages import (
     MAX_VALUE_BYTES,
     ConsumerEvent,
     LayoutEvent,

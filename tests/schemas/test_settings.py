@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from schemas import settings as settings_module
 from schemas.ids import decision_id, digest, topic_parts
-from schemas.settings import SettingsError, default_home, load_settings
+from schemas.settings import root as settings_module
+from schemas.settings.root import SettingsError, default_home, load_settings
 
 HOME = Path(__file__).parents[2]
 

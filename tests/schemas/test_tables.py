@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake.tables import create_lake, create_table, open_table
-from schemas.arrow import arrow_schema, column_types, to_arrow
 from schemas.export import FOLDER, json_schemas
-from schemas.tables import DEAD_LETTERS, DECISIONS, OUTCOMES, TABLES
+from schemas.tables.arrow import arrow_schema, column_types, to_arrow
+from schemas.tables.rows import DEAD_LETTERS, DECISIONS, OUTCOMES, TABLES
 
 _VALUES = {
     str: st.text(max_size=20),

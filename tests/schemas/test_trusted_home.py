@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from schemas import settings as settings_module
-from schemas.settings import SettingsError, default_home, load_settings
+from schemas.settings import root as settings_module
+from schemas.settings.root import SettingsError, default_home, load_settings
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def test_home_that_everybody_may_write_is_refused(work, part, mode):
 
 def test_home_of_another_group_is_refused(work, monkeypatch):
     (work / "conf").chmod(0o775)
-    monkeypatch.setattr("schemas.trusted_home._is_private", lambda _group: False)
+    monkeypatch.setattr("schemas.settings.trusted_home._is_private", lambda _group: False)
     with pytest.raises(SettingsError, match="all of the group"):
         default_home()
-    monkeypatch.setattr("schemas.trusted_home._is_private", lambda _group: True)
+    monkeypatch.setattr("schemas.settings.trusted_home._is_private", lambda _group: True)
     assert default_home() == work
 
 
@@ -74,5 +74,5 @@ def test_own_file_of_the_working_directory_is_judged_too(tmp_path, monkeypatch):
 def test_project_itself_is_trusted(monkeypatch):
     monkeypatch.chdir(settings_module.PROJECT / "docs")
     monkeypatch.delenv("ANABRANCH_HOME", raising=False)
-    monkeypatch.setattr("schemas.trusted_home._fault", lambda _status: "belongs to somebody")
+    monkeypatch.setattr("schemas.settings.trusted_home._fault", lambda _status: "belongs to somebody")
     assert default_home() == settings_module.PROJECT

@@ -10,8 +10,8 @@ from itertools import count
 
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
-from schemas.settings import Settings
-from schemas.tables import DECISIONS
+from schemas.settings.root import Settings
+from schemas.tables.rows import DECISIONS
 from tests.engine.records import consumers, layout, outcome, record, stats, tick
 from tests.streaming.jobs import TOPICS, Feed, now_ms, rows
 

@@ -12,15 +12,15 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-import streaming.session
-from anabranch.cli import cli
-from lab.archive import ensure_archive
-from lab.broker import EmbeddedBroker, create_topics, is_serving
-from schemas.kafka import KAFKA_TOPICS
-from schemas.kafka_connection import PASSWORD_VARIABLE
-from schemas.settings import load_settings
-from streaming.session import start_session
-from streaming.sink import LakeSink
+import streaming.job.session
+from anabranch.cli.main import cli
+from anabranch.local.archive import ensure_archive
+from anabranch.local.broker import EmbeddedBroker, create_topics, is_serving
+from schemas.kafka.connection import PASSWORD_VARIABLE
+from schemas.kafka.topics import KAFKA_TOPICS
+from schemas.settings.root import load_settings
+from streaming.job.session import start_session
+from streaming.sink.sink import LakeSink
 from tests.secured_broker import password_of
 from tests.streaming.jobs import HOME, Job, SessionJob
 from tests.waiting import wait_until
@@ -117,7 +117,7 @@ def start_process(run, job_settings) -> Callable[..., Job]:
         if kill:
             arguments = ["tests.streaming.crashing_job", str(job_settings), *kill]
         else:
-            arguments = ["anabranch.cli", "--config", str(job_settings), "stream"]
+            arguments = ["anabranch", "--config", str(job_settings), "stream"]
         return run([sys.executable, "-m", *arguments])
 
     return started

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.processor import BucketProcessor
-from streaming.sink import LakeSink
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.operator.processor import BucketProcessor
+from streaming.sink.sink import LakeSink
 
 SINK_POINTS = [
     "batch:begin",

@@ -18,12 +18,12 @@ from pathlib import Path
 import psutil
 from pyspark import SparkContext
 
-import streaming.job
-from anabranch.cli import main as run_command
-from schemas.settings import load_settings
-from streaming.processor import BucketProcessor
-from streaming.sink import LakeSink
-from streaming.workers import STAGE_VARIABLE, STATE
+import streaming.job.job.job
+from anabranch.cli.main import main as run_command
+from schemas.settings.root import load_settings
+from streaming.job.job.workers import STAGE_VARIABLE, STATE
+from streaming.operator.processor import BucketProcessor
+from streaming.sink.sink import LakeSink
 from tests.streaming.crashes import crashing_sink
 from tests.waiting import wait_until
 
@@ -70,8 +70,8 @@ def main() -> None:
         sink = sink_before_new_file("commits/[0-9]*", checkpoint, victim)
     else:
         sink = crashing_sink(point, lambda _: kill(victim))
-    streaming.job.BucketProcessor = partial(BucketProcessor, inline_bytes=0)  # type: ignore[assignment, misc]
-    streaming.job.run_job = partial(streaming.job.run_job, sink_type=sink)  # type: ignore[assignment]
+    streaming.job.job.BucketProcessor = partial(BucketProcessor, inline_bytes=0)  # type: ignore[assignment, misc]
+    streaming.job.job.run_job = partial(streaming.job.job.run_job, sink_type=sink)  # type: ignore[assignment]
     sys.argv[1:] = ["--config", file, "stream"]
     run_command()
 

@@ -16,12 +16,12 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from lake.tables import open_table
-from schemas.kafka import KAFKA_TOPICS
-from schemas.settings import Settings
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.job import run_job
-from streaming.session import read_spark_conf
-from streaming.sink import LakeSink
+from schemas.kafka.topics import KAFKA_TOPICS
+from schemas.settings.root import Settings
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.job.job import run_job
+from streaming.job.session import read_spark_conf
+from streaming.sink.sink import LakeSink
 from tests.engine.records import consumers, stats, tick
 from tests.waiting import wait_until
 

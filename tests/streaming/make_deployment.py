@@ -23,12 +23,12 @@ from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from anabranch.local.broker import EmbeddedBroker, create_topics
+from anabranch.local.setup import ensure_jars
 from decisions.topic.layout import SegmentLayout
-from lab.broker import EmbeddedBroker, create_topics
-from lab.setup import ensure_jars
-from schemas.kafka import KAFKA_TOPICS
-from schemas.settings import Settings, load_settings
-from schemas.tables import DECISIONS
+from schemas.kafka.topics import KAFKA_TOPICS
+from schemas.settings.root import Settings, load_settings
+from schemas.tables.rows import DECISIONS
 from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
 from tests.streaming.jobs import Feed, read, rows
 from tests.waiting import wait_until
@@ -136,7 +136,7 @@ def main() -> None:
             wait_until(lambda: read(settings) >= feed.end_offsets() or job.poll() is not None, 300, 0.2)
             assert job.poll() is None
 
-        command = [sys.executable, "-m", "anabranch.cli", "--config", str(file), "stream"]
+        command = [sys.executable, "-m", "anabranch", "--config", str(file), "stream"]
         job = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()})
         try:
             live(feed, lambda topic: newest_decision(settings, topic), read_all)

@@ -20,13 +20,13 @@ from engine.families import bucket_engine
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import Packed
 from engine.kernel.records import RawRecord
-from schemas.kafka import KAFKA_TOPICS
-from schemas.settings import Settings
-from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from schemas.kafka.topics import KAFKA_TOPICS
+from schemas.settings.root import Settings
+from schemas.tables.rows import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from schemas.version import ENGINE_VERSION
-from streaming.job import engine_settings
-from streaming.policy import configured_policy, stored_policy
-from streaming.rows import bulk_rows, rare_rows
+from streaming.job.job import engine_settings
+from streaming.job.policy import configured_policy, stored_policy
+from streaming.operator.rows import bulk_rows, rare_rows
 from tests.engine.buckets import knowing, run
 from tests.streaming.jobs import rows
 

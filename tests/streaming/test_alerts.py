@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from streaming.metrics import METRICS
+from streaming.job.metrics import METRICS
 
 RULES = Path(__file__).parents[2] / "conf" / "prometheus-alerts.yml"
 _NAME = re.compile(r"\b(?:anabranch|pulsar)_\w+")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.kernel.packing import unpacked_size
-from streaming.arrivals import in_parts
+from streaming.operator.arrivals import in_parts
 
 bodies = st.tuples(st.just("samples"), st.binary(max_size=9)) | st.tuples(
     st.just("raw"), st.builds(lambda size, rest: pack(">I", size) + rest, st.integers(0, 30), st.binary(max_size=5))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.simulation.backtest.by_spark import parts_by_spark
+from anabranch.simulation.backtest.reading import open_history
+from anabranch.simulation.backtest.running import backtest
 from engine.autoscale.topics import ConfiguredPolicy
-from ledger.backtest.by_spark import parts_by_spark
-from ledger.backtest.reading import open_history
-from ledger.backtest.running import backtest
-from tests.ledger.backtest.really import Seeded, really_run
+from tests.simulation.backtest.really import Seeded, really_run
 
 pytestmark = pytest.mark.spark
 DEFAULT, STRICT = ConfiguredPolicy("default", None), ConfiguredPolicy("default", '{"maxSegments":2}')
@@ -16,7 +16,7 @@ DEFAULT, STRICT = ConfiguredPolicy("default", None), ConfiguredPolicy("default",
 
 def test_the_workers_of_spark_say_what_one_process_says(spark, tmp_path, monkeypatch):
     lake = really_run(Seeded(3, 5), DEFAULT, 0.5, tmp_path / "lake")
-    monkeypatch.setattr("ledger.backtest.reading.part_topics", lambda *_: 1)
+    monkeypatch.setattr("anabranch.simulation.backtest.reading.part_topics", lambda *_: 1)
     history = open_history(lake, tmp_path / "loads", None, None, None, DEFAULT)
     assert len(history.parts) == 3
     here = backtest(history, {"strict": STRICT})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.columns import hash_of
-from streaming.sources import buckets_of
+from schemas.codecs.columns import hash_of
+from streaming.job.sources import buckets_of
 
 
 @pytest.mark.spark

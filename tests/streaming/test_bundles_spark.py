@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from anabranch.history.recorded import RecordedHistory
+from anabranch.local.broker import create_topics
 from decisions.topic.layout import SegmentLayout
 from engine.bundles.codec import pack, unpack
 from engine.bundles.family import PART
 from engine.cluster_replay import ClustersReplay
-from lab.broker import create_topics
-from schemas.kafka import BUNDLE_TOPICS
-from schemas.settings import SettingsError, load_settings
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
-from streaming.job import JobFailed
-from streaming.recorded import RecordedHistory
-from streaming.stateview import stored_bucket
-from streaming.storage import checkpoint_of
+from schemas.kafka.topics import BUNDLE_TOPICS
+from schemas.settings.root import SettingsError, load_settings
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
+from streaming.checkpoint.stateview import stored_bucket
+from streaming.checkpoint.storage import checkpoint_of
+from streaming.job.job import JobFailed
 from tests.engine.balancers import bundle, ended, report, skewed
 from tests.engine.records import layout, record, stats, tick
 from tests.streaming.crashes import crashing_sink

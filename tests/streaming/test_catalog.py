@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from executor.shards.members import Member
-from executor.shards.register import MemberRegister
+from anabranch.executor.shards.members import Member
+from anabranch.executor.shards.register import MemberRegister
 from lake.tables import create_lake
-from schemas.arrow import to_arrow
-from schemas.settings import load_settings
-from schemas.tables import DEAD_LETTERS, TABLES, DeadLetterRow
-from streaming.catalog import DATABASE, register_lake, spark_sql_command
-from streaming.session import class_archive, read_spark_conf
-from tests.lab.lake import layout_event, layout_json, write
+from schemas.settings.root import load_settings
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import DEAD_LETTERS, TABLES, DeadLetterRow
+from streaming.job.session import class_archive, read_spark_conf
+from streaming.sink.catalog import DATABASE, register_lake, spark_sql_command
+from tests.local.lake import layout_event, layout_json, write
 
 HOME = Path(__file__).resolve().parents[2]
 
@@ -34,7 +34,7 @@ def settings_file(folder: Path, lake: str) -> Path:
 
 def anabranch(file: Path, *arguments: str) -> str:
     """What a command prints; fails the test with the end of its output when it fails."""
-    command = [sys.executable, "-m", "anabranch.cli", "--home", str(HOME), "--config", str(file), *arguments]
+    command = [sys.executable, "-m", "anabranch", "--home", str(HOME), "--config", str(file), *arguments]
     ran = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return ran.stdout

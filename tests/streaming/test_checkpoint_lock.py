@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.settings import load_settings
-from streaming.checkpoint import CheckpointInUse, holder_name, lock_checkpoint
-from streaming.storage import checkpoint_of, is_local
+from schemas.settings.root import load_settings
+from streaming.checkpoint.claim import CheckpointInUse, holder_name, lock_checkpoint
+from streaming.checkpoint.storage import checkpoint_of, is_local
 
 
 def of(checkpoint: object) -> str:

@@ -15,7 +15,9 @@ from deltalake import DeltaTable
 from hypothesis import Phase, given
 from hypothesis import settings as example_settings
 
-from anabranch.cli import cli
+from anabranch.cli.main import cli
+from anabranch.history.horizons import make_horizon
+from anabranch.history.rebuild import rebuild_checkpoint
 from decisions.topic.layout import SegmentLayout
 from engine.bundles.codec import pack, unpack
 from engine.bundles.family import PART
@@ -27,12 +29,10 @@ from lake.horizons import newest_horizon, write_horizon
 from lake.reading import read_table
 from lake.retention import forget
 from lake.thinning import THINNED
-from schemas.tables import DECISIONS, EVENTS, HOLDS
-from streaming.first_start import first_start
-from streaming.horizons import make_horizon
-from streaming.processor import FINGERPRINT
-from streaming.rebuild import rebuild_checkpoint
-from streaming.storage import LocalFiles
+from schemas.tables.rows import DECISIONS, EVENTS, HOLDS
+from streaming.checkpoint.first_start import first_start
+from streaming.checkpoint.storage import LocalFiles
+from streaming.operator.processor import FINGERPRINT
 from tests.engine.balancers import MINUTE, bundle, clusters_of, live, report, skewed
 from tests.engine.buckets import CONFIGURED, SETTINGS, run
 from tests.engine.records import layout, stats, tick

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from decisions.topic.layout import SegmentLayout
-from schemas.settings import load_settings
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, SEGMENT_LOAD
+from schemas.settings.root import load_settings
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, SEGMENT_LOAD
 from tests.engine.records import columns, layout, stats, tick
 from tests.streaming.crashes import crashing_sink
 from tests.streaming.jobs import TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows

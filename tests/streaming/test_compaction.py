@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
-from anabranch.cli import cli
+from anabranch.cli.main import cli
+from anabranch.executor.kernel.outcomes import OutcomeLedger
 from decisions.topic.layout import SegmentLayout
-from executor.kernel.outcomes import OutcomeLedger
 from lake.files import table_path
 from lake.maintenance import (
     Compacted,
@@ -24,10 +24,10 @@ from lake.maintenance import (
     delete_unused,
 )
 from lake.tables import OpenTable, create_lake
-from schemas.arrow import to_arrow
-from schemas.settings import load_settings
-from schemas.tables import DEAD_LETTERS, EVENTS, OUTCOMES, SEGMENT_LOAD, TABLES, DeadLetterRow
-from streaming.compaction import compact_by_delta_spark
+from schemas.settings.root import load_settings
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import DEAD_LETTERS, EVENTS, OUTCOMES, SEGMENT_LOAD, TABLES, DeadLetterRow
+from streaming.sink.compaction import compact_by_delta_spark
 from tests.engine.records import layout
 from tests.streaming.jobs import (
     TOPICS,

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from streaming.early_worker import SPARKS_WORKER, write_launcher
+from streaming.job.early_worker import SPARKS_WORKER, write_launcher
 from tests.streaming.jobs import HOME
 
 pytestmark = pytest.mark.process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streaming.failures import DELAYS_SECONDS, Patience, PersonNeeded, TooSlow, failure_in_one_line, failure_of
+from streaming.job.failures import DELAYS_SECONDS, Patience, PersonNeeded, TooSlow, failure_in_one_line, failure_of
 
 LOST = """[STREAM_FAILED] Query terminated with exception: Some data may have been lost because they are not available
 in Kafka any more. If you don't want your streaming query to fail on such cases, set the source option failOnDataLoss to

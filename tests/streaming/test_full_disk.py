@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streaming.job import PersonNeeded, failure_of
+from streaming.job.job import PersonNeeded, failure_of
 
 
 def test_what_the_system_says_of_a_full_disk_is_understood_and_worth_a_restart():

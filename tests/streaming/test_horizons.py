@@ -19,7 +19,16 @@ from hypothesis import Phase, given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from anabranch.cli import cli
+from anabranch.cli.main import cli
+from anabranch.history.check.checking import check_lake
+from anabranch.history.explain.record import NotOnRecord, explain
+from anabranch.history.horizons import make_horizon
+from anabranch.history.rebuild import rebuild_checkpoint
+from anabranch.history.recorded import RecordedHistory, newest_before
+from anabranch.history.replay.report import replay
+from anabranch.query.sql import LakeSql
+from anabranch.simulation.backtest.reading import open_history
+from anabranch.simulation.topics.from_lake import lines_of_lake
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.family import LOADS, TOPICS
 from engine.autoscale.loads_codec import unpack_loads
@@ -37,19 +46,10 @@ from lake.retention import batches_limit, forget
 from lake.tables import OpenTable, create_lake, create_table
 from lake.tail import Tail
 from lake.thinning import THINNED
-from ledger.backtest.reading import open_history
-from ledger.check.checking import check_lake
-from ledger.explain.record import NotOnRecord, explain
-from ledger.replay.report import replay
-from ledger.simulate.from_lake import lines_of_lake
-from ledger.sql import LakeSql
-from schemas.arrow import arrow_schema
-from schemas.tables import BATCHES, HORIZONS, SEGMENT_LOAD
-from streaming.horizons import make_horizon
-from streaming.rebuild import rebuild_checkpoint
-from streaming.recorded import RecordedHistory, newest_before
-from streaming.sink import APP
-from streaming.storage import LocalFiles
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import BATCHES, HORIZONS, SEGMENT_LOAD
+from streaming.checkpoint.storage import LocalFiles
+from streaming.sink.sink import APP
 from tests.engine.buckets import CONFIGURED, SETTINGS
 from tests.engine.records import layout, stats, tick
 from tests.engine.test_regrouping import all_loads
@@ -290,7 +290,7 @@ _KILLED = """
 import os, signal, sys
 from datetime import date, timedelta
 from lake import retention, thinning
-from schemas.tables import BATCHES, HORIZONS, SEGMENT_LOAD
+from schemas.tables.rows import BATCHES, HORIZONS, SEGMENT_LOAD
 
 lake, moment = sys.argv[1:]
 thinning.MARGIN = timedelta(0)

@@ -16,15 +16,15 @@ from deltalake import DeltaTable
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-import streaming.job
-import streaming.pace
+import streaming.job.job.job
+import streaming.job.job.pace
+from anabranch.local.garbage import KINDS, make_garbage
 from decisions.topic.layout import SegmentLayout
-from lab.garbage import KINDS, make_garbage
 from lake.files import table_path
-from schemas.settings import Settings, load_settings
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.job import PersonNeeded
-from streaming.processor import BucketProcessor
+from schemas.settings.root import Settings, load_settings
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.job.job.job import PersonNeeded
+from streaming.operator.processor import BucketProcessor
 from tests.engine.records import consumers, layout, record, stats, tick
 from tests.streaming.jobs import (
     TOPICS,

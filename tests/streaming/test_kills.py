@@ -13,15 +13,15 @@ from tempfile import gettempdir
 
 import pytest
 
-import streaming.job
-from lab.offsets import end_offsets
+import streaming.job.job.job
+from anabranch.local.offsets import end_offsets
 from lake.integrity import check_integrity
-from schemas.settings import Settings, load_settings
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.job import JobFailed
-from streaming.outbox import INLINE_BYTES
-from streaming.processor import BucketProcessor
-from streaming.sink import LakeSink
+from schemas.settings.root import Settings, load_settings
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.job.job.job import JobFailed
+from streaming.operator.outbox import INLINE_BYTES
+from streaming.operator.processor import BucketProcessor
+from streaming.sink.sink import LakeSink
 from tests.streaming.answering import restless_cluster
 from tests.streaming.crashes import SINK_POINTS, crashing_processor, crashing_sink
 from tests.streaming.jobs import HOME, Feed, SessionJob, check_nothing_lost_and_nothing_twice, read, rows

@@ -17,11 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.kernel.records import LAYOUT_SCHEMA
 from schemas.ids import EVERY_TOPIC
-from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
-from streaming.meter import StreamMeter, lag_of, serve_meter
-from streaming.metrics import METRICS, page
-from streaming.output import TableRows
-from streaming.sink import WrittenBatch
+from schemas.tables.rows import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
+from streaming.job.meter import StreamMeter, lag_of, serve_meter
+from streaming.job.metrics import METRICS, page
+from streaming.sink.output import TableRows
+from streaming.sink.sink import WrittenBatch
 from tests.engine.records import TOPIC
 
 ROOT = Path(__file__).parents[2]
@@ -229,7 +229,7 @@ def test_a_port_that_is_taken_ends_the_start_with_a_line_that_says_what_to_do(tm
         port = other.getsockname()[1]
         settings = tmp_path / "job.toml"
         settings.write_text(f'[stream]\ncheckpoint = "{tmp_path}/checkpoint"\nmetrics_port = {port}\n')
-        command = [sys.executable, "-m", "anabranch.cli", "--config", str(settings), "stream"]
+        command = [sys.executable, "-m", "anabranch", "--config", str(settings), "stream"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr == (

@@ -11,8 +11,8 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from anabranch.local.broker import free_ports
 from decisions.topic.layout import SegmentLayout
-from lab.broker import free_ports
 from tests.engine.records import layout, record, tick
 from tests.streaming.jobs import TOPICS, Feed, load_round, now_ms
 from tests.waiting import wait_until
@@ -88,7 +88,7 @@ def test_a_broker_that_is_gone_is_an_outage_that_ends_when_it_is_back(start, job
     own_broker.start()
     wait_until(lambda: scraped(port)[outage] == 0, 120, 0.2)
     job.stop()
-    said = [(one.levelno, one.message) for one in caplog.records if one.name == "streaming.watchdog"]
+    said = [(one.levelno, one.message) for one in caplog.records if one.name == "streaming.job.watchdog"]
     assert said[-2][0] == logging.ERROR
     assert "no evaluation for" in said[-2][1]
     assert said[-1] == (logging.WARNING, "topics are evaluated again")

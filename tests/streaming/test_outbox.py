@@ -9,9 +9,9 @@ import pytest
 from engine.kernel.records import COUNTS
 from lake.files import FileUnfit
 from lake.tables import OpenTable, create_table
-from schemas.tables import DEAD_LETTERS, EVENTS
-from streaming.outbox import FILE, Outbox
-from streaming.output import BatchOutput
+from schemas.tables.rows import DEAD_LETTERS, EVENTS
+from streaming.operator.outbox import FILE, Outbox
+from streaming.sink.output import BatchOutput
 
 NOW = 1_763_660_000_000
 SCHEMA = pa.schema([("kind", pa.string()), ("body", pa.binary()), ("now", pa.int64())])

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from engine.kernel.settings import EngineSettings, Repeated
-from schemas.settings import SettingsError
-from streaming.checkpoint import read_place
-from streaming.pinned import pin_settings
-from streaming.storage import LocalFiles
+from schemas.settings.root import SettingsError
+from streaming.checkpoint.claim import read_place
+from streaming.checkpoint.pinned import pin_settings
+from streaming.checkpoint.storage import LocalFiles
 
 ONE, TWO, THREE = (EngineSettings(change_threshold, 60_000) for change_threshold in (0.1, 0.2, 0.3))
 

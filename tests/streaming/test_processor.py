@@ -17,9 +17,9 @@ from engine import families
 from engine.kernel import records
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packing import BucketPacker, unpack_bucket
-from schemas.tables import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming import arrivals, bucket_task, processor
-from streaming.output import BatchOutput
+from schemas.tables.rows import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.operator import arrivals, bucket_task, processor
+from streaming.sink.output import BatchOutput
 from tests.engine.buckets import RAW, SETTINGS
 from tests.engine.bundles import BUNDLES, PART
 from tests.engine.records import configured, tick
@@ -141,7 +141,7 @@ def test_spark_is_not_told_that_a_task_is_over_and_the_end_is_closed_by_the_next
 @pytest.mark.process
 def test_what_the_variables_are_is_answered_without_the_engine():
     """Spark asks a Python of its own, before the first batch of a query."""
-    ask = "import sys, streaming.processor, engine.kernel.settings; print(*sys.modules)"
+    ask = "import sys, streaming.operator.processor, engine.kernel.settings; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
     assert {"pandas", "pyarrow", "numpy", "engine.families"}.isdisjoint(loaded)
 

@@ -8,17 +8,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from anabranch.history.rebuild import rebuild_checkpoint, start_offsets
+from anabranch.history.recorded import RecordedHistory
 from engine.families import PARTS, bucket_engine
 from engine.history import rebuilt_generation
 from engine.kernel.packed import Packed, StoredPart
 from engine.replay import RebuildError
 from lake.tables import create_lake
-from streaming.first_start import first_start
-from streaming.rebuild import rebuild_checkpoint, start_offsets
-from streaming.recorded import RecordedHistory
-from streaming.sink import APP
-from streaming.stateview import topic_view
-from streaming.storage import LocalFiles
+from streaming.checkpoint.first_start import first_start
+from streaming.checkpoint.stateview import topic_view
+from streaming.checkpoint.storage import LocalFiles
+from streaming.sink.sink import APP
 from tests.engine.buckets import CONFIGURED, SETTINGS
 from tests.engine.records import policy, tick
 from tests.engine.test_engine import NOW, SECOND

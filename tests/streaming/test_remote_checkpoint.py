@@ -13,9 +13,9 @@ import pytest
 from decisions.topic.layout import SegmentLayout
 from lake import job_lease
 from lake.job_lease import NoLease
-from schemas.settings import load_settings
-from schemas.tables import DECISIONS
-from streaming.job import PersonNeeded, run_job
+from schemas.settings.root import load_settings
+from schemas.tables.rows import DECISIONS
+from streaming.job.job import PersonNeeded, run_job
 from tests.engine.records import layout, stats, tick
 from tests.streaming.jobs import TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
 from tests.waiting import wait_until

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from decisions.topic.layout import SegmentLayout
-from schemas.settings import load_settings
-from schemas.tables import DECISIONS, HOLDS, SEGMENT_LOAD
+from schemas.settings.root import load_settings
+from schemas.tables.rows import DECISIONS, HOLDS, SEGMENT_LOAD
 from tests.engine.records import layout, policy, stats, tick
 from tests.streaming.crashes import crashing_sink
 from tests.streaming.jobs import TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake.tables import OpenTable, create_lake
-from schemas.arrow import arrow_schema
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.replays import FirstAttempt, ReplayDiffers, Rows
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.sink.replays import FirstAttempt, ReplayDiffers, Rows
 from tests.engine.records import consumers, record, stats
 from tests.engine.test_engine import NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket, hot

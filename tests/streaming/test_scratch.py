@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from schemas.settings import SettingsError
-from streaming import scratch
-from streaming.scratch import scratch_folder, socket_folder
+from schemas.settings.root import SettingsError
+from streaming.job import scratch
+from streaming.job.scratch import scratch_folder, socket_folder
 
 HOLD = """
 import sys
 from pathlib import Path
-from streaming.scratch import scratch_folder
+from streaming.job.scratch import scratch_folder
 with scratch_folder(Path(sys.argv[1])) as own:
     (own / "state").mkdir()
     (own / "state" / "1.sst").write_text("x")

@@ -20,19 +20,19 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from admin.answers import NotConnected
-from controller.segments.kafka import KafkaSegments
-from controller.segments.kafka_names import group_id, kafka_topic
-from lab.broker import create_topics, free_ports, is_serving
-from lab.offsets import end_offsets
-from lab.traffic import controller_topics, run_traffic
+from anabranch.admin.answers import NotConnected
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.kafka_names import group_id, kafka_topic
+from anabranch.history.rebuild import kafka_bounds
+from anabranch.local.broker import create_topics, free_ports, is_serving
+from anabranch.local.offsets import end_offsets
+from anabranch.local.traffic import controller_topics, run_traffic
 from lake.tables import create_lake
-from schemas.kafka import BUNDLE_TOPICS, CONSUMER_EVENTS, CONTROL_EVENTS, KAFKA_TOPICS, SEGMENT_STATS
-from schemas.kafka_connection import PASSWORD_VARIABLE, KafkaConnection
+from schemas.kafka.connection import PASSWORD_VARIABLE, KafkaConnection
+from schemas.kafka.topics import BUNDLE_TOPICS, CONSUMER_EVENTS, CONTROL_EVENTS, KAFKA_TOPICS, SEGMENT_STATS
 from schemas.metadata import HashRange
-from schemas.settings import Settings, load_settings
-from schemas.tables import OUTCOMES
-from streaming.rebuild import kafka_bounds
+from schemas.settings.root import Settings, load_settings
+from schemas.tables.rows import OUTCOMES
 from tests import tls
 from tests.kafka_acls import grant
 from tests.secured_broker import MECHANISM, USERS, SecuredBroker, password_of
@@ -91,7 +91,7 @@ class House:
 
     def command(self, part: str) -> list[str]:
         options = [word for file in self.files(part) for word in ("--config", str(file))]
-        return [sys.executable, "-m", "anabranch.cli", *options, part]
+        return [sys.executable, "-m", "anabranch", *options, part]
 
 
 def test_a_split_comes_about_where_every_part_logs_in_and_no_password_is_left_anywhere(spark, secured, tmp_path, run):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schemas.settings import SettingsError, load_settings
-from streaming.session import authenticated, start_session
+from schemas.settings.root import SettingsError, load_settings
+from streaming.job.session import authenticated, start_session
 
 
 @pytest.mark.parametrize("master", [{}, {"spark.master": "local[2]"}, {"spark.master": "local"}])

@@ -18,9 +18,9 @@ from lake.files import table_path
 from lake.job_lease import JobLease
 from lake.lease import LeaseLost
 from lake.tables import OpenTable
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.outbox import INLINE_BYTES, Outbox
-from streaming.sink import LakeSink, WrittenBatch
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.operator.outbox import INLINE_BYTES, Outbox
+from streaming.sink.sink import LakeSink, WrittenBatch
 from tests.engine.buckets import Bucket
 from tests.engine.records import layout, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW

@@ -11,11 +11,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from engine.history import rebuilt_generation
-from schemas.arrow import arrow_schema
-from schemas.tables import BATCHES, DECISIONS, HOLDS
-from streaming.checkpoint import CheckpointUnfit, Place, check_place, read_place
-from streaming.sink import APP, LakeSink
-from streaming.storage import files_of
+from schemas.tables.arrow import arrow_schema
+from schemas.tables.rows import BATCHES, DECISIONS, HOLDS
+from streaming.checkpoint.claim import CheckpointUnfit, Place, check_place, read_place
+from streaming.checkpoint.storage import files_of
+from streaming.sink.sink import APP, LakeSink
 from tests.streaming.jobs import HOME
 
 
@@ -27,7 +27,7 @@ def test_a_lake_of_a_newer_release_is_refused_before_spark_starts(tmp_path):
     file = tmp_path / "job.toml"
     file.write_text(f'[lake]\npath = "{tmp_path}/lake"\n[stream]\ncheckpoint = "{tmp_path}/checkpoint"\n')
     ended = subprocess.run(
-        [sys.executable, "-m", "anabranch.cli", "--config", str(file), "stream"],
+        [sys.executable, "-m", "anabranch", "--config", str(file), "stream"],
         cwd=HOME, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert ended.returncode == 2

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from decisions.topic.layout import SegmentLayout
-from schemas.settings import load_settings
-from schemas.tables import BATCHES, DECISIONS
-from streaming.sources import buckets_of
-from streaming.stateview import stored_bucket, topic_view
-from streaming.storage import checkpoint_of
+from schemas.settings.root import load_settings
+from schemas.tables.rows import BATCHES, DECISIONS
+from streaming.checkpoint.stateview import stored_bucket, topic_view
+from streaming.checkpoint.storage import checkpoint_of
+from streaming.job.sources import buckets_of
 from tests.engine.records import consumers, layout, outcome, policy, stats, tick
 from tests.streaming.jobs import HOME, TOPICS, Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
 from tests.waiting import wait_until
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 
 def shown_by_a_process(file: Path, topic: str) -> str:
     """What `anabranch state show` prints in a process of its own, beside the job."""
-    command = [sys.executable, "-m", "anabranch.cli", "--home", str(HOME), "--config", str(file), "state", "show"]
+    command = [sys.executable, "-m", "anabranch", "--home", str(HOME), "--config", str(file), "state", "show"]
     ran = subprocess.run([*command, topic], cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout

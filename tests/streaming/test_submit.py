@@ -10,10 +10,10 @@ import pyspark
 import pytest
 
 from decisions.topic.layout import SegmentLayout
-from lab.cluster import StandaloneCluster
-from schemas.settings import load_settings
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from schemas.settings.root import load_settings
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from tests.engine.records import layout, tick
+from tests.harness.spark_cluster import StandaloneCluster
 from tests.streaming.jobs import TOPICS, Feed, Job, fed_all_along, load_round, now_ms, read, rows
 from tests.waiting import wait_until
 

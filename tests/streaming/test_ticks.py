@@ -9,10 +9,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.kafka import CONTROL_EVENTS
-from schemas.kafka_connection import KafkaConnection
-from streaming.ticks import Cadence, TickWriter, wall_ms
-from tests.messaging.fatal import fail_for_good
+from schemas.kafka.connection import KafkaConnection
+from schemas.kafka.topics import CONTROL_EVENTS
+from streaming.job.ticks import Cadence, TickWriter, wall_ms
+from tests.runtime.messaging.fatal import fail_for_good
 from tests.waiting import wait_until
 
 HOUR = 3_600_000

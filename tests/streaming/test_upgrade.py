@@ -21,13 +21,13 @@ from decisions.topic.layout import SegmentLayout
 from engine.autoscale.family import LOADS, TOPICS
 from engine.autoscale.loads_codec import LOADS_VERSION
 from engine.autoscale.topics_codec import STATE_VERSION
-from schemas.kafka import KAFKA_TOPICS
-from schemas.settings import load_settings
-from schemas.tables import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.sources import buckets_of
-from streaming.stateview import stored_bucket, topic_view
-from streaming.storage import checkpoint_of
-from streaming.upgrade import described_here
+from schemas.kafka.topics import KAFKA_TOPICS
+from schemas.settings.root import load_settings
+from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from streaming.checkpoint.stateview import stored_bucket, topic_view
+from streaming.checkpoint.storage import checkpoint_of
+from streaming.checkpoint.upgrade import described_here
+from streaming.job.sources import buckets_of
 from tests.engine.records import consumers, layout, outcome, record, stats, tick
 from tests.streaming.jobs import Feed, check_nothing_lost_and_nothing_twice, now_ms, read, rows
 from tests.streaming.make_deployment import FAILED, GONE, LATE, MERGED, OPEN, SEEN, SPLIT, newest_decision

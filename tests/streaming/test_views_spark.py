@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ledger.sql import LakeSql
-from ledger.views.catalogue import views
-from ledger.views.spark import spark_statements
-from streaming.catalog import DATABASE, register_lake, register_views
-from tests.ledger.views.incarnations import Incarnations
-from tests.ledger.views.recorded import Story
-from tests.ledger.views.recorded_cluster import ClusterStory
-from tests.ledger.views.recorded_switch import SwitchStory
+from anabranch.query.sql import LakeSql
+from anabranch.query.views.catalogue import views
+from anabranch.query.views.spark import spark_statements
+from streaming.sink.catalog import DATABASE, register_lake, register_views
+from tests.query.views.incarnations import Incarnations
+from tests.query.views.recorded import Story
+from tests.query.views.recorded_cluster import ClusterStory
+from tests.query.views.recorded_switch import SwitchStory
 
 AT = ("TIMESTAMP '2026-11-22 12:05:00'", "TIMESTAMP '2026-11-22 20:41:00'")
 

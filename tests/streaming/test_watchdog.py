@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from streaming.watchdog import Watchdog, report
+from streaming.job.watchdog import Watchdog, report
 
 
 def watchdog() -> Watchdog:

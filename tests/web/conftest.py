@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lake.tables import create_lake
-from tests.lab.lake import batch, layout_event, layout_json, write
+from tests.local.lake import batch, layout_event, layout_json, write
 
 
 @pytest.fixture

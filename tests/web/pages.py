@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 from starlette.applications import Starlette
 
-from controller.access.callers import Access
-from listener.names import NodeNames
+from anabranch.auth.callers import Access
+from anabranch.web.app import create_app
+from runtime.listener.names import NodeNames
 from tests.engine.buckets import CONFIGURED
-from web.app import create_app
 
 HOST = "127.0.0.1"
 

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from admin.answers import Answered, NotConnected, Refused
+from anabranch.admin.answers import Answered, NotConnected, Refused
 from decisions.topic.layout import SegmentLayout
 from tests.engine.records import consumers, layout
 from tests.engine.test_engine import NOW

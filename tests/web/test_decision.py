@@ -8,17 +8,17 @@ from datetime import datetime, timezone
 import pytest
 from deltalake import write_deltalake
 
-from controller.access.callers import Access
-from controller.access.tokens import add_token
+from anabranch.auth.callers import Access
+from anabranch.auth.tokens import add_token
 from decisions.topic.layout import SegmentLayout
 from lake.brakes import BrakeReader
 from lake.tables import create_table
-from schemas.arrow import to_arrow
-from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, WAITS, WaitRow
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, WAITS, WaitRow
 from tests.engine.records import configured, layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
-from tests.lab.lake import outcome, write
+from tests.local.lake import outcome, write
 from tests.web.pages import page
 
 WHEN = datetime.fromtimestamp((NOW + SECOND) / 1000, timezone.utc)

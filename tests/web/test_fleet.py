@@ -8,8 +8,11 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.live import LakeReader
-from tests.lab.lake import (
+from anabranch.history.live import LakeReader
+from anabranch.web.fleet import Row
+from anabranch.web.pages.choosing import FILTERS, PAGE, Choice, choose
+from anabranch.web.pages.choosing import ORDERS as ORDER_NAMES
+from tests.local.lake import (
     ORDERS,
     START,
     at,
@@ -25,9 +28,6 @@ from tests.lab.lake import (
     write,
 )
 from tests.web.pages import page
-from web.fleet import Row
-from web.pages.choosing import FILTERS, PAGE, Choice, choose
-from web.pages.choosing import ORDERS as ORDER_NAMES
 
 WHOLE = layout_json((0, 0x0000, 0xFFFF))
 HALVES = layout_json((0, 0x0000, 0xFFFF), (1, 0x0000, 0x7FFF), (2, 0x8000, 0xFFFF), epoch=1, sealed=(0,))

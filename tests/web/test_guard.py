@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from controller.access.callers import GRACE_SECONDS, Access, Caller
-from controller.access.tokens import add_token, remove_token
-from tests.lab.lake import ORDERS, decision, layout_event, layout_json, write
+from anabranch.auth.callers import GRACE_SECONDS, Access, Caller
+from anabranch.auth.tokens import add_token, remove_token
+from anabranch.web.app import MAX_LIVE_PER_TOKEN
+from anabranch.web.sessions import IDLE_SECONDS, MAX_SESSIONS, MAX_SESSIONS_PER_TOKEN, Sessions
+from tests.local.lake import ORDERS, decision, layout_event, layout_json, write
 from tests.web.pages import page
-from web.app import MAX_LIVE_PER_TOKEN
-from web.sessions import IDLE_SECONDS, MAX_SESSIONS, MAX_SESSIONS_PER_TOKEN, Sessions
 
 WHOLE = layout_json((0, 0x0000, 0xFFFF))
 

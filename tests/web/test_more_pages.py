@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from controller.access.callers import Access
-from controller.access.tokens import add_token
-from tests.ledger.views.recorded_cluster import BROKERS, ClusterStory
-from tests.ledger.views.recorded_switch import TAKEN, SwitchStory
+from anabranch.auth.callers import Access
+from anabranch.auth.tokens import add_token
+from tests.query.views.recorded_cluster import BROKERS, ClusterStory
+from tests.query.views.recorded_switch import TAKEN, SwitchStory
 from tests.web.pages import page
 
 

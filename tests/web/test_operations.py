@@ -7,16 +7,16 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.access.callers import Access
-from controller.access.tokens import add_token
+from anabranch.alerts.record import standing_alerts
+from anabranch.auth.callers import Access
+from anabranch.auth.tokens import add_token
+from anabranch.web.pages.operations import read_scope, shown_bytes
 from lake.brakes import ALL, BrakeReader
 from lake.tables import create_table
-from ledger.alerts.record import standing_alerts
-from schemas.arrow import to_arrow
-from schemas.tables import ALERTS, DEAD_LETTERS, AlertRow
-from tests.lab.lake import ORDERS, at, dead_letter
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import ALERTS, DEAD_LETTERS, AlertRow
+from tests.local.lake import ORDERS, at, dead_letter
 from tests.web.pages import page
-from web.pages.operations import read_scope, shown_bytes
 
 HOSTILE = b"<script>alert(1)</script>\x1b[2J\xff\xe2\x80\xae"
 

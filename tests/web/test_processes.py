@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.access.callers import ANYBODY, Access
-from controller.access.tokens import add_token
-from ledger.picture import BrakesView, ExecutorView, late_seconds
-from tests.lab.lake import ORDERS, at
+from anabranch.auth.callers import ANYBODY, Access
+from anabranch.auth.tokens import add_token
+from anabranch.history.picture import BrakesView, ExecutorView, late_seconds
+from anabranch.web.processes import Probe, processes
+from anabranch.web.sessions import IDLE_SECONDS, Sessions
+from tests.local.lake import ORDERS, at
 from tests.web.pages import page
-from web.processes import Probe, processes
-from web.sessions import IDLE_SECONDS, Sessions
 
 ACTING = ExecutorView("one", (0,), 1, False)
 SILENT = ExecutorView("two", (1,), 2, True)

@@ -10,7 +10,7 @@ import sys
 import httpx
 import pytest
 
-from tests.lab.lake import layout_event, layout_json, write
+from tests.local.lake import layout_event, layout_json, write
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -19,7 +19,18 @@ pytestmark = pytest.mark.process
 def started(tmp_path, settings=""):
     file = tmp_path / "settings.toml"
     file.write_text(f'[lake]\npath = "{tmp_path / "lake"}"\n{settings}')
-    command = [sys.executable, "-m", "anabranch.cli", "--home", str(tmp_path), "-c", str(file), "web", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "anabranch",
+        "--home",
+        str(tmp_path),
+        "-c",
+        str(file),
+        "web",
+        "--port",
+        "0",
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -13,20 +13,20 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.access.callers import Access
-from controller.access.tokens import add_token
+from anabranch.auth.callers import Access
+from anabranch.auth.tokens import add_token
+from anabranch.query.topics import UnknownTopic, find_topic
+from anabranch.web.pages.windows import WindowError, read_instant, read_window
+from anabranch.web.past import Sample, millis, read_loads
 from decisions.autoscale.policy import PolicyError, read_policy
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table
-from ledger.topics import UnknownTopic, find_topic
-from schemas.tables import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
+from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from tests.engine.records import configured, consumers, delivery, layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
-from tests.lab.lake import ORDERS, at, decision, load, outcome, write
+from tests.local.lake import ORDERS, at, decision, load, outcome, write
 from tests.web.pages import page
-from web.pages.windows import WindowError, read_instant, read_window
-from web.past import Sample, millis, read_loads
 
 ENDS = datetime(2026, 11, 22, 14, 30, tzinfo=timezone.utc)
 T0 = quote(NAMES[0], safe="")

@@ -6,9 +6,9 @@ import hashlib
 import json
 from pathlib import Path
 
-import web
+import anabranch.web
 
-HOME = Path(web.__file__).parent
+HOME = Path(anabranch.web.__file__).parent
 
 
 def test_every_vendored_file_is_listed_with_its_digest_and_none_else_is_there():

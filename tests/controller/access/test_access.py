@@ -16,9 +16,9 @@ from starlette.routing import WebSocketRoute
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from controller.access.callers import Access
-from controller.access.roles import include_guarded, role_of
-from controller.access.tokens import ROLES, Role, TokensError, add_token, remove_token
+from anabranch.auth.callers import Access
+from anabranch.auth.tokens import ROLES, Role, TokensError, add_token, remove_token
+from anabranch.controller.access.roles import include_guarded, role_of
 from tests.controller.conftest import RunningController, run_controller
 
 TOPIC = "/admin/v2/scalable/{tenant}/{namespace}/{topic}"
@@ -185,7 +185,7 @@ def test_the_description_says_which_role_each_call_needs(guarded: Guarded) -> No
 
 
 def test_the_log_says_who_changed_what_and_never_the_token(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "controller.access.gate"):
+    with caplog.at_level(logging.INFO, "anabranch.controller.access.gate"):
         guarded.call(guarded.tokens["admin"], "PUT", "/admin/v2/scalable/log/n/t")
         guarded.call(guarded.tokens["operate"], "POST", "/admin/v2/scalable/log/n/t/split/7")
         guarded.call(guarded.tokens["read"], "DELETE", "/admin/v2/scalable/log/n/t")
@@ -211,7 +211,7 @@ def test_a_token_counts_from_the_request_after_it_was_made_until_it_is_removed(g
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the part under test has logged; controllers of other tests may still look for their brokers."""
-    return [one.getMessage() for one in caplog.records if one.name.startswith("controller.access")]
+    return [one.getMessage() for one in caplog.records if one.name.startswith("anabranch.controller.access")]
 
 
 @pytest.mark.parametrize("fault", ["a line", "the mode", "no file"])

@@ -10,10 +10,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from controller.access.callers import Access, Caller, Need
-from controller.access.grants import Grants
-from controller.access.tokens import add_token, remove_token
-from controller.watch.hub import CloseReason
+from anabranch.auth.callers import Access, Caller, Need
+from anabranch.auth.tokens import add_token, remove_token
+from anabranch.controller.access.grants import Grants
+from anabranch.controller.watch.hub import CloseReason
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.sessions.test_connections import client
 from tests.controller.watch.test_watch import events, socket_at

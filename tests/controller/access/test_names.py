@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from listener.names import NodeNames, is_form
+from runtime.listener.names import NodeNames, is_form
 from tests.controller.conftest import RunningController
 
 LOCAL = NodeNames("127.0.0.1", ["http://127.0.0.1:8080"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.access.tokens import (
+from anabranch.auth.tokens import (
     MAX_TOKENS,
     TokenEntry,
     TokensError,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from controller.errors import Conflict, NotLeader, PreconditionFailed, Unavailable
-from controller.leadership.leaders import Leaders
-from controller.metadata import store_paths
-from controller.metadata.commit_size import MAX_COMMIT_BYTES
-from controller.metadata.records import MAX_OPERATIONS
-from controller.operations.journal import (
+from anabranch.controller.errors import Conflict, NotLeader, PreconditionFailed, Unavailable
+from anabranch.controller.leadership.leaders import Leaders
+from anabranch.controller.metadata import store_paths
+from anabranch.controller.metadata.commit_size import MAX_COMMIT_BYTES
+from anabranch.controller.metadata.records import MAX_OPERATIONS
+from anabranch.controller.operations.journal import (
     STEPS_SPLIT,
     Operation,
     OperationStep,
@@ -17,8 +17,8 @@ from controller.operations.journal import (
     open_operation,
     save_operation,
 )
-from controller.outbox.announcements import consumer_announcement
-from controller.outbox.entries import Outbox
+from anabranch.controller.outbox.announcements import consumer_announcement
+from anabranch.controller.outbox.entries import Outbox
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from tests.controller.owned import OwnedStore

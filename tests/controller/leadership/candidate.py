@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from controller.leadership.election import Election, Leadership
-from controller.metadata.zookeeper import ZooKeeperStore
+from anabranch.controller.leadership.election import Election, Leadership
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
 
 
 def main(address: str, root: str, path: str, value: str) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.leadership.election import NO_LEADER, Election, LeaderElectionState, Leadership
-from controller.metadata.base import Check, MetadataStore, Put, VersionConflict
-from controller.metadata.zookeeper import ZooKeeperStore
-from lab.zookeeper import EmbeddedZooKeeper
+from anabranch.controller.leadership.election import NO_LEADER, Election, LeaderElectionState, Leadership
+from anabranch.controller.metadata.base import Check, MetadataStore, Put, VersionConflict
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
 from tests.controller.places import Place, end_zookeeper_session
+from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
 PATH = "/topics/orders/leader"

@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from controller.metadata.zookeeper import ZooKeeperStore
-from lab.ensemble import LEADER, ZooKeeperEnsemble
-from lab.setup import Jars
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
+from anabranch.local.setup import Jars
 from tests.controller.conftest import run_controller
+from tests.harness.ensemble import LEADER, ZooKeeperEnsemble
 from tests.waiting import wait_until
 
 ROUNDS = 9

@@ -15,17 +15,17 @@ from kazoo.client import KazooClient
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from controller.metadata import store_paths
-from controller.metadata.zookeeper import ZooKeeperStore
-from lab.chaos.nodes import Link
-from lab.zookeeper import EmbeddedZooKeeper
-from schemas.messages import LayoutEvent
+from anabranch.controller.metadata import store_paths
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
+from schemas.kafka.messages import LayoutEvent
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.listening import Listener
 from tests.controller.operations.crash_points import SPLIT_POINTS, Crash, crash_at
 from tests.controller.places import end_zookeeper_session
 from tests.controller.sessions.test_connections import BRIEF, LONG, Client
 from tests.controller.watch.test_watch import events
+from tests.harness.chaos.nodes import Link
+from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
 TOPIC = "topic://acme/failover/t"

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import connect
 
-from controller.errors import NotLeader, StartError, Unavailable
-from controller.leadership.known_nodes import KnownNodes
-from controller.leadership.leaders import Leaders
-from controller.metadata.sqlite import SqliteStore
-from controller.metadata.store_paths import leader_path, node_path
-from controller.server import serve
-from schemas.settings import load_settings
+from anabranch.controller.errors import NotLeader, StartError, Unavailable
+from anabranch.controller.leadership.known_nodes import KnownNodes
+from anabranch.controller.leadership.leaders import Leaders
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.metadata.store_paths import leader_path, node_path
+from anabranch.controller.server import serve
+from schemas.settings.root import load_settings
 from tests.controller.conftest import NOWHERE, RunningController, run_controller
 
 TOPIC = "topic://acme/shop/orders"

@@ -7,13 +7,13 @@ import os
 
 import pytest
 
-from controller.errors import StartError
-from controller.leadership.node_registry import NodeRegistration
-from controller.metadata import store_paths
-from controller.metadata.zookeeper import ZooKeeperStore
-from lab.chaos.nodes import Link
-from lab.zookeeper import EmbeddedZooKeeper
+from anabranch.controller.errors import StartError
+from anabranch.controller.leadership.node_registry import NodeRegistration
+from anabranch.controller.metadata import store_paths
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
 from tests.controller.places import Place
+from tests.harness.chaos.nodes import Link
+from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
 URL = "http://node-1:8080"

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lab.chaos.nodes import ControllerNode
-from lab.zookeeper import EmbeddedZooKeeper
+from tests.harness.chaos.nodes import ControllerNode
+from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
 SETTINGS, CHROOT = "session_seconds = 1", "/nodes-test"

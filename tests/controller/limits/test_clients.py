@@ -16,13 +16,13 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-import controller.health
-from controller.access.tokens import add_token
-from controller.errors import TooMany
-from controller.limits.clients import BURST_SECONDS, ClientLimits, Clients
-from controller.metadata.sqlite import SqliteStore
-from controller.sessions.connections import SLOW, _Connection
-from listener.turns import MAX_AT_WORK_ALONE
+from anabranch.auth.tokens import add_token
+from anabranch.controller import health
+from anabranch.controller.errors import TooMany
+from anabranch.controller.limits.clients import BURST_SECONDS, ClientLimits, Clients
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.sessions.connections import SLOW, _Connection
+from runtime.listener.turns import MAX_AT_WORK_ALONE
 from tests.controller.conftest import LIMITS, RunningController, run_controller
 from tests.waiting import wait_until
 
@@ -164,7 +164,7 @@ def test_bodies_that_are_still_on_their_way_count_as_bytes_that_wait(limited: Li
 def test_health_answers_when_the_store_does_not_and_tells_strangers_nothing_of_it(
     limited: Limited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller.health, "MAX_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(health, "MAX_LOOK_SECONDS", 0.2)
     client = limited.client("probing")
     with stuck(limited.running, reads=True):
         full, public = client.get("/healthz"), httpx.get(f"{limited.running.url}/healthz")

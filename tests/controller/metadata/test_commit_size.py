@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.metadata.base import Append, Check, Delete, Op, Put
-from controller.metadata.commit_size import CommitLimit, CommitTooLarge
+from anabranch.controller.metadata.base import Append, Check, Delete, Op, Put
+from anabranch.controller.metadata.commit_size import CommitLimit, CommitTooLarge
 
 LIMIT = CommitLimit(root_bytes=20, max_bytes=5_000)
 HELD = Check("/held", 7)

@@ -1,4 +1,4 @@
-"""The promises of `controller.metadata.base`, kept by both stores: SQLite, and ZooKeeper with a real server."""
+"""Promises of `anabranch.controller.metadata.base`, kept by both stores: SQLite and a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from controller.metadata.base import (
+from anabranch.controller.metadata.base import (
     ABSENT,
     Append,
     Check,
@@ -21,7 +21,7 @@ from controller.metadata.base import (
     Stored,
     VersionConflict,
 )
-from controller.metadata.zookeeper import ZooKeeperStore
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
 from tests.controller.places import Place
 from tests.waiting import wait_until
 

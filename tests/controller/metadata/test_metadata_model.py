@@ -11,10 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.metadata.base import ABSENT, Check, Delete, InvalidTreeChange, MetadataStore, Op, Put, VersionConflict
-from controller.metadata.sqlite import SqliteStore
-from controller.metadata.zookeeper import ZooKeeperStore
-from lab.zookeeper import EmbeddedZooKeeper
+from anabranch.controller.metadata.base import (
+    ABSENT,
+    Check,
+    Delete,
+    InvalidTreeChange,
+    MetadataStore,
+    Op,
+    Put,
+    VersionConflict,
+)
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
+from tests.harness.zookeeper import EmbeddedZooKeeper
 
 NEVER_GIVEN = 1 << 60
 """Stands for the version of a commit that wrote nothing."""

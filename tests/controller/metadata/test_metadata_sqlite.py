@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from controller.errors import StartError
-from controller.metadata.sqlite import SqliteStore
+from anabranch.controller.errors import StartError
+from anabranch.controller.metadata.sqlite import SqliteStore
 
 WRITER = """
 import sys
 from pathlib import Path
-from controller.metadata.base import Put
-from controller.metadata.sqlite import SqliteStore
+from anabranch.controller.metadata.base import Put
+from anabranch.controller.metadata.sqlite import SqliteStore
 store = SqliteStore(Path(sys.argv[1]))
 store.create_ephemeral("/alive", b"")
 for number in range(1_000_000):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from controller.errors import StartError
-from controller.metadata.base import (
+from anabranch.controller.errors import StartError
+from anabranch.controller.metadata.base import (
     ABSENT,
     Append,
     Check,
@@ -21,12 +21,12 @@ from controller.metadata.base import (
     StoreUnavailable,
     VersionConflict,
 )
-from controller.metadata.commit_plan import PlanStep
-from controller.metadata.commit_size import CommitTooLarge
-from controller.metadata.zookeeper import ZooKeeperStore, _Look
-from lab.broker import free_ports
-from lab.zookeeper import EmbeddedZooKeeper, four_letters
+from anabranch.controller.metadata.commit_plan import PlanStep
+from anabranch.controller.metadata.commit_size import CommitTooLarge
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore, _Look
+from anabranch.local.broker import free_ports
 from tests.controller.places import end_zookeeper_session
+from tests.harness.zookeeper import EmbeddedZooKeeper, four_letters
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from anabranch.cli import cli
-from controller.errors import StartError
-from controller.layouts.reader import LayoutReader
-from controller.leadership.node_registry import NodeRegistration
-from controller.metadata import store_copy, store_paths
-from controller.metadata.base import MetadataStore, StoreUnavailable
-from controller.metadata.sqlite import SqliteStore
-from controller.metadata.store_copy import copy
-from controller.metadata.zookeeper import ZooKeeperStore
-from controller.outbox.entries import Outbox
-from lab.zookeeper import EmbeddedZooKeeper
+from anabranch.cli.main import cli
+from anabranch.controller.errors import StartError
+from anabranch.controller.layouts.reader import LayoutReader
+from anabranch.controller.leadership.node_registry import NodeRegistration
+from anabranch.controller.metadata import store_copy, store_paths
+from anabranch.controller.metadata.base import MetadataStore, StoreUnavailable
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.metadata.store_copy import copy
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
+from anabranch.controller.outbox.entries import Outbox
 from tests.controller.conftest import run_controller
+from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
 _roots = (f"copy-{number}" for number in itertools.count())
@@ -152,7 +152,7 @@ def test_a_copy_that_is_killed_in_the_middle_is_repeated(
     place = f"zk://{zookeeper.address}/{root}"
     run(tmp_path, "--help")
     killer = (
-        "import os, sys; from controller.metadata import store_copy; from anabranch.cli import main\n"
+        "import os, sys; from anabranch.controller.metadata import store_copy; from anabranch.cli.main import main\n"
         "store_copy._first_difference = lambda *_: os.kill(os.getpid(), 9)\nmain()"
     )
     arguments = ["-c", str(tmp_path / "copy.toml"), "controller", "copy", "--to", place]

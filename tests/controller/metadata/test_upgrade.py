@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.metadata.sqlite import FORMAT, SqliteStore
-from controller.metadata.upgrade import UPGRADES
-from controller.operations.journal import Operation, list_operations, open_operation
-from controller.outbox.announcements import consumer_announcement
+from anabranch.controller.metadata.sqlite import FORMAT, SqliteStore
+from anabranch.controller.metadata.upgrade import UPGRADES
+from anabranch.controller.operations.journal import Operation, list_operations, open_operation
+from anabranch.controller.outbox.announcements import consumer_announcement
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride
 from tests.controller.owned import OwnedStore

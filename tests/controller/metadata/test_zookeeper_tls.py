@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.errors import StartError
-from controller.metadata.base import Append, Kind, Put
-from controller.metadata.zookeeper import ZooKeeperStore
-from lab.setup import Jars
+from anabranch.controller.errors import StartError
+from anabranch.controller.metadata.base import Append, Kind, Put
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
+from anabranch.local.setup import Jars
 from schemas.tls import TlsFiles, client_context
 from tests import tls
 from tests.controller.processes import ControllerProcess

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from controller.layouts.store import LayoutStore
-from controller.layouts.transaction import Transaction
-from controller.leadership.leaders import Term
-from controller.operations import removal, runner
-from controller.operations.journal import STEPS_MERGE, STEPS_SPLIT, Operation
-from controller.operations.runner import StoredLayouts
-from controller.segments.kafka import KafkaSegments
-from controller.sessions.registry import SubscriptionRegistry
+from anabranch.controller.layouts.store import LayoutStore
+from anabranch.controller.layouts.transaction import Transaction
+from anabranch.controller.leadership.leaders import Term
+from anabranch.controller.operations import removal, runner
+from anabranch.controller.operations.journal import STEPS_MERGE, STEPS_SPLIT, Operation
+from anabranch.controller.operations.runner import StoredLayouts
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.sessions.registry import SubscriptionRegistry
 
 SPLIT_POINTS = (*STEPS_SPLIT[:4], "published", *STEPS_SPLIT[4:])
 DELETE_POINTS = ("delete-subscriptions", "delete-segments", "removed", "clear")

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from anabranch.cli import main
+from anabranch.cli.main import main
 from tests.controller.operations.crash_points import arm
 
 

@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from controller.metadata.sqlite import SqliteStore
-from controller.operations.journal import Operation
-from controller.operations.protocol import Layouts, StoredLayout, resume
-from controller.outbox.announcements import layout_announcement
-from controller.segments.base import SegmentStore
-from controller.segments.kafka import KafkaSegments
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.operations.journal import Operation
+from anabranch.controller.operations.protocol import Layouts, StoredLayout, resume
+from anabranch.controller.outbox.announcements import layout_announcement
+from anabranch.controller.segments.base import SegmentStore
+from anabranch.controller.segments.kafka import KafkaSegments
 from decisions.topic.layout import SegmentLayout
-from schemas.kafka_connection import KafkaConnection
+from schemas.kafka.connection import KafkaConnection
 from tests.controller.owned import OwnedStore
 
 CHANGES = {"create", "create_subscription", "delete_subscription", "terminate", "delete", "replace", "notify", "save"}

@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from controller.errors import ControllerError
-from controller.metadata.base import StoreError
-from controller.metadata.zookeeper import ZooKeeperStore
-from controller.node import Node, NodeSettings
-from controller.operations.pruning import Retention
-from controller.segments.kafka import KafkaSegments
+from anabranch.controller.errors import ControllerError
+from anabranch.controller.metadata.base import StoreError
+from anabranch.controller.metadata.zookeeper import ZooKeeperStore
+from anabranch.controller.node import Node, NodeSettings
+from anabranch.controller.operations.pruning import Retention
+from anabranch.controller.segments.kafka import KafkaSegments
 from decisions.autoscale.policy import ClusterPolicy
-from lab.zookeeper import EmbeddedZooKeeper
-from schemas.kafka_connection import KafkaConnection
-from schemas.messages import ConsumerEvent, LayoutEvent, parse_message
+from schemas.kafka.connection import KafkaConnection
+from schemas.kafka.messages import ConsumerEvent, LayoutEvent, parse_message
 from tests.controller.conftest import NOWHERE, Clock
 from tests.controller.operations.test_operations import in_kafka
 from tests.controller.owned import announced
 from tests.controller.places import end_zookeeper_session
 from tests.controller.segments.test_segments_kafka import write
+from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker

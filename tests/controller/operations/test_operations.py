@@ -13,18 +13,18 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from controller.metadata.sqlite import SqliteStore
-from controller.node import Node, NodeSettings
-from controller.operations.pruning import Retention
-from controller.segments.base import SegmentNotFound, SegmentStore, SegmentStoreError
-from controller.segments.kafka import KafkaSegments
-from controller.segments.kafka_names import SegmentOfLife, kafka_topic, segment_of
-from controller.segments.no_segments import NoSegments
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.node import Node, NodeSettings
+from anabranch.controller.operations.pruning import Retention
+from anabranch.controller.segments.base import SegmentNotFound, SegmentStore, SegmentStoreError
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.kafka_names import SegmentOfLife, kafka_topic, segment_of
+from anabranch.controller.segments.no_segments import NoSegments
 from decisions.autoscale.policy import ClusterPolicy
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import segment_topic
-from schemas.kafka_connection import KafkaConnection
-from schemas.messages import LayoutEvent
+from schemas.kafka.connection import KafkaConnection
+from schemas.kafka.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import LIFE, NOWHERE, Clock, RunningController, run_controller
 from tests.controller.layout_strategies import assert_tiles

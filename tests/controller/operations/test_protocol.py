@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from controller.metadata.sqlite import SqliteStore
-from controller.operations.journal import STEPS_MERGE, STEPS_SPLIT, Operation, OperationStep
-from controller.operations.protocol import StoredLayout, plan, resume, run_step
-from controller.segments.base import SegmentNotFound
-from controller.segments.kafka import KafkaSegments
-from controller.segments.no_segments import NoSegments
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.operations.journal import STEPS_MERGE, STEPS_SPLIT, Operation, OperationStep
+from anabranch.controller.operations.protocol import StoredLayout, plan, resume, run_step
+from anabranch.controller.segments.base import SegmentNotFound
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.no_segments import NoSegments
 from decisions.topic.layout import LayoutArgumentError, SegmentLayout
 from decisions.topic.segment import segment_topic
-from schemas.messages import LayoutEvent, parse_message
+from schemas.kafka.messages import LayoutEvent, parse_message
 from schemas.metadata import AutoScalePolicyOverride, HashRange
 from tests.controller.operations.operating import Deadly, FileJournal, RecordingLayouts, resume_until
 from tests.controller.owned import OwnedStore

@@ -11,13 +11,13 @@ import httpx
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from controller.node import Node
-from controller.operations import pruning
-from controller.operations.pruning import Retention
-from controller.segments.kafka import KafkaSegments
-from controller.segments.kafka_names import group_id
-from controller.segments.no_segments import NoSegments
-from schemas.settings import load_settings
+from anabranch.controller.node import Node
+from anabranch.controller.operations import pruning
+from anabranch.controller.operations.pruning import Retention
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.kafka_names import group_id
+from anabranch.controller.segments.no_segments import NoSegments
+from schemas.settings.root import load_settings
 from tests.controller.conftest import LIFE, run_controller
 from tests.controller.operations.test_operations import in_kafka, node_on
 from tests.controller.processes import ControllerProcess

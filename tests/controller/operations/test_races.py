@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from schemas.messages import ConsumerEvent, LayoutEvent
+from schemas.kafka.messages import ConsumerEvent, LayoutEvent
 from tests.controller.conftest import RunningController
 
 CALLERS = 12

@@ -10,14 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from controller.layouts import transaction
-from controller.layouts.store import LayoutStore
-from controller.metadata.sqlite import SqliteStore
-from controller.node import Node
-from controller.segments.base import SegmentStoreError
-from controller.segments.kafka import KafkaSegments
-from controller.segments.no_segments import NoSegments
-from schemas.messages import ConsumerEvent, LayoutEvent
+from anabranch.controller.layouts import transaction
+from anabranch.controller.layouts.store import LayoutStore
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.node import Node
+from anabranch.controller.segments.base import SegmentStoreError
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.no_segments import NoSegments
+from schemas.kafka.messages import ConsumerEvent, LayoutEvent
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.operations.crash_points import DELETE_POINTS, PRUNE_POINTS, Crash, crash_at
 from tests.controller.operations.test_operations import in_kafka, node_on

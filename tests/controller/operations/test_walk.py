@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from schemas.messages import LayoutEvent
+from schemas.kafka.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.layout_strategies import assert_tiles

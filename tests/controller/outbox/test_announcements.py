@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from controller.outbox.announcements import Announcement, layout_announcement, policy_announcement
+from anabranch.controller.outbox.announcements import Announcement, layout_announcement, policy_announcement
 from decisions.topic.layout import SegmentLayout
-from schemas.messages import MAX_VALUE_BYTES, LayoutEvent, Message, PolicyEvent, Rejected, parse_message
+from schemas.kafka.messages import MAX_VALUE_BYTES, LayoutEvent, Message, PolicyEvent, Rejected, parse_message
 from schemas.metadata import HashRange, ScalableTopicMetadata, SegmentInfo
 
 TOPIC = "topic://acme/shop/orders"

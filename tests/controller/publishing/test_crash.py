@@ -148,7 +148,7 @@ def test_what_was_answered_before_a_kill_is_announced_after_it(kafka: str, tmp_p
 def test_a_second_process_on_the_same_database_ends_with_one_line(tmp_path: Path) -> None:
     service = ControllerProcess(tmp_path, more="snapshot_seconds = 0.2")
     with service.life():
-        command = [sys.executable, "-m", "anabranch.cli", "--home", str(ROOT)]
+        command = [sys.executable, "-m", "anabranch", "--home", str(ROOT)]
         second = subprocess.run(
             [*command, "-c", str(tmp_path / "more.toml"), "controller"], capture_output=True, text=True, timeout=30
         )

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from controller.publishing import publisher
-from controller.publishing.snapshots import SnapshotPage, Snapshots
-from lab.broker import EmbeddedBroker, create_topics
-from lab.setup import Jars
-from schemas.messages import ConsumerEvent, LayoutEvent
+from anabranch.controller.publishing import publisher
+from anabranch.controller.publishing.snapshots import SnapshotPage, Snapshots
+from anabranch.local.broker import EmbeddedBroker, create_topics
+from anabranch.local.setup import Jars
+from schemas.kafka.messages import ConsumerEvent, LayoutEvent
 from tests.controller.conftest import NOWHERE, RunningController, run_controller
 from tests.controller.listening import Listener
-from tests.messaging.fatal import fail_for_good
+from tests.runtime.messaging.fatal import fail_for_good
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker

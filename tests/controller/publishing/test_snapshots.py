@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from controller.outbox.announcements import STAMP_BYTES, stamped
-from controller.publishing.snapshots import Snapshots
+from anabranch.controller.outbox.announcements import STAMP_BYTES, stamped
+from anabranch.controller.publishing.snapshots import Snapshots
 from decisions.topic.layout import SegmentLayout
-from schemas.known_layouts import FULL_EVERY
-from schemas.messages import MAX_VALUE_BYTES, LayoutEvent, LayoutsKnown, parse_message
-from schemas.plain_events import digest_of, layout_in, read_plain
+from schemas.codecs.known_layouts import FULL_EVERY
+from schemas.codecs.plain_events import digest_of, layout_in, read_plain
+from schemas.kafka.messages import MAX_VALUE_BYTES, LayoutEvent, LayoutsKnown, parse_message
 from tests.engine.buckets import Bucket, topics_of
 from tests.engine.records import record as raw_record
 

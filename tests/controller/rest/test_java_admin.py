@@ -9,8 +9,8 @@ import py4j.java_gateway
 import py4j.protocol
 import pytest
 
-from lab.setup import ensure_admin_client
-from schemas.settings import load_settings
+from anabranch.local.setup import ensure_admin_client
+from schemas.settings.root import load_settings
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.rest.java_admin import JavaAdmin, JavaAdminClient, JavaRefusal
 

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from pydantic import SecretStr
 
-from anabranch.cli import cli
-from controller.errors import StartError
-from controller.metadata.sqlite import SqliteStore
-from controller.server import serve
-from schemas.settings import Settings, load_settings
+from anabranch.cli.main import cli
+from anabranch.controller.errors import StartError
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.server import serve
+from schemas.settings.root import Settings, load_settings
 from tests.controller.conftest import NOWHERE, RunningController, run_controller
 
 MAX_BODY = 1_048_576

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from controller.access.tokens import add_token
-from controller.errors import Conflict, NotFound
-from controller.metadata.sqlite import SqliteStore
-from controller.namespaces import Namespaces
+from anabranch.auth.tokens import add_token
+from anabranch.controller.errors import Conflict, NotFound
+from anabranch.controller.metadata.sqlite import SqliteStore
+from anabranch.controller.namespaces import Namespaces
 from decisions.autoscale.policy import ClusterPolicy
-from schemas.messages import PolicyEvent
+from schemas.kafka.messages import PolicyEvent
 from schemas.metadata import AutoScalePolicyOverride
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.owned import OwnedStore

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from schemas.messages import ConsumerEvent, LayoutEvent, Message, PolicyEvent
+from schemas.kafka.messages import ConsumerEvent, LayoutEvent, Message, PolicyEvent
 from schemas.metadata import ScalableTopicMetadata
 from tests.controller.conftest import RunningController
 

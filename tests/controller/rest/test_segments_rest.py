@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from controller.segments.kafka import KafkaSegments
-from controller.segments.kafka_names import kafka_topic
-from lab.setup import ensure_admin_client
-from schemas.settings import load_settings
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.kafka_names import kafka_topic
+from anabranch.local.setup import ensure_admin_client
+from schemas.settings.root import load_settings
 from tests.controller.conftest import LIFE, NOWHERE, RunningController, run_controller
 from tests.controller.rest.java_admin import JavaAdmin
 from tests.controller.segments.test_segments_kafka import write

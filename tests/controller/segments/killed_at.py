@@ -15,8 +15,8 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from controller.segments.kafka import KafkaSegments
-from schemas.kafka_connection import KafkaConnection
+from anabranch.controller.segments.kafka import KafkaSegments
+from schemas.kafka.connection import KafkaConnection
 from schemas.metadata import HashRange
 
 WHOLE = HashRange(start=0, end=0xFFFF)

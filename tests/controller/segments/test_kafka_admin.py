@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from controller.segments import kafka_groups
-from controller.segments.base import SegmentStoreError
-from controller.segments.kafka import KafkaSegments
-from controller.segments.kafka_groups import CommittedOffsets
-from schemas.kafka_connection import KafkaConnection
+from anabranch.controller.segments import kafka_groups
+from anabranch.controller.segments.base import SegmentStoreError
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.kafka_groups import CommittedOffsets
+from schemas.kafka.connection import KafkaConnection
 from tests.controller.conftest import NOWHERE
 
 SEGMENT = "segment://acme/away/t/0000-ffff-0"

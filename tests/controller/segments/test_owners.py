@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from controller.segments import owners as owners_module
-from controller.segments.base import SegmentStoreError
-from controller.segments.kafka import KafkaSegments
-from controller.segments.no_segments import NoSegments
-from controller.segments.owners import MAX_WAIT_SECONDS, SegmentOwners
-from schemas.kafka_connection import KafkaConnection
+from anabranch.controller.segments import owners as owners_module
+from anabranch.controller.segments.base import SegmentStoreError
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.no_segments import NoSegments
+from anabranch.controller.segments.owners import MAX_WAIT_SECONDS, SegmentOwners
+from schemas.kafka.connection import KafkaConnection
 from tests.controller.conftest import NOWHERE, run_controller
 from tests.controller.watch.test_watch import events
 from tests.waiting import wait_until

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.segments.base import NameTooLong
-from controller.segments.kafka_names import (
+from anabranch.controller.segments.base import NameTooLong
+from anabranch.controller.segments.kafka_names import (
     MAX_KAFKA_NAME,
     check_fits,
     group_id,

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from controller.segments.base import (
+from anabranch.controller.segments.base import (
     NameTooLong,
     SegmentNotFound,
     SegmentStats,
@@ -30,9 +30,9 @@ from controller.segments.base import (
     SubscriptionInUse,
     SubscriptionNotFound,
 )
-from controller.segments.kafka import KafkaSegments
-from controller.segments.kafka_names import group_id, kafka_topic
-from schemas.kafka_connection import KafkaConnection
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.kafka_names import group_id, kafka_topic
+from schemas.kafka.connection import KafkaConnection
 from schemas.metadata import HashRange
 from tests.controller.conftest import NOWHERE
 from tests.controller.segments.killed_at import SUBSCRIPTIONS, WHOLE
@@ -243,7 +243,7 @@ def test_a_leader_that_has_not_taken_the_change_up_is_waited_for(
 
 
 def test_a_probe_leaves_nothing_in_an_open_segment(segments: KafkaSegments, topic: str, kafka: str) -> None:
-    from controller.segments.kafka import _Probe
+    from anabranch.controller.segments.kafka import _Probe
 
     segment = segments.create(topic, 0, WHOLE)
     assert [_Probe(segments._kafka, kafka_topic(segment)).is_refused() for _ in range(3)] == [False] * 3

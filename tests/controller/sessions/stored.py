@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
-from controller.sessions.coordinator import SubscriptionCoordinator
+from anabranch.controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from anabranch.controller.sessions.coordinator import SubscriptionCoordinator
 
 
 def record_of(coordinator: SubscriptionCoordinator) -> SubscriptionRecord:

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.sessions.assignment import assign, assignable, changed, replayable
+from anabranch.controller.sessions.assignment import assign, assignable, changed, replayable
 from decisions.topic.layout import SegmentLayout
 from tests.controller.layout_strategies import ancestors, drained_layouts, layouts, sealed_ids
 

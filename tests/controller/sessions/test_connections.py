@@ -17,10 +17,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from controller.segments.kafka import KafkaSegments
-from controller.segments.kafka_names import group_id, kafka_topic
-from controller.segments.no_segments import NoSegments
-from schemas.messages import ConsumerEvent
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.kafka_names import group_id, kafka_topic
+from anabranch.controller.segments.no_segments import NoSegments
+from schemas.kafka.messages import ConsumerEvent
 from tests.controller.conftest import LIFE, RunningController, run_controller
 from tests.controller.processes import ControllerProcess
 from tests.waiting import wait_until

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller.errors import Conflict
-from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
-from controller.sessions.coordinator import (
+from anabranch.controller.errors import Conflict
+from anabranch.controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from anabranch.controller.sessions.coordinator import (
     MAX_CONSUMERS,
     Away,
     Effects,
@@ -21,7 +21,7 @@ from controller.sessions.coordinator import (
     restore,
 )
 from decisions.topic.layout import SegmentLayout
-from schemas.messages import SubscriptionType
+from schemas.kafka.messages import SubscriptionType
 from tests.controller.layout_strategies import sealed_ids, step
 from tests.controller.sessions.stored import record_of, registrations
 

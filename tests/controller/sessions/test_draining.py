@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.retries import Backoff
-from controller.segments import reach as reaching
-from controller.segments.reach import SegmentReach
-from controller.sessions import draining
-from controller.sessions.draining import DrainLooks
-from controller.sessions.stored import DrainLook, SubscriptionKey
+from anabranch.controller.retries import Backoff
+from anabranch.controller.segments import reach as reaching
+from anabranch.controller.segments.reach import SegmentReach
+from anabranch.controller.sessions import draining
+from anabranch.controller.sessions.draining import DrainLooks
+from anabranch.controller.sessions.stored import DrainLook, SubscriptionKey
 
 KEY = ("topic://acme/draining/t", "s")
 PATIENCE_SECONDS = 10.0

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from websockets.sync.client import connect
 
-from controller.housekeeping import housekeeper
-from controller.segments.kafka import KafkaSegments
-from lab.broker import EmbeddedBroker
-from lab.setup import Jars
+from anabranch.controller.housekeeping import housekeeper
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.local.broker import EmbeddedBroker
+from anabranch.local.setup import Jars
 from tests.controller.conftest import LIFE, RunningController
 from tests.controller.segments.test_segments_kafka import acknowledge, write
 from tests.controller.sessions.test_connections import PATH, TOPIC, client, controller

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from controller.metadata.records import ConsumerRegistration, SubscriptionRecord
-from controller.sessions.coordinator import Away, Link, Push, SubscriptionCoordinator, restore
-from controller.sessions.messages import ConsumerAssignment
+from anabranch.controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from anabranch.controller.sessions.coordinator import Away, Link, Push, SubscriptionCoordinator, restore
+from anabranch.controller.sessions.messages import ConsumerAssignment
 from decisions.topic.layout import SegmentLayout
 from schemas.base import MAX_NAME_BYTES
-from schemas.messages import SubscriptionType
+from schemas.kafka.messages import SubscriptionType
 from schemas.metadata import MAX_SEGMENTS_IN_METADATA
 from tests.controller.layout_strategies import drained_layouts
 from tests.controller.sessions.stored import record_of, registrations

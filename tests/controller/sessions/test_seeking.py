@@ -12,11 +12,11 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, Message
 
-from controller.segments.base import SegmentStoreError, SubscriptionInUse, SubscriptionNotFound, Target
-from controller.segments.kafka import KafkaSegments
-from controller.segments.kafka_names import group_id, kafka_topic
-from controller.sessions import draining
-from schemas.kafka_connection import KafkaConnection
+from anabranch.controller.segments.base import SegmentStoreError, SubscriptionInUse, SubscriptionNotFound, Target
+from anabranch.controller.segments.kafka import KafkaSegments
+from anabranch.controller.segments.kafka_names import group_id, kafka_topic
+from anabranch.controller.sessions import draining
+from schemas.kafka.connection import KafkaConnection
 from tests.controller.conftest import LIFE, RunningController
 from tests.controller.segments import test_segments_kafka
 from tests.controller.segments.killed_at import WHOLE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.watch.hub import WatchHub
+from anabranch.controller.watch.hub import WatchHub
 
 
 def open_sessions(hub: WatchHub) -> int:

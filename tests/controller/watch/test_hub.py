@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.errors import NotFound
-from controller.watch.hub import MAX_MISSED, CloseReason, LayoutUpdate, WatchHub, WatchSession
+from anabranch.controller.errors import NotFound
+from anabranch.controller.watch.hub import MAX_MISSED, CloseReason, LayoutUpdate, WatchHub, WatchSession
 from tests.controller.watch.observing import open_sessions
 
 TOPIC = "topic://acme/shop/orders"

@@ -16,8 +16,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from controller.watch.layout_watcher import LayoutWatcher
-from controller.watch.transport import KEEP_ALIVE_SECONDS
+from anabranch.controller.watch.layout_watcher import LayoutWatcher
+from anabranch.controller.watch.transport import KEEP_ALIVE_SECONDS
 from tests.controller.conftest import RunningController, run_controller
 from tests.controller.watch.observing import open_sessions
 from tests.waiting import wait_until

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from anabranch import bundle_decisions
-from anabranch.bundle_decisions import decided
-from anabranch.cli import cli
+from anabranch.cli.bundles import decisions as bundle_decisions
+from anabranch.cli.bundles.decisions import decided
+from anabranch.cli.main import cli
 from decisions.bundles.configuration import DEFAULTS, PROFILES, Configuration, ConfigurationError
 from decisions.bundles.gates import SENTENCES, Gate, table
 from tests.decisions.bundles.clusters import broker, bundle, cluster

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.channel_lines import MAX_LINE_BYTES, read_line
-from anabranch.cli import cli
+from anabranch.cli.bundles.channel_lines import MAX_LINE_BYTES, read_line
+from anabranch.cli.main import cli
 from decisions.bundles.channel.checking import Checker, Kind, meanings_table
 from decisions.bundles.channel.records import Record, State
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace as replace_segment
 
 from decisions.topic.layout import HASH_SPACE, LayoutArgumentError, LayoutError, LayoutStateError, SegmentLayout
 from decisions.topic.segment import SegmentState
-from schemas.messages import LayoutEvent
+from schemas.kafka.messages import LayoutEvent
 from schemas.metadata import ScalableTopicMetadata
 
 

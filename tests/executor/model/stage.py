@@ -21,30 +21,30 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+from anabranch.executor.autoscale.actor import AutoscaleActor
+from anabranch.executor.bundles.actor import BundlesActor
+from anabranch.executor.bundles.judge import LiveBundle
+from anabranch.executor.kernel.announcer import MAX_LOOK_SECONDS, Announcer, follow_outcomes
+from anabranch.executor.kernel.decision import follow_decisions
+from anabranch.executor.kernel.family import Accepted, Actor, Answer, CallRefused, Decision, NoAnswer
+from anabranch.executor.kernel.loop import Executor, Work
+from anabranch.executor.kernel.outcomes import INTENT, OutcomeLedger, Shard
+from anabranch.safeguards.record import WaitTable
+from anabranch.safeguards.waiting import Brakes
 from decisions.topic.layout import SegmentLayout
-from executor.autoscale.actor import AutoscaleActor
-from executor.brakes.record import WaitTable
-from executor.brakes.waiting import Brakes
-from executor.bundles.actor import BundlesActor
-from executor.bundles.judge import LiveBundle
-from executor.kernel.announcer import MAX_LOOK_SECONDS, Announcer, follow_outcomes
-from executor.kernel.decision import follow_decisions
-from executor.kernel.family import Accepted, Actor, Answer, CallRefused, Decision, NoAnswer
-from executor.kernel.loop import Executor, Work
-from executor.kernel.outcomes import INTENT, OutcomeLedger, Shard
 from lake.brakes import Act, BrakeLog
 from lake.lease import LeaseLost
 from lake.tables import create_lake, open_table
 from lake.tail import StoredRow, Tail
-from schemas.messages import OutcomeEvent
-from schemas.settings import ExecutorSettings
-from schemas.tables import OUTCOMES, DecisionRow, EventRow, OutcomeRow
+from schemas.kafka.messages import OutcomeEvent
+from schemas.settings.root import ExecutorSettings
+from schemas.tables.rows import OUTCOMES, DecisionRow, EventRow, OutcomeRow
 from tests.executor import bundle_orders, orders
 from tests.executor.conftest import Collected, settings
 from tests.executor.model.rules import Rules
 from tests.executor.model.scenarios import UNSEEN, Scenario
 from tests.executor.model.state import NAMES, State, Step
-from tests.lab.lake import write
+from tests.local.lake import write
 from tests.waiting import wait_until
 
 DEADLINE = 20.0

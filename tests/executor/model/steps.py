@@ -1,7 +1,7 @@
 """Pure: every step that can come next, and which rule it breaks (design "What must always hold", 2).
 
 Longer than other files: all transitions in one place, in the order of the protocol. The executor's own part follows
-`executor.kernel.attempt.try_once`; `stage` holds the real one against it, step by step.
+`anabranch.executor.kernel.attempt.try_once`; `stage` holds the real one against it, step by step.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ _STEPS = {
 
 
 def judge(decision: Decision, live: Layout, may_have_called: bool, rules: Rules) -> str:
-    """What the layout says of a decision, as `executor.autoscale.judge` and `executor.bundles.judge` read it."""
+    """Verdict of the layout on a decision, in the words of the executor's judges."""
     if live.life == decision.on.life and len(live.splits) < len(decision.on.splits):
         return "gone"
     if live.life != decision.on.life or decision.segment in live.elsewhere:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from executor.kernel.outcomes import OutcomeLedger, Shard, shut_out_older
+from anabranch.executor.kernel.outcomes import OutcomeLedger, Shard, shut_out_older
 from lake.lease import LeaseLost
 from lake.tables import create_lake, open_table
-from schemas.tables import OUTCOMES
+from schemas.tables.rows import OUTCOMES
 from tests.executor.orders import DECIDED_AT
 
 

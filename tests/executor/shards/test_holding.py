@@ -10,12 +10,12 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from deltalake.exceptions import DeltaError
 
-from anabranch.brake_report import brake_report, printed
-from executor.shards.holding import BEATS, Holding, StopSignal
-from executor.shards.members import Member, Unlike
-from executor.shards.register import MemberRegister, read_members
+from anabranch.cli.brake_report import brake_report, printed
+from anabranch.executor.shards.holding import BEATS, Holding, StopSignal
+from anabranch.executor.shards.members import Member, Unlike
+from anabranch.executor.shards.register import MemberRegister, read_members
 from lake.lease import LeaseLost
-from schemas.settings import load_settings
+from schemas.settings.root import load_settings
 
 SECONDS, CALL_SECONDS = 20.0, 8.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.shards.limits import part_of
-from schemas.settings import load_settings
+from anabranch.executor.shards.limits import part_of
+from schemas.settings.root import load_settings
 
 
 @given(st.integers(0, 500), st.integers(1, 64))

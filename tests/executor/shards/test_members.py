@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.shards.members import (
+from anabranch.executor.shards.members import (
     Member,
     Members,
     Removed,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from executor.shards.members import Members, excess, shard_of
-from executor.shards.register import read_members
+from anabranch.executor.shards.members import Members, excess, shard_of
+from anabranch.executor.shards.register import read_members
 from tests.executor.conftest import House
 from tests.executor.test_crash import started
 from tests.waiting import wait_until

@@ -14,7 +14,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from lab.browser import ensure_browser
+from tests.harness.browser import ensure_browser
 from tests.waiting import wait_until
 
 AXE = Path(__file__).with_name("axe.min.js")

@@ -31,7 +31,7 @@ def served(folder: Path, lake: str, *lines: str) -> Iterator[tuple[str, psutil.P
     own.write_text("\n".join([f'[lake]\npath = "{lake}"', "[web]", "port = 0", *lines, ""]))
     with open(folder / "web.log", "w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "anabranch.cli", "--config", str(own), "web"], cwd=HOME, stdout=log, stderr=log
+            [sys.executable, "-m", "anabranch", "--config", str(own), "web"], cwd=HOME, stdout=log, stderr=log
         )
         try:
             wait_until(lambda: "ready at" in (folder / "web.log").read_text() or process.poll() is not None, 60)

@@ -9,11 +9,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from controller.access.tokens import add_token
+from anabranch.auth.tokens import add_token
 from decisions.topic.layout import SegmentLayout
 from lake.brakes import BrakeReader
 from tests.engine.records import layout, stats, tick
-from tests.ledger.views.recorded import ORDERS
+from tests.query.views.recorded import ORDERS
 from tests.waiting import wait_until
 from tests.web.browser.test_pages import Growing, decided
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ledger.views.recorded_cluster import ClusterStory
-from tests.ledger.views.recorded_switch import SwitchStory
+from tests.query.views.recorded_cluster import ClusterStory
+from tests.query.views.recorded_switch import SwitchStory
 from tests.web.browser.chromium import DESK, PHONE
 
 pytestmark = pytest.mark.browser

@@ -8,14 +8,14 @@ from urllib.parse import quote
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 
+from anabranch.query.sql import LakeSql
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_lake
-from ledger.sql import LakeSql
-from streaming.sink import APP
+from streaming.sink.sink import APP
 from tests.engine.records import consumers, layout, record, stats, tick
 from tests.engine.test_replay import RecordedBucket
-from tests.lab.lake import batch, write
-from tests.ledger.views.recorded import ORDERS, Story
+from tests.local.lake import batch, write
+from tests.query.views.recorded import ORDERS, Story
 from tests.web.browser.chromium import DESK, PHONE
 
 pytestmark = pytest.mark.browser

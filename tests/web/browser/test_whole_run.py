@@ -43,7 +43,7 @@ class Run:
         run_file = self.own.parent / "run.toml"
         more = ["--config", str(run_file)] if run_file.exists() else []
         demonstration = ["--config", "conf/demonstration.toml", "--config", str(self.own)]
-        return [sys.executable, "-m", "anabranch.cli", *demonstration, *more, *words]
+        return [sys.executable, "-m", "anabranch", *demonstration, *more, *words]
 
     def asked(self, *words: str) -> str:
         """What a command of the same settings prints."""

@@ -1,0 +1,119 @@
+"""Calls about a cluster as a whole: its brokers and tenants, and the load reported by a broker.
+
+Stage: beside `topics`, over the same transport; used by collectors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from anabranch.admin.answers import Answered, Misdirected, Nonsense, Refused, Reply, Response, judge_response
+from anabranch.admin.paths import namespace_record_path, path_part
+from anabranch.admin.transport import ANNOUNCED_PATH, Transport
+
+MAX_BROKERS = 10_000
+
+
+class Cluster:
+    """Cluster behind one admin interface; thread-safe. Faults are returned, never raised."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def brokers(self, cluster: str = "") -> Reply[list[str]]:
+        """Return the live brokers, each `host:port`; of the server's own cluster by default."""
+        path = ANNOUNCED_PATH + (f"/{_name(cluster)}" if cluster else "")
+        found = self._names(path)
+        if isinstance(found, Answered) and len(found.value) > MAX_BROKERS:
+            return Nonsense(f"{len(found.value)} brokers, at most {MAX_BROKERS} are read")
+        return found
+
+    def tenants(self) -> Reply[list[str]]:
+        """Return all tenants; requires a super-user."""
+        return self._names("/admin/v2/tenants")
+
+    def broker_configuration(self) -> Reply[dict[str, Any]]:
+        """Return the runtime settings of the responding broker; requires a super-user."""
+        reply = self._get("/admin/v2/brokers/configuration/runtime")
+        if not isinstance(reply, Answered):
+            return reply
+        found = _json(reply.value)
+        return Answered(found) if isinstance(found, dict) else Nonsense("the settings of a broker were expected")
+
+    def broker_stats(self) -> Reply[bytes]:
+        """Return the responding broker's raw statistics of all topics that it serves."""
+        # Compression would cost the broker ten times as much.
+        return self._get("/admin/v2/broker-stats/topics", {"Accept-Encoding": "identity"})
+
+    def load_report(self) -> Reply[bytes]:
+        """Return the responding broker's `LocalBrokerData`.
+
+        The extensible load manager has none and responds with 500.
+        """
+        return self._get("/admin/v2/broker-stats/load-report")
+
+    def metrics(self) -> Reply[bytes]:
+        """Return the responding broker's metrics in Prometheus' text format."""
+        return self._get("/metrics/")
+
+    def version(self) -> Reply[str]:
+        """Return Pulsar's version, like `4.0.7`."""
+        reply = self._get("/admin/v2/brokers/version")
+        return Answered(reply.value.decode("utf-8", "replace").strip('" \n')) if isinstance(reply, Answered) else reply
+
+    def isolation_policies(self, cluster: str) -> Reply[dict[str, Any]]:
+        """Return the namespace isolation policies of a cluster, by name."""
+        return self._object(f"/admin/v2/clusters/{_name(cluster)}/namespaceIsolationPolicies")
+
+    def failure_domains(self, cluster: str) -> Reply[dict[str, Any]]:
+        """Return the failure domains of a cluster, by name."""
+        return self._object(f"/admin/v2/clusters/{_name(cluster)}/failureDomains")
+
+    def anti_affinity_group(self, namespace: str) -> Reply[str]:
+        """Return the anti-affinity group of a namespace; empty: none."""
+        reply = self._get(f"{namespace_record_path(namespace)}/antiAffinity")
+        return Answered(reply.value.decode("utf-8", "replace").strip('" \n')) if isinstance(reply, Answered) else reply
+
+    def _object(self, path: str) -> Reply[dict[str, Any]]:
+        """Return a JSON object; an empty one if there is none (404)."""
+        reply = self._get(path)
+        if isinstance(reply, Refused) and reply.status == 404 and reply.from_interface:
+            return Answered({})
+        if not isinstance(reply, Answered):
+            return reply
+        found = _json(reply.value)
+        return Answered(found) if isinstance(found, dict) else Nonsense(f"{path}: an object was expected")
+
+    def at_broker(self, broker: str) -> Transport | Misdirected:
+        """Return a transport to one of `brokers`, or a fault if the token may not be sent there.
+
+        Uses its configured address, else the announced one with the scheme of the base.
+        """
+        return self._transport.beside(broker)
+
+    def _names(self, path: str) -> Reply[list[str]]:
+        reply = self._get(path)
+        if not isinstance(reply, Answered):
+            return reply
+        found = _json(reply.value)
+        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+            return Nonsense("a list of names was expected")
+        return Answered(found)
+
+    def _get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply[bytes]:
+        answer = self._transport.exchange("GET", path, headers=headers)
+        return judge_response(answer) if isinstance(answer, Response) else answer
+
+
+def _name(cluster: str) -> str:
+    return path_part(quote(cluster, safe=""))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,132 @@
+"""Load data that brokers with the extensible load manager publish, followed on its two topics.
+
+Stage: beside `cluster`, over the brokers' WebSocket service (`webSocketServiceEnabled`). The topics are not persistent
+and cannot be read later, so the newest values are kept by broker.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import threading
+from urllib.parse import quote
+
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from anabranch.admin.credentials import Credentials, FixedToken, NoToken
+
+BROKER_LOAD = "non-persistent/pulsar/system/loadbalancer-broker-load-data"
+TOP_BUNDLES = "non-persistent/pulsar/system/loadbalancer-top-bundles-load-data"
+MAX_MESSAGE_BYTES = 8 * 1_048_576
+RECONNECT_SECONDS = 2.0
+
+
+class NoLoadData(Exception):
+    """A topic is not followed, or has no data of a broker yet; the message says which and why."""
+
+
+class TopicValues:
+    """Newest value of each key of a topic; thread-safe."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._lock = name, threading.Lock()
+        self._values: dict[str, bytes] = {}
+        self._fault: str | None = "not connected yet"
+
+    def newest(self, key: str) -> bytes:
+        """Return the newest value of `key`. Raises `NoLoadData` if it is unknown."""
+        with self._lock:
+            if self._fault is not None:
+                raise NoLoadData(f"{self._name} is not followed: {self._fault}")
+            if key not in self._values:
+                raise NoLoadData(
+                    f"{self._name} has had nothing of {key} since it is followed; brokers publish when their load "
+                    "changes, and after loadBalancerReportUpdateMaxIntervalMinutes"
+                )
+            return self._values[key]
+
+    def take(self, frame: str | bytes) -> str:
+        """Store the value of a WebSocket frame, or drop its key if the value is empty.
+
+        Returns the frame's message id. Raises `ValueError`.
+        """
+        message = json.loads(frame)
+        if not isinstance(message, dict):
+            raise ValueError("a frame that is no message")
+        key, identity, payload = message.get("key"), message.get("messageId"), message.get("payload") or ""
+        if not (isinstance(key, str) and isinstance(identity, str) and isinstance(payload, str)):
+            raise ValueError("a message without key, id or payload")
+        value = base64.b64decode(payload, validate=True)
+        with self._lock:
+            if value and value != b"null":
+                self._values[key] = value
+            else:
+                self._values.pop(key, None)
+        return identity
+
+    def set_fault(self, why: str | None) -> None:
+        """Set the reason why the topic is not followed; None: it is followed."""
+        with self._lock:
+            self._fault = why
+
+
+class FollowedTopic:
+    """A topic followed by a thread until it is closed."""
+
+    def __init__(
+        self, url: str, credentials: str | Credentials | None, topic: str, *, timeout_seconds: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:  # fmt: skip
+        """`url` is the base of an admin interface; `topic` is `non-persistent/TENANT/NAMESPACE/NAME`."""
+        scheme, _, rest = url.rstrip("/").partition("://")
+        is_secure = scheme == "https"
+        self._address = f"{'wss' if is_secure else 'ws'}://{rest}/ws/v2/reader/{quote(topic)}?messageId=latest"
+        self._timeout, self._tls = timeout_seconds, tls if is_secure else None
+        self._credentials = FixedToken(credentials) if isinstance(credentials, str) else credentials
+        self._closed, self._tried = threading.Event(), threading.Event()
+        self._values = TopicValues(topic.rpartition("/")[2])
+        self._connection: ClientConnection | None = None
+        self._thread = threading.Thread(target=self._follow, name="load-data", daemon=True)
+        self._thread.start()
+
+    def newest(self, key: str) -> bytes:
+        """Return the newest value of `key`. Raises `NoLoadData` if it is unknown."""
+        self._tried.wait(self._timeout)
+        return self._values.newest(key)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        if self._connection is not None:
+            self._connection.close()
+        self._thread.join(self._timeout)
+
+    def _follow(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._read_all()
+                why = "the broker has ended the connection"
+            except InvalidStatus as error:
+                status = error.response.status_code
+                hint = ": is webSocketServiceEnabled=true in broker.conf?" if status == 404 else ""
+                why = f"the broker answers {status}{hint}"
+            except (WebSocketException, OSError, NoToken, ValueError) as error:
+                why = f"{type(error).__name__}: {error}"[:300]
+            self._values.set_fault(why)
+            self._tried.set()
+            self._closed.wait(RECONNECT_SECONDS)
+
+    def _read_all(self) -> None:
+        token = None if self._credentials is None else self._credentials.token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        with connect(
+            self._address, additional_headers=headers, ssl=self._tls, open_timeout=self._timeout,
+            max_size=MAX_MESSAGE_BYTES, proxy=None,
+        ) as connection:  # fmt: skip
+            self._connection = connection
+            self._values.set_fault(None)
+            self._tried.set()
+            for frame in connection:
+                connection.send(json.dumps({"messageId": self._values.take(frame)}))

@@ -1,0 +1,64 @@
+"""Addresses that a destination may have: resolved once, checked, and connected to as checked.
+
+Stage: under `anabranch.alerts.posting`. A name that was resolved again for the connection could have another address by
+then (DNS rebinding). Addresses of this machine and its link are refused unless the rules allow them: cloud metadata
+services and services that trust loopback listen there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+
+import httpcore
+
+
+def resolver(allow_local: bool) -> Callable[[str, int], str]:
+    """Return a function from host and port to the address to connect to.
+
+    It raises `httpcore.ConnectError` when no address is allowed.
+    """
+
+    def resolve(host: str, port: int) -> str:
+        try:
+            found = [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(f"{host[:100]} has no address: {error}") from None
+        allowed = found if allow_local else [address for address in found if not is_local(address)]
+        if not allowed:
+            raise httpcore.ConnectError(
+                f"{host[:100]} is {found[0]}, an address of this machine or its link: not allowed (allow_local)"
+            )
+        return allowed[0]
+
+    return resolve
+
+
+def is_local(address: str) -> bool:
+    """Return True for loopback, link-local, metadata, multicast and reserved addresses.
+
+    An IPv4 address embedded in an IPv6 one is judged by itself.
+    """
+    one = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(one, ipaddress.IPv6Address):
+        inner = one.ipv4_mapped or one.sixtofour or (one.teredo[1] if one.teredo else None) or _nat64(one)
+        if inner is not None:
+            return is_local(str(inner))
+    return (
+        one in _METADATA
+        or one.is_loopback
+        or one.is_link_local
+        or one.is_unspecified
+        or one.is_multicast
+        or one.is_reserved
+    )
+
+
+def _nat64(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    return ipaddress.IPv4Address(address.packed[-4:]) if address.packed[:12] == _NAT64 else None
+
+
+_METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192")))
+"""Metadata services of clouds at addresses that look private; that at 169.254.169.254 is of the link."""
+_NAT64 = ipaddress.IPv6Address("64:ff9b::").packed[:12]

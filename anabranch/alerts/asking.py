@@ -1,0 +1,85 @@
+"""Evaluation of a rule's statement on the lake, as of an instant.
+
+Stage: under `anabranch.alerts.evaluator`. No JVM.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+
+from anabranch.alerts.rules import NAME, Rule
+from anabranch.alerts.states import Found, Labels, labels_of
+from anabranch.query.sql import LakeSql, SqlError
+from schemas.printable import printable
+
+
+class AskError(Exception):
+    """A rule cannot be evaluated; the message says why."""
+
+
+class Asking:
+    """The lake as it was on record at one instant."""
+
+    def __init__(self, lake: str, now: datetime) -> None:
+        self._lake, self._sql = lake, LakeSql(lake, now)
+
+    def found(self, rule: Rule) -> list[Found]:
+        """Return the rows of a rule's answer that are beyond its threshold. Raises `AskError`."""
+        found: dict[Labels, Found] = {}
+        for row in self._rows(rule.sql, 10 * rule.max_alerts + 1_000):
+            value = _number(row.get("value"))
+            if rule.is_beyond(value):
+                labels = labels_of(row)
+                found[labels] = Found(labels, value, _summary(rule, row, value))
+        return list(found.values())
+
+    def _rows(self, sql: str, limit: int) -> list[dict[str, Any]]:
+        """Return at most `limit` rows of a statement's answer."""
+        rows: list[dict[str, Any]] = []
+        try:
+            answer = self._sql.ask(sql)
+            _check_labels(answer.schema.names)
+            for batch in answer:
+                rows += batch.slice(0, limit - len(rows)).to_pylist()
+                if len(rows) >= limit:
+                    break
+        except SqlError as error:
+            raise AskError(str(error)[:500]) from None
+        except (DeltaError, OSError) as error:
+            raise AskError(f"the lake {self._lake} cannot be read: {str(error)[:500]}") from error
+        return rows
+
+
+def _check_labels(columns: Sequence[str]) -> None:
+    """Raise `AskError` for a column whose name Alertmanager would not accept as a label.
+
+    Names that begin with `__` are reserved by Prometheus.
+    """
+    for name in columns:
+        if not NAME.fullmatch(name) or name.startswith("__"):
+            raise AskError(
+                f"the column {printable(name)!r} cannot be a label: name it with AS, by letters, digits and _, no "
+                "digit and no __ at the beginning"
+            )
+
+
+def _number(value: object) -> float | None:
+    if value is None:
+        return None
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise AskError(f"the column value is to be a number, and is {str(value)[:50]!r}") from None
+
+
+def _summary(rule: Rule, row: Mapping[str, Any], value: float | None) -> str:
+    """Fill the rule's summary with the row's columns; braces that name no column stay as they are."""
+    said = {name: "" if cell is None else str(cell)[:500] for name, cell in row.items()} | {
+        "value": "" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    }
+    return re.sub(r"\{(\w+)\}", lambda match: said.get(match[1], match[0]), rule.summary)[:2_000]

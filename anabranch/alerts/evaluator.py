@@ -1,0 +1,156 @@
+"""Evaluation of the rules in rounds: record each change, then have it sent.
+
+Stage: the whole of `anabranch alerts`, without its process. Each round asks every rule as of one instant; a change and
+its notices are committed before anything is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from queue import Empty
+
+from deltalake.exceptions import DeltaError
+
+from anabranch.alerts.asking import AskError, Asking
+from anabranch.alerts.couriers import Courier, Settled
+from anabranch.alerts.record import AlertRecord, Notice
+from anabranch.alerts.rules import BROKEN, Rule, Rules
+from anabranch.alerts.states import Alert, Found, advance, ended
+from schemas.printable import printable
+
+log = logging.getLogger(__name__)
+
+LAKE_ERRORS = (DeltaError, OSError)
+
+
+def utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class Evaluator:
+    """Evaluator of the rules on a lake. One thread uses it; other threads may read its counters."""
+
+    def __init__(
+        self, lake: str, rules: Rules, couriers: Mapping[str, Courier], now: Callable[[], datetime] = utc_now
+    ) -> None:
+        """Take the lease and continue from the record. Raises `lake.lease.LeaseLost`, or what Delta raises."""
+        self._rules, self._couriers, self._now = rules, couriers, now
+        self._lake, self._record = lake, AlertRecord(lake)
+        self._unsettled: list[Settled] = []
+        self.rounds, self.evaluated_at, self.seconds = 0, float("nan"), 0.0
+        self.faults: dict[str, str] = {}
+        """Rules that could not be evaluated in the last round, and why."""
+        for notice in self._record.due:
+            self._tell(notice)
+        for notice, told_at in self._record.resolved:
+            if notice.destination in couriers:
+                couriers[notice.destination].keep_telling(notice, told_at)
+        due = {(notice.alert.key, notice.destination) for notice in self._record.due}
+        for alert in self._record.alerts.values():
+            rule = rules.rule(alert.rule)
+            for name in () if rule is None or alert.status != "firing" else rules.told_to(rule):
+                if (alert.key, name) not in due:
+                    couriers[name].keep_telling(Notice(alert, name), alert.at)
+
+    @property
+    def alerts(self) -> list[Alert]:
+        """Return the pending and firing alerts."""
+        return list(self._record.alerts.values())
+
+    def run(self, stop: threading.Event, each: Callable[[Evaluator], None] = lambda _: None) -> None:
+        """Run rounds until `stop`; retry when the lake cannot be read or written. Raises `LeaseLost`."""
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                self.round()
+            except LAKE_ERRORS as error:
+                log.warning("the table alerts cannot be written, trying again: %s", error)
+            each(self)
+            until = began + self._rules.interval_seconds
+            while not stop.wait(min(1.0, max(0.0, until - time.monotonic()))) and time.monotonic() < until:
+                self._settle_later()
+        self._settle_later()
+
+    def round(self) -> list[Alert]:
+        """Evaluate every rule once; return the alerts whose status changed.
+
+        Raises `LeaseLost`, or what Delta raises.
+        """
+        began, now = time.monotonic(), self._now()
+        self._record.check()
+        self.settle()
+        changed: list[tuple[Alert, Rule | None, Sequence[str]]] = []
+        found = self._found(now)
+        for rule in (*self._rules.rules, BROKEN):
+            if rule.name in found:
+                known = [alert for alert in self._record.alerts.values() if alert.rule == rule.name]
+                told_to = self._rules.told_to(rule)
+                changed += [(alert, rule, told_to) for alert in advance(rule, known, found[rule.name], now)]
+        changed += [
+            (ended(alert, now), None, tuple(self._couriers))
+            for alert in self._record.alerts.values() if self._rules.rule(alert.rule) is None
+        ]  # fmt: skip
+        if changed:
+            for notice in self._record.change(changed, now):
+                self._tell(notice)
+        self.rounds, self.evaluated_at, self.seconds = self.rounds + 1, time.time(), time.monotonic() - began
+        return [alert for alert, _, _ in changed]
+
+    def settle(self) -> None:
+        """Finish a change that could not be recorded, and record the notices settled since the last time.
+
+        Raises `LeaseLost`, or what Delta raises.
+        """
+        for notice in self._record.finish():
+            self._tell(notice)
+        self._unsettled += _taken(self._couriers.values())
+        if self._unsettled:
+            self._record.settle(self._unsettled, self._now())
+            self._unsettled = []
+
+    def _found(self, now: datetime) -> dict[str, list[Found]]:
+        """Return the matching rows of each rule.
+
+        A rule that cannot be evaluated is left out, so its alerts stay as they are.
+        """
+        found: dict[str, list[Found]] = {}
+        faults: dict[str, str] = {}
+        asking = Asking(self._lake, now)
+        for rule in self._rules.rules:
+            try:
+                found[rule.name] = asking.found(rule)
+            except AskError as error:
+                faults[rule.name] = str(error)
+                if self.faults.get(rule.name) != str(error):
+                    log.warning("the rule %s cannot be evaluated: %s", rule.name, printable(str(error)))
+        self.faults = faults
+        found[BROKEN.name] = [
+            Found((("rule", name),), None, f"the alert rule {name} cannot be evaluated: {error}")
+            for name, error in faults.items()
+        ]
+        return found
+
+    def _settle_later(self) -> None:
+        try:
+            self.settle()
+        except LAKE_ERRORS as error:
+            log.warning("the table alerts cannot be written, trying again: %s", error)
+
+    def _tell(self, notice: Notice) -> None:
+        courier = self._couriers.get(notice.destination)
+        if courier is not None:
+            courier.tell(notice)
+
+
+def _taken(couriers: Iterable[Courier]) -> list[Settled]:
+    taken: list[Settled] = []
+    for courier in couriers:
+        with suppress(Empty):
+            while True:
+                taken.append(courier.settled.get_nowait())
+    return taken

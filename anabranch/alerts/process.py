@@ -1,0 +1,113 @@
+"""`anabranch alerts` as a process: its parts assembled, its metrics, and the signals that stop it."""
+
+from __future__ import annotations
+
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from anabranch.alerts.couriers import Courier
+from anabranch.alerts.evaluator import Evaluator, utc_now
+from anabranch.alerts.posting import sender_of
+from anabranch.alerts.rules import Rules, read_rules
+from runtime.telemetry.health import Health, Heartbeat
+from runtime.telemetry.serving import serve_metrics
+from schemas.settings.root import Settings
+
+STALLED_SECONDS = 300.0
+"""Least time without a round after which the process counts as stalled, besides ten intervals."""
+CLOSE_SECONDS = 5.0
+"""Longest wait at a stop for notices that are on their way; the others are sent at the next start."""
+ONCE_SECONDS = 60.0
+"""Longest wait with `--once`, which has nothing else to do."""
+
+
+def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: bool = False) -> Evaluator:
+    """Evaluate until SIGTERM or SIGINT, or once; `ready` gets one line at the beginning.
+
+    Raises `RulesError`, `runtime.telemetry.serving.MetricsError`, `lake.lease.LeaseLost` when another process has taken
+    over, and `DeltaError` or `OSError` when the lake cannot be used.
+    """
+    rules = read_rules(settings.path(settings.alerts.rules))
+    couriers = couriers_of(rules, settings.alerts_context())
+    evaluator = Evaluator(settings.lake_path, rules, couriers)
+    heartbeat = Heartbeat("the rules", STALLED_SECONDS + 10 * rules.interval_seconds)
+    if settings.alerts.metrics_port:
+        registry = CollectorRegistry()
+        registry.register(AlertMetrics(evaluator, couriers))
+
+        def not_ready() -> str | None:
+            is_recent = time.time() - evaluator.evaluated_at < 60 + 5 * rules.interval_seconds
+            return None if is_recent else "the rules cannot be evaluated, or were not yet"
+
+        health = Health(heartbeat.fault, not_ready)
+        serve_metrics(
+            registry, settings.alerts.metrics_port, "alerts.metrics_port", settings.metrics, "alerts", health
+        )  # fmt: skip
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    for courier in couriers.values():
+        courier.start()
+    told = ", ".join(couriers) or "nobody"
+    ready(
+        f"alerts ready: {len(rules.rules)} rules every {rules.interval_seconds:g} s, {len(evaluator.alerts)} alerts on "
+        f"record, told to {told}"
+    )
+
+    def each(_: Evaluator) -> None:
+        heartbeat.beat()
+        if once:
+            stop.set()
+
+    try:
+        evaluator.run(stop, each)
+    finally:
+        for courier in couriers.values():
+            courier.stop()
+        until = time.monotonic() + (ONCE_SECONDS if once else CLOSE_SECONDS)
+        for courier in couriers.values():
+            courier.join(max(0.0, until - time.monotonic()))
+        evaluator.settle()
+    return evaluator
+
+
+def couriers_of(rules: Rules, tls: ssl.SSLContext | None = None) -> dict[str, Courier]:
+    """Return one courier per destination, not started. Raises `RulesError`."""
+    return {
+        name: Courier(name, sender_of(name, chosen, rules, tls=tls), utc_now)
+        for name, chosen in rules.destinations.items()
+    }
+
+
+class AlertMetrics(Collector):
+    """Metrics of the evaluator, read at each scrape."""
+
+    def __init__(self, evaluator: Evaluator, couriers: dict[str, Courier]) -> None:
+        self._evaluator, self._couriers = evaluator, couriers
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they are now."""
+        evaluator = self._evaluator
+        yield CounterMetricFamily("anabranch_alerts_rounds", "Evaluations of all rules.", evaluator.rounds)
+        yield GaugeMetricFamily("anabranch_alerts_round_seconds", "How long the last one took.", evaluator.seconds)
+        yield GaugeMetricFamily(
+            "anabranch_alerts_evaluated_at_seconds", "When it ended, seconds since 1970.", evaluator.evaluated_at
+        )
+        yield GaugeMetricFamily(
+            "anabranch_alerts_rule_faults", "Rules that could not be evaluated then.", len(evaluator.faults)
+        )
+        alerts = GaugeMetricFamily("anabranch_alerts", "Alerts by status.", labels=["status"])
+        for status in ("pending", "firing"):
+            alerts.add_metric([status], sum(alert.status == status for alert in evaluator.alerts))
+        yield alerts
+        waiting = GaugeMetricFamily("anabranch_alerts_notices_waiting", "Notices not told yet.", labels=["destination"])
+        for name, courier in self._couriers.items():
+            waiting.add_metric([name], courier.waiting)
+        yield waiting

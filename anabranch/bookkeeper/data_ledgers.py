@@ -1,0 +1,87 @@
+"""Counts of message ledgers by cluster, made while their records are read: there may be millions.
+
+Stage: over `records`, under `looking`. They are never copied, so a switch needs their number, and single ones only if
+they are irregular: the record does not reveal the cluster, the ledger is missing there, or a schema or subscription has
+the same id. Those are examined one by one, by the rule of `decisions.bookkeeper.seen`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from anabranch.bookkeeper.metadata import Record
+from anabranch.bookkeeper.records import DataLedgerPosition, read_data_ledgers
+from anabranch.bookkeeper.registry import Registry
+from anabranch.bookkeeper.wire import BadRecord
+from schemas.bookies import DataLedger, TopicRecord
+
+
+@dataclass(frozen=True)
+class DataLedgers:
+    """Summary of the records of all topics."""
+
+    where: dict[str, int] = field(default_factory=dict)
+    """By cluster: how many are attributed to it, and there."""
+    topics: list[TopicRecord] = field(default_factory=list)
+    """Records that cannot be read, and ledgers that have to be looked at."""
+
+    def ids(self) -> set[int]:
+        """Return the ledgers that have to be looked at."""
+        return {one.id for topic in self.topics for one in topic.ledgers}
+
+
+def count_data_ledgers(
+    records: Iterable[Record], registry: Registry, listings: Mapping[str, Collection[int] | str], named: Collection[int]
+) -> DataLedgers:
+    """Count the ledgers in `records` by cluster, and list the irregular ones.
+
+    `listings` has the ids of each cluster, or the reason why they are unknown; `named` has those of other records.
+    """
+    there = {one.name: _ids(listings.get(one.name)) for one in registry.clusters}
+    first, recorded = _unstamped(registry)
+    where, topics = Counter[str](), list[TopicRecord]()
+    for record in records:
+        try:
+            found = read_data_ledgers(record.content)
+        except BadRecord as error:
+            topics.append(TopicRecord(path=record.path, version=record.version, error=str(error)))
+            continue
+        odd = []
+        for one in found:
+            if one.offloaded:
+                continue
+            cluster = _stamped(one) if one.stamp is not None else first if _is_older(one, recorded) else None
+            if cluster is not None and one.ledger not in named and one.ledger in there.get(cluster, ()):
+                where[cluster] += 1
+            else:
+                odd.append(DataLedger(id=one.ledger, stamp=one.stamp))
+        if odd:
+            topics.append(TopicRecord(path=record.path, version=record.version, ledgers=odd))
+    return DataLedgers(dict(where), topics)
+
+
+def _unstamped(registry: Registry) -> tuple[str | None, float]:
+    """Return the cluster of ledgers without a stamp, and the time before which they were made.
+
+    Without a bootstrap record the time is infinite: all of them count.
+    """
+    if registry.bootstrap is not None:
+        return registry.bootstrap.bootstrap_cluster_name, registry.bootstrap.recorded_at
+    active = [one.name for one in registry.clusters if one.status == "ACTIVE"]
+    return (active[0] if registry.directive is None and len(active) == 1 else None), float("inf")
+
+
+def _is_older(one: DataLedgerPosition, recorded: float) -> bool:
+    """Return whether a ledger was made before the bootstrap record, as far as when it was closed tells."""
+    return recorded == float("inf") or (one.closed_at is not None and one.closed_at < recorded)
+
+
+def _stamped(one: DataLedgerPosition) -> str | None:
+    name, colon, number = str(one.stamp).partition(":")
+    return None if colon and number != str(one.ledger) else name
+
+
+def _ids(listing: Collection[int] | str | None) -> Collection[int]:
+    return () if listing is None or isinstance(listing, str) else listing

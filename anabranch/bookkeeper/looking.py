@@ -1,0 +1,197 @@
+"""Snapshot reader of a switch: registry, records, ledgers and ids of all registered clusters.
+
+Stage: over `registry`, `metadata` and `hands`, under `orchestrator` and the commands. Reading changes nothing anywhere.
+A cluster that cannot be reached has its reason in place of a listing; a record that cannot be read is in the snapshot
+with its fault.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+from anabranch.bookkeeper.data_ledgers import DataLedgers, count_data_ledgers
+from anabranch.bookkeeper.guard import registered_brokers
+from anabranch.bookkeeper.hands import LedgerHands, LedgerRefused
+from anabranch.bookkeeper.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata, Record
+from anabranch.bookkeeper.process import HandsLost
+from anabranch.bookkeeper.records import STAMP_PROPERTY, read_cursor, read_locator
+from anabranch.bookkeeper.registry import Registry, RegistryStore
+from anabranch.bookkeeper.wire import BadRecord
+from decisions.bookkeeper.seen import ledgers_beside
+from schemas.bookies import (
+    BookieSnapshot,
+    CursorRecord,
+    Generators,
+    LedgerSeen,
+    Operation,
+    Position,
+    Progress,
+    Request,
+    Routing,
+    SchemaRecord,
+    SwitchSettings,
+)
+from schemas.ids import digest
+
+Depth = Literal["registry", "identity", "ids", "ledgers", "whole"]
+"""How much is looked at: the registry; which cluster each is; all ids; the ledgers of schemas and cursors too; those
+of topics too."""
+BROKERS = "brokers"
+"""Owner of every cursor while brokers run: which of them has its topic is theirs to know."""
+
+
+@dataclass
+class Looker:
+    """Looks at one Pulsar cluster."""
+
+    store: RegistryStore
+    metadata: PulsarMetadata
+    reach: Callable[[Registry], LedgerHands]
+    """Ledgers of the clusters of a registry."""
+    ids: Callable[[str], LedgerIds]
+    """By metadata service URI; raises `MetadataUnreachable`, or `ValueError` for an URI that has no ids."""
+    cluster: str
+    routing: Routing
+    settings: SwitchSettings
+    now: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
+    """ms since 1970."""
+
+    def look(
+        self, operation: Operation, depth: Depth, request: Request | None = None, progress: Progress | None = None,
+        registry: Registry | None = None, like: BookieSnapshot | None = None,
+    ) -> BookieSnapshot:  # fmt: skip
+        """Return a snapshot; the records of topics, which are many, may be taken from an earlier one, `like`.
+
+        Raises `BadRegistry`, and `MetadataUnreachable` or `MetadataRefused` of Pulsar's metadata.
+        """
+        registry = self.store.read() if registry is None else registry
+        found = BookieSnapshot(
+            cluster=self.cluster, now=self.now(), operation=operation, request=request or Request(),
+            clusters=list(registry.clusters), bootstrap=registry.bootstrap, directive=registry.directive,
+            routing=self.routing, settings=self.settings, progress=progress or Progress(),
+            registered_brokers=registered_brokers(self.metadata),
+        )  # fmt: skip
+        uris = {one.name: one.metadata_service_uri for one in registry.clusters}
+        if depth == "identity":
+            asked = found.request
+            if asked.name is not None and asked.metadata_service_uri is not None:
+                uris.setdefault(asked.name, asked.metadata_service_uri)
+            return found.model_copy(update={"generators": self._generators(uris, {})})
+        if depth == "registry" or not uris:
+            return found
+        hands, names = self.reach(registry), list(uris)
+        if depth == "ids":
+            listings = {name: _listing(hands, name) for name in names}
+            return found.model_copy(update={"generators": self._generators(uris, listings)})
+        schemas, cursors = self._schemas(), self._cursors()
+        # Ledgers after records: what a record names was made before.
+        listings = {name: _listing(hands, name) for name in names}
+        named = set(_named(schemas, cursors, found.progress))
+        data = DataLedgers()
+        if depth == "whole":
+            data = count_data_ledgers(self.metadata.topics(), registry, listings, named)
+        elif like is not None:
+            data = DataLedgers(dict(like.data_ledgers), list(like.topics))
+        wanted = named | data.ids()
+        ledgers = {}
+        with ThreadPoolExecutor(self.settings.migration_concurrency) as pool:
+            for name, listing in listings.items():
+                if isinstance(listing, str):
+                    continue
+                # Before a cluster is forgotten, whatever else is on it is looked at.
+                rest = operation == "unregister" and name == found.request.name and not data.where.get(name)
+                opened = sorted(listing if rest else listing & wanted)
+                seen = pool.map(lambda ledger, name=name: see(hands, name, ledger), opened)
+                ledgers[name] = [one for one in seen if one is not None]
+        return found.model_copy(
+            update={
+                "schemas": schemas, "cursors": cursors, "topics": data.topics, "data_ledgers": data.where,
+                "ledgers": ledgers, "generators": self._generators(uris, listings),
+            }
+        )  # fmt: skip
+
+    def _generators(self, uris: Mapping[str, str], listings: Mapping[str, set[int] | str]) -> dict[str, Generators]:
+        """Read ids and identity of clusters; what cannot be read whole is unknown, with the reason."""
+        found = {}
+        for name, uri in uris.items():
+            listing = listings.get(name)
+            if isinstance(listing, str):
+                found[name] = Generators(reachable=False, error=listing)
+                continue
+            try:
+                ids = self.ids(uri).read()
+            except (MetadataUnreachable, MetadataRefused, ValueError) as error:
+                found[name] = Generators(reachable=False, error=f"the ids of {name} cannot be read: {error}")
+                continue
+            largest = None if listing is None else max(listing, default=-1)
+            found[name] = Generators(short=ids.short, long=ids.long, instance=ids.instance, largest=largest)
+        return found
+
+    def _schemas(self) -> list[SchemaRecord]:
+        return [schema_of(one) for one in self.metadata.schemas()]
+
+    def _cursors(self) -> list[CursorRecord]:
+        owner = BROKERS if self.routing == "attribution" else None
+        return [cursor_of(one, owner) for one in self.metadata.cursors()]
+
+
+def schema_of(record: Record) -> SchemaRecord:
+    """A schema's locator."""
+    try:
+        found = read_locator(record.content)
+    except BadRecord as error:
+        return SchemaRecord(path=record.path, version=record.version, error=str(error))
+    positions = [
+        Position(version=one.version, ledger=one.ledger, entry=one.entry, stamp=one.stamp, hash=one.hash)
+        for one in found
+    ]
+    return SchemaRecord(path=record.path, version=record.version, positions=positions)
+
+
+def cursor_of(record: Record, owner: str | None) -> CursorRecord:
+    """A subscription's znode; `owner` is who has its topic."""
+    try:
+        found = read_cursor(record.content)
+    except BadRecord as error:
+        return CursorRecord(path=record.path, version=record.version, ledger=-1, owner=owner, error=str(error))
+    return CursorRecord(
+        path=record.path, version=record.version, ledger=found.ledger, stamp=found.stamp, owner=owner,
+        mark_delete=list(found.mark_delete), individually_deleted=digest(found.holes.hex()) if found.holes else None,
+        properties={**found.numbers, **{name: of for name, of in found.properties.items() if name != STAMP_PROPERTY}},
+    )  # fmt: skip
+
+
+def see(hands: LedgerHands, cluster: str, ledger: int) -> LedgerSeen | None:
+    """A ledger without a change; None: there is none. Of one that cannot be read, why."""
+    try:
+        found = hands.open(cluster, ledger)
+    except LedgerRefused as error:
+        if error.name.startswith("NoSuchLedger"):
+            return None
+        return LedgerSeen(id=ledger, readable=False, error=str(error))
+    except HandsLost as error:
+        return LedgerSeen(id=ledger, readable=False, error=str(error))
+    return LedgerSeen(
+        id=ledger, closed=found.closed, last=found.last, length=found.length, custom=dict(found.custom),
+        quorums=list(found.quorums), created_at=found.made, readable=found.unreadable is None, error=found.unreadable,
+    )  # fmt: skip
+
+
+def _named(schemas: Iterable[SchemaRecord], cursors: Iterable[CursorRecord], progress: Progress) -> Iterator[int]:
+    for schema in schemas:
+        yield from (one.ledger for one in schema.positions)
+    yield from (one.ledger for one in cursors if one.ledger >= 0)
+    yield from (number for _, number in ledgers_beside(cursors))
+    yield from (one.ledger for one in progress.verified)
+
+
+def _listing(hands: LedgerHands, cluster: str) -> set[int] | str:
+    """All ids of a cluster, or why they are not known."""
+    try:
+        return set(hands.ledgers(cluster))
+    except (LedgerRefused, HandsLost) as error:
+        return f"{cluster} cannot be reached: {error}"

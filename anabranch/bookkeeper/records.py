@@ -1,0 +1,226 @@
+"""Pulsar's metadata records of schemas, cursors and topics: their ledgers and cluster stamps.
+
+A stamp attributes a ledger to a BookKeeper cluster. It is the only thing that is ever changed in a record.
+
+Stage: pure, between `wire` and `metadata`. Sources: SchemaStorageFormat.proto of pulsar-broker and MLDataFormats.proto
+of managed-ledger; PIP-477, field 3 of a schema's position for its properties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from anabranch.bookkeeper.wire import (
+    BadRecord,
+    Field,
+    contents_of,
+    join,
+    number_of,
+    read_fields,
+    read_values,
+    with_content,
+)
+
+STAMP_PROPERTY = "_pulsar.bookieClusterName"
+BROKERS_OWN = "#pulsar.internal."
+"""Beginning of the cursor properties that only the broker writes, such as those of delayed delivery."""
+_COMPRESSED = b"\x47\x78"
+_INFO, _INDEX, _POSITION, _POSITION_PROPERTIES = 1, 2, 2, 3
+_CURSOR_PROPERTIES, _POSITION_NUMBERS = 8, 5
+_HASH, _HOLES = 3, (4, 7)
+"""Of an index entry; of a cursor: individualDeletedMessages, batchedEntryDeletionIndexInfo."""
+_CLOSED_AT, _OFFLOAD, _LEDGER_PROPERTIES, _DELETED = 4, 5, 6, 4
+_OF_DATA = frozenset({1, _CLOSED_AT, _OFFLOAD, _LEDGER_PROPERTIES})
+
+
+@dataclass(frozen=True)
+class SchemaPosition:
+    """Location of one version of a schema."""
+
+    version: int
+    ledger: int
+    entry: int
+    stamp: str | None
+    """Value of `STAMP_PROPERTY`."""
+    hash: str | None = None
+    """Of the version's content, hex."""
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Contents of a subscription's znode."""
+
+    ledger: int
+    """-1: its position is in the znode, there is nothing to copy."""
+    mark_delete: tuple[int, int]
+    """Ledger and entry; (-1, -1) where the position is in the cursor's ledger only."""
+    properties: Mapping[str, str]
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """Properties of the position, such as the ledger of a compacted topic."""
+    holes: bytes = b""
+    """What else says which messages were acknowledged: ranges behind the position, and of batches, as they stand."""
+
+    @property
+    def stamp(self) -> str | None:
+        """Value of `STAMP_PROPERTY`."""
+        return self.properties.get(STAMP_PROPERTY)
+
+
+class DataLedgerPosition(NamedTuple):
+    """A ledger of a topic's messages."""
+
+    ledger: int
+    stamp: str | None
+    """Value of `STAMP_PROPERTY`, in the properties of PIP-404."""
+    offloaded: bool = False
+    """It was offloaded, and is in no BookKeeper cluster any more."""
+    closed_at: int | None = None
+    """Instant of its closing, ms since 1970; None: it is written to."""
+
+
+def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:
+    """All positions of a schema, each once, by version and ledger. Raises `BadRecord`."""
+    found = set()
+    for entry in read_fields(record):
+        if entry.number not in (_INFO, _INDEX):
+            continue
+        fields = read_fields(entry.content)
+        for content in contents_of(fields, _POSITION):
+            position = read_fields(content)
+            found.add(
+                SchemaPosition(
+                    _required(fields, 1, "version"), _required(position, 1, "ledgerId"),
+                    _required(position, 2, "entryId"), _properties(position, _POSITION_PROPERTIES).get(STAMP_PROPERTY),
+                    next((one.hex() for one in contents_of(fields, _HASH)), None),
+                )
+            )  # fmt: skip
+    if not found:
+        raise BadRecord("a schema locator without a position")
+    return tuple(sorted(found, key=lambda one: (one.version, one.ledger, one.stamp or "")))
+
+
+def stamp_locator(record: bytes, stamps: Mapping[int, str | None]) -> bytes:
+    """Return the locator with these stamps, by ledger id, on its positions.
+
+    None removes a stamp. All else stays.
+    """
+
+    def stamped_position(field: Field) -> Field:
+        position = read_fields(field.content)
+        ledger = _required(position, 1, "ledgerId")
+        if ledger not in stamps:
+            return field
+        return with_content(_POSITION, _with_property(position, _POSITION_PROPERTIES, stamps[ledger]))
+
+    def stamped_entry(field: Field) -> Field:
+        if field.number not in (_INFO, _INDEX):
+            return field
+        inside = [stamped_position(one) if one.number == _POSITION else one for one in read_fields(field.content)]
+        content = join(inside)
+        return field if content == field.content else with_content(field.number, content)
+
+    return join(stamped_entry(field) for field in read_fields(record))
+
+
+def read_cursor(record: bytes) -> Cursor:
+    """Parse a cursor's znode.
+
+    Raises `BadRecord`, also for a compressed one.
+    """
+    fields = _uncompressed(record)
+    mark_delete = number_of(fields, 2), number_of(fields, 3)
+    return Cursor(
+        _required(fields, 1, "cursorsLedgerId"), tuple(-1 if one is None else one for one in mark_delete),  # type: ignore[arg-type]
+        _properties(fields, _CURSOR_PROPERTIES), _numbers(fields), join(one for one in fields if one.number in _HOLES),
+    )  # fmt: skip
+
+
+def stamp_cursor(record: bytes, stamp: str | None) -> bytes:
+    """The cursor with this stamp; None takes it away. All else stays."""
+    return _with_property(_uncompressed(record), _CURSOR_PROPERTIES, stamp)
+
+
+def read_data_ledgers(record: bytes) -> tuple[DataLedgerPosition, ...]:
+    """The data ledgers that a topic's znode names. Raises `BadRecord`, also for one that is compressed."""
+    _require_uncompressed(record)
+    found = []
+    for _, one in read_values(record, (1,)):
+        fields = read_values(one, _OF_DATA) if isinstance(one, bytes) else []
+        numbers = {number: value for number, value in fields if isinstance(value, int)}
+        if 1 not in numbers:
+            raise BadRecord("a record without ledgerId")
+        stamp, offloaded = None, False
+        if len(fields) > len(numbers):
+            inside = read_fields(one) if isinstance(one, bytes) else []
+            stamp = _properties(inside, _LEDGER_PROPERTIES).get(STAMP_PROPERTY)
+            offloaded = any(number_of(read_fields(each), _DELETED) for each in contents_of(inside, _OFFLOAD))
+        found.append(DataLedgerPosition(numbers[1], stamp, offloaded, numbers.get(_CLOSED_AT) or None))
+    return tuple(found)
+
+
+def _uncompressed(record: bytes) -> list[Field]:
+    _require_uncompressed(record)
+    return read_fields(record)
+
+
+def _require_uncompressed(record: bytes) -> None:
+    if record[:2] == _COMPRESSED:
+        raise BadRecord(
+            "compressed metadata: turn managedCursorInfoCompressionType and managedLedgerInfoCompressionType off in "
+            "the brokers, and load the topic again"
+        )
+
+
+def _required(fields: list[Field], number: int, name: str) -> int:
+    found = number_of(fields, number)
+    if found is None:
+        raise BadRecord(f"a record without {name}")
+    return found
+
+
+def _properties(fields: list[Field], number: int) -> dict[str, str]:
+    found = {}
+    for content in contents_of(fields, number):
+        name, value = _property(content)
+        found[name] = value
+    return found
+
+
+def _numbers(fields: list[Field]) -> dict[str, str]:
+    found = {}
+    for content in contents_of(fields, _POSITION_NUMBERS):
+        inside = read_fields(content)
+        try:
+            [name] = contents_of(inside, 1)
+            found[name.decode()] = str(_required(inside, 2, "value"))
+        except ValueError:
+            raise BadRecord("a property of a position that is not a name and a number") from None
+    return found
+
+
+def _property(content: bytes) -> tuple[str, str]:
+    fields = read_fields(content)
+    try:
+        [name], [value] = contents_of(fields, 1), contents_of(fields, 2)
+        return name.decode(), value.decode()
+    except ValueError:
+        raise BadRecord("a property that is not a name and a value") from None
+
+
+def _with_property(fields: list[Field], number: int, value: str | None) -> bytes:
+    """Return the fields with the stamp, or without any if `value` is None.
+
+    A new stamp goes where Pulsar's encoders put it: after all lower and equal field numbers.
+    """
+    there = [
+        at for at, one in enumerate(fields) if one.number == number and _property(one.content)[0] == STAMP_PROPERTY
+    ]
+    last = max((at + 1 for at, one in enumerate(fields) if one.number <= number), default=0)
+    kept: list[Field | None] = [None if at in there else one for at, one in enumerate(fields)]
+    if value is not None:
+        content = with_content(1, STAMP_PROPERTY.encode()).raw + with_content(2, value.encode()).raw
+        place = slice(there[0], there[0] + 1) if there else slice(last, last)
+        kept[place] = [with_content(number, content)]
+    return join(one for one in kept if one is not None)

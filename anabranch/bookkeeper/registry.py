@@ -1,0 +1,121 @@
+"""Registry of BookKeeper clusters in Pulsar's metadata store: clusters, bootstrap record, directive.
+
+Stage: over `metadata`. Source: PIP-477 "Metadata nodes": `/admin/bookie-clusters/NAME`, `…/bootstrap` and
+`…/switch-target`. They are written in one transaction or not at all. Every transaction also raises the version of the
+folder itself, so that of two operators who read the same registry only one writes: at every instant one cluster is
+ACTIVE (I12).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from anabranch.bookkeeper.metadata import PulsarMetadata, Record, Write
+from decisions.bookkeeper.registry import RESERVED
+from schemas.bookie_answers import BookieAnswer
+from schemas.bookies import Bootstrap, ClusterEntry, Directive
+
+DIRECTIVE, BOOTSTRAP, ORCHESTRATOR = "switch-target", "bootstrap", "orchestrator"
+
+
+class BadRegistry(RuntimeError):
+    """A znode of the registry cannot be read; the message says which, and why."""
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Registry as it was read."""
+
+    clusters: tuple[ClusterEntry, ...] = ()
+    bootstrap: Bootstrap | None = None
+    directive: Directive | None = None
+    version: int | None = None
+    """Of the folder; None: there is none yet."""
+
+
+class RegistryStore:
+    """The registry of one Pulsar cluster."""
+
+    def __init__(self, metadata: PulsarMetadata, path: str) -> None:
+        """`path` is the folder, such as `/admin/bookie-clusters`."""
+        self.metadata, self.path = metadata, path
+
+    def read(self) -> Registry:
+        """All of it. Raises `BadRegistry`, and what `PulsarMetadata.read` raises."""
+        # The folder first: if anything changes afterwards, its version is too old for a write.
+        folder = self.metadata.read(self.path)
+        if folder is None:
+            return Registry()
+        names = [name for name in self.metadata.children(self.path) if name not in RESERVED]
+        records = [self.metadata.read(f"{self.path}/{name}") for name in names]
+        return Registry(
+            tuple(self._cluster(one) for one in records if one is not None),
+            self._bootstrap(self.metadata.read(f"{self.path}/{BOOTSTRAP}")),
+            self._directive(self.metadata.read(f"{self.path}/{DIRECTIVE}")),
+            folder.version,
+        )
+
+    def write(self, answer: BookieAnswer, before: Registry, also: tuple[Write, ...] = ()) -> None:
+        """Write a command's answer, decided on `before`, in one transaction.
+
+        `also` has further expectations. Raises `MetadataChanged` if anything has changed since `before`, and what
+        `PulsarMetadata.write` raises.
+        """
+        writes = [*also]
+        if answer.registry is not None:
+            writes += self._changes(before, answer.registry)
+        if answer.bootstrap is not None and before.bootstrap is None:
+            writes.append(Write(f"{self.path}/{BOOTSTRAP}", _json(answer.bootstrap), None))
+        if answer.directive is not None:
+            version = before.directive.version if before.directive else None
+            writes.append(Write(f"{self.path}/{DIRECTIVE}", _json(answer.directive), version))
+        folder = before.version
+        if folder is None:
+            self.metadata.ensure(self.path)
+            folder = 0
+        self.metadata.write([*writes, Write(self.path, b"", folder)])
+
+    def _changes(self, before: Registry, after: list[ClusterEntry]) -> list[Write]:
+        there = {one.name: one for one in before.clusters}
+        writes = []
+        for one in after:
+            former = there.pop(one.name, None)
+            if former is None or former.model_copy(update={"version": one.version}) != one:
+                version = former.version if former else None
+                writes.append(Write(f"{self.path}/{one.name}", _json(one), version))
+        writes += [Write(f"{self.path}/{name}", None, one.version, delete=True) for name, one in there.items()]
+        return writes
+
+    def _cluster(self, record: Record) -> ClusterEntry:
+        name = record.path.rpartition("/")[2]
+        entry: ClusterEntry = _read(ClusterEntry, record, name=name)
+        return entry
+
+    def _bootstrap(self, record: Record | None) -> Bootstrap | None:
+        return None if record is None else _read(Bootstrap, record)
+
+    def _directive(self, record: Record | None) -> Directive | None:
+        return None if record is None else _read(Directive, record)
+
+
+def _read(model: Any, record: Record, **given: str) -> Any:
+    try:
+        found = json.loads(record.content)
+        if not isinstance(found, dict):
+            raise ValueError("no JSON object")
+        if "version" in model.model_fields:
+            given = {**given, "version": record.version}  # type: ignore[dict-item]
+        return model.model_validate_json(json.dumps({**found, **given}))
+    except ValidationError as error:
+        where = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False))
+        raise BadRegistry(f"{record.path} cannot be read: {where}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadRegistry(f"{record.path} cannot be read: {error}") from None
+
+
+def _json(one: ClusterEntry | Bootstrap | Directive) -> bytes:
+    return one.model_dump_json(by_alias=True, exclude_none=True, exclude={"version"}).encode()

@@ -1,0 +1,1 @@
+"""What `anabranch bookies` does: clusters, check, decisions, switch and report."""

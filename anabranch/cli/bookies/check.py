@@ -1,0 +1,83 @@
+"""`anabranch bookies check`: test the invariants on what the clusters show and what is on record.
+
+Some invariants cannot be observed.
+
+Stage: between `anabranch.cli.commands.bookies` and `anabranch.bookkeeper`.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import click
+
+from anabranch.bookkeeper.hands import LedgerRefused
+from anabranch.bookkeeper.process import HandsLost
+from anabranch.bookkeeper.record import read_before, read_steps, steps_taken, subject_of
+from anabranch.bookkeeper.registry import Registry
+from decisions.bookkeeper.decide import decide
+from decisions.bookkeeper.seen import Seen
+from schemas.bookie_answers import Violation
+from schemas.bookies import BookieSnapshot
+from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from anabranch.cli.bookies.clusters import Bookies
+
+
+def check(bookies: Bookies, contents: bool, output: str) -> None:
+    """Check everything; with `contents` every entry is read. Exit code 1 when an invariant does not hold."""
+    registry = bookies.store.read()
+    snapshot = bookies.looker.look("check", "whole", None, bookies.progress(registry), registry)
+    if registry.directive is not None:
+        subject = subject_of(bookies.settings.bookies.cluster, registry.directive)
+        steps, before = steps_taken(read_steps(bookies.lake, subject)), read_before(bookies.lake, subject)
+        snapshot = snapshot.model_copy(update={"steps": steps, "before": before})
+    answer = decide(snapshot)
+    violations = answer.violations
+    if contents:
+        violations = [*violations, *_unreadable(bookies, snapshot, registry)]
+    if output == "json":
+        click.echo(json.dumps([one.model_dump(mode="json", by_alias=True) for one in violations]))
+    else:
+        for one in violations:
+            click.echo(printable(f"{one.invariant} does not hold: {one.object}: {one.detail}"))
+    for name, why in answer.unseen.items():
+        click.echo(printable(f"{name} is not checked: {why}"), err=output == "json")
+    if violations:
+        raise click.ClickException(f"{len(violations)} violations")
+    if output == "text":
+        records = len(snapshot.schemas) + len(snapshot.cursors) + len(snapshot.topics)
+        counted = sum(snapshot.data_ledgers.values())
+        rest = f"; not checked: {', '.join(answer.unseen)}" if answer.unseen else ""
+        click.echo(f"{records:,} records and their ledgers, {counted:,} data ledgers: all in order{rest}")
+
+
+def _unreadable(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) -> list[Violation]:
+    """Return violations for schema and cursor ledgers that are unreadable or differ from their digest.
+
+    Each is read whole on the cluster that it is attributed to.
+    """
+    hands, seen = bookies.hands(registry), Seen(snapshot)
+    digests = {one.ledger: one.sha256 for one in seen.progress.verified}
+    wanted = {
+        (str(item.cluster), item.ledger, item.object)
+        for item in seen.items
+        if item.kind != "data" and item.cluster is not None and item.ledger >= 0
+    }
+
+    def read(one: tuple[str, int, str]) -> Violation | None:
+        cluster, ledger, what = one
+        try:
+            found = hands.verify(cluster, cluster, ledger)
+        except (LedgerRefused, HandsLost) as error:
+            return Violation(invariant="I2", object=what, detail=f"ledger {ledger} on {cluster}: {error}")
+        expected = digests.get(ledger)
+        if expected and found.sha256 != expected:
+            return Violation(invariant="I8", object=what, detail=f"ledger {ledger} on {cluster} has other contents")
+        return None
+
+    with ThreadPoolExecutor(bookies.settings.bookies.migration_concurrency) as pool:
+        return [one for one in pool.map(read, sorted(wanted)) if one is not None]

@@ -1,0 +1,209 @@
+"""Resources of the `anabranch bookies` commands: metadata store, BookKeeper clusters and the sidecar.
+
+Stage: under `anabranch.cli.commands.bookies`. Each is opened when it is first needed and closed at the end. The sidecar
+handles the clusters' ledgers.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anabranch.admin.credentials import credentials_of
+from anabranch.admin.plain import PlainTopics
+from anabranch.admin.transport import Transport
+from anabranch.bookkeeper.guard import Guard
+from anabranch.bookkeeper.hands import BookKeeperAddress, LedgerHands
+from anabranch.bookkeeper.looking import Looker
+from anabranch.bookkeeper.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata
+from anabranch.bookkeeper.record import progress_of, read_steps, subject_of
+from anabranch.bookkeeper.registry import BadRegistry, Registry, RegistryStore
+from anabranch.bookkeeper.term import Term
+from anabranch.cli.context import Context
+from anabranch.cli.metadata_client import connect_metadata
+from decisions.bookkeeper.uris import BadUri, read_uri
+from schemas.bookies import BookieSnapshot, Operation, Progress, Request
+from schemas.printable import printable
+from schemas.settings.root import Settings
+
+
+class Bookies:
+    """One Pulsar cluster and its BookKeeper clusters."""
+
+    def __init__(self, settings: Settings, stack: ExitStack) -> None:
+        self.settings, self._stack = settings, stack
+        chosen = settings.bookies
+        address, chroot, _ = chosen.zookeeper
+        self.client = self._connected(address, settings.bookies_context(), chroot, logs_in=True)
+        self.metadata = PulsarMetadata(self.client, chosen.request_timeout_seconds)
+        self.store = RegistryStore(self.metadata, chosen.path)
+        self._ensembles: dict[str, Any] = {}
+        self._hands: tuple[tuple[tuple[str, str], ...], LedgerHands] | None = None
+        self.looker = Looker(
+            self.store, self.metadata, self.hands, self.ids, chosen.cluster, chosen.brokers, chosen.switch
+        )  # fmt: skip
+        self.guard = Guard(self.metadata, chosen.brokers, self.ids)
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+
+    @property
+    def lake(self) -> str:
+        """Path of the lake that has the steps."""
+        return self.settings.lake_path
+
+    def look(self, operation: Operation, depth: Any, request: Request | None = None) -> BookieSnapshot:
+        """A snapshot with all that is on record of the directive."""
+        registry = self.store.read()
+        return self.looker.look(operation, depth, request, self.progress(registry), registry)
+
+    def progress(self, registry: Registry) -> Progress:
+        """Return the recorded progress of the directive."""
+        directive = registry.directive
+        if directive is None:
+            return Progress()
+        return progress_of(directive, read_steps(self.lake, subject_of(self.settings.bookies.cluster, directive)))
+
+    def hands(self, registry: Registry) -> LedgerHands:
+        """Return the ledgers of these clusters; the program is started at the first question."""
+        key = tuple((one.name, one.metadata_service_uri) for one in registry.clusters)
+        if self._hands is None or self._hands[0] != key:
+            if self._hands is not None:
+                self._hands[1].close()
+            self._hands = key, self._new_hands(dict(key))
+        return self._hands[1]
+
+    def ids(self, uri: str) -> LedgerIds:
+        """The generators of ids behind a metadata service URI. Raises `MetadataUnreachable`, `BadUri`."""
+        service = read_uri(uri)
+        address = ",".join(sorted(service.members))
+        if address not in self._ensembles:
+            # The registry is a znode: it decides where credentials go only as far as the settings agree.
+            known = self.settings.bookies.ensemble_of(service.members)
+            context = self.settings.bookies_context(known.is_encrypted if known else None)
+            try:
+                self._ensembles[address] = self._connected(address, context, "", logs_in=known is not None)
+            except click.ClickException as error:
+                raise MetadataUnreachable(error.message) from None
+        return LedgerIds(
+            self._ensembles[address], "/" + "/".join(service.root), self.settings.bookies.request_timeout_seconds
+        )
+
+    def term(self) -> Term:
+        """The right to act."""
+        return Term(self.client, self.metadata, self.store.path, self.name)
+
+    def owners(self) -> PlainTopics | None:
+        """The brokers at `[controller] url`; None: they are not to be asked."""
+        settings = self.settings
+        if settings.bookies.brokers != "attribution":
+            return None
+        chosen = settings.controller
+        return PlainTopics(
+            Transport(
+                chosen.url, credentials_of(settings), user_agent="anabranch-bookies",
+                timeout_seconds=settings.bookies.request_timeout_seconds,
+                deadline_seconds=settings.bookies.request_timeout_seconds, nodes=chosen.nodes,
+                tls=settings.url_context(),
+            )
+        )  # fmt: skip
+
+    def _new_hands(self, clusters: dict[str, str]) -> LedgerHands:
+        from anabranch.local.bookies.programs import ensure_programs
+        from runtime.java_home import SetupError
+
+        chosen = self.settings.bookies
+        folder = self.settings.path(self.settings.local.folder) / "bookies"
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            programs = ensure_programs(self.settings, lambda text: click.echo(text, err=True))
+        except SetupError as error:
+            raise click.ClickException(str(error)) from error
+        command = programs.hands(folder, chosen.migration_concurrency, chosen.hands_heap)
+        properties, addresses = _properties(self.settings), {}
+        for name, uri in clusters.items():
+            known = chosen.ensemble_of(read_uri(uri).members)
+            if known is not None and known.is_encrypted:
+                raise click.ClickException(
+                    f"the cluster {name} is at a ZooKeeper that the settings reach by TLS (zks://); the program that "
+                    "copies ledgers has none: give it an address without TLS, through a tunnel on this machine"
+                )
+            if known is None and properties:
+                click.echo(f"Warning: {_unlisted(name)}, so [bookies] client_properties are not sent there", err=True)
+            addresses[name] = BookKeeperAddress(uri, properties if known is not None else {})
+        hands = LedgerHands(
+            command, addresses, folder / "hands.log", chosen.migration_concurrency, chosen.request_timeout_seconds
+        )
+        self._stack.callback(hands.close)
+        return hands
+
+    def _connected(self, address: str, context: ssl.SSLContext | None, chroot: str, logs_in: bool) -> Any:
+        chosen = self.settings.bookies
+        if chosen.metadata_auth is not None and not logs_in:
+            click.echo(f"Warning: {_unlisted(address)}, so the log-in is not sent there", err=True)
+        log_in = chosen.metadata_auth if logs_in else None
+        return connect_metadata(address + chroot, log_in, context, chosen.session_seconds, self._stack)
+
+
+@contextmanager
+def opened(context: Context, metadata: str | None, brokers: str | None) -> Iterator[Bookies]:
+    """The cluster of the settings, with these instead of theirs; faults become a line for people."""
+    from deltalake.exceptions import DeltaError
+
+    from lake.lease import LeaseLost
+
+    settings = context.settings
+    given = {"metadata": _uri(metadata) if metadata else settings.bookies.metadata}
+    given |= {"brokers": brokers} if brokers else {}
+    chosen = settings.bookies.model_copy(update=given)
+    if not chosen.metadata:
+        raise click.UsageError("which metadata store? Give --metadata HOST:PORT, or [bookies] metadata in the settings")
+    settings = settings.model_copy(update={"bookies": chosen})
+    context.warn("bookies", settings)
+    with ExitStack() as stack:
+        try:
+            bookies = Bookies(settings, stack)
+            _warn_of_open_nodes(bookies)
+            yield bookies
+        except (BadRegistry, MetadataUnreachable, MetadataRefused, LeaseLost, BadUri) as error:
+            raise click.ClickException(printable(str(error))) from error
+        except (DeltaError, OSError) as error:
+            raise click.ClickException(f"the lake {settings.lake_path} cannot be read or written: {error}") from error
+
+
+def _unlisted(name: str) -> str:
+    return f"{printable(name)} is not one of [bookies] clusters"
+
+
+def _warn_of_open_nodes(bookies: Bookies) -> None:
+    """Leave znodes open that were made before anybody logged in."""
+    if bookies.settings.bookies.metadata_auth is None:
+        return
+    path = bookies.settings.bookies.path
+    if bookies.metadata.is_open(path):
+        click.echo(
+            f"Warning: {path} in ZooKeeper was made without a log-in, and whoever reaches it can name another cluster "
+            "there: set its access list, and those of its children, to our user with world:anyone:r", err=True,
+        )  # fmt: skip
+
+
+def _uri(metadata: str) -> str:
+    return metadata if "://" in metadata else f"zk://{metadata}"
+
+
+def _properties(settings: Settings) -> dict[str, str]:
+    """Of BookKeeper's client, as in a file of Java properties."""
+    if not settings.bookies.client_properties:
+        return {}
+    file = Path(settings.path(settings.bookies.client_properties))
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.ClickException(f"cannot read {file}, [bookies] client_properties: {error}") from error
+    pairs = (line.partition("=") for line in map(str.strip, lines) if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, equals, value in pairs if equals}

@@ -1,0 +1,155 @@
+"""`anabranch executor status`: who acts, and the brakes as they stand, as JSON and in words.
+
+Stage: between `anabranch.safeguards.state`, which reads the lake, and the command.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+
+from anabranch.executor.shards.register import read_members
+from anabranch.safeguards.state import standing
+from anabranch.safeguards.windows import may_act, next_change
+from lake.brakes import Act
+from schemas.printable import printable
+from schemas.settings.root import ExecutorSettings
+
+CALLS_SECONDS = 60.0
+SHOWN = 50
+"""Waiting decisions in the table; the JSON has all."""
+
+
+def brake_report(lake: str, settings: ExecutorSettings, now: datetime) -> dict[str, Any]:
+    """All brakes, ready for JSON; times are ISO 8601. Raises `DeltaError` or `OSError`."""
+    limits = settings.brakes
+    counted_since = now - timedelta(seconds=limits.failures_seconds)
+    found = standing(lake, counted_since, now - timedelta(seconds=CALLS_SECONDS), now)
+    resumed = found.acts.resumed_at
+    return {
+        "lake": lake,
+        "mode": settings.mode,
+        "executors": [
+            {
+                "executor": one.name,
+                "mode": one.mode,
+                "shards": list(one.shards),
+                "of": one.of,
+                "since": _iso(one.since),
+                "lastBeatAt": _iso(one.at),
+                "isSilent": one.at is not None and (now - one.at).total_seconds() > one.seconds,
+            }
+            for one in read_members(lake)
+        ],
+        "stop": None if found.acts.stop is None else _act(found.acts.stop),
+        "pauses": [_act(act) for act in found.acts.paused(now)],
+        "windows": {
+            "configured": len(limits.windows),
+            "actingAllowed": may_act(limits.windows, now),
+            "nextChange": _iso(next_change(limits.windows, now)),
+        },
+        "calls": {
+            "seconds": CALLS_SECONDS,
+            "fleet": len(found.calls),
+            "limit": limits.actions_per_minute,
+            "limitPerNamespace": limits.actions_per_minute_per_namespace,
+        },
+        "failures": {
+            "count": sum(resumed is None or at > resumed for at in found.failures),
+            "limit": limits.failures,
+            "seconds": limits.failures_seconds,
+        },
+        "open": found.open,
+        "begun": found.begun,
+        "waiting": [
+            {
+                "decisionId": row["decision_id"],
+                "subject": row["subject"],
+                "action": row["action"],
+                "arguments": json.loads(row["arguments"]),
+                "cause": row["cause"],
+                "decidedAt": _iso(row["decided_at"]),
+                "brake": row["brake"],
+                "why": row["reason"],
+                "since": _iso(row["at"]),
+                "until": _iso(row["until"]),
+                "approved": row["decision_id"] in found.acts.approvals,
+            }
+            for row in found.waiting
+        ],
+    }
+
+
+def printed(report: dict[str, Any]) -> str:
+    """The report for people."""
+    calls, failures, windows = report["calls"], report["failures"], report["windows"]
+    stop = report["stop"]
+    lines = [
+        f"mode      {report['mode']} in the settings read here",
+        *[
+            f"{'executors' if number == 0 else '':<9} {printable(one['executor'])} in mode {one['mode']}, "
+            f"{_shards(one)}, since {one['since']}, last beat {one['lastBeatAt']}"
+            + (" (silent: others take over)" if one["isSilent"] else "")
+            for number, one in enumerate(report["executors"])
+        ],
+        *([] if report["executors"] else ["executors none"]),
+        "stopped   " + ("no" if stop is None else f"since {stop['at']}, {stop['by']}: {printable(stop['reason'])}"),
+        *[
+            f"{'paused' if number == 0 else '':<9} {_name(act['subject'])} {_until(act['until'])}, "
+            f"{printable(act['by'])} at {act['at']}: {printable(act['reason'])}"
+            for number, act in enumerate(report["pauses"])
+        ],
+        *([] if report["pauses"] else ["paused    nothing"]),
+        "windows   "
+        + ("none: acting is allowed at any time" if not windows["configured"] else _window(windows)),
+        f"calls     {calls['fleet']} in {calls['seconds']:g} s; limits: fleet {calls['limit'] or 'none'}, "
+        f"a namespace {calls['limitPerNamespace'] or 'none'}",
+        f"failures  {failures['count']} in {failures['seconds']:g} s; stops at {failures['limit'] or 'none'}",
+        f"open      {report['open']} decisions, {report['begun']} of them begun",
+    ]  # fmt: skip
+    waiting = report["waiting"]
+    counts = Counter(row["brake"] for row in waiting)
+    held = ", ".join(f"{number} for {brake}" for brake, number in counts.most_common())
+    lines.append(f"waiting   {held or 'none'}")
+    for row in waiting[:SHOWN]:
+        lines += [
+            f"  {row['decisionId']}  {row['action']} {json.dumps(row['arguments'], separators=(',', ':'))} of "
+            f"{printable(row['subject'])}",
+            f"    {row['cause']}, decided {row['decidedAt']}; waits since {row['since']} {_until(row['until'])}: "
+            f"{printable(row['why'])}",
+        ]
+    if len(waiting) > SHOWN:
+        lines.append(f"  … and {len(waiting) - SHOWN} more: --output json")
+    return "\n".join(lines)
+
+
+def _shards(one: dict[str, Any]) -> str:
+    held = ", ".join(map(str, one["shards"]))
+    return f"shards {held} of {one['of']}" if held else "stands by"
+
+
+def _act(act: Act) -> dict[str, Any]:
+    return {
+        "subject": act.subject, "by": act.actor, "at": _iso(act.at), "reason": act.reason, "until": _iso(act.until),
+        "number": act.number,
+    }  # fmt: skip
+
+
+def _window(windows: dict[str, Any]) -> str:
+    state = "acting is allowed" if windows["actingAllowed"] else "acting is not allowed"
+    change = windows["nextChange"]
+    return f"{state}, " + (f"until {change}" if change else "with no change in two weeks")
+
+
+def _name(subject: str) -> str:
+    return "everything" if subject == "*" else printable(subject)
+
+
+def _until(at: str | None) -> str:
+    return f"until {at}" if at else "without an end"
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(timespec="seconds").replace("+00:00", "Z")

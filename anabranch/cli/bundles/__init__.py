@@ -1,0 +1,1 @@
+"""Bundles on the command line: history, explanation, decisions, simulation and backtest."""

@@ -1,0 +1,103 @@
+"""`anabranch decide` for the family `bundles`: a line in, an answer out, as JSON or as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import from_json
+
+from anabranch.query.wording import instant
+from decisions.bundles.decide import decide
+from decisions.bundles.gates import SENTENCES, Gate
+from schemas.bundles import BundleAnswer, BundleReading, BundleSnapshot
+from schemas.printable import printable
+
+_KEYS = {*BundleSnapshot.model_fields, *(field.alias or name for name, field in BundleSnapshot.model_fields.items())}
+_HEADINGS = ("", "broker", "bundle", "gate", "measured", "limit", "margin", "what it means")
+
+
+def is_bundle_snapshot(line: bytes) -> bool:
+    """Return True if a line is of this family: by its own field, or with brokers and without a layout."""
+    return _snapshot(line) is not None
+
+
+def unknown_keys(line: bytes) -> set[str]:
+    """The keys of a snapshot of this family that no rule could read: misspelt ones, mostly.
+
+    Objects inside of it are Pulsar's own, and have many fields that no rule reads.
+    """
+    return set(_snapshot(line) or ()) - _KEYS
+
+
+def _snapshot(line: bytes) -> dict[str, Any] | None:
+    if b'"family"' not in line and b'"brokers"' not in line and b'"brokerLoadData"' not in line:
+        return None
+    try:
+        found: Any = from_json(line)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or "layout" in found:
+        return None
+    is_named = found.get("family") == "bundles"
+    is_alike = "family" not in found and bool({"brokers", "brokerLoadData"} & set(found))
+    return found if is_named or is_alike else None
+
+
+def decided(line: bytes, explain: bool) -> bytes:
+    """The answer to one line. Raises `ValidationError`, and `ConfigurationError` for settings."""
+    snapshot = BundleSnapshot.model_validate_json(line)
+    answer = decide(snapshot)
+    if explain:
+        return explained(snapshot, answer).encode("utf-8", "backslashreplace")
+    return answer.model_dump_json(by_alias=True, exclude_none=True).encode()
+
+
+def explained(snapshot: BundleSnapshot, answer: BundleAnswer) -> str:
+    """A headline, what is done, and every gate that a broker or a bundle came to; ends with an empty line."""
+    lines = [
+        f"{printable(snapshot.cluster)} at {instant(snapshot.now)}: {answer.operation} by {answer.strategy}, "
+        f"{defaults_of(answer.profile)}",
+        f"  {_headline(answer)}",
+    ]
+    for one in answer.decisions:
+        source = f" from {printable(one.source_broker)}" if one.source_broker else ""
+        to = f" to {printable(one.destination_broker)}" if one.destination_broker else ""
+        at = f" at {', '.join(one.boundaries)}" if one.boundaries else ""
+        lines.append(f"  {one.action} {printable(one.bundle)}{source}{to}{at}, because of {one.reason}")
+    for tie in answer.ties:
+        if len(tie.brokers) > 1:
+            lines.append(f"  among {printable(', '.join(tie.brokers))} the seed took {printable(tie.chosen)}")
+    return "\n".join([*lines, *readings_table(answer.readings), ""])
+
+
+def defaults_of(profile: str) -> str:
+    """Return the origin of a profile's defaults, in words."""
+    return "our own defaults" if profile == "default" else f"defaults of Pulsar {profile}"
+
+
+def readings_table(readings: Sequence[BundleReading]) -> list[str]:
+    """Gates as lines of a table, with its headings."""
+    rows = [_HEADINGS, *(_row(reading) for reading in readings)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _headline(answer: BundleAnswer) -> str:
+    upstream = f" ({answer.label}: {answer.reason})" if answer.label else ""
+    if answer.action != "hold":
+        return f"{answer.action}{upstream}"
+    if answer.gate is None:
+        return f"hold{upstream}: there is nothing to do"
+    return f"hold{upstream}, last at {answer.gate}: {SENTENCES[Gate(answer.gate)]}"
+
+
+def _row(reading: BundleReading) -> tuple[str, ...]:
+    means = reading.detail or ("" if reading.passed else SENTENCES[Gate(reading.gate)])
+    numbers = ("" if one is None else f"{one:.6g}" for one in (reading.measured, reading.limit, reading.margin))
+    return (
+        "+" if reading.passed else "-", printable(reading.broker or ""), printable(reading.bundle or ""), reading.gate,
+        *numbers, printable(means),
+    )  # fmt: skip

@@ -1,0 +1,74 @@
+"""`anabranch simulate --family bundles`: comparison of bundle balancers, as text, JSON or a page.
+
+Stage: under the command `simulate`, which reads the options.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from anabranch.simulation.bundles.compare import COLUMNS, Compared, compare, rows_of
+from anabranch.simulation.bundles.shapes import SHAPES
+from decisions.bundles.configuration import ConfigurationError
+from schemas.printable import printable
+
+
+def report(
+    shapes: Sequence[str], policies: Sequence[str], settings: Sequence[str], seeds: range, output: str
+) -> tuple[str, str]:
+    """The report and a line about it. Raises click's errors for what cannot be read."""
+    for shape in shapes:
+        if shape not in SHAPES:
+            raise click.BadParameter(f"{printable(shape)} is none of {', '.join(SHAPES)}", param_hint="--shape")
+    began = time.monotonic()
+    wanted = list(dict.fromkeys(shapes)) or list(SHAPES)
+    try:
+        compared = compare(wanted, list(dict.fromkeys(policies)), settings_of(settings), seeds, _tell)
+    except ConfigurationError as error:
+        raise click.BadParameter(printable(str(error)), param_hint="--policy or --set") from None
+    about = (
+        f"{', '.join(wanted)}: {len(policies)} balancers, {len(seeds)} seeds from {seeds.start} on, "
+        f"in {time.monotonic() - began:.1f} s"
+    )
+    if output == "html":
+        from anabranch.simulation.bundles.page import page
+
+        return page(compared, about), about
+    if output == "json":
+        found = {"family": "bundles", "seeds": list(seeds), "results": [one.to_json() for one in compared]}
+        return json.dumps(found) + "\n", about
+    return "\n".join([printable(about), *table_text(compared)]) + "\n", about
+
+
+def table_text(compared: Sequence[Compared]) -> list[str]:
+    """The table's lines."""
+    table = [["shape", "balancer", *(words for _, words in COLUMNS)], *rows_of(compared)]
+    widths = [max(len(printable(row[column])) for row in table) for column in range(len(table[0]))]
+    return [
+        "  ".join([
+            *(printable(cell).ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)),
+            *map(str.rjust, row[2:], widths[2:]),
+        ]).rstrip()
+        for row in table
+    ]  # fmt: skip
+
+
+def settings_of(given: Sequence[str]) -> dict[str, str]:
+    """Of `NAME=VALUE`, each. Raises click's error."""
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{printable(text)}: NAME=VALUE is wanted", param_hint="--set")
+        found[name] = value
+    return found
+
+
+def _tell(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\r{done} of {total}", nl=done >= total, err=True)

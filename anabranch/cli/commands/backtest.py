@@ -1,0 +1,238 @@
+"""`anabranch backtest`: test policies on the recorded history. No JVM, unless Spark is asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from anabranch.cli.context import Context
+from anabranch.cli.instants import INSTANT
+from anabranch.cli.reports import check_report, report_options, write_report
+from anabranch.query.wording import instant
+from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from anabranch.simulation.backtest.reading import History
+    from anabranch.simulation.backtest.running import Part
+    from engine.autoscale.topics import ConfiguredPolicy
+
+_SHOWN = 10
+_OF_AUTOSCALE = {"topics": "--topics", "processes": "--processes", "by_spark": "--spark", "scratch": "--scratch"}
+_OF_BUNDLES = {"cluster": "--cluster", "settings": "--set"}
+MUCH = 5_000_000
+"""Loads from which on more processes are worth their start."""
+
+
+@click.command("backtest")
+@click.option(
+    "--family", type=click.Choice(["autoscale", "bundles"]), default="autoscale", show_default=True,
+    help="Of decisions. bundles: --cluster, --policy, --set, --since and --until.",
+)  # fmt: skip
+@click.option(
+    "--policy", "policies", multiple=True, metavar="P",
+    help="A profile, a TOML policy over the profile that ran, or NAME:KEY=VALUE,… over the policy that ran. Several. "
+    "Of bundles: a version (4.x), or Shedder+Placement,NAME=VALUE,… over what ran.",
+)  # fmt: skip
+@click.option("--cluster", metavar="NAME", help="Of brokers and bundles. Default: the only one on record.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="For all balancers, as in broker.conf.")
+@click.option(
+    "--since", type=INSTANT, metavar="TIME", help="Beginning: 14:05, 2026-11-22T14:05Z, '30d ago'. Else: all."
+)
+@click.option("--until", type=INSTANT, metavar="TIME", help="End; without it, that of the record.")
+@click.option("--topics", metavar="GLOB", help="Topics by name, as 'topic://acme/shop/*' or 'orders-*'; else all.")
+@click.option(
+    "--processes", type=click.IntRange(1, 256), help="Default: one, or for a long history as many as there are cores."
+)
+@click.option("--spark", "by_spark", is_flag=True, help="On Spark, as conf/spark.conf has it, instead of processes.")
+@click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
+@report_options
+@click.pass_obj
+def command(
+    context: Context, family: str, policies: tuple[str, ...], cluster: str | None, settings: tuple[str, ...],
+    since: datetime | None, until: datetime | None, topics: str | None, processes: int | None, by_spark: bool,
+    scratch: Path | None, output: str, file: Path | None,
+) -> None:  # fmt: skip
+    """Test policies on the recorded history, with their own splits and merges feeding back.
+
+    \b
+    anabranch backtest --since '30d ago' --policy pip-483 --policy patient:mergeWindowSeconds=1800
+    anabranch backtest --policy mine.toml --topics 'acme/shop/*' --output html --file backtest.html
+    anabranch backtest --family bundles --cluster west --policy default --policy 5.0
+
+    Demand is what segments carried, laid over the key space. Rows: what is on record, the policy that ran (its backtest
+    against the record says how far to believe the others), and each policy. "Over threshold" is by the split thresholds
+    of the policy that ran. What had to be guessed, and the columns: docs/backtest.md.
+    """
+    from anabranch.simulation.backtest.report import (
+        MEANINGS,
+        agreement_text,
+        differing,
+        guesses_of,
+        page,
+        policies_of,
+        rows_of,
+        table_text,
+        to_json,
+    )
+    from anabranch.simulation.backtest.running import backtest
+
+    check_report(output, file)
+    _check_family(family)
+    if since is not None and until is not None and since >= until:
+        raise click.BadParameter("--since has to be before --until")
+    if family == "bundles":
+        text, about_it = _of_bundles(context, cluster, policies, settings, since, until, output)
+        write_report(text, file, printable(about_it))
+        return
+    with opened(context, scratch, since, until, topics) as history:
+        named = candidates(policies, history)
+        if processes is None:
+            processes = len(os.sched_getaffinity(0)) if history.loads > MUCH else 1
+        with _parts(context, history, named) if by_spark else nullcontext() as parts:
+            found = backtest(history, named, processes, progress(), parts)
+    about = [
+        f"{history.topics:,} topics, {instant(history.began_at)} to {instant(history.ends_at)}, "
+        f"{history.loads:,} loads, {found.topic_hours:,.0f} topic-hours, {len(policies_of(found))} policies",
+        *notes(history),
+    ]
+    if output == "html":
+        text = page(found, about)
+    elif output == "json":
+        text = json.dumps({"about": about, **to_json(found)}) + "\n"
+    else:
+        lines = [
+            *about,
+            "",
+            *table_text(rows_of(found)),
+            "",
+            *agreement_text(found),
+            "",
+            *table_text(guesses_of(found)),
+        ]
+        lines += [f"  {kind}: {words}" for kind, words in MEANINGS.items()]
+        if named and len(found.topics) > 1:
+            lines += ["", "topics that differ most:", *table_text(differing(found, _SHOWN))]
+        text = "".join(f"{line}\n" for line in lines)
+    write_report(text, file, printable(about[0]))
+
+
+def _check_family(family: str) -> None:
+    """Raise a usage error for an option of the other family."""
+    others = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
+    context = click.get_current_context()
+    for name, option in others.items():
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option} is not for --family {family}")
+
+
+def _of_bundles(
+    context: Context, cluster: str | None, policies: Sequence[str], settings: Sequence[str], since: datetime | None,
+    until: datetime | None, output: str,
+) -> tuple[str, str]:  # fmt: skip
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.cli.bundles.backtest import report
+
+    lake = context.settings.lake_path
+    try:
+        return report(lake, cluster, policies, settings, since, until, output)
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
+
+
+@contextmanager
+def opened(
+    context: Context, scratch: Path | None, since: datetime | None, until: datetime | None, topics: str | None
+) -> Iterator[History]:  # fmt: skip
+    """The history of the settings' lake, with its loads in a temporary folder."""
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.simulation.backtest.reading import NoHistory, open_history
+    from streaming.job.policy import configured_policy, stored_policy
+
+    if since is not None and until is not None and since >= until:
+        raise click.BadParameter("--since has to be before --until")
+    if scratch is not None and not scratch.is_dir():
+        raise click.BadParameter(f"there is no folder {printable(str(scratch))}", param_hint="--scratch")
+    settings = context.settings
+    configured = stored_policy(configured_policy(settings))
+    try:
+        with TemporaryDirectory(prefix="anabranch-backtest-", dir=scratch) as folder:
+            yield open_history(
+                settings.lake_path, Path(folder), since, until, topics, configured,
+                int(settings.stream.tick_seconds * 1000), progress(), settings.stream.change_threshold,
+            )  # fmt: skip
+    except NoHistory as error:
+        raise click.ClickException(printable(str(error))) from error
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"the lake {settings.lake_path} cannot be read: {error}") from error
+
+
+@contextmanager
+def _parts(context: Context, history: History, policies: dict[str, ConfiguredPolicy]) -> Iterator[Iterator[Part]]:
+    """Yield the parts as the workers of a Spark session compute them."""
+    from anabranch.simulation.backtest.by_spark import parts_by_spark
+    from streaming.job.session import start_session
+
+    spark = start_session(context.settings, {"spark.app.name": "anabranch-backtest", "spark.ui.enabled": "false"})
+    try:
+        yield parts_by_spark(spark, history, policies)
+    finally:
+        spark.stop()
+
+
+def candidates(policies: tuple[str, ...], history: History) -> dict[str, ConfiguredPolicy]:
+    """The policies that the command line names."""
+    from anabranch.simulation.backtest.policies import read_candidate
+    from anabranch.simulation.backtest.running import RAN, RECORD
+    from decisions.autoscale.policy import PolicyError
+
+    named: dict[str, ConfiguredPolicy] = {}
+    for text in policies:
+        try:
+            name, policy = read_candidate(text, history.ran)
+        except PolicyError as error:
+            raise click.BadParameter(printable(str(error)), param_hint="--policy") from error
+        if name in (RAN, RECORD):
+            raise click.BadParameter(f"{name!r} is a row of every backtest: give the policy another name",
+                                     param_hint="--policy")  # fmt: skip
+        if name in named:
+            raise click.BadParameter(f"two policies are named {printable(name)}", param_hint="--policy")
+        named[name] = policy
+    return named
+
+
+def notes(history: History) -> list[str]:
+    """Return notes on a history's limits: its late beginning, and other policies in it."""
+    found = []
+    if history.asked_from is not None:
+        found.append(
+            f"note: the record begins {instant(history.began_at)}, later than --since {instant(history.asked_from)}"
+        )
+    if history.other_policy:
+        minutes = sum(end - begin for begin, end in history.other_policy) / 60_000
+        found.append(
+            f"note: for {minutes:,.0f} minutes another policy ran; 'policy that ran' is the one that ran longest"
+        )
+    return found
+
+
+def progress() -> Callable[[str, float], None]:
+    """A line on a terminal that says how far it is."""
+    if not sys.stderr.isatty():
+        return lambda *_: None
+
+    def told(what: str, part: float) -> None:
+        click.echo(f"\r{what}\x1b[K", nl=part >= 1.0, err=True)
+
+    return told

@@ -1,0 +1,208 @@
+"""`anabranch bundles`: explain moves of bundles and idle brokers; check an ownership channel."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+import click
+
+from anabranch.cli.bundles.channel_lines import numbered_lines, read_line
+from anabranch.cli.bundles.explanation import UnknownBroker, cycle_text, decision_text
+from anabranch.cli.context import Context
+from anabranch.cli.exits import FOUND
+from anabranch.cli.instants import INSTANT, Instant
+from decisions.bundles.channel.checking import Checker, Finding, Kind
+from decisions.bundles.channel.records import Store
+from schemas.printable import printable
+
+
+@click.group("bundles")
+def command() -> None:
+    """Pulsar's bundles: why they are moved, and who owns them by the ownership channel of PIP-192."""
+
+
+@command.command("explain")
+@click.argument("cluster")
+@click.option("--bundle", metavar="NAME", help="Why this bundle was unloaded or split: the last decision about it.")
+@click.option("--broker", metavar="NAME", help="Why this broker gives and gets nothing: what the cycle saw of it.")
+@click.option(
+    "--at", "at", type=Instant(), metavar="TIME",
+    help="As 14:05, 2026-11-22T14:05:00Z or '10m ago', UTC; without it, the last on record.",
+)  # fmt: skip
+@click.option("--exact", "is_exact", is_flag=True, help="Run every cycle on record, however many there are.")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_obj
+def explain(
+    context: Context, cluster: str, bundle: str | None, broker: str | None, at: datetime | None, is_exact: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Say why a bundle of CLUSTER was moved, why a broker is left alone, or what the last cycle saw.
+
+    \b
+    Why was bundle X moved at 14:05?      anabranch bundles explain west --bundle X --at 14:05
+    Why is broker 3 idle?                 anabranch bundles explain west --broker broker-3:8080
+
+    Up to the end of the minute that --at names. What concerns a bundle stands in its decision. A cycle is run once
+    more, with all on record before it; of a long record with those of the two hours before it, as long as that leads to
+    what is on record, and a note says so. About 50 microseconds for each bundle and cycle.
+    """
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.history.bundles.record import NotOnRecord, decisions_about, last_cycle
+    from anabranch.history.explain.application import became
+
+    if bundle and broker:
+        raise click.UsageError("--bundle and --broker are two questions: ask one at a time")
+    until = None if at is None else at.replace(second=59, microsecond=999_999) if at.second == 0 else at
+    lake = context.settings.lake_path
+    try:
+        if bundle is not None:
+            said = decisions_about(lake, cluster, bundle, until)[-1]
+            end = became(lake, said["decision_id"])
+            text = decision_text(cluster, said, end)
+            found = json.dumps({**said, "became": None if end is None else end._asdict()}, default=str)
+        else:
+            known = last_cycle(lake, cluster, until, is_exact)
+            text, found = (
+                cycle_text(known.state, known.cycle, broker),
+                known.cycle.shedding.model_dump_json(by_alias=True, exclude_none=True),
+            )
+            if known.since is not None:
+                click.echo(f"note: run from {known.since:%F %T} UTC on; --exact runs all that is on record", err=True)
+            if known.doubt is not None:
+                click.echo(f"note: this is otherwise on record: {printable(known.doubt)}", err=True)
+    except (NotOnRecord, UnknownBroker) as error:
+        raise click.ClickException(printable(str(error))) from error
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
+    click.echo(text if output == "text" else found, nl=output == "json")
+
+
+@command.command("history")
+@click.argument("cluster")
+@click.option("--since", type=INSTANT, metavar="TIME", help="As 14:05, 2026-11-22T14:05:00Z or '2d ago', UTC.")
+@click.option("--until", type=INSTANT, metavar="TIME", help="Without it, the end of the record.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Newest moves in the terminal."
+)
+@click.option(
+    "--svg", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A picture, written there."
+)
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_obj
+def history(
+    context: Context, cluster: str, since: datetime | None, until: datetime | None, limit: int, svg: Path | None,
+    output: str,
+) -> None:  # fmt: skip
+    """Draw how full the brokers of CLUSTER were, and which bundles were moved from one to another.
+
+    \b
+    anabranch bundles history west --since '6h ago'
+    anabranch bundles history west --svg west.svg
+
+    Out of the brokers' own reports: so it shows every move, whoever made it. Brokers with the extensible load manager
+    name their busiest bundles only.
+    """
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.cli.bundles.history import as_json, as_text
+    from anabranch.history.bundles.history import history as history_of
+    from anabranch.history.bundles.picture import picture
+    from anabranch.simulation.bundles.recorded import NoRecord
+
+    if since is not None and until is not None and since >= until:
+        raise click.BadParameter("--since has to be before --until")
+    lake = context.settings.lake_path
+    try:
+        found = history_of(lake, cluster, since, until)
+    except NoRecord as error:
+        raise click.ClickException(printable(f"{cluster}: {error}")) from error
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
+    if svg is not None:
+        try:
+            svg.write_text(picture(found))
+        except OSError as error:
+            raise click.ClickException(f"cannot write {svg}: {error.strerror}") from error
+        click.echo(f"{svg}: {len(found.brokers)} brokers, {len(found.moves)} moves", err=True)
+    if output == "json":
+        click.echo(json.dumps(as_json(found)))
+    elif svg is None:
+        click.echo(as_text(found, shutil.get_terminal_size().columns, limit))
+
+
+@command.command("check")
+@click.option(
+    "--brokers", metavar="A,B,…", help="The brokers that live: a record that depends on another is an orphan."
+)
+@click.option("--at", "at", type=Instant(), help="When the dump was made; without: the newest timestamp in it.")
+@click.option(
+    "--in-flight-seconds", type=click.FloatRange(0, 86_400), default=30.0, show_default=True,
+    help="How long a change of a bundle may be under way.",
+)  # fmt: skip
+@click.option("--store", type=click.Choice([one.value for one in Store]), default="topic", show_default=True)
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.argument("file", type=click.File("rb"), default="-")
+@click.pass_context
+def check(
+    ctx: click.Context, brokers: str | None, at: datetime | None, in_flight_seconds: float, store: str, output: str,
+    file: IO[bytes],
+) -> None:  # fmt: skip
+    """Find illegal transitions, two owners, stuck changes, orphans, overlaps and gaps in a channel.
+
+    \b
+    FILE or standard input has its messages in order, one a line (docs/bundles.md says how to
+    get them). JSON is one object a finding, and one with the counts. Exit code
+    0: all is in order; 1: something was found, bad lines included.
+    """
+    checker = Checker(Store(store), round(in_flight_seconds * 1000))
+    living = None if brokers is None else {one.strip() for one in brokers.split(",") if one.strip()}
+    count = 0
+    for found in _findings(checker, file, at, living):
+        count += 1
+        click.echo(_row(found) if output == "text" else _as_json(found))
+    counts = {
+        "messages": checker.messages, "bundles": checker.bundles, "stale": checker.stale, "forced": checker.forced,
+        "hidden": checker.hidden, "findings": count,
+    }  # fmt: skip
+    if output == "json":
+        click.echo(json.dumps({"counts": counts}))
+    else:
+        click.echo(
+            f"{checker.messages:,} messages, {checker.bundles:,} bundles with a record; "
+            f"refused as not newer: {checker.stale:,}, overrides: {checker.forced:,}, "
+            f"after missing versions: {checker.hidden:,}; found: {count:,}"
+        )
+    ctx.exit(FOUND if count else 0)
+
+
+def _findings(checker: Checker, file: IO[bytes], at: datetime | None, brokers: set[str] | None) -> Iterator[Finding]:
+    for number, line in numbered_lines(file):
+        try:
+            message = read_line(line)
+            found = checker.read(*message, number) if message else ()
+        except ValueError as error:
+            yield Finding(Kind.BAD_LINE, number, "", str(error))
+            continue
+        yield from found
+    yield from checker.end(round(at.timestamp() * 1000) if at else checker.newest, brokers)
+
+
+def _row(found: Finding) -> str:
+    where = f"line {found.line}" if found.line else "at the end"
+    return f"{where:<12}  {found.kind.value:<18}  {printable(found.bundle):<40}  {printable(found.detail)}".rstrip()
+
+
+def _as_json(found: Finding) -> str:
+    said = {
+        "kind": found.kind.value,
+        "line": found.line or None,
+        "bundle": found.bundle or None,
+        "detail": found.detail,
+    }
+    return json.dumps(said)

@@ -1,0 +1,88 @@
+"""`anabranch collect`: what a cluster does, from its REST interface into Kafka."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import get_args
+
+import click
+
+from anabranch.cli.context import Context
+from schemas.bundles import Profile
+from schemas.printable import printable
+
+
+@click.group("collect")
+def command() -> None:
+    """Read a cluster's load, layouts, consumers and policies into Kafka, where the job takes them."""
+
+
+@command.command("pulsar")
+@click.option("--once", is_flag=True, help="Read everything once, send it, say what was seen, and end.")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_obj
+def pulsar(context: Context, once: bool, output: str) -> None:
+    """Collect a Pulsar 5 cluster until told to stop (Ctrl-C, SIGTERM).
+
+    \b
+    Asks the brokers of the cluster at [controller] url, with the token of ANABRANCH_CONTROLLER_TOKEN if there is one,
+    and writes to Kafka ([kafka] bootstrap). It may be killed and started again at any moment. What it reads, how often,
+    and with which rights: docs/pulsar.md.
+
+    \b
+    With [collect] consumers = "attached", the default, it only reads, and consumers that wait without a segment are not
+    seen. "registered" sees them, by …/stats of each topic's leader. In Pulsar 5.0.0-M1 that call can cost a topic its
+    scaler's failover if another broker gets it: read "Consumers" in docs/pulsar.md before you choose it.
+    """
+    context.start_logging("collect")
+    from anabranch.collectors.pulsar.process import collect_pulsar
+    from anabranch.collectors.status import describe
+    from runtime.telemetry.serving import MetricsError
+
+    try:
+        status = collect_pulsar(
+            context.settings, lambda line: None if output == "json" else click.echo(line), once=once
+        )
+    except MetricsError as error:
+        raise click.ClickException(str(error)) from error
+    if once or output == "json":
+        click.echo(status.to_json() if output == "json" else describe(status))
+    if once and not status.is_complete:
+        raise click.exceptions.Exit(1)
+
+
+@command.command("bundles")
+@click.option("--once", is_flag=True, help="Read everything once, send it, and end.")
+@click.option(
+    "--set",
+    "chosen",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of broker.conf to decide by, or profile=default.",
+)
+@click.pass_obj
+def bundles(context: Context, once: bool, chosen: tuple[str, ...]) -> None:
+    """Collect a Pulsar cluster's bundles, once a minute, until told to stop (Ctrl-C, SIGTERM).
+
+    \b
+    For the family `bundles` of the job: brokers, their load, owners and policies, from the brokers' REST interface at
+    [controller] url to Kafka. With [bundles] load_reports = "published" the load is what brokers publish, in the
+    metadata store and the load-data topics. It changes nothing in the cluster: docs/bundles.md.
+    """
+    context.start_logging("collect")
+    from anabranch.collectors.bundle_process import collect_bundles
+
+    if wrong := [one for one in chosen if "=" not in one]:
+        raise click.UsageError(f"--set {wrong[0]}: NAME=VALUE is wanted")
+    configuration = dict(one.split("=", 1) for one in chosen)
+    if (profile := configuration.get("profile")) is not None and profile not in get_args(Profile):
+        raise click.UsageError(f"--set profile={printable(profile)}: it is one of {', '.join(get_args(Profile))}")
+    with ExitStack() as stack:
+        published = None
+        if context.settings.bundles.load_reports == "published":
+            from anabranch.cli.published_loads import open_published_loads
+
+            published = open_published_loads(context.settings, stack)
+        was_read = collect_bundles(context.settings, configuration, click.echo, once=once, published=published)
+    if not was_read:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,105 @@
+"""`anabranch config`: the settings that count in the end, checked, and their JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from pydantic import SecretStr
+
+from anabranch.cli.context import Context
+from anabranch.cli.exits import FOUND
+
+
+@click.group("config")
+def command() -> None:
+    """Show and check the settings, after files and environment."""
+
+
+@command.command("show")
+@click.option("--output", type=click.Choice(["text", "json", "environment"]), default="text", show_default=True,
+              help="environment: as variables, for an image without files.")  # fmt: skip
+@click.argument("section", required=False)
+@click.pass_obj
+def show(context: Context, output: str, section: str | None) -> None:
+    """Show every setting, or those of SECTION. Secrets are not shown, only that they are set."""
+    from schemas.settings.environment import variable_of
+
+    settings = context.settings
+    rows = dict(flat(settings.model_dump(exclude={"home"})))
+    sections = list(dict.fromkeys(path[0] for path in rows))
+    if section is not None:
+        if section not in sections:
+            raise click.UsageError(f"there is no section {section}; sections: {', '.join(sections)}")
+        rows = {path: value for path, value in rows.items() if path[0] == section}
+    if output == "json":
+        click.echo(json.dumps({".".join(path): shown(value) for path, value in rows.items()}, indent=2))
+        return
+    for path, value in rows.items():
+        if output == "text":
+            click.echo(f"{'.'.join(path)} = {as_toml(value)}")
+        elif not isinstance(value, SecretStr) and value is not None:
+            click.echo(f"{variable_of(path)}={value if isinstance(value, str) else as_toml(value)}")
+
+
+@command.command("check")
+@click.pass_obj
+def check(context: Context) -> None:
+    """Check the settings and the files that they name: policy, alert rules, certificates. Calls nobody.
+
+    Exit code 1: a file is missing or wrong; 2: a setting is.
+    """
+    from anabranch.alerts.rules import RulesError, read_rules
+    from schemas.settings.root import SettingsError
+    from streaming.job.policy import configured_policy
+
+    settings = context.settings
+    problems = []
+    for look in (
+        lambda: configured_policy(settings), lambda: read_rules(settings.path(settings.alerts.rules)),
+        settings.kafka_connection, settings.listener_context, settings.web_context, settings.url_context,
+        settings.oauth2_context, settings.alerts_context, settings.metadata_context, settings.bookies_context,
+    ):  # fmt: skip
+        try:
+            look()
+        except (SettingsError, RulesError) as error:
+            problems.append(str(error))
+    for problem in dict.fromkeys(problems):
+        click.echo(problem)
+    if problems:
+        raise click.exceptions.Exit(FOUND)
+    click.echo(f"settings are valid: lake {settings.lake_path}, Kafka {settings.kafka.bootstrap}")
+
+
+@command.command("schema")
+def schema() -> None:
+    """Print the JSON Schema of the settings, with a description of every key."""
+    from schemas.settings.root import Settings
+
+    click.echo(json.dumps(Settings.model_json_schema(), indent=2))
+
+
+def flat(tree: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Return the leaves of the settings by their paths."""
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            found += flat(value, (*path, name))
+        else:
+            found.append(((*path, name), value))
+    return found
+
+
+def shown(value: Any) -> Any:
+    """Return a value as JSON, without its secret."""
+    if isinstance(value, SecretStr):
+        return "(set)"
+    return list(value) if isinstance(value, tuple) else value
+
+
+def as_toml(value: Any) -> str:
+    """Return a value as TOML writes it."""
+    if value is None:
+        return "(not set)"
+    return "{}" if value == {} else json.dumps(shown(value), ensure_ascii=False, default=str)

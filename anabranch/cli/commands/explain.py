@@ -1,0 +1,125 @@
+"""`anabranch explain TOPIC`: reasons for acting or holding at an instant, and what would change it.
+
+No Spark, no JVM.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anabranch.cli.connection import encodable
+from anabranch.cli.context import Context
+from anabranch.cli.instants import INSTANT
+from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from anabranch.history.explain.changes import Change
+    from anabranch.history.explain.record import Explanation
+
+
+@click.command("explain")
+@click.argument("topic")
+@click.option(
+    "--at", "at", type=INSTANT, metavar="TIME",
+    help="As 14:05, 2026-11-22T14:05:00Z or '10m ago', UTC; without it, the last batch on record.",
+)  # fmt: skip
+@click.option("--segment", type=click.IntRange(min=0), metavar="N", help="Why this segment is, or is not, acted on.")
+@click.option(
+    "--snapshot", "as_snapshot", is_flag=True,
+    help="The snapshot as JSON instead, for `anabranch decide`: what would another policy do?",
+)  # fmt: skip
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_obj
+def command(
+    context: Context, topic: str, at: datetime | None, segment: int | None, as_snapshot: bool, output: str
+) -> None:  # fmt: skip
+    """Say why TOPIC was split or merged, or why not, and what would have changed that.
+
+    \b
+    Why did orders not split at 14:05?    anabranch explain orders --at 14:05
+    Why does it not split now?            anabranch explain orders
+    Why was segment 3 left alone?         anabranch explain orders --at 14:05 --segment 3
+
+    TOPIC is a full name, or as much of its end as only one topic has. All gates are shown in the order in which they
+    are looked at (docs/gates.md), the one that binds marked with >>. Everything is worked out from what the lake has on
+    record; where that is too short to tell, it says so. What would change the answer was tried: each line changes one
+    thing as little as is enough, and decides again. Last comes why the topic is slow, if it is: short of segments,
+    short of working consumers, or one hot key.
+    """
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.cli.explain_text import explanation_text
+    from anabranch.history.explain.changes import changes
+    from anabranch.history.explain.record import NotOnRecord, check_segment, explain
+    from anabranch.query.topics import UnknownTopic, topic_on_record
+    from decisions.autoscale.snapshot import snapshot_to_wire
+    from streaming.job.policy import configured_policy, stored_policy
+
+    settings = context.settings
+    try:
+        name = topic_on_record(settings.lake_path, encodable(topic))
+        outage = timedelta(seconds=settings.stream.tick_seconds * settings.stream.watchdog_ticks)
+        found = explain(settings.lake_path, name, at, stored_policy(configured_policy(settings)), outage)
+        if segment is not None:
+            check_segment(found.snapshot.layout, segment)
+    except (NotOnRecord, UnknownTopic) as error:
+        raise click.ClickException(printable(str(error))) from error
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"the lake {settings.lake_path} cannot be read: {error}") from error
+    if as_snapshot:
+        click.echo(snapshot_to_wire(found.snapshot).to_json())
+        return
+    changed = changes(found.snapshot, segment)
+    notes = _notes(found)
+    if output == "json":
+        click.echo(json.dumps({**_json(found, changed), "notes": notes}))
+        return
+    click.echo(explanation_text(found, changed, segment))
+    for said in notes:
+        click.echo(f"note: {printable(said)}", err=True)
+
+
+def _json(found: Explanation, changed: list[Change]) -> dict[str, Any]:
+    from anabranch.history.explain.slowness import slowness_json
+    from decisions.autoscale.answers import answer_to_wire
+    from decisions.autoscale.snapshot import snapshot_to_wire
+
+    last, following = found.evaluations
+    row = found.hold
+    return {
+        "topic": found.snapshot.topic,
+        "at": found.asked_at,
+        "decision": None if found.decision is None else found.decision._asdict(),
+        "lastDecision": None if found.last_decision is None else found.last_decision._asdict(),
+        "became": None if found.became is None else {
+            **found.became._asdict(), "at": round(found.became.at.timestamp() * 1000),
+        },
+        "notAtWork": found.silence,
+        "hold": None if row is None else {"seq": row["seq"], "gate": row["gate"], "since": found.held_since},
+        "evaluatedAt": last,
+        "nextEvaluationAt": following,
+        "answer": json.loads(answer_to_wire(found.answer).to_json()),
+        "changes": [change.to_json() for change in changed],
+        "slowness": slowness_json(found.slowness),
+        "snapshot": json.loads(snapshot_to_wire(found.snapshot).to_json()),
+    }  # fmt: skip
+
+
+def _notes(found: Explanation) -> list[str]:
+    from anabranch.query.wording import instant
+
+    notes = [f"the history on record is too short to be sure: {doubt}" for doubt in found.doubts[:3]]
+    if found.assumed_fresh:
+        ids = ", ".join(map(str, found.assumed_fresh[:10]))
+        notes.append(
+            f"when the loads of these segments were last seen is not on record, they are taken to be fresh: {ids}"
+        )
+    if found.asked_at > found.record_ends_at:
+        notes.append(
+            f"the record ends at {instant(found.record_ends_at)}: this is what would be found if nothing came after it"
+        )
+    return notes

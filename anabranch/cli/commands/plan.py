@@ -1,0 +1,94 @@
+"""`anabranch plan`: what would be done now, topic by topic, with reasons. No Spark, no JVM."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import click
+
+from anabranch.cli.context import Context
+from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from anabranch.history.plan import Plan
+
+OLD_SECONDS = 60
+"""A record that ended longer ago is said to be old."""
+
+
+@click.command("plan")
+@click.option("--topics", metavar="NAMES", help="Of these alone, separated by commas; each as in `anabranch explain`.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Actions printed; JSON has all."
+)
+@click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_context
+def command(ctx: click.Context, topics: str | None, limit: int, scratch: Path | None, output: str) -> None:
+    """Show what would be split, merged or rebucketed now, and what holds the other topics.
+
+    \b
+    anabranch plan
+    anabranch plan --topics orders,payments
+    anabranch plan --output json | jq '.actions[].topic'
+
+    The state of every topic is rebuilt from the lake up to the last batch on record, and decided once more. Nothing is
+    changed and nobody is called. A topic with an open decision is held by `in-flight`. The exit code is 0 when nothing
+    would be done, 1 when something would, and 3 when no topic can be read from the lake.
+    """
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.history.plan import make_plan
+    from anabranch.history.recorded import RecordedHistory, newest_before
+    from anabranch.query.topics import UnknownTopic, find_topic, topics_on_record
+    from engine.replay import RebuildError
+    from lake.tables import LakeError
+    from streaming.job.policy import configured_policy, stored_policy
+
+    context: Context = ctx.obj
+    lake = context.settings.lake_path
+    try:
+        known = topics_on_record(lake)
+        names = known if topics is None else [find_topic(known, one.strip()) for one in topics.split(",")]
+        with TemporaryDirectory(prefix="anabranch-plan-", dir=scratch) as folder:
+            recorded = RecordedHistory(lake, Path(folder), topics=names, horizon=newest_before(lake, None, names))
+            plan = make_plan(recorded, stored_policy(configured_policy(context.settings)), names)
+    except UnknownTopic as error:
+        raise click.UsageError(printable(str(error))) from error
+    except (DeltaError, LakeError, OSError, RebuildError) as error:
+        click.echo(f"anabranch: the lake {lake} cannot be read: {printable(str(error))}", err=True)
+        ctx.exit(3)
+    if plan is None or not plan.topics:
+        click.echo(f"no topic is on record in {lake}: is [lake] path right, and did the job ever run?", err=True)
+        ctx.exit(3)
+    if output == "json":
+        click.echo(json.dumps({"at": _instant(plan).isoformat(), **plan.to_json()}))
+    else:
+        _print(plan, limit)
+    ctx.exit(1 if plan.actions else 0)
+
+
+def _print(plan: Plan, limit: int) -> None:
+    acting = len({action.topic for action in plan.actions})
+    click.echo(f"{acting} of {plan.topics} topics would act, {len(plan.actions)} actions in all")
+    named = [(action, printable(action.topic)) for action in plan.actions[:limit]]
+    width = max((len(name) for _, name in named), default=0)
+    for action, name in named:
+        what = f"{action.action} {'+'.join(map(str, action.segments))}"
+        times = "" if action.overload is None else f", {action.overload:.2f} times the threshold"
+        click.echo(f"  {name:{width}}  {what:<14} {printable(action.reason)}{times}")
+    if len(plan.actions) > limit:
+        click.echo(f"  and {len(plan.actions) - limit} more (--limit)")
+    for gate, topics in plan.holds.most_common():
+        click.echo(f"  {topics:>5} held by {gate}")
+    age = (datetime.now(timezone.utc) - _instant(plan)).total_seconds()
+    if age > OLD_SECONDS:
+        click.echo(f"the record ends at {_instant(plan):%F %T} UTC: this is the state of then", err=True)
+
+
+def _instant(plan: Plan) -> datetime:
+    return datetime.fromtimestamp(plan.at / 1000, timezone.utc)

@@ -1,0 +1,138 @@
+"""`anabranch replay`: every decision and hold on record taken again by this release. No Spark, no JVM."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from anabranch.cli.context import Context
+from anabranch.cli.exits import FOUND, Unreachable
+from anabranch.cli.instants import INSTANT
+from schemas.printable import printable
+
+
+@click.command("replay")
+@click.option("--since", type=INSTANT, metavar="TIME", help="Compare from then on: 14:05, 2026-11-22T14:05Z, '7d ago'.")
+@click.option("--until", type=INSTANT, metavar="TIME", help="Without it, the end of the record.")
+@click.option("--topics", metavar="NAMES", help="Of these alone, separated by commas; each as in `anabranch explain`.")
+@click.option("--clusters", metavar="NAMES", help="Of these clusters with bundles alone, separated by commas.")
+@click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_context
+def command(
+    ctx: click.Context, since: datetime | None, until: datetime | None, topics: str | None, clusters: str | None,
+    scratch: Path | None, output: str,
+) -> None:  # fmt: skip
+    """Decide everything on record again, and compare.
+
+    \b
+    anabranch replay --since '7d ago'
+
+    Each decision from its own inputs, byte for byte; and each evaluation, at ticks and events, from the state that is
+    rebuilt out of `segment_load` and `events`. Of clusters with bundles each cycle is run again. Run it with a new
+    release on a copy of the lake before an upgrade (docs/replay.md). Exit code 0: the same; 1: different, with the
+    differences, or nothing to compare; 3: the lake cannot be read.
+    """
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.history.recorded import RecordedHistory, newest_before
+    from anabranch.history.replay.clusters import replay_clusters
+    from anabranch.history.replay.report import Replayed, replay
+    from anabranch.query.topics import UnknownTopic, find_topic, topics_on_record
+    from engine.replay import RebuildError
+    from lake.forgotten import retained_from
+    from schemas.version import ENGINE_VERSION
+    from streaming.job.policy import configured_policy, stored_policy
+
+    context: Context = ctx.obj
+    lake = context.settings.lake_path
+    try:
+        names = None
+        if topics is not None:
+            known = topics_on_record(lake)
+            names = [find_topic(known, one.strip()) for one in topics.split(",")]
+        chosen = None if clusters is None else [one.strip() for one in clusters.split(",")]
+        progress = _progress if sys.stderr.isatty() else lambda *_: None
+        begin = None if since is None else int(since.timestamp() * 1000)
+        found, has_clusters = Replayed(), chosen is not None
+        for of_topics in _groups(lake, names) if chosen is None or names is not None else []:
+            begins = newest_before(lake, since or retained_from(lake, of_topics), of_topics)
+            with TemporaryDirectory(prefix="anabranch-replay-", dir=scratch) as folder:
+                recorded = RecordedHistory(
+                    lake, Path(folder), with_ticks=True, until=until, topics=of_topics, horizon=begins
+                )  # fmt: skip
+                if recorded.generation is None:
+                    raise click.ClickException(f"no batch of the job is on record in {lake}")
+                policy = stored_policy(configured_policy(context.settings))
+                if recorded.horizon is not None and since is None:
+                    which = "" if of_topics is None else f" of {_listed(of_topics)}"
+                    click.echo(
+                        f"rows before {recorded.horizon.day}{which} are forgotten: compared from there on", err=True
+                    )
+                found.include(replay(recorded, policy, begin, of_topics, progress))
+                has_clusters |= names is None and (recorded.has_clusters or of_topics is not None)
+        if has_clusters:
+            begins = newest_before(lake, since or retained_from(lake, ()), ())
+            with TemporaryDirectory(prefix="anabranch-replay-", dir=scratch) as folder:
+                of_clusters = RecordedHistory(
+                    lake, Path(folder), until=until, topics=chosen, horizon=begins, of_clusters=True
+                )  # fmt: skip
+                if unknown := [one for one in chosen or () if one not in of_clusters.topics]:
+                    raise click.ClickException(f"nothing of a cluster {printable(unknown[0])} is on record")
+                replay_clusters(found, of_clusters, begin, chosen, progress)
+    except (UnknownTopic, RebuildError) as error:
+        raise click.ClickException(printable(str(error))) from error
+    except (DeltaError, OSError) as error:
+        raise Unreachable(f"the lake {lake} cannot be replayed: {error}") from error
+    if output == "json":
+        click.echo(json.dumps(found.to_json()))
+    else:
+        for said in found.told:
+            click.echo(f"different: {printable(said)}")
+        if found.differences > len(found.told):
+            click.echo(f"and {found.differences - len(found.told)} more")
+        if others := {version: rows for version, rows in found.versions.items() if version != ENGINE_VERSION}:
+            told = ", ".join(f"{rows:,} of {printable(version)}" for version, rows in sorted(others.items()))
+            click.echo(f"rows of other versions of the engine than this release's ({ENGINE_VERSION}): {told}", err=True)
+        untold = f"; of {found.untold:,} evaluations too little is on record to tell" if found.untold else ""
+        click.echo(
+            f"{found.decisions:,} decisions, {found.holds:,} holds, {found.evaluations:,} evaluations: "
+            f"{f'{found.differences:,} differences' if found.differences else 'the same'}{untold}"
+        )
+    if not found.decisions + found.holds + found.evaluations:
+        raise click.ClickException(f"nothing is on record in {lake} to compare: see --since, --until and --topics")
+    ctx.exit(FOUND if found.differences else 0)
+
+
+def _groups(lake: str, names: Sequence[str] | None) -> list[Sequence[str] | None]:
+    """Return the topics grouped by the day from which their rows are kept.
+
+    `names` None means all topics on record; if one day holds for all of them, the only group is None.
+    """
+    from anabranch.query.topics import topics_on_record
+    from lake.forgotten import Retained
+
+    retained = Retained(lake)
+    if names is None and retained.anywhere == retained.everywhere:
+        return [None]
+    groups: dict[datetime | None, list[str]] = {}
+    for name in topics_on_record(lake) if names is None else names:
+        groups.setdefault(retained.of(name), []).append(name)
+    return list(groups.values())
+
+
+def _listed(topics: Sequence[str]) -> str:
+    more = f" and {len(topics) - 3} more topics" if len(topics) > 3 else ""
+    return f"{', '.join(map(printable, topics[:3]))}{more}"
+
+
+def _progress(rows: int, at: int) -> None:
+    from anabranch.query.wording import instant
+
+    click.echo(f"\r{rows:,} rows, up to {instant(at)}", nl=False, err=True)

@@ -1,0 +1,301 @@
+"""`anabranch simulate`: test policies on a demand in virtual time. No Spark, no JVM, no lake."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from anabranch.cli.context import Context
+from anabranch.cli.instants import INSTANT
+from anabranch.cli.reports import check_report, report_options, write_report
+from decisions.autoscale.policy import PROFILES, PolicyError, read_policy
+from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from anabranch.simulation.topics.timeline import Source
+    from engine.autoscale.topics import ConfiguredPolicy
+
+BEGIN_MS = 1_767_225_600_000
+"""2026-01-01: a simulation is the same whenever it runs."""
+LAB, LAKE = "lab", "lake"
+_OF_AUTOSCALE = {name: f"--{name}" for name in ("demand", "profile", "topics", "hours", "peak", "since", "processes")}
+_OF_BUNDLES = {"shapes": "--shape", "settings": "--set", "seeds": "--seeds"}
+_INTERRUPTED = 130
+_MUCH = 50_000
+"""Topic-hours from which on more processes are worth their start."""
+
+
+@click.command("simulate")
+@click.option(
+    "--family", type=click.Choice(["autoscale", "bundles"]), default="autoscale", show_default=True,
+    help="Of decisions. bundles: --shape, --policy, --set, --seed and --seeds.",
+)  # fmt: skip
+@click.option(
+    "--demand",
+    "demand",
+    metavar="FILE|SHAPE",
+    help="flat, day, step, burst, drift, lab, lake, or a file. Needed.",
+)
+@click.option(
+    "--policy", "policies", multiple=True, metavar="P",
+    help="A profile (default, pip-483, pulsar-5.0) or a TOML policy, laid over --profile. Several are compared. Of "
+    "bundles: a version (4.x), or Shedder+Placement, each with ,NAME=VALUE behind it.",
+)  # fmt: skip
+@click.option("--profile", type=click.Choice(sorted(PROFILES)), default="default", show_default=True)
+@click.option("--topics", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Of a shape.")
+@click.option("--hours", type=click.FloatRange(0, 24 * 366, min_open=True), default=24, show_default=True)
+@click.option(
+    "--peak", type=click.FloatRange(min=0), default=40_000, show_default=True, help="Messages/s a topic, of a shape."
+)
+@click.option("--since", type=INSTANT, metavar="TIME", help="Of the lake: as 14:05, 2026-11-22T14:05:00Z or '1d ago'.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of a shape.")
+@click.option(
+    "--processes", type=click.IntRange(1, 256), help="Default: one, or for a lot of work as many as there are cores."
+)
+@click.option(
+    "--shapes", "all_shapes", is_flag=True,
+    help="Both profiles on 19 shapes of demand, six hours of one topic each, over --seeds: medians, and the worst.",
+)  # fmt: skip
+@click.option(
+    "--trace", "traces", multiple=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Both profiles on a series of `timestamp,value` lines, with uniform and Zipf keys, over --seeds.",
+)  # fmt: skip
+@click.option(
+    "--days", type=click.FloatRange(min=0, min_open=True), default=14.0, show_default=True, help="Of a --trace."
+)
+@click.option(
+    "--percentile", type=click.FloatRange(50, 100), default=100.0, show_default=True,
+    help="Of the values of a --trace: it stands for eight split thresholds.",
+)  # fmt: skip
+@click.option(
+    "--pulsar", "with_pulsar", is_flag=True, help="With --shapes: Pulsar's own evaluator too (its jars: 300 MB)."
+)
+@click.option("--shape", "shapes", multiple=True, help="Of a fleet of brokers (bundles). Default: all.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="For all balancers, as in broker.conf.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many, from --seed on.")
+@report_options
+@click.pass_obj
+def command(
+    context: Context, family: str, demand: str | None, policies: tuple[str, ...], profile: str, topics: int,
+    hours: float, peak: float, since: datetime | None, seed: int, processes: int | None, all_shapes: bool,
+    traces: tuple[Path, ...], days: float, percentile: float, with_pulsar: bool, shapes: tuple[str, ...],
+    settings: tuple[str, ...], seeds: int, output: str, file: Path | None,
+) -> None:  # fmt: skip
+    """Run the closed loop of decision and layout on a demand, under one policy or several.
+
+    \b
+    anabranch simulate --demand day --policy default --policy pip-483
+    anabranch simulate --demand recorded.jsonl --policy default --policy mine.toml --output html --file out.html
+    anabranch simulate --shapes --seeds 20
+    anabranch simulate --trace nyc_taxi.csv --days 60
+    anabranch simulate --family bundles --shape join --policy 4.x --policy AvgShedder+AvgShedder --seeds 10
+
+    The job's own engine decides, and segments split and merge as it says. Shapes, the form of a file, and what the
+    columns mean: docs/simulate.md. `lab` is the demand of the local run, `lake` what is on record of loads and
+    consumers. Ticks and the filter's band are those of [stream]. The first policy's split thresholds are the measure of
+    "over threshold" for all. Ctrl-C ends it with the topics that are done, and exit code 130.
+    """
+    from anabranch.simulation.topics.page import HEADS, page, rows_of
+    from anabranch.simulation.topics.run import simulate
+
+    check_report(output, file)
+    if all_shapes:
+        text = _all_shapes(context, range(seed, seed + seeds), processes, with_pulsar, output)
+        write_report(text, file, "profiles on shapes of demand")
+        return
+    if traces:
+        text = _weeks(traces, days, percentile, range(seed, seed + seeds), processes or 1, output)
+        write_report(text, file, "profiles on weeks of demand")
+        return
+    if not policies:
+        raise click.UsageError("Missing option '--policy'.")
+    _check_family(family)
+    if family == "bundles":
+        from anabranch.cli.bundles.simulation import report
+
+        text, about = report(shapes, policies, settings, range(seed, seed + seeds), output)
+        write_report(text, file, printable(about))
+        return
+    if demand is None:
+        raise click.UsageError("Missing option '--demand'.")
+    wanted = _demand(context, demand, topics, hours, peak, seed, since)
+    named = _named(policies, profile)
+    hours = wanted.steps * wanted.step_ms / 3_600_000
+    if processes is None:
+        is_much = len(wanted.topics) * hours * len(named) > _MUCH
+        processes = len(os.sched_getaffinity(0)) if is_much else 1
+    began = time.monotonic()
+    progress = _progress if sys.stderr.isatty() else lambda *_: None
+    try:
+        outcomes = simulate(
+            wanted, named, tick_ms=_tick_ms(context), change_threshold=context.settings.stream.change_threshold,
+            processes=processes, progress=progress,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        click.echo("interrupted before any topic was done", err=True)
+        sys.exit(_INTERRUPTED)
+    took = time.monotonic() - began
+    simulated = sum(outcome.topic_hours for outcome in outcomes.values())
+    done, count = len(next(iter(outcomes.values())).topics), len(wanted.topics)
+    about = (
+        f"{demand}: {done if done == count else f'interrupted, {done} of {count}'} topics, {hours:.4g} hours, "
+        f"{len(outcomes)} policies: {simulated:,.0f} topic-hours in {took:.1f} s"
+    )
+    if output == "html":
+        text = page(outcomes, about)
+    elif output == "json":
+        text = json.dumps({
+            "demand": demand,
+            "complete": done == count,
+            "policies": {name: {**one.to_json(), "topics": one.of_topics()} for name, one in outcomes.items()},
+        }) + "\n"  # fmt: skip
+    else:
+        table = [["policy", *(words for _, words in HEADS)], *rows_of(outcomes)]
+        widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+        lines = [
+            "  ".join([printable(row[0]).ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+            for row in table
+        ]
+        text = "\n".join([printable(about), *lines]) + "\n"
+    write_report(text, file, printable(about))
+    if done < count:
+        sys.exit(_INTERRUPTED)
+
+
+def _all_shapes(context: Context, seeds: range, processes: int | None, with_pulsar: bool, output: str) -> str:
+    """Both profiles on every shape, and Pulsar's own evaluator if it is asked for."""
+    from anabranch.simulation.topics.table import as_text, table
+
+    if output == "html":
+        raise click.UsageError("--shapes answers text or json")
+    progress = (lambda done, count: _progress(done, count, "runs")) if sys.stderr.isatty() else lambda *_: None
+    with ExitStack() as stack:
+        others = {}
+        if with_pulsar:
+            from anabranch.local.pulsar.evaluator import PulsarsEvaluator
+            from anabranch.local.setup import ensure_pulsar
+
+            others["Pulsar 5.0.0-M1"] = stack.enter_context(PulsarsEvaluator(ensure_pulsar(context.settings)))
+        rows = table(seeds, processes or len(os.sched_getaffinity(0)), others, progress)
+    if output == "json":
+        return json.dumps([row.to_json() for row in rows]) + "\n"
+    return as_text(rows)
+
+
+def _weeks(
+    traces: tuple[Path, ...], days: float, percentile: float, seeds: range, processes: int, output: str
+) -> str:  # fmt: skip
+    """Both profiles on the first days of each series."""
+    from anabranch.simulation.topics.traces import SeriesError, read_series
+    from anabranch.simulation.topics.weeks import as_text, weeks
+
+    if output == "html":
+        raise click.UsageError("--trace answers text or json")
+    try:
+        series = [read_series(path).first(days).scaled(percentile) for path in traces]
+    except (OSError, SeriesError) as error:
+        raise click.UsageError(str(error)) from None
+    progress = (lambda done, count: _progress(done, count, "series")) if sys.stderr.isatty() else lambda *_: None
+    rows = list(weeks(series, seeds, processes, progress))
+    return json.dumps([row.to_json() for row in rows]) + "\n" if output == "json" else as_text(rows)
+
+
+def _check_family(family: str) -> None:
+    """Raise a usage error for an option of the other family."""
+    others = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
+    context = click.get_current_context()
+    for name, option in others.items():
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{option} is not for --family {family}")
+
+
+def _demand(
+    context: Context, text: str, topics: int, hours: float, peak: float, seed: int, since: datetime | None
+) -> Source:
+    from anabranch.simulation.topics.recorded import DemandError, RecordedDemand
+    from anabranch.simulation.topics.shapes import SHAPES, ShapedDemand
+
+    if text in SHAPES:
+        return ShapedDemand(text, topics, hours, began_at=BEGIN_MS, peak=peak, seed=seed)
+    if text == LAB:
+        from anabranch.local.sliced import LabDemand
+
+        traffic = context.settings.traffic
+        return LabDemand(traffic, hours, BEGIN_MS, max(1_000, round(traffic.report_seconds * 1_000)))
+    if text == LAKE:
+        return _lake_demand(context.settings.lake_path, since, _tick_ms(context))
+    try:
+        with Path(text).open("rb") as lines:
+            return RecordedDemand.read(lines)
+    except OSError as error:
+        shapes = ", ".join((*SHAPES, LAB, LAKE))
+        raise click.BadParameter(
+            f"{text} is no shape ({shapes}), and no file that can be read: {error.strerror}",
+            param_hint="--demand",
+        ) from None
+    except DemandError as error:
+        raise click.ClickException(printable(f"{text}: {error}")) from error
+
+
+def _tick_ms(context: Context) -> int:
+    return round(context.settings.stream.tick_seconds * 1_000)
+
+
+def _lake_demand(lake: str, since: datetime | None, tick_ms: int) -> Source:
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.simulation.topics.from_lake import lines_of_lake
+    from anabranch.simulation.topics.recorded import DemandError, RecordedDemand
+    from anabranch.simulation.topics.timeline import step_for
+
+    try:
+        return RecordedDemand(*lines_of_lake(lake, since), step_ms=step_for(tick_ms))
+    except DemandError as error:
+        raise click.ClickException(printable(str(error))) from error
+    except (DeltaError, OSError) as error:
+        raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
+
+
+def _named(policies: tuple[str, ...], profile: str) -> dict[str, ConfiguredPolicy]:
+    """By what their rows are called."""
+    named: dict[str, ConfiguredPolicy] = {}
+    for text in policies:
+        name = text if text in PROFILES else Path(text).stem
+        if name in named:
+            raise click.BadParameter(
+                f"two policies are named {printable(name)}: rename a file, so that each has a row of its own",
+                param_hint="--policy",
+            )
+        named[name] = _policy(text, profile)
+    return named
+
+
+def _policy(text: str, profile: str) -> ConfiguredPolicy:
+    from engine.autoscale.topics import ConfiguredPolicy
+
+    if text in PROFILES:
+        return ConfiguredPolicy(text, None)  # type: ignore[arg-type]
+    try:
+        return ConfiguredPolicy(profile, read_policy(Path(text).read_text()).to_json())  # type: ignore[arg-type]
+    except OSError as error:
+        raise click.BadParameter(
+            f"{text} is no profile ({', '.join(PROFILES)}), and no file that can be read: {error.strerror}",
+            param_hint="--policy",
+        ) from None
+    except UnicodeDecodeError:
+        raise click.ClickException(printable(f"{text} is no TOML file: it is not text in UTF-8")) from None
+    except PolicyError as error:
+        raise click.ClickException(printable(f"{text}: {error}")) from error
+
+
+def _progress(done: float, total: float, what: str = "topic-hours") -> None:
+    click.echo(f"\r{done:,.0f} of {total:,.0f} {what}", nl=done >= total, err=True)

@@ -1,0 +1,133 @@
+"""`anabranch suggest`: which policy to have, found by backtests of many. It never applies one."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from anabranch.cli.commands.backtest import notes, opened
+from anabranch.cli.context import Context
+from anabranch.cli.instants import INSTANT
+from anabranch.cli.reports import check_report, report_options, write_report
+from anabranch.query.wording import instant
+from schemas.printable import printable
+
+if TYPE_CHECKING:
+    from anabranch.simulation.backtest.reading import History
+    from anabranch.simulation.backtest.running import Prepared
+    from anabranch.simulation.backtest.suggesting import Suggestion
+
+
+@click.command("suggest")
+@click.option(
+    "--since", type=INSTANT, metavar="TIME", help="Beginning: 14:05, 2026-11-22T14:05Z, '30d ago'. Else: all."
+)
+@click.option("--until", type=INSTANT, metavar="TIME", help="End; without it, that of the record.")
+@click.option("--topics", metavar="GLOB", help="Topics by name, as 'topic://acme/shop/*' or 'orders-*'; else all.")
+@click.option("--budget", type=click.IntRange(1, 10_000), default=48, show_default=True, help="Policies to try.")
+@click.option("--max-reversals", type=click.IntRange(min=0), help="At most so many; without it, as many as today's.")
+@click.option(
+    "--most-topics", type=click.IntRange(1, 10_000), default=128, show_default=True,
+    help="Of more topics so many are drawn, by --seed.",
+)  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
+@report_options
+@click.pass_obj
+def command(
+    context: Context, since: datetime | None, until: datetime | None, topics: str | None, budget: int,
+    max_reversals: int | None, most_topics: int, seed: int, scratch: Path | None, output: str, file: Path | None,
+) -> None:  # fmt: skip
+    """Search the policies for less segment-hours and less time over threshold, under a cap on reversals.
+
+    \b
+    anabranch suggest --since '30d ago'
+    anabranch suggest --budget 200 --max-reversals 20 --output html --file suggest.html
+
+    Prints every policy that no other one beats in both, today's beside them, and a diff of the policy's file to review.
+    The first two thirds of the record are searched; the last third judges what was found. Nothing is applied. The same
+    seed and history give the same answer. How it searches, and how far to believe it: docs/backtest.md.
+    """
+    from anabranch.simulation.backtest.policies import diff, differences, settings_of
+    from anabranch.simulation.backtest.report import JUDGED, judged_rows, suggestion_page, suggestion_rows, table_text
+    from anabranch.simulation.backtest.suggesting import split_in_time, suggest
+
+    check_report(output, file)
+    with opened(context, scratch, since, until, topics) as history:
+        every = [(number, name) for number, part in enumerate(history.parts) for name in part]
+        drawn = set(random.Random(seed).sample(every, min(most_topics, len(every))))
+        halves = split_in_time(history)
+        searched, unseen = halves if halves is not None else (history, None)
+        found = suggest(
+            searched, _prepared(searched, drawn), budget, max_reversals, seed,
+            _told if sys.stderr.isatty() else lambda *_: None,
+            None if unseen is None else (unseen, _prepared(unseen, drawn)),
+        )  # fmt: skip
+    best = found.best if found.is_confirmed is not False else None
+    settings = context.settings
+    changed = {} if best is None else differences(history.ran, best.policy)
+    patch = diff(settings.cluster_policy_text(), changed, settings.policy.cluster) if changed else ""
+    about = [
+        f"{len(drawn):,} of {history.topics:,} topics, {instant(searched.began_at)} to {instant(searched.ends_at)}, "
+        f"{len(found.tried)} policies; at most {found.max_reversals} reversals",
+        _on_judging(history, unseen), *notes(history),
+    ]  # fmt: skip
+    advice = _advice(found, patch)
+    if output == "html":
+        text = suggestion_page(found, about, advice)
+    elif output == "json":
+        text = json.dumps({
+            "about": about, "today": found.today.to_json(),
+            "frontier": [one.to_json() | {"settings": settings_of(one.policy)} for one in found.frontier],
+            "judged": [one.to_json() for one in found.judged.values()], "confirmed": found.is_confirmed,
+            "tried": len(found.tried), "maxReversals": found.max_reversals,
+            "suggested": None if best is None else best.to_json() | {"set": changed}, "diff": patch,
+        }) + "\n"  # fmt: skip
+    else:
+        judged = ["", f"{JUDGED}:", *table_text(judged_rows(found))] if found.judged else []
+        text = "\n".join([*about, "", *table_text(suggestion_rows(found)), *judged, "", advice])
+    write_report(text, file, printable(about[0]))
+
+
+def _prepared(history: History, drawn: set[tuple[int, str]]) -> list[Prepared]:
+    """Return the topics that were drawn: each the number of its part, and its name."""
+    from anabranch.simulation.backtest.running import prepared_part
+
+    return [
+        one for number in sorted({number for number, _ in drawn}) for one in prepared_part(history, number)
+        if (number, one.record.name) in drawn
+    ]  # fmt: skip
+
+
+def _on_judging(history: History, unseen: History | None) -> str:
+    from anabranch.simulation.backtest.suggesting import LEAST_TICKS
+
+    if unseen is not None:
+        return f"judged on what follows, until {instant(unseen.ends_at)}"
+    needed, there = (3 * LEAST_TICKS * history.tick_ms, history.ends_at - history.began_at)
+    return (
+        f"note: the record has {there / 60_000:,.0f} minutes, too few to judge what was found on a part that was not "
+        f"searched ({needed / 60_000:,.0f} are needed): the best of many policies on one record is partly luck"
+    )
+
+
+def _advice(found: Suggestion, patch: str) -> str:
+    best = found.best
+    if best is None:
+        return "Keep today's policy: none that was tried is better in one and no worse in the other.\n"
+    if found.is_confirmed is False:
+        return (
+            f"Keep today's policy: {best.name} is better on the part that was searched, and is not on the last third. "
+            "Try again on a longer record.\n"
+        )
+    return f"Review, and set if it is what you want ({best.name}); nothing was applied:\n{patch}"
+
+
+def _told(tried: int, budget: int) -> None:
+    click.echo(f"\r{tried} of {budget} policies\x1b[K", nl=tried >= budget, err=True)

@@ -1,0 +1,93 @@
+"""Shared parts of the controller's clients: connection, names of topics, output of results.
+
+Stage: between `anabranch.cli.commands.topics` and `anabranch.cli.admin_client`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from anabranch.admin.credentials import credentials_of
+from anabranch.cli.admin_client import AdminInterface
+from anabranch.cli.context import Context
+from schemas.ids import topic_parts
+from schemas.printable import printable
+from schemas.settings.exposure import url_exposures
+
+_UNPAIRED = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes on a command line that are not UTF-8."""
+
+
+def encodable(value: str) -> str:
+    """`value`; a wrong usage when the command line held bytes that are not UTF-8."""
+    if _UNPAIRED.search(value):
+        raise click.BadParameter(f"{printable(value)} is not UTF-8")
+    return value
+
+
+def topic_name(value: str) -> str:
+    """Read `topic://tenant/namespace/name`, or the same without `topic://`."""
+    name = value if "://" in value else f"topic://{value}"
+    encodable(name)
+    try:
+        topic_parts(name)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return name
+
+
+def tenant_name(value: str) -> str:
+    """Read the name of a tenant."""
+    if not value or "/" in value:
+        raise click.BadParameter(f"{value!r} is no tenant")
+    return encodable(value)
+
+
+def namespace_name(value: str) -> str:
+    """Read `tenant/namespace`."""
+    tenant, _, namespace = value.partition("/")
+    if not tenant or not namespace or "/" in namespace:
+        raise click.BadParameter(f"{value!r} is no namespace; expected tenant/namespace")
+    return encodable(value)
+
+
+def subscription_name(value: str) -> str:
+    """Read the name of a subscription."""
+    if not value:
+        raise click.BadParameter("the name of a subscription is empty")
+    return encodable(value)
+
+
+def policy_subject(value: str) -> str:
+    """Read the owner of a policy: `tenant/namespace`, or a topic."""
+    return namespace_name(value) if value.count("/") == 1 else topic_name(value)
+
+
+def connected(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command `--url` and `--output`; call it with `admin` (`AdminInterface`) and `output`."""
+
+    @functools.wraps(function)
+    def run(context: Context, **arguments: Any) -> None:
+        settings = context.settings.controller
+        token = credentials_of(context.settings)
+        url = arguments.pop("url") or settings.url
+        admin = AdminInterface(url, token, nodes=settings.nodes, tls=context.settings.url_context())
+        for said in url_exposures(url, settings.nodes):
+            click.echo(f"Warning: {printable(said)}", err=True)
+        function(admin=admin, **arguments)
+
+    output = click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    url = click.option("--url", metavar="URL", help="Admin interface, instead of the settings' [controller] url.")
+    passed: Callable[..., None] = click.pass_obj(run)
+    return url(output(passed))
+
+
+def say(output: str, text: str, value: Any) -> None:
+    """Print a result: `text` for people, or `value` as JSON in one line."""
+    click.echo(json.dumps(value) if output == "json" else text)

@@ -1,0 +1,43 @@
+"""A client of a ZooKeeper of the settings, for commands."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import ExitStack
+from typing import Any
+
+import click
+from pydantic import SecretStr
+
+_CONNECT_SECONDS = 15.0
+
+
+def connect_metadata(
+    address: str, log_in: SecretStr | None, tls: ssl.SSLContext | None, session_seconds: float, stack: ExitStack
+) -> Any:
+    """Connect to `HOST:PORT,HOST:PORT/CHROOT`; `stack` closes it. Raises `click.ClickException`."""
+    from kazoo.client import KazooClient
+    from kazoo.exceptions import KazooException
+    from kazoo.handlers.threading import KazooTimeoutError
+    from kazoo.security import READ_ACL_UNSAFE, make_digest_acl
+
+    secured: dict[str, Any] = {}
+    if log_in is not None:
+        user, _, password = log_in.get_secret_value().partition(":")
+        secured["auth_data"] = [("digest", log_in.get_secret_value())]
+        # Brokers read the registry, and only we write it.
+        secured["default_acl"] = [make_digest_acl(user, password, all=True), *READ_ACL_UNSAFE]
+    if tls is not None:
+        from runtime.zookeeper_tls import TlsHandler
+
+        secured["handler"] = TlsHandler(tls)
+    client = KazooClient(address, timeout=session_seconds, **secured)
+    try:
+        client.start(_CONNECT_SECONDS)
+    except (KazooException, KazooTimeoutError) as error:
+        raise click.ClickException(
+            f"no ZooKeeper answers at {address}: {error or type(error).__name__}; see [bookies] metadata"
+        ) from None
+    stack.callback(client.close)
+    stack.callback(client.stop)
+    return client

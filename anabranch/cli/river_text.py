@@ -1,0 +1,80 @@
+"""Splits and merges of a topic for a terminal: time downwards, key space across, a row a change.
+
+Stage: drawing, under `anabranch history`. What lies above a segment is what it came from.
+"""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from anabranch.cli.drawing import SHARED, bar_width, scale, strip
+from anabranch.history.lineage.record import River, Turn
+from anabranch.query.wording import duration, instant
+from decisions.topic.segment import Segment
+from schemas.printable import printable
+
+_LONG = 60_000
+"""Milliseconds between two turns from which a row of its own says how long nothing happened."""
+_TIME_WIDTH = 20
+
+
+def river_text(river: River, width: int, limit: int) -> RenderableType:
+    """The newest `limit` turns in `width` columns."""
+    turns = river.turns[-limit:]
+    instants = sorted({turn.at for turn in turns})
+    said = {at: "; ".join(turn_words(turn) for turn in turns if turn.at == at) for at in instants}
+    aside = min(max([len(one) for one in said.values()] or [0]), max(width // 3, 12))
+    bar = bar_width(width - _TIME_WIDTH - aside - 2)
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True, width=_TIME_WIDTH)
+    table.add_column(no_wrap=True, width=bar)
+    table.add_column(overflow="fold", width=aside)
+    table.add_row(Text("UTC", "dim"), scale(bar), Text("what, and why", "dim"))
+    hidden = river.turns[: len(river.turns) - len(turns)]
+    before = hidden[-1].at if hidden else None if turns and turns[0].kind == "created" else river.since
+    if before is not None:
+        table.add_row(Text(instant(before)), _strip(river, before, bar, ()), Text("as it was", "dim"))
+    for at in [*instants, river.until]:
+        if before is not None and at - before >= _LONG:
+            table.add_row(Text(f"{'⋮':>10} {duration(at - before)}", "dim"), _strip(river, before, bar, (), dim=True))
+        if at in said:
+            fresh = tuple(child for turn in turns if turn.at == at for child in turn.children)
+            table.add_row(Text(instant(at)), _strip(river, at, bar, fresh), Text(said[at]))
+        elif at == river.until:
+            table.add_row(Text(instant(at)), _strip(river, at, bar, ()), Text("end of the record", "dim"))
+        before = at
+    counts = {kind: sum(turn.kind == kind for turn in river.turns) for kind in ("split", "merge")}
+    heading = (
+        f"{printable(river.topic)}: {counts['split']} splits, {counts['merge']} merges since {instant(river.since)}"
+    )
+    parts: list[RenderableType] = [Text(heading, "bold")]
+    if hidden:
+        parts.append(Text(f"{len(hidden)} earlier turns: --limit, --since or --svg", "dim"))
+    return Group(*parts, table)
+
+
+def turn_words(turn: Turn) -> str:
+    """`split 3 -> 7, 8 (msgRateIn)`."""
+    parents, children = (", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "") for ids in (
+        turn.parents, turn.children
+    ))  # fmt: skip
+    if turn.kind == "created":
+        return f"created {children}"
+    if turn.kind == "made":
+        return f"made {children}, parents not on record"
+    if turn.kind == "deleted":
+        return f"deleted with {parents}"
+    why = printable(turn.reason) if turn.reason else "not by Anabranch"
+    return f"{turn.kind} {parents} -> {children} ({why})"
+
+
+def _strip(river: River, at: int, width: int, fresh: tuple[int, ...], *, dim: bool = False) -> Text:
+    there = [
+        Segment(one.segment_id, one.start, one.end) for one in river.reaches if one.is_there(at)
+    ]  # fmt: skip
+    if not dim:
+        return strip(there, width, [one for one in there if one.segment_id in fresh])
+    edges = "".join(cell if cell in ("|", SHARED) else " " for cell in strip(there, width).plain)
+    return Text(edges, "dim", no_wrap=True, overflow="crop")

@@ -1,0 +1,96 @@
+"""The collector of bundles as a process: a round each minute, sent to Kafka, until SIGTERM or SIGINT.
+
+Stage: called by `anabranch collect bundles`. It remembers nothing: each message says all of what it is about, so a
+round that is lost is made good by the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from prometheus_client import CollectorRegistry
+
+from anabranch.admin.credentials import credentials_of
+from anabranch.admin.transport import Transport
+from anabranch.collectors.announcements import Record
+from anabranch.collectors.bundles import BundleRounds, Unread
+from anabranch.collectors.load_reports import PublishedLoads
+from anabranch.collectors.publisher import Publisher
+from runtime.telemetry.health import Health, Heartbeat
+from runtime.telemetry.serving import serve_metrics
+from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport
+from schemas.kafka.messages import Source
+from schemas.kafka.topics import BROKER_EVENTS, BROKER_LOAD
+from schemas.settings.root import Settings
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 60.0
+"""As often as brokers compute their rates, and the job runs a cycle."""
+CLOSE_SECONDS = 30.0
+STALLED_SECONDS = 900.0
+"""Of a large cluster a round takes minutes."""
+
+
+def collect_bundles(
+    settings: Settings, configuration: Mapping[str, str], say: Callable[[str], None], *, once: bool = False,
+    published: PublishedLoads | None = None,
+) -> bool:  # fmt: skip
+    """Collect until told to stop, or with `once` for one round; return whether the last round succeeded.
+
+    `say` gets a line a round; `configuration` and `published` as in `BundleRounds`.
+    """
+    transport = Transport(
+        settings.controller.url, credentials_of(settings), user_agent="anabranch-collect",
+        timeout_seconds=settings.collect.request_timeout_seconds, tls=settings.url_context(),
+        nodes=settings.controller.nodes, max_body_bytes=settings.collect.max_answer_mb * 1_000_000,
+    )  # fmt: skip
+    publisher = Publisher(settings.kafka_connection(), lambda record: None)
+    rounds, stop = BundleRounds(transport, configuration, published), threading.Event()
+    heartbeat, was_read = Heartbeat("the collector's loop", STALLED_SECONDS), False
+    server = None
+    if settings.collect.metrics_port:
+        server = serve_metrics(
+            CollectorRegistry(), settings.collect.metrics_port, "[collect] metrics_port", settings.metrics,
+            "collect-bundles",
+            Health(heartbeat.fault, lambda: None if was_read else "the last round was not read as a whole"),
+        )  # fmt: skip
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    try:
+        while not stop.is_set():
+            began = time.monotonic()
+            heartbeat.beat()
+            try:
+                messages = rounds.read(time.time_ns() // 1_000_000)
+            except (Unread, ValueError) as error:
+                was_read = False
+                log.warning("a round is left out: %s", error)
+            else:
+                was_read = not rounds.unread
+                for broker, why in rounds.unread.items():
+                    log.warning("%s is left out of a round, and owners and policies with it: %s", broker, why)
+                if any(why.is_load for why in rounds.unread.values()):
+                    log.warning("the cluster is held until all loads are read")
+                for message in messages:
+                    is_load = isinstance(message, LocalBrokerReport | BrokerLoadReport)
+                    source = BROKER_LOAD.name if is_load else BROKER_EVENTS.name
+                    record = Record(cast(Source, source), message.cluster, message.to_json().encode())
+                    (publisher.report if is_load else publisher.announce)(record)
+                publisher.poll()
+                say(f"{messages[0].cluster}: {len(messages)} messages")
+            if once:
+                break
+            while not stop.wait(1.0) and time.monotonic() - began < ROUND_SECONDS:
+                publisher.poll()
+    finally:
+        if server is not None:
+            server.close()
+        transport.close()
+        missing = publisher.close(CLOSE_SECONDS if once else 3.0)
+    return was_read and not missing

@@ -1,0 +1,40 @@
+"""Schedule of periodic requests: lists, policies and settings, each at its time; pure.
+
+Stage: under `collector`. Loads and topics are no part of it: `refresh` and `sweep` say when those are due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from random import Random
+
+from anabranch.collectors.pulsar.calls import Kind
+
+_JITTER = 0.1
+"""Part of a time by which it varies, so that several collectors do not fall into step."""
+
+
+class Agenda:
+    """One call of a kind and key at a time."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._due: list[tuple[float, int, Kind, str]] = []
+        self._planned: set[tuple[Kind, str]] = set()
+        self._number = 0
+
+    def plan(self, kind: Kind, key: str, at: float, seconds: float) -> None:
+        """A call that is due so many seconds after `at`, more or less, unless it is planned already."""
+        if (kind, key) not in self._planned:
+            self._planned.add((kind, key))
+            self._number += 1
+            due = at + seconds * self._random.uniform(1 - _JITTER, 1 + _JITTER)
+            heapq.heappush(self._due, (due, self._number, kind, key))
+
+    def due(self, now: float) -> Iterator[tuple[Kind, str]]:
+        """Yield what is due, as long as the caller goes on; the caller plans each item anew."""
+        while self._due and self._due[0][0] <= now:
+            _, _, kind, key = heapq.heappop(self._due)
+            self._planned.discard((kind, key))
+            yield kind, key

@@ -1,0 +1,111 @@
+"""Calls in flight: worker threads make them and hand the answers to the thread that owns the state.
+
+Stage: under `collector`. No call is made twice at a time, and none raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from anabranch.admin.answers import Lost, Reply
+
+log = logging.getLogger(__name__)
+
+Kind = Literal[
+    "brokers", "settings", "tenants", "namespaces", "topics", "policy", "load", "layout", "leader", "stats", "segment"
+]  # fmt: skip
+
+
+class Call(NamedTuple):
+    """One call: what is asked about what, and of which broker (empty: of the configured address)."""
+
+    kind: Kind
+    key: str
+    broker: str
+
+
+@dataclass
+class Answer:
+    """Answer of a call."""
+
+    call: Call
+    reply: Reply[Any]
+    asked_at: float
+    """On the clock `time.monotonic`, as `answered_at`."""
+    answered_at: float
+    asked_ms: int
+    """Since 1970."""
+
+
+MAX_LOADS = 8
+"""Brokers whose load is read at the same time."""
+
+
+class Calls:
+    """Pool of at most `most` calls, with a few more for loads, which wait for no other. For one thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="call")
+        self._load_pool = ThreadPoolExecutor(MAX_LOADS, thread_name_prefix="load")
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._in_flight: set[Call] = set()
+        self._others = 0
+        """Calls under way that are for no load."""
+        self.made = 0
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    def __contains__(self, call: Call) -> bool:
+        return call in self._in_flight
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether another call may be made; a load always may."""
+        return self._others < self._most
+
+    def make(self, call: Call, function: Callable[[], Reply[Any]]) -> bool:
+        """Start a call with `function`; return False if the same call is in flight."""
+        if call in self._in_flight:
+            return False
+        self._in_flight.add(call)
+        self.made += 1
+        if call.kind == "load":
+            self._load_pool.submit(self._work, call, function)
+        else:
+            self._others += 1
+            self._pool.submit(self._work, call, function)
+        return True
+
+    def answers(self, seconds: float) -> Iterator[Answer]:
+        """The answers that have come; waits for the first at most so long."""
+        try:
+            answer = self._answers.get(timeout=seconds)
+            while True:
+                self._in_flight.discard(answer.call)
+                self._others -= answer.call.kind != "load"
+                yield answer
+                answer = self._answers.get_nowait()
+        except queue.Empty:
+            return
+
+    def close(self) -> None:
+        """Start no more calls; those in flight end with the connections."""
+        for pool in (self._pool, self._load_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, call: Call, function: Callable[[], Reply[Any]]) -> None:
+        asked_at, asked_ms = time.monotonic(), time.time_ns() // 1_000_000
+        try:
+            reply = function()
+        except Exception as error:  # a fault of ours must not end the loop
+            log.exception("asking for %s %s", call.kind, call.key)
+            reply = Lost(f"{call.kind} {call.key}", f"{type(error).__name__}: {error}", False)
+        self._answers.put(Answer(call, reply, asked_at, time.monotonic(), asked_ms))

@@ -1,0 +1,75 @@
+"""Coverage of the cluster: what the collector sees and what it misses, for its status.
+
+Stage: beside the loop, which calls it every few seconds; reads and changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from anabranch.collectors.pulsar.brokers import Broker
+from anabranch.collectors.pulsar.sweep import Sweep
+from anabranch.collectors.said import Topic
+from anabranch.collectors.status import BrokerStatus
+
+MAX_UNSEEN = 20
+"""Segments that are named."""
+
+
+class Seen(NamedTuple):
+    """Active segments of all topics."""
+
+    known: int
+    seen: int
+    """Those whose rates a broker has said lately."""
+    unseen: list[str]
+    """Some of the others, each `topic/id`."""
+
+
+def seen_segments(brokers: Iterable[Broker], topics: Mapping[str, Topic], slack: float, now: float) -> Seen:
+    """Count the active segments, and those seen at `now` within two computations and `slack` seconds."""
+    lately = {
+        (load.topic, load.segment)
+        for one in brokers
+        if one.load is not None and now - one.read_at < 2 * one.refresh.period + slack and not one.is_stuck(now)
+        for load in one.load.loads
+    }
+    known = seen = 0
+    unseen: list[str] = []
+    for name, topic in topics.items():
+        for id, segment in topic.layout.segments.items():
+            if segment.state == "ACTIVE":
+                known += 1
+                if (name, id) in lately:
+                    seen += 1
+                elif len(unseen) < MAX_UNSEEN:
+                    unseen.append(f"{name}/{id}")
+    return Seen(known, seen, unseen)
+
+
+def oldest(sweeps: Iterable[Sweep], used: bool = False) -> float:
+    """Return the longest time since a topic was last read, in seconds, or since it became known.
+
+    With `used`, only topics in use count.
+    """
+    return max((sweep.oldest_seconds(time.monotonic(), used) for sweep in sweeps), default=0.0)
+
+
+def broker_status(broker: Broker, now: float) -> BrokerStatus:
+    """One broker, as it is seen at `now`."""
+    load = broker.load
+    return BrokerStatus(
+        broker=broker.name,
+        answers=broker.trouble is None and load is not None,
+        trouble=broker.trouble,
+        segments=len(load.loads) if load else 0,
+        refused=load.refused if load else 0,
+        refresh_seconds=broker.refresh.period,
+        load_age_seconds=now - broker.read_at if load else None,
+        lag_seconds=broker.refresh.lag,
+        answer_seconds=broker.read_seconds if load else None,
+        unchanged_seconds=broker.unchanged_seconds(now) if load else None,
+        stuck=broker.is_stuck(now),
+    )

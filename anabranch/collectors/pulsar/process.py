@@ -1,0 +1,100 @@
+"""Pulsar collector as a process: assembled from the settings, stopped by signals.
+
+Stage: called by `anabranch collect pulsar`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from anabranch.admin.credentials import credentials_of
+from anabranch.admin.transport import Transport
+from anabranch.collectors.memory import MEMORY_FILE, recall, remember, write_delay
+from anabranch.collectors.metrics import CollectorMeter
+from anabranch.collectors.publisher import Publisher
+from anabranch.collectors.pulsar.collector import PulsarCollector
+from anabranch.collectors.pulsar.reader import BrokerReader
+from anabranch.collectors.status import STATUS_FILE, CollectorStatus, write_status
+from runtime.telemetry.health import Health, Heartbeat
+from runtime.telemetry.serving import serve_metrics
+from schemas.settings.root import Settings
+
+log = logging.getLogger(__name__)
+
+STALLED_SECONDS = 120.0
+"""Time without a status, which is made every few seconds, after which the collector counts as stalled."""
+CLOSE_SECONDS = 5.0
+"""Longest wait at a stop for Kafka's confirmations; what is left is said by the next one that starts."""
+ONCE_SECONDS = 30.0
+"""Longest time for `once`, and as long again for each 1,000 topics."""
+
+
+def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bool = False) -> CollectorStatus:
+    """Collect until SIGTERM or SIGINT, or with `once` until everything was read once; return the status.
+
+    `ready` gets one line when the first answers have come. Raises `runtime.telemetry.serving.MetricsError`.
+    """
+    chosen, controller = settings.collect, settings.controller
+    transport = Transport(
+        controller.url,
+        credentials_of(settings),
+        user_agent="anabranch-collect",
+        timeout_seconds=chosen.request_timeout_seconds,
+        tls=settings.url_context(),
+        nodes=controller.nodes,
+        max_body_bytes=chosen.max_answer_mb * 1_000_000,
+    )
+    folder = settings.path(chosen.folder)
+    said = recall(folder / MEMORY_FILE, controller.url, time.time_ns() // 1_000_000)
+    publisher = Publisher(settings.kafka_connection(), said.unsay)
+    meter = CollectorMeter()
+    heartbeat, is_reached = Heartbeat("the collector's loop", STALLED_SECONDS), False
+    server = None
+    if chosen.metrics_port:
+        server = serve_metrics(
+            meter.registry, chosen.metrics_port, "[collect] metrics_port", settings.metrics, "collect-pulsar",
+            Health(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered"),
+        )  # fmt: skip
+    collector = PulsarCollector(chosen, controller.url, BrokerReader.over(transport), said, publisher)
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    began, is_ready = time.monotonic(), False
+    written, write_at = -1, began
+
+    def each(status: CollectorStatus) -> bool:
+        nonlocal is_ready, is_reached, written, write_at
+        heartbeat.beat()
+        is_reached = any(broker.answers for broker in status.brokers)
+        meter.observe(status)
+        try:
+            write_status(folder / STATUS_FILE, status)
+            if said.changes != written and time.monotonic() >= write_at:
+                written, write_at = said.changes, time.monotonic() + write_delay(said)
+                remember(folder / MEMORY_FILE, controller.url, said)
+        except OSError as error:
+            log.warning("cannot write to %s, [collect] folder: %s", folder, error)
+        if not is_ready and status.brokers:
+            is_ready = True
+            ready(f"collector ready: {len(status.brokers)} brokers at {controller.url}")
+        limit = ONCE_SECONDS * (1 + status.topics_listed / 1_000)
+        return not once or not (collector.has_seen_all or time.monotonic() - began > limit)
+
+    try:
+        collector.run(stop, each)
+    finally:
+        collector.close()
+        transport.close()
+        missing = publisher.close(CLOSE_SECONDS)
+        if missing:
+            log.warning("%d records are not confirmed by Kafka: the next start says them again", missing)
+        with contextlib.suppress(OSError):
+            remember(folder / MEMORY_FILE, controller.url, said)
+        if server is not None:
+            server.close()
+    return collector.status()

@@ -1,0 +1,142 @@
+"""Layouts and consumers, topic by topic: announces what differs from the last announcement.
+
+Stage: under `collector`, which asks what `Sweep` names. A topic that is not found is asked for once more before it is
+called deleted, for a server's memory may be behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anabranch.admin.answers import Answered, Refused, ServerFault
+from anabranch.collectors.announcements import Record
+from anabranch.collectors.pulsar.brokers import Brokers
+from anabranch.collectors.pulsar.calls import Answer
+from anabranch.collectors.pulsar.namespaces import Namespaces
+from anabranch.collectors.pulsar.topic_stats import TopicStats
+from anabranch.collectors.pulsar.troubles import Troubles
+from anabranch.collectors.said import Said
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+CONFIRM_SECONDS = 0.5
+"""A topic that is not found is asked for once more after so long, before it is called deleted."""
+
+
+class Topics:
+    """Processing of answers about topics and policies.
+
+    Announcements go to `announce`, new topics to `added`.
+    """
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        namespaces: Namespaces,
+        said: Said,
+        troubles: Troubles,
+        announce: Callable[[list[Record]], None],
+        added: Callable[[str, float], None],
+    ) -> None:
+        self._brokers, self._namespaces, self._said, self._troubles = brokers, namespaces, said, troubles
+        self._announce, self._added = announce, added
+        self._missing: dict[str, float] = {}
+        """Topics that were not found, and since when."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Return whether no topic waits for a second look."""
+        return not self._missing
+
+    def take_policy(self, answer: Answer) -> None:
+        """The override of a namespace."""
+        namespace, reply = answer.call.key, answer.reply
+        if isinstance(reply, Answered) and namespace in self._namespaces.names:
+            policy: AutoScalePolicyOverride | None = reply.value
+            self._announce(self._said.policy(namespace, policy, answer.asked_ms))
+
+    def take_layout(self, answer: Answer) -> None:
+        """The layout of a topic, with its policy."""
+        topic, reply = answer.call.key, answer.reply
+        if topic not in self._brokers.layouts:
+            return  # gone meanwhile
+        if isinstance(reply, Refused) and reply.status == 404 and reply.from_interface:
+            self._take_missing(topic, answer)
+            return
+        self._missing.pop(topic, None)
+        if not isinstance(reply, Answered):
+            self._troubles.note(("layout", topic), f"the layout of {topic} cannot be read: {reply}")
+            return
+        self._troubles.note(("layout", topic), None)
+        self._brokers.note_layout(topic, answer.asked_at)
+        layout: ScalableTopicMetadata = reply.value
+        is_new = topic not in self._said.topics
+        records = self._said.layout(topic, layout, answer.asked_ms)
+        self._announce(records)
+        if topic in self._said.too_large:
+            trouble = f"the layout of {topic} is too large for a message: it cannot be scaled"
+            self._troubles.note(("layout", topic), trouble)
+        if records and (sweep := self._brokers.sweep_of(topic)) is not None:
+            sweep.heat(topic, answer.answered_at)
+        if is_new and topic in self._said.topics:
+            self._added(topic, answer.answered_at)
+
+    def _take_missing(self, topic: str, answer: Answer) -> None:
+        since = self._missing.setdefault(topic, answer.asked_at)
+        if answer.asked_at - since < CONFIRM_SECONDS:
+            self._brokers.look_at_layout(topic, answer.asked_at + CONFIRM_SECONDS)
+            return
+        del self._missing[topic]
+        self._announce(self._said.gone(topic, answer.asked_ms))
+        self._brokers.remove_topic(topic)
+        self._troubles.note(("layout", topic), None)
+        for kind in ("leader", "stats"):
+            self._troubles.note((kind, topic), None)
+        self._namespaces.gone(topic, answer.answered_at)
+
+    def take_leader(self, answer: Answer) -> None:
+        """The broker that leads a topic."""
+        topic, reply = answer.call.key, answer.reply
+        if topic not in self._brokers.layouts:
+            return  # gone meanwhile
+        if isinstance(reply, Answered) and self._brokers.set_leader(topic, reply.value, answer.asked_at):
+            self._troubles.note(("leader", topic), None)
+            return
+        if isinstance(reply, Refused | ServerFault):
+            self._brokers.look_at_layout(topic)
+        reason = f"{reply.value} is no broker that is listed" if isinstance(reply, Answered) else reply
+        self._troubles.note(("leader", topic), f"the leader of {topic} is not known, nor its consumers: {reason}")
+
+    def take_stats(self, answer: Answer) -> None:
+        """The consumers of a topic."""
+        topic, reply = answer.call.key, answer.reply
+        known = self._said.topics.get(topic)
+        if topic not in self._brokers.layouts:
+            return  # gone meanwhile
+        if not isinstance(reply, Answered):
+            if isinstance(reply, Refused | ServerFault):
+                # Also what M1 says of a topic that is gone.
+                self._brokers.look_at_layout(topic)
+                self._brokers.lose_leader(topic, answer.answered_at)
+            self._troubles.note(("stats", topic), f"the consumers of {topic} cannot be read: {reply}")
+            return
+        self._troubles.note(("stats", topic), None)
+        self._brokers.note_consumers(topic, answer.asked_at)
+        stats: TopicStats = reply.value
+        if known is None or topic in self._missing:
+            return
+        if stats.epoch > known.layout.epoch:
+            self._brokers.look_at_layout(topic)
+        types = {
+            subscription: type
+            for broker in self._brokers.known.values()
+            if broker.load is not None
+            for subscription in stats.subscriptions
+            if (type := broker.load.types.get((topic, subscription)))
+        }
+        before = known.consumers
+        self._announce(self._said.consumers(topic, stats.consumers(types), answer.asked_ms))
+        if (sweep := self._brokers.sweep_of(topic)) is not None:
+            if any(count for _, count in stats.subscriptions.values()):
+                sweep.is_used(topic, answer.answered_at)
+            if before != known.consumers:
+                sweep.heat(topic, answer.answered_at)

@@ -1,0 +1,68 @@
+"""Resync: repeats announcements over `snapshot_seconds`, and lost deletions at once.
+
+Stage: beside `said`, under the loop of a collector, which calls it in every round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from anabranch.collectors.announcements import Record, known_records
+from anabranch.collectors.said import Said
+from schemas.codecs.known_layouts import FULL_EVERY
+
+_STEP_SECONDS = 1.0
+"""Between two looks at what is due."""
+
+
+class Repeats:
+    """Resync of what `said` holds, through `announce`, every `seconds`.
+
+    A layout is announced in full when it was not for `FULL_EVERY` rounds, else by its digest.
+    """
+
+    def __init__(self, said: Said, seconds: float, announce: Callable[[list[Record]], None]) -> None:
+        self._said, self._seconds, self._announce = said, seconds, announce
+        self._topics: deque[str] = deque()
+        """The topic that was said longest ago first."""
+        self._look_at = self._policies_at = 0.0
+
+    def add(self, topic: str) -> None:
+        """A topic whose layout was said for the first time."""
+        self._topics.append(topic)
+
+    def say(self, now: float, has_room: Callable[[], bool]) -> None:
+        """Announce what is due at `now`, as long as there is room."""
+        again, self._said.again = self._said.again, []
+        self._announce(again)
+        if now < self._look_at:
+            return
+        self._look_at = now + _STEP_SECONDS
+        at = time.time_ns() // 1_000_000
+        if not self._policies_at:
+            self._policies_at = now + self._seconds
+        if now >= self._policies_at and has_room():
+            self._policies_at = now + self._seconds
+            self._announce(list(self._said.repeat_policies(at)))
+        known = []
+        for topic in self._due(at, has_room):
+            by_digest = self._said.known(topic, at, int(self._seconds * 1_000 * FULL_EVERY))
+            if by_digest is not None:
+                known.append(by_digest)
+            self._announce(list(self._said.repeats(topic, at, with_layout=by_digest is None)))
+        self._announce(list(known_records(known, at, self._said.sender)))
+
+    def _due(self, at: int, has_room: Callable[[], bool]) -> Iterator[str]:
+        """Topics that were not said for so long, as long as there is room."""
+        for _ in range(len(self._topics)):
+            topic = self._topics[0]
+            known = self._said.topics.get(topic)
+            if known is None:
+                self._topics.popleft()
+                continue
+            if at - known.said_at < self._seconds * 1_000 or not has_room():
+                return
+            self._topics.rotate(-1)
+            yield topic

@@ -1,0 +1,123 @@
+"""Checks that every request passes before routing: host and origin, token, size of the body.
+
+Stage: around the app. Routing uses the raw path, so that an encoded slash stays inside its segment;
+`anabranch.controller.topic_names` decodes the segments. The whole body is read here, up to a bound, so that no endpoint
+waits for a sender.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from anabranch.auth.callers import CALLER, STRANGER, Access, Caller
+from anabranch.controller.errors import TooMany
+from anabranch.controller.limits.clients import Clients
+from runtime.listener.anonymous import AnonymousClients, ending, raw_path, refusal_of, trust
+from runtime.listener.bodies import BrokenOff, read_body, replayed
+from runtime.listener.names import NodeNames, is_form
+
+log = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({"/healthz"})
+"""Paths that need no token, body or turn."""
+
+
+class RequestGate:
+    """Admits a request if it is not a cross-site one, its caller is known and its size is within bounds.
+
+    Every request that may change something is logged with its caller and status.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        names: NodeNames,
+        clients: Clients,
+        anonymous: AnonymousClients,
+        max_head_bytes: int,
+        max_body_bytes: int,
+    ) -> None:
+        """`anonymous` queues responses to requests without a token."""
+        self._app = app
+        self._access, self._names = access, names
+        self._clients, self._anonymous = clients, anonymous
+        self._max_head_bytes, self._max_body_bytes = max_head_bytes, max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        path = raw_path(scope)
+        headers = dict(scope["headers"])
+        caller = self._access.caller(headers.get(b"authorization", b""))
+        refused = refusal_of(scope, self._names, self._max_head_bytes)
+        if refused is None and caller is not None:
+            trust(scope)
+        refusal = None if refused is None else _refused(refused.status, refused.reason)
+        if refusal is None and path in OPEN_PATHS:
+            # A probe waits for nobody else: it has a thread of its own and shares one look at the store.
+            if caller is None:
+                await self._anonymous.probe(scope)
+            await self._app({**scope, CALLER: caller or STRANGER}, receive, send)
+            return
+        if refusal is None and caller is None:
+            refusal = _refused(
+                401, "this needs the header Authorization: Bearer <token>", **{"WWW-Authenticate": "Bearer"}
+            )
+        try:
+            if refusal is not None:
+                async with self._anonymous.turn(scope, is_paced=True) as turn:
+                    await refusal(scope, receive, ending(turn, send))
+            elif caller is not None:
+                scope = {**scope, "path": path, CALLER: caller}
+                if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
+                    send = _logged(send, f"{scope.get('method', 'WebSocket')} {path[:500]}", caller)
+                await self._let_in(caller, headers, scope, receive, send)
+        except TooMany as error:
+            await _refused(error.status, error.reason, **{"Retry-After": str(error.retry_seconds)})(
+                scope, receive, send
+            )
+        except BrokenOff:
+            return
+
+    async def _let_in(
+        self, caller: Caller, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Forward a request once its body is read and it has its turn. Raises `TooMany` or `BrokenOff`."""
+        client = self._clients.client(caller.name)
+        with client.waiting() as count:
+            body: bytes | None = b""
+            if scope["type"] == "http":
+                length = headers.get(b"content-length", b"0")
+                too_long = length.isdigit() and int(length) > self._max_body_bytes
+                body = None if too_long else await read_body(receive, self._max_body_bytes, count)
+            if body is None:
+                await _refused(413, f"the body is larger than {self._max_body_bytes} bytes")(scope, receive, send)
+                return
+            if body and is_form(headers.get(b"content-type", b"")):
+                reason = "a body is JSON: send it with Content-Type: application/json"
+                await _refused(415, reason)(scope, receive, send)
+                return
+            if scope["type"] == "http":
+                receive = replayed(body, receive)
+            async with self._clients.turns.turn(caller.name) as turn:
+                await self._app(scope, receive, ending(turn, send))
+
+
+def _refused(status: int, reason: str, **headers: str) -> Response:
+    return JSONResponse({"reason": reason}, status, headers)
+
+
+def _logged(send: Send, what: str, caller: Caller) -> Send:
+    """Wrap `send` to log the status that it sends."""
+
+    async def tell(message: Message) -> None:
+        if message["type"].endswith("response.start") or message["type"] == "websocket.accept":
+            log.info("%s by %s (%s): %d", what, caller.name, caller.role, message.get("status", 101))
+        await send(message)
+
+    return tell

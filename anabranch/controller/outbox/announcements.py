@@ -1,0 +1,109 @@
+"""Announcements of changes as records for Kafka, built from the models of `schemas.kafka.messages`.
+
+Stage: built by the service inside the transaction of the change, kept in the store's outbox, sent by the publisher.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from schemas.codecs.known_layouts import Known, known_messages
+from schemas.ids import SEVERAL_TOPICS
+from schemas.kafka import announcing
+from schemas.kafka.announcing import shorter_and_shorter
+from schemas.kafka.messages import (
+    MAX_VALUE_BYTES,
+    ConsumerEvent,
+    ConsumerEventKind,
+    LayoutCause,
+    LayoutEvent,
+    PolicyEvent,
+    Source,
+    SubscriptionType,
+    key_of,
+)
+from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
+
+log = logging.getLogger(__name__)
+
+
+STAMP_BYTES = 64
+"""Room for the addition by `stamped`."""
+
+
+class Announcement(NamedTuple):
+    """One Kafka record: the topic's logical name, the key, the value."""
+
+    source: Source
+    key: str
+    value: bytes
+
+
+def layout_announcement(
+    topic: str, cause: LayoutCause, layout: ScalableTopicMetadata, at: int, decision_id: str | None = None
+) -> Announcement | None:
+    """Announce the layout after `cause` at `at` (ms), without sealed segments if it is too large.
+
+    None if not even the active ones fit (above some 5,000 segments): such a topic cannot be scaled automatically. A
+    deletion is always announced: then with one segment in place of all.
+    """
+    for shown in shorter_and_shorter(layout, cause):
+        event = LayoutEvent(
+            v=1,
+            type="layout",
+            topic=topic,
+            cause=cause,
+            decision_id=decision_id,
+            layout=shown,
+            at=at,
+            topic_created_at=layout.created_at_ms,
+        )
+        record = Announcement("control-events", key_of(event), event.to_json().encode())
+        if len(record.value) <= MAX_VALUE_BYTES - STAMP_BYTES:
+            return record
+    log.warning("%s: %s is not announced: its layout is above %d bytes", topic, cause, MAX_VALUE_BYTES)
+    return None
+
+
+def known_announcements(known: Iterable[Known], at: int) -> Iterator[Announcement]:
+    """Repeat layouts announced in full before, at `at` (ms), by their digests."""
+    return (Announcement("control-events", SEVERAL_TOPICS, value) for value in known_messages(known, at))
+
+
+def consumer_announcement(
+    topic: str,
+    subscription: str,
+    type: SubscriptionType,
+    event: ConsumerEventKind,
+    consumers: int,
+    at: int,
+    consumer: str | None = None,
+    *,
+    life: int | None,
+) -> Announcement:
+    """Announce a consumer event at `at` (ms), which leaves `consumers` sessions; `life`: of the topic."""
+    message = ConsumerEvent(
+        v=1,
+        topic=topic,
+        subscription=subscription,
+        type=type,
+        event=event,
+        consumer=consumer,
+        consumers=consumers,
+        at=at,
+        topic_created_at=life,
+    )
+    return Announcement("consumer-events", key_of(message), message.to_json().encode())
+
+
+def policy_announcement(namespace: str, policy: AutoScalePolicyOverride | None, at: int) -> Announcement:
+    """Announce the override of a namespace valid from `at` (ms); None: removed."""
+    event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
+    return Announcement("control-events", key_of(event), event.to_json().encode())
+
+
+def stamped(record: Announcement, sender: int) -> bytes:
+    """Return the value of an announcement with the number of its sender (`schemas.kafka.messages.Sender`)."""
+    return announcing.stamped(record.value, sender)

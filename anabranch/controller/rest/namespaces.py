@@ -1,0 +1,42 @@
+"""Routes of namespaces: create, delete and list, by the paths of Pulsar 5.
+
+Stage: requests are read here and carried out by `anabranch.controller.namespaces`. Of Pulsar's namespaces this
+controller supports only their existence and their auto split/merge policy (`anabranch.controller.rest.policies`).
+Tenants are not administered: a tenant exists if it has a namespace.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from anabranch.auth.scopes import covers
+from anabranch.controller.access.roles import READ, Viewer
+from anabranch.controller.errors import BadRequest, NotFound
+from anabranch.controller.policies import parse_json
+from anabranch.controller.rest.parameters import Body, Namespace, Namespaces, Tenant
+from anabranch.controller.rest.responses import ADMINISTERS, takes
+
+routes = APIRouter(prefix="/admin/v2/namespaces/{tenant}", tags=["namespaces"])
+
+
+@routes.get("", dependencies=READ)
+def list_namespaces(namespaces: Namespaces, tenant: Tenant, viewer: Viewer) -> list[str]:
+    """List the namespaces of a tenant that the caller may see; 404 if there is none."""
+    found = [namespace for namespace in namespaces.of_tenant(tenant) if covers(viewer, namespace)]
+    if not found:
+        raise NotFound(f"Tenant not found: {tenant}")
+    return found
+
+
+@routes.put("/{namespace}", **takes({"type": "object"}))
+def create_namespace(namespaces: Namespaces, namespace: Namespace, body: Body) -> None:
+    """Create a namespace; Pulsar's policies in the body are ignored."""
+    if not isinstance(parse_json(body), dict | None):
+        raise BadRequest("the body must be empty or a JSON object")
+    namespaces.create(namespace)
+
+
+@routes.delete("/{namespace}", **ADMINISTERS)
+def delete_namespace(namespaces: Namespaces, namespace: Namespace) -> None:
+    """Delete a namespace with its policy; 409 if it has topics, regardless of `force`."""
+    namespaces.delete(namespace)

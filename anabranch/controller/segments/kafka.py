@@ -1,0 +1,372 @@
+"""Segment topics on Kafka: one topic per segment, one consumer group per subscription.
+
+Stage: the segment store of a controller that runs on Kafka; names are those of `kafka_names`.
+
+Sealing: Kafka has no terminated topics, but `max.message.bytes=0` refuses every write with MSG_SIZE_TOO_LARGE, leaves
+no gap, and is not fatal to an idempotent producer. The broker applies the change shortly after confirming it, so
+`terminate` probes until the partition's leader refuses. A probe can never become a message: its time stamp is one that
+no segment allows, so an open segment responds with INVALID_TIMESTAMP. The leader checks sizes before it takes the log's
+lock, and time stamps under it; the same change therefore also closes the window of time stamps, against a write that
+had passed the first check and still waited for the lock. Only then is the end read.
+
+So a producer that gets MSG_SIZE_TOO_LARGE reads the layout again and continues with the child. One whose write had
+waited for the lock gets INVALID_TIMESTAMP, or INVALID_RECORD for each message of a batch, and does the same. If its
+acknowledgement was lost, its retry is refused, and it writes the message a second time, to the child.
+
+Transactions: the marker that ends one is refused like a write, so a transaction open at sealing stays open, and readers
+of committed messages wait there forever. `terminate` therefore waits until none is open; a producer that opens them
+without a pause may still slip in between, so segments are not for transactional producers.
+
+Positions: Kafka drops the committed positions of a group without members after `offsets.retention.minutes` (7 days
+unless set). Brokers for segments should set it to its maximum, 2147483647; `complaints` reports it if they do not.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+    TopicMetadata,
+)
+
+from anabranch.controller.segments.base import (
+    Position,
+    SegmentNotFound,
+    SegmentStats,
+    SegmentStore,
+    SegmentStoreError,
+    SubscriptionInUse,
+    SubscriptionNotFound,
+    Target,
+    segment_name,
+)
+from anabranch.controller.segments.kafka_admin import (
+    DELAY_SECONDS,
+    GROUP_HAS_MEMBERS,
+    GROUP_IN_USE,
+    NO_GROUP,
+    NO_TOPIC,
+    KafkaAdmin,
+    code_of,
+)
+from anabranch.controller.segments.kafka_names import check_fits, kafka_topic
+from anabranch.controller.segments.kafka_positions import PARTITION, Positions
+from schemas.kafka.connection import KafkaConnection
+from schemas.metadata import HashRange
+
+TIMEOUT_SECONDS = 10.0
+"""Longest wait for an answer of the brokers."""
+PROBE_SECONDS = 3.0
+"""Longest wait when checking that the brokers are reachable."""
+MAX_DESCRIBED = 1_000
+"""Segments described per request."""
+SETTLE_SECONDS = 0.5
+"""With replicas, the end is final once stable for this long: accepted writes may still replicate."""
+
+_OPEN = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.after.max.ms": "3600000",
+}
+"""Configuration of an open segment: messages never expire, and no probe is accepted."""
+_SEALED = {"max.message.bytes": "0", "message.timestamp.after.max.ms": "0", "message.timestamp.before.max.ms": "0"}
+_MIN_OFFSETS_RETENTION_MINUTES = 525_600
+"""A year."""
+_OFFSETS = "__consumer_offsets"
+"""Topic in which Kafka stores the positions of groups."""
+_PROBE_TIME_MS = 32_503_680_000_000
+"""The year 3000."""
+
+
+class KafkaSegments(SegmentStore):
+    """Segments in the cluster at `kafka`; thread-safe."""
+
+    def __init__(
+        self, kafka: KafkaConnection, timeout_seconds: float = TIMEOUT_SECONDS, replication_factor: int = -1
+    ) -> None:
+        """Connects at the first use. `replication_factor` of new segments; -1: the brokers' default."""
+        self._kafka = KafkaAdmin(kafka, timeout_seconds)
+        self._positions = Positions(self._kafka)
+        self._replication_factor = replication_factor
+        self._life: int | None = None
+
+    def of_life(self, created_at: int | None) -> KafkaSegments:
+        other = copy.copy(self)
+        other._life, other._positions = created_at, Positions(self._kafka, created_at)
+        return other
+
+    def answers(self) -> bool:
+        # Not `describe_cluster`: it crashes the process if a broker has not rejoined the cluster yet.
+        used, timeout = self._kafka.admin, min(self._kafka.timeout, PROBE_SECONDS)
+        try:
+            self._kafka.known(used.list_topics(_OFFSETS, timeout=timeout))
+        except KafkaException:
+            self._kafka.had_no_answer(used)
+            return False
+        return True
+
+    def check_topic(self, topic: str) -> None:
+        check_fits(topic, self._life)
+
+    def create(self, topic: str, segment_id: int, hash_range: HashRange, subscriptions: Iterable[str] = ()) -> str:
+        segment = segment_name(topic, segment_id, hash_range)
+        new = NewTopic(self._name(segment), 1, replication_factor=self._replication_factor, config=_OPEN)
+        with self._kafka.to(f"create {segment}"):
+            try:
+                self._kafka.answers(
+                    self._kafka.admin.create_topics([new], operation_timeout=self._kafka.timeout, **self._kafka.limit)
+                )
+            except KafkaException as error:
+                if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+            # The client caches that the topic did not exist until it asks again.
+            self._kafka.until(lambda: self._has_leader(segment))
+            # The broker that stores the positions may learn of a new topic slightly later.
+            self._positions.start(segment, sorted(set(subscriptions)), "earliest", patient=True)
+        return segment
+
+    def create_subscription(self, segment: str, subscription: str, position: Position = "earliest") -> None:
+        with self._kafka.to(f"create the subscription {subscription} on {segment}"):
+            self._must_exist(segment)
+            self._positions.start(segment, [subscription], position)
+
+    def delete_subscription(self, segment: str, subscription: str) -> None:
+        with self._kafka.to(f"delete the subscription {subscription} of {segment}"):
+            try:
+                self._positions.delete(segment, [subscription])
+            except KafkaException as error:
+                if code_of(error) in GROUP_IN_USE:
+                    raise SubscriptionInUse(segment, subscription, self._kafka.where) from None
+                raise
+
+    def check_unused(self, segment: str, subscription: str) -> None:
+        with self._kafka.to(f"look who reads {segment} with {subscription}"):
+            if self._positions.has_members(segment, subscription):
+                raise SubscriptionInUse(segment, subscription, self._kafka.where)
+
+    def seek(self, segment: str, subscription: str, target: Target) -> None:
+        with self._kafka.to(f"move the subscription {subscription} on {segment}"):
+            self._must_exist(segment)
+            try:
+                was_there = self._positions.move(segment, subscription, None if target == "latest" else target)
+            except KafkaException as error:
+                if code_of(error) in GROUP_HAS_MEMBERS:
+                    raise SubscriptionInUse(segment, subscription, self._kafka.where) from None
+                raise
+        if not was_there:
+            raise SubscriptionNotFound(segment, subscription, self._kafka.where)
+
+    def subscriptions(self, segment: str) -> list[str]:
+        with self._kafka.to(f"list the subscriptions of {segment}"):
+            self._must_exist(segment)
+            return sorted(self._positions.of(segment, self._positions.named(segment)))
+
+    def terminate(self, segment: str) -> int:
+        with self._kafka.to(f"terminate {segment}"):
+            # Before the probe: a producer's metadata request could create a missing topic automatically.
+            replicas = self._must_exist(segment)
+            if not self._is_marked(segment):
+                self._wait_for_transactions(segment)
+                self._kafka.again(lambda: self._mark(segment))
+            probe = _Probe(self._kafka, self._name(segment))
+            self._kafka.until(lambda: self._kafka.again(probe.is_refused))
+            return self._settled_end(segment) if replicas > 1 else self._positions.bounds(segment)[1]
+
+    def is_terminated(self, segment: str) -> bool:
+        with self._kafka.to(f"ask whether {segment} is terminated"):
+            self._must_exist(segment)
+            return self._is_marked(segment) and self._kafka.again(_Probe(self._kafka, self._name(segment)).is_refused)
+
+    def delete(self, segment: str) -> None:
+        with self._kafka.to(f"delete {segment}"):
+            name, limit = self._name(segment), self._kafka.limit
+            try:
+                self._kafka.answers(
+                    self._kafka.admin.delete_topics([name], operation_timeout=self._kafka.timeout, **limit)
+                )
+            except KafkaException as error:
+                if code_of(error) not in NO_TOPIC:
+                    raise
+            # The next broker asked may learn of it slightly later.
+            self._kafka.until(lambda: self._topic(segment) is None)
+            # Groups with members cannot be deleted: their positions went with the topic, they end by themselves.
+            self._positions.delete(segment, self._positions.named(segment), NO_GROUP | GROUP_IN_USE)
+
+    def backlog(self, segment: str, subscription: str) -> int:
+        with self._kafka.to(f"read the backlog of {subscription} on {segment}"):
+            self._must_exist(segment)
+            found = self._positions.backlog(segment, [subscription])
+        if subscription not in found:
+            raise SubscriptionNotFound(segment, subscription, self._kafka.where)
+        return found[subscription]
+
+    def unread(self, segment: str, subscriptions: Iterable[str]) -> Mapping[str, int | None]:
+        registered = set(subscriptions)
+        with self._kafka.to(f"read what is left of {segment}"):
+            self._must_exist(segment)
+            found = self._positions.backlog(segment, registered.union(self._positions.named(segment)))
+        return {name: found.get(name) for name in sorted(registered | found.keys())}
+
+    def owners(self, segments: Sequence[str]) -> dict[str, str]:
+        found = {}
+        for start in range(0, len(segments), MAX_DESCRIBED):
+            some = {self._name(segment): segment for segment in segments[start : start + MAX_DESCRIBED]}
+            with self._kafka.to(f"find the owners of {len(some)} segments"):
+                asked = self._kafka.admin.describe_topics(TopicCollection(list(some)), **self._kafka.limit)
+                for name, answer in asked.items():
+                    try:
+                        topic = self._kafka.answer(answer)
+                    except KafkaException as error:
+                        if code_of(error) not in NO_TOPIC:
+                            raise
+                        continue
+                    leader = topic.partitions[PARTITION].leader if topic.partitions else None
+                    if leader is not None:
+                        host = f"[{leader.host}]" if ":" in leader.host else leader.host
+                        found[some[name]] = f"{host}:{leader.port}"
+        return found
+
+    def stats(self, segment: str) -> SegmentStats:
+        terminated = self.is_terminated(segment)
+        with self._kafka.to(f"read the state of {segment}"):
+            first, end = self._positions.bounds(segment)
+            return SegmentStats(
+                terminated, first, end, self._positions.backlog(segment, self._positions.named(segment))
+            )
+
+    def complaints(self) -> list[str]:
+        """Return a sentence for each setting of the brokers that endangers segments; empty if there is none."""
+        with self._kafka.to("read the brokers' settings"):
+            brokers = self._kafka.admin.list_topics(timeout=self._kafka.timeout).brokers
+            asked = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in sorted(brokers)]
+            settings = self._kafka.answers(self._kafka.admin.describe_configs(asked, **self._kafka.limit))
+        found = []
+        if any(int(broker["offsets.retention.minutes"].value) < _MIN_OFFSETS_RETENTION_MINUTES for broker in settings):
+            found.append(
+                f"{self._kafka.where} forgets the positions of idle subscriptions; "
+                "set offsets.retention.minutes=2147483647 at every broker"
+            )
+        if any(broker["auto.create.topics.enable"].value != "false" for broker in settings):
+            found.append(
+                f"{self._kafka.where} makes deleted segments again for late producers; "
+                "set auto.create.topics.enable=false at every broker"
+            )
+        return found
+
+    def _name(self, segment: str) -> str:
+        return kafka_topic(segment, self._life)
+
+    def _must_exist(self, segment: str) -> int:
+        """Return the number of replicas. Raises `SegmentNotFound`."""
+        found = self._topic(segment)
+        if found is None:
+            # That broker may not have learned of it yet, and a missing segment would count as read.
+            if not self._is_known_to_the_cluster(segment):
+                raise SegmentNotFound(segment, self._kafka.where)
+            self._kafka.until(lambda: self._has_leader(segment))
+            return self._must_exist(segment)
+        partition = found.partitions.get(PARTITION)
+        return len(partition.replicas) if partition else 1
+
+    def _is_known_to_the_cluster(self, segment: str) -> bool:
+        """Ask Kafka's controller, by a dry-run creation, whether the topic exists."""
+        new = NewTopic(self._name(segment), 1, replication_factor=self._replication_factor)
+        try:
+            self._kafka.answers(self._kafka.admin.create_topics([new], validate_only=True, **self._kafka.limit))
+        except KafkaException as error:
+            if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return True
+        return False
+
+    def _has_leader(self, segment: str) -> bool:
+        found = self._topic(segment)
+        return found is not None and PARTITION in found.partitions and found.partitions[PARTITION].leader >= 0
+
+    def _topic(self, segment: str) -> TopicMetadata | None:
+        """Return the brokers' current metadata of a segment's topic; None if there is none."""
+        name = self._name(segment)
+        found = self._kafka.known(self._kafka.admin.list_topics(name, timeout=self._kafka.timeout)).topics.get(name)
+        return None if found is None or (found.error is not None and found.error.code() in NO_TOPIC) else found
+
+    def _is_marked(self, segment: str) -> bool:
+        """Return whether the configuration says terminated; the leader may not have applied it yet."""
+        topic = ConfigResource(ResourceType.TOPIC, self._name(segment))
+        (config,) = self._kafka.again(
+            lambda: self._kafka.answers(self._kafka.admin.describe_configs([topic], **self._kafka.limit))
+        )
+        return all(config[name].value == value for name, value in _SEALED.items())
+
+    def _wait_for_transactions(self, segment: str) -> None:
+        end = time.monotonic() + self._kafka.timeout
+        while self._positions.has_open_transactions(segment):
+            if time.monotonic() > end:
+                raise SegmentStoreError(
+                    f"cannot terminate {segment} in {self._kafka.where}: it has had open transactions for "
+                    f"{self._kafka.timeout:g} s, which could not be ended afterwards; end them, then do it again"
+                )
+            time.sleep(DELAY_SECONDS)
+
+    def _mark(self, segment: str) -> None:
+        changes = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in _SEALED.items()
+        ]
+        topic = ConfigResource(ResourceType.TOPIC, self._name(segment), incremental_configs=changes)
+        self._kafka.answers(self._kafka.admin.incremental_alter_configs([topic], **self._kafka.limit))
+
+    def _settled_end(self, segment: str) -> int:
+        end, since = self._positions.bounds(segment)[1], time.monotonic()
+        while time.monotonic() < since + SETTLE_SECONDS:
+            time.sleep(DELAY_SECONDS)
+            now = self._positions.bounds(segment)[1]
+            if now != end:
+                end, since = now, time.monotonic()
+        return end
+
+
+class _Probe:
+    """Probe that shows whether the leader of a Kafka topic refuses all writes. Nothing is ever written."""
+
+    def __init__(self, kafka: KafkaAdmin, topic: str) -> None:
+        self._topic = topic
+        self._timeout = kafka.timeout
+        self._told: list[KafkaError | None] = []
+        self._producer = Producer(
+            kafka.connection.librdkafka(
+                {
+                    "client.id": "anabranch-probe",
+                    "log_level": 0,
+                    "acks": 1,
+                    "retries": 0,
+                    "linger.ms": 0,
+                    "message.timeout.ms": max(int(kafka.timeout * 1000), 1),
+                }
+            )
+        )
+
+    def is_refused(self) -> bool:
+        """Probe once. Raises `KafkaException` without an answer."""
+        self._told.clear()
+        self._producer.produce(
+            self._topic, b"", partition=PARTITION, timestamp=_PROBE_TIME_MS, on_delivery=self._delivered
+        )
+        self._producer.flush(self._timeout + 1)
+        error = self._told[0] if self._told else KafkaError(KafkaError._TIMED_OUT)
+        if error is None or error.code() == KafkaError.INVALID_TIMESTAMP:
+            return False
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return True
+        raise KafkaException(error)
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        self._told.append(error)

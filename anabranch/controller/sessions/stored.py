@@ -1,0 +1,93 @@
+"""Stored state of the sessions of a subscription: its coordinator, and its progress.
+
+Stage: below the session manager, which calls it in threads, because it waits for stores.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import NamedTuple
+
+from anabranch.controller.errors import ControllerError, NotFound
+from anabranch.controller.metadata.base import StoreError
+from anabranch.controller.metadata.records import ConsumerRegistration, SubscriptionRecord
+from anabranch.controller.sessions.assignment import assignable
+from anabranch.controller.sessions.coordinator import Away, SubscriptionCoordinator, restore
+from anabranch.controller.sessions.registry import SubscriptionRegistry
+from decisions.topic.segment import segment_topic
+from schemas.kafka.messages import SubscriptionType
+
+log = logging.getLogger(__name__)
+
+NO_CONNECTION = Away(2**62)
+"""Session of a consumer that was registered by REST: it never expires."""
+
+SubscriptionKey = tuple[str, str]
+"""A topic and one of its subscriptions."""
+
+
+class DrainLook(NamedTuple):
+    """Result of one look at the sealed segments of a subscription."""
+
+    drained: frozenset[int]
+    """Segments newly found to be read to the end."""
+    is_reading: bool
+    """True if other sealed segments are left."""
+    unread: int
+    """Unread messages in segments where it has a position."""
+    answered: bool
+    """False if some segments did not answer."""
+
+
+class StoredSessions:
+    """Coordinators as stored in the metadata store and the segments."""
+
+    def __init__(self, registry: SubscriptionRegistry, grace_ms: int) -> None:
+        self._registry, self._grace_ms = registry, grace_ms
+
+    def load(self, key: SubscriptionKey, type: SubscriptionType | None, now_ms: int) -> SubscriptionCoordinator:
+        """Load a subscription's coordinator, all consumers away with a full grace period from `now_ms`.
+
+        A missing one is created with `type`; without a type raises `NotFound`.
+        """
+        layout, found = self._registry.membership(*key)
+        if found is None:
+            if type is None:
+                raise NotFound(f"Subscription not found: {key[1]} on {key[0]}")
+            return SubscriptionCoordinator(key[1], type, self._grace_ms, layout)
+        restored = restore(
+            key[1],
+            SubscriptionRecord(type=found.type, drained=found.drained, contested=found.contested, life=found.life),
+            [ConsumerRegistration(consumer_name=name) for name in found.consumers],
+            layout,
+            self._grace_ms,
+            now_ms,
+        )
+        sessions = {
+            name: restored.sessions[name] if needs_connection else NO_CONNECTION
+            for name, needs_connection in found.consumers.items()
+        }
+        # A consumer registered by REST polls at any time, so its current segments are unknown.
+        kept = {name: segments for name, segments in restored.kept.items() if found.consumers[name]}
+        return replace(restored, sessions=sessions, kept=kept)
+
+    def find_drained(self, key: SubscriptionKey, coordinator: SubscriptionCoordinator) -> DrainLook:
+        """Find the sealed segments that were read to the end since; children after parents."""
+        found: set[int] = set()
+        while True:
+            known = coordinator.drained | found
+            reading = {
+                segment.segment_id: segment_topic(key[0], segment)
+                for segment in assignable(coordinator.layout, known)
+                if not segment.is_active
+            }
+            try:
+                unread = self._registry.backlogs(key[1], reading, coordinator.layout.created_at_ms)
+            except (ControllerError, StoreError) as error:
+                log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
+                return DrainLook(frozenset(found), True, 0, False)
+            read = {id for id, left in unread.items() if left == 0}
+            if not read:
+                return DrainLook(frozenset(found), bool(reading), sum(unread.values()), True)
+            found |= read

@@ -1,0 +1,111 @@
+"""Look at bundles and their owners, unload and split, through the admin REST interface.
+
+Stage: the kernel calls it for rows of the family `bundles`; `anabranch.executor.process` makes one. The interface
+serves one cluster; decisions on another one are not acted on. Needs super-user rights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anabranch.admin.answers import Answered, Fault, Refused, Reply
+from anabranch.admin.bundles import Bundles
+from anabranch.admin.cluster import Cluster
+from anabranch.admin.connections import only_while
+from anabranch.admin.transport import Transport
+from anabranch.executor.bundles.decision import BundleChange, Unload, read_bundle_decision
+from anabranch.executor.bundles.judge import LiveBundle, judge, still_moving
+from anabranch.executor.kernel.family import Answer, NoAnswer, Seen, Verdict
+from anabranch.executor.replies import answer_to_call, no_answer
+
+_REMEMBERED = 10_000
+"""Maximum number of decisions whose accepted calls are counted."""
+
+
+class BundlesActor:
+    """Actor for the bundles of one cluster; an `anabranch.executor.kernel.family.Actor`."""
+
+    def __init__(self, transport: Transport, *, observes: bool = False) -> None:
+        """`observes`: no calls are made, so the cluster may run its own balancer."""
+        self._observes = observes
+        self._accepted: dict[str, int] = {}
+        """Accepted calls by decision, of the most recent decisions."""
+        self._cluster, self._bundles = Cluster(transport), Bundles(transport)
+
+    def read(self, row: Mapping[str, Any]) -> BundleChange:
+        """Return the unload or split in a row of `decisions`. Raises `MalformedDecision`."""
+        return read_bundle_decision(row)
+
+    def namespace(self, subject: str) -> str | None:
+        """Return None: a cluster has no namespace."""
+        return None
+
+    def look(self, decision: BundleChange) -> LiveBundle | NoAnswer:
+        """Return the bundle and its current owner."""
+        settings = self._cluster.broker_configuration()
+        if not isinstance(settings, Answered):
+            return no_answer("GET the broker's settings", settings)
+        cluster = str(settings.value.get("clusterName", ""))
+        ranges = self._bundles.ranges(decision.namespace)
+        if isinstance(ranges, Refused) and ranges.status == 404 and ranges.from_interface:
+            return LiveBundle(cluster, None)
+        if not isinstance(ranges, Answered):
+            return no_answer(f"GET the bundles of {decision.namespace}", ranges)
+        brokers = self._cluster.brokers()
+        if not isinstance(brokers, Answered):
+            return no_answer("GET the brokers", brokers)
+        owner = None
+        if isinstance(decision, Unload) and decision.range in ranges.value:
+            found = self._owner(decision, cluster, brokers.value)
+            if not isinstance(found, Answered):
+                return no_answer(f"GET the owner of {decision.bundle}", found)
+            owner = found.value
+        balances = not self._observes and _balances_itself(settings.value)
+        live = LiveBundle(cluster, ranges.value, tuple(brokers.value), owner, balances)
+        return still_moving(decision, live) or live
+
+    def judge(self, decision: BundleChange, live: LiveBundle, may_have_called: bool) -> Verdict:
+        """Judge a decision by current ownership (`anabranch.executor.bundles.judge`)."""
+        return judge(decision, live, may_have_called, self._accepted.get(decision.decision_id) == 1)
+
+    def describe(self, decision: BundleChange, live: LiveBundle) -> Seen:
+        """Describe the cluster, the owner and the number of bundles in the namespace."""
+        bundles = None if live.ranges is None else len(live.ranges)
+        return Seen({"cluster": live.cluster, "owner": live.owner, "bundles": bundles})
+
+    def call(self, decision: BundleChange, live: LiveBundle, may_send: Callable[[], bool]) -> Answer:
+        """Unload or split the bundle, in one call."""
+        with only_while(may_send):
+            if isinstance(decision, Unload):
+                reply = self._bundles.unload(decision.namespace, decision.range, decision.destination)
+                if isinstance(reply, Answered):
+                    self._count(decision.decision_id)
+                return answer_to_call(reply)
+            return answer_to_call(self._bundles.split(decision.namespace, decision.range, decision.positions))
+
+    def _count(self, decision_id: str) -> None:
+        self._accepted[decision_id] = self._accepted.pop(decision_id, 0) + 1
+        if len(self._accepted) > _REMEMBERED:
+            self._accepted.pop(next(iter(self._accepted)), None)
+
+    def _owner(self, decision: Unload, cluster: str, brokers: list[str]) -> Reply[str | None]:
+        """Return the broker that serves the bundle, or None.
+
+        Source and destination are asked first, usually with success. A broker that does not answer matters only if no
+        other broker has the bundle.
+        """
+        fault: Fault | None = None
+        for broker in sorted(brokers, key=lambda one: (one not in (decision.source, decision.destination), one)):
+            reply = self._bundles.owned(cluster, broker)
+            if not isinstance(reply, Answered):
+                fault = reply
+            elif decision.bundle in reply.value:
+                return Answered(broker)
+        return Answered(None) if fault is None else fault
+
+
+def _balances_itself(settings: Mapping[str, Any]) -> bool:
+    """Return whether brokers with these settings shed bundles. A missing setting is on, as in Pulsar."""
+    switches = ("loadBalancerEnabled", "loadBalancerSheddingEnabled")
+    return all(str(settings.get(name, "true")).strip().lower() != "false" for name in switches)

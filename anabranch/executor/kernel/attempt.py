@@ -1,0 +1,181 @@
+"""One try at one decision: look at its subject, judge, call if due, look again and judge again.
+
+Stage: in a worker thread of `loop`, after the intent is durable. Stateless: the state of earlier tries is passed in as
+`Standing` and returned changed. The response to a call is never proof of its effect (design "What must always hold",
+2): a refusal counts only when a look after it shows no effect. Nor does a single look without the subject end a
+decision: the server may have stale data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anabranch.executor.kernel.family import (
+    Act,
+    Actor,
+    Answer,
+    Applied,
+    CallRefused,
+    Decision,
+    Gone,
+    NoAnswer,
+    Seen,
+    Superseded,
+    Verdict,
+)
+from schemas.kafka.messages import OutcomeStatus
+
+
+@dataclass(frozen=True)
+class Standing:
+    """State of earlier tries at a decision."""
+
+    calls: int = 0
+    """Calls sent, over all processes as far as recorded."""
+    open_end: bool = False
+    """A call may have been sent whose result is unknown, or was accepted and is not visible yet."""
+    refusals: int = 0
+    """Refused calls of this process."""
+    absences: int = 0
+    """Consecutive looks of this process without the subject, or without a possible call's effect."""
+
+
+ABSENCES = 2
+"""Consecutive looks, with a delay between them, that must miss a subject before it counts as gone.
+
+The same number must show a changed subject without the effect of our call before the change counts as another's: a
+stale replica may show one without the other.
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The decision has reached its end."""
+
+    status: OutcomeStatus
+    seen: Seen | None
+    """The last successful look of this try; None: there was none."""
+    error: str | None = None
+    would: str | None = None
+    """In mode observe: the action that would have been taken."""
+
+
+@dataclass(frozen=True)
+class TryAgain:
+    """Nothing is settled: look again after a delay."""
+
+    reason: str
+    seen: Seen | None = None
+    slowly: bool = False
+    confirms: bool = False
+    """The next look confirms or corrects this one: the give-up deadline does not apply to it."""
+    held: bool = False
+    """Only a look was made: the call is not allowed now."""
+    at_once: bool = False
+    """The call met a subject that had just changed: retry without a delay, and do not count a failure."""
+
+
+Result = Ended | TryAgain
+
+
+def try_once(
+    decision: Decision, standing: Standing, actor: Actor[Any, Any], may_call: Callable[[], bool],
+    holds_lease: Callable[[], bool],
+) -> tuple[Result, Standing]:  # fmt: skip
+    """Advance one decision by at most one call.
+
+    `may_call` is asked right before the call. If it says no, the look may still settle the decision.
+    """
+    may_have_called = standing.open_end or standing.calls > 0
+    before = _look(actor, decision, may_have_called)
+    if isinstance(before, NoAnswer):
+        return TryAgain(before.reason, slowly=before.denied), standing
+    standing = _counted(standing, before, may_have_called)
+    if not isinstance(before.verdict, Act):
+        return _settled(before, standing, may_have_called), standing
+    if not may_call():
+        return TryAgain("the call may not be made now", before.seen, held=True), standing
+    if not holds_lease():
+        return TryAgain("the lease is not renewed", before.seen), standing
+
+    answer = actor.call(decision, before.live, holds_lease)
+    # A conflict says nothing about the call itself and is retried at once, so it does not count as a refusal.
+    refused = isinstance(answer, CallRefused) and not answer.is_conflict
+    called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + refused)
+    unsure = replace(called, open_end=standing.open_end or not isinstance(answer, CallRefused))
+    after = _look(actor, decision, may_have_called=True)
+    if isinstance(after, NoAnswer):
+        return TryAgain(_joined(answer, after.reason), slowly=after.denied), unsure
+    called, unsure = _counted(called, after, unsure.open_end), _counted(unsure, after, unsure.open_end)
+    if not isinstance(after.verdict, Act):
+        result = _settled(after, called, unsure.open_end, answer)
+        return result, called if isinstance(result, Ended) else unsure
+    if isinstance(answer, CallRefused):
+        # If a stale replica answered the first look, an earlier call may become visible only now; if one answered the
+        # call, the subject may. So look once more after a delay.
+        if answer.is_conflict or ((standing.open_end or answer.is_absence) and called.refusals < 2):
+            has_moved = before.seen.layout_epoch != after.seen.layout_epoch
+            again = TryAgain(f"refused: {answer.reason}", after.seen, at_once=answer.is_conflict and has_moved)
+            return again, called
+        return Ended("rejected", after.seen, answer.reason), called
+    if isinstance(answer, NoAnswer):
+        return TryAgain(answer.reason, after.seen, slowly=answer.denied), unsure
+    return TryAgain("the call was accepted, but does not show yet", after.seen), unsure
+
+
+def observe_once(decision: Decision, standing: Standing, actor: Actor[Any, Any]) -> tuple[Result, Standing]:
+    """Look and judge like `try_once`, and report what would be done."""
+    now = _look(actor, decision, may_have_called=standing.open_end)
+    if isinstance(now, NoAnswer):
+        return TryAgain(now.reason, slowly=now.denied), standing
+    standing = _counted(standing, now, may_have_called=False)
+    if isinstance(now.verdict, Act):
+        return Ended("observed", now.seen, would=str(decision)), standing
+    if isinstance(now.verdict, Applied):
+        # Begun by an executor in mode act: record the real end, not a hypothetical one.
+        return _settled(now, standing, standing.open_end), standing
+    if isinstance(now.verdict, Gone) and standing.absences < ABSENCES:
+        return TryAgain(now.verdict.why, now.seen, confirms=True), standing
+    return Ended("observed", now.seen, now.verdict.why, would="nothing: superseded"), standing
+
+
+@dataclass(frozen=True)
+class _Look:
+    verdict: Verdict
+    seen: Seen
+    live: Any
+
+
+def _look(actor: Actor[Any, Any], decision: Decision, may_have_called: bool) -> _Look | NoAnswer:
+    live = actor.look(decision)
+    if isinstance(live, NoAnswer):
+        return live
+    return _Look(actor.judge(decision, live, may_have_called), actor.describe(decision, live), live)
+
+
+def _counted(standing: Standing, look: _Look, may_have_called: bool) -> Standing:
+    """Return the state with absences updated by this look."""
+    return replace(standing, absences=standing.absences + 1 if _is_absence(look, may_have_called) else 0)
+
+
+def _is_absence(look: _Look, may_have_called: bool) -> bool:
+    """Return whether the look may come from a stale replica."""
+    return isinstance(look.verdict, Gone) or (may_have_called and isinstance(look.verdict, Superseded))
+
+
+def _settled(look: _Look, standing: Standing, may_have_called: bool, answer: Answer | None = None) -> Result:
+    """Return the end of a decision that needs no call, as far as that is certain."""
+    verdict = look.verdict
+    if isinstance(verdict, Applied):
+        return Ended("applied", look.seen)
+    assert not isinstance(verdict, Act)
+    why = _joined(answer, verdict.why)
+    if _is_absence(look, may_have_called) and standing.absences < ABSENCES:
+        return TryAgain(why, look.seen, confirms=True)
+    return Ended("superseded", look.seen, why)
+
+
+def _joined(answer: Answer | None, text: str) -> str:
+    return f"{text} (the call: {answer.reason})" if isinstance(answer, (CallRefused, NoAnswer)) else text

@@ -1,0 +1,56 @@
+"""Members as rows of a lake table that is replaced as a whole (`lake.register`).
+
+Stage: between `members` and `lake.register`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from anabranch.executor.shards.members import Member, Members
+from lake.register import EXECUTORS, Register, read_register
+
+_SCHEMA = pa.schema([
+    ("executor", pa.string()), ("mode", pa.string()), ("shards", pa.int32()), ("seconds", pa.float64()),
+    ("since", pa.timestamp("us", tz="UTC")), ("beat", pa.int64()), ("held", pa.list_(pa.int32())),
+    ("tokens", pa.list_(pa.int64())), ("beat_at", pa.timestamp("us", tz="UTC")),
+])  # fmt: skip
+
+
+class MemberRegister:
+    """Member register of a lake. Used by one thread."""
+
+    def __init__(self, lake: str) -> None:
+        """Raises Delta's errors."""
+        self._register = Register(lake, EXECUTORS, _SCHEMA)
+
+    def read(self) -> tuple[int, Members]:
+        """Return the register's version and the members. Raises Delta's errors."""
+        number, rows = self._register.read()
+        return number, _members(rows)
+
+    def replace(self, members: Members) -> int:
+        """Replace the members read last. Raises `Raced`, or Delta's errors."""
+        return self._register.replace([
+            {
+                "executor": one.name, "mode": one.mode, "shards": one.of, "seconds": one.seconds, "since": one.since,
+                "beat": one.beat, "held": list(one.shards), "tokens": [token for _, token in one.tokens],
+                "beat_at": one.at,
+            }
+            for one in members
+        ])  # fmt: skip
+
+
+def read_members(lake: str) -> Members:
+    """Return all registered members of a lake, alive or not. Raises Delta's errors."""
+    return _members(read_register(lake, EXECUTORS))
+
+
+def _members(rows: list[dict[str, Any]]) -> Members:
+    return tuple(
+        Member(row["executor"], row["mode"], row["shards"], row["seconds"], row["since"], row["beat"],
+               tuple(zip(row["held"], row["tokens"], strict=True)), row["beat_at"])
+        for row in sorted(rows, key=lambda row: (row["since"], row["executor"]))
+    )  # fmt: skip

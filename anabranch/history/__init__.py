@@ -1,0 +1,1 @@
+"""What happened and why, read from the lake: status, plan, explain, replay, check, switches."""

@@ -1,0 +1,41 @@
+"""The whole check of a lake: files first, then rows. Read-only, and safe beside all writers."""
+
+from __future__ import annotations
+
+from deltalake.exceptions import DeltaError
+
+from anabranch.history.check.contents import Digests, damaged_files
+from anabranch.history.check.findings import Findings
+from anabranch.history.check.rows import STUCK_SECONDS, Rows
+from anabranch.history.check.stored import missing_files
+from lake.tables import open_table
+from schemas.tables.rows import TABLES
+
+
+def check_lake(lake: str, digests: Digests | None = None, stuck_seconds: float = STUCK_SECONDS) -> Findings:
+    """Return the faults of a lake.
+
+    Tables with missing or damaged files are left out of the checks on rows. With `digests` every byte is read and
+    compared with them. Open decisions older than `stuck_seconds` are stuck.
+
+    Raises `SqlError`, `DeltaError` or `OSError` when the check cannot be completed.
+    """
+    found = Findings()
+    broken = set()
+    for name, table in TABLES.items():
+        try:
+            opened = open_table(lake, table)
+        except DeltaError as error:
+            found.add("unreadable", name, str(error).splitlines()[0])
+            broken.add(name)
+            continue
+        for told in () if opened is None else missing_files(lake, table, opened):
+            found.add("missing file", name, told)
+            broken.add(name)
+        if opened is None or digests is None or name in broken:
+            continue
+        for told in damaged_files(lake, table, opened, digests):
+            found.add("damaged file", name, told)
+            broken.add(name)
+    Rows(lake, broken, stuck_seconds).look(found)
+    return found

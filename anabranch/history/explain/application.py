@@ -1,0 +1,53 @@
+"""Progress of a decision: the executor's newest step with it, and the brake that holds it back.
+
+Stage: the read end, about one decision, beside `record`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+
+from lake.tables import stream_columns
+from lake.tail import StoredRow
+from schemas.tables.rows import OUTCOMES, WAITS, Table
+
+INTENT = "intent"
+
+
+class Became(NamedTuple):
+    """Newest step of the executor with a decision, from the whole record."""
+
+    status: str
+    """Of the newest step: `intent`, `applied`, `superseded`, `rejected`, `failed` or `observed`; or `waits`."""
+    at: datetime
+    mode: str | None
+    """Of the executor: `act`, `approve` or `observe`; None: it waits."""
+    error: str | None
+    """Of what waits: which brake holds it, and why."""
+
+
+def became(lake: str, decision_id: str) -> Became | None:
+    """Return a decision's end or newest step, or the brake that holds it; None: none is on record.
+
+    Raises what Delta raises.
+    """
+    found = [
+        Became(row["status"], row["at"], row["mode"], row["error"])
+        for row in _rows(lake, OUTCOMES, decision_id, "status", "at", "mode", "error")
+    ]
+    ended = [one for one in found if one.status != INTENT]
+    waits = _rows(lake, WAITS, decision_id, "brake", "reason", "at")
+    if waits and not ended:
+        newest = max(waits, key=lambda row: row["at"])
+        # A step that is as new as the brake's change, or newer, says that nothing holds it any more.
+        if all(one.at < newest["at"] for one in found):
+            return Became("waits", newest["at"], None, f"{newest['brake']}: {newest['reason']}")
+    return max(ended or found, key=lambda one: one.at, default=None)
+
+
+def _rows(lake: str, table: Table, decision_id: str, *columns: str) -> list[StoredRow]:
+    where = pc.field("decision_id") == decision_id
+    return [row for rows in stream_columns(lake, table, columns, 65_536, where) for row in rows.to_pylist()]

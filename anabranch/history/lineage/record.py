@@ -1,0 +1,216 @@
+"""History of a topic's segments from the recorded layouts: hashes of each over time, and its origin.
+
+Stage: the read end, under `anabranch history`. The topic is a river: a segment is a *reach* of it, a split or merge a
+*turn*. A layout shows sealed segments until they are pruned, so it reveals many turns that have no row of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from decisions.topic.layout import SegmentLayout
+from decisions.topic.lineage import compare_lives
+from decisions.topic.segment import Segment
+from lake.batches import last_batch
+from lake.tables import stream_columns
+from schemas.kafka.messages import LayoutEvent
+from schemas.tables.rows import DECISIONS, EVENTS
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class NothingOnRecord(LookupError):
+    """The lake has no layout of the topic; the message says so."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Segment over time. Hashes are inclusive, instants milliseconds."""
+
+    segment_id: int
+    start: int
+    end: int
+    begins: int
+    ends: int | None
+    """None: it is active still."""
+    parents: tuple[int, ...] = ()
+    life: int = 0
+    """Which life of the topic's name it is of, from 0."""
+
+    def is_there(self, at: int) -> bool:
+        """Return True if the segment is active at an instant; its end is excluded."""
+        return self.begins <= at and (self.ends is None or self.ends > at)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Change of a topic's segments at an instant (milliseconds)."""
+
+    at: int
+    kind: str
+    """`created`, `split`, `merge`, `rebucket`, `deleted`, or `made` of parents that are not known any more."""
+    parents: tuple[int, ...]
+    children: tuple[int, ...]
+    reason: str | None = None
+    """Of the decision that led to it; None: somebody else did it, or it is not known."""
+    decision_id: str | None = None
+    life: int = 0
+
+
+@dataclass(frozen=True)
+class River:
+    """A topic over time, oldest first."""
+
+    topic: str
+    since: int
+    until: int
+    reaches: Sequence[Reach]
+    turns: Sequence[Turn]
+
+    def within(self, since: int | None = None) -> River:
+        """Return the river from an instant on."""
+        begin = self.since if since is None else max(since, self.since)
+        return replace(
+            self, since=begin,
+            reaches=[one for one in self.reaches if one.ends is None or one.ends > begin],
+            turns=[one for one in self.turns if one.at >= begin],
+        )  # fmt: skip
+
+
+def read_river(lake: str, topic: str, since: datetime | None = None, until: datetime | None = None) -> River:
+    """Return the river of a topic from `since` to `until` (aware; None: the last batch on record).
+
+    Raises `NothingOnRecord`, and what Delta raises.
+    """
+    last = last_batch(lake)
+    if last is None:
+        raise NothingOnRecord(
+            f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?"
+        )
+    end = min(until, last) if until else last
+    if since is not None and since > last:
+        raise NothingOnRecord(f"the record ends at {last:%F %T} UTC, before --since {since:%F %T}")
+    where = (
+        (pc.field("subject") == topic) & (pc.field("type") == "layout") & (pc.field("accepted_at") <= pa.scalar(end))
+    )
+    rows = [row for rows in stream_columns(
+        lake, EVENTS, ("body", "accepted_at", "kafka_partition", "kafka_offset"), 1024, where
+    ) for row in rows.to_pylist()]  # fmt: skip
+    if not rows:
+        raise NothingOnRecord(f"no layout of {topic} is on record up to {end:%F %T} UTC")
+    rows.sort(key=lambda row: (row["accepted_at"], row["kafka_partition"], row["kafka_offset"]))
+    events = [LayoutEvent.model_validate_json(row["body"]) for row in rows]
+    reasons, by_action = _decisions(lake, topic)
+    return river_of(topic, events, _millis(end), reasons, by_action).within(None if since is None else _millis(since))
+
+
+Action = tuple[str, tuple[int, ...]]
+
+
+def river_of(
+    topic: str, events: Iterable[LayoutEvent], until: int, reasons: dict[str, str],
+    by_action: dict[Action, list[tuple[int, str]]],
+) -> River:  # fmt: skip
+    """Build the river from layout events in their order.
+
+    `reasons`: of decisions by id; `by_action`: instants and ids of decisions by their action.
+    """
+    known: dict[tuple[int, int], Reach] = {}
+    before: dict[int, Segment] = {}
+    led: dict[tuple[int, int], str] = {}
+    turns: list[Turn] = []
+    life, epoch, created = 0, -1, None
+    for event in events:
+        layout = SegmentLayout.from_metadata(event.layout)
+        if before and (compare_lives(before, layout.segments) > 0 or _is_later(created, event.topic_created_at)):
+            turns += _end_all(known, life, event.at)
+            life, epoch, before = life + 1, -1, {}
+        if event.cause == "deleted":
+            turns += _end_all(known, life, event.at)
+            life, epoch, before = life + 1, -1, {}
+            continue
+        if layout.epoch < epoch:
+            continue
+        epoch, created = layout.epoch, event.topic_created_at
+        for number, segment in layout.segments.items():
+            reach = known.get((life, number))
+            if reach is None:
+                begins = segment.created_at_ms or event.at
+                reach = Reach(number, segment.start, segment.end, begins, None, segment.parent_ids, life)
+                if event.decision_id is not None and before:
+                    led[life, number] = event.decision_id
+            if reach.ends is None and not segment.is_active:
+                reach = replace(
+                    reach, ends=max(reach.begins, segment.sealed_at_ms if segment.sealed_at_ms > 0 else event.at)
+                )
+            known[life, number] = reach
+        for number in before.keys() - layout.segments.keys():
+            reach = known[life, number]
+            if reach.ends is None:
+                known[life, number] = replace(reach, ends=event.at)
+        before = dict(layout.segments)
+    reaches = sorted(known.values(), key=lambda one: (one.begins, one.life, one.start))
+    turns += _turns(reaches, led, reasons, by_action)
+    turns.sort(key=lambda turn: (turn.at, turn.life, turn.kind != "deleted", turn.children))
+    return River(topic, min(one.begins for one in reaches) if reaches else until, until, reaches, turns)
+
+
+def _turns(
+    reaches: Sequence[Reach], led: dict[tuple[int, int], str], reasons: dict[str, str],
+    by_action: dict[Action, list[tuple[int, str]]],
+) -> list[Turn]:  # fmt: skip
+    families: dict[tuple[int, tuple[int, ...], int], list[Reach]] = {}
+    for reach in reaches:
+        families.setdefault((reach.life, reach.parents, 0 if reach.parents else reach.begins), []).append(reach)
+    first = {life: min(one.begins for one in reaches if one.life == life) for life in {one.life for one in reaches}}
+    ranges = {(reach.life, reach.segment_id): (reach.start, reach.end) for reach in reaches}
+    found = []
+    for (life, parents, _), children in families.items():
+        at = min(one.begins for one in children)
+        kind = {0: "created" if at == first[life] else "made", 1: "split"}.get(len(parents), "merge")
+        if kind == "split" and (children[0].start, children[0].end) == ranges.get((life, parents[0])):
+            kind = "rebucket"
+        decision_id = led.get((life, children[0].segment_id))
+        if decision_id is None:
+            earlier = [one for one in by_action.get((kind, tuple(sorted(parents))), ()) if one[0] <= at]
+            decision_id = max(earlier)[1] if earlier else None
+        found.append(Turn(
+            at, kind, parents, tuple(sorted(one.segment_id for one in children)),
+            None if decision_id is None else reasons.get(decision_id), decision_id, life,
+        ))  # fmt: skip
+    return found
+
+
+def _end_all(known: dict[tuple[int, int], Reach], life: int, at: int) -> list[Turn]:
+    """End every segment of a life; return the turn."""
+    ended = [key for key, reach in known.items() if key[0] == life and reach.ends is None]
+    for key in ended:
+        known[key] = replace(known[key], ends=max(at, known[key].begins))
+    return [Turn(at, "deleted", tuple(number for _, number in sorted(ended)), (), life=life)] if ended else []
+
+
+def _decisions(lake: str, topic: str) -> tuple[dict[str, str], dict[Action, list[tuple[int, str]]]]:
+    """Return the decisions of a topic: reasons by id, and instants and ids by action."""
+    columns = ("decision_id", "action", "arguments", "reason", "decided_at")
+    reasons: dict[str, str] = {}
+    by_action: dict[Action, list[tuple[int, str]]] = {}
+    for rows in stream_columns(lake, DECISIONS, columns, 4096, pc.field("subject") == topic):
+        for row in rows.to_pylist():
+            segments = tuple(sorted(json.loads(row["arguments"]).get("segments", ())))
+            reasons[row["decision_id"]] = row["reason"]
+            by_action.setdefault((row["action"], segments), []).append((_millis(row["decided_at"]), row["decision_id"]))
+    return reasons, by_action
+
+
+def _is_later(known: int | None, said: int | None) -> bool:
+    return known is not None and said is not None and said > known
+
+
+def _millis(at: datetime) -> int:
+    return (at - _EPOCH) // timedelta(milliseconds=1)

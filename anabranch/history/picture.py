@@ -1,0 +1,173 @@
+"""The fleet at an instant, as values: topics with segments, load and holds, decisions, brakes, rates.
+
+Stage: output of `anabranch.history.live`, input of the terminal's screen and the page. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+
+from lake.brakes import Act
+from lake.tail import StoredRow
+
+RATE_SECONDS = 10.0
+"""Over which rates are taken."""
+LATE_SECONDS = 15.0
+"""A job is never late before that."""
+PACE_BATCHES = 20
+"""Newest batches by which the pace of the job is judged."""
+UNKNOWN_PACE_SECONDS = 60.0
+"""Without a batch for longer a job is late whose pace is not known."""
+
+
+@dataclass(frozen=True)
+class SegmentView:
+    """Active segment: its inclusive hash range and its last accepted load."""
+
+    id: int
+    start: int
+    end: int
+    rates: tuple[float, float, float, float] | None
+    """The four rates per second in the order of `RATES`; None = no load record yet."""
+    overload: float | None
+    """The largest rate / split threshold: above 1 the segment is to be split. None when either is unknown."""
+    is_cold: bool
+    """All four rates are below the merge thresholds."""
+
+
+@dataclass(frozen=True)
+class HoldView:
+    """Binding gate of a topic that does not act: its measurement, its limit, and its beginning."""
+
+    gate: str
+    measured: float | None
+    limit: float | None
+    eligible_at: datetime | None
+    since: datetime
+
+
+@dataclass(frozen=True)
+class TopicView:
+    """Current state of one scalable topic."""
+
+    name: str
+    epoch: int
+    segments: tuple[SegmentView, ...]
+    """Active segments by hash start."""
+    consumers: tuple[tuple[str, str, int], ...]
+    """Subscription, its type, and its connected consumers, by name."""
+    hold: HoldView | None
+    """None while a decision is under way or before the first evaluation."""
+    open_decision: str | None
+    """`split 3` or `merge 4+5` while that decision has no outcome yet."""
+    brake: str | None = None
+    """Brake that holds that decision (`schemas.tables.rows.WaitRow.brake`); None: nothing."""
+    last: DecisionView | None = None
+    """Its newest decision; None: none was seen."""
+    unheard_since: datetime | None = None
+    """End of the last decision, while the job still holds the topic for it; None: it does not."""
+
+
+@dataclass(frozen=True)
+class DecisionView:
+    """Decision and the end of its application."""
+
+    decision_id: str
+    topic: str
+    action: str
+    segments: tuple[int, ...]
+    reason: str
+    trigger: str
+    decided_at: datetime
+    status: str | None
+    """Newest outcome: intent, applied, superseded, rejected, failed or observed; None = not begun."""
+    status_at: datetime | None
+    error: str | None
+    brake: str | None = None
+    """Brake that holds it (`schemas.tables.rows.WaitRow.brake`); None: nothing."""
+
+
+@dataclass(frozen=True)
+class ExecutorView:
+    """Executor in the register."""
+
+    name: str
+    shards: tuple[int, ...]
+    """Those that it acts on; none: it stands by."""
+    of: int
+    """The number of shards."""
+    is_silent: bool
+    """It has not beaten for as long as it promised to: others take over."""
+
+
+@dataclass(frozen=True)
+class BrakesView:
+    """Registered executors, and the brakes on them."""
+
+    executors: tuple[ExecutorView, ...] = ()
+    stop: Act | None = None
+    pauses: tuple[Act, ...] = ()
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    """Decisions that wait, by brake."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Activity of the job in the last ten seconds, per second.
+
+    `batch_ms` is the mean time from a batch to its commit.
+    """
+
+    messages: float = 0.0
+    samples: float = 0.0
+    accepted_share: float | None = None
+    """Significant samples as a part of all samples; None when there were none."""
+    events: float = 0.0
+    batch_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class LakeView:
+    """Everything that the screen draws, as of `now`."""
+
+    now: datetime
+    topics: tuple[TopicView, ...] = ()
+    decisions: tuple[DecisionView, ...] = ()
+    """Newest first."""
+    actions: Mapping[str, int] = field(default_factory=dict)
+    """Applied actions seen so far by what led to them: `split:consumer-count`, `split:load`, `merge`."""
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    """By reason, as far as the tail looks back."""
+    rates: Rates = Rates()
+    brakes: BrakesView = BrakesView()
+
+
+def lately(batches: Iterable[StoredRow], now: datetime, seconds: float = RATE_SECONDS) -> Rates:
+    """Return the rates of the batches committed in the last `seconds` before `now`."""
+    recent = [row for row in batches if 0 <= (now - row["committed_at"]).total_seconds() <= seconds]
+    if not recent:
+        return Rates()
+    samples = sum(row["samples"] for row in recent)
+    return Rates(
+        messages=sum(row["messages"] for row in recent) / seconds,
+        samples=samples / seconds,
+        accepted_share=sum(row["samples_accepted"] for row in recent) / samples if samples else None,
+        events=sum(row["events"] for row in recent) / seconds,
+        batch_ms=sum((row["committed_at"] - row["batch_at"]).total_seconds() for row in recent) * 1000 / len(recent),
+    )
+
+
+def late_seconds(committed: Sequence[datetime]) -> float:
+    """Return the time without a batch after which a job is late, by its newest batches, oldest first.
+
+    It is one and a half times the second-longest pause between them: an idle job commits only at its ticks, and the
+    longest pause may be an outage.
+    """
+    newest = committed[-PACE_BATCHES:]
+    pauses = sorted((later - earlier).total_seconds() for earlier, later in pairwise(newest))
+    if len(pauses) < 3:
+        return UNKNOWN_PACE_SECONDS
+    return max(LATE_SECONDS, 1.5 * pauses[-2])

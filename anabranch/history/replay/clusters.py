@@ -1,0 +1,60 @@
+"""Recorded clusters with bundles: every cycle run again by this release.
+
+Stage: beside `report`, under `anabranch replay`. A cycle depends on nothing outside the tables, so all of it is
+compared: decisions and holds, and the absence of others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from anabranch.history.replay.report import Progress, Replayed
+from engine.cluster_replay import ClustersReplay
+from engine.history import History
+
+
+class RecordedClusters(Protocol):
+    """The record, chunk by chunk, and the start of its replay (`ClustersReplay`)."""
+
+    @property
+    def topics(self) -> list[str]: ...
+
+    def chunks(self) -> Iterable[History]: ...
+
+    def begun_clusters(self, names: Collection[str], /) -> Mapping[str, Any]: ...
+
+
+def replay_clusters(
+    found: Replayed,
+    recorded: RecordedClusters,
+    since: int | None = None,
+    clusters: Collection[str] | None = None,
+    progress: Progress = lambda *_: None,
+) -> None:
+    """Add the differences of clusters to `found`.
+
+    Nothing is compared before `since` (milliseconds; None: all). Raises what reading the record raises.
+    """
+    names = [name for name in recorded.topics if clusters is None or name in clusters]
+    replay = ClustersReplay(**recorded.begun_clusters(names), every_version=True)
+    next_told = 0.0
+    for chunk in recorded.chunks():
+        for batch in chunk.of_bucket(names):
+            before = replay.decisions, replay.holds, replay.evaluations
+            different = replay.take(batch)
+            if since is not None and batch.now < since:
+                continue
+            found.since = batch.now if found.since is None else min(found.since, batch.now)
+            found.until = batch.now if found.until is None else max(found.until, batch.now)
+            found.decisions += replay.decisions - before[0]
+            found.holds += replay.holds - before[1]
+            found.evaluations += replay.evaluations - before[2]
+            for one in different:
+                at = datetime.fromtimestamp(one.at / 1000, timezone.utc)
+                found.add(f"cluster {one.cluster} at {at:%F %T} UTC: {one.said}")
+            if (now := time.monotonic()) >= next_told:
+                next_told = now + 1.0
+                progress(found.decisions + found.holds, batch.now)

@@ -1,0 +1,232 @@
+"""Replay of a record: every decision from its own inputs, every evaluation from the rebuilt state.
+
+Stage: above `again`, under `anabranch replay`. docs/replay.md describes the comparison and the form of each difference.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+from anabranch.history.replay.again import Again, Disagreement
+from decisions.autoscale.answers import Action, Answer, Hold, gates_to_json
+from decisions.autoscale.decide import decide
+from decisions.topic.layout import LayoutError
+from engine.agreement import snapshot_on_record
+from engine.autoscale.topics import ConfiguredPolicy
+from engine.history import History
+from engine.replay import AS_RECORDED, BucketReplay, RecordedBatch, RecordedRow
+from schemas.ids import canonical_json
+
+MOST_TOLD = 100
+"""Differences that are kept in words; all are counted."""
+Progress = Callable[[int, int], None]
+"""Called now and then with the number of rows decided again, and the time of their batch, milliseconds."""
+
+
+class Recorded(Protocol):
+    """The record, chunk by chunk, and the start of its replay (`BucketReplay`)."""
+
+    @property
+    def topics(self) -> list[str]: ...
+
+    def chunks(self) -> Iterable[History]: ...
+
+    def begun(self, names: Collection[str], /) -> Mapping[str, Any]: ...
+
+
+@dataclass
+class Replayed:
+    """Counts and differences of a replay."""
+
+    decisions: int = 0
+    """Decided again from their own inputs."""
+    holds: int = 0
+    """Worked out again from the rebuilt state."""
+    evaluations: int = 0
+    """Evaluations of a topic, at ticks and events, from the rebuilt state."""
+    untold: int = 0
+    """Of those: too much is not on record to tell."""
+    differences: int = 0
+    told: list[str] = field(default_factory=list)
+    """The first `MOST_TOLD` in words."""
+    since: int | None = None
+    until: int | None = None
+    """The first and the last batch that was compared, milliseconds."""
+    versions: dict[str, int] = field(default_factory=dict)
+    """Number of rows by version of the engine."""
+
+    def add(self, said: str) -> None:
+        """Add a difference."""
+        self.differences += 1
+        if len(self.told) < MOST_TOLD:
+            self.told.append(said)
+
+    def include(self, other: Replayed) -> None:
+        """Add the results of other topics."""
+        for name in ("decisions", "holds", "evaluations", "untold", "differences"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.told = [*self.told, *other.told][:MOST_TOLD]
+        self.since = min((at for at in (self.since, other.since) if at is not None), default=None)
+        self.until = max((at for at in (self.until, other.until) if at is not None), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the results for scripts."""
+        return {
+            "decisions": self.decisions, "holds": self.holds, "evaluations": self.evaluations, "untold": self.untold,
+            "differences": self.differences, "told": self.told, "since": self.since, "until": self.until,
+            "engineVersions": self.versions,
+        }  # fmt: skip
+
+
+def replay(
+    recorded: Recorded,
+    configured: ConfiguredPolicy,
+    since: int | None = None,
+    topics: Collection[str] | None = None,
+    progress: Progress = lambda *_: None,
+) -> Replayed:
+    """Decide everything again and compare it from `since` on (milliseconds; None: all).
+
+    Before `since` the state is rebuilt and nothing is compared. `configured`: the job's policy now, for releases that
+    did not record it. Raises what reading the record raises.
+    """
+    found = Replayed()
+    doubts = _Doubts()
+    names = [name for name in recorded.topics if topics is None or name in topics]
+    replayed = BucketReplay(AS_RECORDED, configured, doubts, every_version=True, **recorded.begun(names))
+    again, versions = Again(replayed), _Versions()
+    repeated: dict[str, tuple[str | None, str | None]] = {}
+    next_told = 0.0
+    for chunk in recorded.chunks():
+        for batch in chunk.of_bucket(names):
+            due = replayed.take_in(batch)
+            is_compared = since is None or batch.now >= since
+            if is_compared:
+                found.since = batch.now if found.since is None else found.since
+                found.until = batch.now
+                versions.compare(found, batch)
+                _compare(found, again.evaluate(batch, due), repeated)
+                _decide_again(found, batch)
+            doubts.sink = found.add if is_compared else None
+            replayed.take_over(batch)
+            if (now := time.monotonic()) >= next_told:
+                next_told = now + 1.0
+                progress(found.decisions + found.holds, batch.now)
+    found.evaluations, found.untold = again.evaluations, again.untold
+    return found
+
+
+class _Versions:
+    """Versions of the engine that wrote the rows.
+
+    A job has one, and another after an upgrade or a downgrade. So the rows of a batch have one version, and no single
+    batch has another than both its neighbours.
+    """
+
+    def __init__(self) -> None:
+        self._before: str | None = None
+        self._now: str | None = None
+        self._only: str | None = None
+        """The batch of the present version, in words, as long as it is the only one."""
+
+    def compare(self, found: Replayed, batch: RecordedBatch) -> None:
+        """Count the rows of a batch, and add impossible versions as differences."""
+        rows = [row["engine_version"] for row in (*batch.decisions, *batch.holds)]
+        for version in rows:
+            found.versions[version] = found.versions.get(version, 0) + 1
+        if not rows:
+            return
+        which = f"the batch at {_time(batch.now)} UTC"
+        if len(set(rows)) > 1:
+            found.add(f"{which} has rows of engine versions {' and '.join(sorted(set(rows)))}")
+        elif rows[0] == self._now:
+            self._only = None
+        else:
+            if rows[0] == self._before and self._only is not None:
+                found.add(f"{self._only} has rows of engine version {self._now}, between those of {rows[0]}")
+            self._before, self._now, self._only = self._now, rows[0], which
+
+
+class _Doubts(list[str]):
+    """List that passes the replay's doubts on to `sink` and keeps nothing."""
+
+    sink: Callable[[str], None] | None = None
+
+    def append(self, said: str) -> None:
+        if self.sink is not None:
+            self.sink(said)
+
+
+def _compare(
+    found: Replayed, disagreements: Iterable[Disagreement], repeated: dict[str, tuple[str | None, str | None]]
+) -> None:  # fmt: skip
+    """Count the differences; one that lasts over consecutive evaluations counts once."""
+    for one in disagreements:
+        what = one.then, one.now
+        if repeated.get(one.topic) != what:
+            repeated[one.topic] = what
+            found.add(
+                f"{one.topic} at {_time(one.at)} UTC: on record is {one.then or 'nothing new'}, this release says "
+                f"{one.now or 'nothing new'}"
+            )
+
+
+def _decide_again(found: Replayed, batch: RecordedBatch) -> None:
+    """Decide every row with recorded inputs again."""
+    for row in batch.decisions:
+        found.decisions += 1
+        _compare_row(found, row, batch.now, "decision")
+    for row in batch.holds:
+        found.holds += 1
+        if row["inputs"] is not None:
+            _compare_row(found, row, batch.now, "hold")
+
+
+def _compare_row(found: Replayed, row: RecordedRow, at: int, kind: str) -> None:
+    which = f"{kind} {row['seq']} of {row['subject']} at {_time(at)} UTC"
+    try:
+        snapshot = snapshot_on_record(row)
+    except (ValueError, LayoutError) as error:
+        found.add(f"{which}: its inputs cannot be read: {str(error).splitlines()[0]}")
+        return
+    if snapshot is None:
+        return
+    answer = decide(snapshot)
+    said, now = _said(row, kind), _says(answer, kind)
+    if not isinstance(answer, Hold):
+        # Of several actions it is the one that the row is of.
+        of_all = [{**now, **_action(one)} for one in (answer, *answer.also)]
+        now = next((one for one in of_all if one["arguments"] == row["arguments"]), now)
+    told = [f"{name} was {_cut(said[name])}, is now {_cut(now[name])}" for name in said if said[name] != now[name]]
+    if told:
+        found.add(f"{which}, from its own inputs: {'; '.join(told)}")
+
+
+def _said(row: RecordedRow, kind: str) -> dict[str, object]:
+    names = ("gate",) if kind == "hold" else ("action", "arguments", "reason", "gates")
+    return {name: row[name] for name in names}
+
+
+def _says(answer: Answer, kind: str) -> dict[str, object]:
+    """Return the columns of a row as this release writes them."""
+    if isinstance(answer, Hold):
+        gate = answer.gate.value
+        return {"gate": gate, "action": "hold", "arguments": gate, "reason": gate, "gates": gates_to_json(answer.gates)}
+    return {"gate": answer.action, **_action(answer), "gates": gates_to_json(answer.gates)}
+
+
+def _action(one: Action) -> dict[str, object]:
+    return {"action": one.action, "arguments": canonical_json(one.arguments), "reason": one.reason}
+
+
+def _time(at: int) -> str:
+    return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%F %T}"
+
+
+def _cut(value: object) -> str:
+    text = str(value)
+    return text if len(text) < 300 else f"{text[:300]}…"

@@ -1,0 +1,74 @@
+"""Compiler for our Java sources: pyspark's Janino, because a machine with a JRE has no javac.
+
+Stage: under `anabranch.local.setup`. Janino knows no lambdas; the sources do without. A jar carries the digest of what
+it was made from, so that a later version of the sources is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from anabranch.local.pyspark_jars import pyspark_jar
+from runtime.java_home import SetupError, find_java
+
+
+def is_current(jar: Path, sources: Path) -> bool:
+    """Return True if the jar was compiled from the present sources in the folder."""
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            return archive.comment == source_digest(sources)
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def source_digest(sources: Path) -> bytes:
+    """Of every source under a folder."""
+    texts = (source.read_bytes() for source in sorted(sources.rglob("*.java")))
+    return hashlib.sha256(b"".join(texts)).hexdigest().encode()
+
+
+def compile_java(sources: Path, target: Path, class_path: Sequence[Path] = ()) -> None:
+    """Compile all sources under a folder into the jar `target`.
+
+    `class_path`: jars instead of those of pyspark. Raises `SetupError` with the compiler's message.
+    """
+    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+    from py4j.protocol import Py4JJavaError
+
+    compiler_jars = [pyspark_jar("janino"), pyspark_jar("commons-compiler")]
+    known = [*compiler_jars, *class_path] if class_path else [pyspark_jar("janino").parent / "*"]
+    port, token, process = launch_gateway(
+        jarpath=str(pyspark_jar("py4j")), java_path=find_java(), die_on_exit=True,
+        classpath=os.pathsep.join(map(str, known)),
+        redirect_stdout=None, redirect_stderr=None, enable_auth=True, return_proc=True,
+    )  # fmt: skip
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
+    try:
+        with tempfile.TemporaryDirectory() as classes:
+            file_class = gateway.jvm.java.io.File
+            found = sorted(sources.rglob("*.java"))
+            files = gateway.new_array(file_class, len(found))
+            for number, source in enumerate(found):
+                files[number] = file_class(str(source))
+            compiler = gateway.jvm.org.codehaus.janino.CompilerFactory().newCompiler()
+            compiler.setTargetVersion(8)
+            compiler.setDestinationDirectory(file_class(classes), False)
+            try:
+                compiler.compile(files)
+            except Py4JJavaError as error:
+                raise SetupError(f"{sources} does not compile: {error.java_exception.getMessage()}") from None
+            made = target.with_suffix(".part")
+            with zipfile.ZipFile(made, "w") as archive:
+                archive.comment = source_digest(sources)
+                for file in sorted(Path(classes).rglob("*.class")):
+                    archive.write(file, file.relative_to(classes))
+            made.rename(target)
+    finally:
+        gateway.shutdown()
+        process.stdin.close()
+        process.wait(20)

@@ -1,0 +1,301 @@
+"""`anabranch doctor`: check that this machine and set-up are fit for a run, with advice if not.
+
+Neighbours: the set-up (`anabranch.local.setup`), the local run. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake.exceptions import DeltaError
+
+from anabranch.auth.tokens import TokensError, read_tokens
+from anabranch.collectors.status import STATUS_FILE, read_status
+from anabranch.local.broker import check_port_is_free, is_serving
+from anabranch.local.setup import LOCALFS_JAR, localfs_is_current, read_checksums, wrong_jars
+from anabranch.local.supervisor import leftovers, lock_owner
+from decisions.autoscale.policy import read_cluster_policy
+from lake.tables import open_table
+from runtime.java_home import SetupError, find_java, java_version
+from schemas.settings.exposure import PARTS, exposures
+from schemas.settings.root import Settings, SettingsError, load_settings
+from schemas.tables.rows import TABLES
+
+MIN_MEMORY_MB = 4_000
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: whether it passed, what was found, and what to do if not."""
+
+    check: str
+    ok: bool
+    found: str
+    remedy: str = ""
+
+
+def examine(home: Path | None, files: list[Path]) -> list[Finding]:
+    """All checks, in the order in which a new machine would fail them."""
+    findings = [_python(), _guard("java", _java), _guard("packages", _packages)]
+    try:
+        settings = load_settings(files, home)
+    except SettingsError as error:
+        return [
+            *findings,
+            Finding("settings", False, str(error), "correct the file; conf/anabranch.toml describes every key"),
+        ]
+    findings.append(Finding("settings", True, ", ".join(map(str, [settings.path("conf/anabranch.toml"), *files]))))
+    for check in (
+        _policy,
+        _tokens,
+        _spark_conf,
+        _jars,
+        _disk,
+        _memory,
+        _ports,
+        _local_run,
+        _transport,
+        _kafka,
+        _lake,
+        _collector,
+    ):
+        findings += _guarded(check, settings)
+    return findings
+
+
+def _guard(name: str, check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except SetupError as error:
+        what, _, remedy = str(error).partition(": ")
+        return Finding(name, False, what, remedy)
+
+
+def _guarded(check: Callable[[Settings], Iterator[Finding]], settings: Settings) -> list[Finding]:
+    name = check.__name__.strip("_").replace("_", " ")
+    try:
+        return list(check(settings))
+    # Any error of a check is its finding: the doctor itself never fails.
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        return [Finding(name, False, f"{type(error).__name__}: {said}", "see what was found")]
+
+
+def _python() -> Finding:
+    version = sys.version.split()[0]
+    return Finding(
+        "python", sys.version_info >= (3, 10), version, "Python 3.10 or newer is needed: set PYTHON for make"
+    )
+
+
+def _java() -> Finding:
+    java = find_java()
+    return Finding("java", True, f"{java_version(java)} ({java})")
+
+
+def _packages() -> Finding:
+    lock = Path(__file__).resolve().parents[2] / "requirements.lock"
+    if not lock.is_file():
+        return Finding("packages", True, "no lock file here: installed as a package")
+    wrong = wrong_packages(lock.read_text())
+    return Finding("packages", not wrong, "; ".join(wrong) or "as locked", "make clean setup")
+
+
+def wrong_packages(lock: str) -> list[str]:
+    """Differences between a lock file (its text) and what is installed, a sentence each."""
+    pinned: dict[str, set[str]] = {}
+    conditional = set()
+    for name, version, marker in re.findall(r"^([A-Za-z0-9._-]+)==([^ \\;]+) *(;?)", lock, re.MULTILINE):
+        pinned.setdefault(name, set()).add(version)
+        if marker:
+            conditional.add(name)
+    wrong = []
+    for name, versions in pinned.items():
+        try:
+            installed = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            # What only some machines need may be missing on this one.
+            if name not in conditional:
+                wrong.append(f"{name} is missing")
+            continue
+        if installed not in versions:
+            wrong.append(f"{name} {installed} instead of {' or '.join(sorted(versions))}")
+    return wrong
+
+
+def _policy(settings: Settings) -> Iterator[Finding]:
+    file = settings.path(settings.policy.cluster)
+    try:
+        read_cluster_policy(settings.policy.profile, file.read_text())
+    except (OSError, ValueError) as error:
+        yield Finding("policy", False, f"{file}: {error}", "correct the file, or [policy] cluster")
+    else:
+        yield Finding("policy", True, str(file))
+
+
+def _tokens(settings: Settings) -> Iterator[Finding]:
+    if not settings.controller.tokens_file:
+        return
+    try:
+        known = read_tokens(settings.path(settings.controller.tokens_file))
+    except TokensError as error:
+        yield Finding("tokens", False, str(error), "correct the file, or [controller] tokens_file")
+    else:
+        yield Finding("tokens", True, f"{len(known)} in {settings.controller.tokens_file}")
+
+
+def _spark_conf(settings: Settings) -> Iterator[Finding]:
+    file = settings.path(settings.stream.spark_conf)
+    readable = file.is_file() and os.access(file, os.R_OK)
+    yield Finding("spark settings", readable, str(file), "there is no such file: correct [stream] spark_conf")
+
+
+def _jars(settings: Settings) -> Iterator[Finding]:
+    wanted = ["spark", "kafka", "zookeeper"]
+    if (settings.path(settings.local.jars) / "pulsar").is_dir():
+        # Fetched only when somebody asks for them.
+        wanted.append("pulsar")
+    for name in wanted:
+        expected = read_checksums(settings.path(f"conf/jars/{name}.sha256"))
+        folder = settings.path(settings.local.jars) / name
+        wrong = wrong_jars(folder, expected)
+        if name == "spark" and not localfs_is_current(folder / LOCALFS_JAR):
+            wrong.append(f"{LOCALFS_JAR} is missing or not of the sources in lab/java")
+        found = "; ".join(wrong[:3]) if wrong else f"{len(expected)} with the right SHA-256"
+        if not folder.is_dir():
+            found = f"{len(expected)} are not fetched yet"
+        yield Finding(
+            f"jars for {name}",
+            not wrong,
+            found,
+            f"`anabranch setup{' --pulsar' * (name == 'pulsar')}` fetches them again (in a clone: make setup)",
+        )
+
+
+def _disk(settings: Settings) -> Iterator[Finding]:
+    folder = settings.path(settings.local.folder)
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free // 1_000_000
+    wanted = settings.local.free_disk_mb
+    yield Finding(
+        "disk", free >= wanted, f"{free:,} MB free, {wanted:,} wanted", "make room, or `anabranch reset` (make reset)"
+    )
+    yield Finding("writable", os.access(existing, os.W_OK), str(existing), "give this user the right to write there")
+
+
+def _memory(_: Settings) -> Iterator[Finding]:
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1_000_000
+    except (ValueError, OSError):
+        return
+    yield Finding(
+        "memory", total >= MIN_MEMORY_MB, f"{total:,} MB", f"{MIN_MEMORY_MB:,} MB is the minimum for a local run"
+    )
+    yield Finding("cores", True, str(os.cpu_count()))
+
+
+def _ports(settings: Settings) -> Iterator[Finding]:
+    running = lock_owner(settings.path(settings.local.folder))
+    for what, port in (("broker", settings.local.broker_port), ("controller", settings.controller.port)):
+        name = f"port of the {what}"
+        if port == 0:
+            yield Finding(name, True, "a free one is chosen")
+        elif running is not None:
+            yield Finding(name, True, f"{port}, used by the local run")
+        else:
+            try:
+                check_port_is_free(port, f"the {what}")
+            except SetupError as error:
+                yield Finding(name, False, str(error).partition(":")[0], f"stop the process that uses {port}, or set 0")
+            else:
+                yield Finding(name, True, f"{port} is free")
+
+
+def _local_run(settings: Settings) -> Iterator[Finding]:
+    folder = settings.path(settings.local.folder)
+    running = lock_owner(folder)
+    if running is not None:
+        yield Finding("local run", True, f"alive, process {running}")
+        return
+    left = leftovers(folder / "processes.json")
+    found = f"killed, and left sessions {', '.join(map(str, left))} behind" if left else "none is running"
+    yield Finding(
+        "local run", not left, found, "the next local run ends them, and so does `anabranch reset` (make reset)"
+    )
+
+
+def _transport(settings: Settings) -> Iterator[Finding]:
+    try:
+        for files in (settings.listener_context, settings.url_context, settings.metadata_context):
+            files()
+        settings.kafka_connection()
+    except SettingsError as error:
+        yield Finding("transport", False, str(error), "correct the file, or the setting that names it")
+        return
+    said = dict.fromkeys(line for part in PARTS for line in exposures(settings, part))
+    yield Finding("transport", True, "; ".join(said) or "encrypted, or on loopback")
+
+
+def _kafka(settings: Settings) -> Iterator[Finding]:
+    bootstrap = settings.kafka.bootstrap
+    if is_serving(settings.kafka_connection()):
+        yield Finding("kafka", True, f"{bootstrap} answers")
+    elif bootstrap.startswith(("127.", "localhost", "[::1]")):
+        yield Finding("kafka", True, f"no broker answers at {bootstrap}; a local run brings its own")
+    else:
+        yield Finding("kafka", False, f"no broker answers at {bootstrap}", "start it, or correct [kafka] bootstrap")
+
+
+def _lake(settings: Settings) -> Iterator[Finding]:
+    made = []
+    for name, table in TABLES.items():
+        try:
+            if open_table(settings.lake_path, table) is not None:
+                made.append(name)
+        except DeltaError as error:
+            said = str(error).partition("\n")[0]
+            remedy = f"restore {name} from a copy; in a local run `anabranch reset` (make reset) forgets all tables"
+            yield Finding("lake", False, f"{name} in {settings.lake_path} cannot be read: {said}", remedy)
+            return
+    yield Finding("lake", True, f"{len(made)} of {len(TABLES)} tables in {settings.lake_path}")
+
+
+def _collector(settings: Settings) -> Iterator[Finding]:
+    """Check the health of the `[collect]` collector, if there was one."""
+    file = settings.path(settings.collect.folder) / STATUS_FILE
+    status = read_status(file)
+    if status is None:
+        return
+    age = time.time() - status.at / 1000
+    if age > status.stale_after_seconds:
+        found = f"the collector of {status.url} has not been heard of for {age:,.0f} s"
+        yield Finding("collector", False, found, f"start `anabranch collect pulsar`, or remove {file}")
+        return
+    late = max((one.lag_seconds for one in status.brokers if one.lag_seconds is not None), default=0.0)
+    yield Finding(
+        "collector", True,
+        f"{status.topics} topics of {status.url}; loads up to {late:.1f} s late; counts of consumers up to "
+        f"{status.used_consumers_age_seconds:.1f} s old where there are consumers or traffic, else "
+        f"{status.consumers_age_seconds:.1f} s",
+    )  # fmt: skip
+    silent = [one for one in status.brokers if not one.answers]
+    unseen = status.segments_known - status.segments_seen
+    shown = ", ".join(status.unseen[:3])
+    yield Finding(
+        "collector's coverage", not (unseen and silent) and not status.unread,
+        f"{status.segments_seen:,} of {status.segments_known:,} segments"
+        + (f"; not read yet: {status.unread}" if status.unread else "")
+        + (f"; no broker that answers serves {shown}" + (" and others" if unseen > 3 else "") if unseen else ""),
+        "see why brokers do not answer, or wait until all is read (faster with more calls_per_second): segments "
+        "that are unknown are neither split nor merged",
+    )  # fmt: skip
+    troubles = [*(f"{one.broker}: {one.trouble or 'no answer yet'}" for one in silent), *status.troubles]
+    yield Finding("collector's view", not troubles, "; ".join(troubles[:3]) or "all that it asks for", "docs/pulsar.md")

@@ -1,0 +1,311 @@
+"""Local run: broker, controller, job, executor and traffic as supervised processes.
+
+Stage: `anabranch run --local`. Chooses the ports, writes them into a settings file for all parts, starts the parts in
+the order of their dependencies, and stops them in reverse order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException
+from deltalake.exceptions import DeltaError
+
+from anabranch.admin.answers import Response
+from anabranch.admin.transport import Transport
+from anabranch.local.archive import ensure_archive
+from anabranch.local.broker import EmbeddedBroker, check_port_is_free, create_topics, free_ports, is_serving
+from anabranch.local.offsets import unread_messages
+from anabranch.local.processes import PartSpec, PartState
+from anabranch.local.pulsar.standalone import StandalonePulsar
+from anabranch.local.pulsar.traffic import make_topic, traffic_command
+from anabranch.local.report import build_report
+from anabranch.local.setup import ensure_jars, ensure_pulsar
+from anabranch.local.supervisor import Supervisor
+from lake.tables import create_lake, read_columns
+from runtime.java_home import SetupError
+from schemas.kafka.connection import KafkaConnection
+from schemas.kafka.topics import BUNDLE_TOPICS, KAFKA_TOPICS
+from schemas.settings.root import Settings, load_settings, without_secrets
+from schemas.tables.rows import BATCHES
+
+log = logging.getLogger(__name__)
+
+READY_SECONDS = 90
+FIRST_BATCH_SECONDS = 300
+FLAPPING = 5
+"""After this many deaths in a row a part counts as not running, even if it is up at the moment."""
+_OTHER_SPARK = re.compile(r"(SPARK|PYSPARK)_\w+|HADOOP_(HOME|CONF_DIR)")
+"""Variables of a shell that is set up for another Spark than the one in this virtual environment."""
+_OTHER_METADATA = frozenset({
+    "ANABRANCH_CONTROLLER_METADATA", "ANABRANCH_CONTROLLER_METADATA_AUTH", "ANABRANCH_CONTROLLER_NODE_URL",
+    "ANABRANCH_BOOKIES_METADATA", "ANABRANCH_BOOKIES_METADATA_AUTH",
+})  # fmt: skip
+"""The same of another cluster's metadata store."""
+
+
+_PLAIN_KAFKA = (
+    'security_protocol = "PLAINTEXT"\nusername = ""\npassword_file = ""\nca = ""\ncertificate = ""\nkey = ""\n'
+)
+_PLAIN_CONTROLLER = 'certificate = ""\nkey = ""\nclient_ca = ""\n'
+"""Broker and controller of a local run are its own and on loopback, whatever the settings say of others."""
+
+
+@dataclass
+class LocalRun:
+    """One local run; use `start`, then `watch`, then `finish`, on one thread."""
+
+    settings: Settings
+    files: Sequence[Path]
+    """Settings files that were laid over the first."""
+    without: Sequence[str] = ()
+    """Parts that are not started."""
+    log_level: str = "info"
+    log_format: str | None = None
+    """Of the parts' logs, `text` or `json`; None: as their settings say."""
+    say: Callable[[str], None] = lambda _: None
+    stop: threading.Event = field(default_factory=threading.Event)
+    """When set, the run ends cleanly."""
+    at_once: threading.Event = field(default_factory=threading.Event)
+    """When also set, it does not wait for anything."""
+    pulsar: bool = False
+    """With a real Pulsar, the collector and load by Pulsar's client, instead of our controller and made-up traffic."""
+    shadow: bool = False
+    """Pulsar's own scaler acts, and the executor only looks."""
+
+    def __post_init__(self) -> None:
+        self.folder = self.settings.path(self.settings.local.folder)
+        self.started_at = datetime.now(timezone.utc)
+        self.unhealthy_at_end: list[PartState] = []
+        """Parts that were not running when the run was told to end."""
+        self._is_up = False
+        self._supervisor: Supervisor | None = None
+
+    def states(self) -> list[PartState]:
+        """The parts as they are; empty before `start`."""
+        return self._supervisor.states() if self._supervisor else []
+
+    def start(self) -> None:
+        """Start everything.
+
+        Raises `SetupError` with the part that is missing or does not start, and the remedy.
+        """
+        local, controller = self.settings.local, self.settings.controller
+        self._check_disk()
+        self._check_state()
+        jars = ensure_jars(self.settings, self.say)
+        pulsar_jars = ensure_pulsar(self.settings, self.say) if self.pulsar else None
+        if "stream" not in self.without:
+            ensure_archive(self.settings, self.say)
+        self._supervisor = supervisor = Supervisor(
+            self.folder, local.restart_delay_seconds, local.restart_max_delay_seconds
+        )
+        broker = EmbeddedBroker(self.folder / "kafka", jars.kafka, local.broker_heap, local.broker_port)
+        if controller.port:
+            check_port_is_free(controller.port, "the controller")
+        port = controller.port or free_ports(1)[0]
+        url = f"http://127.0.0.1:{port}"
+        pulsar = None
+        if pulsar_jars is not None:
+            scaler = {"scalableTopicAutoScaleEnabled": self.shadow}
+            pulsar = StandalonePulsar(self.folder / "pulsar", pulsar_jars, web_port=port, settings=scaler)
+        page_port = _port_of_page(self.settings.web.port)
+        page = f"http://127.0.0.1:{page_port}"
+        run_file = self._write_run_file(broker.bootstrap, port, url, page_port)
+        self.settings = load_settings([*self.files, run_file], self.settings.home, {})
+        self.say("starting the Kafka broker …")
+        quiet = without_secrets(os.environ)
+        serving = PartSpec("broker", broker.prepare, 0, lambda: is_serving(broker.connection), quiet, stop_seconds=20)
+        supervisor.start(serving, READY_SECONDS, self.stop)
+        if self.stop.is_set():
+            return
+        self._make_topics_and_tables(broker.connection)
+
+        environment = part_environment(os.environ, broker.bootstrap, url)
+        quiet = without_secrets(environment)
+
+        def part(
+            name: str, rank: int, is_ready: Callable[[], bool] = lambda: True, stop_seconds: float = 15, *more: str
+        ) -> PartSpec:
+            # The job calls nobody that asks for a token.
+            given = quiet if name == "stream" else environment
+            return PartSpec(name, self._part_command(name, run_file, *more), rank, is_ready, given, stop_seconds)
+
+        # What happens before the job looks cannot be compared with another run, or with another scaler.
+        waits = self.shadow or self.settings.traffic.from_start
+        works = self._has_batches if waits else lambda: True
+        parts = [part("stream", 2, works, 60), part("executor", 2)]
+        if pulsar is None:
+            parts = [part("controller", 1, lambda: _answers(url)), *parts, part("traffic", 3)]
+        else:
+            load = traffic_command(pulsar, self.folder)
+            parts = [
+                PartSpec("pulsar", pulsar.prepare, 1, pulsar.serves, quiet, stop_seconds=30),
+                *parts,
+                part("collect", 2, lambda: True, 15, "pulsar"),
+                PartSpec("traffic", lambda: load, 3, environment=quiet, stop_seconds=90),
+            ]
+        command = self._part_command("web", run_file)
+        parts.append(PartSpec("web", command, 3, lambda: _answers(page), environment, address=page))
+        for spec in parts:
+            if spec.name not in self.without and not self.stop.is_set():
+                self.say(f"starting the {spec.name} …")
+                supervisor.start(spec, FIRST_BATCH_SECONDS if waits else READY_SECONDS, self.stop)
+            if spec.name == "pulsar" and not self.stop.is_set():
+                make_topic(url)
+        self._is_up = not self.stop.is_set()
+        if self._is_up and "web" not in self.without:
+            self.say(f"to look at: {page}")
+
+    def watch(self) -> None:
+        """Keep the parts running until `stop` is set."""
+        if self._supervisor:
+            self._supervisor.run(self.stop)
+
+    def finish(self, report: bool = False) -> dict[str, Any] | None:
+        """Stop everything and return the report if asked for.
+
+        Nothing is left running, even after an error.
+        """
+        supervisor = self._supervisor
+        if supervisor is None:
+            return None
+        lived = supervisor.states()
+        self.unhealthy_at_end = [state for state in lived if not _is_healthy(state)]
+        built = None
+        try:
+            supervisor.stop(("traffic",), self.at_once)
+            if report and self._is_up and not self.at_once.is_set():
+                supervisor.stop(("collect",), self.at_once)
+                self._drain(supervisor)
+                executor_stopped_at = datetime.now(timezone.utc)
+                supervisor.stop(("executor",), self.at_once)
+                # It repeats now and then what it knows, which the job would not come to read.
+                supervisor.stop(("controller",), self.at_once)
+                self._drain(supervisor)
+                supervisor.stop(("stream",), self.at_once)
+                built = build_report(
+                    self.settings, lived, self.started_at, datetime.now(timezone.utc), supervisor.events,
+                    executor_stopped_at,
+                )  # fmt: skip
+        finally:
+            supervisor.stop(None, self.at_once)
+        return built
+
+    def _drain(self, supervisor: Supervisor, seconds: float = 60.0) -> None:
+        """Let the job read what is in Kafka, so that the report's counts can be compared with Kafka's."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.at_once.is_set():
+            supervisor.look()
+            if not any(state.name == "stream" and state.state != "stopped" for state in supervisor.states()):
+                return
+            if unread_messages(self.settings) == 0:
+                return
+            time.sleep(0.2)
+
+    def _write_run_file(self, bootstrap: str, port: int, url: str, page_port: int) -> Path:
+        file = self.folder / "run.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(
+            "# Written by every local run: where its parts find one another.\n"
+            f'[kafka]\nbootstrap = "{bootstrap}"\n{_PLAIN_KAFKA}'
+            f'[controller]\nport = {port}\nurl = "{url}"\n{_PLAIN_CONTROLLER}'
+            f'[web]\nhost = "127.0.0.1"\nport = {page_port}\ncertificate = ""\nkey = ""\ntokens_file = ""\n'
+            + ('[executor]\nmode = "observe"\n' if self.shadow else "")
+            # A single broker leads every topic: there is nothing to stand by for.
+            + ('[collect]\nconsumers = "registered"\n' if self.pulsar else "")
+        )
+        return file
+
+    def _has_batches(self) -> bool:
+        """Return True if this run's job has written a batch."""
+        batches = read_columns(self.settings.lake_path, BATCHES, ("committed_at",))["committed_at"].to_pylist()
+        return max(batches, default=self.started_at) > self.started_at
+
+    def _part_command(self, name: str, run_file: Path, *more: str) -> Callable[[], Sequence[str]]:
+        options = [argument for file in (*self.files, run_file) for argument in ("--config", str(file))]
+        command = [
+            sys.executable, "-m", "anabranch", "--home", str(self.settings.home), *options,
+            "--log-level", self.log_level, *(("--log-format", self.log_format) if self.log_format else ()), name, *more,
+        ]  # fmt: skip
+        return lambda: command
+
+    def _make_topics_and_tables(self, kafka: KafkaConnection) -> None:
+        try:
+            create_topics(kafka, (*KAFKA_TOPICS, *(BUNDLE_TOPICS if self.settings.bundles.enabled else ())))
+        except KafkaException as error:
+            raise SetupError(
+                f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `anabranch reset`"
+                " (make reset) starts afresh"
+            ) from error
+        try:
+            create_lake(self.settings.lake_path)
+        except (OSError, DeltaError) as error:
+            said = str(error).partition("\n")[0]
+            raise SetupError(
+                f"the tables in {self.settings.lake_path} cannot be made or read ({said}): set [lake] path to another "
+                "folder, or `anabranch reset` (make reset) forgets them"
+            ) from error
+
+    def _check_state(self) -> None:
+        checkpoint = self.settings.path(self.settings.stream.checkpoint)
+        if (checkpoint / "offsets").is_dir() and not (self.folder / "kafka" / "data").is_dir():
+            raise SetupError(
+                f"{checkpoint} belongs to broker data that is gone from {self.folder}: `anabranch reset`"
+                " (make reset) forgets both"
+            )
+
+    def _check_disk(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.folder).free // 1_000_000
+        if free < self.settings.local.free_disk_mb:
+            raise SetupError(
+                f"{free} MB free in {self.folder}, the local run wants {self.settings.local.free_disk_mb}: make room, "
+                "`anabranch reset` (make reset) forgets earlier runs, or lower [local] free_disk_mb"
+            )
+
+
+def part_environment(shell: Mapping[str, str], bootstrap: str, url: str) -> dict[str, str]:
+    """Return a part's environment: the shell's, without settings of another cluster or Spark."""
+    kept = {
+        name: value
+        for name, value in shell.items()
+        if not _OTHER_SPARK.fullmatch(name) and not name.startswith("ANABRANCH_KAFKA_") and name not in _OTHER_METADATA
+    }
+    return {**kept, "ANABRANCH_KAFKA_BOOTSTRAP": bootstrap, "ANABRANCH_CONTROLLER_URL": url}
+
+
+def _port_of_page(wanted: int) -> int:
+    """The port that is configured, or a free one where that is taken: several local runs may be at work."""
+    if wanted:
+        with contextlib.suppress(SetupError):
+            check_port_is_free(wanted, "the page")
+            return wanted
+    return free_ports(1)[0]
+
+
+def _is_healthy(state: PartState) -> bool:
+    """Return True if a part runs or was just started, False after many attempts."""
+    if state.state == "starting":
+        in_time = (datetime.now(timezone.utc) - state.since).total_seconds() < READY_SECONDS
+    else:
+        in_time = state.state == "up"
+    return in_time and state.deaths_in_a_row < FLAPPING
+
+
+def _answers(url: str) -> bool:
+    with contextlib.closing(Transport(url, None, user_agent="anabranch-run", timeout_seconds=1)) as controller:
+        answer = controller.exchange("GET", "/healthz")
+        return isinstance(answer, Response) and answer.status == 200

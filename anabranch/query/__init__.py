@@ -1,0 +1,1 @@
+"""SQL over the lake without a JVM: views, topics by name, effective policies."""

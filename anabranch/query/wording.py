@@ -1,0 +1,100 @@
+"""Answer as a table for people: every evaluated gate, in order, with the binding one marked."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from decisions.autoscale.answers import Answer, Hold, Merge, Rebucket, Split, next_due
+from decisions.autoscale.gates import DESCRIPTIONS, Gate
+from decisions.autoscale.snapshot import TopicSnapshot
+from decisions.kernel.readings import Reading
+from schemas.printable import printable
+
+_HEADINGS = ("gate", "measured", "limit", "margin", "could pass at", "segment")
+
+
+def explained(snapshot: TopicSnapshot, answer: Answer) -> str:
+    """Return the answer as a headline, then its gates, one a row; ends with an empty line."""
+    rows = [_HEADINGS, *(_row(reading, snapshot.now) for reading in answer.gates)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    marks = ["   ", *(_mark(answer, reading) for reading in answer.gates)]
+    table = [
+        f"{mark} " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for mark, row in zip(marks, rows, strict=True)
+    ]
+    active = len(snapshot.layout.active)
+    heading = f"{printable(snapshot.topic)} at {instant(snapshot.now)}, by {snapshot.trigger}, {active} active segments"
+    also = [] if isinstance(answer, Hold) else [f"  and {headline(one)}" for one in answer.also]
+    return "\n".join([heading, f"  {headline(answer)}", *also, *table, *_due_line(answer, snapshot.now), ""])
+
+
+def headline(answer: Answer) -> str:
+    """Return the answer as a sentence."""
+    if isinstance(answer, Split):
+        return f"split segment {answer.segment}, because of {answer.reason}"
+    if isinstance(answer, Merge):
+        return f"merge segments {answer.segments[0]} and {answer.segments[1]}, because both are {answer.reason}"
+    if isinstance(answer, Rebucket):
+        segments = f"segment{'s' * (len(answer.segments) > 1)} {', '.join(map(str, answer.segments))}"
+        return f"give {segments} {answer.bucket_count} entry buckets each, because of {answer.reason}"
+    detail = f" ({printable(answer.binding.detail)})" if answer.binding.detail else ""
+    return f"hold, {answer.gate.value}: {DESCRIPTIONS[answer.gate].sentence}{detail}"
+
+
+def instant(at_ms: int) -> str:
+    """Return milliseconds since 1970 as UTC; as plain milliseconds beyond the calendar."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"
+
+
+def duration(milliseconds: float) -> str:
+    """Return milliseconds for people: `250ms`, `12.5s`, `4m0s`, `3h20m`."""
+    sign, rest = ("-" if milliseconds < 0 else ""), abs(milliseconds)
+    if rest < 1000:
+        return f"{sign}{rest:.0f}ms"
+    if rest < 60_000:
+        return f"{sign}{rest / 1000:.4g}s"
+    minutes, seconds = divmod(int(rest // 1000), 60)
+    if minutes < 60:
+        return f"{sign}{minutes}m{seconds}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{sign}{hours}h{minutes}m" if hours < 48 else f"{sign}{hours // 24}d"
+
+
+def _mark(answer: Answer, reading: Reading[Gate]) -> str:
+    if isinstance(answer, Hold) and reading == answer.binding:
+        return " >>"
+    return "  +" if reading.passed else "  -"
+
+
+def _row(reading: Reading[Gate], now: int) -> tuple[str, ...]:
+    unit = DESCRIPTIONS[reading.gate].unit
+    eligible = reading.eligible_at
+    return (
+        reading.gate.value,
+        _amount(reading.measured, unit),
+        _amount(reading.limit, unit),
+        _amount(reading.margin, unit),
+        "" if eligible is None else f"{instant(eligible)} (in {duration(eligible - now)})",
+        "" if reading.segment is None else str(reading.segment),
+    )
+
+
+def _amount(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return duration(value) if unit == "ms" else f"{value:.4g}"
+
+
+def _due_line(answer: Answer, now: int) -> list[str]:
+    due = next_due(answer)
+    return [] if due is None else [f"  acts at {instant(due)} (in {duration(due - now)}) if nothing else changes"]
+
+
+def number_words(value: float | bool | None) -> str:
+    """Return a number for people: `12,401`, `0.25`, `none`."""
+    if value is None:
+        return "none"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"

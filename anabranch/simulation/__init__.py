@@ -1,0 +1,1 @@
+"""What-if: simulate and backtest policies, suggest settings, compare with another scaler."""

@@ -1,0 +1,73 @@
+"""Loads of a history: into its file in one pass, and out of it by topic.
+
+Stage: above `spilling`, under `reading`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.simulation.backtest.demand import Loads
+from anabranch.simulation.backtest.spilling import PLACE, ROWS, Spill, as_arrow, read_part
+from lake.tables import stream_columns
+from schemas.tables.rows import SEGMENT_LOAD
+
+_RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+_COLUMNS = ("segment_id", "accepted_at", "kafka_offset", *_RATES)
+Progress = Callable[[str, float], None]
+"""Called now and then with the current step, and the finished share (0 to 1)."""
+
+
+def spill_loads(
+    lake: str, folder: Path, parts: Sequence[Sequence[str]], begin: int, end: int, progress: Progress
+) -> int:  # fmt: skip
+    """Write the loads of all topics until `end`; of those before `begin` the last of each segment.
+
+    Returns their number.
+    """
+    read = 0
+    before: pa.Table | None = None
+    with Spill(folder, SEGMENT_LOAD, _COLUMNS, parts) as spill:
+        where = pc.field("accepted_at") < as_arrow(end)
+        for rows in stream_columns(lake, SEGMENT_LOAD, ("topic", *_COLUMNS), ROWS, where):
+            read += len(rows)
+            progress(f"{read:,} loads read", 0.0)
+            placed = spill.placed(rows, "topic")
+            is_old = pc.less(placed["accepted_at"], begin)
+            old = placed.filter(is_old)
+            if len(old):
+                before = _newest(old if before is None else pa.concat_tables([before, old]))
+            spill.add(placed.filter(pc.invert(is_old)))
+        if before is not None:
+            spill.add(before)
+    return spill.counted
+
+
+def loads_of_part(folder: Path, number: int, first: int, topics: int) -> list[Loads]:
+    """Return the loads of a part's topics, in their order.
+
+    `first`: the number of topics in the parts before it.
+    """
+    rows = read_part(folder, SEGMENT_LOAD, number)
+    order = np.lexsort([rows[name].to_numpy() for name in ("kafka_offset", "accepted_at", PLACE)])
+    place = rows[PLACE].to_numpy()[order]
+    at, segment = rows["accepted_at"].to_numpy()[order], rows["segment_id"].to_numpy()[order]
+    rates = np.stack([rows[name].to_numpy()[order] for name in _RATES], axis=1)
+    bounds = np.searchsorted(place, first + np.arange(topics + 1))
+    return [
+        Loads(at[begin:end], segment[begin:end], rates[begin:end])
+        for begin, end in zip(bounds.tolist(), bounds[1:].tolist(), strict=False)
+    ]
+
+
+def _newest(rows: pa.Table) -> pa.Table:
+    """Return the last load of each segment; there is one row at least."""
+    order = np.lexsort([rows[name].to_numpy() for name in ("kafka_offset", "accepted_at", "segment_id", PLACE)])
+    topic, segment = rows[PLACE].to_numpy()[order], rows["segment_id"].to_numpy()[order]
+    is_last = np.r_[(topic[1:] != topic[:-1]) | (segment[1:] != segment[:-1]), True]
+    return rows.take(pa.array(order[is_last]))

@@ -1,0 +1,109 @@
+"""Facts about the whole job from the lake: its batches, its ticks, and the policies that ran.
+
+Stage: under `reading`. Instants are milliseconds since 1970, of the job's clock.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.compute as pc
+
+from anabranch.simulation.backtest.spilling import ROWS, as_arrow, millis
+from anabranch.simulation.topics.timeline import Ints
+from engine.autoscale.topics import ConfiguredPolicy
+from lake.tables import stream_columns
+from schemas.ids import EVERY_TOPIC
+from schemas.kafka.messages import PolicyEvent
+from schemas.tables.rows import BATCHES, EVENTS
+
+SLOT_MS = 10_000
+_FEW_TICKS, _MANY_INSTANTS = 10, 1_000_000
+
+
+def batch_instants(lake: str) -> Ints:
+    """Return instants of batches, ascending: the first and last of each ten seconds, which keeps all gaps."""
+    waiting: list[Ints] = []
+    count = 0
+    for rows in stream_columns(lake, BATCHES, ("batch_at",), ROWS):
+        waiting.append(_thinned([millis(rows["batch_at"])]))
+        count += len(waiting[-1])
+        if count > _MANY_INSTANTS:
+            waiting = [_thinned(waiting)]
+            count = 0
+    return _thinned(waiting)
+
+
+def _thinned(parts: list[Ints]) -> Ints:
+    at: Ints = np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
+    if not len(at):
+        return at
+    is_new = np.diff(at // SLOT_MS) > 0
+    thinned: Ints = at[np.r_[True, is_new] | np.r_[is_new, True]]
+    return thinned
+
+
+def recorded_ticks(lake: str, begin: int, end: int, configured_ms: int) -> tuple[int, int]:
+    """Return the period of the ticks of all topics, and their offset from whole multiples of it.
+
+    The period is the median on record, in whole seconds; `configured_ms` if that is about the same, or ticks are few.
+    """
+    where = (
+        (pc.field("type") == "tick") & (pc.field("subject") == EVERY_TOPIC) & (pc.field("accepted_at") < as_arrow(end))
+    )
+    found = [millis(rows["accepted_at"]) for rows in stream_columns(lake, EVENTS, ("accepted_at",), ROWS, where)]
+    at = np.concatenate([np.zeros(0, np.int64), *found])
+    at = np.unique(at[at >= begin])
+    if not len(at):
+        return configured_ms, 0
+    tick_ms = configured_ms
+    if len(at) > _FEW_TICKS:
+        median = float(np.median(np.diff(at)))
+        if abs(median - configured_ms) > configured_ms / 10:
+            tick_ms = max(1_000, round(median / 1_000) * 1_000)
+    # On a circle: 59 s and 1 s are two seconds apart.
+    turned = np.exp(2j * np.pi * (at % tick_ms) / tick_ms).mean()
+    return tick_ms, round(float(np.angle(turned)) / (2 * np.pi) * tick_ms) % tick_ms
+
+
+def recorded_policies(
+    lake: str, begin: int, end: int, configured: ConfiguredPolicy
+) -> tuple[ConfiguredPolicy, list[tuple[int, int]], dict[str, str]]:  # fmt: skip
+    """Return the cluster's policy that ran longest, the spans of other ones, and namespace overrides.
+
+    `configured` is assumed to have run where none is on record. Overrides are JSON, the last of each namespace.
+    """
+    told: list[tuple[int, int, PolicyEvent]] = []
+    where = (pc.field("type") == "policy") & (pc.field("accepted_at") < as_arrow(end))
+    for rows in stream_columns(lake, EVENTS, ("body", "accepted_at", "kafka_offset"), ROWS, where):
+        told += zip(
+            millis(rows["accepted_at"]).tolist(), rows["kafka_offset"].to_pylist(),
+            map(PolicyEvent.model_validate_json, rows["body"].to_pylist()), strict=True,
+        )  # fmt: skip
+    told.sort(key=lambda one: one[:2])
+    own, over = configured, None
+    namespaces: dict[str, str] = {}
+    spans: list[tuple[int, ConfiguredPolicy]] = []
+    for at, _, event in told:
+        said = None if event.policy is None else event.policy.known_json()
+        if event.scope == "namespace":
+            namespaces.pop(event.name or "", None)
+            if said is not None:
+                namespaces[event.name or ""] = said
+            continue
+        if event.profile is not None:
+            own = ConfiguredPolicy(event.profile, said)
+        else:
+            over = said
+        now = own if over is None else ConfiguredPolicy(own.profile, over)
+        # What the job says at its start is what had been running when it began to be recorded.
+        spans.append((at if spans else min(at, begin), now))
+    if not spans:
+        return configured, [], namespaces
+    lasted: dict[ConfiguredPolicy, list[tuple[int, int]]] = {}
+    for (at, policy), following in zip(spans, [*(at for at, _ in spans[1:]), end], strict=True):
+        from_, to = max(at, begin), min(following, end)
+        if from_ < to:
+            lasted.setdefault(policy, []).append((from_, to))
+    ran = max(lasted, key=lambda one: sum(to - from_ for from_, to in lasted[one]))
+    other = sorted(span for policy, of in lasted.items() if policy != ran for span in of)
+    return ran, other, namespaces

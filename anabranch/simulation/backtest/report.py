@@ -1,0 +1,223 @@
+"""A backtest as rows of a table, as JSON and as an HTML file that needs no network.
+
+Stage: above `running` and `suggesting`. Drawn by plotly, whose script is inside the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from html import escape
+from typing import Any
+
+from anabranch.simulation.backtest.guesses import KINDS
+from anabranch.simulation.backtest.running import COUNTS, RAN, RECORD, Backtest
+from anabranch.simulation.backtest.suggesting import Suggestion, Tried
+from schemas.printable import printable
+
+WORDS = {
+    "splits": "splits", "merges": "merges", "reversals": "reversals", "sealedSegments": "disruptions",
+    "segmentHours": "segment-hours", "minutesOverThreshold": "minutes over threshold",
+    "consumerMinutesWaiting": "consumer-minutes waiting", "minutesAtCap": "minutes at cap",
+}  # fmt: skip
+MEANINGS = {
+    "gap": "nothing was reported", "ceiling": "over a split threshold: more may have been wanted",
+    "band": "known to within the filter's band, and a threshold lies in it",
+    "uneven": "splits hashes that were never apart", "carried": "splits hashes that were apart at another time",
+}  # fmt: skip
+MOST_TOPICS = 50
+JUDGED = "The same policies on the last third, which was not searched"
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>body{{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem;color:#1f2328}}
+table{{border-collapse:collapse;margin:1rem 0}}pre{{background:#f6f8fa;padding:1rem}}
+td,th{{padding:.25rem .6rem;border-bottom:1px solid #d0d7de;text-align:right}}
+td:first-child,th:first-child{{text-align:left}}</style></head>
+<body><h1>{title}</h1>{body}</body></html>
+"""
+
+
+def policies_of(found: Backtest) -> list[str]:
+    """Return the policy that ran, then the others in their order."""
+    return list(found.topics[0].guessed) if found.topics else []
+
+
+def rows_of(found: Backtest) -> list[list[str]]:
+    """Return the head, the record, the policy that ran, and every other one."""
+    rows = [["policy", *WORDS.values(), "confidence"]]
+    for name in (RECORD, *policies_of(found)):
+        totals = found.totals(name)
+        share = "" if name == RECORD else f"{found.confidence(name).confidence:.0%}"
+        rows.append([name, *(number(totals[key]) for key in COUNTS), share])
+    return rows
+
+
+def guesses_of(found: Backtest) -> list[list[str]]:
+    """Return the share of the time that rests on each kind of assumption, by policy."""
+    rows = [["guessed, of the time", *KINDS]]
+    for name in policies_of(found):
+        guessed = found.confidence(name)
+        rows.append([name, *(f"{guessed.by_kind[kind] / max(1, guessed.total):.1%}" for kind in KINDS)])
+    return rows
+
+
+def differing(found: Backtest, most: int) -> list[list[str]]:
+    """Return topics with their segment-hours and minutes over threshold, the largest difference first."""
+    names = policies_of(found)
+    rows = [["topic", *(f"{name}: {words}" for name in names for words in ("segment-hours", "minutes over")),
+             *(f"{name}: confidence" for name in names)]]  # fmt: skip
+
+    def apart(one: Any) -> float:
+        hours = [one.counts[name]["segmentHours"] for name in names]
+        over = [one.counts[name]["minutesOverThreshold"] for name in names]
+        return float(max(hours) - min(hours) + (max(over) - min(over)) / 60)
+
+    for one in sorted(found.topics, key=lambda each: (-apart(each), each.topic))[:most]:
+        cells = [number(one.counts[name][key]) for name in names for key in ("segmentHours", "minutesOverThreshold")]
+        rows.append([one.topic, *cells, *(f"{one.guessed[name].confidence:.0%}" for name in names)])
+    return rows
+
+
+def agreement_text(found: Backtest) -> list[str]:
+    """Return lines on the agreement between the record and the backtested policy that ran."""
+    said = found.agreement
+    if said.share is None:
+        return [f"{RAN}: no action on record, and none in its backtest"]
+    lines = [f"{RAN}, against the record: {said.share:.1%} of actions agree within a tick ({said.matched} matched, "
+             f"{said.missed.total()} missed, {said.extra.total()} extra)"]  # fmt: skip
+    for title, counted in (("missed", said.missed), ("extra", said.extra)):
+        if counted:
+            lines.append(f"  {title}: " + ", ".join(f"{why} {times}" for why, times in counted.most_common()))
+    return lines
+
+
+def to_json(found: Backtest) -> dict[str, Any]:
+    """Return the whole result for scripts."""
+    names = policies_of(found)
+    return {
+        "topicHours": round(found.topic_hours, 3),
+        "onRecord": found.totals(RECORD),
+        "policies": {name: {**found.totals(name), **found.confidence(name).to_json()} for name in names},
+        "agreement": found.agreement.to_json(),
+        "topics": [
+            {
+                "topic": one.topic, "hours": round(one.hours, 3), "onRecord": one.counts[RECORD],
+                "policies": {name: {**one.counts[name], **one.guessed[name].to_json()} for name in names},
+                "agreement": None if one.agreement is None else one.agreement.to_json(),
+            }
+            for one in found.topics
+        ],
+    }  # fmt: skip
+
+
+def page(found: Backtest, about: Sequence[str]) -> str:
+    """Return the text of the HTML file; `about` says what was backtested."""
+    body = "".join(f"<p>{escape(printable(line))}</p>" for line in (*about, *agreement_text(found)))
+    body += table_html(rows_of(found)) + _chart(found) + "<h2>What had to be guessed</h2>"
+    body += table_html(guesses_of(found)) + "".join(f"<p>{kind}: {words}</p>" for kind, words in MEANINGS.items())
+    body += "<h2>Topics that differ most</h2>" + table_html(differing(found, MOST_TOPICS))
+    return _PAGE.format(title="Backtest", body=body)
+
+
+def suggestion_rows(found: Suggestion) -> list[list[str]]:
+    """Return the frontier with today's policy on it; a star marks the suggestion."""
+    listed = list(found.frontier)
+    if found.today not in listed:
+        listed.append(found.today)
+    return _tried_rows(found, sorted(listed, key=lambda each: (each.segment_hours, each.minutes_over)))
+
+
+def judged_rows(found: Suggestion) -> list[list[str]]:
+    """Return the same policies, in the same order, in the time that was not searched."""
+    order = [row[0].removeprefix("* ") for row in suggestion_rows(found)[1:]]
+    return _tried_rows(found, [found.judged[name] for name in order if name in found.judged])
+
+
+def _tried_rows(found: Suggestion, listed: Sequence[Tried]) -> list[list[str]]:
+    rows = [["policy", "segment-hours", "minutes over threshold", "reversals", "splits", "merges",
+             "consumer-minutes waiting", "confidence"]]  # fmt: skip
+    best = found.best
+    for one in listed:
+        mark = "* " if best is not None and one.name == best.name else ""
+        rows.append([f"{mark}{one.name}", number(round(one.segment_hours, 1)), number(round(one.minutes_over, 1)),
+                     *(str(count) for count in (one.reversals, one.splits, one.merges)),
+                     number(round(one.minutes_waiting, 1)), f"{one.confidence:.0%}"])  # fmt: skip
+    return rows
+
+
+def suggestion_page(found: Suggestion, about: Sequence[str], advice: str) -> str:
+    """Return the text of the HTML file: every policy that was tried, and the frontier."""
+    from plotly.graph_objects import Figure, Scatter
+    from plotly.io import to_html
+
+    def trace(of: Sequence[Tried], name: str, mode: str, size: int) -> Scatter:
+        return Scatter(
+            x=[one.segment_hours for one in of], y=[one.minutes_over for one in of],
+            text=[f"{one.name} ({one.confidence:.0%})" for one in of],
+            mode=mode, name=name, marker={"size": size},
+        )  # fmt: skip
+
+    allowed = found.allowed
+    figure = Figure([
+        trace([one for one in found.tried if one not in allowed], "too many reversals", "markers", 6),
+        trace(allowed, "tried", "markers", 7), trace(found.frontier, "frontier", "lines+markers+text", 9),
+        trace([found.today], "today", "markers+text", 14),
+    ])  # fmt: skip
+    figure.update_layout(
+        template="plotly_white",
+        xaxis_title="segment-hours",
+        yaxis_title="minutes over threshold",
+        title="Policies, confidence in brackets",
+    )
+    body = "".join(f"<p>{escape(printable(line))}</p>" for line in about) + table_html(suggestion_rows(found))
+    if found.judged:
+        body += f"<h2>{JUDGED}</h2>" + table_html(judged_rows(found))
+    body += to_html(figure, full_html=False, include_plotlyjs=True, default_height="34rem")
+    said = "\n".join(map(printable, advice.splitlines()))
+    return _PAGE.format(title="Suggestion", body=body + f"<pre>{escape(said)}</pre>")
+
+
+def table_html(rows: Sequence[Sequence[str]]) -> str:
+    """Return an HTML table; the first row is the head."""
+    head = "".join(f"<th>{escape(printable(cell))}</th>" for cell in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(printable(cell))}</td>" for cell in row) + "</tr>" for row in rows[1:]
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def table_text(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return aligned lines of a table for a terminal."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in shown]
+
+
+def number(value: float) -> str:
+    """Return a number with one digit after the point unless it is whole."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def _chart(found: Backtest) -> str:
+    from plotly.graph_objects import Figure, Scatter
+    from plotly.io import to_html
+    from plotly.subplots import make_subplots
+
+    figure: Figure = make_subplots(
+        rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08,
+        subplot_titles=("Segments of all topics", "Topics with a segment over a split threshold"),
+    )  # fmt: skip
+    series: Mapping[str, list[tuple[int, int, int]]] = found.series
+    for place, (name, points) in enumerate(series.items()):
+        times = [datetime.fromtimestamp(at / 1000, timezone.utc) for at, *_ in points]
+        for row in (1, 2):
+            figure.add_trace(
+                Scatter(
+                    x=times, y=[point[row] for point in points], mode="lines", name=escape(printable(name)),
+                    line={"dash": _DASHES[place % len(_DASHES)]}, legendgroup=name, showlegend=row == 1,
+                ),
+                row=row, col=1,
+            )  # fmt: skip
+    figure.update_layout(template="plotly_white", margin={"t": 40, "b": 30}, legend={"orientation": "h"})
+    return str(to_html(figure, full_html=False, include_plotlyjs=True, default_height="34rem"))

@@ -1,0 +1,65 @@
+"""Recorded demand as a source of simulations: topics with the same lifetime.
+
+Stage: above `demand`; input of the kernel (`anabranch.simulation.topics.timeline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from anabranch.simulation.backtest.demand import Wanted
+from anabranch.simulation.topics.timeline import ConsumersFrom, Timeline, Window
+from decisions.topic.layout import SegmentLayout
+
+WINDOW_MS = 86_400_000
+"""Length of the demand that is expanded at a time."""
+
+
+@dataclass(frozen=True)
+class RecordedTopic:
+    """Topic with its recorded demand."""
+
+    name: str
+    layout: SegmentLayout
+    """At the beginning."""
+    wanted: Wanted
+    consumers: Sequence[ConsumersFrom]
+    """Ascending by instant; none is before the beginning."""
+
+
+class RecordedSource:
+    """See `anabranch.simulation.topics.timeline.Source`."""
+
+    def __init__(self, recorded: Sequence[RecordedTopic], counted_from: int, phase_ms: int, step_ms: int) -> None:
+        """Build the source of one or more topics with the same lifetime.
+
+        A window begins at `counted_from`. All instants are moved back by `phase_ms`, so that the job's ticks are at
+        whole minutes, as those of a simulation are.
+        """
+        self._recorded, self._phase, self.step_ms = recorded, phase_ms, step_ms
+        self.topics: Sequence[str] = [one.name for one in recorded]
+        self.counted_from = counted_from - phase_ms
+        self.began_at = recorded[0].wanted.began_at - phase_ms
+        self.steps = max(1, (recorded[0].wanted.ends_at - phase_ms - self.began_at) // step_ms)
+
+    def layouts(self, places: range) -> list[SegmentLayout]:
+        """See `Source`."""
+        return [self._recorded[place].layout for place in places]
+
+    def windows(self, places: range) -> Iterator[Window]:
+        """See `Source`."""
+        whole = self.began_at + self.steps * self.step_ms
+        width = WINDOW_MS // self.step_ms * self.step_ms
+        begins = sorted({*range(self.began_at, whole, width), self.counted_from})
+        for begin, end in pairwise([*begins, whole]):
+            yield Window(begin, end, [self._timeline(self._recorded[place], begin, end) for place in places])
+
+    def _timeline(self, recorded: RecordedTopic, begin: int, end: int) -> Timeline:
+        at, rates = recorded.wanted.between(begin + self._phase, end + self._phase, self.step_ms)
+        told = [one._replace(at=one.at - self._phase) for one in recorded.consumers]
+        mine = [one for one in told if begin <= one.at < end]
+        return Timeline(recorded.wanted.edges, rates, at - self._phase, np.arange(len(at)), consumers=mine)

@@ -1,0 +1,152 @@
+"""Balancers on a cluster's recorded demand, beside its recorded moves. Source: as of `recorded`.
+
+Stage: above `recorded` and `run`, under `anabranch backtest --family bundles`. Each balancer's moves feed back: it sees
+the usage that its own placement leads to. The record is measured by the same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anabranch.simulation.bundles.compare import Compared, read
+from anabranch.simulation.bundles.events import Recorded
+from anabranch.simulation.bundles.outcome import IDLE, OVER, Outcome
+from anabranch.simulation.bundles.recorded import RecordedFleet, fleet_of
+from anabranch.simulation.bundles.run import DEAD_SECONDS, SECONDS_A_CONNECTION, UNLOAD_SECONDS, simulate
+from decisions.bundles.configuration import PROFILES
+
+ON_RECORD, RAN = "on record", "policy that ran"
+WITHIN = 2
+"""Minutes between two moves of a bundle that are taken for the same."""
+_RECONNECT = UNLOAD_SECONDS + 10 * SECONDS_A_CONNECTION
+
+
+@dataclass(frozen=True)
+class Backtested:
+    """Results of a backtest."""
+
+    rows: list[Compared]
+    """`on record`, `policy that ran`, and each balancer."""
+    recorded: RecordedFleet
+    moved: int
+    """Moves on record, of parts (`anabranch.simulation.bundles.recorded`)."""
+    matched: int
+    """Of those: the policy that ran made them too, within `WITHIN` minutes."""
+    same_way: int
+    """And to the same broker."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the results for scripts."""
+        return {
+            "beganAt": self.recorded.began_at, "minutes": self.recorded.fleet.minutes,
+            "brokers": len(self.recorded.fleet.brokers), "bundles": len(self.recorded.fleet.bundles),
+            "bundlesSplit": self.recorded.split, "known": self.recorded.known, "cpuError": self.recorded.cpu_error,
+            "agreement": {"moved": self.moved, "matched": self.matched, "sameDestination": self.same_way},
+            "results": [one.to_json() for one in self.rows],
+        }  # fmt: skip
+
+
+def backtest(
+    cluster: str, recorded: Recorded, balancers: Sequence[str], settings: Mapping[str, str],
+    progress: Callable[[int, int], object] = lambda *_: None,
+) -> Backtested:  # fmt: skip
+    """Backtest every balancer on the record. `settings` are laid over those of each.
+
+    Raises `ConfigurationError` for a balancer that cannot be read or simulated, and `NoRecord`.
+    """
+    said = recorded.policies
+    ran: dict[str, Any] = dict(said.configuration) if said else {}
+    profile = said.profile if said else "4.x"
+    wanted = {text: of_text(text, profile, ran, settings) for text in balancers}
+    fleet = fleet_of(recorded)
+    known = {RAN: (profile, {**ran, **settings}), **wanted}
+    done, moves = outcome_on_record(fleet)
+    rows = [Compared(cluster, ON_RECORD, (done,))]
+    for text, (of_profile, configuration) in known.items():
+        rows.append(Compared(cluster, text, (simulate(fleet.fleet, configuration, of_profile),)))
+        progress(len(rows) - 1, len(known))
+    matched, same_way = _agreement(moves, rows[1].outcomes[0].moves)
+    return Backtested(rows, fleet, len(moves), matched, same_way)
+
+
+def of_text(text: str, profile: str, ran: Mapping[str, Any], settings: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return profile and settings of a balancer.
+
+    A version has its own defaults, anything else is laid over what ran. Raises `ConfigurationError`.
+    """
+    if text.partition(",")[0] in PROFILES:
+        return read(text, settings)
+    said, given = read(text, settings)
+    return (said if "profile=" in text else profile), {**ran, **given}
+
+
+def outcome_on_record(recorded: RecordedFleet) -> tuple[Outcome, list[tuple[int, str, str, str]]]:
+    """Return the recorded outcome, and the moves of the parts: minute, bundle, from, to."""
+    fleet, owners, rates = recorded.fleet, recorded.owners, recorded.fleet.recorded
+    assert rates is not None
+    found, moves = Outcome(fleet.minutes), list[tuple[int, str, str, str]]()
+    names = [one.name for one in fleet.brokers]
+    for minute in range(fleet.minutes):
+        live = np.array([one.lives(minute) for one in fleet.brokers])
+        _measure(found, recorded, minute, live)
+        if not minute:
+            continue
+        before, now = owners[minute - 1], owners[minute]
+        counted = set[tuple[int, int, int]]()
+        for place in np.flatnonzero((before != now) & (before >= 0)).tolist():
+            source, destination = int(before[place]), int(now[place])
+            found_dead = not live[source]
+            key = (source, destination, int(recorded.whole[minute - 1, place]))
+            if key not in counted:
+                counted.add(key)
+                found.unserved += _RECONNECT + (DEAD_SECONDS if found_dead else 0)
+                if not found_dead:
+                    found.moves.append((minute, str(key[2]), names[source], names[destination]))
+            if not found_dead:
+                moves.append((minute, fleet.bundles[place], names[source], names[destination]))
+    return found, moves
+
+
+def _measure(found: Outcome, recorded: RecordedFleet, minute: int, live: Any) -> None:
+    """Add the measures of a minute, by the simulation's model."""
+    fleet, rates = recorded.fleet, recorded.fleet.recorded
+    assert rates is not None
+    owned = recorded.owners[minute] >= 0
+    of_brokers = np.array([
+        np.bincount(recorded.owners[minute][owned], rates[minute, owned, one], len(fleet.brokers)) for one in range(4)
+    ])  # fmt: skip
+    usages = [
+        max(broker.idle + (rate + out) / broker.messages, taken / broker.network, given / broker.network)
+        for broker, (rate, out, taken, given) in zip(fleet.brokers, of_brokers.T.tolist(), strict=True)
+    ]
+    here = np.array(usages)[live]
+    mean = float(here.mean())
+    found.deviations.append(float(here.std()))
+    found.ratios.append(float(here.max()) / mean if mean > 0 else 1.0)
+    found.over += int((here > OVER).sum())
+    found.idle += int((here < IDLE * mean).sum())
+    for broker, usage, is_here in zip(fleet.brokers, usages, live.tolist(), strict=True):
+        if is_here and broker.joins and found.used_after.setdefault(broker.name, None) is None and usage >= mean / 2:
+            found.used_after[broker.name] = minute - broker.joins
+
+
+def _agreement(
+    then: Sequence[tuple[int, str, str, str]], now: Sequence[tuple[int, str, str, str]]
+) -> tuple[int, int]:  # fmt: skip
+    """Return the number of moves that were repeated, and of those to the same broker; each counts once."""
+    left: dict[str, list[tuple[int, str]]] = {}
+    for minute, bundle, _, destination in now:
+        left.setdefault(bundle, []).append((minute, destination))
+    matched = same_way = 0
+    for minute, bundle, _, destination in then:
+        near = [one for one in left.get(bundle, []) if abs(one[0] - minute) <= WITHIN]
+        if near:
+            best = min(near, key=lambda one: (one[1] != destination, abs(one[0] - minute)))
+            left[bundle].remove(best)
+            matched += 1
+            same_way += best[1] == destination
+    return matched, same_way

@@ -1,0 +1,87 @@
+"""Broker reports: usage from demand, and Pulsar's rule for when a report is written.
+
+Stage: under `run`. Numbers change once a minute, so the rule is applied once a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from anabranch.simulation.bundles.fleet import Broker, Fleet
+from schemas.base import built
+from schemas.bundles import LocalBrokerData, NamespaceBundleStats, ResourceUsage
+
+LONGEST_MS, THRESHOLD = 15 * 60_000, 10.0
+
+
+def stats(fleet: Fleet, minute: int) -> dict[str, NamespaceBundleStats]:
+    """Return the statistics of each bundle for a minute."""
+    counted = {}
+    for name, (rate, out, taken, given) in zip(fleet.bundles, _rates(fleet, minute), strict=True):
+        values = {
+            "msg_rate_in": rate, "msg_rate_out": out, "msg_throughput_in": taken,
+            "msg_throughput_out": given, "consumer_count": 5, "producer_count": 5, "topics": 10, "cache_size": 0,
+        }  # fmt: skip
+        counted[name] = built(NamespaceBundleStats, values)
+    return counted
+
+
+def _rates(fleet: Fleet, minute: int) -> list[list[float]]:
+    """Return messages in and out, bytes in and out of each bundle."""
+    if fleet.recorded is not None:
+        recorded: list[list[float]] = fleet.recorded[minute].astype(np.float64).tolist()
+        return recorded
+    rates = fleet.messages[minute]
+    out = rates * fleet.fan_out
+    of_all: list[list[float]] = np.column_stack([rates, out, rates * fleet.sizes, out * fleet.sizes]).tolist()
+    return of_all
+
+
+def usage(broker: Broker, own: Mapping[str, NamespaceBundleStats]) -> tuple[float, float, float]:
+    """Return CPU, network in and network out of a broker with these bundles, without noise."""
+    messages = sum(one.msg_rate_in + one.msg_rate_out for one in own.values())
+    taken = [sum(getattr(one, f"msg_throughput_{way}") for one in own.values()) for way in ("in", "out")]
+    return broker.idle + messages / broker.messages, taken[0] / broker.network, taken[1] / broker.network
+
+
+def report(
+    broker: Broker, own: Mapping[str, NamespaceBundleStats], now: int, noise: float, random: np.random.Generator
+) -> LocalBrokerData:  # fmt: skip
+    """Return a broker's report of this minute."""
+    cpu, coming, going = usage(broker, own)
+    cpu = max(0.0, cpu + float(random.normal(0, noise)))
+    return LocalBrokerData(
+        cpu=_percent_of(cpu), bandwidth_in=_percent_of(coming), bandwidth_out=_percent_of(going),
+        last_stats=dict(own), last_update=now,
+    )  # fmt: skip
+
+
+def _percent_of(share: float) -> ResourceUsage:
+    return ResourceUsage(usage=min(share, 10.0) * 100, limit=100.0)
+
+
+def is_due(last: LocalBrokerData | None, new: LocalBrokerData) -> bool:
+    """Return True if the new report is written.
+
+    Changes of usage count in points, all others in percent of the old value.
+    """
+    if last is None or new.last_update - last.last_update > LONGEST_MS:
+        return True
+    old_sums, new_sums = _sums(last), _sums(new)
+    changes = [_percent(old, now) for old, now in zip(old_sums[:3], new_sums[:3], strict=True)]
+    return max(*changes, abs(old_sums[3] - new_sums[3])) > THRESHOLD
+
+
+def _sums(data: LocalBrokerData) -> tuple[float, float, float, float]:
+    loads = data.last_stats.values()
+    full = max(one.usage for one in (data.cpu, data.bandwidth_in, data.bandwidth_out))
+    rate = sum(one.msg_rate_in + one.msg_rate_out for one in loads)
+    return rate, sum(one.msg_throughput_in + one.msg_throughput_out for one in loads), float(len(loads)), full
+
+
+def _percent(old: float, new: float) -> float:
+    if old == 0:
+        return 0.0 if new == 0 else float("inf")
+    return 100 * abs(new - old) / abs(old)

@@ -1,0 +1,288 @@
+"""Both sides from the record: actual actions from layouts, wanted ones from our decisions.
+
+Stage: above `own`. The job's own state is replayed, batch after batch (`engine.replay`), so that at each action of the
+other scaler our answer at that moment can be computed. The record is read twice, in chunks: first to find our own
+actions and the instants of the others', as both are announced after the fact; then to replay it.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.simulation.shadow.own import Lives, Own, find_own, own_decisions
+from anabranch.simulation.shadow.sides import (
+    SAME,
+    Both,
+    Done,
+    Ending,
+    Segments,
+    Sides,
+    Wanted,
+    What,
+    actions_in,
+    parts_of,
+)
+from decisions.autoscale.answers import Hold
+from decisions.autoscale.decide import decide
+from decisions.autoscale.policy import Policy
+from decisions.autoscale.rates import overload
+from decisions.topic.layout import SegmentLayout
+from engine.autoscale.samples import Samples
+from engine.autoscale.topics import ConfiguredPolicy
+from engine.history import History
+from engine.replay import AS_RECORDED, BucketReplay, RecordedBatch
+from lake.tables import stream_columns
+from schemas.kafka.messages import LayoutEvent, OutcomeEvent, parse_message
+from schemas.tables.rows import BATCHES
+
+_MOST_DOUBTS = 20
+_ROWS = 65_536
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the number of finished batches, and the time of the last one, milliseconds."""
+
+
+class NothingOnRecord(LookupError):
+    """Nothing to compare in the lake; the message says what is missing."""
+
+
+class Record(Protocol):
+    """The job's record in the lake, chunk by chunk (`anabranch.history.recorded.RecordedHistory`)."""
+
+    @property
+    def topics(self) -> list[str]: ...
+
+    @property
+    def span(self) -> tuple[int, int] | None: ...
+
+    def chunks(self, *, keep: bool = False) -> Iterable[History]: ...
+
+    def begun(self, names: Collection[str], /) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Recorded actions of both sides."""
+
+    sides: Sides
+    topics: int
+    """Topics of which a layout is on record."""
+    began_at: int
+    """Start and last batch of the record, milliseconds since 1970."""
+    ended_at: int
+    doubts: Sequence[str]
+    """The first few rows that do not follow from earlier ones."""
+
+
+def read_sides(
+    lake: str,
+    record: Record,
+    configured: ConfiguredPolicy,
+    wanted: Callable[[str], bool] = lambda _: True,
+    progress: Progress = lambda *_: None,
+) -> Recorded:
+    """Read both sides of the topics that are `wanted`, for the whole `record`.
+
+    `configured`: the job's policy now, for releases that did not record it. Raises `NothingOnRecord`, and what Delta
+    raises.
+    """
+    if record.span is None:
+        raise NothingOnRecord(
+            f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?"
+        )
+    topics = [topic for topic in record.topics if wanted(topic)]
+    if not topics:
+        raise NothingOnRecord(f"no layout of such a topic is on record in {lake}: does a collector announce them?")
+    replay = BucketReplay(AS_RECORDED, configured, doubts := _FirstFew(), **record.begun(topics))
+    own = find_own(replay, (chunk.of_bucket(topics) for chunk in record.chunks(keep=True)), own_decisions(lake))
+    reading = _Reading(replay, own, committed_at(lake, own.decided_at))
+    done = 0
+    for chunk in record.chunks():
+        for batch in chunk.of_bucket(topics):
+            reading.take(batch)
+            done += 1
+            progress(done, batch.now)
+    return Recorded(reading.end(), len(reading.layouts), *record.span, doubts)
+
+
+def committed_at(lake: str, batches: Collection[int]) -> dict[int, int]:
+    """Return the commit times of batches by batch time; all instants are milliseconds since 1970."""
+    if not batches:
+        return {}
+    times = pa.array(sorted(batches), pa.int64())
+    found: dict[int, int] = {}
+    for rows in stream_columns(lake, BATCHES, ("batch_at", "committed_at"), _ROWS):
+        at, committed = (pc.divide(pc.cast(rows[name], pa.int64()), 1000) for name in ("batch_at", "committed_at"))
+        mask = pc.is_in(at, times)
+        found.update(zip(at.filter(mask).to_pylist(), committed.filter(mask).to_pylist(), strict=True))
+    return found
+
+
+class _FirstFew(list[str]):
+    """List that keeps only the first few entries."""
+
+    def append(self, entry: str) -> None:
+        if len(self) < _MOST_DOUBTS:
+            super().append(entry)
+
+
+class _Reading:
+    """Second pass, which replays the record and collects the actions of both sides."""
+
+    def __init__(self, replay: BucketReplay, own: Own, committed: Mapping[int, int]) -> None:
+        self._replay, self._own, self._committed = replay, own, committed
+        self.layouts: dict[str, SegmentLayout] = {}
+        self._lives = Lives()
+        self._sides = Sides()
+        self._shown: dict[str, set[Segments]] = {}
+        """By topic: the children of the actions that its layouts have shown."""
+        self._open: dict[str, dict[What, Wanted]] = {}
+        self._decided: dict[str, tuple[str, list[What]]] = {}
+        """By decision id, the topic and actions of decisions that are open."""
+        self._hot: dict[tuple[str, int], int] = {}
+        self._to_come = deque(own.instants_of_others)
+        self._said: dict[tuple[int, str, What], tuple[str | None, int | None]] = {}
+        """At the instant of an action: what we would have said, and since when a segment of it was hot."""
+        for name, topic in replay.state.topics.items():
+            if topic.layout is not None:
+                self._begin(name, topic.layout)
+
+    def _begin(self, topic: str, layout: SegmentLayout) -> None:
+        """Start from the known layout of a topic at the beginning of the record."""
+        self.layouts[topic] = layout
+        self._shown[topic] = {children for _, _, children, _ in actions_in(layout)}
+        policy = self._replay.policy(topic)
+        for segment, load in self._replay.loads.loads_of(topic).items():
+            if policy is not None and overload(load.rates, policy)[0] > 1.0:
+                self._hot[topic, segment] = load.modified_at
+
+    def take(self, batch: RecordedBatch) -> None:
+        while self._to_come and self._to_come[0][0] < batch.now:
+            at, topic, what = self._to_come.popleft()
+            self._said[at, topic, what] = self._answer(topic, what, at), self._hot_since(topic, what[1])
+        messages = [parse_message(event.source, event.key, event.value) for event in batch.events]
+        for message in messages:
+            if isinstance(message, LayoutEvent) and self._lives.follow(message):
+                self._take_layout(message, batch.now)
+            elif isinstance(message, OutcomeEvent) and message.decision_id in self._decided:
+                self._end(*self._decided.pop(message.decision_id), message.status, batch.now)
+        self._replay.take(batch)
+        if batch.samples is not None:
+            self._take_loads(batch.samples, batch.now)
+        for row in batch.holds:
+            if row["gate"] != "in-flight":
+                self._close(row["subject"], "withdrawn", batch.now)
+        for row in batch.decisions:
+            if row["decision_id"] in self._own.applied:
+                continue
+            topic, parts = row["subject"], parts_of(row["action"], json.loads(row["arguments"])["segments"])
+            at = self._committed.get(batch.now, batch.now)
+            for what in parts:
+                decided = Wanted(topic, *what, at, row["reason"], self._hot_since(topic, what[1]))
+                self._open.setdefault(topic, {}).setdefault(what, decided)
+            self._decided[row["decision_id"]] = topic, parts
+
+    def _end(self, topic: str, parts: Sequence[What], status: str, now: int) -> None:
+        """End the open parts of a decision; those that the other side did are paired already."""
+        if status not in ("superseded", "rejected", "failed"):
+            return
+        for what in parts:
+            wanted = self._open.get(topic, {}).pop(what, None)
+            if wanted is not None:
+                self._sides.ours.append(replace(wanted, ending=status, ended_at=now))  # type: ignore[arg-type]
+
+    def end(self) -> Sides:
+        for topic in list(self._open):
+            self._close(topic, "open", None)
+        return self._sides
+
+    def _take_layout(self, event: LayoutEvent, now: int) -> None:
+        topic = event.topic
+        if self._lives.began_anew:
+            self._close(topic, "deleted", now)
+            self._forget(topic)
+        if event.cause == "deleted":
+            return
+        layout = SegmentLayout.from_metadata(event.layout)
+        known = self.layouts.get(topic)
+        shown = self._shown.setdefault(topic, set())
+        for action, segments, children, at in sorted(actions_in(layout, known), key=lambda one: one[3]):
+            self._sides.parents.update(((topic, child), segments) for child in children)
+            if children in shown:
+                continue
+            shown.add(children)
+            if known is not None:
+                self._take_done(topic, (action, segments), at or event.at)
+        self.layouts[topic] = layout
+        active = {segment.segment_id for segment in layout.active}
+        for what in [what for what in self._open.get(topic, {}) if not active.issuperset(what[1])]:
+            wanted = self._open[topic].pop(what)
+            self._sides.ours.append(replace(wanted, ending="overtaken", ended_at=now))
+
+    def _take_done(self, topic: str, what: What, at: int) -> None:
+        if self._own.has(topic, self._lives.of(topic), what):
+            self._open.get(topic, {}).pop(what, None)
+            return
+        looks = self._own.looks
+        place = bisect_right(looks, at)
+        looked_at = looks[place] if place < len(looks) else None
+        said = self._said.get((at, topic, what))
+        answer, hot_since = said or (self._answer(topic, what, at), self._hot_since(topic, what[1]))
+        wanted = self._open.get(topic, {}).pop(what, None)
+        if wanted is None:
+            self._sides.theirs.append(Done(topic, *what, at, answer, looked_at, hot_since))
+        elif wanted.at > at:
+            # Decided, but not in the lake before they did it.
+            self._sides.theirs.append(Done(topic, *what, at, SAME, wanted.at, hot_since))
+        else:
+            self._sides.both.append(Both(wanted, Done(topic, *what, at, SAME, looked_at, hot_since)))
+
+    def _answer(self, topic: str, what: What, at: int) -> str | None:
+        """Return our answer for an action at an instant, from the job's state at that time."""
+        snapshot = self._replay.snapshot(topic, at)
+        if snapshot is None or not {one.segment_id for one in snapshot.layout.active}.issuperset(what[1]):
+            return None
+        # A decision that waits for its end is no reason against the next one here: nobody acts.
+        answer = decide(replace(snapshot, in_flight=None))
+        if isinstance(answer, Hold):
+            return str(answer.gate.value)
+        chosen = [what for one in (answer, *answer.also) for what in parts_of(one.action, one.ids)]
+        if what in chosen:
+            return SAME
+        return "other: " + ", ".join(f"{action} {'+'.join(map(str, segments))}" for action, segments in chosen)
+
+    def _close(self, topic: str, ending: Ending, at: int | None) -> None:
+        for wanted in self._open.pop(topic, {}).values():
+            self._sides.ours.append(replace(wanted, ending=ending, ended_at=at))
+
+    def _forget(self, topic: str) -> None:
+        for known in (self._shown, self.layouts):
+            known.pop(topic, None)
+        self._hot = {key: since for key, since in self._hot.items() if key[0] != topic}
+
+    def _hot_since(self, topic: str, segments: Segments) -> int | None:
+        found = [self._hot[topic, segment] for segment in segments if (topic, segment) in self._hot]
+        return min(found, default=None)
+
+    def _take_loads(self, samples: Samples, now: int) -> None:
+        policies: dict[str, Policy | None] = {}
+        names = samples.topics.to_pylist()
+        for place, segment, rates in zip(
+            samples.topic.tolist(), samples.segment.tolist(), samples.rates.tolist(), strict=True
+        ):
+            topic = names[place]
+            if topic not in policies:
+                policies[topic] = self._replay.policy(topic)
+            policy = policies[topic]
+            if policy is not None and overload(tuple(rates), policy)[0] > 1.0:
+                self._hot.setdefault((topic, segment), now)
+            else:
+                self._hot.pop((topic, segment), None)

@@ -1,0 +1,127 @@
+"""Comparison of both sides in numbers, as plain JSON; every rate and share has its count beside it.
+
+Stage: above `record`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+from anabranch.query.wording import instant
+from anabranch.simulation.shadow.record import Recorded
+from anabranch.simulation.shadow.sides import SAME, Done, Sides, Wanted, of_done, of_wanted, reversals
+
+REVERSAL_MINUTES = 30
+"""An action that is undone within this time counts as a reversal."""
+
+
+def compare(
+    recorded: Recorded, since: int | None, until: int, reversal_minutes: float = REVERSAL_MINUTES
+) -> dict[str, Any]:
+    """Compare the actions from `since` to `until`, milliseconds since 1970; None: the start of the record.
+
+    Keys: `period`, `topics`; `theirs` and `ours` (actions by kind, reversals, minutes over a split threshold before a
+    split by load); `agreement` (of their actions: decided by us before, the same at that moment, otherwise, by the gate
+    that held us); `leadSeconds` (our lead where we were earlier, and our lag where not); `onlyTheirs`; `onlyOurs` by
+    ending; `actions`, one by one; `notes`; `doubts`.
+    """
+    notes = []
+    if since is not None and since < recorded.began_at:
+        notes.append(f"the record begins at {instant(recorded.began_at)}: what was before is not in this report")
+    since = recorded.began_at if since is None else max(since, recorded.began_at)
+    sides = recorded.sides.within(since, until)
+    done, wanted = sides.all_done(), sides.all_wanted()
+    soon = int(reversal_minutes * 60_000)
+    same = [one for one in sides.theirs if one.answer == SAME]
+    agreed = len(sides.both) + len(same)
+    lags = [one.looked_at - one.at for one in same if one.looked_at is not None]
+    return {
+        "period": {"from": since, "to": until},
+        "topics": recorded.topics,
+        "theirs": {
+            **_counted(done),
+            "reversals": reversals(of_done(done), sides.parents, soon),
+            "minutesOverThreshold": _minutes((one.at, one.hot_since) for one in done if one.action == "split"),
+        },
+        "ours": {
+            **_counted(wanted),
+            "reversals": reversals(of_wanted(wanted), sides.parents, soon),
+            "minutesOverThreshold": _minutes((one.at, one.hot_since) for one in wanted if one.action == "split"),
+        },
+        "agreement": {
+            "share": agreed / len(done) if done else None,
+            "decidedBefore": len(sides.both),
+            "sameAtThatMoment": len(same),
+            "otherwise": dict(Counter(one.answer or "not known then" for one in sides.theirs if one.answer != SAME)),
+        },
+        "leadSeconds": {
+            "ahead": _spread(pair.lead_ms / 1000 for pair in sides.both),
+            "behind": _spread(lag / 1000 for lag in lags),
+        },
+        "onlyOurs": dict(Counter(one.ending for one in sides.ours)),
+        "onlyTheirs": len(sides.theirs) - len(same),
+        "reversalMinutes": reversal_minutes,
+        "actions": _listed(sides),
+        "notes": notes,
+        "doubts": list(recorded.doubts),
+    }
+
+
+def _counted(actions: Sequence[Done | Wanted]) -> dict[str, int]:
+    counts = Counter(one.action for one in actions)
+    rebuckets = {"rebuckets": counts["rebucket"]} if counts["rebucket"] else {}
+    return {"splits": counts["split"], "merges": counts["merge"], **rebuckets}
+
+
+def _minutes(actions: Iterable[tuple[int, int | None]]) -> dict[str, Any]:
+    return _spread((at - hot) / 60_000 for at, hot in actions if hot is not None)
+
+
+def _spread(values: Iterable[float]) -> dict[str, Any]:
+    found = sorted(values)
+    if not found:
+        return {"count": 0, "median": None, "max": None, "total": 0.0}
+    return {
+        "count": len(found), "median": round(median(found), 3), "max": round(found[-1], 3),
+        "total": round(sum(found), 3),
+    }  # fmt: skip
+
+
+def _listed(sides: Sides) -> list[dict[str, Any]]:
+    """Return every action with its instants, oldest first."""
+    rows = [
+        _row(one.topic, one.action, one.segments, theirs=one.at, verdict=_verdict(one.answer)) for one in sides.theirs
+    ]
+    rows += [
+        _row(one.topic, one.action, one.segments, ours=one.at, reason=one.reason, verdict=f"only ours, {one.ending}")
+        for one in sides.ours
+    ]
+    rows += [
+        _row(
+            pair.done.topic, pair.done.action, pair.done.segments, theirs=pair.done.at, ours=pair.wanted.at,
+            reason=pair.wanted.reason, verdict="both", lead=pair.lead_ms / 1000,
+        )
+        for pair in sides.both
+    ]  # fmt: skip
+    return sorted(rows, key=lambda row: (min(at for at in (row["theirsAt"], row["oursAt"]) if at), row["topic"]))
+
+
+def _verdict(answer: str | None) -> str:
+    if answer == SAME:
+        return "theirs first, ours the same"
+    if answer is None:
+        return "only theirs, not known to us then"
+    return f"only theirs, we: {answer}"
+
+
+def _row(
+    topic: str, action: str, segments: Sequence[int], *, verdict: str, theirs: int | None = None,
+    ours: int | None = None, reason: str | None = None, lead: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "topic": topic, "action": action, "segments": list(segments), "theirsAt": theirs, "oursAt": ours,
+        "leadSeconds": lead, "reason": reason, "verdict": verdict,
+    }  # fmt: skip

@@ -1,0 +1,143 @@
+"""Call of `decide` for one row of the kernel, for parallel actions, hot keys and entry buckets.
+
+Stage: under the kernel. Columns determine the rows that may act; the actions of these are decided here, a topic at a
+time.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from anabranch.simulation.topics.waits import BY_SPLIT
+from decisions.autoscale.answers import Answer, Rebucket
+from decisions.autoscale.columns import MERGE, NEVER, REASONS, REBUCKET, SPLIT
+from decisions.autoscale.decide import Hold, decide, hot_keys_after
+from decisions.autoscale.gates import Gate
+from decisions.autoscale.hot_keys import HotKey
+from decisions.autoscale.past import Past
+from decisions.autoscale.policy import Policy
+from decisions.autoscale.snapshot import Load, TopicSnapshot
+from decisions.topic.segment import Segment, equal_buckets
+
+LOOK_AGAIN_MS = 20_000
+"""Interval of the job (`engine.autoscale.evaluation`)."""
+_WORTH_A_TICK = frozenset({Gate.SPLIT_COOLDOWN, Gate.REBUCKET_COOLDOWN, Gate.RETRY_BACKOFF})
+_NOTHING = -1
+
+
+class Shown(NamedTuple):
+    """Columns of an active segment."""
+
+    number: int
+    start: int
+    end: int
+    depth: int
+    created_at: int
+    made: int
+    made_at: int
+    regrets: int
+    handed_on: int
+    finest: int
+    modified_at: int
+    cold_since: int
+    returned_after: int
+    rates: tuple[float, float, float, float]
+    buckets: int = 0
+    """Entry buckets; 0: none are simulated."""
+
+
+class _Active(NamedTuple):
+    """Part of a layout that `decide` reads."""
+
+    active: tuple[Segment, ...]
+    segments: dict[int, Segment]
+    depths: dict[int, int]
+
+    @property
+    def has_buckets(self) -> bool:
+        """See `SegmentLayout.has_buckets`."""
+        return any(one.entry_bucket_splits is not None for one in self.active)
+
+    def merge_depth(self, number: int) -> int:
+        """See `SegmentLayout.merge_depth`."""
+        return self.depths[number]
+
+
+class Asked(NamedTuple):
+    """Result of an evaluation."""
+
+    actions: list[tuple[int, int, int, int]]
+    """Action, segment, other and reason of each, as in `FleetAnswers`."""
+    hot_keys: tuple[HotKey, ...]
+    due: int | None
+    """Instant of the extra tick that it asks for."""
+
+
+def ask(
+    segments: list[Shown], policy: Policy, now: int, by_tick: bool, consumers: tuple[int, int], last_split: int,
+    last_merge: int, last_rebucket: int, failures: int, failed_at: int, hot_keys: tuple[HotKey, ...],
+) -> Asked:  # fmt: skip
+    """Decide for a topic. Instants are milliseconds; `NEVER` and values below 0 as in the columns.
+
+    `consumers`: of the largest subscription whose consumers can share a segment, and of the largest whose consumers
+    cannot.
+    """
+    active = tuple(
+        Segment(one.number, one.start, one.end, created_at_ms=one.created_at, entry_bucket_splits=_splits(one.buckets))
+        for one in segments
+    )
+    snapshot = TopicSnapshot(
+        topic="topic://a/b/c",
+        now=now,
+        trigger="tick" if by_tick else "consumer",
+        layout=_Active(active, {one.segment_id: one for one in active}, {one.number: one.depth for one in segments}),  # type: ignore[arg-type]
+        policy=policy,
+        loads={one.number: _load(one, now) for one in segments if one.modified_at != _NOTHING},
+        consumers={"sharing": ("STREAM", consumers[0]), "unshared": ("CHECKPOINT", consumers[1])},
+        last_split_at=None if last_split == NEVER else last_split,
+        last_merge_at=None if last_merge == NEVER else last_merge,
+        last_rebucket_at=None if last_rebucket == NEVER else last_rebucket,
+        failures=failures,
+        failed_at=None if failed_at == NEVER else failed_at,
+        failed_action="split" if failures else None,
+        merge_depths={one.number: one.depth for one in segments} if policy.explicit_lineage else None,
+        pasts={one.number: _past(one) for one in segments if one.made} if policy.looks_back else None,
+        hot_keys=hot_keys,
+    )
+    answer = decide(snapshot)
+    return Asked(_actions(answer), hot_keys_after(snapshot), _due(answer, policy, now))
+
+
+@lru_cache
+def _splits(buckets: int) -> tuple[int, ...] | None:
+    return equal_buckets(buckets) if buckets else None
+
+
+def _load(one: Shown, now: int) -> Load:
+    cold_since = None if one.cold_since == _NOTHING else one.cold_since
+    back = None if one.returned_after == _NOTHING else one.returned_after
+    return Load(*one.rates, one.modified_at, now, cold_since, back)
+
+
+def _past(one: Shown) -> Past:
+    return Past(one.made_at, "split" if one.made == BY_SPLIT else "merge", one.regrets, one.handed_on, one.finest)
+
+
+def _actions(answer: Answer) -> list[tuple[int, int, int, int]]:
+    if isinstance(answer, Hold):
+        return []
+    if isinstance(answer, Rebucket):
+        reason = REASONS.index(answer.reason)
+        return [(REBUCKET, segment, answer.bucket_count, reason) for segment in answer.segments]
+    return [
+        (SPLIT if one.action == "split" else MERGE, one.ids[0], one.ids[1] if len(one.ids) > 1 else -1,
+         REASONS.index(one.reason))
+        for one in (answer, *answer.also)
+    ]  # fmt: skip
+
+
+def _due(answer: Answer, policy: Policy, now: int) -> int | None:
+    if isinstance(answer, Hold):
+        return answer.due if answer.gate in _WORTH_A_TICK else None
+    return now + LOOK_AGAIN_MS if policy.parallel_actions else None

@@ -1,0 +1,133 @@
+"""Policies on a demand, in virtual time: many topics at once, on one process or several.
+
+Stage: above `timeline` (the demand) and `outcome` (the results); the entry point of a simulation. Topics go in chunks,
+so that memory holds a window of a few hundred rows.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from anabranch.simulation.topics.kernel import Kernel
+from anabranch.simulation.topics.outcome import Outcome, together
+from anabranch.simulation.topics.tally import Tally
+from anabranch.simulation.topics.timeline import Source
+from anabranch.simulation.topics.waits import Limits
+from anabranch.simulation.topics.window import Subscriptions, WindowColumns
+from decisions.autoscale.policy import Policy, resolve_policy
+from decisions.topic.layout import SegmentLayout
+from engine.autoscale.topics import ConfiguredPolicy
+from schemas.metadata import AutoScalePolicyOverride
+
+TICK_MS = 60_000
+CHANGE_THRESHOLD = 0.25
+CHUNK_ROWS = 2_048
+"""Topics times policies that are simulated together: enough to make numpy's calls cheap, few enough for the cache."""
+Progress = Callable[[float, float], None]
+"""Called now and then with the finished topic-hours (of every policy), and their total."""
+
+
+def simulate(
+    source: Source, policies: Mapping[str, ConfiguredPolicy], *, yardstick: ConfiguredPolicy | None = None,
+    tick_ms: int = TICK_MS, change_threshold: float = CHANGE_THRESHOLD, counted_from: int | None = None,
+    processes: int = 1, progress: Progress = lambda *_: None,
+) -> dict[str, Outcome]:  # fmt: skip
+    """Simulate every policy on the same demand; return the outcomes by name.
+
+    Each topic's own override (in its layout) is laid over all of the policies. `yardstick`: the policy whose split
+    thresholds are the capacity of a segment; None: the first one. `tick_ms` and `change_threshold`: the job's. Time
+    before `counted_from`, which is where a window of the source begins, is in `Outcome.actions` and `Outcome.series`
+    only. Topics go in chunks, each through all windows of its time; `processes` share the chunks. `KeyboardInterrupt`
+    ends the run with the topics that are done (see `Outcome.topics`), and passes through when there is none yet. Raises
+    `ValueError` for a demand without topics, or an invalid timeline.
+    """
+    if not (count := len(source.topics)):
+        raise ValueError("there is no topic in the demand")
+    # As many chunks for each process, all of about the same size.
+    turns = -(-count // (max(1, CHUNK_ROWS // len(policies)) * processes))
+    size = -(-count // (turns * processes))
+    chunks = [range(first, min(first + size, count)) for first in range(0, count, size)]
+    hours = source.steps * source.step_ms / 3_600_000 * len(policies)
+    done: list[list[Outcome]] = []
+    one = partial(_simulate_chunk, source, list(policies.values()), yardstick, tick_ms, change_threshold, counted_from)
+    try:
+        progress(0.0, count * hours)
+        for outcomes in _shared(one, chunks, processes):
+            done.append(outcomes)
+            progress(sum(len(part[0].topics) for part in done) * hours, count * hours)
+    except KeyboardInterrupt:
+        if not done:
+            raise
+    return {name: together([part[place] for part in done]) for place, name in enumerate(policies)}
+
+
+def _shared(
+    one: Callable[[range], list[Outcome]], chunks: Sequence[range], processes: int
+) -> Iterator[list[Outcome]]:  # fmt: skip
+    """Yield the outcomes of each chunk, in their order."""
+    if processes == 1 or len(chunks) == 1:
+        yield from map(one, chunks)
+        return
+    # Spawned: a process that has threads, as those of Arrow are, must not be forked.
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(min(processes, len(chunks)), _begin, (one,)) as pool:
+        yield from pool.imap(_of_process, chunks)
+
+
+def _begin(one: Callable[[range], list[Outcome]]) -> None:
+    """Set up a worker process: keep the function, and leave Ctrl-C to the main process."""
+    global _one
+    _one = one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _of_process(places: range) -> list[Outcome]:
+    return _one(places)
+
+
+_one: Callable[[range], list[Outcome]]
+
+
+def _simulate_chunk(
+    source: Source, policies: Sequence[ConfiguredPolicy], yardstick: ConfiguredPolicy | None, tick_ms: int,
+    change_threshold: float, counted_from: int | None, places: range,
+) -> list[Outcome]:  # fmt: skip
+    """Simulate some topics under each of the policies."""
+    layouts = source.layouts(places)
+    rows = [
+        (resolved(policy, layout), of, topic)
+        for of, policy in enumerate(policies) for topic, layout in enumerate(layouts)
+    ]  # fmt: skip
+    order: dict[Policy, int] = {}
+    for policy, *_ in rows:
+        order.setdefault(policy, len(order))
+    rows.sort(key=lambda row: order[row[0]])
+    numbers = np.array([order[policy] for policy, *_ in rows])
+    limits = Limits(list(order), np.searchsorted(numbers, np.arange(len(order))).tolist(), len(rows),
+                    any(layout.has_buckets for layout in layouts))  # fmt: skip
+    topic = np.array([topic for *_, topic in rows])
+    measure = [resolved(yardstick or policies[0], layout) for layout in layouts]
+    tally = Tally(np.array([of for _, of, _ in rows]), topic, source.steps)
+    kernel = Kernel(
+        layouts, topic, limits, np.array([one.split_thresholds for one in measure])[topic], tally,
+        began_at=source.began_at, step_ms=source.step_ms, tick_ms=tick_ms, change_threshold=change_threshold,
+    )  # fmt: skip
+    known: list[Subscriptions] = [{} for _ in layouts]
+    for window in source.windows(places):
+        if window.begin == counted_from:
+            tally.begin((counted_from - source.began_at) // source.step_ms)
+        kernel.run(WindowColumns(window, source.began_at, source.step_ms, known))
+    acted, actions = kernel.actions()
+    names = source.topics[places.start : places.stop]
+    return tally.outcomes(names, source.began_at, source.step_ms, acted, actions)
+
+
+def resolved(policy: ConfiguredPolicy, layout: SegmentLayout) -> Policy:
+    """Return the effective policy of a topic, as the job resolves it."""
+    override = None if policy.override is None else AutoScalePolicyOverride.model_validate_json(policy.override)
+    return resolve_policy(policy.profile, override, None, layout.auto_scale_policy).policy

@@ -1,0 +1,138 @@
+"""Synthetic demand: a shape over time, hot ranges over the key space, varying consumers; seeded.
+
+Stage: one of the sources of a simulation. Every topic differs: its peak, its hot ranges, the hour of its noon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import numpy as np
+
+from anabranch.simulation.topics.timeline import STEP_MS, ConsumersFrom, Floats, Ints, Timeline, Window, even_slices
+from decisions.topic.layout import SegmentLayout
+
+Shape = Literal["flat", "day", "step", "burst", "drift"]
+SHAPES: tuple[Shape, ...] = get_args(Shape)
+MEANINGS = {
+    "flat": "the same all the time",
+    "day": "a wave of 24 hours, almost nothing at night",
+    "step": "a tenth, then all of it for the middle third of the time, then a tenth again",
+    "burst": "a fifth, with ten minutes of five times that on a narrow range of keys, once in two hours",
+    "drift": "as flat, with hot ranges that wander over the key space in eight hours",
+}
+DAY_MS, HOUR_MS = 86_400_000, 3_600_000
+_CONSUMERS_EVERY_MS = 600_000
+_CYCLE_MS, _BURST_MS = 2 * HOUR_MS, HOUR_MS // 6
+_WINDOW_MS = 6 * HOUR_MS
+SLICES = 256
+"""Of the key space: 256 hashes each."""
+_EVEN = 0.3
+"""Part of the demand that is spread evenly over the key space."""
+
+
+class ShapedDemand:
+    """Demand of `topics` topics of one shape; `peak` in messages per second of a topic."""
+
+    def __init__(
+        self, shape: Shape, topics: int, hours: float, *, began_at: int = 0, step_ms: int = STEP_MS,
+        peak: float = 40_000.0, message_bytes: float = 1_000.0, fanout: float = 2.0, most_consumers: int = 4,
+        seed: int = 1,
+    ) -> None:  # fmt: skip
+        """`fanout`: messages out for each in; `most_consumers`: of one STREAM subscription, at the peak."""
+        random = np.random.default_rng(seed)
+        self.topics = [f"topic://simulated/{shape}/t{number:04d}" for number in range(topics)]
+        self.began_at, self.step_ms = began_at, step_ms
+        self.steps = max(1, round(hours * HOUR_MS / step_ms))
+        self._shape = shape
+        self._peak = peak * random.uniform(0.3, 1.0, topics)
+        self._phase = random.uniform(0.0, 1.0, topics)
+        self._narrow = random.uniform(0.0, 1.0, topics)
+        self._profile = _profiles(topics, random)
+        self._most = most_consumers
+        size, out = message_bytes * random.uniform(0.5, 2.0, topics), fanout * random.uniform(0.5, 1.5, topics)
+        self._factors = np.stack([np.ones(topics), size, out, size * out], axis=1)
+
+    def layouts(self, places: range) -> list[SegmentLayout]:
+        """See `Source`: one segment or two."""
+        return [SegmentLayout.create(1 + place % 2, self.began_at) for place in places]
+
+    def windows(self, places: range) -> Iterator[Window]:
+        """See `Source`."""
+        until, told = self.steps * self.step_ms, dict.fromkeys(places, -1)
+        length = max(1, _WINDOW_MS // self.step_ms) * self.step_ms
+        for begin in range(0, until, length):
+            end = min(begin + length, until)
+            timelines = [self._timeline(place, begin, end, told) for place in places]
+            yield Window(self.began_at + begin, self.began_at + end, timelines)
+
+    def _timeline(self, place: int, begin: int, end: int, told: dict[int, int]) -> Timeline:
+        """Return the timeline of a topic.
+
+        `begin`, `end`: milliseconds after the beginning; `told`: the last number of consumers by topic.
+        """
+        profiles, at, which, level = self._steps_of(place, begin, end)
+        consumers = []
+        times = np.arange(-(-begin // _CONSUMERS_EVERY_MS) * _CONSUMERS_EVERY_MS, end, _CONSUMERS_EVERY_MS)
+        for instant, part in zip(times.tolist(), self._level(place, times).tolist(), strict=True):
+            count = round(self._most * part)
+            if told[place] != count:
+                told[place] = count
+                consumers.append(ConsumersFrom(self.began_at + instant, "consumers", "STREAM", count))
+        return Timeline(
+            even_slices(SLICES), profiles[:, :, None], self.began_at + at, which, level, self._factors[place], consumers
+        )  # fmt: skip
+
+    def _steps_of(self, place: int, begin: int, end: int) -> tuple[Floats, Ints, Ints, Floats]:
+        """Return profiles, the instants and the profile of each step, and its level."""
+        at = np.arange(begin, end, self.step_ms)
+        profile, peak = self._profile[place], self._peak[place]
+        if self._shape == "drift":
+            turned = (np.arange(SLICES)[None, :] - np.arange(SLICES)[:, None]) % SLICES
+            profiles = profile[turned]
+            which = np.floor((at / (8 * HOUR_MS) + self._phase[place]) * SLICES).astype(np.int64) % SLICES
+        elif self._shape == "burst":
+            # Every cycle is the same to the step: a profile for each step of a burst, and one for the time between.
+            cycle, burst = _CYCLE_MS // self.step_ms, _BURST_MS // self.step_ms
+            into = (at // self.step_ms + int(self._phase[place] * cycle)) % cycle
+            which = np.where(into < burst, into, burst)
+            height = np.append(np.sin(np.pi * np.arange(burst) / burst), 0.0)
+            profiles = 0.2 * profile[None, :] + height[:, None] * self._narrow_range(place)[None, :]
+        else:
+            profiles, which = profile[None, :], np.zeros(len(at), np.int64)
+        level = peak * (np.ones(len(at)) if self._shape == "burst" else self._level(place, at))
+        changed = np.append(True, (which[1:] != which[:-1]) | (level[1:] != level[:-1]))
+        return profiles, at[changed], which[changed], level[changed]
+
+    def _level(self, place: int, at: Ints) -> Floats:
+        """Return the demand of a topic as a share of its peak, so many milliseconds after the beginning."""
+        if self._shape == "day":
+            position = (at / DAY_MS + self._phase[place]) % 1.0
+            wave = np.maximum(np.sin(np.pi * position / 0.62), 0.01) ** 0.8
+            return np.where(position < 0.62, wave, 0.01)
+        if self._shape == "step":
+            third = 3 * at / (self.steps * self.step_ms)
+            return np.where((third >= 1) & (third < 2), 1.0, 0.1)
+        return np.full(len(at), 0.2 if self._shape == "burst" else 1.0)
+
+    def _narrow_range(self, place: int) -> Floats:
+        distance = np.abs(np.arange(SLICES) / SLICES - self._narrow[place])
+        near = np.minimum(distance, 1 - distance) < 0.02
+        found: Floats = near / near.sum()
+        return found
+
+
+def _profiles(topics: int, random: np.random.Generator) -> Floats:
+    """Return each topic's distribution over the key space, n x slices: an even part and two hot ranges.
+
+    Each row adds up to 1.
+    """
+    place = np.arange(SLICES) / SLICES
+    found = np.full((topics, SLICES), _EVEN / SLICES)
+    for share in (0.6, 0.4):
+        centre, width = random.uniform(0, 1, (topics, 1)), random.uniform(0.04, 0.14, (topics, 1))
+        distance = np.abs(place[None, :] - centre)
+        bump = np.clip(1 - np.minimum(distance, 1 - distance) / width, 0, None)
+        found += (1 - _EVEN) * share * bump / bump.sum(axis=1, keepdims=True)
+    return found

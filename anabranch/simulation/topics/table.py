@@ -1,0 +1,108 @@
+"""Table of profiles on shapes of demand: medians and the worst over seeds.
+
+Stage: above `alone` and `demands`; printed by `anabranch simulate --shapes` and shown in docs/profiles.md.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from anabranch.simulation.topics.alone import Decide, alone
+from anabranch.simulation.topics.demands import SHAPES
+from decisions.autoscale.decide import decide
+from decisions.autoscale.policy import PROFILES
+
+HEADS = ("splits", "merges", "reversals", "failed", "min over", "segment-h", "min waiting", "left")
+
+
+class Case(NamedTuple):
+    """One run."""
+
+    shape: str
+    profile: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """Profile on a shape; columns as `HEADS`."""
+
+    shape: str
+    profile: str
+    median: tuple[float, ...]
+    worst: tuple[float, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the row for scripts."""
+        return asdict(self) | {"columns": list(HEADS)}
+
+
+def table(
+    seeds: Sequence[int], processes: int, others: Mapping[str, Decide] = MappingProxyType({}),
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> list[Row]:  # fmt: skip
+    """Return a row for every profile, and every other decider under policy `pip-483`, on every shape.
+
+    `progress` gets the number of finished runs, and of all runs.
+    """
+    profiles = ["pip-483", "default"]
+    cases = [Case(shape, profile, seed) for shape in SHAPES for profile in profiles for seed in seeds]
+    by_others = [Case(shape, name, seed) for shape in SHAPES for name in others for seed in seeds]
+    runs = chain(_run_all(cases, processes), (_run(case, others[case.profile]) for case in by_others))
+    found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    for done, (case, columns) in enumerate(runs, 1):
+        found.setdefault((case.shape, case.profile), []).append(columns)
+        progress(done, len(cases) + len(by_others))
+    return [
+        Row(shape, name, tuple(np.median(columns, axis=0).tolist()), tuple(np.max(columns, axis=0).tolist()))
+        for shape in SHAPES
+        for name in (*others, *profiles)
+        for columns in [found[shape, name]]
+    ]
+
+
+def _run_all(cases: Sequence[Case], processes: int) -> Iterator[tuple[Case, tuple[float, ...]]]:
+    if processes == 1:
+        yield from map(_run, cases)
+        return
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap(_run, cases, chunksize=4)
+
+
+def _run(case: Case, decided_by: Decide = decide) -> tuple[Case, tuple[float, ...]]:
+    policy = PROFILES.get(case.profile, PROFILES["pip-483"])
+    came = alone(SHAPES[case.shape](np.random.default_rng(case.seed)), policy, decided_by=decided_by)
+    return case, (
+        came.splits, came.merges, came.reversals, came.failed, came.over_ms / 60_000, came.segment_ms / 3_600_000,
+        came.waiting_ms / 60_000, came.left,
+    )  # fmt: skip
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """Return the table in Markdown, legible in a terminal: the median, and the worst where it differs."""
+    lines = [["demand", "profile", *HEADS], *([row.shape, row.profile, *_cells(row)] for row in rows)]
+    before = ""
+    for line in lines[1:]:
+        line[0], before = ("" if line[0] == before else line[0]), line[0]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    told = [
+        "| " + " | ".join(cell.ljust(width) if place < 2 else cell.rjust(width)
+                          for place, (cell, width) in enumerate(zip(line, widths, strict=True))) + " |"
+        for line in lines
+    ]  # fmt: skip
+    rule = "|" + "|".join("-" * (width + 1) + ("-" if place < 2 else ":") for place, width in enumerate(widths)) + "|"
+    return "\n".join([told[0], rule, *told[1:]]) + "\n"
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        f"{median:.4g}" if f"{median:.4g}" == f"{worst:.4g}" else f"{median:.4g} ({worst:.4g})"
+        for median, worst in zip(row.median, row.worst, strict=True)
+    ]

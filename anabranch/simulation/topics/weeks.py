@@ -1,0 +1,107 @@
+"""Table of profiles on weeks of demand: each series with uniform and Zipf keys, static and oracle.
+
+Stage: above `traces` and `run`; printed by `anabranch simulate --trace FILE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from anabranch.simulation.topics.outcome import Outcome
+from anabranch.simulation.topics.run import simulate
+from anabranch.simulation.topics.timeline import STEP_MS
+from anabranch.simulation.topics.traces import Series, TraceDemand
+from engine.autoscale.topics import ConfiguredPolicy
+from schemas.metadata import Profile
+
+PROFILES: tuple[Profile, ...] = ("pip-483", "default")
+EXPONENTS = (0.0, 0.63, 1.21, 1.51)
+"""Of Zipf distributed keys; 0: uniform. The others are the quartiles of 51 public cache traces."""
+THRESHOLD = 10_000.0
+"""Messages a second: `splitMsgRateInThreshold` of both profiles."""
+CLIENTS = 11
+"""Of a segment: ten producers and a consumer, which reconnect when it is sealed."""
+HEADS = ("splits", "merges", "reversals", "segment-h", "x oracle", "min over", "slack %", "clients moved", "most")
+
+
+@dataclass(frozen=True)
+class WeeksRow:
+    """Profile on a series with one distribution of keys."""
+
+    series: str
+    exponent: float
+    profile: str
+    splits: int
+    merges: int
+    reversals: int
+    segment_hours: float
+    oracle_hours: float
+    static_hours: float
+    minutes_over: float
+    slack: float
+    """1 - load / capacity."""
+    clients_moved: int
+    most_segments: int
+
+    def to_json(self) -> dict[str, object]:
+        """Return the row for scripts."""
+        return asdict(self)
+
+
+def weeks(
+    series: Sequence[Series], seeds: Sequence[int], processes: int = 1,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> Iterator[WeeksRow]:  # fmt: skip
+    """Yield a row for every profile, series and distribution of keys, averaged over the seeds."""
+    for done, one in enumerate(series):
+        progress(done, len(series))
+        keys = [(exponent, seed) for exponent in EXPONENTS for seed in (seeds if exponent else seeds[:1])]
+        outcomes = simulate(
+            TraceDemand(one, keys, THRESHOLD), {name: ConfiguredPolicy(name, None) for name in PROFILES},
+            processes=processes,
+        )  # fmt: skip
+        for exponent in EXPONENTS:
+            places = [place for place, (of, _) in enumerate(keys) if of == exponent]
+            yield from (_row(one, exponent, name, outcomes[name], places) for name in PROFILES)
+    progress(len(series), len(series))
+
+
+def static_and_oracle(series: Series) -> tuple[float, float, float]:
+    """Return three figures in segment-hours: static, oracle, and the load itself.
+
+    Static has the peak's segments all the time, the oracle ceil(load) segments at each instant.
+    """
+    load = np.interp(np.arange(series.at[0], series.at[-1], STEP_MS), series.at, series.values)
+    hours = STEP_MS / 3_600_000
+    needed = np.maximum(np.ceil(load - 1e-9), 1.0)
+    return float(needed.max() * len(load)) * hours, float(needed.sum()) * hours, float(load.sum()) * hours
+
+
+def _row(series: Series, exponent: float, profile: str, outcome: Outcome, places: Sequence[int]) -> WeeksRow:
+    static, oracle, load = static_and_oracle(series)
+    chosen = np.array(places)
+    splits, merges = outcome.splits[chosen].mean(), outcome.merges[chosen].mean()
+    hours = float(outcome.segment_ms[chosen].mean()) / 3_600_000
+    return WeeksRow(
+        series.name, exponent, profile, round(splits), round(merges), round(outcome.reversals[chosen].mean()), hours,
+        oracle, static, float(outcome.over_ms[chosen].mean()) / 60_000, 1 - load / hours,
+        round(outcome.sealed[chosen].mean()) * CLIENTS, int(outcome.most_segments[chosen].max()),
+    )  # fmt: skip
+
+
+def as_text(rows: Sequence[WeeksRow]) -> str:
+    """Return the table in Markdown."""
+    lines = ["| demand | keys | profile | " + " | ".join(HEADS) + " |", "|---|---|---|" + "---:|" * len(HEADS)]
+    for row in rows:
+        keys = f"Zipf {row.exponent:g}" if row.exponent else "uniform"
+        cells = [
+            f"{row.splits:,}", f"{row.merges:,}", f"{row.reversals:,}", f"{row.segment_hours:,.0f}",
+            f"{row.segment_hours / row.oracle_hours:.2f}", f"{row.minutes_over:,.1f}", f"{100 * row.slack:.0f}",
+            f"{row.clients_moved:,}", f"{row.most_segments}",
+        ]  # fmt: skip
+        demand = f"{row.series} (oracle {row.oracle_hours:,.0f}, static {row.static_hours:,.0f})"
+        lines.append(f"| {demand} | {keys} | {row.profile} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,218 @@
+"""Key space of a topic over time: hashes from top to bottom, time left to right, coloured by load.
+
+Stage: above the geometry of `anabranch.history.lineage.svg`. Every place is a link to why the topic acted or held then;
+below the water stands which gate held it, above it what was decided.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from markupsafe import Markup
+
+from anabranch.history.lineage.record import Reach, River
+from anabranch.history.lineage.svg import BOTTOM, HEIGHT, LEFT, RIGHT, STEPS, TOP, WIDTH, Places, outline
+from anabranch.web.drawing.heat import LEVELS, level
+from anabranch.web.past import Decided, Held, Rates, Sample
+from anabranch.web.words import shown, utc
+from decisions.autoscale.policy import Policy
+from decisions.autoscale.rates import is_cold, overload
+from decisions.topic.layout import HASH_SPACE
+from schemas.metadata import RATES
+
+CELLS = 120
+"""Steps of time in which load is coloured."""
+MAX_CELLS = 12_000
+"""Of all segments together; of many segments each has fewer."""
+_BAR = 16
+_NARROWEST = 12.0
+
+Link = Callable[[int, int | None], str]
+"""The address of why, at an instant (milliseconds), of a segment or of the topic."""
+
+
+def river_picture(
+    river: River, loads: Mapping[int, Sequence[Sample]], policy: Policy | None, decided: Sequence[Decided],
+    held: Sequence[Held], why: Link, about: Callable[[str], str],
+) -> Markup:  # fmt: skip
+    """An `svg` element. `about`: the address of a decision by its id."""
+    place = Places(river)
+    reaches = [one for one in river.reaches if one.begins <= river.until]
+    cells = max(8, min(CELLS, MAX_CELLS // max(1, len(reaches))))
+    parts = [
+        Markup('<svg class="river" viewBox="0 0 {} {}" role="group" aria-label="{}">').format(
+            WIDTH, HEIGHT, told(river)
+        ),
+        *_scales(river, place),
+    ]
+    for number, reach in enumerate(reaches):
+        water, banks = outline(reach, river.until, place)
+        parts.append(
+            Markup(
+                '<clipPath id="w{}"><path d="{}"/></clipPath><path class="bed" d="{}"/><g clip-path="url(#w{})">'
+            ).format(number, water, water, number)
+        )
+        parts += _water(reach, river, loads.get(reach.segment_id, ()), policy, place, cells, why)
+        parts.append(Markup('</g><path class="bank" d="{}"/>').format(banks))
+    parts += _numbers(reaches, place)
+    parts += _decisions(decided, river, place, about)
+    parts += _holds(held, river, place, why)
+    parts.append(Markup("</svg>"))
+    return Markup("\n").join(parts)
+
+
+def told(river: River) -> str:
+    """The picture in words."""
+    splits, merges = (sum(turn.kind == kind for turn in river.turns) for kind in ("split", "merge"))
+    active = sum(one.ends is None for one in river.reaches)
+    return (
+        f"Key space of {shown(river.topic)} from {utc(river.since)} to {utc(river.until)} UTC: {splits} splits, "
+        f"{merges} merges, {active} segments at its end. The same as a table stands below"
+    )
+
+
+def rates_words(rates: Rates, policy: Policy | None) -> str:
+    """The four rates, each against its split threshold."""
+    if policy is None:
+        return ", ".join(f"{name} {rate:,.0f}" for name, rate in zip(RATES, rates, strict=True))
+    return ", ".join(
+        f"{name} {rate:,.0f} of {limit:,.0f}"
+        for name, rate, limit in zip(RATES, rates, policy.split_thresholds, strict=True)
+    )
+
+
+def sample_at(samples: Sequence[Sample], at: int) -> Sample | None:
+    """The newest one up to an instant."""
+    place = bisect_right(samples, at, key=lambda one: one.at)
+    return samples[place - 1] if place else None
+
+
+def _water(
+    reach: Reach, river: River, samples: Sequence[Sample], policy: Policy | None, place: Places, cells: int, why: Link
+) -> Iterator[Markup]:  # fmt: skip
+    """Load as colour, in runs of the same level."""
+    top, high = place.y(reach.start), place.y(reach.end + 1) - place.y(reach.start)
+    step = max((river.until - river.since) / cells, 1.0)
+    begins, ends = max(reach.begins, river.since), river.until if reach.ends is None else reach.ends
+    runs: list[tuple[int, int, str, Sample | None]] = []
+    at = begins
+    while at < ends or not runs:
+        following = min(ends, int(river.since + ((at - river.since) // step + 1) * step) + 1)
+        found = _heaviest(samples, at, following, policy)
+        # A record of an earlier life of the name, or of before it was made, is not of this segment.
+        found = None if found is not None and found.at < reach.begins else found
+        load = None if found is None or policy is None else overload(found.rates, policy)[0]
+        cold = found is not None and policy is not None and is_cold(found.rates, policy)
+        kind = level(load, cold)
+        if runs and runs[-1][2] == kind:
+            runs[-1] = runs[-1][0], following, kind, found
+        else:
+            runs.append((at, following, kind, found))
+        if following <= at:
+            break
+        at = following
+    for begin, end, kind, found in runs:
+        words = LEVELS[kind] if found is None else f"{LEVELS[kind]}: {rates_words(found.rates, policy)}"
+        left, right = place.x(begin), place.x(end)
+        yield Markup(
+            '<a href="{}" tabindex="-1"><title>segment {}, {} to {}: {}. Why then?</title>'
+            '<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/></a>'
+        ).format(
+            why((begin + end) // 2, reach.segment_id), reach.segment_id, utc(begin), utc(end, "%H:%M:%S"), words,
+            kind, left, top, max(right - left, 0.5) + 0.3, high,
+        )  # fmt: skip
+
+
+def _heaviest(samples: Sequence[Sample], since: int, until: int, policy: Policy | None) -> Sample | None:
+    """The heaviest load that stood at some time from an instant to another one."""
+    first = bisect_right(samples, since, key=lambda one: one.at)
+    last = bisect_right(samples, until, key=lambda one: one.at)
+    within = [*samples[max(first - 1, 0) : first], *samples[first:last]]
+    if not within or policy is None:
+        return within[-1] if within else None
+    return max(within, key=lambda one: overload(one.rates, policy)[0])
+
+
+def _numbers(reaches: Sequence[Reach], place: Places) -> Iterator[Markup]:
+    for reach in reaches:
+        left, right = place.x(reach.begins), place.x(place.until if reach.ends is None else reach.ends)
+        top, bottom = place.y(reach.start), place.y(reach.end + 1)
+        if bottom - top >= _NARROWEST and right - left >= 10 + 8 * len(str(reach.segment_id)):
+            x, y = (left + right) / 2, (top + bottom) / 2
+            yield Markup('<text class="number" x="{:.1f}" y="{:.1f}">{}</text>').format(x, y, reach.segment_id)
+
+
+def _mark(action: str, x: float, y: int) -> tuple[float, ...]:
+    """The corners of a decision's mark, each as x and y."""
+    if action == "rebucket":
+        return x - 6, y, x, y - 7, x + 6, y, x, y + 7
+    wide = 6 if action == "split" else -6
+    return x - wide, y - 7, x - wide, y + 7, x + wide, y, x - wide, y - 7
+
+
+def _decisions(
+    decided: Sequence[Decided], river: River, place: Places, about: Callable[[str], str]
+) -> Iterator[Markup]:
+    """Yield a mark for each decision, hollow if it was not applied.
+
+    A split is a triangle that opens, a merge one that closes, a rebucket a diamond.
+    """
+    y = TOP - 16
+    for one in decided:
+        if not river.since <= one.at <= river.until:
+            continue
+        x = place.x(one.at)
+        segments = "+".join(map(str, one.segments))
+        words = f"{one.action} {segments} at {utc(one.at)}, {one.reason}: {one.status or 'not begun'}"
+        yield Markup(
+            '<a href="{}"><title>{}</title><polygon class="mark{}" '
+            'points="{:.1f},{} {:.1f},{} {:.1f},{} {:.1f},{}"/></a>'
+        ).format(
+            about(one.decision_id), shown(words), "" if one.status == "applied" else " hollow", *_mark(one.action, x, y)
+        )
+
+
+def _holds(held: Sequence[Held], river: River, place: Places, why: Link) -> Iterator[Markup]:
+    """Which gate held the topic, as a bar under the water."""
+    top = HEIGHT - BOTTOM + 26
+    for number, one in enumerate(held):
+        begin, end = max(one.since, river.since), min(one.until, river.until)
+        if end <= begin:
+            continue
+        left, right = place.x(begin), place.x(end)
+        numbers = "" if one.measured is None or one.limit is None else f", {one.measured:,.4g} against {one.limit:,.4g}"
+        yield Markup(
+            '<a href="{}" tabindex="-1"><title>held by {} from {} to {}{}. Why?</title>'
+            '<rect class="held held{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>'
+        ).format(
+            why((begin + end) // 2, None), one.gate, utc(begin), utc(end, "%H:%M:%S"), numbers, number % 2, left, top,
+            max(right - left - 0.5, 0.5), _BAR,
+        )  # fmt: skip
+        if right - left > 7 * len(one.gate) + 6:
+            yield Markup('<text x="{:.1f}" y="{}">{}</text>').format(left + 4, top + 12, shown(one.gate))
+        yield Markup("</a>")
+
+
+def _scales(river: River, place: Places) -> Iterator[Markup]:
+    bottom = HEIGHT - BOTTOM
+    for hash_value in range(0, HASH_SPACE + 1, HASH_SPACE // 8):
+        y = place.y(hash_value)
+        yield Markup(
+            '<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
+            '<text class="end" x="{}" y="{:.1f}">{:04x}</text>'
+        ).format(LEFT, WIDTH - RIGHT, y, y, LEFT - 8, y + 4, min(hash_value, HASH_SPACE - 1))
+    yield Markup('<text class="end" x="{}" y="{}">decided</text><text class="end" x="{}" y="{}">held by</text>').format(
+        LEFT - 8, TOP - 12, LEFT - 8, bottom + 38
+    )
+    span = max((river.until - river.since) / 1000, 1)
+    step = next((one for one in STEPS if span / one <= 10), STEPS[-1]) * 1000
+    form = "%m-%d %H:%M" if span > 86_400 else "%H:%M" if step >= 60_000 else "%H:%M:%S"
+    at = -(-river.since // step) * step
+    while at <= river.until:
+        x = place.x(at)
+        yield Markup(
+            '<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>'
+            '<text class="middle" x="{:.1f}" y="{}">{}</text>'
+        ).format(x, x, TOP, bottom, x, bottom + 17, utc(int(at), form))
+        at += step

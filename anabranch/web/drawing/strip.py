@@ -1,0 +1,49 @@
+"""Current key space of a topic: segments as wide as their hash ranges, filled by load. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from anabranch.history.picture import SegmentView
+from anabranch.web.drawing.heat import level
+from decisions.topic.layout import HASH_SPACE
+
+WIDTH, HEIGHT = 256, 20
+
+
+def strip(segments: Sequence[SegmentView]) -> Markup:
+    """An `svg` element with words for those who do not see it."""
+    parts = [
+        Markup('<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">').format(
+            WIDTH, HEIGHT, told(segments)
+        )
+    ]
+    for one in segments:
+        left, right = one.start / HASH_SPACE * WIDTH, (one.end + 1) / HASH_SPACE * WIDTH
+        width = max(right - left - 0.6, 0.4)
+        high = HEIGHT * min(max(one.overload or 0.0, 0.06), 1.0)
+        parts.append(
+            Markup('<g><title>{}</title><rect class="bed" x="{:.2f}" y="0" width="{:.2f}" height="{}"/>').format(
+                segment_words(one), left, width, HEIGHT
+            )
+            + Markup('<rect class="{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"/></g>').format(
+                level(one.overload, one.is_cold), left, HEIGHT - high, width, high
+            )
+        )
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def segment_words(one: SegmentView) -> str:
+    """A segment in words."""
+    load = "no load seen" if one.overload is None else f"load {one.overload:.0%} of its split threshold"
+    return f"segment {one.id}, hashes {one.start:04x} to {one.end:04x}, {load}"
+
+
+def told(segments: Sequence[SegmentView]) -> str:
+    """The strip in words."""
+    known = [one.overload for one in segments if one.overload is not None]
+    hot = sum(load > 1 for load in known)
+    full = f", the fullest at {max(known):.0%} of its split threshold" if known else ", load not seen yet"
+    return f"{len(segments)} segments{full}{f', {hot} above it' if hot else ''}"

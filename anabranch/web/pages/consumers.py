@@ -1,0 +1,67 @@
+"""`/topic/consumers`: the segments of each consumer, from the controller; a part of `/topic`.
+
+No table has them: `[controller] url` is asked when somebody opens the list. Our controller's interface has this call,
+Pulsar's does not.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from anabranch.admin.answers import Answered, Refused
+from anabranch.web.fleet import Fleet
+from anabranch.web.pages.topic import asked_topic, part
+
+MAX_SUBSCRIPTIONS, SECONDS = 20, 6.0
+"""That are asked for at once, and for how long."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A subscription, and who reads what of it."""
+
+    name: str
+    count: int
+    consumers: tuple[tuple[str, bool, tuple[int, ...]], ...]
+    """Name, whether it is connected, and its segments."""
+
+
+def show(request: Request) -> Response:
+    """The list, or why it is not known."""
+    fleet: Fleet = request.app.state.fleet
+    name, topics = asked_topic(request), request.app.state.topics
+    views = fleet.views([name])
+    wanted = [subscription for subscription, kind, _ in (views[0].consumers if views else ()) if kind != "QUEUE"]
+    found, problem, end = list[Held](), None, time.monotonic() + SECONDS
+    for subscription in wanted[:MAX_SUBSCRIPTIONS]:
+        if topics is None or time.monotonic() > end:
+            break
+        reply = topics.consumers(name, subscription)
+        held = _held(subscription, reply.value) if isinstance(reply, Answered) else None
+        if held is None:
+            told = isinstance(reply, Answered | Refused)
+            problem = (
+                "The cluster does not say which segments a consumer reads." if told
+                else f"The controller does not answer: {str(reply)[:300]}"
+            )  # fmt: skip
+            break
+        found.append(held)
+    left = len(wanted) - len(found)
+    return part(request, "consumers.html", name=name, subscriptions=found, problem=problem, left=left)
+
+
+def _held(subscription: str, said: Any) -> Held | None:
+    """Parse the controller's answer; None if it has another form."""
+    try:
+        consumers = tuple(
+            (str(one["consumer"]), bool(one["isConnected"]), tuple(map(int, one["segments"])))
+            for one in said["consumers"]
+        )
+        return Held(subscription, int(said["count"]), consumers)
+    except (KeyError, TypeError, ValueError):
+        return None

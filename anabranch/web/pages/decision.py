@@ -1,0 +1,202 @@
+"""`/decision`: one decision, from what it saw to what became of it; and the two buttons of a person."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from anabranch.history.explain.changes import answer_words, segments_of
+from anabranch.query.wording import headline
+from anabranch.safeguards.commands import judge, read_reason
+from anabranch.web.asking import NotFound, actor, turn
+from anabranch.web.guard import BadForm, allows, demand, read_form
+from anabranch.web.templating import render
+from anabranch.web.words import link
+from decisions.autoscale.answers import Answer
+from decisions.autoscale.decide import decide
+from decisions.autoscale.policy import PolicyError, read_policy
+from decisions.autoscale.rates import overload
+from decisions.autoscale.snapshot import snapshot_from_wire
+from decisions.topic.layout import LayoutError
+from lake.brakes import Act, BrakeReader
+from lake.tables import LakeError, stream_columns
+from lake.tail import StoredRow
+from schemas.snapshot import Snapshot
+from schemas.tables.rows import DECISIONS, EVENTS, OUTCOMES, WAITS, Table
+
+MAX_POLICY = 4_000
+"""Characters of a policy that is tried."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step on the way of a decision."""
+
+    at: datetime
+    what: str
+    detail: str
+    kind: str
+    """`good`, `warn`, `bad` or empty, as the style sheet has them."""
+
+
+def show(request: Request) -> Response:
+    """The decision that the address names."""
+    return _page(request, request.query_params.get("id", ""))
+
+
+def act(request: Request, form: dict[str, str]) -> Response:
+    """Approve or reject the decision, by the form's buttons."""
+    identity, kind = form.get("id", ""), form.get("kind", "")
+    if kind not in ("approve", "reject"):
+        raise BadForm("approve or reject")
+    row = _row(request, identity)
+    demand(request, "operate", row["subject"])
+    try:
+        reason = read_reason(form.get("reason", ""))
+        oldest = request.app.state.waiting_max_age_seconds
+        judged = judge(request.app.state.lake, kind, [identity], reason, actor(request), oldest)  # type: ignore[arg-type]
+    except ValueError as error:
+        return _page(request, identity, f"Say why: {error}")
+    except (DeltaError, OSError, LakeError) as error:
+        return _page(request, identity, f"The lake cannot be written now: {str(error).partition(chr(10))[0]}")
+    if judged.refused:
+        return _page(request, identity, judged.refused[identity])
+    return RedirectResponse(link("/decision", id=identity), 303)
+
+
+async def post(request: Request) -> Response:
+    """Approve or reject, by a form that this page has made."""
+    from starlette.concurrency import run_in_threadpool
+
+    return await run_in_threadpool(act, request, await read_form(request))
+
+
+def _page(request: Request, identity: str, problem: str | None = None) -> Response:
+    row = _row(request, identity)
+    lake = request.app.state.lake
+    try:
+        with turn():
+            steps, verdict, is_over, has_begun = _steps(lake, row)
+    except (DeltaError, OSError) as error:
+        steps, verdict, is_over, has_begun = [], None, True, True
+        problem = problem or f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
+    return render(
+        request, "decision.html", 409 if problem else 200, row=row, steps=steps, verdict=verdict, is_over=is_over,
+        has_begun=has_begun, problem=problem, may_judge=allows(request, "operate", row["subject"]),
+        segments=json.loads(row["arguments"]).get("segments", ()), **_saw(request, row),
+    )  # fmt: skip
+
+
+def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
+    """Return what the decision saw, decided again with this release.
+
+    With a policy in the address, it is also decided with that one.
+    """
+    tried = request.query_params.get("policy", "")[:MAX_POLICY]
+    found: dict[str, Any] = {
+        "snapshot": None, "answer": None, "headline": "", "binding": None, "loads": (), "agrees": None, "tried": tried,
+        "other": None, "other_problem": None, "inputs": row["inputs"],
+    }  # fmt: skip
+    if row["family"] != "autoscale":
+        return found
+    try:
+        wire = Snapshot.model_validate_json(row["inputs"])
+        snapshot = snapshot_from_wire(wire, "pip-483")
+    except (ValidationError, LayoutError):
+        return found
+    answer = decide(snapshot)
+    found |= {
+        "snapshot": snapshot, "answer": answer, "headline": headline(answer),
+        "binding": getattr(answer, "binding", None), "agrees": _does(answer, row),
+        "overload": lambda load: overload(load.rates, snapshot.policy)[0],
+        "loads": [(one, snapshot.loads.get(one.segment_id)) for one in snapshot.layout.active[:100]],
+        "chosen": segments_of(answer),
+    }  # fmt: skip
+    if tried.strip():
+        try:
+            other = decide(snapshot_from_wire(wire, "pip-483", read_policy(tried)))
+            found["other"] = other, answer_words(other), headline(other), getattr(other, "binding", None)
+        except (PolicyError, ValidationError) as error:
+            found["other_problem"] = str(error)
+    return found
+
+
+def _does(answer: Answer, row: StoredRow) -> bool:
+    """Return True if the decision is the answer, or one of its actions."""
+    actions = [one for one in (answer, *getattr(answer, "also", ())) if hasattr(one, "ids")]
+    segments = sorted(json.loads(row["arguments"]).get("segments", ()))
+    return any(one.action == row["action"] and sorted(one.ids) == segments for one in actions)
+
+
+def _row(request: Request, identity: str) -> StoredRow:
+    """The decision, which the caller may see. Raises `NotFound`, `NotAllowed`."""
+    lake, is_it = request.app.state.lake, pc.field("decision_id") == identity
+    try:
+        with turn():
+            # What a decision saw is kilobytes: only where it stands are all columns read.
+            places = _rows(lake, DECISIONS, is_it, "decided_at")
+            found = []
+            if places:
+                at = places[0]["decided_at"]
+                there = (pc.field("day") == pa.scalar(at.date())) & (pc.field("decided_at") == pa.scalar(at))
+                found = _rows(lake, DECISIONS, there & is_it, *DECISIONS.row.model_fields)
+    except (DeltaError, OSError) as error:
+        raise NotFound(f"the lake cannot be read now: {str(error).partition(chr(10))[0]}") from error
+    if not found:
+        demand(request, "read")
+        raise NotFound(f"no decision {identity[:64]} is on record")
+    demand(request, "read", found[0]["subject"])
+    return found[0]
+
+
+def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, bool]:
+    """Return the decision's timeline, the verdict of a person, and flags: it is over, it has begun."""
+    identity = row["decision_id"]
+    # By any clock: nothing of it is on record a day before it.
+    since = (pc.field("decision_id") == identity) & (
+        pc.field("day") >= pa.scalar(row["decided_at"].date() - timedelta(days=1))
+    )
+    steps = [Step(row["decided_at"], "decided", f"by {row['trigger']}, because of {row['reason']}", "")]
+    for wait in _rows(lake, WAITS, since, "brake", "reason", "at"):
+        steps.append(Step(wait["at"], f"waits for: {wait['brake']}", wait["reason"], "warn"))
+    reader = BrakeReader(lake)
+    reader.read()
+    verdict = reader.acts.verdict_on(identity)
+    if verdict is not None:
+        done = "approved" if verdict.kind == "approve" else "rejected"
+        kind = "good" if verdict.kind == "approve" else "bad"
+        steps.append(Step(verdict.at, done, f"by {verdict.actor}: {verdict.reason}", kind))
+    outcomes = _rows(
+        lake, OUTCOMES, since, "status", "attempt", "at", "executor", "mode", "error", "seen", "layout_epoch"
+    )
+    for one in outcomes:
+        kind = {"applied": "good", "failed": "bad", "rejected": "bad", "intent": ""}.get(one["status"], "warn")
+        call = "" if not one["attempt"] else f", call {one['attempt']}"
+        why = f": {one['error']}" if one["error"] else ""
+        steps.append(
+            Step(one["at"], one["status"], f"{one['executor']}, mode {one['mode']}{call}{why}; saw {one['seen']}", kind)
+        )
+    begun, day = row["decided_at"], timedelta(days=1)
+    of_topic = (
+        (pc.field("subject") == row["subject"]) & (pc.field("type") == "layout")
+        & (pc.field("accepted_at") >= pa.scalar(begun - day)) & (pc.field("accepted_at") <= pa.scalar(begun + day))
+    )  # fmt: skip
+    for event in _rows(lake, EVENTS, of_topic, "at", "epoch", "decision_id"):
+        if event["decision_id"] == identity:
+            steps.append(Step(event["at"], f"layout of epoch {event['epoch']}", "announced by the controller", "good"))
+    steps.sort(key=lambda one: one.at)
+    is_over = any(one["status"] != "intent" for one in outcomes)
+    return steps, verdict, is_over, bool(outcomes)
+
+
+def _rows(lake: str, table: Table, where: pc.Expression, *columns: str) -> list[StoredRow]:
+    return [row for rows in stream_columns(lake, table, columns, 4_096, where) for row in rows.to_pylist()]

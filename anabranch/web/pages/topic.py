@@ -1,0 +1,207 @@
+"""`/topic`: one topic. Its head comes at once from memory; the picture and the gates on request.
+
+`/topic/river`, `/topic/why` and `/topic/loads` are parts of it, and pages of their own in browsers without scripts.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from anabranch.history.explain.changes import answer_words, change_words, changes, segments_of
+from anabranch.history.explain.record import NotOnRecord, check_segment, explain
+from anabranch.history.explain.slowness import slowness_words
+from anabranch.history.lineage.record import NothingOnRecord, read_river
+from anabranch.query.topics import UnknownTopic, find_topic
+from anabranch.query.wording import headline
+from anabranch.web.asking import NotFound, turn
+from anabranch.web.drawing.river import river_picture
+from anabranch.web.fleet import Fleet
+from anabranch.web.guard import demand
+from anabranch.web.pages.windows import DEFAULT, LENGTHS, Window, WindowError, read_instant, read_window
+from anabranch.web.past import millis, read_decisions, read_holds, read_loads
+from anabranch.web.templating import render
+from anabranch.web.words import iso, link
+from decisions.autoscale.policy import POLICY_FIELDS, policy_override
+from decisions.autoscale.rates import overload
+from decisions.autoscale.snapshot import MANAGED
+from engine.kernel.packed import StateError
+
+MAX_CURVES = 16
+"""Segments that have a curve: the fullest ones."""
+
+
+def show(request: Request) -> Response:
+    """The topic as it stands."""
+    fleet: Fleet = request.app.state.fleet
+    name = asked_topic(request)
+    views = fleet.views([name])
+    resolved, row = fleet.policy(name), fleet.row(name)
+    fields: list[tuple[str, Any, str]] = []
+    if resolved is not None:
+        effective = policy_override(resolved.policy)
+        fields = [
+            (wire, getattr(effective, known.attribute), resolved.origins[wire]) for wire, known in POLICY_FIELDS.items()
+        ]
+    window, wrong = _window(request, fleet)
+    query = request.query_params
+    return render(
+        request, "topic.html", name=name, view=views[0] if views else None, fields=fields,
+        is_stuck=row is not None and row.is_stuck(datetime.now(timezone.utc)),
+        broken=resolved.broken if resolved else None, lengths=LENGTHS, window=window, wrong=wrong, managed=MANAGED,
+        times=_times(request), at=query.get("at", ""), segment=query.get("segment", ""),
+        profile=max((origin for _, _, origin in fields if origin.startswith("profile ")), default=""),
+    )  # fmt: skip
+
+
+def river(request: Request) -> Response:
+    """The river, and what it shows as a table."""
+    fleet: Fleet = request.app.state.fleet
+    lake, name = request.app.state.lake, asked_topic(request)
+    window, wrong = _window(request, fleet)
+    shown: dict[str, Any] = {"name": name, "window": window, "problem": wrong, "picture": None}
+    if wrong is None:
+        try:
+            with turn():
+                found = read_river(lake, name, window.since, window.until)
+                since = max(window.since, datetime.fromtimestamp(found.since / 1000, timezone.utc))
+                decided = read_decisions(lake, name, since, window.until)
+                loads = read_loads(lake, name, since, window.until)
+                held = read_holds(lake, name, since, window.until, decided)
+        except (NothingOnRecord, NotFound) as error:
+            shown["problem"] = str(error)
+        except (DeltaError, OSError) as error:
+            shown["problem"] = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
+        else:
+            policy = fleet.policy(name)
+            times = _times(request)
+
+            def why(at: int, segment: int | None) -> str:
+                return link("/topic", name=name, **times, at=iso(at), segment=segment) + "#why"
+
+            shown |= {
+                "picture": river_picture(
+                    found, loads, policy.policy if policy else None, decided, held, why,
+                    lambda one: link("/decision", id=one),
+                ),
+                "river": found, "held": held[-200:], "loads": loads,
+                "decided": [one for one in decided if one.at >= millis(window.since)][-200:], "why": why,
+            }  # fmt: skip
+    return part(request, "river.html", **shown)
+
+
+def why(request: Request) -> Response:
+    """Show the reasons for acting or holding at an instant, gate by gate, and what would change it."""
+    state, name, query = request.app.state, asked_topic(request), request.query_params
+    fleet: Fleet = state.fleet
+    shown: dict[str, Any] = {"name": name, "found": None, "problem": None, "segment": None}
+    try:
+        at = read_instant(query["at"], _ends(fleet)) if query.get("at") else None
+        number = query.get("segment", "")
+        segment = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
+        with turn():
+            found = explain(state.lake, name, at, state.configured(), timedelta(minutes=3))
+            if segment is not None:
+                check_segment(found.snapshot.layout, segment)
+            changed = changes(found.snapshot, segment)
+    except (NotOnRecord, WindowError, NotFound, StateError) as error:
+        shown["problem"] = str(error)
+    except (DeltaError, OSError) as error:
+        shown["problem"] = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
+    else:
+        snapshot = found.snapshot
+        shown |= {
+            "found": found, "segment": segment, "headline": headline(found.answer),
+            "also": getattr(found.answer, "also", ()), "binding": getattr(found.answer, "binding", None),
+            "chosen": segments_of(found.answer),
+            "changed": [(change_words(one, snapshot), answer_words(one.answer)) for one in changed[:20]],
+            "more": max(0, len(changed) - 20),
+            "loads": [(one, snapshot.loads.get(one.segment_id)) for one in snapshot.layout.active[:100]],
+            "overload": lambda load: overload(load.rates, snapshot.policy)[0],
+            "slowness": slowness_words(found.slowness),
+        }  # fmt: skip
+    return part(request, "why.html", **shown)
+
+
+def loads(request: Request) -> Response:
+    """Load over time of the fullest segments, as columns for a plot; JSON."""
+    fleet: Fleet = request.app.state.fleet
+    name = asked_topic(request)
+    window, wrong = _window(request, fleet)
+    resolved = fleet.policy(name)
+    if wrong is not None or resolved is None:
+        return JSONResponse({"at": [], "segments": []})
+    try:
+        with turn():
+            found = read_loads(request.app.state.lake, name, window.since, window.until)
+    except (DeltaError, OSError, NotFound):
+        return JSONResponse({"at": [], "segments": []})
+    policy, since = resolved.policy, millis(window.since)
+    curves = {
+        segment: [(one.at, overload(one.rates, policy)[0]) for one in samples if one.at >= since]
+        for segment, samples in found.items()
+    }
+    fullest = sorted(
+        (segment for segment, curve in curves.items() if curve), key=lambda one: -max(load for _, load in curves[one])
+    )[:MAX_CURVES]
+    instants = sorted({at for segment in fullest for at, _ in curves[segment]})
+    # Many points more than a screen has are no use, and slow.
+    step = max(1, len(instants) // 2_000)
+    kept = instants[::step]
+    columns = []
+    for segment in sorted(fullest):
+        known = dict(curves[segment])
+        columns.append({"id": segment, "load": [known.get(at) for at in kept]})
+    return JSONResponse({"at": [at / 1000 for at in kept], "segments": columns})
+
+
+def part(request: Request, template: str, **shown: Any) -> Response:
+    """A part of the page of a topic, or a page of its own."""
+    return render(request, template, base="bare.html" if "hx-request" in request.headers else "base.html", **shown)
+
+
+def asked_topic(request: Request) -> str:
+    """The topic that the address names, which the caller may see. Raises `NotFound`, `NotAllowed`."""
+    fleet: Fleet = request.app.state.fleet
+    given = request.query_params.get("name", "")
+    name = given
+    if fleet.row(given) is None:
+        try:
+            name = find_topic([row.name for row in fleet.rows()], given, hints=False)
+        except UnknownTopic:
+            # One that was deleted has a past.
+            if "://" not in given:
+                demand(request, "read")
+                raise NotFound(_nearest(fleet, given)) from None
+    demand(request, "read", name)
+    return name
+
+
+def _nearest(fleet: Fleet, given: str) -> str:
+    try:
+        with turn():
+            find_topic([row.name for row in fleet.rows()], given)
+    except UnknownTopic as error:
+        return str(error)
+    return "it is on record now: load the page again"
+
+
+def _times(request: Request) -> dict[str, str]:
+    return {key: request.query_params[key] for key in ("from", "to", "last") if request.query_params.get(key)}
+
+
+def _ends(fleet: Fleet) -> datetime:
+    return fleet.standing().batch_at or datetime.now(timezone.utc)
+
+
+def _window(request: Request, fleet: Fleet) -> tuple[Window, str | None]:
+    """The window that the address asks for, and what is wrong with it if it is the default one instead."""
+    ends = _ends(fleet)
+    try:
+        return read_window(request.query_params, ends), None
+    except WindowError as error:
+        return read_window({"last": DEFAULT}, ends), str(error)

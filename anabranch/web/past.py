@@ -1,0 +1,152 @@
+"""History of one topic in a window of the lake: loads, holds, decisions with their outcomes.
+
+Stage: under the page of a topic and its drawings. Reads only the days that the window touches, and
+of them only that topic's rows.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lake.tables import stream_columns
+from lake.tail import StoredRow
+from schemas.tables.rows import DECISIONS, HOLDS, OUTCOMES, SEGMENT_LOAD, Table
+
+Rates = tuple[float, float, float, float]
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LOOK_BACK = timedelta(hours=6)
+"""Before the window, for the load and the hold that still stand when it begins."""
+CELLS = 1_000
+"""Steps of a window, of each of which a segment has one sample: months take no more memory than minutes."""
+_MANY = 100_000
+"""Rows that are held before they are brought down to that."""
+_RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
+
+
+class Sample(NamedTuple):
+    """Largest rates of a segment among the load records accepted in a step.
+
+    `at`: time of the newest record, milliseconds.
+    """
+
+    at: int
+    rates: Rates
+
+
+@dataclass(frozen=True)
+class Held:
+    """A hold, until the next one or a decision; milliseconds."""
+
+    gate: str
+    since: int
+    until: int
+    measured: float | None
+    limit: float | None
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A decision in the window, and how it ended."""
+
+    decision_id: str
+    action: str
+    segments: tuple[int, ...]
+    reason: str
+    at: int
+    status: str | None
+
+
+def read_loads(lake: str, topic: str, since: datetime, until: datetime) -> dict[int, list[Sample]]:
+    """By segment, in order of time. Raises what Delta raises."""
+    where = _within(pc.field("topic") == topic, "accepted_at", since - _LOOK_BACK, until)
+    step = max((until - since) // CELLS, timedelta(milliseconds=1)) // timedelta(microseconds=1)
+    held: list[pa.Table] = []
+    count = 0
+    for rows in stream_columns(lake, SEGMENT_LOAD, ("segment_id", "accepted_at", *_RATES), 65_536, where):
+        at = rows["accepted_at"].cast(pa.int64())
+        held.append(_largest(rows.set_column(1, "at", at).append_column("cell", pc.divide(at, step))))
+        count += len(held[-1])
+        if count > _MANY:
+            held = [_largest(pa.concat_tables(held))]
+            count = len(held[0])
+    found: dict[int, list[Sample]] = {}
+    if held:
+        whole = _largest(pa.concat_tables(held))
+        columns = (whole[name].to_pylist() for name in ("segment_id", "at", *_RATES))
+        for segment, at, into, bytes_in, out, bytes_out in zip(*columns, strict=True):
+            found.setdefault(segment, []).append(Sample(at // 1000, (into, bytes_in, out, bytes_out)))
+    for samples in found.values():
+        samples.sort()
+    return found
+
+
+def _largest(rows: pa.Table) -> pa.Table:
+    """Of each segment and step one row: the newest instant, and the largest of each rate."""
+    names = ("at", *_RATES)
+    found = pa.TableGroupBy(rows, ["segment_id", "cell"], use_threads=False).aggregate(
+        [(name, "max") for name in names]
+    )
+    return found.select(["segment_id", "cell", *(f"{name}_max" for name in names)]).rename_columns(
+        ["segment_id", "cell", *names]
+    )
+
+
+def read_holds(lake: str, topic: str, since: datetime, until: datetime, decided: Sequence[Decided]) -> list[Held]:
+    """In order of time, each until the next hold or decision. Raises what Delta raises."""
+    rows = _rows(lake, HOLDS, ("gate", "since", "measured", "limit"), topic, "since", since - _LOOK_BACK, until)
+    rows.sort(key=lambda row: row["since"])
+    turns = sorted([*(millis(row["since"]) for row in rows), *(one.at for one in decided), millis(until)])
+    held = []
+    for row in rows:
+        begins = millis(row["since"])
+        place = bisect_right(turns, begins)
+        ends = turns[place] if place < len(turns) else millis(until)
+        if ends > millis(since):
+            held.append(Held(row["gate"], max(begins, millis(since)), ends, row["measured"], row["limit"]))
+    return held
+
+
+def read_decisions(lake: str, topic: str, since: datetime, until: datetime) -> list[Decided]:
+    """In order of time. Raises what Delta raises."""
+    columns = ("decision_id", "action", "arguments", "reason", "decided_at")
+    rows = _rows(lake, DECISIONS, columns, topic, "decided_at", since - _LOOK_BACK, until)
+    ends: dict[str, tuple[bool, datetime, str]] = {}
+    now = datetime.now(timezone.utc)
+    for row in _rows(lake, OUTCOMES, ("decision_id", "status", "at"), topic, "at", since - _LOOK_BACK, now):
+        step = row["status"] != "intent", row["at"], row["status"]
+        ends[row["decision_id"]] = max(step, ends.get(row["decision_id"], step))
+    found = []
+    for row in rows:
+        segments = tuple(json.loads(row["arguments"]).get("segments", ()))
+        end = ends.get(row["decision_id"])
+        found.append(Decided(
+            row["decision_id"], row["action"], segments, row["reason"], millis(row["decided_at"]), end and end[2]
+        ))  # fmt: skip
+    return sorted(found, key=lambda one: one.at)
+
+
+def millis(at: datetime) -> int:
+    """Since 1970."""
+    return (at - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _rows(
+    lake: str, table: Table, columns: tuple[str, ...], subject: str, time: str, since: datetime, until: datetime
+) -> list[StoredRow]:  # fmt: skip
+    where = _within(pc.field("subject") == subject, time, since, until)
+    return [row for rows in stream_columns(lake, table, columns, 65_536, where) for row in rows.to_pylist()]
+
+
+def _within(condition: pc.Expression, time: str, since: datetime, until: datetime) -> pc.Expression:
+    return (
+        condition & (pc.field("day") >= pa.scalar(since.date())) & (pc.field("day") <= pa.scalar(until.date()))
+        & (pc.field(time) >= pa.scalar(since)) & (pc.field(time) <= pa.scalar(until))
+    )  # fmt: skip

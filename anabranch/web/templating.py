@@ -1,0 +1,68 @@
+"""The templates, and what they may call: everything from outside is escaped, and shown on one line.
+
+Stage: under all pages.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from anabranch.auth.callers import Caller
+from anabranch.history.words import age, amount, hold_reason, span
+from anabranch.query.wording import duration
+from anabranch.web import words
+from anabranch.web.drawing.heat import LEVELS, level
+from anabranch.web.drawing.strip import strip
+from anabranch.web.fleet import Fleet, Standing
+from anabranch.web.guard import CALLER, SESSION, VERSION, allows
+from anabranch.web.processes import Process, processes
+from anabranch.web.sessions import Sessions
+from decisions.autoscale.gates import DESCRIPTIONS
+
+FOLDER = Path(__file__).parent
+
+
+def environment() -> Environment:
+    """The templates; an unknown name in one is an error."""
+    found = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    found.filters.update(
+        shown=words.shown, shortened=words.shortened, utc=words.utc, iso=words.iso, amount=amount, span=span,
+        duration=duration,
+    )  # fmt: skip
+    found.globals.update(
+        link=words.link, short_name=words.short_name, namespace_of=words.namespace_of, strip=strip, level=level,
+        levels=LEVELS, age=age, hold_reason=hold_reason, gates={gate.value: one for gate, one in DESCRIPTIONS.items()},
+    )  # fmt: skip
+    return found
+
+
+def render(request: Request, template: str, status: int = 200, **shown: Any) -> HTMLResponse:
+    """A page; `shown` are what its template names."""
+    state = request.app.state
+    fleet: Fleet = state.fleet
+    sessions: Sessions = state.sessions
+    caller: Caller | None = request.scope[CALLER]
+    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    now, standing = datetime.now(timezone.utc), fleet.standing()
+    text = state.templates.get_template(template).render(
+        here=here, path=urlsplit(here).path, now=now, standing=standing,
+        processes=_processes(request, standing, now) if caller is not None and allows(request, "read") else [],
+        caller=caller, is_guarded=state.access.is_guarded, proof=sessions.proof(request.scope[SESSION]),
+        version=request.scope[VERSION], may_act=caller is not None and allows(request, "operate"), **shown,
+    )  # fmt: skip
+    return HTMLResponse(text, status)
+
+
+def _processes(request: Request, standing: Standing, now: datetime) -> list[Process]:
+    fleet: Fleet = request.app.state.fleet
+    return processes(standing.batch_at, standing.silent_seconds, fleet.brakes(), request.app.state.probe, now)

@@ -1,0 +1,45 @@
+"""The account of one evaluation: every gate that the command or an object came to, in order.
+
+Stage: handed through an evaluation; the answer is made of it.
+"""
+
+from __future__ import annotations
+
+from decisions.bookkeeper.gates import SENTENCES, Gate
+from schemas.bookie_answers import BookieReading
+
+BAD, UNKNOWN, CONFLICT = 400, 404, 409
+
+
+class Account:
+    """What an evaluation looked at."""
+
+    def __init__(self) -> None:
+        self.readings: list[BookieReading] = []
+        self.binding: BookieReading | None = None
+        """The gate that holds the whole command."""
+        self.code = 200
+
+    def require(
+        self, gate: Gate, passed: bool, detail: str | None = None, code: int = CONFLICT, *,
+        measured: float | None = None, limit: float | None = None, margin: float | None = None,
+        eligible_at: int | None = None,
+    ) -> bool:  # fmt: skip
+        """A gate of the whole command: the first that does not pass binds."""
+        reading = BookieReading(
+            gate=gate.value, passed=passed, measured=measured, limit=limit, margin=margin, eligible_at=eligible_at,
+            detail=None if passed else detail or SENTENCES[gate],
+        )  # fmt: skip
+        self.readings.append(reading)
+        if not passed and self.binding is None:
+            self.binding, self.code = reading, code
+        return passed
+
+    def note(self, gate: Gate, passed: bool, what: str, detail: str | None = None) -> bool:
+        """A gate of one object."""
+        self.readings.append(
+            BookieReading(
+                gate=gate.value, passed=passed, object=what, detail=None if passed else detail or SENTENCES[gate]
+            )
+        )
+        return passed

@@ -1,0 +1,273 @@
+"""`decide`: what is to be done now with a switch, or what a command would do; with every gate on the way.
+
+Stage: the entry of the family; pure, `now` is in the snapshot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decisions.bookkeeper.account import Account
+from decisions.bookkeeper.brokers import require_routing
+from decisions.bookkeeper.cleanup import plan_cleanup, require_window
+from decisions.bookkeeper.gates import SENTENCES, Gate
+from decisions.bookkeeper.ids import apart, require_distinct
+from decisions.bookkeeper.invariants import unseen, violations
+from decisions.bookkeeper.phases import Standing, standing
+from decisions.bookkeeper.registry import flip_step, flipped, register, unregister
+from decisions.bookkeeper.seen import Seen, attribution
+from decisions.bookkeeper.switching import ask_for_precheck, ask_for_rollback, ask_for_switch, bootstrap_of
+from decisions.bookkeeper.uris import BadUri
+from decisions.bookkeeper.work import Stage, build_steps, failures, promote_steps
+from schemas.bookie_answers import BookieAnswer, Step
+from schemas.bookies import BookieSnapshot, ClusterEntry, Directive
+
+
+def decide(snapshot: BookieSnapshot) -> BookieAnswer:
+    """The answer to a snapshot. Total: a snapshot that is valid has one."""
+    seen = Seen(snapshot)
+    if snapshot.bootstrap is None and snapshot.directive is None and len(seen.active) == 1:
+        # The first switch writes the record: until then all is on the only cluster that there was.
+        seen = Seen(snapshot, bootstrap_of(seen, seen.active[0]))
+    account, now = Account(), standing(seen)
+    try:
+        return _OPERATIONS[snapshot.operation](seen, account, now)
+    except BadUri as error:
+        account.require(Gate.URI, False, f"in the registry: {error}")
+        return _answer(seen, account, now, "hold")
+
+
+def plan(snapshot: BookieSnapshot) -> BookieAnswer:
+    """`next`, with all steps that are to be done now: for an orchestrator that works on so many at a time itself."""
+    seen = Seen(snapshot)
+    return _next(seen, Account(), standing(seen), at_once=False)
+
+
+def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> BookieAnswer:
+    snapshot, directive = seen.snapshot, now.directive
+    if not account.require(Gate.DIRECTIVE, directive is not None, code=200):
+        return _answer(seen, account, now, "hold")
+    assert directive is not None
+    if now.phase in ("DONE", "ROLLED_BACK"):
+        return _answer(seen, account, now, "done")
+    for name in (directive.source, directive.target):
+        if not account.require(Gate.REGISTERED, name in seen.clusters, f"{name} is not registered", 404):
+            return _answer(seen, account, now, "hold")
+    holder = snapshot.orchestrator
+    if holder is not None and snapshot.self_name is not None:
+        mine = holder.holder == snapshot.self_name or holder.until <= snapshot.now
+        account.require(
+            Gate.ORCHESTRATOR, mine, f"{holder.holder} holds the lease for {holder.until - snapshot.now} ms more",
+            eligible_at=None if mine else holder.until,
+        )  # fmt: skip
+    if not account.binding and now.phase == "SWITCH_TRIGGERED" and require_routing(seen, account):
+        after = flipped(seen, directive.target, "DEPRECATED" if directive.kind == "switch" else "STANDBY")
+        active = ", ".join(seen.active) or "no cluster"
+        step = flip_step(
+            seen, after, directive.epoch, now.phase, f"{active} is ACTIVE, {directive.target} was asked for"
+        )
+        return _answer(seen, account, now, "steps", steps=[step], registry=after)
+    behind = [one for one in snapshot.brokers if one.epoch < directive.epoch or not one.target_client]
+    account.require(
+        Gate.BROKERS_FOLLOW, not behind,
+        f"{behind[0].name}: {behind[0].error or f'it is at epoch {behind[0].epoch}'}" if behind else None,
+    )  # fmt: skip
+    for name in (directive.source, directive.target):
+        account.require(Gate.LISTED, seen.listed(name), f"the ledgers of {name} were not listed")
+    for name in (directive.source, directive.target):
+        generators = snapshot.generators.get(name)
+        if generators is not None and not generators.reachable and name == directive.target:
+            account.require(Gate.TARGET_CLIENT, False, generators.error)
+    origins = {work.source for work in now.works if work.source} - {directive.source, directive.target}
+    require_distinct(seen, account, directive.source, directive.target, *sorted(origins))
+    apart(seen, account)
+    if account.binding:
+        return _answer(seen, account, now, "hold")
+    steps = list(build_steps(seen, directive, now.works)) or [
+        *now.rollovers, *promote_steps(seen, directive, now.works)
+    ]  # fmt: skip
+    for work in now.works:
+        if work.gate is not None:
+            account.note(work.gate, False, f"{work.item.object}#{work.item.ledger}", work.reason)
+    if steps and not require_routing(seen, account):
+        return _answer(seen, account, now, "hold")
+    if steps:
+        chosen = _at_once(seen, account, steps) if at_once else steps
+        return _answer(seen, account, now, "steps", steps=chosen)
+    if now.phase == "CLEANUP":
+        if require_window(seen, account):
+            account.require(Gate.ASKED, False, "'anabranch bookies cleanup' shows what would be deleted", 200)
+        account.code = 200
+        return _answer(seen, account, now, "hold")
+    return _answer(seen, account, now, "done")
+
+
+def _at_once(seen: Seen, account: Account, steps: list[Step]) -> list[Step]:
+    """As many as may be worked on together; those that are worked on already are left out."""
+    flying = frozenset(seen.progress.in_flight)
+    free = [one for one in steps if one.object not in flying]
+    for one in steps:
+        if one.object in flying:
+            account.note(Gate.IN_FLIGHT, False, one.object)
+    # What is only written down takes no place.
+    noted = [one for one in free if one.action in ("fail", "rollover_fallback")]
+    rest = [one for one in free if one.action not in ("fail", "rollover_fallback")]
+    places = max(seen.snapshot.settings.migration_concurrency - len(flying), 0)
+    if rest[places:]:
+        account.note(
+            Gate.CONCURRENCY, False, rest[places].object, f"{len(rest) - places} steps wait, this is the first of them"
+        )
+    return [*noted, *rest[:places]]
+
+
+def _status(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+    return _next(seen, account, now).model_copy(update={"steps": []})
+
+
+def _register(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+    after = register(seen, account)
+    if after is None or account.binding:
+        return _answer(seen, account, now, "hold")
+    name = seen.snapshot.request.name or ""
+    if after and seen.clusters.get(name) in after and all(seen.clusters.get(one.name) == one for one in after):
+        return _answer(seen, account, now, "done", reason=f"{name} is registered so already", registry=after)
+    return _answer(seen, account, now, "register", registry=after, steps=[_write(seen, name, "write_registry", after)])
+
+
+def _unregister(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+    name, directive = seen.snapshot.request.name or "", now.directive
+    if directive is not None and now.is_open and name in (directive.source, directive.target):
+        account.require(Gate.NO_SWITCH, False, f"{name} is part of the switch in {now.phase}")
+    after = unregister(seen, account)
+    if after is None or account.binding:
+        return _answer(seen, account, now, "hold")
+    return _answer(
+        seen, account, now, "unregister", registry=after, steps=[_write(seen, name, "remove_registry", after)]
+    )
+
+
+def _precheck(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+    found = ask_for_precheck(seen, account)
+    return _answer(seen, account, now, "hold" if account.binding else "ready", precheck=found)
+
+
+def _switch(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+    action, directive, checked = ask_for_switch(seen, account, now)
+    if directive is None:
+        return _answer(seen, account, now, "hold", precheck=checked)
+    if action == "retry":
+        return _answer(seen, account, now, action, directive=directive)
+    return _asked(
+        seen, account, now, action, directive, precheck=checked, bootstrap=bootstrap_of(seen, directive.source)
+    )
+
+
+def _rollback(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+    back, todo, losses = ask_for_rollback(seen, account, now)
+    goes_on = now.directive is not None and now.directive.kind == "rollback"
+    planned = now.directive if goes_on else back or (now.directive and now.directive.model_copy(
+        update={"source": now.directive.target, "target": now.directive.source, "epoch": now.directive.epoch + 1}
+    ))  # fmt: skip
+    steps = [] if planned is None else [*build_steps(seen, planned, todo), *promote_steps(seen, planned, todo)]
+    if back is None:
+        _dry_is_no_refusal(account)
+        return _answer(seen, account, now, "hold", steps=steps, losses=losses)
+    if goes_on:
+        return _answer(seen, account, now, "retry", directive=back, steps=steps)
+    return _asked(seen, account, now, "rollback", back, losses=losses, plan=steps)
+
+
+def _cleanup(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+    steps = plan_cleanup(seen, account)
+    if account.binding:
+        _dry_is_no_refusal(account)
+        return _answer(seen, account, now, "hold", steps=steps)
+    return _answer(
+        seen, account, now, "cleanup" if any(one.action == "delete" for one in steps) else "done", steps=steps
+    )
+
+
+def _dry_is_no_refusal(account: Account) -> None:
+    if account.binding is not None and account.binding.gate == Gate.DRY_RUN.value:
+        account.code = 200
+
+
+def _resolve(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+    return _answer(seen, account, now, "done", attributions=[attribution(item) for item in seen.items])
+
+
+def _check(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+    return _answer(seen, account, now, "done", violations=violations(seen), unseen=unseen(seen))
+
+
+def _asked(
+    seen: Seen, account: Account, now: Standing, action: str, directive: Directive, plan: list[Step] | None = None,
+    **more: Any,
+) -> BookieAnswer:  # fmt: skip
+    after = flipped(seen, directive.target, "DEPRECATED" if directive.kind == "switch" else "STANDBY")
+    flip = flip_step(seen, after, directive.epoch, "SWITCH_TRIGGERED", f"{action} to {directive.target}")
+    return _answer(
+        seen, account, now, action, directive=directive, registry=after, steps=[flip, *(plan or [])], **more
+    )  # fmt: skip
+
+
+def _write(seen: Seen, name: str, action: Any, after: list[ClusterEntry]) -> Step:
+    there = {one.name: one for one in after}
+    changed = [one for one in {**seen.clusters, **there} if seen.clusters.get(one) != there.get(one)]
+    versions = {one: seen.clusters[one].version if one in seen.clusters else None for one in sorted(changed)}
+    return Step(
+        epoch=seen.snapshot.directive.epoch if seen.snapshot.directive else 0, phase="REGISTERED", kind="registry",
+        object=name, action=action, expectation={"versions": versions}, reason="asked for",
+    )  # fmt: skip
+
+
+def _answer(seen: Seen, account: Account, now: Standing, action: str, **more: Any) -> BookieAnswer:
+    snapshot, directive, bound = seen.snapshot, now.directive, account.binding
+    failed = failures(now.works, directive) if directive else []
+    lost = [one.item.object for one in now.works if one.stage is Stage.LOST]
+    rollovers = [one.object for one in seen.progress.promoted if one.by == "rollover"] + [
+        one.object for one in now.rollovers
+    ]
+    again = bool(failed or lost) and directive is not None
+    more.setdefault("attributions", seen.unknown())
+    more.setdefault("reason", None if bound is None else bound.detail or SENTENCES[Gate(bound.gate)])
+    return BookieAnswer(
+        cluster=snapshot.cluster, operation=snapshot.operation, action=action, code=account.code,  # type: ignore[arg-type]
+        gate=bound.gate if bound else None, phase=now.phase, epoch=directive.epoch if directive else None,
+        failed_ledgers=failed, promoted_via_rollover_fallback=rollovers, not_promoted=lost, counts=_counts(seen, now),
+        readings=account.readings,
+        retry=command_of(directive) if directive and again else None,
+        **more,
+    )  # fmt: skip
+
+
+def command_of(directive: Directive) -> str:
+    """Return the command that goes on with a directive, and tries again what failed."""
+    verb = f"switch --target {directive.target}" if directive.kind == "switch" else "rollback"
+    return f"anabranch bookies {verb} --no-dry-run"
+
+
+def _counts(seen: Seen, now: Standing) -> dict[str, int]:
+    if now.directive is None:
+        return {}
+    source, target = now.directive.source, now.directive.target
+    on_source = sum(1 for item in seen.items if item.kind != "data" and item.cluster == source)
+    elsewhere = sum(
+        1 for item in seen.items if item.kind != "data" and item.cluster not in (None, source, target)
+    )  # fmt: skip
+    on_target = sum(1 for item in seen.items if item.kind != "data" and item.cluster == target)
+    return {
+        "onSource": on_source, "onTarget": on_target, "leftBehind": elsewhere,
+        "toCopy": now.count(Stage.COPY, Stage.UNLOAD, Stage.SEAL),
+        "toVerify": now.count(Stage.VERIFY), "toPromote": now.count(Stage.BUILT),
+        "failed": now.count(Stage.FAIL, Stage.FAILED), "lost": now.count(Stage.LOST), "notKnown": len(seen.unknown()),
+        "oldCopies": now.old_copies,
+        "dataLedgersOnSource": sum(1 for item in seen.items if item.kind == "data" and item.cluster == source)
+        + seen.snapshot.data_ledgers.get(source, 0),
+    }  # fmt: skip
+
+
+_OPERATIONS = {
+    "next": _next, "status": _status, "register": _register, "unregister": _unregister, "precheck": _precheck,
+    "switch": _switch, "cleanup": _cleanup, "rollback": _rollback, "resolve": _resolve, "check": _check,
+}  # fmt: skip

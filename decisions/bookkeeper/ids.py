@@ -1,0 +1,130 @@
+"""Precheck of a target: it takes copies under the source's ledger ids (I11), and is another cluster.
+
+Stage: under `switching`. BookKeeper gives short ids (31 bits) until a long generator exists, from another node
+(PIP-477 looks at the long one alone). A cluster has used its largest ledger and whatever it gave last, and goes on
+with its next id. A cluster that cannot be reached is unknown, and unknown ids hold.
+"""
+
+from __future__ import annotations
+
+from decisions.bookkeeper.account import Account
+from decisions.bookkeeper.gates import Gate
+from decisions.bookkeeper.seen import Seen
+from decisions.bookkeeper.uris import collide, read_uri
+from schemas.bookie_answers import Precheck
+
+
+def next_id(seen: Seen, cluster: str) -> int | None:
+    """Return the next id that a cluster gives to a new client; None: not known."""
+    found = seen.snapshot.generators.get(cluster)
+    if found is None or not found.reachable:
+        return None
+    return found.short if found.long is None else found.long
+
+
+def largest_id(seen: Seen, cluster: str) -> int | None:
+    """Return the largest id that is in use or was given by either generator; -1: none; None: not known."""
+    found = seen.snapshot.generators.get(cluster)
+    if found is None or not found.reachable:
+        return None
+    known = [max(seen.ledgers(cluster), default=-1), found.short - 1]
+    known += [] if found.largest is None else [found.largest]
+    # The first id of a long generator is nobody's yet: only ids below the next one were given.
+    known += [] if found.long is None or found.long & 0xFFFF_FFFF == 0 else [found.long - 1]
+    return max(known)
+
+
+def reserved_id(seen: Seen, cluster: str) -> int | None:
+    """Return the largest id that a cluster has used or gives next; None: not known."""
+    used, following = largest_id(seen, cluster), next_id(seen, cluster)
+    return None if used is None or following is None else max(used, following)
+
+
+def require_distinct(seen: Seen, account: Account, *names: str) -> bool:
+    """Require that no two names are one BookKeeper cluster, and that each is the one that was registered."""
+    for name in names:
+        found, entry = seen.snapshot.generators.get(name), seen.clusters.get(name)
+        observed = found.instance if found is not None else None
+        recorded = entry.instance if entry is not None else None
+        if not account.require(
+            Gate.INSTANCE, None in (observed, recorded) or observed == recorded,
+            f"{name} has the instance id {observed}, and was registered with {recorded}: its metadata were formatted "
+            "anew, or its address leads to another cluster; register that one under a name of its own",
+        ):  # fmt: skip
+            return False
+    others = [(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
+    same = [(one, other) for one, other in others if _are_one(seen, one, other)]
+    return account.require(
+        Gate.INSTANCE, not same,
+        "{} and {} are one BookKeeper cluster: they have the same instance id or address. Nothing is copied to or "
+        "deleted from a cluster under two names; unregister one of them".format(*same[0]) if same else None,
+    )  # fmt: skip
+
+
+def _are_one(seen: Seen, one: str, other: str) -> bool:
+    """Return whether two names are known to lead to one cluster."""
+    uris = [read_uri(seen.clusters[name].metadata_service_uri) for name in (one, other) if name in seen.clusters]
+    return bool(seen.instances(one) & seen.instances(other)) or (len(uris) > 1 and collide(*uris))
+
+
+def precheck(seen: Seen, source: str | None, target: str, account: Account) -> Precheck:
+    """Return whether the target is beyond the source, reachable and another cluster; notes its gates."""
+    generators = seen.snapshot.generators.get(target)
+    reachable = generators is None or generators.reachable
+    account.require(Gate.TARGET_CLIENT, reachable, generators.error if generators else None)
+    distinct = require_distinct(seen, account, *([] if source is None else [source]), target)
+    used = None if source is None else largest_id(seen, source)
+    reserved = None if source is None else reserved_id(seen, source)
+    following = next_id(seen, target)
+    if reserved is None or following is None:
+        whose = target if following is None else source
+        unknown = seen.snapshot.generators.get(whose or "")
+        beyond = False
+        detail = f"nothing is known of the ids of {whose}" + (
+            f": {unknown.error}" if unknown is not None and unknown.error else ""
+        )
+    else:
+        # Equal next ids overlap: both clusters would give the same id.
+        beyond = following > reserved
+        detail = (
+            f"the next id of {target} is {following}, {source} has used {used} and goes on with "
+            f"{next_id(seen, source or '')}: advance the target with "
+            f"'anabranch bookies precheck --name {target} --advance', and restart what writes to it"
+        )
+    skip = seen.snapshot.settings.skip_idgen_precheck
+    account.require(
+        Gate.IDS_BEYOND, beyond or skip, detail,
+        measured=None if following is None else float(following), limit=None if reserved is None else float(reserved),
+        margin=None if following is None or reserved is None else float(following - reserved),
+    )  # fmt: skip
+    return Precheck(
+        ready=reachable and distinct and (beyond or skip),
+        idgen_advanced_beyond_source=beyond,
+        source_cluster_name=source,
+        target_cluster_name=target,
+        source_max_high_order_bit=None if used is None else max(used, 0) >> 32,
+        target_max_high_order_bit=None if following is None else following >> 32,
+        source_max_ledger_id=used,
+        source_next_ledger_id=None if source is None else next_id(seen, source),
+        target_next_ledger_id=following,
+    )
+
+
+def apart(seen: Seen, account: Account) -> bool:
+    """Require that the source gives no id that the target can give (hole 11), before every step; unknown ids hold."""
+    directive = seen.snapshot.directive
+    if directive is None or directive.target_ids_from is None or seen.snapshot.settings.skip_idgen_precheck:
+        return True
+    used = largest_id(seen, directive.source)
+    limit = directive.target_ids_from
+    if used is None:
+        found = seen.snapshot.generators.get(directive.source)
+        why = f": {found.error}" if found is not None and found.error else ""
+        detail = f"nothing is known of the ids of {directive.source}{why}; it may give ids from {limit} on as well"
+        return account.require(Gate.IDS_APART, False, detail, limit=float(limit))
+    return account.require(
+        Gate.IDS_APART, used < limit,
+        f"{directive.source} has used the id {used}, {directive.target} gives ids from {limit} on: stop what still "
+        f"makes ledgers on {directive.source}",
+        measured=float(used), limit=float(limit), margin=float(limit - used),
+    )  # fmt: skip

@@ -1,0 +1,296 @@
+"""The invariants I1 to I17 of PIP-477 over a snapshot, and over the two ends of a change where `before` is given.
+
+Stage: beside `work`, under `decide` (`anabranch bookies check`). Each is one function and says only what the snapshot
+shows: what is not in it is not claimed either way, and `unseen` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from decisions.bookkeeper.ids import largest_id
+from decisions.bookkeeper.seen import Item, Seen, equal
+from schemas.bookie_answers import Violation
+from schemas.bookies import CursorRecord, SchemaRecord
+
+RESERVED, STAMP = "_pulsar.", "_pulsar.bookieClusterName"
+Found = Iterator[tuple[str, str]]
+"""Object, and what is wrong with it."""
+
+
+def violations(seen: Seen) -> list[Violation]:
+    """Everything that does not hold, by invariant."""
+    return [
+        Violation(invariant=name, object=what, detail=detail)
+        for name, holds in INVARIANTS.items()
+        for what, detail in holds(seen)
+    ]
+
+
+def unseen(seen: Seen) -> dict[str, str]:
+    """Return the invariants that a snapshot says nothing of, or not all, with the reason."""
+    snapshot, directive = seen.snapshot, seen.snapshot.directive
+    unlisted = ", ".join(sorted(name for name in seen.clusters if not seen.listed(name)))
+    unpaired = directive is None or not (seen.listed(directive.source) and seen.listed(directive.target))
+    known = directive is not None and largest_id(seen, directive.source) is not None
+    earlier, steps = "no earlier state of records is given", "no steps are given"
+    reasons = (
+        ("I1", seen.bootstrap is None, "there is no bootstrap record, so nobody knows which ledgers need a stamp"),
+        ("I2", bool(unlisted), f"the ledgers of {unlisted} were not listed"),
+        ("I3", snapshot.before is None, earlier),
+        ("I4", not snapshot.handles, "which ledgers brokers have open is theirs to know; none is reported"),
+        ("I5", not snapshot.handles, "which clients brokers have open is theirs to know; none is reported"),
+        ("I6", not snapshot.brokers, "no broker reports what it has taken up; registry and directive were checked"),
+        ("I8", unpaired, "there is no switch, or the ledgers of one of its clusters were not listed"),
+        ("I9", snapshot.before is None, earlier),
+        ("I10", snapshot.before is None, earlier),
+        ("I11", not known, "there is no switch, or the ids of its source are not known"),
+        ("I13", not any(one.kind == "cursor" for one in seen.progress.promoted), "no promotion of one is on record"),
+        ("I14", not snapshot.steps, steps),
+        ("I15", not snapshot.steps, steps),
+        ("I17", snapshot.before is None, "no earlier bootstrap record is given; the one there is was checked"),
+    )
+    return {name: why for name, is_unseen, why in reasons if is_unseen}
+
+
+def _stamped_when_made(seen: Seen) -> Found:
+    """I1: a new ledger's stamp is written with its id: none that was made after the bootstrap record lacks it."""
+    if seen.bootstrap is None:
+        return
+    for item in seen.items:
+        if item.ledger < 0 or item.how == "stamp":
+            continue
+        times = [item.created_at] if item.created_at is not None else _made(seen, item.ledger)
+        if times and min(times) >= seen.bootstrap.recorded_at:
+            yield (
+                item.object,
+                f"the ledger {item.ledger} was made after the bootstrap record, without a stamp of its own",
+            )
+
+
+def _made(seen: Seen, ledger: int) -> list[int]:
+    found = [seen.ledger(name, ledger) for name in seen.clusters]
+    return [one.created_at for one in found if one is not None and one.created_at is not None]
+
+
+def _readable(seen: Seen) -> Found:
+    """I2: every ledger on record can be read where it is attributed to, as long as it is on record."""
+    for item in seen.items:
+        if item.how == "corruption":
+            yield item.object, f"nobody knows where the ledger {item.ledger} is: {item.reason}"
+        elif item.cluster is not None and seen.listed(item.cluster):
+            found = seen.ledger(item.cluster, item.ledger)
+            if found is None or not found.readable:
+                yield (
+                    item.object,
+                    f"{item.cluster} {'has no' if found is None else 'cannot read the'} ledger {item.ledger}",
+                )
+
+
+def _compare_and_set(seen: Seen) -> Found:
+    """I3: a record that changed has a later version, and none has an earlier one than a step left it with."""
+    versions = {one.path: one.version for one in seen.snapshot.schemas}
+    versions |= {one.path: one.version for one in seen.snapshot.cursors}
+    for step in seen.snapshot.steps:
+        if step.version is not None and versions.get(step.object, step.version) < step.version:
+            yield step.object, f"it is of version {versions[step.object]}, and a step left it with {step.version}"
+    for kind in ("schemas", "cursors", "topics"):
+        before = {one.path: one for one in getattr(seen.snapshot.before, kind, ())}
+        for after in getattr(seen.snapshot, kind):
+            former = before.get(after.path)
+            if former is None:
+                continue
+            same = former.model_copy(update=_VOLATILE) == after.model_copy(update=_VOLATILE)
+            if after.version < former.version or (
+                after.version == former.version and not same and not _unread(former, after)
+            ):
+                yield after.path, f"changed from version {former.version} to {after.version}: not by compare-and-set"
+
+
+_VOLATILE = {"version": 0, "owner": None}
+
+
+def _unread(former: object, after: object) -> bool:
+    return getattr(former, "error", None) is not None or getattr(after, "error", None) is not None
+
+
+def _handles_stay(seen: Seen) -> Found:
+    """I4: an open handle reads with the client that it was opened with."""
+    for one in seen.snapshot.handles:
+        if one.reads_from != one.opened_on:
+            yield (
+                one.broker,
+                f"the handle of {one.ledger} was opened on {one.opened_on} and reads from {one.reads_from}",
+            )
+
+
+def _clients_in_use(seen: Seen) -> Found:
+    """I5: no client is closed that a handle reads through."""
+    for one in seen.snapshot.handles:
+        if one.client_closed:
+            yield (
+                one.broker,
+                f"the client of {one.reads_from} is closed, and the handle of {one.ledger} reads through it",
+            )
+
+
+def _recoverable(seen: Seen) -> Found:
+    """I6: who starts again goes on where it was: directive, registry and brokers say the same."""
+    directive = seen.snapshot.directive
+    if directive is None:
+        return
+    needed = {directive.target, *({directive.source} if any(one.stamp is None for one in seen.items) else ())}
+    for name in sorted(needed - set(seen.clusters)):
+        yield name, f"the directive of epoch {directive.epoch} names it, and it is not registered"
+    if len(seen.active) == 1 and seen.active[0] != directive.target:
+        yield (
+            seen.active[0],
+            f"it is ACTIVE, and {directive.target} was asked for: a broker that starts now opens on it",
+        )
+    for broker in seen.snapshot.brokers:
+        if broker.active is not None and broker.epoch >= directive.epoch and broker.active != directive.target:
+            yield broker.name, f"it has taken up epoch {broker.epoch} and makes ledgers on {broker.active}"
+
+
+def _old_readers(seen: Seen) -> Found:
+    """I7: every record can be read by a reader that knows nothing of attributions."""
+    for records in (seen.snapshot.schemas, seen.snapshot.cursors, seen.snapshot.topics):
+        for record in records:
+            if record.error is not None:
+                yield record.path, record.error
+
+
+def _copies_equal(seen: Seen) -> Found:
+    """I8: a copy has the source's ids, contents and custom metadata, wherever both are and something names it."""
+    directive = seen.snapshot.directive
+    if directive is None:
+        return
+    for item in seen.items:
+        if item.kind == "data" or item.cluster != directive.target:
+            continue
+        old, new = seen.ledger(directive.source, item.ledger), seen.ledger(directive.target, item.ledger)
+        # A ledger that its owner goes on with on the target may have grown: what was copied is older.
+        if old is not None and new is not None and old.closed and new.closed:
+            difference = equal(old, new)
+            if difference is not None:
+                yield (
+                    item.object,
+                    f"the ledger {item.ledger} differs between {directive.source} and {directive.target}: {difference}",
+                )
+
+
+def _cursor_kept(seen: Seen) -> Found:
+    """I9: the promotion of a cursor changes its attribution and nothing else."""
+    before = {one.path: one for one in seen.snapshot.before.cursors} if seen.snapshot.before else {}
+    for after in seen.snapshot.cursors:
+        former = before.get(after.path)
+        if former is None or former.stamp == after.stamp or after.version > former.version + 1:
+            continue
+        for what in ("ledger", "mark_delete", "individually_deleted", "properties"):
+            if getattr(former, what) != getattr(after, what) and not _rolled(former, after):
+                yield (
+                    after.path,
+                    f"{what} changed with the attribution: {getattr(former, what)} to {getattr(after, what)}",
+                )
+
+
+def _rolled(former: CursorRecord, after: CursorRecord) -> bool:
+    """A rollover writes ledger and stamp together (I1): it is no promotion."""
+    return former.ledger != after.ledger and (after.ledger < 0 or (after.stamp or "").endswith(f":{after.ledger}"))
+
+
+def _schema_kept(seen: Seen) -> Found:
+    """I10: the promotion of a schema changes attributions and nothing else."""
+    before = {one.path: one for one in seen.snapshot.before.schemas} if seen.snapshot.before else {}
+    for after in seen.snapshot.schemas:
+        former = before.get(after.path)
+        if former is None or after.error or former.error:
+            continue
+        if _stamps(former) == _stamps(after):
+            continue
+        missing = _positions(former) - _positions(after)
+        if missing:
+            yield after.path, f"positions are gone or changed: {sorted(missing)}"
+
+
+def _stamps(record: SchemaRecord) -> frozenset[tuple[int, str | None]]:
+    return frozenset((one.ledger, one.stamp) for one in record.positions)
+
+
+def _positions(record: SchemaRecord) -> frozenset[tuple[int, int, int, str]]:
+    return frozenset((one.version, one.ledger, one.entry, one.hash or "") for one in record.positions)
+
+
+def _ids_beyond(seen: Seen) -> Found:
+    """I11: from the first copy on, the target gives no id that the source has used."""
+    directive = seen.snapshot.directive
+    if directive is None or directive.kind == "rollback":
+        return
+    used, limit = largest_id(seen, directive.source), directive.target_ids_from
+    if used is not None and limit is not None and used >= limit:
+        yield directive.target, f"it gives ids from {limit} on, and {directive.source} has used {used}"
+
+
+def _one_active(seen: Seen) -> Found:
+    """I12: exactly one registered cluster is ACTIVE."""
+    if seen.clusters and len(seen.active) != 1:
+        yield "registry", f"{len(seen.active)} clusters are ACTIVE: {', '.join(seen.active) or 'none'}"
+
+
+def _by_the_owner(seen: Seen) -> Found:
+    """I13: a cursor whose topic a broker has is promoted by that broker, and only with the ledger that was copied."""
+    for one in seen.progress.promoted:
+        if one.kind == "cursor" and one.loaded and one.by == "compare-and-set":
+            yield one.object, "it was promoted behind the back of the broker that has its topic"
+
+
+def _one_orchestrator(seen: Seen) -> Found:
+    """I14: the steps of a switch come from one orchestrator at a time: none from before the last takeover."""
+    newest = 0
+    for step in seen.snapshot.steps:
+        if step.token < newest:
+            yield step.object, f"{step.action} under token {step.token}, after steps under {newest}"
+        newest = max(newest, step.token)
+
+
+def _deletion_routed(seen: Seen) -> Found:
+    """I15: what is deleted or opened goes by attribution: nothing was deleted where a record attributes it to."""
+    for step in seen.snapshot.steps:
+        if step.action != "delete" or step.ledger is None:
+            continue
+        for item in seen.naming.get(step.ledger, ()):
+            if item.cluster == step.cluster:
+                yield (
+                    item.object,
+                    f"the ledger {step.ledger} was deleted from {step.cluster}, where it is attributed to",
+                )
+
+
+def _reserved(seen: Seen) -> Found:
+    """I16: nobody else has properties that begin with `_pulsar.`."""
+    for one in seen.snapshot.cursors:
+        for name in one.properties:
+            if name.startswith(RESERVED) and name != STAMP:
+                yield one.path, f"the property {name!r} is reserved"
+
+
+def _bootstrap_kept(seen: Seen) -> Found:
+    """I17: the bootstrap record is there as soon as something rests on it, and is never rewritten."""
+    former = seen.snapshot.before.bootstrap if seen.snapshot.before else None
+    now = seen.snapshot.bootstrap
+    if former is not None and now != former:
+        yield "bootstrap", f"it was {former.bootstrap_cluster_name} at {former.recorded_at}, and has changed"
+    unstamped: list[Item] = [item for item in seen.items if item.stamp is None and item.ledger >= 0]
+    if now is None and seen.snapshot.directive is not None and unstamped:
+        yield "bootstrap", f"it is missing, and {len(unstamped)} ledgers have no stamp"
+    elif now is not None and now.bootstrap_cluster_name not in seen.clusters and unstamped:
+        yield "bootstrap", f"it names {now.bootstrap_cluster_name!r}, which is not registered"
+
+
+INVARIANTS: Mapping[str, Callable[[Seen], Found]] = MappingProxyType({
+    "I1": _stamped_when_made, "I2": _readable, "I3": _compare_and_set, "I4": _handles_stay, "I5": _clients_in_use,
+    "I6": _recoverable, "I7": _old_readers, "I8": _copies_equal, "I9": _cursor_kept, "I10": _schema_kept,
+    "I11": _ids_beyond, "I12": _one_active, "I13": _by_the_owner, "I14": _one_orchestrator, "I15": _deletion_routed,
+    "I16": _reserved, "I17": _bootstrap_kept,
+})  # fmt: skip

@@ -1,0 +1,71 @@
+"""In which phase a switch is: read off what the clusters and the records show, so that nothing stored can disagree.
+
+Stage: over `work` and `cleanup`, under `switching` and `decide`. Phases are those of PIP-477; SWITCH_TRIGGERED is left
+when the registry has the target as ACTIVE, LIVE_DUAL_READ when every broker has taken the switch up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from decisions.bookkeeper.cleanup import candidates
+from decisions.bookkeeper.seen import Seen
+from decisions.bookkeeper.work import BUILDING, Stage, Work, rolled_over, works
+from schemas.bookie_answers import Step
+from schemas.bookies import Directive, Phase
+
+ENDED: tuple[Phase, ...] = ("DONE", "DONE_WITH_FAILURES", "ROLLED_BACK")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A switch as it stands."""
+
+    phase: Phase
+    directive: Directive | None
+    works: list[Work]
+    rollovers: list[Step]
+    old_copies: int
+    """Copies on the source that could be deleted."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ledgers are still to be built or promoted."""
+        return self.directive is not None and self.phase not in (*ENDED, "CLEANUP")
+
+    def count(self, *stages: Stage) -> int:
+        """How many ledgers are in these stages."""
+        return sum(1 for one in self.works if one.stage in stages)
+
+
+def standing(seen: Seen) -> Standing:
+    """The phase and all that it follows from."""
+    directive = seen.snapshot.directive
+    if directive is None:
+        return Standing("REGISTERED" if seen.clusters else "NOT_REGISTERED", None, [], [], 0)
+    if directive.target not in seen.clusters:
+        return Standing("NOT_REGISTERED", directive, [], [], 0)
+    found, rollovers = works(seen, directive), rolled_over(seen, directive)
+    old = [one for one in candidates(seen, directive.source) if one.gate is None]
+    return Standing(_phase(seen, directive, found, rollovers, len(old)), directive, found, rollovers, len(old))
+
+
+def _phase(seen: Seen, directive: Directive, found: list[Work], rollovers: list[Step], old: int) -> Phase:
+    if seen.active != [directive.target]:
+        return "SWITCH_TRIGGERED"
+    if any(one.epoch < directive.epoch or not one.target_client for one in seen.snapshot.brokers):
+        return "LIVE_DUAL_READ"
+    names = [one.cluster for one in seen.items if one.kind != "data" and one.cluster is not None]
+    waits = any(one != directive.target for one in names) or bool(seen.unknown())
+    listed = seen.listed(directive.source) and seen.listed(directive.target)
+    # Of a source that is gone for good nothing has to be known when nothing is attributed to it.
+    from_source = directive.source in names or bool(seen.unknown())
+    if any(one.stage in BUILDING for one in found) or (from_source and not listed):
+        return "BUILD"
+    if rollovers or any(one.stage is Stage.BUILT for one in found):
+        return "PROMOTE"
+    if directive.kind == "rollback":
+        return "DONE_WITH_FAILURES" if waits else "ROLLED_BACK"
+    if old:
+        return "CLEANUP"
+    return "DONE_WITH_FAILURES" if waits else "DONE"

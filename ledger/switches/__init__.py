@@ -1,1 +1,0 @@
-"""Recorded switches between BookKeeper clusters: each a timeline of phases (docs/bookies.md)."""

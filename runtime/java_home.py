@@ -1,0 +1,59 @@
+"""Finds a suitable Java, and says in one line what to do when there is none.
+
+Neighbours: all that starts a JVM here: `anabranch.local.setup`, `anabranch.local.broker`, `anabranch.local.doctor`; and
+the Makefile, which runs this file before any package is installed, so it needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+MIN_JAVA = 17
+
+
+class SetupError(RuntimeError):
+    """Something that the system needs is missing or wrong; the message says what, and what to do."""
+
+
+def find_java() -> str:
+    """Return the `java` to use: `JAVA_HOME`'s, else the one on the path.
+
+    Raises `SetupError` if it is missing or too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).is_file():
+        where = f"JAVA_HOME is {home}, which holds no bin/java" if home else "there is no `java` on the path"
+        raise SetupError(f"Java {MIN_JAVA} or newer is needed, and {where}: install a JRE, or set JAVA_HOME")
+    version = java_version(java)
+    if version < MIN_JAVA:
+        raise SetupError(
+            f"{java} is Java {version}, at least {MIN_JAVA} is needed: install a newer one, or set JAVA_HOME"
+        )
+    return java
+
+
+def java_version(java: str) -> int:
+    """The major version of a `java` executable; raises `SetupError` when it does not run."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SetupError(f"{java} does not run: {error}; install Java {MIN_JAVA}, or set JAVA_HOME") from error
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    if found is None:
+        raise SetupError(
+            f"cannot tell the version of {java} from {said.splitlines()[:1]}; set JAVA_HOME to another one"
+        )
+    return int(found.group(1))
+
+
+if __name__ == "__main__":
+    try:
+        find_java()
+    except SetupError as error:
+        sys.exit(str(error))

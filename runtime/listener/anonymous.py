@@ -1,0 +1,100 @@
+"""Checks of a request that need no token, and the pace of answers to clients that have none.
+
+Stage: asked by the gates of controller, page and metrics before anything else. A refusal is answered at a pace by
+network: whoever is refused at full speed waits, and costs nothing meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+from urllib.parse import quote
+
+from starlette.types import Message, Scope, Send
+
+from runtime.listener.connections import network_of
+from runtime.listener.names import NodeNames
+from runtime.listener.pace import Pace
+from runtime.listener.protocol import TOO_LARGE_HEAD, TRUST, is_large_head
+from runtime.listener.turns import Turn, Turns
+
+MAX_PROBE_SECONDS = 0.8
+"""That the probe of a network which asks at full speed waits; an orchestrator gives up on one after a second."""
+
+
+class Refusal(NamedTuple):
+    """Reason for refusing a request, with its HTTP status."""
+
+    status: int
+    reason: str
+
+
+def refusal_of(scope: Scope, names: NodeNames, max_head_bytes: int) -> Refusal | None:
+    """Return the refusal that no token changes: an oversized head, a foreign name or a foreign origin."""
+    target = raw_path(scope) + scope["query_string"].decode("latin-1")
+    if is_large_head(target, scope["headers"], max_head_bytes):
+        return Refusal(431, TOO_LARGE_HEAD)
+    reason = names.refusal(scope["headers"])
+    return None if reason is None else Refusal(403, reason)
+
+
+def raw_path(scope: Scope) -> str:
+    """Return the path as it was sent, with its percent triplets."""
+    raw = scope.get("raw_path")
+    return raw.decode("ascii", "replace") if raw is not None else quote(scope["path"])
+
+
+def network(scope: Scope) -> str:
+    """Return what counts as one anonymous client."""
+    return network_of(str((scope.get("client") or [""])[0]))
+
+
+def trust(scope: Scope) -> None:
+    """The request carries a known token: its connection gives way to nobody."""
+    known = scope.get("state", {}).get(TRUST)
+    if known is not None:
+        known()
+
+
+def ending(turn: Turn, send: Send) -> Send:
+    """Return `send`, which ends the turn when the answer begins.
+
+    From there on a request takes only the time that its client takes to read: a stream, or somebody who reads nothing.
+    """
+
+    async def first(message: Message) -> None:
+        turn.end()
+        await send(message)
+
+    return first
+
+
+class AnonymousClients:
+    """Turns and pace of what is answered without a token, by network. Lives in one event loop."""
+
+    def __init__(
+        self, turns: Turns, clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], asyncio.Future[None]] | None = None,
+    ) -> None:  # fmt: skip
+        self._turns, self._sleep = turns, sleep or asyncio.sleep
+        self._pace, self._probes = Pace(clock), Pace(clock)
+
+    async def probe(self, scope: Scope) -> None:
+        """Wait until a probe may be answered: at once, unless its network asks at full speed."""
+        await self._wait(min(self._probes.wait(network(scope)), MAX_PROBE_SECONDS))
+
+    async def _wait(self, seconds: float) -> None:
+        if seconds > 1e-6:
+            await self._sleep(seconds)
+
+    @asynccontextmanager
+    async def turn(self, scope: Scope, is_paced: bool) -> AsyncIterator[Turn]:
+        """A turn for a request, after the time that a paced one has to wait. Raises what `Turns` raises."""
+        who = network(scope)
+        if is_paced:
+            await self._wait(self._pace.wait(who))
+        async with self._turns.turn(who) as turn:
+            yield turn

@@ -1,0 +1,189 @@
+"""Connection limits, in total and by network; connections without a known token are evicted first.
+
+Stage: made by `runtime.listener.server` around the port that it listens on. Counted from the moment the system hands
+one over to its very end, so that a TLS handshake, an idle connection and a session count alike.
+
+A connection is unknown until a request with a known token comes over it. A network may have so many unknown ones; one
+more closes its oldest. When all connections are taken, the oldest unknown one of all closes. So whoever has a token
+always gets in, from the same address too, however many silent connections there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import resource
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+SPARE_FILES = 256
+"""Files that a process needs besides its connections."""
+COMPLAIN_SECONDS = 60.0
+"""Time between two lines of the log about connections that were closed."""
+MAX_ACCEPTED_AT_ONCE = 8
+"""Connections that are taken in one round of the event loop; work on others goes on between two rounds."""
+
+
+class ConnectionCounts:
+    """The connections that are open, and those whose TLS handshake is not done; in one event loop."""
+
+    def __init__(
+        self, max_connections: int, max_per_address: int, handshake_seconds: float, section: str = "controller.limits"
+    ) -> None:
+        """`section`: of the settings, for the log."""
+        self._max_connections, self._max_per_address = max_connections, max_per_address
+        self._handshake_seconds, self._section = handshake_seconds, section
+        self._all = self._closed = 0
+        self._unknown: OrderedDict[int, _CountedConnection] = OrderedDict()
+        """Those that never carried a known token, by file number, the oldest first."""
+        self._by_network: dict[str, OrderedDict[int, _CountedConnection]] = {}
+        """The same of each network."""
+        self._shaking_hands: dict[int, asyncio.TimerHandle] = {}
+        self._complained_at = float("-inf")
+
+    def admit(self, connection: _CountedConnection) -> bool:
+        """Count a connection, in whose place another one may be closed; False: there is no room."""
+        same = self._by_network.get(connection.network)
+        if same is not None and len(same) >= self._max_per_address:
+            self._close(next(iter(same.values())))
+        elif self._all >= self._max_connections:
+            if not self._unknown:
+                self._complain(connection.network)
+                return False
+            self._close(next(iter(self._unknown.values())))
+        number = connection.fileno()
+        self._all += 1
+        self._unknown[number] = connection
+        self._by_network.setdefault(connection.network, OrderedDict())[number] = connection
+        self._shaking_hands[number] = asyncio.get_running_loop().call_later(self._handshake_seconds, connection.cut)
+        return True
+
+    def greet(self, number: int, abort: Callable[[], None]) -> None:
+        """The connection with this file number is ready for HTTP; `abort` ends it at once."""
+        self._drop_deadline(number)
+        connection = self._unknown.get(number)
+        if connection is not None:
+            connection.cut = abort  # type: ignore[method-assign]
+
+    def trust(self, number: int) -> None:
+        """A request with a known token has come over the connection: it gives way to nobody."""
+        connection = self._unknown.get(number)
+        if connection is not None:
+            self._forget(number, connection.network)
+
+    def release(self, number: int, network: str) -> None:
+        """A connection from a network is closed."""
+        self._drop_deadline(number)
+        self._all -= 1
+        self._forget(number, network)
+
+    def _close(self, connection: _CountedConnection) -> None:
+        self._complain(connection.network)
+        number, connection.counts = connection.fileno(), None
+        self.release(number, connection.network)
+        connection.cut()
+
+    def _forget(self, number: int, network: str) -> None:
+        self._unknown.pop(number, None)
+        same = self._by_network.get(network)
+        if same is not None:
+            same.pop(number, None)
+            if not same:
+                del self._by_network[network]
+
+    def _drop_deadline(self, number: int) -> None:
+        handle = self._shaking_hands.pop(number, None)
+        if handle is not None:
+            handle.cancel()
+
+    def _complain(self, network: str) -> None:
+        self._closed += 1
+        if time.monotonic() - self._complained_at > COMPLAIN_SECONDS:
+            self._complained_at = time.monotonic()
+            log.warning(
+                "too many connections: %d are open, %d of them from %s and without a token; closed since the start: %d "
+                "(%s: connections, connections_per_address)",
+                self._all, len(self._by_network.get(network, ())), network, self._closed, self._section,
+            )  # fmt: skip
+
+
+class CountedListener(socket.socket):
+    """A listening socket whose connections are counted."""
+
+    def __init__(self, listening: socket.socket, counts: ConnectionCounts) -> None:
+        """Take over the socket `listening`; the original object is detached."""
+        super().__init__(listening.family, listening.type, listening.proto, fileno=listening.detach())
+        self._counts = counts
+        self._accepted = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection and count it.
+
+        Raises `ConnectionAbortedError`, which asyncio ignores, when there is one too many.
+        """
+        if self._accepted >= MAX_ACCEPTED_AT_ONCE:
+            # asyncio takes as many as wait, and does nothing else meanwhile; this ends its round.
+            self._accepted = 0
+            raise BlockingIOError
+        try:
+            accepted, peer = super().accept()
+        except BlockingIOError:
+            self._accepted = 0
+            raise
+        self._accepted += 1
+        connection = _CountedConnection(accepted, network_of(str(peer[0])))
+        if not self._counts.admit(connection):
+            connection.close()
+            raise ConnectionAbortedError("too many connections")
+        connection.counts = self._counts
+        return connection, peer
+
+
+class _CountedConnection(socket.socket):
+    def __init__(self, accepted: socket.socket, network: str) -> None:
+        super().__init__(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+        self.network = network
+        self.counts: ConnectionCounts | None = None
+        """Set while it counts."""
+
+    def close(self) -> None:
+        """Release the connection's count, then close the socket."""
+        counts, self.counts = self.counts, None
+        if counts is not None:
+            counts.release(self.fileno(), self.network)
+        super().close()
+
+    def cut(self) -> None:
+        """End it; whoever reads from it closes it then."""
+        with contextlib.suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)
+
+
+def network_of(address: str) -> str:
+    """Return the network that an address is counted under: the address itself, or an IPv6 address's /64."""
+    with contextlib.suppress(ValueError):
+        found = ipaddress.ip_address(address)
+        if found.version == 6:
+            return str(found.ipv4_mapped or ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+    return address
+
+
+def allow_files(connections: int) -> int:
+    """Let the process open files for so many connections, and return how many it can have at most."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    possible = max(1, soft - SPARE_FILES)
+    log.warning("only %d connections are possible, as the system allows %d open files (ulimit -n)", possible, soft)
+    return possible

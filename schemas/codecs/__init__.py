@@ -1,0 +1,1 @@
+"""Fast decoders of plain messages, equal to the models in their answers."""

@@ -1,0 +1,1 @@
+"""Settings: `conf/anabranch.toml` and the environment as typed sections."""

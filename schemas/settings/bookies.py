@@ -1,0 +1,104 @@
+"""Section `[bookies]`: switching brokers to another BookKeeper cluster.
+
+Stage: a part of `settings`. Source: PIP-477, `bookieClusterSwitch.*`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from schemas.base import Name
+from schemas.bookies import SwitchSettings
+from schemas.settings.controller import Credentials, ZooKeeperAddress
+from schemas.settings.section import Section
+
+ClusterAddress = Annotated[str, Field(pattern=r"^zks?://[^/\s]+/?$", max_length=2048)]
+
+
+class Ensemble(NamedTuple):
+    """A ZooKeeper ensemble named in the settings, which may therefore receive credentials."""
+
+    members: frozenset[str]
+    """`host:port` of each server."""
+    is_encrypted: bool
+
+
+def _ensemble(place: str) -> Ensemble:
+    scheme, _, rest = place.partition("://")
+    hosts = [host.strip().lower() for host in rest.partition("/")[0].split(",")]
+    members = frozenset(host if host.rpartition(":")[2].isdigit() else f"{host}:2181" for host in hosts)
+    return Ensemble(members, scheme == "zks")
+
+
+class BookieSettings(Section):
+    metadata: Annotated[str, Field(pattern=r"^(zks?://[^/\s]+(/[\w.-]+)*/?)?$", max_length=2048)]
+    """Metadata store of the Pulsar cluster: `zk://host:port,host:port`. Empty: commands ask for it."""
+    metadata_ca: str
+    """PEM file of the CAs of ZooKeeper's certificates, for `zks://…`. Empty: the system's."""
+    metadata_certificate: str
+    """PEM file of the client certificate for ZooKeeper."""
+    metadata_key: str
+    """PEM file of that certificate's key."""
+    metadata_auth: Credentials | None = None
+    """`user:password` for ZooKeeper's digest authentication, only from ANABRANCH_BOOKIES_METADATA_AUTH."""
+    clusters: tuple[ClusterAddress, ...]
+    """Ensembles of BookKeeper clusters, `zk://host:port,host:port`, trusted like `metadata`.
+
+    They may receive credentials: the log-in and `client_properties`. Other clusters are accessed without them, even
+    if the registry names them.
+    """
+    cluster: Name
+    """Name of the Pulsar cluster in records."""
+    path: Annotated[str, Field(pattern=r"^(/[\w.-]+)+$", max_length=1024)]
+    """Path of the registry of BookKeeper clusters in the metadata store."""
+    brokers: Literal["stock", "attribution", "stopped"]
+    """Kind of brokers: `stock` know one BookKeeper cluster only, as in all releases of Pulsar so far.
+
+    `attribution` route by attribution (PIP-477); `stopped` are not running.
+    """
+    client_properties: str
+    """File with properties of BookKeeper's client, such as credentials, for all clusters. Empty: none."""
+    dual_read_timeout_days: Annotated[float, Field(ge=0, le=36_500)]
+    """Days for which old copies are kept after the last promotion; at least rollback_window_hours."""
+    rollback_window_hours: Annotated[float, Field(ge=0, le=876_000)]
+    """Hours after the last promotion during which a switch can be rolled back without --force."""
+    migration_concurrency: Annotated[int, Field(ge=1, le=256)]
+    """Ledgers copied, compared or deleted at a time."""
+    max_tries: Annotated[int, Field(ge=1, le=1000)]
+    """Attempts per pass to change a record while others change it."""
+    hands_heap: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")]
+    """Heap of the Java program that copies ledgers."""
+    session_seconds: Annotated[float, Field(ge=1, le=300)]
+    """Seconds of silence after which ZooKeeper lets another orchestrator take over."""
+    request_timeout_seconds: Annotated[float, Field(gt=0, le=3600)]
+    """Timeout of a request to ZooKeeper or BookKeeper; ten times as long for reading a ledger's contents."""
+
+    @property
+    def zookeeper(self) -> ZooKeeperAddress:
+        """The address in `metadata`; empty without one."""
+        scheme, _, place = self.metadata.partition("://")
+        address, _, chroot = place.partition("/")
+        return ZooKeeperAddress(address, f"/{chroot.strip('/')}" if chroot.strip("/") else "", scheme == "zks")
+
+    @model_validator(mode="after")
+    def _tls_fits_together(self) -> BookieSettings:
+        if bool(self.metadata_certificate) != bool(self.metadata_key):
+            raise ValueError("metadata_certificate and metadata_key belong together: give both or none")
+        if (self.metadata_ca or self.metadata_certificate) and not self.metadata.startswith("zks:"):
+            raise ValueError('metadata_ca and metadata_certificate need metadata = "zks://…"')
+        return self
+
+    def ensemble_of(self, members: frozenset[str]) -> Ensemble | None:
+        """Return the configured ensemble that includes these members (`host:port`), or None."""
+        known = (_ensemble(place) for place in (self.metadata, *self.clusters) if place)
+        return next((one for one in known if members <= one.members), None)
+
+    @property
+    def switch(self) -> SwitchSettings:
+        """The settings on which decisions depend."""
+        return SwitchSettings(
+            dual_read_timeout_days=self.dual_read_timeout_days, rollback_window_hours=self.rollback_window_hours,
+            migration_concurrency=self.migration_concurrency, max_tries=self.max_tries,
+        )  # fmt: skip

@@ -1,0 +1,91 @@
+"""Settings from the environment: `ANABRANCH_SECTION__KEY` for every key, `__` between path names.
+
+Stage: a part of `schemas.settings.root`, which overrides all files. Text is taken literally; other values are in TOML
+or JSON: `8`, `true`, `["a", "b"]`. A variable of this form that names no key is an error, with the nearest name.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+
+from schemas.settings.section import SettingsError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PREFIX = "ANABRANCH_"
+_PORT_OF_A_SERVICE = ("tcp://", "udp://", "sctp://")
+"""Names of services for which Kubernetes sets variables such as ANABRANCH_WEB_PORT."""
+
+Path = tuple[str, ...]
+
+
+def variable_of(path: Path) -> str:
+    """Return the variable of a key."""
+    return PREFIX + "__".join(path).upper()
+
+
+def environment_keys(model: type[BaseModel], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield path and type of every key that a variable can set; secrets have separate variables."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from environment_keys(kind, (*path, name))
+        elif path and SecretStr not in _parts(kind):
+            yield (*path, name), kind
+
+
+def read_environment(
+    environment: Mapping[str, str], model: type[BaseModel], others: Collection[str] = ()
+) -> dict[Path, Any]:
+    """Return the keys set by the environment, with their values; an empty variable sets nothing.
+
+    `others`: variables with another meaning. Raises `SettingsError` for a variable that names no key.
+    """
+    keys = {variable_of(path): (path, kind) for path, kind in environment_keys(model)}
+    flat = {name.replace("__", "_"): name for name in keys}
+    found = {}
+    for name, text in environment.items():
+        if not name.startswith(PREFIX) or name in others or not text:
+            continue
+        if name in keys:
+            path, kind = keys[name]
+            found[path] = text if _is_text(kind) else _value(name, text)
+        elif "__" in name:
+            short = {key.removeprefix(PREFIX): key for key in keys}
+            nearest = get_close_matches(name.removeprefix(PREFIX), short, 1, 0.7)
+            hint = f": did you mean {short[nearest[0]]}?" if nearest else ": anabranch config show lists all"
+            raise SettingsError(f"the variable {name} of the environment names no setting{hint}")
+        elif name in flat and not text.startswith(_PORT_OF_A_SERVICE):
+            raise SettingsError(f"the variable {name} of the environment is written {flat[name]}")
+    return found
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    """Yield a type and the types of which it is composed."""
+    yield kind
+    for part in get_args(kind):
+        yield from _parts(part)
+
+
+def _is_text(kind: Any) -> bool:
+    return kind is str or get_origin(kind) is Literal
+
+
+def _value(name: str, text: str) -> Any:
+    with suppress(tomllib.TOMLDecodeError):
+        parsed = tomllib.loads(f"value = {text}")
+        if parsed.keys() == {"value"}:
+            return parsed["value"]
+    with suppress(json.JSONDecodeError):
+        return json.loads(text)
+    raise SettingsError(f'the variable {name} of the environment is no TOML value, such as 8, true or ["a", "b"]')

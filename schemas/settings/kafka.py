@@ -1,0 +1,115 @@
+"""Section `[kafka]`: the brokers, and every client's access to them.
+
+Stage: a part of `settings`; `schemas.kafka.connection` is the form for clients.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, SecretStr, model_validator
+
+from schemas.kafka.connection import (
+    PASSWORD_VARIABLE,
+    KafkaConnection,
+    SaslMechanism,
+    SecurityProtocol,
+    check_credential,
+)
+from schemas.settings.section import Section, SettingsError
+from schemas.tls import TlsError, TlsFiles, client_context
+
+
+def _fits_a_line(text: SecretStr) -> SecretStr:
+    check_credential(text.get_secret_value())
+    return text
+
+
+Credential = Annotated[SecretStr, AfterValidator(_fits_a_line)]
+
+
+class KafkaSettings(Section):
+    """The brokers, and every client's access to them; all clients share the keys' meaning."""
+
+    bootstrap: str
+    """host:port[,host:port…] of the brokers."""
+    security_protocol: SecurityProtocol
+    """`SSL` and `SASL_SSL` encrypt, `SASL_SSL` and `SASL_PLAINTEXT` log in with a user and a password."""
+    sasl_mechanism: SaslMechanism
+    """Mechanism of the log-in."""
+    username: str
+    """User name, for `SASL_…`."""
+    password: Credential | None = None
+    """The user's password; only from the environment."""
+    password_file: str
+    """File with the password and nothing else, not even a line break; empty: the environment has it."""
+    ca: str
+    """PEM file of the CAs for the brokers' certificates; empty: those of the system."""
+    certificate: str
+    """PEM file of our certificate with its chain, for brokers that require one; empty: none."""
+    key: str
+    """PEM file of the certificate's key, without a password (PKCS#8)."""
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> KafkaSettings:
+        given = [name for name in ("ca", "certificate", "key") if getattr(self, name)]
+        if given and not self.security_protocol.endswith("SSL"):
+            raise ValueError(f"{', '.join(given)} need security_protocol SSL or SASL_SSL")
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("certificate and key belong together: give both or none")
+        if not self.security_protocol.startswith("SASL"):
+            if self.username or self.password_file:
+                raise ValueError("username and password_file need security_protocol SASL_SSL or SASL_PLAINTEXT")
+            return self
+        if not self.username:
+            raise ValueError(f"security_protocol {self.security_protocol} needs a username")
+        check_credential(self.username)
+        if not self.password_file and self.password is None:
+            raise ValueError(
+                f"the password of {self.username} is missing: set {PASSWORD_VARIABLE}, or name a file of it in "
+                "password_file"
+            )
+        return self
+
+    def connection(self, path: Callable[[str], Path]) -> KafkaConnection:
+        """Return the connection of every client; `path` makes a configured file's path absolute.
+
+        Raises `SettingsError` when a file cannot be used.
+        """
+        logs_in = self.security_protocol.startswith("SASL")
+        password_file = path(self.password_file) if self.password_file and logs_in else None
+        ca, certificate, key = (path(value) if value else None for value in (self.ca, self.certificate, self.key))
+        if ca or certificate:
+            try:
+                client_context(TlsFiles(certificate, key, ca))
+            except TlsError as error:
+                raise SettingsError(f"[kafka] TLS: {error}") from error
+        if key is not None and not _is_pkcs8(key):
+            raise SettingsError(
+                f"[kafka] key: {key} is no PKCS#8 key without a password in PEM, the form that Spark's client takes: "
+                "`openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW` makes one"
+            )
+        return KafkaConnection(
+            self.bootstrap, self.security_protocol, self.sasl_mechanism if logs_in else None, self.username,
+            self.password if password_file is None else _password_in(password_file), password_file,
+            ca, certificate, key,
+        )  # fmt: skip
+
+
+def _password_in(file: Path) -> SecretStr:
+    try:
+        return SecretStr(check_credential(file.read_text()))
+    except OSError as error:
+        raise SettingsError(f"[kafka] password_file: cannot read {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(
+            f"[kafka] password_file: {file} is to hold the password and nothing else, but {error}; `printf %s` writes "
+            "no line break"
+        ) from error
+
+
+def _is_pkcs8(key: Path) -> bool:
+    return re.search(rb"-----BEGIN PRIVATE KEY-----", key.read_bytes()) is not None

@@ -1,0 +1,1 @@
+"""Delta tables: one row model per table, and its Arrow schema."""

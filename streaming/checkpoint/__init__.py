@@ -1,0 +1,1 @@
+"""The checkpoint: start-up checks, pinned settings, upgrades, and a view of its state."""

@@ -1,0 +1,73 @@
+"""Settings of each batch, stored in the checkpoint, so that a repeated batch runs with its own.
+
+Stage: start-up, before the query plans a batch. A batch that was begun but not completed is repeated by the next
+start, and part of it may be in the lake. Other settings could change its decisions. So each start stores its
+settings in the checkpoint, under the number of the first batch that it can begin. Settings that determine the
+state's layout cannot change at all.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+
+from engine.kernel.settings import EngineSettings, Repeated
+from schemas.settings.root import SettingsError
+from streaming.checkpoint.claim import Place
+from streaming.checkpoint.storage import CheckpointFiles
+
+log = logging.getLogger(__name__)
+
+FOLDER = "settings"
+"""Folder in the checkpoint: one file per batch number from which other settings apply."""
+
+
+def pin_settings(
+    files: CheckpointFiles, place: Place | None, settings: EngineSettings, buckets: int
+) -> Repeated | None:
+    """Store the settings of this start; return the batch that still runs with earlier ones, if any.
+
+    Raises `SettingsError` when the state in the checkpoint has another number of buckets.
+    """
+    begun, ended = (-1, -1) if place is None else (place.newest_batch, place.newest_ended)
+    numbers = sorted(files.numbers(FOLDER))
+    former = max((number for number in numbers if number <= begun), default=None)
+    repeated = None
+    if former is not None:
+        said = json.loads(files.text(f"{FOLDER}/{former}") or "{}")
+        if said["buckets"] != buckets:
+            raise SettingsError(
+                f"the state in {files.checkpoint} is laid out by {said['buckets']} buckets, and [stream] buckets is "
+                f"{buckets}: set it back, or move the checkpoint away and `anabranch state rebuild` with the new number"
+            )
+        before = EngineSettings(**said["engine"])
+        if before.bundles and not settings.bundles:
+            raise SettingsError(
+                f"the state in {files.checkpoint} has clusters with bundles, and [bundles] enabled is false: set it "
+                "back, or move the checkpoint away and `anabranch stream --new-checkpoint`"
+            )
+        if begun > ended and before != settings:
+            repeated = _repeated(files, begun, before)
+    text = json.dumps({"engine": _said(settings), "buckets": buckets})
+    if not numbers or files.text(f"{FOLDER}/{numbers[-1]}") != text:
+        files.write(f"{FOLDER}/{begun + 1}", text)
+    return repeated
+
+
+def _said(settings: EngineSettings) -> dict[str, object]:
+    """Return the settings to store; those unknown to older releases only if used.
+
+    A release that does not know a used setting cannot continue anyway.
+    """
+    said = asdict(settings)
+    return said if settings.bundles else {name: value for name, value in said.items() if name != "bundles"}
+
+
+def _repeated(files: CheckpointFiles, batch: int, settings: EngineSettings) -> Repeated | None:
+    """Return the repeated batch with its time, from the line of Spark's offset log that has it."""
+    for line in (files.text(f"offsets/{batch}") or "").splitlines():
+        if '"batchTimestampMs"' in line:
+            log.info("batch %d was begun with other settings, and is repeated with those: %s", batch, settings)
+            return Repeated(json.loads(line)["batchTimestampMs"], settings)
+    return None

@@ -1,0 +1,90 @@
+"""View of one topic's state in the checkpoint's state store; read only, with or without a running job.
+
+Stage: beside the job (`anabranch state show`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from decisions.autoscale.policy import policy_override
+from engine.autoscale.family import LOADS, TOPICS
+from engine.autoscale.loads_codec import unpack_loads
+from engine.autoscale.policies import Policies
+from engine.autoscale.topics_codec import unpack_topics
+from engine.families import PARTS
+from engine.kernel.packed import Packed, StoredPart
+from streaming.operator.processor import FINGERPRINT
+
+
+@dataclass(frozen=True)
+class StoredBucket:
+    """The state of a bucket as of a batch."""
+
+    batch_id: int
+    packed: Packed
+
+
+def stored_bucket(
+    spark: SparkSession, checkpoint: str, bucket: int, names: Sequence[str] = tuple(PARTS)
+) -> StoredBucket:  # fmt: skip
+    """Read the newest state of some stored parts of a bucket.
+
+    Raises what Spark raises when there is none, or no checkpoint.
+    """
+    metadata = spark.read.format("state-metadata").load(checkpoint)
+    batch_id = int(metadata.agg(F.max("maxBatchId")).first()[0])
+
+    def rows(name: str) -> DataFrame:
+        reader = spark.read.format("statestore").option("stateVarName", name).option("batchId", batch_id)
+        return reader.load(checkpoint).where(F.col("key.bucket") == bucket)
+
+    def value(name: str) -> bytes | None:
+        row = rows(name).select("value.packed").first()
+        return None if row is None else bytes(row[0])
+
+    def log(name: str) -> list[bytes]:
+        return [bytes(row[0]) for row in rows(name).select("list_element.packed").collect()]
+
+    parts = {name: StoredPart(value(name) or b"", log(f"{name}_log")) for name in names}
+    return StoredBucket(batch_id, Packed(value(FINGERPRINT), parts))
+
+
+def topic_view(packed: Packed, topic: str) -> dict[str, Any] | None:
+    """Return a topic's whole state as one JSON object, instants in milliseconds; None if unknown.
+
+    Raises `StateError` for a state that this release cannot read.
+    """
+    state = unpack_topics(packed.parts[TOPICS])
+    loads = unpack_loads(packed.parts[LOADS]).loads_of(topic)
+    known = state.topics.get(topic)
+    if known is None and not loads:
+        return None
+    known = known or state.touch(topic)
+    policy = Policies().of(state, known)
+    return {
+        "topic": topic,
+        "layout": None if known.known is None else json.loads(known.known.metadata_json),
+        "consumers": {name: {"type": kind, "count": count} for name, (kind, count) in sorted(known.consumers.items())},
+        "lastSplitAt": known.cooldowns.last_split_at,
+        "lastMergeAt": known.cooldowns.last_merge_at,
+        "lastRebucketAt": known.cooldowns.last_rebucket_at,
+        "mergeDepths": known.merge_depths,
+        "openDecision": None if known.open_decision is None else asdict(known.open_decision),
+        "decisions": known.decision_seq,
+        "failures": known.failures.in_a_row,
+        "failedAt": known.failures.failed_at,
+        "failedAction": known.failures.action,
+        "hold": known.hold_gate,
+        "holds": known.hold_seq,
+        "tickAskedFor": known.due,
+        "loads": {str(segment): asdict(load) for segment, load in sorted(loads.items())},
+        "policy": policy_override(policy.policy).model_dump(mode="json", by_alias=True, exclude_none=True),
+        "policyDigest": policy.digest,
+    }

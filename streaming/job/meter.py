@@ -1,0 +1,223 @@
+"""Metrics of the job, filled on the driver and served to Prometheus.
+
+Stage: beside the sink and the query's progress; workers are not involved. Counters start at zero with every run, as
+Prometheus expects. `streaming.job.metrics` defines the names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any, get_args
+
+import pyarrow as pa
+import pydantic_core
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS
+from engine.kernel.records import INTERNAL_ERROR
+from runtime.telemetry.health import UNWATCHED, Health
+from runtime.telemetry.serving import LOOPBACK, MetricsServer, serve_metrics
+from schemas.kafka.messages import OutcomeStatus, RejectReason
+from schemas.settings.metrics import MetricsSettings
+from schemas.tables.rows import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
+from streaming.job.metrics import (
+    ACTIVE_SEGMENTS,
+    AUTO_MERGES,
+    AUTO_SPLITS,
+    BATCH_SECONDS,
+    BATCHES,
+    DEAD_LETTERS_MADE,
+    DECISIONS_MADE,
+    EVALUATIONS,
+    EVENTS_TAKEN,
+    HOLDS_BEGUN,
+    LAG,
+    LAKE_FILES,
+    LAST_BATCH,
+    LAST_EVALUATION,
+    LAYOUTS_UNKNOWN,
+    MESSAGES,
+    METRICS,
+    MISSED_TICKS,
+    OPERATOR_SECONDS,
+    OUTAGE,
+    OUTCOMES,
+    SAMPLES,
+    STATE_BYTES,
+    TICK_INTERVAL,
+    TICK_LAG,
+    WRITE_SECONDS,
+    Metric,
+)
+from streaming.job.topic_series import TopicSeries
+from streaming.sink.sink import WrittenBatch
+
+_MAKERS = {"counter": Counter, "gauge": Gauge}
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""Bounds of the histograms: a small commit takes milliseconds, a batch that catches up takes minutes."""
+_PER_TOPIC = tuple(metric for metric in METRICS if metric.labels == ("topic",))
+_BOUNDED: dict[str, tuple[str, ...]] = {
+    HOLDS_BEGUN.name: (*(gate.value for gate in BINDING_GATES), INTERNAL_ERROR),
+    DEAD_LETTERS_MADE.name: tuple(reason.value for reason in RejectReason),
+    MESSAGES.name: ("accepted", "suppressed", "dead_letter"),
+    SAMPLES.name: ("accepted", "insignificant", "stale", "refused"),
+    EVENTS_TAKEN.name: ("consumer", "layout", "policy", "tick", "outcome", "delivery"),
+    OUTCOMES.name: get_args(OutcomeStatus),
+}
+"""Label values known at the start; their series begin at zero, so the first increase is visible."""
+
+
+_COUNTERS = {"split": AUTO_SPLITS, "merge": AUTO_MERGES}
+"""Counters of actions that the PIP names."""
+
+
+class StreamMeter:
+    """The metrics of one job, in a registry of their own. Thread-safe."""
+
+    def __init__(self, tick_seconds: float, now: float) -> None:
+        """Create the metrics; an evaluation is expected from `now` on, Unix time in seconds."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._made = {metric.name: _make(metric, self.registry) for metric in METRICS if metric not in _PER_TOPIC}
+        self._of_topics = {metric.name: TopicSeries(metric) for metric in _PER_TOPIC}
+        for series in self._of_topics.values():
+            self.registry.register(series)
+        for name, values in _BOUNDED.items():
+            for value in values:
+                self._made[name].labels(value)
+        self._open: dict[str, tuple[str, str]] = {}
+        """Topic to id and action of its last decision without an outcome."""
+        self._set(TICK_INTERVAL, tick_seconds)
+        self._set(LAST_EVALUATION, now)
+
+    def observe_batch(self, batch: WrittenBatch) -> None:
+        """Record a written micro-batch; called once per batch, after its last commit."""
+        row = batch.row
+        self._add(BATCHES, 1)
+        self._set(LAST_BATCH, row["committed_at"] / 1000)
+        self._add(OPERATOR_SECONDS, row["operator_ms"] / 1000)
+        self._add(EVALUATIONS, row["evaluations"])
+        for result, column in (
+            ("accepted", "messages_accepted"), ("suppressed", "messages_suppressed"), ("dead_letter", "dead_letters"),
+        ):  # fmt: skip
+            self._add(MESSAGES, row[column], result)
+        for result in _BOUNDED[SAMPLES.name]:
+            self._add(SAMPLES, row.get(f"samples_{result}", 0), result)
+        self._add(LAYOUTS_UNKNOWN, row.get("layouts_unknown", 0))
+        self._of(BATCH_SECONDS, "operator").observe(batch.operator_seconds)
+        for table, seconds in batch.commit_seconds.items():
+            self._of(WRITE_SECONDS, table).observe(seconds)
+        for reason, number in batch.count(DEAD_LETTERS, "reason").items():
+            self._add(DEAD_LETTERS_MADE, number, reason)
+        for layouts in batch.layouts:
+            self._observe_layouts(layouts)
+        self._observe_events(batch)
+        self._observe_decisions(batch)
+        holds = batch.count(HOLDS, "gate")
+        for gate, number in holds.items():
+            self._add(HOLDS_BEGUN, number, gate)
+        if suppressed := holds.keys() & _SUPPRESSED.keys():
+            for subject, gate in batch.where(HOLDS, "gate", suppressed, "subject", "gate"):
+                self._of_topics[_SUPPRESSED[gate].name].add(subject)
+
+    def _observe_events(self, batch: WrittenBatch) -> None:
+        kinds = batch.count(EVENTS, "type")
+        for kind, number in kinds.items():
+            self._add(EVENTS_TAKEN, number, kind)
+        if "outcome" in kinds:
+            for subject, cause, body in batch.where(EVENTS, "type", ["outcome"], "subject", "cause", "body"):
+                self._add(OUTCOMES, 1, cause)
+                self._observe_outcome(subject, cause, pydantic_core.from_json(body)["decisionId"])
+        if batch.newest_tick is not None:
+            written_at = batch.row["committed_at"] / 1000
+            self._set(TICK_LAG, max(0.0, written_at - batch.newest_tick))
+            self._set(LAST_EVALUATION, written_at)
+
+    def _observe_layouts(self, layouts: pa.RecordBatch) -> None:
+        """Record layouts in order, since a topic may be deleted and created again."""
+        told = zip(*(column.to_pylist() for column in layouts.columns), strict=True)
+        for is_gone, of_some in groupby(told, lambda one: one[1] is None):
+            if not is_gone:
+                self._of_topics[ACTIVE_SEGMENTS.name].set_all(of_some)
+                continue
+            for topic, _ in of_some:
+                self._open.pop(topic, None)
+                for series in self._of_topics.values():
+                    series.remove(topic)
+
+    def _observe_outcome(self, topic: str, status: str, decision_id: str) -> None:
+        taken = self._open.get(topic)
+        if taken is not None and taken[0] == decision_id:
+            del self._open[topic]
+            counter = _COUNTERS.get(taken[1])
+            if status == "applied" and counter is not None:
+                self._of_topics[counter.name].add(topic)
+
+    def _observe_decisions(self, batch: WrittenBatch) -> None:
+        for subject, decision_id, action, reason, trigger in batch.columns(
+            DECISIONS, "subject", "decision_id", "action", "reason", "trigger"
+        ):
+            self._add(DECISIONS_MADE, 1, action, reason, trigger)
+            self._open[subject] = decision_id, action
+
+    def observe_progress(self, progress: Mapping[str, Any]) -> None:
+        """Record Spark's progress of one micro-batch (`StreamingQuery.recentProgress`)."""
+        for stage, millis in progress["durationMs"].items():
+            self._of(BATCH_SECONDS, stage).observe(millis / 1000)
+        for source in progress["sources"]:
+            for topic, records in lag_of(source["endOffset"], source["latestOffset"]).items():
+                self._set(LAG, records, topic)
+        states = progress["stateOperators"]
+        self._set(STATE_BYTES, sum(state["memoryUsedBytes"] for state in states), "memory")
+        self._set(STATE_BYTES, sum(state["customMetrics"].get("rocksdbSstFileSize", 0) for state in states), "disk")
+
+    def observe_watchdog(self, missed_ticks: int, is_outage: bool) -> None:
+        """Record the watchdog's state."""
+        self._set(MISSED_TICKS, missed_ticks)
+        self._set(OUTAGE, int(is_outage))
+
+    def observe_files(self, files: Mapping[str, int]) -> None:
+        """Record the number of files of each table."""
+        for table, number in files.items():
+            self._set(LAKE_FILES, number, table)
+
+    def _of(self, metric: Metric, *labels: str) -> Any:
+        made = self._made[metric.name]
+        return made.labels(*labels) if metric.labels else made
+
+    def _add(self, metric: Metric, amount: float, *labels: str) -> None:
+        self._of(metric, *labels).inc(amount)
+
+    def _set(self, metric: Metric, value: float, *labels: str) -> None:
+        self._of(metric, *labels).set(value)
+
+
+_BY_NAME = {metric.name: metric for metric in METRICS}
+_SUPPRESSED = {gate.value: _BY_NAME[words.metric] for gate, words in DESCRIPTIONS.items() if words.metric is not None}
+
+
+def _make(metric: Metric, registry: CollectorRegistry) -> Any:
+    if metric.kind == "histogram":
+        return Histogram(metric.name, metric.sentence, metric.labels, registry=registry, buckets=_SECONDS)
+    return _MAKERS[metric.kind](metric.name, metric.sentence, metric.labels, registry=registry)
+
+
+def lag_of(end: str | None, latest: str | None) -> dict[str, int]:
+    """Return unread records by topic, from a Kafka source's offsets: JSON, topic to partition to offset."""
+    reached, newest = json.loads(end or "null") or {}, json.loads(latest or "null") or {}
+    return {
+        topic: sum(offset - reached.get(topic, {}).get(partition, 0) for partition, offset in partitions.items())
+        for topic, partitions in newest.items()
+    }
+
+
+def serve_meter(
+    meter: StreamMeter,
+    port: int,
+    settings: MetricsSettings = LOOPBACK,
+    health: Health = UNWATCHED,
+) -> MetricsServer:
+    """Serve scrapes and probes at `stream.metrics_port`; raises `MetricsError`."""
+    return serve_metrics(meter.registry, port, "stream.metrics_port", settings, "stream", health)

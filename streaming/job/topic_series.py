@@ -1,0 +1,49 @@
+"""A Prometheus collector for a metric with one series per topic, 150 bytes each.
+
+Stage: under `streaming.job.meter`. Series of the client library take five times as much, and an object each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from streaming.job.metrics import Metric
+
+
+class TopicSeries(Collector):
+    """Values of a metric by topic. One thread writes, any may collect."""
+
+    def __init__(self, metric: Metric) -> None:
+        """Create a counter or gauge labelled by topic."""
+        self._metric = metric
+        self._values: dict[str, float] = {}
+
+    def set_all(self, values: Iterable[tuple[str, float]]) -> None:
+        """Set values of some topics."""
+        self._values.update(values)
+
+    def add(self, topic: str) -> None:
+        """Increment the value of a topic."""
+        self._values[topic] = self._values.get(topic, 0) + 1
+
+    def remove(self, topic: str) -> None:
+        """Remove the series of a topic, if any."""
+        self._values.pop(topic, None)
+
+    def describe(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Yield the metric without series."""
+        yield self._family()
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Yield the metric with its current series."""
+        family = self._family()
+        for topic, value in self._values.copy().items():
+            family.add_metric([topic], value)
+        yield family
+
+    def _family(self) -> CounterMetricFamily | GaugeMetricFamily:
+        kind = CounterMetricFamily if self._metric.kind == "counter" else GaugeMetricFamily
+        return kind(self._metric.name, self._metric.sentence, labels=self._metric.labels)

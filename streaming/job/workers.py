@@ -1,0 +1,92 @@
+"""The daemon that forks Spark's Python workers, with the stage's modules already loaded.
+
+Stage: `spark.python.daemon.module` of conf/spark.conf. Otherwise each worker would import these modules again at its
+first task. Workers of the state stage are `streaming.job.holders`, if Spark uses Unix sockets.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute
+
+if any(Path(folder, "pyspark").is_dir() for folder in sys.path):
+    # Spark puts its own zip first, without compiled modules: every start would compile them, for 0.7 s.
+    sys.path = [folder for folder in sys.path if not folder.endswith("pyspark.zip")]
+
+import pyspark.worker  # noqa: F401
+from pyspark.daemon import manager, worker
+from pyspark.util import enable_faulthandler
+
+from streaming.job.holders import manage, speaks_by_unix_sockets
+
+STAGE_VARIABLE = "ANABRANCH_STAGE"
+"""Environment variable by which Spark keeps the workers of the stages apart."""
+DECODE, STATE = "decode", "state"
+_DECODED_OBJECTS = 100_000
+_MODULES = {
+    DECODE: ("engine.families",),
+    STATE: (
+        "streaming.operator.processor",
+        "streaming.operator.bucket_task",
+        "pyspark.sql.streaming.proto.StateMessage_pb2",
+        "pyspark.testing.utils",
+    ),
+}
+
+
+class _WithoutPandas:
+    """An import finder that hides pandas."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def load_without_pandas(modules: Sequence[str]) -> None:
+    """Import modules with pandas hidden from them and from Arrow.
+
+    Arrow looks for it at the first array of Python objects, and Spark's state client imports it for one name
+    (`pyspark.testing.utils`); both remember the result. Importing it takes 0.3 s to 2 s and 60 MB per worker, and
+    workers never use it.
+    """
+    finder = _WithoutPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([0])
+        for name in modules:
+            importlib.import_module(name)
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def state_task(connection: socket.socket, authenticated: bool) -> int:
+    """Run a task of the state stage, in the process of its partition."""
+    with enable_faulthandler():
+        return worker(connection, authenticated)
+
+
+def main() -> None:
+    """Run the daemon of a stage until Spark ends it."""
+    stage = os.environ.get(STAGE_VARIABLE, "")
+    load_without_pandas(_MODULES.get(stage, ()))
+    # A worker collects cycles after each task: 45 ms if modules loaded before the fork are included.
+    gc.collect()
+    gc.freeze()
+    if stage == DECODE:
+        # Decoding creates many objects and no cycles, except for the errors of bad messages.
+        gc.set_threshold(_DECODED_OBJECTS)
+    if stage == STATE and speaks_by_unix_sockets():
+        manage(state_task)
+    manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The lake in Spark SQL: a database `anabranch` with every table, in a persistent metastore.
+
+Stage: beside the job, in a session of its own; it changes no table. Unless `conf/spark.conf` names a Hive metastore
+(`spark.hadoop.hive.metastore.uris`), it uses one in the folder of the local run, which one process at a time can
+open. The job itself never uses the metastore: it knows its tables by path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from lake.files import table_path
+from lake.register import registers
+from lake.tables import create_lake
+from schemas.settings.root import Settings
+from schemas.tables.rows import TABLES
+from streaming.job.session import absolute_options, read_spark_conf, with_archive
+
+DATABASE = "anabranch"
+_SERVICE = "spark.hadoop.hive.metastore.uris"
+_OPTIONS = "spark.driver.extraJavaOptions"
+_NEEDED_BY_SQL = (
+    "spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.sql.session.timeZone", _SERVICE,
+    # By default Delta reads each table's log in fifty tasks, and the local file system forks a process per file.
+    "spark.databricks.delta.snapshotPartitions", "spark.ui.enabled",
+    "spark.hadoop.fs.file.impl", "spark.hadoop.fs.AbstractFileSystem.file.impl",
+)  # fmt: skip
+
+
+def catalog_settings(settings: Settings) -> dict[str, str]:
+    """Return the settings that a session needs, besides `conf/spark.conf`, to see the database.
+
+    Raises `SettingsError`.
+    """
+    conf = read_spark_conf(settings.path(settings.stream.spark_conf))
+    found = {"spark.sql.catalogImplementation": "hive"}
+    if _SERVICE not in conf:
+        folder = settings.path(settings.local.folder)
+        found["spark.hadoop.javax.jdo.option.ConnectionURL"] = (
+            f"jdbc:derby:;databaseName={folder}/metastore;create=true"
+        )
+        found["spark.sql.warehouse.dir"] = str(folder / "spark-warehouse")
+        found[_OPTIONS] = f"{conf.get(_OPTIONS, '')} -Dderby.stream.error.file={folder}/metastore.log".strip()
+    return found
+
+
+def spark_sql_command(settings: Settings) -> list[str]:
+    """Return the command line of this environment's `spark-sql` that opens the database."""
+    conf = read_spark_conf(settings.path(settings.stream.spark_conf))
+    wanted = {key: conf[key] for key in _NEEDED_BY_SQL if key in conf} | catalog_settings(settings)
+    if _OPTIONS in wanted:
+        wanted[_OPTIONS] = absolute_options(wanted[_OPTIONS], settings) + with_archive(settings, wanted[_OPTIONS])
+    # From the package, not the environment's bin: that one finds Spark only in an activated shell.
+    program = str(Path(pyspark.__file__).with_name("bin") / "spark-sql")
+    jars = settings.path(settings.local.jars) / "spark"
+    options = [f"--conf={key}={value}" for key, value in wanted.items()]
+    return [program, f"--driver-class-path={jars}/*", *options, "--database", DATABASE]
+
+
+def register_lake(spark: SparkSession, lake: str) -> dict[str, str]:
+    """Register every table of the lake as an external table of `DATABASE`; return name to location.
+
+    Creates missing tables; the register of executors exists once one was started. A name that pointed elsewhere is
+    redirected; no files change. Safe to repeat.
+    """
+    create_lake(lake)
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+    places = {name: location_of(table_path(lake, table)) for name, table in TABLES.items()}
+    places |= {name: location_of(path) for name, path in registers(lake).items()}
+    for name, place in places.items():
+        table = f"{DATABASE}.{name}"
+        if spark.catalog.tableExists(table):
+            known = spark.sql(f"DESCRIBE DETAIL {table}").first()
+            if known is not None and known["location"] and location_of(known["location"]) == place:
+                continue
+            spark.sql(f"DROP TABLE {table}")
+        spark.sql(f"CREATE TABLE {table} USING delta LOCATION '{place}'")
+    return places
+
+
+def register_views(spark: SparkSession, statements: Mapping[str, str]) -> None:
+    """Create views and functions, each by its CREATE OR REPLACE statement, in order."""
+    for statement in statements.values():
+        spark.sql(statement)
+
+
+def location_of(path: str) -> str:
+    """Return a path or URL as a URL for Spark; local paths begin with `file:///`."""
+    if "://" in path:
+        return path
+    return Path(path.removeprefix("file:")).as_uri()

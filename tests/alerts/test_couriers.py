@@ -1,0 +1,217 @@
+"""Delivery to destinations that reject, ask for time, and forget: real HTTP, and a real Alertmanager that is killed."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.alerts.couriers import Courier
+from anabranch.alerts.posting import NotTold, seconds_of, sender_of
+from anabranch.alerts.record import Notice
+from anabranch.alerts.rules import rules_of
+from anabranch.alerts.states import Alert
+from tests.alerts.alertmanager import RealAlertmanager, ensure_alertmanager
+from tests.alerts.receiver import receiving
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+PROJECT = Path(__file__).parents[2]
+BAD = "bad"
+
+
+def utc_now():
+    return datetime.now(timezone.utc)
+
+
+def notice(topic, status="firing", label="topic", since=None):
+    now = utc_now()
+    return Notice(Alert("Hot", ((label, topic),), status, since or now, now, 1.0, f"{topic} is hot"), "d")
+
+
+def sender(kind, url):
+    rules = rules_of({
+        "rules": [{"name": "Hot", "sql": "SELECT 1", "summary": "s"}],
+        "destinations": {"d": {"kind": kind, "url": url, "allow_local": True}},
+    }, "f")  # fmt: skip
+    return sender_of("d", rules.destinations["d"], rules, {})
+
+
+@contextmanager
+def delivering(courier):
+    courier.start()
+    try:
+        yield courier
+    finally:
+        courier.stop()
+        courier.join(10)
+
+
+def settled(courier, found):
+    while not courier.settled.empty():
+        delivered, status, fault = courier.settled.get_nowait()
+        found[dict(delivered.alert.labels).popitem()[1]] = status, fault
+    return found
+
+
+def topics(body):
+    alerts = body if isinstance(body, list) else body["alerts"]
+    return [alert["labels"]["topic"] for alert in alerts]
+
+
+@pytest.fixture
+def receiver():
+    with receiving() as one:
+        yield one
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 413, 422])
+@pytest.mark.parametrize("kind", ["webhook", "alertmanager"])
+def test_rejected_notice_fails_alone(receiver, kind, status):
+    receiver.answers = lambda body: (status if BAD in topics(body) else 200, {})
+    courier, found = Courier("d", sender(kind, receiver.url), utc_now), {}
+    names = ["a", BAD, "b", "c"]
+    for name in names:
+        courier.tell(notice(name))
+    with delivering(courier):
+        wait_until(lambda: len(settled(courier, found)) == len(names))
+    assert {name: status for name, (status, _) in found.items()} == {
+        "a": "told", BAD: "rejected", "b": "told", "c": "told"
+    }  # fmt: skip
+    assert f"it answers {status}" in found[BAD][1]
+
+
+def test_failing_notice_steps_aside(receiver):
+    receiver.answers = lambda body: (500 if BAD in topics(body) else 200, {})
+    courier, found = Courier("d", sender("webhook", receiver.url), utc_now, max_delay=0.05), {}
+    for one in (notice(BAD), notice(BAD, "resolved"), notice("a"), notice("b")):
+        courier.tell(one)
+    with delivering(courier):
+        wait_until(lambda: set(settled(courier, found)) == {"a", "b"})
+        assert courier.waiting == 2
+        receiver.answers = lambda body: (200, {})
+        wait_until(lambda: settled(courier, found).get(BAD) is not None and courier.settled.empty())
+    of_bad = [body["status"] for body in receiver.bodies if BAD in topics(body)]
+    assert of_bad[-2:] == ["firing", "resolved"]
+    assert set(of_bad[:-1]) == {"firing"}
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_retry_after_is_honoured(receiver, form):
+    asked = "2" if form == "seconds" else format_datetime(utc_now() + timedelta(seconds=3), usegmt=True)
+    first = []
+
+    def answers(_):
+        first.append(time.monotonic())
+        return (429, {"Retry-After": asked}) if len(first) == 1 else (200, {})
+
+    receiver.answers = answers
+    courier, found = Courier("d", sender("webhook", receiver.url), utc_now, max_delay=0.01), {}
+    courier.tell(notice("a"))
+    with delivering(courier):
+        wait_until(lambda: settled(courier, found), 30)
+    assert first[1] - first[0] >= 1.9
+    assert len(first) == 2
+
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+
+
+@pytest.mark.unit
+@given(st.integers(-10_000, 10_000_000))
+def test_retry_after_date_is_the_time_until_then(seconds):
+    assert seconds_of(format_datetime(NOW + timedelta(seconds=seconds), usegmt=True), NOW) == max(0, seconds)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("text", ["", "soon", "-1", "1.5", "Mon, 99 Nov 2026 12:00:00 GMT", "9" * 400])
+def test_retry_after_that_says_nothing_is_zero(text):
+    assert seconds_of(text, NOW) == 0
+
+
+@pytest.mark.unit
+def test_retry_after_is_bounded():
+    class Busy:
+        batch, resend_seconds = 1, None
+
+    courier = Courier("d", Busy(), utc_now)
+    assert courier._delay(1, NotTold("busy", 30)) == 30
+    assert courier._delay(1, NotTold("busy", 86_400)) == 900
+
+
+@pytest.fixture(scope="module")
+def program():
+    return ensure_alertmanager(PROJECT / ".cache" / "alertmanager")
+
+
+@contextmanager
+def alertmanager(program, folder, receiver):
+    """With the `group_interval` that most have: nobody is notified of a resolved alert for five minutes."""
+    manager = RealAlertmanager(program, folder, receiver.url, group_interval="5m")
+    manager.start()
+    try:
+        yield manager
+    finally:
+        manager.kill()
+
+
+def heard(receiver, status):
+    return [
+        alert["labels"]["topic"] for body in receiver.bodies for alert in body["alerts"] if alert["status"] == status
+    ]
+
+
+def test_resolved_alert_outlives_a_kill(program, tmp_path, receiver):
+    """Killed between the resolved POST and its notification, a new Alertmanager hears of it again."""
+    with alertmanager(program, tmp_path / "am", receiver) as manager:
+        repeating = sender("alertmanager", manager.url)
+        repeating.resend_seconds = 0.5
+        courier, found = Courier("d", repeating, utc_now, max_delay=0.2), {}
+        with delivering(courier):
+            firing = notice("a")
+            courier.tell(firing)
+            wait_until(lambda: heard(receiver, "firing") == ["a"], 60)
+            notified = time.time()
+            wait_until(lambda: manager.remembers(notified), 30)
+            courier.tell(notice("a", "resolved", since=firing.alert.since))
+            wait_until(lambda: settled(courier, found).get("a") and courier.settled.empty() and not manager.alerts())
+            manager.kill()
+            assert heard(receiver, "resolved") == []
+            manager.start()
+            wait_until(lambda: heard(receiver, "resolved") == ["a"], 60)
+
+
+def test_resolved_alert_is_repeated_for_a_quarter_of_an_hour(receiver):
+    started = utc_now()
+    clock = lambda: started + timedelta(seconds=offset[0])  # noqa: E731
+    offset = [0.0]
+    repeating = sender("alertmanager", receiver.url)
+    repeating.resend_seconds = 0.05
+    courier = Courier("d", repeating, clock, max_delay=0.05)
+    courier.keep_telling(notice("old", "resolved"), started - timedelta(minutes=16))
+    courier.keep_telling(notice("new", "resolved"), started - timedelta(minutes=5))
+    courier.keep_telling(notice("fires"), started - timedelta(hours=2))
+    with delivering(courier):
+        wait_until(lambda: len(receiver.came) >= 3)
+        assert {topic for body in receiver.bodies for topic in topics(body)} == {"new", "fires"}
+        offset[0] = 601
+        wait_until(lambda: topics(receiver.bodies[-1]) == ["fires"])
+
+
+def test_alertmanager_that_rejects_one_takes_the_others(program, tmp_path, receiver):
+    with alertmanager(program, tmp_path / "am", receiver) as manager:
+        courier, found = Courier("d", sender("alertmanager", manager.url), utc_now), {}
+        for one in (notice("a"), notice(BAD, label=""), notice("b")):
+            courier.tell(one)
+        with delivering(courier):
+            wait_until(lambda: len(settled(courier, found)) == 3, 30)
+        assert {name: status for name, (status, _) in found.items()} == {"a": "told", BAD: "rejected", "b": "told"}
+        assert "it answers 400" in found[BAD][1]
+        assert {alert["labels"]["topic"] for alert in manager.alerts()} == {"a", "b"}

@@ -1,0 +1,321 @@
+"""Rounds over a lake that grows: what is recorded, told, and gone on from after a restart."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+from anabranch.alerts.asking import Asking
+from anabranch.alerts.couriers import Courier
+from anabranch.alerts.evaluator import Evaluator
+from anabranch.alerts.posting import sender_of
+from anabranch.alerts.record import Notice, live_alerts, recorded_alerts
+from anabranch.alerts.rehearsal import rehearse
+from anabranch.alerts.rules import read_rules, rules_of
+from anabranch.alerts.states import Alert
+from lake.brakes import Act, BrakeLog
+from lake.lease import LeaseLost
+from lake.tables import OpenTable
+from tests.alerts.receiver import receiving
+from tests.alerts.test_rules import SHIPPED
+from tests.local.lake import ORDERS, at, batch, dead_letter, decision, hold, layout_event, layout_json, outcome, write
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
+
+HOT = "topic://acme/shop/hot"
+OPEN = {
+    "name": "Open", "summary": "{topic} {value}", "above": 100,
+    "sql": "SELECT d.subject AS topic, date_part('epoch', $now) - date_part('epoch', d.decided_at) AS value "
+           "FROM decisions d WHERE NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.decision_id = d.decision_id)",
+}  # fmt: skip
+
+
+@pytest.fixture
+def lake(tmp_path):
+    path = str(tmp_path / "lake")
+    write(path, decision(0), batch(1, 0))
+    return path
+
+
+@pytest.fixture
+def receiver():
+    with receiving() as one:
+        yield one
+
+
+class Clock:
+    def __init__(self, seconds=0.0):
+        self.seconds = seconds
+
+    def __call__(self):
+        return at(self.seconds)
+
+
+@contextmanager
+def evaluating(lake, receiver, clock, *rules, start=True):
+    content = rules_of({
+        "rules": list(rules) or [OPEN],
+        "destinations": {"hook": {"kind": "webhook", "url": receiver.url, "allow_local": True}},
+    }, "f")  # fmt: skip
+    couriers = {
+        name: Courier(name, sender_of(name, chosen, content), clock, max_delay=0.05)
+        for name, chosen in content.destinations.items()
+    }
+    evaluator = Evaluator(lake, content, couriers, clock)
+    if start:
+        couriers["hook"].start()
+    try:
+        yield evaluator
+    finally:
+        if start:
+            couriers["hook"].stop()
+            couriers["hook"].join(10)
+
+
+def settled(evaluator, lake):
+    evaluator.settle()
+    return [row["status"] for row in recorded_alerts(lake) if row["status"] in ("told", "untold")]
+
+
+def told(receiver):
+    return [(body["status"], body["alerts"][0]["annotations"]["summary"]) for body in receiver.bodies]
+
+
+def test_what_a_courier_was_given_before_it_is_stopped_is_told_however_late_it_runs():
+    class Heard:
+        batch, resend_seconds = 1, None
+
+        def __init__(self):
+            self.summaries = []
+
+        def send(self, notices, now):
+            self.summaries += [notice.alert.summary for notice in notices]
+
+    heard, clock = Heard(), Clock()
+    courier = Courier("hook", heard, clock)
+    for summary in ("one", "two"):
+        courier.tell(Notice(Alert("Open", (("topic", summary),), "firing", at(0), at(0), None, summary), "hook"))
+    courier.stop()
+    courier.start()
+    courier.join(10)
+    assert heard.summaries == ["one", "two"]
+    assert courier.settled.qsize() == 2
+
+
+def test_an_alert_fires_once_is_told_once_and_is_resolved(lake, receiver):
+    clock = Clock(50)
+    with evaluating(lake, receiver, clock) as evaluator:
+        assert evaluator.round() == []
+        clock.seconds = 101
+        assert [alert.status for alert in evaluator.round()] == ["firing"]
+        assert evaluator.round() == []
+        write(lake, outcome("d1", "applied", 105))
+        clock.seconds = 110
+        assert [alert.status for alert in evaluator.round()] == ["resolved"]
+        wait_until(lambda: settled(evaluator, lake) == ["told", "told"])
+    assert told(receiver) == [("firing", f"{ORDERS} 101"), ("resolved", f"{ORDERS} 101")]
+    rows = recorded_alerts(lake)
+    assert sorted(row["status"] for row in rows) == ["due", "due", "firing", "resolved", "told", "told"]
+    assert {row["subject"] for row in rows} == {ORDERS}
+    assert live_alerts(rows) == []
+
+
+def test_what_was_due_and_not_told_is_told_by_the_next_process_and_nothing_twice(lake, receiver):
+    clock = Clock(101)
+    with evaluating(lake, receiver, clock, start=False) as evaluator:
+        evaluator.round()
+    with evaluating(lake, receiver, clock) as evaluator:
+        assert evaluator.round() == []
+        wait_until(lambda: settled(evaluator, lake) == ["told"])
+    with evaluating(lake, receiver, clock) as evaluator:
+        evaluator.round()
+    assert told(receiver) == [("firing", f"{ORDERS} 101")]
+
+
+def test_what_was_sent_and_not_recorded_as_told_is_sent_again_with_the_same_id(lake, receiver):
+    clock = Clock(101)
+    with evaluating(lake, receiver, clock) as evaluator:
+        evaluator.round()
+        wait_until(lambda: receiver.came)
+    with evaluating(lake, receiver, clock):
+        wait_until(lambda: len(receiver.came) == 2)
+    assert len({headers["webhook-id"] for _, headers, _ in receiver.came}) == 1
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_failed_commit_makes_no_second_alert(lake, receiver, monkeypatch, is_committed):
+    """The commit reports a fault, made or not; the next round is a second later, and would begin the alert then."""
+    clock, append = Clock(101), OpenTable.append
+
+    def fails_once(table, rows, *more, **others):
+        if len(rows) and not failed:
+            failed.append(True)
+            if is_committed:
+                append(table, rows, *more, **others)
+            raise OSError("the connection was reset")
+        append(table, rows, *more, **others)
+
+    failed = []
+    monkeypatch.setattr(OpenTable, "append", fails_once)
+    with evaluating(lake, receiver, clock) as evaluator:
+        with pytest.raises(OSError, match="reset"):
+            evaluator.round()
+        clock.seconds += 1
+        assert evaluator.round() == []
+        assert [alert.since for alert in evaluator.alerts] == [at(101)]
+        wait_until(lambda: settled(evaluator, lake) == ["told"])
+    rows = recorded_alerts(lake)
+    assert sorted(row["status"] for row in rows) == ["due", "firing", "told"]
+    assert len({row["alert_id"] for row in rows}) == 1
+    assert told(receiver) == [("firing", f"{ORDERS} 101")]
+
+
+def test_pending_goes_on_after_a_restart(lake, receiver):
+    slow = {**OPEN, "for": "1m"}
+    with evaluating(lake, receiver, Clock(101), slow) as evaluator:
+        assert [alert.status for alert in evaluator.round()] == ["pending"]
+    with evaluating(lake, receiver, Clock(161), slow) as evaluator:
+        assert [(alert.status, alert.since) for alert in evaluator.round()] == [("firing", at(101))]
+
+
+def test_a_destination_that_refuses_is_told_when_it_takes_it(lake, receiver):
+    receiver.status = 500
+    with evaluating(lake, receiver, Clock(101)) as evaluator:
+        evaluator.round()
+        wait_until(lambda: len(receiver.came) >= 3)
+        receiver.status = 200
+        wait_until(lambda: settled(evaluator, lake) == ["told"])
+    assert len({headers["webhook-id"] for _, headers, _ in receiver.came}) == 1
+
+
+def test_a_notice_that_nobody_takes_for_a_day_is_given_up_and_said(lake, receiver):
+    receiver.status, clock = 500, Clock(101)
+    with evaluating(lake, receiver, clock) as evaluator:
+        evaluator.round()
+        wait_until(lambda: receiver.came)
+        clock.seconds += 86_401
+        wait_until(lambda: settled(evaluator, lake) == ["untold"])
+    [row] = [row for row in recorded_alerts(lake) if row["status"] == "untold"]
+    assert "it answers 500" in row["error"]
+
+
+def test_a_second_evaluator_takes_over_and_the_first_ends(lake, receiver):
+    with evaluating(lake, receiver, Clock(101)) as first, evaluating(lake, receiver, Clock(101)) as second:
+        assert second.round()
+        with pytest.raises(LeaseLost, match="another evaluator of alerts"):
+            first.round()
+
+
+def test_a_rule_that_cannot_be_asked_keeps_its_alerts_and_is_an_alert_of_its_own(lake, receiver):
+    clock = Clock(101)
+    with evaluating(lake, receiver, clock) as evaluator:
+        evaluator.round()
+    broken = {**OPEN, "sql": "SELECT nothing FROM decisions"}
+    with evaluating(lake, receiver, clock, broken) as evaluator:
+        [pending] = evaluator.round()
+        assert (pending.rule, pending.labels, pending.status) == ("AlertRuleFails", (("rule", "Open"),), "pending")
+        clock.seconds += 120
+        assert [alert.status for alert in evaluator.round()] == ["firing"]
+        assert {alert.rule for alert in evaluator.alerts} == {"Open", "AlertRuleFails"}
+
+
+def test_alerts_of_a_rule_that_was_removed_are_resolved(lake, receiver):
+    clock = Clock(101)
+    with evaluating(lake, receiver, clock) as evaluator:
+        evaluator.round()
+    with evaluating(lake, receiver, clock, {**OPEN, "name": "Other"}) as evaluator:
+        assert [(alert.rule, alert.status) for alert in evaluator.round()] == [
+            ("Other", "firing"),
+            ("Open", "resolved"),
+        ]
+
+
+def test_a_rehearsal_says_what_was_pending_and_firing_then(lake):
+    write(lake, outcome("d1", "applied", 400))
+    rule = rules_of({"rules": [{**OPEN, "for": "1m"}]}, "f").rules[0]
+
+    def said(seconds):
+        return [(alert.status, alert.value) for alert in rehearse(lake, rule, 15, at(seconds))]
+
+    assert [said(seconds) for seconds in (100, 130, 161, 399, 400)] == [
+        [], [("pending", 130)], [("firing", 161)], [("firing", 399)], []
+    ]  # fmt: skip
+
+
+def shipped_that_speak(lake, seconds):
+    asking = Asking(lake, at(seconds))
+    return {rule.name for rule in read_rules(SHIPPED).rules if asking.found(rule)}
+
+
+def test_the_rules_that_ship_say_when_the_job_the_executor_or_a_topic_is_stuck(lake):
+    write(
+        lake,
+        *[dead_letter("malformed", 100 + number) for number in range(12)],
+        hold(10, "max-segments"), decision(2, 2, action="merge"), decision(4, 3),
+        *[outcome(f"d{number}", status, number + 5.0) for number in (2, 3) for status in ("intent", "applied")],
+        batch(9, 150, committed_at=at(200)),
+    )  # fmt: skip
+    write(lake, decision(1, 4, subject=HOT), hold(300, "unsplittable", subject=HOT))
+    assert shipped_that_speak(lake, 100) == set()
+    assert shipped_that_speak(lake, 210) == {"DeadLetters", "AppliedNotObserved", "LedgerWriteLag"}
+    assert shipped_that_speak(lake, 2000) == {
+        "NoEvaluation", "InputStale", "OpenDecision", "OneHotKey", "CapBinding", "AppliedNotObserved", "OutcomeNotHeard"
+    }  # fmt: skip
+    assert "StuckDecision" in shipped_that_speak(lake, 5000)
+    assert {"NoEvaluation", "CapBinding", "OpenDecision"} <= shipped_that_speak(lake, 90 * 86_400)
+
+
+def test_what_was_applied_is_missed_until_a_layout_comes_after_the_intent(lake):
+    seen, missed = "topic://acme/shop/seen", "topic://acme/shop/missed"
+    layout = layout_json((0, 0, 0xFFFF))
+    write(
+        lake,
+        *[decision(20, number, subject=topic) for number, topic in ((2, seen), (3, missed))],
+        *[outcome(f"d{number}", "intent", 30, subject=topic) for number, topic in ((2, seen), (3, missed))],
+        *[outcome(f"d{number}", "applied", 32, subject=topic) for number, topic in ((2, seen), (3, missed))],
+        *[layout_event(layout, seconds, "split", seen) for seconds in (10, 30)],
+        *[layout_event(layout, seconds, "split", missed) for seconds in (10, 29)],
+    )
+    found = Asking(lake, at(200)).found(read_rules(SHIPPED).rule("AppliedNotObserved"))
+    assert [(dict(one.labels)["topic"], one.value) for one in found] == [(missed, 168)]
+
+
+def test_the_rules_that_ship_say_when_actions_are_undone(lake):
+    steps = [("split", "[0]", "[1,2]"), ("merge", "[1,2]", "[3]"), ("split", "[3]", "[4,5]")]
+    for number, (action, segments, children) in enumerate(steps, 2):
+        write(
+            lake,
+            decision(number * 60, number, action=action, arguments=f'{{"segments":{segments}}}'),
+            outcome(f"d{number}", "applied", number * 60 + 1, seen=f'{{"children":{children}}}'),
+        )
+    assert "Thrash" not in shipped_that_speak(lake, 190)
+    assert "Thrash" in shipped_that_speak(lake, 250)
+    assert "Thrash" not in shipped_that_speak(lake, 250 + 7200)
+
+
+def test_the_rules_that_ship_say_while_the_executor_is_held(lake):
+    log = BrakeLog(lake)
+    log.write(lambda _: [Act("pause", "acme/shop", "release", "eva", at(100), until=at(500))])
+    log.write(lambda _: [Act("stop", "*", "failures", "executor", at(200))])
+    log.write(lambda _: [Act("resume", "*", "mended", "eva", at(300))])
+    rule = read_rules(SHIPPED).rule("BrakeOn")
+    found = [
+        {dict(one.labels)["subject"] for one in Asking(lake, at(seconds)).found(rule)}
+        for seconds in (50, 150, 250, 350, 500)
+    ]
+    assert found == [set(), {"acme/shop"}, {"acme/shop", "*"}, {"acme/shop"}, set()]
+
+
+def test_the_rules_that_ship_say_when_the_clusters_own_scaler_does_what_we_did_not_decide(lake):
+    layout = layout_json((0, 0, 0xFFFF))
+    ours = [decision(1000 * number, number + 1) for number in (1, 2)]
+    theirs = [layout_event(layout, 1000 * number + 60, "split") for number in (1, 2)]
+    write(
+        lake, *ours, *theirs, *[outcome(f"d{number}", "observed", 1000 * number, mode="observe") for number in (1, 2)]
+    )
+    write(lake, *[layout_event(layout, 2100 + number, "merge") for number in (1, 2)])
+    assert "ShadowDisagreement" not in shipped_that_speak(lake, 2200)
+    write(lake, layout_event(layout, 2210, "split", "topic://acme/shop/other"))
+    assert "ShadowDisagreement" in shipped_that_speak(lake, 2220)

@@ -1,0 +1,104 @@
+"""Alerts from one evaluation to the next."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.alerts.rules import Rule
+from anabranch.alerts.states import Alert, Found, advance
+
+pytestmark = pytest.mark.unit
+
+T0 = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+
+
+def rule(**more):
+    return Rule.model_validate({"name": "R", "sql": "SELECT 1", "summary": "s", **more})
+
+
+def row(name="a", value=1.0):
+    return Found((("topic", name),), value, f"{name} is {value}")
+
+
+def later(seconds):
+    return T0 + timedelta(seconds=seconds)
+
+
+def live(alerts, changed):
+    """What is known after the changes."""
+    known = {alert.labels: alert for alert in alerts} | {alert.labels: alert for alert in changed}
+    return [alert for alert in known.values() if alert.status in ("pending", "firing")]
+
+
+def test_without_for_a_row_fires_at_once():
+    [alert] = advance(rule(), [], [row()], T0)
+    assert (alert.status, alert.since, alert.value) == ("firing", T0, 1.0)
+
+
+def test_pending_until_just_before_for_and_firing_at_it():
+    [pending] = advance(rule(**{"for": "2m"}), [], [row()], T0)
+    assert pending.status == "pending"
+    assert advance(rule(**{"for": "2m"}), [pending], [row()], later(119.999)) == []
+    [firing] = advance(rule(**{"for": "2m"}), [pending], [row(value=7.0)], later(120))
+    assert (firing.status, firing.since, firing.value, firing.alert_id) == ("firing", T0, 7.0, pending.alert_id)
+
+
+def test_a_firing_alert_says_nothing_more_while_its_row_stays():
+    alerts = advance(rule(), [], [row()], T0)
+    assert advance(rule(), alerts, [row(value=9.0)], later(60)) == []
+
+
+def test_a_row_that_is_gone_resolves_and_comes_back_as_another_alert():
+    [first] = advance(rule(), [], [row()], T0)
+    [resolved] = advance(rule(), [first], [], later(60))
+    assert (resolved.status, resolved.alert_id) == ("resolved", first.alert_id)
+    [again] = advance(rule(), [], [row()], later(120))
+    assert again.alert_id != first.alert_id
+
+
+def test_a_pending_row_that_is_gone_is_inactive_and_starts_its_clock_again():
+    slow = rule(**{"for": "1m"})
+    [pending] = advance(slow, [], [row()], T0)
+    [inactive] = advance(slow, [pending], [], later(30))
+    assert inactive.status == "inactive"
+    [again] = advance(slow, [], [row()], later(40))
+    assert (again.status, again.since) == ("pending", later(40))
+
+
+def test_a_clock_that_went_back_fires_nothing_early_and_resolves_not_before_it_fired():
+    slow = rule(**{"for": "1m"})
+    [pending] = advance(slow, [], [row()], T0)
+    assert advance(slow, [pending], [row()], later(-600)) == []
+    [firing] = advance(slow, [pending], [row()], later(60))
+    assert advance(slow, [firing], [], later(-600))[0].at == later(60)
+
+
+def test_more_rows_than_allowed_are_one_more_alert_that_counts_them_and_those_known_stay():
+    few = rule(max_alerts=2)
+    known = live([], advance(few, [], [row("z")], T0))
+    alerts = live(known, advance(few, known, [row(name) for name in "abcz"], later(1)))
+    assert {alert.labels[0] for alert in alerts} == {("topic", "z"), ("topic", "a"), ("overflow", "true")}
+    assert [alert.value for alert in alerts if alert.labels == (("overflow", "true"),)] == [2.0]
+
+
+@given(st.lists(st.sets(st.sampled_from("abc")), max_size=30), st.integers(0, 4))
+def test_an_alert_fires_exactly_when_its_row_was_there_for_the_whole_time(rounds, minutes):
+    slow = rule(**{"for": f"{minutes}m"})
+    known: list[Alert] = []
+    streak = dict.fromkeys("abc", 0)
+    for number, names in enumerate(rounds):
+        known = live(known, advance(slow, known, [row(name) for name in names], later(60 * number)))
+        streak = {name: streak[name] + 1 if name in names else 0 for name in streak}
+        firing = {alert.labels[0][1] for alert in known if alert.status == "firing"}
+        assert firing == {name for name, rounds_there in streak.items() if rounds_there > minutes}
+        assert {alert.labels[0][1] for alert in known} == names
+
+
+def test_above_and_below_are_strict_and_no_number_is_beyond_nothing():
+    assert [rule(above=3).is_beyond(value) for value in (3, 3.1, None, float("nan"))] == [False, True, False, False]
+    assert [rule(below=3).is_beyond(value) for value in (3, 2.9, None, float("nan"))] == [False, True, False, False]
+    assert rule().is_beyond(None)

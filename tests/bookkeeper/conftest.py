@@ -1,0 +1,94 @@
+"""Real BookKeeper clusters: `old` of two bookies, `new` of two under a ZooKeeper of its own, `colo` of one beside
+`old` under another root of the same ZooKeeper."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from anabranch.bookkeeper.hands import BookKeeperAddress, LedgerHands
+from anabranch.local.bookies.programs import BookKeeperPrograms, LedgerWriter, ensure_programs
+from anabranch.local.setup import Jars
+from schemas.settings.root import load_settings
+from tests.harness.bookkeeper import BookKeeperCluster, start_clusters
+from tests.harness.zookeeper import EmbeddedZooKeeper
+
+SECRET = "hush-hush"
+
+
+def soon() -> float:
+    """Return a deadline that no deletion of a test misses."""
+    return time.time() + 120
+
+
+@dataclass
+class BookKeepers:
+    """The clusters, the hands over all of them, and what writes ledgers."""
+
+    clusters: dict[str, BookKeeperCluster]
+    programs: BookKeeperPrograms
+    folder: Path
+    hands: LedgerHands
+    writer: LedgerWriter
+
+    def write(self, cluster: str, **what: object) -> int:
+        """One ledger of `cluster`, as `LedgerWriter.write` takes it; its id."""
+        [ledger] = self.writer.write(self.clusters[cluster].uri, **what)  # type: ignore[arg-type]
+        return ledger
+
+    def address(self, cluster: str) -> BookKeeperAddress:
+        """Where a cluster is, and a secret that its bookies do not ask for."""
+        return BookKeeperAddress(self.clusters[cluster].uri, {"clientAuthProviderSecret": SECRET})
+
+    def new_hands(self, concurrency: int = 16) -> LedgerHands:
+        """Hands with a program of their own."""
+        addresses = {name: self.address(name) for name in self.clusters}
+        command = self.programs.hands(self.folder, concurrency)
+        return LedgerHands(command, addresses, self.folder / "hands.log", concurrency)
+
+
+@pytest.fixture(scope="session")
+def bookkeepers(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeepers]:
+    """All of it for the whole session; every test takes ledgers of its own."""
+    folder = tmp_path_factory.mktemp("bookies")
+    programs = ensure_programs(load_settings(environment={}), print)
+    servers = [EmbeddedZooKeeper(folder / f"zookeeper-{name}", jars.zookeeper) for name in ("a", "b")]
+    clusters = {
+        "old": BookKeeperCluster(folder / "old", programs.jars, servers[0], bookies=2),
+        "new": BookKeeperCluster(folder / "new", programs.jars, servers[1], bookies=2),
+        "colo": BookKeeperCluster(folder / "colo", programs.jars, servers[0], root="/second/ledgers"),
+    }
+    made = BookKeepers(clusters, programs, folder, None, None)  # type: ignore[arg-type]
+    try:
+        for server in servers:
+            server.launch()
+        for server in servers:
+            server.wait_until_serving()
+        start_clusters(*clusters.values())
+        made.hands, made.writer = made.new_hands(), LedgerWriter(programs, folder)
+        yield made
+    finally:
+        for part in (made.hands, made.writer):
+            if part is not None:
+                part.close()
+        for cluster in clusters.values():
+            cluster.stop()
+        for server in servers:
+            server.kill()
+
+
+@pytest.fixture
+def client(bookkeepers: BookKeepers) -> Iterator[KazooClient]:
+    """A client of the ZooKeeper of `old` and `colo`."""
+    one = KazooClient(bookkeepers.clusters["old"].zookeeper.address)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()
+        one.close()

@@ -1,0 +1,163 @@
+"""Checks in the moment of acting, and the order of a deletion, over metadata and ledgers in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from anabranch.bookkeeper.guard import Guard, Unsafe
+from anabranch.bookkeeper.hands import DELETES_WITHIN_S, TOO_LATE, LedgerRefused, SeenLedger, Verified
+from anabranch.bookkeeper.metadata import MetadataRefused, Write
+from anabranch.bookkeeper.registry import Registry
+from anabranch.bookkeeper.steps import Steps, TermLost
+from schemas.bookie_answers import Step
+from schemas.bookies import ClusterEntry, Directive, Routing
+
+OLD, NEW = (ClusterEntry(name=name, metadata_service_uri=f"zk://{name}/ledgers") for name in ("old", "new"))
+REGISTRY = Registry((OLD, NEW), None, Directive(source="old", target="new", epoch=1), 1)
+WHOLE = SeenLedger(True, 0, 20, {}, (1, 1, 1))
+
+
+class Metadata:
+    """Pulsar's metadata with these brokers; every transaction takes a while."""
+
+    def __init__(self, *brokers: str, seconds: float = 0) -> None:
+        self.brokers, self.seconds, self.clock, self.writes = list(brokers), seconds, 1000.0, 0
+
+    def children(self, path: str) -> list[str]:
+        assert path == "/loadbalance/brokers"
+        return self.brokers
+
+    def read(self, path: str) -> None:
+        return None
+
+    def write(self, writes: list[Write]) -> None:
+        self.clock += self.seconds
+        self.writes += 1
+
+
+class Hands:
+    """Ledgers that are whole on both clusters; deletions are noted with their deadline."""
+
+    def __init__(self) -> None:
+        self.deleted: list[tuple[str, int, float]] = []
+        self.sealed: list[int] = []
+
+    def open(self, cluster: str, ledger: int) -> SeenLedger:
+        return WHOLE
+
+    def seal(self, cluster: str, ledger: int) -> SeenLedger:
+        self.sealed.append(ledger)
+        return WHOLE
+
+    def verify(self, source: str, target: str, ledger: int) -> Verified:
+        return Verified(True, (), 0, 20, "x")
+
+    def delete(self, cluster: str, ledger: int, until: float) -> None:
+        self.deleted.append((cluster, ledger, until))
+
+
+class Ids:
+    """Identity of the cluster behind an address."""
+
+    def __init__(self, instance: str | None) -> None:
+        self._instance = instance
+
+    def instance(self) -> str:
+        if self._instance is None:
+            raise MetadataRefused("there is no INSTANCEID")
+        return self._instance
+
+
+def steps(metadata: Any, hands: Any, routing: Routing = "stopped", **instances: str | None) -> Steps:
+    found = {"old": "i-old", "new": "i-new", **instances}
+    guard = Guard(metadata, routing, lambda uri: Ids(found[uri.split("/")[2]]))  # type: ignore[arg-type, return-value]
+    store: Any = type("Store", (), {"path": "/admin/bookie-clusters"})
+    return Steps(store, metadata, hands, Write("/term", None, 1), guard, clock=lambda: metadata.clock)
+
+
+def step(action: Any, **over: Any) -> Step:
+    given = {"expectation": {"records": {}, "ledger": 9, "closed": True}, **over}
+    return Step(
+        epoch=1, phase="CLEANUP", kind="ledger", object="/managed-ledgers/t/n/persistent/t/c", action=action, ledger=9,
+        source="old", target="new", reason="test", **given,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seconds", [0, 40])
+def test_deadline_is_fixed_before_the_term_is_checked(seconds: float) -> None:
+    metadata, hands = Metadata(seconds=seconds), Hands()
+    assert steps(metadata, hands).carry_out(step("delete"), REGISTRY).status == "applied"
+    # The first transaction is the check at the beginning of a step, the second the one that the deletion rests on.
+    [(_, _, until)] = hands.deleted
+    assert until == 1000.0 + seconds + DELETES_WITHIN_S
+
+
+def test_deletion_that_is_too_late_is_superseded() -> None:
+    class Late(Hands):
+        def delete(self, cluster: str, ledger: int, until: float) -> None:
+            raise LedgerRefused(TOO_LATE, "the deadline has passed")
+
+    assert steps(Metadata(), Late()).carry_out(step("delete"), REGISTRY).status == "superseded"
+
+
+ACTIONS = ["copy", "verify", "seal", "unload", "cas_attribution", "forward_owner", "delete", "flip_status"]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize(("routing", "brokers"), [("stopped", ["b:8080"]), ("stock", []), ("stock", ["b:8080"])])
+def test_no_step_is_carried_out_under_brokers_in_the_way(action: str, routing: Routing, brokers: list[str]) -> None:
+    metadata, hands = Metadata(*brokers), Hands()
+    with pytest.raises(Unsafe, match="brokers"):
+        steps(metadata, hands, routing).carry_out(step(action), REGISTRY)
+    assert (metadata.writes, hands.deleted, hands.sealed) == (0, [], [])
+
+
+def test_broker_that_starts_meanwhile_stops_a_seal() -> None:
+    class Starting(Metadata):
+        def write(self, writes: list[Write]) -> None:
+            self.brokers = ["b:8080"]
+
+    hands = Hands()
+    for action in ("seal", "delete"):
+        with pytest.raises(Unsafe, match="registered now, such as b:8080"):
+            steps(Starting(), hands).carry_out(step(action), REGISTRY)
+    assert (hands.sealed, hands.deleted) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("instances", "words"),
+    [
+        ({"new": "i-old"}, "are one BookKeeper cluster"),
+        ({"old": None}, "instance id of old cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("action", ["copy", "delete"])
+def test_nothing_is_done_between_names_of_one_cluster(
+    action: str, instances: dict[str, str | None], words: str
+) -> None:
+    hands = Hands()
+    with pytest.raises(Unsafe, match=words):
+        steps(Metadata(), hands, **instances).carry_out(step(action), REGISTRY)
+    assert hands.deleted == []
+
+
+def test_cluster_that_is_not_the_registered_one_is_refused() -> None:
+    entry = OLD.model_copy(update={"instance": "i-before"})
+    registry = Registry((entry, NEW), None, REGISTRY.directive, 1)
+    with pytest.raises(Unsafe, match="was registered with i-before"):
+        steps(Metadata(), Hands()).carry_out(step("delete"), registry)
+
+
+def test_orchestrator_that_was_overtaken_deletes_nothing() -> None:
+    class Overtaken(Metadata):
+        def write(self, writes: list[Write]) -> None:
+            self.writes += 1
+            if self.writes == 2:
+                raise TermLost("another orchestrator has taken over")
+
+    hands = Hands()
+    with pytest.raises(TermLost):
+        steps(Overtaken(), hands).carry_out(step("delete"), REGISTRY)
+    assert hands.deleted == []

@@ -1,0 +1,242 @@
+"""Ledgers of real BookKeeper clusters, copied while bookies and the program that copies are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from anabranch.bookkeeper import hands as hands_module
+from anabranch.bookkeeper.hands import (
+    CONFLICT,
+    FENCED,
+    NO_SUCH_LEDGER,
+    NOT_ENOUGH_BOOKIES,
+    SOURCE_OPEN,
+    TOO_LATE,
+    LedgerHands,
+    LedgerRefused,
+)
+from anabranch.bookkeeper.process import HandsLost
+from tests.bookkeeper.conftest import SECRET, BookKeepers, soon
+from tests.waiting import wait_until
+
+SCHEMA = {"application": "pulsar", "component": "schema", "pulsar/schemaId": "acme/app/größe"}
+"""Custom metadata as Pulsar gives them to a schema's ledger."""
+
+
+def refused(hands: LedgerHands, ledger: int, target: str = "new") -> str:
+    """The name that a copy is refused with."""
+    with pytest.raises(LedgerRefused) as caught:
+        hands.copy("old", target, ledger, soon())
+    return caught.value.name
+
+
+@pytest.mark.parametrize("target", ["new", "colo"])
+@pytest.mark.parametrize(("entries", "size"), [(0, 1), (1, 1), (150, 300), (3, 700_000)])
+def test_a_copy_has_the_same_ids_metadata_and_contents(
+    bookkeepers: BookKeepers, target: str, entries: int, size: int
+) -> None:
+    hands = bookkeepers.hands
+    ledger = bookkeepers.write("old", entries=entries, size=size, custom=SCHEMA)
+    copied = hands.copy("old", target, ledger, soon())
+    verified = hands.verify("old", target, ledger)
+    assert (copied.how, copied.last, copied.length) == ("copied", entries - 1, entries * size)
+    assert (verified.same, verified.differences, len(verified.sha256)) == (True, (), 64)
+    assert hands.open("old", ledger) == hands.open(target, ledger)
+    assert hands.open(target, ledger).custom == SCHEMA
+    assert hands.copy("old", target, ledger, soon()).how == "same"
+
+
+@pytest.mark.parametrize(
+    "other", [{"seed": 2}, {"entries": 4}, {"custom": {"component": "schema"}}, {"seed": 2, "leave_open": True}]
+)
+def test_an_id_with_another_ledger_is_refused_and_untouched(bookkeepers: BookKeepers, other: dict[str, object]) -> None:
+    ledger = bookkeepers.write("old", custom=SCHEMA)
+    bookkeepers.write("new", ledger=ledger, **{"custom": SCHEMA, **other})
+    before = bookkeepers.hands.open("new", ledger)
+    assert refused(bookkeepers.hands, ledger) == CONFLICT
+    assert not bookkeepers.hands.verify("old", "new", ledger).same
+    assert bookkeepers.hands.open("new", ledger) == before
+
+
+@pytest.mark.parametrize(("entries", "is_open"), [(0, True), (2, True), (3, True), (0, False), (2, False)])
+def test_half_a_copy_is_made_again_wherever_it_stopped(bookkeepers: BookKeepers, entries: int, is_open: bool) -> None:
+    """Open: its program was killed; closed: a write failed."""
+    ledger = bookkeepers.write("old", custom=SCHEMA)
+    bookkeepers.write("new", ledger=ledger, custom=SCHEMA, entries=entries, leave_open=is_open)
+    assert bookkeepers.hands.copy("old", "new", ledger, soon()).how == "again"
+    assert bookkeepers.hands.verify("old", "new", ledger).same
+
+
+def test_programs_killed_while_they_copy_leave_nothing_that_is_not_mended(bookkeepers: BookKeepers) -> None:
+    """Many copies at a time, so that each kill meets some at each step."""
+    ledgers = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 16, entries=40, size=4000)
+    done: list[int] = []
+    ended = threading.Event()
+
+    def copy(ledger: int) -> None:
+        while ledger not in done:
+            try:
+                hands.copy("old", "new", ledger, soon())
+                done.append(ledger)
+            except HandsLost:
+                continue
+
+    def kill(hands: LedgerHands) -> None:
+        for share in (1, 6):
+            wait_until(lambda share=share: len(done) >= share or ended.is_set(), 60)  # type: ignore[misc]
+            if hands.pid is not None and psutil.pid_exists(hands.pid):
+                os.kill(hands.pid, signal.SIGKILL)
+
+    with bookkeepers.new_hands(8) as hands, ThreadPoolExecutor(9) as pool:
+        killing = pool.submit(kill, hands)
+        list(pool.map(copy, ledgers))
+        ended.set()
+        killing.result()
+        assert hands.starts > 1
+    with ThreadPoolExecutor(8) as pool:
+        assert all(one.same for one in pool.map(lambda one: bookkeepers.hands.verify("old", "new", one), ledgers))
+
+
+def test_an_open_source_is_refused_until_it_is_sealed(bookkeepers: BookKeepers) -> None:
+    ledger = bookkeepers.write("old", entries=20, leave_open=True)
+    assert refused(bookkeepers.hands, ledger) == SOURCE_OPEN
+    with pytest.raises(LedgerRefused, match=NO_SUCH_LEDGER):
+        bookkeepers.hands.open("new", ledger)
+    assert bookkeepers.hands.seal("old", ledger).last == 19
+    assert bookkeepers.hands.copy("old", "new", ledger, soon()).last == 19
+
+
+def test_an_id_that_bookies_keep_as_fenced_is_refused_by_name(bookkeepers: BookKeepers) -> None:
+    """On all bookies: a copy that happens on others goes through."""
+    hands, ledger = bookkeepers.hands, bookkeepers.write("old", quorum=2)
+    bookkeepers.write("new", ledger=ledger, quorum=2, entries=2, leave_open=True)
+    hands.seal("new", ledger)
+    for _ in range(2):
+        assert refused(hands, ledger) == FENCED
+    assert not hands.verify("old", "new", ledger).same
+
+
+def test_a_lost_source_bookie_costs_only_ledgers_without_another_copy(bookkeepers: BookKeepers) -> None:
+    hands, bookies = bookkeepers.hands, bookkeepers.clusters["old"].bookies
+    twice = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 4, quorum=2)
+    once = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 8)
+    left_open = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 8, leave_open=True)
+    bookies[0].kill()
+    try:
+        # What their metadata say is known all the same: when they were made tells where they belong.
+        away = [found for ledger in left_open if (found := hands.open("old", ledger)).unreadable]
+        assert 0 < len(away) < len(left_open)
+        assert all(found.made and not found.closed for found in away)
+        assert all(copied(hands, ledger) for ledger in twice)
+        lost = [ledger for ledger in once if not copied(hands, ledger)]
+        assert lost
+        assert len(lost) < len(once)
+        assert all(hands.open("old", ledger).last == 2 for ledger in lost)
+    finally:
+        bookies[0].start()
+    for ledger in lost:
+        wait_until(lambda ledger=ledger: copied(hands, ledger), 30)  # type: ignore[misc]
+    assert all(hands.verify("old", "new", ledger).same for ledger in twice + once)
+
+
+def test_a_full_target_refuses_and_keeps_nothing(bookkeepers: BookKeepers) -> None:
+    hands, [bookie] = bookkeepers.hands, bookkeepers.clusters["colo"].bookies
+    ledger = bookkeepers.write("old")
+    bookie.stop()
+    bookie.settings = {"diskUsageThreshold": 0.0001, "diskUsageWarnThreshold": 0.0001, "diskUsageLwmThreshold": 0.0001}
+    bookie.start()
+    try:
+        assert refused(hands, ledger, "colo") == NOT_ENOUGH_BOOKIES
+        with pytest.raises(LedgerRefused, match=NO_SUCH_LEDGER):
+            hands.open("colo", ledger)
+    finally:
+        bookie.stop()
+        bookie.settings = {}
+        bookie.start()
+    wait_until(lambda: copied(hands, ledger, "colo"), 30)
+
+
+def copied(hands: LedgerHands, ledger: int, target: str = "new") -> str:
+    """How a ledger was copied; empty: it was not."""
+    try:
+        return hands.copy("old", target, ledger, soon()).how
+    except LedgerRefused:
+        return ""
+
+
+def test_ledgers_are_listed_in_order_over_pages(bookkeepers: BookKeepers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hands_module, "_PAGE", 3)
+    made = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 8, entries=0)
+    made += [bookkeepers.write("old", entries=0, ledger=one) for one in (5_000_000_000, 2**33)]
+    try:
+        found = list(bookkeepers.hands.ledgers("old"))
+        assert found == sorted(set(found))
+        assert set(made) <= set(found)
+    finally:
+        for ledger in made[-2:]:
+            bookkeepers.hands.delete("old", ledger, soon())
+
+
+def test_deleting_twice_is_no_fault(bookkeepers: BookKeepers) -> None:
+    ledger = bookkeepers.write("old")
+    for _ in range(2):
+        bookkeepers.hands.delete("old", ledger, soon())
+    with pytest.raises(LedgerRefused, match=NO_SUCH_LEDGER):
+        bookkeepers.hands.open("old", ledger)
+
+
+def test_the_program_ends_when_who_asked_is_gone(bookkeepers: BookKeepers, tmp_path: Path) -> None:
+    """Killed, so that another may be at the same ledgers already."""
+    ledger = bookkeepers.write("old", entries=60, size=20_000)
+    uri = {name: cluster.uri for name, cluster in bookkeepers.clusters.items()}
+    requests = [
+        {"id": at, "op": "connect", "cluster": name, "uri": uri[name]} for at, name in enumerate(("old", "new"))
+    ]
+    with open(tmp_path / "hands.log", "wb") as log:
+        program = subprocess.Popen(
+            bookkeepers.programs.hands(tmp_path, 1),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    copy = {"id": 2, "op": "copy", "from": "old", "to": "new", "ledger": ledger}
+    said, _ = program.communicate("".join(f"{json.dumps(one)}\n" for one in [*requests, copy, copy]), timeout=60)
+    assert program.returncode == 0
+    assert len(said.splitlines()) < 4
+    assert copied(bookkeepers.hands, ledger)
+
+
+def test_secrets_are_in_no_argument_list_environment_or_log(bookkeepers: BookKeepers) -> None:
+    assert bookkeepers.hands.open("new", bookkeepers.write("new")).closed
+    process = psutil.Process(bookkeepers.hands.pid)
+    assert SECRET not in f"{process.cmdline()} {process.environ()} {bookkeepers.address('new')}"
+    assert SECRET not in (bookkeepers.folder / "hands.log").read_text()
+
+
+def test_nothing_is_deleted_after_the_deadline(bookkeepers: BookKeepers) -> None:
+    """By the program, which looks at the deadline when it deletes, however late it was asked."""
+    hands, ledger = bookkeepers.hands, bookkeepers.write("old")
+    half = bookkeepers.write("old", entries=3, seed=4)
+    bookkeepers.write("new", ledger=half, entries=2, seed=4, leave_open=True)
+    passed = round(time.time() * 1000)
+    for request in (
+        {"op": "delete", "cluster": "old", "ledger": ledger, "until": passed},
+        {"op": "delete", "cluster": "old", "ledger": ledger},
+        {"op": "copy", "from": "old", "to": "new", "ledger": half, "until": passed},
+    ):
+        process = hands._running(["old", "new"])
+        assert process.ask(request, 60)["error"] == TOO_LATE
+    assert hands.open("old", ledger).closed
+    assert not hands.open("new", half).closed
+    assert hands.copy("old", "new", half, soon()).how == "again"

@@ -1,0 +1,104 @@
+"""Commands killed at every single effect, each followed by exactly the command that `status` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from anabranch.bookkeeper.metadata import PulsarMetadata
+from anabranch.bookkeeper.records import read_cursor, read_locator
+from anabranch.bookkeeper.registry import RegistryStore
+from tests.bookkeeper.simulated import SWITCH, Simulated, registered, world
+
+ROLLBACK = ("rollback", "--no-dry-run")
+CLEANUP = ("cleanup", "--force", "--no-dry-run")
+MOST = 60
+
+
+@pytest.fixture
+def stages(tmp_path: Path) -> dict[str, Simulated]:
+    """Return, by command, a Pulsar in which it has to be given."""
+    before = Simulated(tmp_path / "before", world())
+    with before.under_the_commands():
+        registered(before, "old", "new")
+    switched = before.copied(tmp_path / "switched")
+    with switched.under_the_commands():
+        switched.ok(*SWITCH)
+    back = switched.copied(tmp_path / "back")
+    with back.under_the_commands():
+        back.ok(*ROLLBACK)
+        back.ok("precheck", "--name", "new", "--advance")
+    return {"switch": before, "rollback": switched, "cleanup": switched, "switch again": back}
+
+
+def outcome(one: Simulated) -> tuple[object, ...]:
+    """Return attributions, ledgers and registry, without versions and times."""
+    one.world.revive()
+    metadata = PulsarMetadata(one.connected("pulsar:2181"))  # type: ignore[arg-type]
+    stamps = {at.ledger: at.stamp for record in metadata.schemas() for at in read_locator(record.content)}
+    cursors = [read_cursor(record.content) for record in metadata.cursors()]
+    statuses = {at.name: at.status for at in RegistryStore(metadata, "/admin/bookie-clusters").read().clusters}
+    return stamps, [(at.ledger, at.stamp) for at in cursors], one.world.ledgers, statuses
+
+
+def unharmed(one: Simulated) -> None:
+    """Require that every ledger on record is whole somewhere, and exactly one cluster ACTIVE."""
+    for number in (1, 2):
+        assert any(number in there and there[number].closed for there in one.world.ledgers.values())
+    *_, statuses = outcome(one)
+    assert list(statuses.values()).count("ACTIVE") == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("stage", "command"), [("switch", SWITCH), ("rollback", ROLLBACK), ("cleanup", CLEANUP)])
+def test_kill_at_every_effect_is_resumed_as_status_says(
+    stages: dict[str, Simulated], tmp_path: Path, stage: str, command: Sequence[str]
+) -> None:
+    undisturbed = stages[stage].copied(tmp_path / "undisturbed")
+    with undisturbed.under_the_commands():
+        undisturbed.ok(*command)
+        expected = outcome(undisturbed)
+    told = set()
+    for kill_at in range(1, MOST):
+        one = stages[stage].copied(tmp_path / f"killed-{kill_at}")
+        with one.under_the_commands():
+            before = outcome(one)
+            if one.run(*command, kill_at=kill_at) is not None:
+                break
+            unharmed(one)
+            # Without a command nothing has been done yet, or all of it.
+            following = one.next_command()
+            if following is None:
+                assert outcome(one) in (before, expected), kill_at
+                following = list(command)
+            else:
+                told.add(" ".join(following))
+            assert one.run(*following, kill_at=2) is None or outcome(one) == expected, "killed while it resumes"
+            unharmed(one)
+            one.ok(*(one.next_command() or command))
+            assert outcome(one) == expected, f"killed at effect {kill_at}, resumed with {following}"
+            assert "all in order" in one.ok("check")
+    else:
+        raise AssertionError("the command has more effects than were tried")
+    assert kill_at > 5
+    assert told == {" ".join(command)}
+
+
+def test_rollback_that_is_given_again_has_nothing_to_do(stages: dict[str, Simulated]) -> None:
+    one = stages["switch again"]
+    with one.under_the_commands():
+        result = one.run(*ROLLBACK)
+        assert result is not None
+        assert (result.exit_code, "ROLLED_BACK" in result.output) == (0, True)
+
+
+def test_crash_mark_stays_until_somebody_has_waited(stages: dict[str, Simulated]) -> None:
+    """One that resumes a copy need not wait, so it does not vouch for the deletions of the one before."""
+    one = stages["switch"]
+    with one.under_the_commands():
+        assert one.run(*SWITCH, kill_at=8) is None
+        one.ok(*SWITCH)
+        assert "did not leave" in one.ok(*ROLLBACK)
+        assert "did not leave" not in one.ok("precheck", "--name", "new", "--advance")
+        assert "did not leave" not in one.ok(*SWITCH)

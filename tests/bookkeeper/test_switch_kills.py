@@ -1,0 +1,175 @@
+"""Switches that are killed, frozen, overtaken and disturbed: on real clusters, each step applied once, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from anabranch.bookkeeper.record import read_steps
+from anabranch.bookkeeper.registry import RegistryStore
+from decisions.bookkeeper.decide import decide
+from lake.rows import WholeTables
+from schemas.bookies import BookieSnapshot
+from schemas.tables.rows import DECISIONS, OUTCOMES
+from tests.bookkeeper.conftest import BookKeepers
+from tests.bookkeeper.pulsar_like import PulsarLike, pulsar_like
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+SUBJECT = "standalone/old-new-1"
+
+
+@pytest.fixture
+def pulsar(bookkeepers: BookKeepers, tmp_path: Path) -> Iterator[PulsarLike]:
+    """A Pulsar with a few hundred ledgers."""
+    with pulsar_like(bookkeepers, tmp_path) as one:
+        one.populate(schemas=60, cursors=120, versions=3)
+        one.register()
+        yield one
+
+
+@contextmanager
+def running(pulsar: PulsarLike, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command in a process of its own, with what it starts; all of it is ended at the end."""
+    with open(pulsar.folder / "command.log", "ab") as log:
+        process = subprocess.Popen(pulsar.command(*arguments), env=pulsar.environment(), stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def steps_begun(pulsar: PulsarLike) -> int:
+    """Steps on record."""
+    return len(read_steps(str(pulsar.folder / "lake"), SUBJECT))
+
+
+def moved(pulsar: PulsarLike, cluster: str = "new") -> int:
+    """Ledgers that are on a cluster, and those that are attributed to it."""
+    stamps = pulsar.attributions()
+    there = set(pulsar.bookkeepers.hands.ledgers(cluster)) & set(stamps)
+    return len(there) + sum(stamp is not None and stamp.startswith(cluster) for stamp in stamps.values())
+
+
+def _has_come_to(pulsar: PulsarLike, number: int, process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is not None or moved(pulsar) >= number
+
+
+def _has_left(pulsar: PulsarLike, number: int, process: subprocess.Popen[bytes]) -> bool:
+    there = set(pulsar.bookkeepers.hands.ledgers("old")) & set(pulsar.attributions())
+    return process.poll() is not None or len(there) <= number
+
+
+@contextmanager
+def one_active(pulsar: PulsarLike) -> Iterator[Counter[int]]:
+    """How many clusters were ACTIVE, at every look of somebody who looks all the time."""
+    found: Counter[int] = Counter()
+    store, ended = RegistryStore(pulsar.metadata, "/admin/bookie-clusters"), threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            # Entries are read one by one: only a look in which nothing has changed is one instant.
+            before, after = store.read(), store.read()
+            if before == after:
+                found[sum(one.status == "ACTIVE" for one in before.clusters)] += 1
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        looking.join()
+
+
+def test_killed_at_random_with_its_hands_again_and_again_everything_arrives_once(pulsar: PulsarLike) -> None:
+    chance, killed = random.Random(7), 0
+    with one_active(pulsar) as seen:
+        for enough in sorted(chance.sample(range(1, 560), 6)):
+            with running(pulsar, "switch", "--target", "new", "--no-dry-run") as process:
+                wait_until(partial(_has_come_to, pulsar, enough, process), 60)
+                killed += process.poll() is None
+                if chance.random() < 0.5 and process.poll() is None:
+                    # Its hands first: it starts new ones, and is killed in the middle of that.
+                    for child in psutil.Process(process.pid).children(recursive=True):
+                        child.kill()
+        assert killed >= 4
+        assert "300 of 300 on new" in pulsar.ok("switch", "--target", "new", "--no-dry-run")
+    assert set(seen) == {1}
+
+    assert "all in order" in pulsar.ok("check", "--contents")
+    rows = WholeTables(str(pulsar.folder / "lake"))
+    ends = Counter(row["decision_id"] for row in rows.rows(OUTCOMES) if row["status"] != "intent")
+    assert set(ends) == {row["decision_id"] for row in rows.rows(DECISIONS)}
+    assert set(ends.values()) == {1}
+    assert sorted(row["seq"] for row in rows.rows(DECISIONS)) == list(range(1, len(ends) + 1))
+
+    # What is on record with a step leads to the same step.
+    for row in rows.rows(DECISIONS):
+        inputs = BookieSnapshot.model_validate_json(row["inputs"])
+        arguments = json.loads(row["arguments"])
+        assert (row["action"], arguments["object"], arguments.get("ledger")) in {
+            (one.action, one.object, one.ledger) for one in decide(inputs).steps
+        }
+
+    # Killed while it cleans up.
+    with running(pulsar, "cleanup", "--force", "--no-dry-run") as process:
+        wait_until(partial(_has_left, pulsar, 150, process), 60)
+        was_killed = process.poll() is None
+    done = pulsar.run("cleanup", "--force", "--no-dry-run")
+    assert (done.returncode, "did not leave" in done.stderr) == (0, was_killed)
+    assert "all in order" in pulsar.ok("check", "--contents")
+    assert not set(pulsar.bookkeepers.hands.ledgers("old")) & set(pulsar.attributions())
+
+
+def test_kill_at_every_step_is_resumed_as_status_says(bookkeepers: BookKeepers, tmp_path: Path) -> None:
+    """Each next run is the command that `status` prints, and is killed at the next step."""
+    switch = ["switch", "--target", "new", "--no-dry-run"]
+    with pulsar_like(bookkeepers, tmp_path) as one:
+        one.populate(schemas=1, cursors=0, versions=1)
+        one.register()
+        for command, home, steps in (
+            (switch, "new", 2), (["rollback", "--no-dry-run"], "old", 2),
+            (["cleanup", "--force", "--no-dry-run"], "new", 1),
+        ):  # fmt: skip
+            if command[0] == "cleanup":
+                one.ok("precheck", "--name", "new", "--advance")
+                one.ok(*switch)
+            kills, following = 0, command
+            while one.killed(*following):
+                kills, following = kills + 1, one.next_command() or command
+                assert following == command
+            assert kills == steps
+            stamps = one.attributions()
+            assert set(stamps.values()) == {f"{home}:{ledger}" for ledger in stamps}
+        assert "all in order" in one.ok("check", "--contents")
+        assert not set(bookkeepers.hands.ledgers("old")) & set(one.attributions())
+
+
+def test_one_that_was_frozen_is_overtaken_and_changes_nothing_when_it_wakes_up(pulsar: PulsarLike) -> None:
+    with running(pulsar, "switch", "--target", "new", "--no-dry-run") as frozen:
+        wait_until(lambda: steps_begun(pulsar) > 0, 60)
+        os.kill(frozen.pid, signal.SIGSTOP)
+        assert "300 of 300 on new" in pulsar.ok("switch", "--target", "new", "--no-dry-run")
+        after = pulsar.dump()
+        os.kill(frozen.pid, signal.SIGCONT)
+        assert frozen.wait(60) == 1
+    said = (pulsar.folder / "command.log").read_text()
+    assert "taken over" in said
+    assert pulsar.dump() == after
+    assert "all in order" in pulsar.ok("check", "--contents")
+    ends = Counter(one.decision_id for one in read_steps(str(pulsar.folder / "lake"), SUBJECT) if one.end is not None)
+    assert set(ends.values()) == {1}

@@ -1,0 +1,97 @@
+"""`anabranch bookies` where no cluster is needed: usage, history, what a status says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from anabranch.bookkeeper.term import Held
+from anabranch.cli.bookies.report import status_text
+from anabranch.cli.main import cli
+from decisions.bookkeeper.advice import advice
+from decisions.bookkeeper.decide import decide
+from schemas.bookies import BookieSnapshot
+from tests.decisions.bookkeeper.world import before_switch, changed, in_switch, ledger, to_the_end
+from tests.query.views.recorded_switch import SwitchStory
+
+
+def run(*arguments: str, lake: Path | None = None) -> Result:
+    config = []
+    if lake is not None:
+        file = lake.parent / "own.toml"
+        file.write_text(f'[lake]\npath = "{lake}"\n')
+        config = ["--config", str(file)]
+    return CliRunner().invoke(cli, [*config, "bookies", *arguments])
+
+
+def status(world: BookieSnapshot, held: Held | None = None) -> str:
+    world = changed(world, operation="status")
+    return status_text(world, decide(world), held)
+
+
+def test_without_a_metadata_store_it_says_where_to_name_one() -> None:
+    result = run("list")
+    assert result.exit_code == 2
+    assert "--metadata HOST:PORT" in result.output
+
+
+def test_a_metadata_store_that_does_not_answer_is_named() -> None:
+    result = run("list", "--metadata", "127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "no ZooKeeper answers at 127.0.0.1:1" in result.output
+
+
+def test_history_shows_phases_and_what_failed(tmp_path: Path) -> None:
+    assert "no switch is on record" in run("history", lake=tmp_path / "empty").output
+    SwitchStory(str(tmp_path / "lake")).run(first_attempt_only=True)
+    shown = run("history", lake=tmp_path / "lake").output
+    assert "BUILD             attempt 1       10 steps in 1 s  1 failed" in shown
+    assert "failed: ledger 4 of /schemas/acme/shop/carts" in shown
+    [one] = json.loads(run("history", "--output", "json", lake=tmp_path / "lake").output)
+    assert [phase["phase"] for phase in one["phases"]] == ["BUILD", "PROMOTE"]
+
+
+@pytest.mark.parametrize(
+    ("world", "following"),
+    [
+        (before_switch(clusters=[]), "anabranch bookies register --name NAME"),
+        (before_switch(), "anabranch bookies precheck --name TARGET"),
+        (in_switch(), "anabranch bookies switch --target new --no-dry-run goes on where it was"),
+        (to_the_end(in_switch()), "anabranch bookies cleanup from 2025-11-28"),
+        (changed(in_switch(), ledgers={}), "the ledgers of old were not listed"),
+    ],
+)
+def test_a_status_ends_with_what_to_do_next(world: BookieSnapshot, following: str) -> None:
+    assert following in status(world).splitlines()[-1]
+
+
+def test_a_status_says_who_is_at_work_and_how_far() -> None:
+    shown = status(in_switch(), Held("host:7", 3))
+    assert "carried out by       host:7, term 3" in shown
+    assert "0 of 3 on new, 3 to copy" in shown
+    assert shown.splitlines()[-1].startswith("next: wait")
+
+
+def test_every_failure_that_a_switch_can_have_comes_with_advice_of_its_own() -> None:
+    worlds = {
+        "has no such ledger": [ledger(2), ledger(3)],
+        "it is open": [ledger(1, closed=False), ledger(2), ledger(3)],
+    }
+    told = set()
+    for reason, ledgers in worlds.items():
+        stamped = in_switch(before_switch(ledgers={"old": ledgers, "new": []}))
+        positions = [one.model_copy(update={"stamp": f"old:{one.ledger}"}) for one in stamped.schemas[0].positions]
+        world = changed(stamped, schemas=[stamped.schemas[0].model_copy(update={"positions": positions})])
+        answer = decide(changed(to_the_end(world), operation="status"))
+        [failed] = answer.failed_ledgers
+        assert reason in failed.reason
+        told.add(advice(failed.ledger, failed.reason, "old", "new"))
+    there = changed(in_switch(), ledgers={**in_switch().ledgers, "new": [ledger(1, length=1)]})
+    [failed] = decide(changed(to_the_end(there), operation="status")).failed_ledgers
+    told.add(advice(failed.ledger, failed.reason, "old", "new"))
+    for reason in ("LedgerFenced: x", "NotEnoughBookies: x", "was open again after each of 5 unloads", "else"):
+        told.add(advice(1, reason, "old", "new"))
+    assert len(told) == 7

@@ -1,0 +1,42 @@
+"""Which settings files a command reads: its own folder's unless the command line names others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from anabranch.cli.context import DEMONSTRATION, Context, hide_new_files
+
+HOME = Path(__file__).resolve().parents[2]
+
+
+def test_anabranch_toml_of_the_home_counts_as_if_given(tmp_path):
+    (tmp_path / "anabranch.toml").write_text("[stream]\nbuckets = 3\n")
+    assert Context(home=tmp_path).settings.stream.buckets == 3
+
+
+def test_files_of_the_command_line_stand_in_place_of_it(tmp_path):
+    (tmp_path / "anabranch.toml").write_text("[stream]\nbuckets = 3\n")
+    (tmp_path / "other.toml").write_text("[stream]\ntick_seconds = 7\n")
+    settings = Context((Path("other.toml"),), tmp_path).settings
+    assert (settings.stream.buckets, settings.stream.tick_seconds) == (16, 7)
+
+
+def test_files_are_absolute_for_the_processes_that_are_given_them(tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "mine.toml").touch()
+    monkeypatch.chdir(tmp_path)
+    context = Context((Path("mine.toml"),), tmp_path / "home", extra=[DEMONSTRATION])
+    assert context.files == [HOME / DEMONSTRATION, tmp_path / "mine.toml"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o022, 0o077), (0o002, 0o077), (0o027, 0o027), (0o077, 0o077)])
+def test_new_files_are_hidden_from_others(before, after):
+    own = os.umask(before)
+    try:
+        hide_new_files()
+        assert os.umask(own) == after
+    finally:
+        os.umask(own)

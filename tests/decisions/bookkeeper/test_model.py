@@ -1,0 +1,30 @@
+"""The model of a switch: its rules hold in every state; each protection is missed when it is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.decisions.bookkeeper.model.__main__ import SMALL, WITHOUT
+from tests.decisions.bookkeeper.model.explore import explore
+from tests.decisions.bookkeeper.model.state import Rules
+
+PAGE = Path(__file__).parents[3] / "docs" / "bookies-protocol.md"
+
+
+@pytest.mark.parametrize("rules", SMALL, ids=[", ".join((*one.commands, *one.others)) for one in SMALL])
+def test_in_every_order_one_is_active_nothing_is_lost_and_every_switch_ends(rules: Rules) -> None:
+    found = explore(rules)
+    assert found.broken is None, f"\n{found}"
+    assert found.states > 200
+
+
+@pytest.mark.parametrize(("words", "rules", "broken"), WITHOUT, ids=[one[0][:30] for one in WITHOUT])
+def test_without_a_protection_a_short_history_breaks_a_rule(words: str, rules: Rules, broken: str) -> None:
+    found = explore(rules)
+    assert broken in (found.broken or "")
+    assert len(found.history) <= 40
+    assert f"Without {words}:\n\n```\n{found}\n```" in PAGE.read_text(), (
+        "python -m tests.decisions.bookkeeper.model > docs/bookies-protocol.md"
+    )

@@ -1,0 +1,194 @@
+"""`anabranch lake check` on the recorded lake, and on copies of it in which one thing each is broken."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable, write_deltalake
+
+from anabranch.cli.main import cli
+from anabranch.history.check.checking import check_lake
+from anabranch.history.check.findings import MOST_TOLD, REMEDIES, Findings
+from lake.files import table_path
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, Table, WaitRow
+from tests.query.views.conftest import lake, story
+
+__all__ = ["lake", "story"]
+
+
+@pytest.fixture
+def copy(lake, tmp_path) -> str:
+    """A copy that may be broken."""
+    return str(shutil.copytree(lake, tmp_path / "lake"))
+
+
+def rows(lake: str, table: Table) -> pa.Table:
+    return DeltaTable(table_path(lake, table)).to_pyarrow_table()
+
+
+def replace(lake: str, table: Table, content: pa.Table) -> None:
+    """The table with other rows, made anew: nothing can be deleted from it."""
+    path = table_path(lake, table)
+    shutil.rmtree(path)
+    write_deltalake(path, content, partition_by=["day"])
+
+
+def without(content: pa.Table, place: int) -> pa.Table:
+    return pa.concat_tables([content.slice(0, place), content.slice(place + 1)])
+
+
+def found(lake: str, **more: float) -> dict[tuple[str, str], int]:
+    return {(one.table, one.kind): one.count for one in check_lake(lake, **more)}
+
+
+def test_a_lake_that_the_engine_made_is_whole(lake):
+    said = check_lake(lake).to_json()
+    assert said["findings"] == []
+    assert said["ok"]
+    assert said["rows"]["decisions"] == len(rows(lake, DECISIONS)) > 0
+    assert said["rows"]["segment_load"] == len(rows(lake, SEGMENT_LOAD)) > 0
+
+
+@pytest.mark.parametrize("table", [DECISIONS, HOLDS], ids=lambda table: table.name)
+def test_a_lost_row_is_a_gap_in_the_numbers_and_missing_from_its_batch(copy, table):
+    content = rows(copy, table).sort_by([("subject", "ascending"), ("seq", "ascending")])
+    first = next(number for number, seq in enumerate(content["seq"].to_pylist()) if seq == 2)
+    replace(copy, table, without(content, first))
+    said = found(copy)
+    assert said[table.name, "gap"] == 1
+    assert said[table.name, "missing rows"] == 1
+
+
+@pytest.mark.parametrize("table", [SEGMENT_LOAD, EVENTS], ids=lambda table: table.name)
+def test_a_row_that_is_there_twice_is_found_by_its_key_and_by_the_count_of_its_batch(copy, table):
+    write_deltalake(table_path(copy, table), rows(copy, table).slice(7, 1), mode="append")
+    assert found(copy) == {(table.name, "duplicate"): 1, (table.name, "too many rows"): 1}
+
+
+def test_a_batch_that_is_still_being_written_is_no_fault(copy):
+    content = rows(copy, BATCHES).sort_by("batch_at")
+    replace(copy, BATCHES, content.slice(0, len(content) - 1))
+    assert found(copy) == {}
+
+
+def test_outcomes_of_a_lost_decision_are_orphans_and_a_decision_without_an_end_is_open(copy):
+    decisions = rows(copy, DECISIONS).sort_by("decided_at")
+    lost, never_ended = (decisions["decision_id"][place].as_py() for place in (0, 1))
+    outcomes = rows(copy, OUTCOMES)
+    replace(copy, DECISIONS, without(decisions, 0))
+    is_kept = pc.or_(pc.not_equal(outcomes["decision_id"], never_ended), pc.equal(outcomes["status"], "intent"))
+    replace(copy, OUTCOMES, outcomes.filter(is_kept))
+    said = found(copy)
+    assert said["outcomes", "orphan"] == 1
+    assert said["decisions", "open"] == 1
+    told = {one.kind: one.told for one in check_lake(copy)}
+    assert lost in told["orphan"][0]
+    assert never_ended in told["open"][0]
+
+
+def test_a_decision_that_waits_past_its_time_is_open(copy):
+    decisions, outcomes = rows(copy, DECISIONS).sort_by("decided_at"), rows(copy, OUTCOMES)
+    held = decisions.slice(0, 1).to_pylist()[0]
+    replace(copy, OUTCOMES, outcomes.filter(pc.not_equal(outcomes["decision_id"], held["decision_id"])))
+    wait = WaitRow(
+        decision_id=held["decision_id"], family="autoscale", subject=held["subject"], brake="approval", reason="r",
+        until=None, at=held["decided_at"], executor="e", day=held["day"],
+    )  # fmt: skip
+    write_deltalake(table_path(copy, WAITS), to_arrow(WAITS, [wait]), mode="append")
+    assert found(copy)["decisions", "open"] == 1
+    assert ("decisions", "open") not in found(copy, stuck_seconds=7 * 86_400)
+
+
+def test_an_end_that_the_job_has_not_recorded_is_unheard(copy):
+    events = rows(copy, EVENTS)
+    ends = events.filter(pc.field("type") == "outcome").sort_by("accepted_at")
+    lost = ends["decision_id"][0].as_py()
+    replace(copy, EVENTS, events.filter(pc.fill_null(pc.not_equal(events["decision_id"], lost), True)))
+    told = {one.kind: one.told for one in check_lake(copy)}
+    assert [lost in line for line in told["unheard"]] == [True]
+
+
+def test_an_end_of_two_executors_is_told(copy):
+    ends = rows(copy, OUTCOMES).filter(pc.field("status") == "applied").slice(0, 1)
+    other = ends.set_column(ends.schema.get_field_index("executor"), "executor", pa.array(["e2"]))
+    write_deltalake(table_path(copy, OUTCOMES), other, mode="append")
+    assert found(copy) == {("outcomes", "applied twice"): 1}
+
+
+def test_holds_of_a_layout_that_is_not_on_record_are_told(copy):
+    events = rows(copy, EVENTS)
+    replace(copy, EVENTS, events.filter(pc.invert(pc.equal(events["type"], "layout"))))
+    said = found(copy)
+    digests = rows(copy, HOLDS).group_by(["subject", "layout_digest"]).aggregate([])
+    assert said["holds", "unknown layout"] == len(digests) > 0
+
+
+def test_batches_whose_counts_contradict_each_other_are_told(copy):
+    content = rows(copy, BATCHES)
+    more = pa.array([content["messages"][0].as_py() + 1, *content["messages"].to_pylist()[1:]])
+    replace(copy, BATCHES, content.set_column(content.schema.get_field_index("messages"), "messages", more))
+    assert found(copy) == {("batches", "unbalanced"): 1}
+
+
+def test_a_file_that_is_gone_or_cut_is_told_and_the_rest_is_checked_all_the_same(copy):
+    files = [Path(uri) for uri in DeltaTable(table_path(copy, HOLDS)).file_uris()]
+    files[0].unlink()
+    cut = Path(DeltaTable(table_path(copy, OUTCOMES)).file_uris()[0])
+    cut.write_bytes(cut.read_bytes()[:-1])
+    said = check_lake(copy)
+    assert {(one.table, one.kind) for one in said} == {("holds", "missing file"), ("outcomes", "missing file")}
+    assert set(said.rows) == {
+        "decisions",
+        "segment_load",
+        "events",
+        "dead_letters",
+        "batches",
+        "brakes",
+        "waits",
+        "alerts",
+    }
+
+
+def test_a_broken_log_is_told(copy):
+    for entry in Path(table_path(copy, HOLDS), "_delta_log").glob("*.json"):
+        entry.write_text("{")
+    assert found(copy) == {("holds", "unreadable"): 1}
+
+
+def test_an_empty_folder_is_whole(tmp_path):
+    said = check_lake(str(tmp_path)).to_json()
+    assert said["ok"]
+    assert set(said["rows"].values()) == {0}
+
+
+def test_all_are_counted_and_the_first_are_told():
+    kept = Findings()
+    for number in range(MOST_TOLD + 5):
+        kept.add("gap", "holds", str(number))
+    (one,) = kept
+    assert (one.count, len(one.told)) == (MOST_TOLD + 5, MOST_TOLD)
+    assert kept.to_json()["findings"][0]["do"] == REMEDIES["gap"]
+    with pytest.raises(ValueError, match="what to do"):
+        kept.add("odd", "holds", "")
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_the_command_says_what_to_do_and_ends_with_2_or_0(copy, tmp_path, output):
+    own = tmp_path / "own.toml"
+    own.write_text(f'[lake]\npath = "{copy}"\n')
+    asked = ["--config", str(own), "lake", "check", "--output", output]
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 0, done.output
+    write_deltalake(table_path(copy, HOLDS), rows(copy, HOLDS).slice(0, 1), mode="append")
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 1, done.output
+    assert REMEDIES["duplicate"] in done.output
+    if output == "json":
+        assert not json.loads(done.output)["ok"]

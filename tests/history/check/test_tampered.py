@@ -1,0 +1,169 @@
+"""`anabranch lake check` on copies of the recorded lake in which one row, or one byte, is not what was written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable, write_deltalake
+
+from anabranch.cli.main import cli
+from anabranch.history.check.checking import check_lake
+from lake.files import table_path
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import BATCHES, BRAKES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, BrakeRow
+from tests.history.check.test_checking import copy, found, replace, rows, without
+from tests.query.views.conftest import lake, story
+
+__all__ = ["copy", "lake", "story"]
+MINUTE = timedelta(minutes=1)
+
+
+def change(lake, table, is_wanted, **changed):
+    """One of the rows that are wanted, from their middle, with other values."""
+    content = rows(lake, table)
+    listed = content.to_pylist()
+    places = [place for place, row in enumerate(listed) if is_wanted(row)]
+    row = listed[places[len(places) // 2]]
+    row.update({name: value(row[name]) if callable(value) else value for name, value in changed.items()})
+    replace(lake, table, pa.Table.from_pylist(listed, schema=content.schema))
+
+
+def add(lake, table, row):
+    write_deltalake(
+        table_path(lake, table), pa.Table.from_pylist([row], schema=rows(lake, table).schema), mode="append"
+    )
+
+
+def applied(row):
+    return row["status"] == "applied"
+
+
+def test_lost_row_of_batches_is_told_by_the_rows_of_others(copy):
+    content = rows(copy, BATCHES).sort_by("batch_at")
+    replace(copy, BATCHES, without(content, len(content) // 2))
+    assert ("batches", "lost batch") in found(copy)
+
+
+@pytest.mark.parametrize("table", [EVENTS, SEGMENT_LOAD, HOLDS, DECISIONS], ids=lambda table: table.name)
+def test_rows_cut_off_by_another_checkpoint_are_no_lost_batch(copy, table):
+    # The checkpoint was lost in a batch: a new one begins with later batches, numbered anew.
+    content = rows(copy, BATCHES).sort_by("batch_at").to_pylist()
+    middle = next(place for place, row in enumerate(content) if place > 50 and row["decisions"])
+    after = [{**row, "generation": "second"} for row in content[middle + 1 :]]
+    replace(copy, BATCHES, pa.Table.from_pylist([*content[:middle], *after], schema=rows(copy, BATCHES).schema))
+    assert ("batches", "lost batch") not in found(copy)
+
+
+def test_decision_that_ended_two_ways_is_found(copy):
+    row = next(row for row in rows(copy, OUTCOMES).to_pylist() if applied(row))
+    add(copy, OUTCOMES, {**row, "status": "failed", "attempt": 9})
+    assert found(copy) == {("outcomes", "ended twice"): 1}
+
+
+def test_outcome_before_its_decision_is_found(copy):
+    change(copy, OUTCOMES, applied, at=lambda at: at - 30 * MINUTE)
+    assert found(copy) == {("outcomes", "too early"): 1}
+
+
+def test_clock_of_an_executor_may_be_behind(copy):
+    change(copy, OUTCOMES, applied, at=lambda at: at - timedelta(seconds=50))
+    assert found(copy) == {}
+
+
+def test_outcome_of_another_subject_is_found(copy):
+    change(copy, OUTCOMES, applied, subject="topic://acme/shop/none")
+    assert found(copy) == {("outcomes", "another subject"): 1}
+
+
+def test_decision_taken_again_later_is_a_duplicate(copy):
+    row = rows(copy, DECISIONS).to_pylist()[5]
+    add(copy, DECISIONS, {**row, "decided_at": row["decided_at"] + timedelta(seconds=1)})
+    assert ("decisions", "duplicate") in found(copy)
+
+
+def test_gap_in_the_numbers_of_brakes_is_found(copy, story):
+    at, last = story.outcomes[0]["at"], max(row["number"] for row in rows(copy, BRAKES).to_pylist())
+    acts = [
+        BrakeRow(number=last + number, act="pause", subject="*", decision_id=None, reason="r", until=None, actor="ada",
+                 at=at, day=at.date())
+        for number in (1, 3)
+    ]  # fmt: skip
+    write_deltalake(table_path(copy, BRAKES), to_arrow(BRAKES, acts), mode="append")
+    assert found(copy) == {("brakes", "gap"): 1}
+
+
+@pytest.mark.parametrize("table", [HOLDS, OUTCOMES, BATCHES], ids=lambda table: table.name)
+def test_row_in_a_wrong_day_is_found(copy, table):
+    change(copy, table, lambda row: True, day=lambda day: day - timedelta(days=1))
+    assert found(copy) == {(table.name, "wrong day"): 1}
+
+
+@pytest.mark.parametrize("is_tick", [True, False], ids=["tick", "event"])
+def test_evaluation_too_many_is_unbalanced(copy, is_tick):
+    ticks = {row["batch_id"] for row in rows(copy, EVENTS).to_pylist() if row["type"] == "tick"}
+    change(
+        copy, BATCHES, lambda row: (row["batch_id"] in ticks) == is_tick and row["evaluations"] > 0,
+        evaluations=lambda number: number + 1,
+    )  # fmt: skip
+    assert found(copy) == {("batches", "unbalanced"): 1}
+
+
+def files(lake, table):
+    return sorted(Path(table_path(lake, table)).glob("day=*/*.parquet"))
+
+
+def command(lake, folder, *options):
+    settings = folder / "settings.toml"
+    settings.write_text(f'[lake]\npath = "{lake}"\n[local]\nfolder = "{folder}"\n')
+    return CliRunner().invoke(cli, ["-c", str(settings), "lake", "check", *options], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("table", [SEGMENT_LOAD, DECISIONS], ids=lambda table: table.name)
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.9])
+def test_flipped_byte_is_found_by_a_later_deep_check(copy, tmp_path, table, share):
+    first = command(copy, tmp_path, "--deep")
+    assert (first.exit_code, "the first deep check of this lake" in first.output) == (0, True)
+    again = command(copy, tmp_path, "--deep")
+    assert (again.exit_code, "the first deep check" in again.output) == (0, False)
+    file = files(copy, table)[0]
+    content = bytearray(file.read_bytes())
+    content[int(len(content) * share)] ^= 1
+    file.write_bytes(content)
+    for _ in range(2):
+        said = json.loads(command(copy, tmp_path, "--deep", "--output", "json").output)
+        damaged = [one for one in said["findings"] if one["kind"] == "damaged file"]
+        assert [(one["table"], one["count"]) for one in damaged] == [(table.name, 1)]
+
+
+def test_file_that_cannot_be_decoded_is_found_at_once(copy, tmp_path):
+    file = files(copy, HOLDS)[0]
+    content = bytearray(file.read_bytes())
+    content[4:64] = bytes(60)
+    file.write_bytes(content)
+    for _ in range(2):
+        run = command(copy, tmp_path, "--deep")
+        assert run.exit_code == 1
+        assert "holds: damaged file (1)" in run.output
+        assert "it cannot be decoded" in run.output
+
+
+def test_new_files_and_new_lakes_are_no_damage(copy, lake, tmp_path):
+    assert command(copy, tmp_path, "--deep").exit_code == 0
+    DeltaTable(table_path(copy, EVENTS)).optimize.compact()
+    other = str(shutil.copytree(lake, tmp_path / "other"))
+    assert command(copy, tmp_path, "--deep").exit_code == 0
+    assert "the first deep check" in command(other, tmp_path, "--deep").output
+
+
+def test_digests_that_are_none_are_refused_in_words(copy, tmp_path):
+    (tmp_path / "lake-digests.json").write_text("[1]")
+    run = command(copy, tmp_path, "--deep")
+    assert run.exit_code == 1
+    assert "does not hold digests of a lake's files: remove it to begin anew" in run.output
+    assert check_lake(copy).to_json()["ok"]

@@ -1,0 +1,352 @@
+"""Why a topic acts or holds, worked out from the lake's rows: the job's own engine writes them, without Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from click.testing import CliRunner
+from deltalake import write_deltalake
+
+from anabranch.cli.instants import read_instant
+from anabranch.cli.main import cli
+from anabranch.history.explain.changes import changes
+from anabranch.history.explain.record import NotOnRecord, check_segment, explain
+from anabranch.query.topics import UnknownTopic, find_topic
+from decisions.topic.layout import SegmentLayout
+from lake.tables import create_table
+from schemas.tables.arrow import to_arrow
+from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD, WAITS, OutcomeRow, WaitRow
+from tests.engine.buckets import CONFIGURED, PROMPT
+from tests.engine.records import consumers, delivery, layout, outcome, stats, tick
+from tests.engine.test_engine import MINUTE, NOW, SECOND
+from tests.engine.test_replay import NAMES, RecordedBucket
+
+COLD, WARM = {0: 10.0, 1: 10.0}, {0: 5_000.0, 1: 5_000.0}
+TABLES = (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, BATCHES)
+
+
+def written(bucket, lake, without=()):
+    for table in TABLES:
+        rows = bucket.table(table)
+        write_deltalake(create_table(lake, table), rows.slice(0, 0) if table in without else rows, mode="append")
+    return str(lake)
+
+
+def at(millis):
+    return datetime.fromtimestamp(millis / 1000, timezone.utc)
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """A topic that is warm, then cold and waits for its window; and another one beside it."""
+    bucket = RecordedBucket()
+    made = SegmentLayout.create(2, NOW - MINUTE)
+    bucket.batch(NOW, *(layout(made, topic=name) for name in NAMES[:2]), consumers(1, topic=NAMES[0]))
+    bucket.batch(NOW + SECOND, stats(WARM, NOW, NAMES[0]), tick(1))
+    bucket.batch(NOW + MINUTE, stats(COLD, NOW + MINUTE, NAMES[0]), tick(2))
+    for minute in range(2, 5):
+        bucket.batch(NOW + minute * MINUTE, stats(COLD, NOW + minute * MINUTE, NAMES[0]), tick(minute + 1))
+    return bucket
+
+
+def test_every_gate_is_told_although_the_row_of_the_hold_names_one(bucket, tmp_path):
+    lake = written(bucket, tmp_path / "lake")
+    found = explain(lake, NAMES[0], None, CONFIGURED)
+    assert (found.answer.gate.value, found.hold["gate"], found.held_since) == (
+        "merge-window", "merge-window", NOW + MINUTE
+    )  # fmt: skip
+    assert {reading.gate.value for reading in found.answer.gates} >= {"max-segments", "settling", "merge-window"}
+    assert (found.doubts, found.assumed_fresh) == ([], [])
+    assert found.answer.binding.measured == 3 * MINUTE
+
+
+def test_an_instant_in_the_past_is_answered_as_it_was_then(bucket, tmp_path):
+    lake = written(bucket, tmp_path / "lake")
+    found = explain(lake, NAMES[0], at(NOW + 30 * SECOND), CONFIGURED)
+    assert (found.answer.gate.value, found.hold["gate"]) == ("merge-thresholds", "merge-thresholds")
+    with pytest.raises(NotOnRecord, match=r"the record begins at 2025-11-20 17:33:20 UTC"):
+        explain(lake, NAMES[0], at(NOW - 1), CONFIGURED)
+
+
+def test_constant_load_that_no_table_shows_is_taken_to_be_as_fresh_as_the_hold_on_record_says(tmp_path):
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
+    for minute in range(30):
+        bucket.batch(NOW + minute * MINUTE, stats(WARM, NOW + minute * MINUTE, NAMES[0]), tick(minute))
+    found = explain(written(bucket, tmp_path / "lake"), NAMES[0], None, CONFIGURED)
+    assert (found.answer.gate.value, found.assumed_fresh) == ("merge-thresholds", [0, 1])
+
+
+def test_a_history_that_is_too_short_is_said(bucket, tmp_path):
+    found = explain(written(bucket, tmp_path / "lake", without=[SEGMENT_LOAD]), NAMES[0], None, CONFIGURED)
+    assert "gate was merge-thresholds, is now load-missing" in found.doubts[0]
+
+
+def command(lake, *arguments):
+    settings = lake / "settings.toml"
+    settings.write_text(f'[lake]\npath = "{lake}"\n')
+    return CliRunner().invoke(cli, ["-c", str(settings), "explain", *arguments], catch_exceptions=False)
+
+
+def test_the_command_says_why_what_it_saw_and_what_would_change_it(bucket, tmp_path):
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    run = command(lake, "t0")
+    assert run.exit_code == 0
+    assert " >> merge-window " in run.output
+    assert "on record: hold 2, merge-window (measured 0ms, limit 5m0s then), since 2025-11-20T17:34:20Z" in run.output
+    assert "in 2m0s, at 2025-11-20T17:39:20Z, if all else stays as it is" in run.output
+    assert "at 10,001 msg/s in on segment 0 (now 10)" in run.output
+    assert "consumers: billing 1 STREAM" in run.output
+    assert json.loads(command(lake, "t0", "--snapshot").output)["consumers"] == {
+        "billing": {"type": "STREAM", "count": 1}
+    }
+
+
+SLOW = {"id": 0, "subscription": "billing", "backlog": 9_000, "msgRateOut": 100.0, "consumers": 1,
+        "readyConsumers": 0, "backlogAgeSeconds": 240.0, "waitingPublishers": 2}  # fmt: skip
+
+
+def test_a_slow_topic_is_explained_by_the_last_report(tmp_path):
+    hot, bucket = {0: 15_000.0, 1: 10.0}, RecordedBucket()
+    made = SegmentLayout.create(2, NOW - MINUTE)
+    bucket.batch(NOW, layout(made, topic=NAMES[0]), consumers(2, topic=NAMES[0]))
+    bucket.batch(NOW + SECOND, delivery(reported=2, at=NOW, topic=NAMES[0]))
+    bucket.batch(NOW + MINUTE, stats(hot, NOW + MINUTE, NAMES[0]), tick(1))
+    bucket.batch(NOW + MINUTE + SECOND, delivery(SLOW, reported=2, at=NOW + MINUTE + SECOND, topic=NAMES[0]))
+    bucket.batch(NOW + 2 * MINUTE, delivery(reported=2, topic=NAMES[1]))
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    run = command(lake, "t0", "--at", "2025-11-20T17:35:20Z")
+    assert "short of segments: consumers or brokers could do more if the load were divided further" in run.output
+    assert (
+        "segment 0, billing: 9,000 messages behind (the oldest 4m0s old), 0 of 1 consumers ready, 2 producers wait for "
+        "exclusive access, which no split changes, load 150% of split: segments"
+    ) in run.output
+    told = json.loads(command(lake, "t0", "--at", "2025-11-20T17:35:20Z", "--output", "json").output)["slowness"]
+    assert (told["verdict"], told["backlog"], told["reportAgeMs"]) == ("segments", 9_000, 59_000)
+    assert [(one["segment"], one["cause"], one["overload"]) for one in told["segments"]] == [(0, "segments", 1.5)]
+    earlier = command(lake, "t0", "--at", "2025-11-20T17:34:00Z").output
+    assert "not slow: no subscription is a minute or more behind on any segment (reported 40s ago)" in earlier
+
+
+def test_a_topic_without_a_report_is_not_called_slow_or_quick(bucket, tmp_path):
+    found = explain(written(bucket, tmp_path / "lake"), NAMES[0], None, CONFIGURED)
+    assert (found.slowness.verdict, found.slowness.age_ms, found.snapshot.delivery) == ("unknown", None, None)
+
+
+def test_a_time_between_two_evaluations_names_both(bucket, tmp_path):
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    said = json.loads(command(lake, "t0", "--at", "2025-11-20T17:35:50", "--output", "json").stdout)
+    assert (said["evaluatedAt"], said["nextEvaluationAt"]) == (NOW + 2 * MINUTE, NOW + 3 * MINUTE)
+    assert said["answer"]["gate"] == "merge-window"
+    assert {"input": "now", "is": NOW + 150 * SECOND, "needed": NOW + 6 * MINUTE,
+            "then": "merge segments 0 and 1"} in said["changes"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("order",), "no topic order is on record; "),
+        (("t",), "the nearest names are topic://acme/shop/t1, topic://acme/shop/t0"),
+        (("t0", "--segment", "9"), "there is no segment 9 at that time; active are 0, 1"),
+        (("t0", "--at", "2025-11-20T12:00"), "the record begins at 2025-11-20 17:33:20 UTC, and "),
+        (("t0", "--at", "2025-11-20T18:00"), "the record ends at 2025-11-20 17:37:20 UTC, and 2025-11-20 18:00:00"),
+        (("t0", "--at", "noon"), "'noon' is no time; write 14:05, 2026-11-22T14:05:00Z or '10m ago'"),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(bucket, tmp_path, arguments, expected):
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    run = command(lake, *arguments)
+    assert run.exit_code != 0
+    assert expected in run.output
+
+
+@pytest.mark.parametrize("asked", ["explain", "history"])
+def test_where_no_lake_is_the_error_says_where_one_was_looked_for(tmp_path, asked):
+    (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path / "none"}"\n')
+    run = CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), asked, "t0"])
+    assert run.exit_code == 1
+    assert f"no layout of any topic is on record in {tmp_path / 'none'}: is the job running" in run.output
+
+
+def test_a_decision_is_explained_by_what_it_saw_until_the_next_evaluation(tmp_path):
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
+    bucket.batch(NOW + SECOND, stats({0: 5_000.0, 1: 12_500.0}, NOW, NAMES[0]), tick(1))
+    bucket.batch(NOW + 61 * SECOND, stats({0: 5_000.0, 1: 12_500.0}, NOW + MINUTE, NAMES[0]), tick(2))
+    lake = written(bucket, tmp_path / "lake")
+    found = explain(lake, NAMES[0], at(NOW + 30 * SECOND), CONFIGURED)
+    assert (found.answer.action, found.answer.segment, found.decision.at) == ("split", 1, NOW + SECOND)
+    assert "loads.1.msgRateIn" in {one.path for one in changes(found.snapshot)}
+    later = explain(lake, NAMES[0], at(NOW + 90 * SECOND), CONFIGURED)
+    assert (later.answer.gate.value, later.decision, later.last_decision.segments) == ("in-flight", None, (1,))
+
+
+def test_hot_sample_between_ticks_is_an_evaluation(tmp_path):
+    bucket = RecordedBucket(configured=PROMPT)
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]), tick(0))
+    bucket.batch(NOW + SECOND, stats({0: 12_500.0, 1: 5_000.0}, NOW + SECOND, NAMES[0]))
+    bucket.batch(NOW + 2 * SECOND, stats({0: 22_500.0, 1: 5_000.0}, NOW + 2 * SECOND, NAMES[0]))
+    lake = written(bucket, tmp_path / "lake")
+    found = explain(lake, NAMES[0], at(NOW + SECOND), PROMPT)
+    assert (found.decision.action, found.evaluations.last) == ("split", NOW + SECOND)
+    later = explain(lake, NAMES[0], None, PROMPT)
+    assert (later.answer.gate.value, later.hold["gate"]) == ("in-flight", "in-flight")
+    assert later.evaluations.last == NOW + 2 * SECOND
+
+
+def test_event_after_decision_is_explained_instead(tmp_path):
+    bucket, made = RecordedBucket(), SegmentLayout.create(2, NOW - MINUTE)
+    bucket.batch(NOW, layout(made, topic=NAMES[0]))
+    [row] = bucket.batch(NOW + SECOND, stats({0: 5_000.0, 1: 12_500.0}, NOW, NAMES[0]), tick(1)).decisions
+    # Announced before its outcome: the decision is in flight, which is put on record at once.
+    split = layout(made.split_segment(1, NOW + 5 * SECOND), "split", at=NOW + 5 * SECOND, topic=NAMES[0])
+    bucket.batch(NOW + 6 * SECOND, split, consumers(2, topic=NAMES[0]))
+    bucket.batch(NOW + 9 * SECOND, outcome(row["decision_id"], "applied", NOW + 5 * SECOND, NAMES[0]))
+    bucket.batch(NOW + 61 * SECOND, tick(2))
+    lake = written(bucket, tmp_path / "lake")
+    before, open_still, ended = (
+        explain(lake, NAMES[0], at(NOW + second * SECOND), CONFIGURED) for second in (5, 8, 30)
+    )  # fmt: skip
+    assert (before.answer.action, before.decision.at) == ("split", NOW + SECOND)
+    assert (open_still.answer.gate.value, open_still.decision, open_still.hold["gate"]) == (
+        "in-flight", None, "in-flight"
+    )  # fmt: skip
+    assert [one.segment_id for one in ended.snapshot.layout.active] == [0, 2, 3]
+    assert (ended.decision, ended.snapshot.in_flight, ended.evaluations.last) == (None, None, NOW + 9 * SECOND)
+
+
+def test_a_segment_that_was_split_is_told_with_its_children():
+    divided = SegmentLayout.create(2, NOW).split_segment(0, NOW + MINUTE)
+    with pytest.raises(NotOnRecord, match=r"segment 0 is no longer active: it was split into 2 and 3 at 2025-11-20 17"):
+        check_segment(divided, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("orders", "topic://acme/shop/orders"), ("shop/clicks", "topic://acme/shop/clicks"),
+     ("acme/shop/orders", "topic://acme/shop/orders"), ("topic://acme/web/clicks", "topic://acme/web/clicks")],
+)  # fmt: skip
+def test_a_topic_is_found_by_as_much_of_its_end_as_only_it_has(given, name):
+    names = ["topic://acme/shop/orders", "topic://acme/shop/clicks", "topic://acme/web/clicks"]
+    assert find_topic(names, given) == name
+    with pytest.raises(UnknownTopic, match="clicks may be each of topic://acme/shop/clicks, topic://acme/web/clicks"):
+        find_topic(names, "clicks")
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [("14:05", -1), ("15:04:05", -24), ("2026-11-22T16:05:00+01:00", 0), ("2 h ago", -2), ("15:00", 0), ("now", 0)],
+)
+def test_a_time_of_day_is_the_last_one_and_has_no_zone_but_utc(text, hours):
+    now = datetime(2026, 11, 22, 15, 0, 0, tzinfo=timezone.utc)
+    minutes = {"14:05": 5, "15:04:05": 4, "2026-11-22T16:05:00+01:00": 5}.get(text, 0)
+    seconds = 5 if text == "15:04:05" else 0
+    expected = now + timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    assert read_instant(text, now) == expected
+
+
+@pytest.fixture
+def decided(tmp_path):
+    """A lake in which segment 1 was to be split, and what its executor's tables say of that decision."""
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
+    bucket.batch(NOW + SECOND, stats({0: 5_000.0, 1: 12_500.0}, NOW, NAMES[0]), tick(1))
+    bucket.batch(NOW + 61 * SECOND, stats({0: 5_000.0, 1: 12_500.0}, NOW + MINUTE, NAMES[0]), tick(2))
+    written(bucket, tmp_path / "lake")
+    return tmp_path / "lake", bucket.table(DECISIONS)["decision_id"][0].as_py()
+
+
+def step(decision, status, second, mode="act", error=None):
+    when = at(NOW + second * SECOND)
+    return OUTCOMES, OutcomeRow(
+        decision_id=decision, family="topics", subject=NAMES[0], status=status, attempt=1, at=when, layout_epoch=1,
+        seen="{}", error=error, executor="e", mode=mode, day=when.date(),
+    )  # fmt: skip
+
+
+def wait(decision, second):
+    when = at(NOW + second * SECOND)
+    return WAITS, WaitRow(
+        decision_id=decision, family="topics", subject=NAMES[0], brake="pause", reason="paused by ada: a release",
+        until=None, at=when, executor="e", day=when.date(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([], "no executor has said anything of it; is one at work?"),
+        ([(wait, 5)], "it waits since 2025-11-20T17:33:25Z for a brake: pause: paused by ada: a release"),
+        ([(step, "intent", 3), (wait, 5)], "it waits since 2025-11-20T17:33:25Z for a brake: pause: "),
+        ([(wait, 5), (step, "intent", 5)], "begun at 2025-11-20T17:33:25Z, and no end of it is on record"),
+        ([(step, "intent", 3), (wait, 5), (step, "applied", 4)], "applied at 2025-11-20T17:33:24Z"),
+        ([(step, "intent", 3), (step, "failed", 9, "act", "503 of the broker")],
+         "failed at 2025-11-20T17:33:29Z: 503 of the broker"),
+        ([(step, "observed", 4, "observe")], "observed at 2025-11-20T17:33:24Z, nothing was called: the executor was"),
+    ],
+)  # fmt: skip
+def test_a_decision_is_told_with_what_became_of_it(decided, steps, expected):
+    lake, decision = decided
+    for make, *values in steps:
+        table, row = make(decision, *values)
+        write_deltalake(create_table(lake, table), to_arrow(table, [row]), mode="append")
+        # Another decision's fate is not this one's.
+        _, other = step("another", "rejected", 50)
+        write_deltalake(create_table(lake, OUTCOMES), to_arrow(OUTCOMES, [other]), mode="append")
+    for asked in ("2025-11-20T17:33:50", "2025-11-20T17:34:30"):
+        assert f"what became of it: {expected}" in command(lake, "t0", "--at", asked).stdout
+
+
+def test_a_time_at_which_the_job_was_not_at_work_is_said_first(tmp_path):
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
+    for minute in (1, 4, 34):
+        bucket.batch(NOW + minute * MINUTE, stats(WARM, NOW + minute * MINUTE, NAMES[0]), tick(minute))
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    said = command(lake, "t0", "--at", "2025-11-20T17:45:00").stdout
+    assert said.startswith(
+        "not evaluated: no batch of the job is on record from 2025-11-20T17:37:20Z to 2025-11-20T18:07:20Z (30m0s)"
+    )
+    silent = {minute: explain(str(lake), NAMES[0], at(NOW + minute * MINUTE), CONFIGURED).silence
+              for minute in (0, 3, 4, 33, 34)}  # fmt: skip
+    away = (NOW + 4 * MINUTE, NOW + 34 * MINUTE)
+    assert silent == {0: None, 3: None, 4: None, 33: away, 34: None}
+    asked = str(lake), NAMES[0], at(NOW + 9 * MINUTE), CONFIGURED
+    assert explain(*asked, timedelta(minutes=30)).silence is None
+    assert explain(*asked, timedelta(seconds=1)).silence == away
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [("2025-11-23T17:36", "; the last 17:36:00 on record is --at 2025-11-20T17:36:00Z"),
+     ("2025-11-21T17:37:20", "; the last 17:37:20 on record is --at 2025-11-20T17:37:20Z"),
+     ("2025-11-23T17:40", None)],
+)  # fmt: skip
+def test_a_time_of_day_after_the_record_is_told_when_the_record_last_had_it(bucket, tmp_path, asked, expected):
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    said = command(lake, "t0", "--at", asked).output
+    assert "is too long after that to be known" in said
+    assert (expected or "known\n") in said
+
+
+def test_a_topic_that_was_deleted_or_not_yet_made_is_said_with_the_time(tmp_path):
+    bucket = RecordedBucket()
+    made = SegmentLayout.create(2, NOW)
+    bucket.batch(NOW, layout(made, topic=NAMES[1]))
+    bucket.batch(NOW + MINUTE, layout(made, at=NOW + MINUTE, topic=NAMES[0]), tick(1))
+    bucket.batch(NOW + 2 * MINUTE, layout(made, "deleted", at=NOW + 2 * MINUTE, topic=NAMES[0]), tick(2))
+    bucket.batch(NOW + 3 * MINUTE, tick(3))
+    lake = tmp_path / "lake"
+    written(bucket, lake)
+    gone = command(lake, "t0").output
+    assert f"{NAMES[0]} was deleted at 2025-11-20 17:35:20 UTC" in gone
+    early = command(lake, "t0", "--at", "2025-11-20T17:34:00").output
+    assert "is on record up to 2025-11-20 17:34:00 UTC; the first one came at 2025-11-20 17:34:20 UTC" in early

@@ -1,0 +1,188 @@
+"""The river: segments over time out of layouts on record, in the terminal and as a picture."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from anabranch.cli.main import cli
+from anabranch.cli.river_text import river_text
+from anabranch.history.lineage.record import NothingOnRecord, read_river, river_of
+from anabranch.history.lineage.svg import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, picture
+from decisions.topic.layout import HASH_SPACE, SegmentLayout
+from schemas.kafka.messages import LayoutEvent
+from tests.engine.records import layout, stats, tick
+from tests.engine.test_engine import MINUTE, NOW, SECOND
+from tests.engine.test_replay import NAMES, RecordedBucket
+from tests.history.test_explain import at, written
+
+SVG = "{http://www.w3.org/2000/svg}"
+TOPIC = NAMES[0]
+
+
+def event(made, when, cause="snapshot", **rest):
+    return LayoutEvent(v=1, type="layout", topic=TOPIC, cause=cause, layout=made.to_metadata(), at=when, **rest)
+
+
+def river(events, until=NOW + 60 * MINUTE, reasons=None, by_action=None):
+    return river_of(TOPIC, events, until, reasons or {}, by_action or {})
+
+
+def story():
+    """Two segments; one is split, its halves are merged again, and then the whole becomes one."""
+    first = SegmentLayout.create(2, NOW)
+    split = first.split_segment(0, NOW + 10 * MINUTE)
+    merged = split.merge_segments(2, 3, NOW + 30 * MINUTE)
+    return [first, split, merged, merged.merge_segments(4, 1, NOW + 45 * MINUTE)]
+
+
+def tiles(found, when):
+    there = sorted((one.start, one.end) for one in found.reaches if one.is_there(when))
+    return [edge for ends in there for edge in ends] if there else None
+
+
+@settings(max_examples=40)
+@given(st.randoms(use_true_random=False))
+def test_at_every_instant_the_arms_tile_the_key_space_whatever_was_seen_of_it(rng):
+    made, when, events = SegmentLayout.create(rng.randint(1, 4), NOW), NOW, []
+    for _ in range(rng.randint(0, 25)):
+        when += rng.randint(1, 5 * MINUTE)
+        active = made.active
+        if rng.random() < 0.6 or len(active) == 1:
+            made = made.split_segment(max(active, key=lambda one: (one.width, rng.random())).segment_id, when)
+        else:
+            place = rng.randrange(len(active) - 1)
+            made = made.merge_segments(active[place].segment_id, active[place + 1].segment_id, when)
+        if rng.random() < 0.5:
+            events.append(event(made, when))
+    events.append(event(made, when))
+    found = river(events, when + MINUTE)
+    for instant in {turn.at for turn in found.turns} | {when, NOW}:
+        edges = tiles(found, instant)
+        assert (edges[0], edges[-1]) == (0, HASH_SPACE - 1)
+        assert all(left + 1 == right for left, right in zip(edges[1:-1:2], edges[2::2], strict=True))
+    assert len([turn for turn in found.turns if turn.kind in ("split", "merge")]) == made.epoch
+    drawn = ElementTree.fromstring(picture(found))
+    assert len(arms_of(drawn)) == len(found.reaches)
+
+
+def test_turns_that_no_row_tells_of_are_read_off_the_newest_layout():
+    found = river([event(story()[-1], NOW + 50 * MINUTE)])
+    assert [(turn.kind, turn.parents, turn.children) for turn in found.turns] == [
+        ("created", (), (0, 1)), ("split", (0,), (2, 3)), ("merge", (2, 3), (4,)), ("merge", (4, 1), (5,)),
+    ]  # fmt: skip
+
+
+def test_what_was_pruned_meanwhile_ends_when_it_was_last_seen():
+    made = story()[1]
+    pruned = made.merge_segments(2, 3, NOW + 20 * MINUTE).prune_segment(2).prune_segment(3)
+    found = river([event(made, NOW + 10 * MINUTE), event(pruned, NOW + 21 * MINUTE)])
+    assert [one.ends for one in found.reaches if one.segment_id in (2, 3)] == [NOW + 21 * MINUTE] * 2
+    assert found.turns[-1].kind == "made"
+
+
+def test_a_topic_that_was_deleted_and_made_again_is_another_river():
+    again = SegmentLayout.create(1, NOW + 40 * MINUTE)
+    found = river([event(story()[0], NOW), event(story()[0], NOW + 20 * MINUTE, "deleted"),
+                   event(again, NOW + 40 * MINUTE, "created")])  # fmt: skip
+    assert [(one.segment_id, one.life, one.ends) for one in found.reaches] == [
+        (0, 0, NOW + 20 * MINUTE), (1, 0, NOW + 20 * MINUTE), (0, 1, None)
+    ]  # fmt: skip
+    assert [turn.kind for turn in found.turns] == ["created", "deleted", "created"]
+
+
+def test_a_turn_has_the_reason_of_its_decision_by_id_or_by_what_it_did():
+    first, split, merged, _ = story()
+    events = [event(first, NOW), event(split, NOW + 10 * MINUTE, "split", decision_id="d1"),
+              event(merged, NOW + 30 * MINUTE)]  # fmt: skip
+    found = river(events, reasons={"d1": "msgRateIn", "d2": "cold"},
+                  by_action={("merge", (2, 3)): [(NOW + 29 * MINUTE, "d2")]})  # fmt: skip
+    assert [(turn.reason, turn.decision_id) for turn in found.turns] == [
+        (None, None), ("msgRateIn", "d1"), ("cold", "d2")
+    ]  # fmt: skip
+
+
+def arms_of(drawn):
+    """The numbers in the outline of each arm, x and y in turns."""
+    arms = [path for path in drawn.findall(f"{SVG}path") if path.attrib["class"] == "arm"]
+    return {path.attrib["id"]: [float(one) for one in re.findall(r"-?\d+\.\d", path.attrib["d"])] for path in arms}
+
+
+def test_the_picture_has_each_arm_at_its_hashes_and_times_and_parts_where_it_splits():
+    found = river([event(one, NOW + MINUTE) for one in story()])
+    drawn = ElementTree.fromstring(picture(found))
+    arms = arms_of(drawn)
+    assert set(arms) == {f"segment-0-{number}" for number in range(6)}
+    height, width = HEIGHT - TOP - BOTTOM, WIDTH - LEFT - RIGHT
+    for reach in found.reaches:
+        xs, ys = arms[f"segment-0-{reach.segment_id}"][0::2], arms[f"segment-0-{reach.segment_id}"][1::2]
+        top, bottom = TOP + reach.start / HASH_SPACE * height, TOP + (reach.end + 1) / HASH_SPACE * height
+        assert top <= min(ys) < max(ys) <= bottom
+        assert min(xs) == pytest.approx(LEFT + (reach.begins - NOW) / (60 * MINUTE) * width, abs=0.1)
+    # The upper half begins where its parent was, without a bank to the lower half, and gets one.
+    middle = TOP + found.reaches[2].end / HASH_SPACE * height
+    lower_bank = [
+        y for x, y in zip(arms["segment-0-2"][0::2], arms["segment-0-2"][1::2], strict=True) if y > middle - 9
+    ]
+    assert max(lower_bank) == pytest.approx(middle, abs=0.2)
+    assert min(lower_bank) < middle - 3
+    titles = [one.text for one in drawn.iter(f"{SVG}title")]
+    assert any(one.startswith("split 0 into 2 and 3 at 2025-11-20 17:43:20 UTC") for one in titles)
+
+
+def test_the_terminal_shows_a_row_for_each_turn_with_its_reason():
+    found = river([event(one, NOW + MINUTE) for one in story()], reasons={"d": "cold"},
+                  by_action={("merge", (2, 3)): [(NOW, "d")]})  # fmt: skip
+    console = Console(width=120, record=True, file=None, quiet=False, force_terminal=False)
+    with console.capture() as captured:
+        console.print(river_text(found, 120, 40))
+    lines = captured.get().splitlines()
+    rows = [line for line in lines if line.startswith("2025-")]
+    assert [row[:20] for row in rows] == [
+        "2025-11-20T17:33:20Z", "2025-11-20T17:43:20Z", "2025-11-20T18:03:20Z", "2025-11-20T18:18:20Z",
+        "2025-11-20T18:33:20Z",
+    ]  # fmt: skip
+    assert "2: 0000-3fff" in rows[1]
+    assert "split 0 -> 2, 3 (not by" in rows[1]
+    assert "merge 2, 3 -> 4 (cold)" in rows[2]
+    assert any("20m0s" in line for line in lines)
+    short = replace(found, turns=found.turns[-1:])
+    with console.capture() as captured:
+        console.print(river_text(short, 80, 1))
+    assert "as it was" in captured.get()
+
+
+def test_the_command_draws_what_is_on_record(tmp_path):
+    bucket = RecordedBucket()
+    first, split, *_ = story()
+    bucket.batch(NOW, layout(first, topic=TOPIC), layout(SegmentLayout.create(1, NOW), topic=NAMES[1]))
+    bucket.batch(NOW + SECOND, stats({0: 12_500.0, 1: 5_000.0}, NOW, TOPIC), tick(1))
+    bucket.batch(NOW + 11 * MINUTE, layout(split, "split", topic=TOPIC))
+    lake = written(bucket, tmp_path / "lake")
+    (tmp_path / "s.toml").write_text(f'[lake]\npath = "{lake}"\n')
+    file = tmp_path / "orders.svg"
+
+    def run(*arguments):
+        return CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), "history", *arguments], catch_exceptions=False)
+
+    assert "split 0 -> 2, 3 (msgRateIn)" in re.sub(r"\s+", " ", run("t0").output)
+    assert run("t0", "--svg", str(file)).exit_code == 0
+    assert "because of" not in file.read_text()
+    assert "split 0 into 2 and 3 at 2025-11-20 17:43:20 UTC, msgRateIn" in file.read_text()
+    told = json.loads(run("t0", "--since", "2025-11-20T17:40", "--output", "json").output)
+    assert [turn["kind"] for turn in told["turns"]] == ["split"]
+    assert run("t7").exit_code == 1
+    late = run("t0", "--since", "2030-01-01T00:00Z")
+    assert (late.exit_code, late.output) == (
+        1, "Error: the record ends at 2025-11-20 17:44:20 UTC, before --since 2030-01-01 00:00:00\n"
+    )  # fmt: skip
+    with pytest.raises(NothingOnRecord, match=r"no layout of topic://acme/shop/t0 is on record up to 2025-11-20 17:0"):
+        read_river(lake, TOPIC, until=at(NOW - 30 * MINUTE))

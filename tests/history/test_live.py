@@ -1,0 +1,202 @@
+"""The lake as a live picture: layouts, load, holds, decisions and their outcomes, from the tables alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from anabranch.history.live import LakeReader
+from lake.tables import create_lake
+from tests.local.lake import (
+    ORDERS,
+    at,
+    batch,
+    consumer_event,
+    dead_letter,
+    decision,
+    hold,
+    layout_event,
+    layout_json,
+    load,
+    outcome,
+    policy_event,
+    write,
+)
+
+WHOLE = layout_json((0, 0x0000, 0xFFFF))
+SPLIT = layout_json((0, 0x0000, 0xFFFF), (1, 0x0000, 0x7FFF), (2, 0x8000, 0xFFFF), epoch=1, sealed=(0,))
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return str(tmp_path / "lake")
+
+
+def test_no_lake_and_an_empty_lake_are_an_empty_picture(lake):
+    reader = LakeReader(lake)
+    assert reader.refresh(at(0)).topics == ()
+    create_lake(lake)
+    view = reader.refresh(at(1))
+    assert (view.topics, view.decisions, dict(view.dead_letters)) == ((), (), {})
+    assert view.rates.accepted_share is None
+
+
+def test_tables_that_are_made_later_are_picked_up(lake):
+    reader = LakeReader(lake)
+    reader.refresh(at(0))
+    write(lake, layout_event(WHOLE, 1))
+    assert [topic.name for topic in reader.refresh(at(2)).topics] == [ORDERS]
+
+
+def test_a_topic_that_has_not_changed_for_long_is_in_the_picture_too(lake):
+    write(lake, policy_event(0), layout_event(WHOLE, 0), consumer_event("billing", 2, 1), load(0, 20_000, 1))
+    for seconds in range(2, 6):
+        write(lake, layout_event(SPLIT, seconds, topic="topic://acme/shop/other"))
+    reader = LakeReader(lake, backlog=1)
+    for now in (6, 7):
+        topics = reader.refresh(at(now)).topics
+        known = {topic.name: (topic.epoch, topic.consumers) for topic in topics}
+        assert known == {ORDERS: (0, (("billing", "STREAM", 2),)), "topic://acme/shop/other": (1, ())}
+        assert [segment.overload for topic in topics for segment in topic.segments] == [2.0, None, None]
+
+
+def test_segments_follow_the_newest_layout_and_carry_their_load_relative_to_the_thresholds(lake):
+    write(lake, policy_event(0), layout_event(WHOLE, 0), load(0, 20_000, 1))
+    reader = LakeReader(lake)
+    [segment] = reader.refresh(at(2)).topics[0].segments
+    assert (segment.id, segment.start, segment.end, segment.overload, segment.is_cold) == (0, 0, 0xFFFF, 2.0, False)
+
+    write(lake, layout_event(SPLIT, 3, "split"), load(1, 500, 4))
+    topic = reader.refresh(at(5)).topics[0]
+    assert topic.epoch == 1
+    assert [(segment.id, segment.overload, segment.is_cold) for segment in topic.segments] == [
+        (1, 0.05, True),
+        (2, None, False),
+    ]
+
+
+def test_load_is_neither_hot_nor_cold_while_the_policy_is_unknown(lake):
+    write(lake, layout_event(WHOLE, 0), load(0, 20_000, 1))
+    [segment] = LakeReader(lake).refresh(at(2)).topics[0].segments
+    assert (segment.overload, segment.is_cold) == (None, False)
+
+
+def test_load_stands_to_the_thresholds_of_the_topic_the_namespace_and_the_cluster_in_this_order(lake):
+    own = {**WHOLE, "autoScalePolicy": {"splitMsgRateInThreshold": 40_000.0, "splitMsgRateOutThreshold": 90_000.0}}
+    of_namespace = policy_event(1, "namespace", name="acme/shop", profile=None, policy={"splitMsgRateInThreshold": 5e3})
+    write(lake, policy_event(0), layout_event(WHOLE, 0), load(0, 20_000, 1), of_namespace)
+    reader = LakeReader(lake)
+    assert [one.overload for one in reader.refresh(at(2)).topics[0].segments] == [4.0]
+    write(lake, layout_event(own, 3, "policy"))
+    assert [one.overload for one in reader.refresh(at(4)).topics[0].segments] == [0.5]
+    removed = policy_event(5, "namespace", name="acme/shop", profile=None, policy=None)
+    write(lake, removed, layout_event(WHOLE, 6, "policy"))
+    assert [one.overload for one in reader.refresh(at(7)).topics[0].segments] == [2.0]
+
+
+def test_deleted_topics_leave_the_picture(lake):
+    write(lake, layout_event(WHOLE, 0))
+    reader = LakeReader(lake)
+    assert len(reader.refresh(at(1)).topics) == 1
+    write(lake, layout_event(WHOLE, 2, "deleted"))
+    assert reader.refresh(at(3)).topics == ()
+
+
+def test_consumers_are_the_newest_count_of_each_subscription(lake):
+    write(
+        lake,
+        layout_event(WHOLE, 0),
+        consumer_event("billing", 1, 1),
+        consumer_event("billing", 2, 2),
+        consumer_event("search", 1, 3),
+        consumer_event("search", 0, 4, "deleted"),
+    )
+    assert LakeReader(lake).refresh(at(5)).topics[0].consumers == (("billing", "STREAM", 2),)
+
+
+def test_hold_stands_until_a_decision_and_the_decision_until_its_outcome(lake):
+    reader = LakeReader(lake)
+    write(lake, layout_event(WHOLE, 0), hold(1, "merge-cooldown", eligible_at=at(9)))
+    assert reader.refresh(at(2)).topics[0].hold.gate == "merge-cooldown"
+
+    write(lake, decision(3))
+    topic = reader.refresh(at(4)).topics[0]
+    assert (topic.hold, topic.open_decision) == (None, "split 0")
+    write(lake, outcome("d1", "intent", 5))
+    assert reader.refresh(at(5)).topics[0].open_decision == "split 0"
+
+    write(lake, outcome("d1", "applied", 6))
+    view = reader.refresh(at(7))
+    assert view.topics[0].open_decision is None
+    assert [(row.decision_id, row.status, row.status_at) for row in view.decisions] == [("d1", "applied", at(6))]
+
+    write(lake, hold(8, "split-cooldown", seq=2))
+    assert reader.refresh(at(9)).topics[0].hold.gate == "split-cooldown"
+
+
+def test_hold_for_an_open_decision_ends_with_its_outcome(lake):
+    reader = LakeReader(lake)
+    write(lake, layout_event(WHOLE, 0), decision(1), hold(2, "in-flight"))
+    topic = reader.refresh(at(3)).topics[0]
+    assert (topic.hold.gate, topic.open_decision) == ("in-flight", "split 0")
+    write(lake, outcome("d1", "applied", 4))
+    assert reader.refresh(at(5)).topics[0].hold is None
+
+
+def test_decision_that_is_later_than_the_hold_in_one_refresh_wins(lake):
+    write(lake, layout_event(WHOLE, 0), decision(3), hold(1))
+    assert LakeReader(lake).refresh(at(4)).topics[0].hold is None
+
+
+def test_applied_actions_are_counted_once_by_what_led_to_them(lake):
+    write(
+        lake,
+        decision(1, 1, reason="consumer-count", trigger="consumer"),
+        decision(2, 2, reason="bytesRateOut"),
+        decision(3, 3, action="merge", arguments='{"segments":[1,2]}', reason="cold"),
+        decision(4, 4),
+        outcome("d1", "applied", 5),
+        outcome("d1", "applied", 5),
+        outcome("d2", "applied", 5),
+        outcome("d3", "applied", 5),
+        outcome("d4", "rejected", 5, error="no"),
+    )
+    view = LakeReader(lake).refresh(at(6))
+    assert view.actions == {"split:consumer-count": 1, "split:load": 1, "merge": 1}
+    assert [row.decision_id for row in view.decisions] == ["d4", "d3", "d2", "d1"]
+    assert (view.decisions[0].error, view.decisions[1].segments) == ("no", (1, 2))
+
+
+def test_rates_are_those_of_the_last_ten_seconds(lake):
+    write(lake, *(batch(number, number) for number in range(30)))
+    rates = LakeReader(lake).refresh(at(30)).rates
+    assert (rates.messages, rates.samples, rates.events) == (10.0, 30.0, 2.0)
+    assert rates.accepted_share == pytest.approx(0.2)
+    assert rates.batch_ms == pytest.approx(250)
+
+
+def test_dead_letters_are_counted_by_reason(lake):
+    reader = LakeReader(lake)
+    write(lake, dead_letter("not-json", 1), dead_letter("not-json", 2), dead_letter("invalid", 3))
+    reader.refresh(at(4))
+    write(lake, dead_letter("invalid", 5))
+    assert reader.refresh(at(6)).dead_letters == {"not-json": 2, "invalid": 2}
+
+
+def test_what_comes_late_of_an_earlier_life_is_not_shown_of_the_next(lake):
+    def of_life(event, created_at):
+        return event.model_copy(update={"body": json.dumps(json.loads(event.body) | {"topicCreatedAt": created_at})})
+
+    write(
+        lake,
+        of_life(layout_event(WHOLE, 0.0), 1),
+        of_life(consumer_event("billing", 2, 0.1), 1),
+        of_life(layout_event(WHOLE, 0.2, cause="deleted"), 1),
+        of_life(consumer_event("billing", 3, 0.3), 1),
+        of_life(layout_event(WHOLE, 0.4), 2),
+        of_life(consumer_event("audit", 1, 0.5), 2),
+        of_life(consumer_event("billing", 4, 0.6), 1),
+    )
+    (topic,) = LakeReader(lake).refresh(at(1.0)).topics
+    assert topic.consumers == (("audit", "STREAM", 1),)

@@ -1,0 +1,125 @@
+"""A local run in a folder of its own, as a process; what tests do to it, and what they read from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from anabranch.local.processes import session_members
+from tests.waiting import wait_until
+
+HOME = Path(__file__).resolve().parents[2]
+
+
+class Run:
+    """A run in a folder of its own."""
+
+    def __init__(self, folder: Path, *more: str, on_terminal: bool = False, settings: str = "") -> None:
+        """`more`: options of `anabranch run --local`; `settings`: TOML behind that of the folder's own."""
+        self.folder = folder
+        overlay = folder / "overlay.toml"
+        overlay.write_text(
+            f'[lake]\npath = "{folder}/lake"\n[stream]\ncheckpoint = "{folder}/checkpoints/stream"\n'
+            f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
+            f'[collect]\nfolder = "{folder}/collect"\n{settings}'
+        )
+        arguments = [
+            "--config",
+            "conf/demonstration.toml",
+            "--config",
+            str(overlay),
+            "run",
+            "--local",
+            *more,
+        ]
+        self.report = folder / "report.json"
+        command = [sys.executable, "-m", "anabranch", *arguments]
+        if on_terminal:
+            ours, its = pty.openpty()
+            self.process = subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=its, stderr=its)
+            os.close(its)
+            threading.Thread(target=self._keep_output, args=(ours,), daemon=True).start()
+            return
+        with open(folder / "out.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--no-screen", "--report", str(self.report)],
+                cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def _keep_output(self, terminal: int) -> None:
+        """Copy what comes to a terminal, until nobody has it open any more."""
+        with open(self.folder / "out.log", "ab", buffering=0) as log, suppress(OSError):
+            while said := os.read(terminal, 65_536):
+                log.write(said)
+        os.close(terminal)
+
+    @property
+    def output(self) -> str:
+        """Its output so far."""
+        return (self.folder / "out.log").read_text(errors="replace")
+
+    def sessions(self) -> dict[str, int]:
+        """Session id of each running part."""
+        try:
+            return {
+                entry["part"]: entry["session"] for entry in json.loads((self.folder / "processes.json").read_text())
+            }
+        except OSError:
+            return {}
+
+    def rows(self, table: str, *columns: str) -> list[dict]:
+        folder = self.folder / "lake" / table
+        if not (folder / "_delta_log").is_dir():
+            return []
+        return DeltaTable(str(folder)).to_pyarrow_table(columns=list(columns)).to_pylist()
+
+    def endpoints(self) -> tuple[str, str]:
+        """Return Kafka's bootstrap and the controller's URL."""
+        values = dict(
+            line.split(" = ") for line in (self.folder / "run.toml").read_text().splitlines() if " = " in line
+        )
+        return values["bootstrap"].strip('"'), values["url"].strip('"')
+
+    def kill(self, part: str, program: str = "") -> None:
+        """Send SIGKILL to all processes of a part, or only to those that run `program`."""
+        for pid in session_members(self.sessions()[part]):
+            if Path(f"/proc/{pid}/comm").read_text().startswith(program):
+                os.kill(pid, signal.SIGKILL)
+
+    def wait_for_progress(self, of: str) -> None:
+        """Wait until the part runs, and batches and outcomes are written again."""
+        batches, outcomes = len(self.rows("batches", "batch_id")), len(self.rows("outcomes", "status"))
+        wait_until(lambda: of in self.sessions() and session_members(self.sessions()[of]), 60, 0.1)
+        wait_until(lambda: len(self.rows("batches", "batch_id")) > batches + 2, 120, 0.5)
+        wait_until(lambda: len(self.rows("outcomes", "status")) > outcomes + 1, 120, 0.5)
+
+
+def end(one: Run) -> None:
+    """End what a failed test has left."""
+    if one.process.poll() is None:
+        one.process.kill()
+        one.process.wait()
+    for session in one.sessions().values():
+        for pid in session_members(session):
+            os.kill(pid, signal.SIGKILL)
+
+
+def applied_kinds(run: Run) -> set[str]:
+    """Kinds of decisions that were applied so far: `merge`, `consumers`, `load`."""
+    applied = {
+        row["decision_id"] for row in run.rows("outcomes", "decision_id", "status") if row["status"] == "applied"
+    }
+    kinds = set()
+    for row in run.rows("decisions", "decision_id", "action", "reason"):
+        if row["decision_id"] in applied:
+            kinds.add("merge" if row["action"] == "merge" else "consumers" if "consumer" in row["reason"] else "load")
+    return kinds

@@ -1,0 +1,56 @@
+"""The archive of Spark's classes: made once, again for another JVM, and never needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from anabranch.local import archive
+from anabranch.local.archive import ensure_archive
+from schemas.settings.root import load_settings
+from streaming.job.session import class_archive
+
+
+@pytest.fixture
+def settings(tmp_path):
+    here = load_settings(environment={})
+    return here.model_copy(update={"local": here.local.model_copy(update={"jars": str(tmp_path)})})
+
+
+def writes_archive(command, **_):
+    Path(command[-1]).write_text("classes")
+
+
+def test_it_is_made_once_and_again_for_another_jvm_or_other_jars(settings, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(archive, "_made_from", lambda _: "one JVM")
+    monkeypatch.setattr(archive, "_run", writes_archive)
+    for _ in range(2):
+        ensure_archive(settings, said.append)
+    assert class_archive(settings).read_text() == "classes"
+    assert len(said) == 1
+    monkeypatch.setattr(archive, "_made_from", lambda _: "another JVM")
+    ensure_archive(settings, said.append)
+    assert len(said) == 2
+
+
+def test_a_jvm_that_makes_none_is_asked_once_and_the_archive_of_another_is_gone(settings, monkeypatch):
+    said: list[str] = []
+    class_archive(settings).write_text("of another JVM")
+    monkeypatch.setattr(archive, "_made_from", lambda _: "one JVM")
+    monkeypatch.setattr(archive, "_run", lambda *_, **__: None)
+    for _ in range(2):
+        ensure_archive(settings, said.append)
+    assert not class_archive(settings).exists()
+    assert said[1:] == ["this JVM makes none: starts stay as they are"]
+
+
+def test_after_ctrl_c_the_next_start_tries_again(settings, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(archive, "_made_from", lambda _: "one JVM")
+    monkeypatch.setattr(archive, "_run", lambda *_, **__: True)
+    for _ in range(2):
+        ensure_archive(settings, said.append)
+    assert len(said) == 2
+    assert not class_archive(settings).with_suffix(".from").exists()

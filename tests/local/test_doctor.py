@@ -1,0 +1,148 @@
+"""The doctor: a good machine passes, and each fault is named with what to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anabranch.auth.tokens import add_token
+from anabranch.local.doctor import examine, wrong_packages
+from anabranch.local.processes import TOKEN_VARIABLE, carries_token
+from anabranch.local.setup import LOCALFS_JAR
+from anabranch.local.supervisor import lock_folder
+from tests.local.settings import home_with
+from tests.waiting import wait_until
+
+HOME = Path(__file__).resolve().parents[2]
+
+
+def wrong(file: Path) -> dict:
+    """What the doctor finds wrong, by the check's name."""
+    return {finding.check: finding for finding in examine(HOME, [file]) if not finding.ok}
+
+
+def test_the_doctor_finds_this_machine_well(tmp_path, jars):
+    findings = examine(HOME, [home_with(tmp_path)])
+    assert [finding for finding in findings if not finding.ok] == []
+    assert {"python", "java", "packages", "jars for spark", "jars for kafka", "jars for zookeeper", "disk", "lake"} <= {
+        f.check for f in findings
+    }
+
+
+def test_the_doctor_says_what_is_wrong_and_what_to_do(tmp_path, jars, broker):
+    folder = tmp_path / "jars"
+    shutil.copytree(jars.spark, folder / "spark")
+    (folder / "spark" / LOCALFS_JAR).unlink()
+    next(iter((folder / "spark").glob("delta-spark*.jar"))).write_text("tampered")
+    file = home_with(tmp_path, jars=str(folder), broker_port=broker.port, free_disk_mb=10**9)
+    found = wrong(file)
+    assert set(found) == {"jars for spark", "jars for kafka", "jars for zookeeper", "disk", "port of the broker"}
+    assert "another SHA-256" in found["jars for spark"].found
+    assert all(finding.remedy for finding in found.values())
+
+
+@pytest.mark.process
+def test_the_doctor_names_the_key_of_wrong_settings(tmp_path):
+    file = tmp_path / "wrong.toml"
+    file.write_text("[stream]\nbukets = 1\n")
+    assert "stream.bukets" in wrong(file)["settings"].found
+
+
+@pytest.mark.process
+def test_a_file_of_tokens_that_is_open_to_others_is_named(tmp_path):
+    add_token(tmp_path / "tokens", "executor", "operate")
+    file = home_with(tmp_path)
+    file.write_text(f'{file.read_text()}\n[controller]\ntokens_file = "{tmp_path}/tokens"\n')
+    assert "tokens" not in wrong(file)
+    (tmp_path / "tokens").chmod(0o644)
+    assert "chmod 600" in wrong(file)["tokens"].found
+
+
+def test_a_table_that_cannot_be_read_is_named(tmp_path, jars):
+    log = tmp_path / "lake" / "decisions" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020}.json").write_text("garbage")
+    found = wrong(home_with(tmp_path))
+    assert set(found) == {"lake"}
+    assert "decisions" in found["lake"].found
+
+
+def test_a_policy_that_cannot_be_read_is_named(tmp_path, jars):
+    file = home_with(tmp_path)
+    policy = tmp_path / "policy.toml"
+    policy.write_text("maxSegments = 'many'\n")
+    file.write_text(f'{file.read_text()}[policy]\ncluster = "{policy}"\n')
+    found = wrong(file)
+    assert set(found) == {"policy"}
+    assert "maxSegments" in found["policy"].found
+
+
+@pytest.mark.parametrize(("bootstrap", "ok"), [("127.0.0.1:1", True), ("kafka.invalid:9092", False)])
+def test_kafka_must_answer_unless_it_is_this_machines_own(tmp_path, jars, bootstrap, ok):
+    file = home_with(tmp_path)
+    file.write_text(f'{file.read_text()}[kafka]\nbootstrap = "{bootstrap}"\n')
+    (kafka,) = (finding for finding in examine(HOME, [file]) if finding.check == "kafka")
+    assert kafka.ok is ok
+    assert bootstrap in kafka.found
+
+
+def test_certificates_that_cannot_be_used_are_named_and_clear_text_is_told_of(tmp_path, jars):
+    file = home_with(tmp_path)
+    common = file.read_text()
+    file.write_text(f'{common}[controller]\ncertificate = "nowhere.pem"\nkey = "nowhere.key"\n')
+    assert "nowhere.pem" in wrong(file)["transport"].found
+    file.write_text(f'{common}[controller]\nurl = "http://c.invalid:8080"\n')
+    (transport,) = (finding for finding in examine(HOME, [file]) if finding.check == "transport")
+    assert transport.ok
+    assert "without TLS" in transport.found
+
+
+@pytest.mark.broker
+def test_a_kafka_that_answers_is_well(tmp_path, jars, broker):
+    file = home_with(tmp_path)
+    file.write_text(f'{file.read_text()}[kafka]\nbootstrap = "{broker.bootstrap}"\n')
+    (kafka,) = (finding for finding in examine(HOME, [file]) if finding.check == "kafka")
+    assert kafka.found == f"{broker.bootstrap} answers"
+
+
+def test_what_a_killed_run_left_behind_is_named_and_a_living_run_is_not_wrong(tmp_path, jars):
+    file, folder = home_with(tmp_path), tmp_path / "var"
+    folder.mkdir()
+    left = subprocess.Popen(
+        [sys.executable, "-c", "import threading; threading.Event().wait()"], start_new_session=True,
+        env={**os.environ, TOKEN_VARIABLE: "killed"},
+    )  # fmt: skip
+    try:
+        wait_until(lambda: carries_token(left.pid, "killed"), 10)
+        entry = {"part": "x", "session": left.pid, "token": "killed"}
+        (folder / "processes.json").write_text(json.dumps([entry]))
+        assert f"sessions {left.pid}" in wrong(file)["local run"].found
+        with lock_folder(folder):
+            assert "local run" not in wrong(file)
+        assert left.poll() is None
+    finally:
+        left.kill()
+        left.wait()
+
+
+def test_a_package_that_is_missing_or_another_version_is_named_unless_only_other_machines_need_it():
+    lock = "click==0.0.1 \\\n    --hash=sha256:00\nno-such-package==1 \\\nonly-there==1 ; sys_platform == 'win32' \\\n"
+    changed, missing = wrong_packages(lock)
+    assert changed.startswith("click ")
+    assert changed.endswith("instead of 0.0.1")
+    assert missing == "no-such-package is missing"
+
+
+def test_the_command_answers_json_with_an_exit_code(tmp_path, jars):
+    arguments = ["--config", str(home_with(tmp_path, free_disk_mb=10**9)), "doctor", "--output", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "anabranch", *arguments], cwd=HOME, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert [finding["check"] for finding in json.loads(done.stdout) if not finding["ok"]] == ["disk"]

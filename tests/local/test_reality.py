@@ -1,0 +1,60 @@
+"""Predictions of a backtest and of simulations against the whole system, executor included, on one seeded demand."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.simulation.backtest.spilling import instant
+from benchmarks.raw_rows import counts_of
+from benchmarks.reality import COUNTS, POLICIES, judged, run_for
+from tests.local.lake import at, decision, layout_event, layout_json, load, outcome, write
+
+MINUTES, TOPICS = 2.5, 24
+BOUNDS = {"splits": 0.1, "merges": 0.1, "segmentHours": 0.1, "minutesOverThreshold": 0.3}
+FLOORS = {"splits": 5, "merges": 5, "segmentHours": 0.1, "minutesOverThreshold": 2.0}
+"""Of a short run, what a part is too little for: a tick more or less of a topic. Minutes: see docs/backtest.md."""
+MOST_LAG_SECONDS = 2.0
+"""A machine that is busy with something else carries out decisions late, and runs another system than is predicted."""
+
+
+@pytest.mark.local_run
+@pytest.mark.spark
+@pytest.mark.broker
+@pytest.mark.timeout(1500)
+def test_predictions_come_true(tmp_path, jars):
+    for name in POLICIES:
+        run_for(name, tmp_path / name, MINUTES, TOPICS, seed=7)
+    report = judged(tmp_path)
+    far = [
+        (one["record"], one["policy"], by, count, predicted[count], one["real"][count])
+        for one in report["comparisons"] for by, predicted in one["predicted"].items() for count in COUNTS
+        if abs(predicted[count] - one["real"][count]) > max(BOUNDS[count] * one["real"][count], FLOORS[count])
+    ]  # fmt: skip
+    assert min(one["real"]["splits"] for one in report["comparisons"]) > 20
+    assert all(ended.get("superseded", 0) == 0 for ended in report["outcomes"].values())
+    if max(report["lagSeconds"].values()) > MOST_LAG_SECONDS:
+        pytest.skip(
+            f"the machine is too busy for predictions of time: from decision to layout {report['lagSeconds']} s"
+        )
+    assert far == []
+
+
+def test_raw_rows_are_added_up(tmp_path):
+    lake = str(tmp_path / "lake")
+    write(
+        lake, layout_event(layout_json((0, 0, 65535)), 0), load(0, 5_000.0, 10), load(0, 20_000.0, 60),
+        decision(70), outcome("d1", "intent", 71), outcome("d1", "applied", 72), decision(75, 2, decision_id="d2"),
+        outcome("d2", "superseded", 76),
+        layout_event(layout_json((0, 0, 65535), (1, 0, 32767), (2, 32768, 65535), epoch=1, sealed=(0,)), 90),
+        # A sealed segment's load counts no more.
+        load(0, 20_000.0, 91), load(1, 10_001.0, 120), load(2, 9_000.0, 125), load(1, 10.0, 180),
+        layout_event(layout_json((1, 0, 32767)), 240, "deleted"),
+    )  # fmt: skip
+    begin, end = instant(at(30)), instant(at(300))
+    limits = (10_000.0, 1e12, 1e12, 1e12)
+    found = counts_of(lake, begin, end, limits)
+    # Layouts are heard a tenth of a second after they are said.
+    assert found["segmentHours"] * 3600 == pytest.approx((90.1 - 30) + 2 * 150)
+    assert found["minutesOverThreshold"] * 60 == pytest.approx((90.1 - 60) + 60)
+    assert (found["splits"], found["merges"]) == (1, 0)
+    assert counts_of(lake, instant(at(80)), end, limits)["splits"] == 0

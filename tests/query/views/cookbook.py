@@ -1,0 +1,33 @@
+"""docs/cookbook.md: its statements and answers. A person writes the answers; no program mends them."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+from anabranch.cli.answers import write_table
+from anabranch.query.sql import LakeSql
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "cookbook.md"
+OF_TOPICS, OF_CLUSTERS = 20, 30
+"""The last questions about topics, and about brokers and bundles; those behind are about BookKeeper clusters."""
+_QUESTION = re.compile(r"## (?P<title>[^\n]+)\n\n```sql\n(?P<sql>.*?)\n```\n\n```text\n(?P<answer>.*?)```", re.DOTALL)
+
+
+def questions() -> list[tuple[str, str, str]]:
+    """Title, statement and answer of each question of the page."""
+    return [(one["title"], one["sql"], one["answer"]) for one in _QUESTION.finditer(PAGE.read_text())]
+
+
+def answer(lake: str, sql: str) -> str:
+    """As the command prints it."""
+    out = io.StringIO()
+    write_table(LakeSql(lake).ask(sql), out, 1_000)
+    return out.getvalue()
+
+
+def lake_of(title: str, of_topics: str, of_clusters: str, of_switch: str) -> str:
+    """The lake that a question is about."""
+    number = int(title.partition(".")[0])
+    return of_topics if number <= OF_TOPICS else of_clusters if number <= OF_CLUSTERS else of_switch

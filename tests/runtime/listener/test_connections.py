@@ -1,0 +1,116 @@
+"""Connections are counted, in all and by address, from their first moment to their last."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from runtime.listener.connections import ConnectionCounts, CountedListener, allow_files, network_of
+
+pytestmark = pytest.mark.process
+
+Open = Callable[[str], "asyncio.Future[bool]"]
+
+
+@asynccontextmanager
+async def server(
+    counts: ConnectionCounts, greets: bool = True, trusts: bool = False, open_now: list[object] | None = None
+) -> AsyncIterator[Open]:
+    """A server that says `a` to everybody; the function connects from an address and tells whether that was heard."""
+    open_now = [] if open_now is None else open_now
+
+    class Greeter(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            if greets:
+                number = transport.get_extra_info("socket").fileno()
+                counts.greet(number, transport.abort)
+                if trusts:
+                    counts.trust(number)
+            transport.write(b"a")
+            open_now.append(transport)
+
+        def connection_lost(self, _: Exception | None) -> None:
+            open_now.pop()
+
+    listening = CountedListener(socket.create_server(("127.0.0.1", 0)), counts)
+    running = await asyncio.get_running_loop().create_server(Greeter, sock=listening)
+    address = listening.getsockname()
+    async with AsyncExitStack() as opened:
+
+        async def connect(source: str) -> bool:
+            reader, writer = await asyncio.open_connection(*address, local_addr=(source, 0))
+            opened.callback(writer.close)
+            try:
+                heard = await reader.read(1)
+            except ConnectionError:
+                heard = b""
+            if heard and not greets:
+                assert await reader.read(1) == b""
+            return heard == b"a"
+
+        yield lambda source: asyncio.ensure_future(connect(source))
+    running.close()
+    await running.wait_closed()
+
+
+def test_oldest_unknown_connections_give_way() -> None:
+    async def check() -> None:
+        open_now: list[object] = []
+        async with server(ConnectionCounts(12, 5, 60), open_now=open_now) as connect:
+            assert all([await connect("127.0.0.1") for _ in range(7)])
+            assert len(open_now) == 5
+            assert all([await connect("127.0.0.2") for _ in range(6)])
+            assert len(open_now) == 10
+            assert all([await connect(f"127.0.0.{n}") for n in (3, 4, 5, 6)])
+            assert len(open_now) == 12
+
+    asyncio.run(check())
+
+
+def test_known_connections_give_way_to_nobody() -> None:
+    async def check() -> None:
+        async with server(ConnectionCounts(12, 5, 60), trusts=True) as connect:
+            # Clients behind one address may have more, once they have shown a token.
+            assert [await connect("127.0.0.1") for _ in range(13)] == [True] * 12 + [False]
+
+    asyncio.run(check())
+
+
+def test_a_connection_whose_handshake_is_not_done_in_time_is_cut_and_does_not_count_any_more() -> None:
+    async def check() -> None:
+        counts = ConnectionCounts(2, 2, 0.2)
+        async with server(counts, greets=False) as connect:
+            for _ in range(3):
+                assert await asyncio.wait_for(connect("127.0.0.1"), 5)
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8:1:2:3::4", "2001:db8:1:2:ffff::1", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("192.0.2.1", "192.0.2.2", False),
+    ],
+)
+def test_one_of_ipv6_is_a_network(one: str, other: str, same: bool) -> None:
+    assert (network_of(one) == network_of(other)) == same
+
+
+def test_as_many_connections_are_allowed_as_the_system_has_files_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(1024, 4096)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, found: limits.append(found))
+    assert allow_files(500) == 500
+    assert allow_files(2000) == 2000
+    assert limits[-1] == (2256, 4096)
+    assert allow_files(10_000) == 4096 - 256

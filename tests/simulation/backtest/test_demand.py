@@ -1,0 +1,150 @@
+"""What was wanted of slices, out of what segments carried: nothing is lost, nothing made up, whatever the layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.simulation.backtest.demand import Loads, wanted_of
+from anabranch.simulation.backtest.lives import Announced, Told, TopicLife, actions_of, lives_of, topic_lives
+from anabranch.simulation.topics.timeline import STEP_MS
+from decisions.topic.layout import HASH_SPACE, LayoutError, SegmentLayout
+
+END = 7_200_000
+
+
+def told(*rows):
+    """Loads from (at, segment, messages in)."""
+    at, segment, rate = zip(*rows, strict=True) if rows else ((), (), ())
+    rates = np.array(rate, float)[:, None] * np.array([1.0, 100.0, 2.0, 200.0])
+    return Loads(np.array(at, np.int64), np.array(segment, np.int64), rates.reshape(-1, 4))
+
+
+def carried(wanted, at, start, end):
+    """Messages in of a range of hashes at an instant."""
+    instants, rates = wanted.between(wanted.began_at, wanted.ends_at, STEP_MS)
+    below = np.r_[0.0, np.cumsum(rates[np.searchsorted(instants, at, "right") - 1, :, 0])]
+    low, high = np.interp([start, end + 1], wanted.edges, below)
+    return float(high - low)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=40)
+def test_each_segment_on_record_carries_what_is_on_record_of_it(seed):
+    random = np.random.default_rng(seed)
+    layout = SegmentLayout.create(int(random.integers(1, 4)), 0)
+    announced, rows = [Announced(0, layout)], []
+    for step in range(40):
+        at = step * STEP_MS
+        if random.random() < 0.3 and step:
+            ids = [one.segment_id for one in layout.active]
+            try:
+                place = int(random.integers(len(ids)))
+                layout = (
+                    layout.split_segment(ids[place], at) if random.random() < 0.6
+                    else layout.merge_segments(*ids[place : place + 2], at)
+                )  # fmt: skip
+            except (LayoutError, TypeError):
+                pass
+            else:
+                announced.append(Announced(at, layout))
+        rows += [(at, one.segment_id, float(random.choice([0.0, random.uniform(0, 1e4)]))) for one in layout.active]
+    wanted = wanted_of(lives_of(announced, 40 * STEP_MS), told(*rows), 0, 40 * STEP_MS)
+    known = {(at, segment): rate for at, segment, rate in rows}
+    instants, rates = wanted.between(0, 40 * STEP_MS, STEP_MS)
+    for begin, layout, end in zip(
+        [one.at for one in announced], [one.layout for one in announced],
+        [*(one.at for one in announced[1:]), 40 * STEP_MS], strict=True,
+    ):  # fmt: skip
+        for at in range(begin, end, STEP_MS):
+            for one in layout.active:
+                slices = slice(*np.searchsorted(wanted.edges, (one.start, one.end + 1)))
+                found = rates[np.searchsorted(instants, at, "right") - 1, slices, 0].sum()
+                assert abs(found - known[at, one.segment_id]) < 1e-4
+
+
+def split_once(at=3_600_000):
+    made = SegmentLayout.create(1, 0)
+    return [Announced(0, made), Announced(at, made.split_segment(0, at))]
+
+
+def test_what_was_one_segment_is_divided_as_its_halves_were_later():
+    loads = told((0, 0, 1_000.0), (3_600_000, 1, 900.0), (3_600_000, 2, 300.0))
+    wanted = wanted_of(lives_of(split_once(), END), loads, 0, END)
+    assert carried(wanted, 0, 0, 0x7FFF) == pytest.approx(750.0)
+    assert carried(wanted, 3_600_000, 0, 0x7FFF) == pytest.approx(900.0)
+    # Never apart: even.
+    assert carried(wanted, 3_600_000, 0, 0x3FFF) == pytest.approx(450.0)
+
+
+def test_what_was_merged_is_divided_as_its_halves_were_before_even_when_it_carried_nothing_meanwhile():
+    layouts = split_once(60_000)
+    layouts.append(Announced(120_000, layouts[-1].layout.merge_segments(1, 2, 120_000)))
+    loads = told((0, 0, 10.0), (60_000, 1, 900.0), (60_000, 2, 100.0), (120_000, 3, 0.0), (180_000, 3, 2_000.0))
+    wanted = wanted_of(lives_of(layouts, END), loads, 0, END)
+    assert carried(wanted, 120_000, 0, HASH_SPACE - 1) == pytest.approx(0.0, abs=1e-4)
+    assert carried(wanted, 180_000, 0, 0x7FFF) == pytest.approx(1_800.0)
+
+
+def test_a_segment_without_a_record_yet_carries_its_part_of_what_it_came_from():
+    wanted = wanted_of(lives_of(split_once(60_000), END), told((0, 0, 800.0), (90_000, 1, 10.0)), 0, END)
+    # Of the upper half nothing is ever on record: its width's part, beside what the lower one carried first.
+    assert carried(wanted, 60_000, 0, 0x7FFF) == pytest.approx(800 * 10 / 410)
+    assert carried(wanted, 90_000, 0, 0x7FFF) == pytest.approx(10.0)
+    assert carried(wanted, 90_000, 0x8000, 0xFFFF) == pytest.approx(800 * 400 / 410)
+
+
+def test_a_load_from_before_the_beginning_holds_at_it():
+    lives = lives_of([Announced(100_000, SegmentLayout.create(1, 0))], END)
+    assert carried(wanted_of(lives, told((5_000, 0, 70.0)), 100_000, END), 100_000, 0, 0xFFFF) == pytest.approx(70.0)
+
+
+def test_windows_give_what_the_whole_gives():
+    loads = told(*[(at, 0, float(at % 700)) for at in range(0, 600_000, 7_000)])
+    wanted = wanted_of(lives_of([Announced(0, SegmentLayout.create(2, 0))], 600_000), loads, 0, 600_000)
+    at, rates = wanted.between(0, 600_000, STEP_MS)
+    for begin in range(0, 600_000, 60_000):
+        inside, found = wanted.between(begin, begin + 60_000, STEP_MS)
+        assert inside[0] == begin
+        assert (found == rates[np.searchsorted(at, inside, "right") - 1]).all()
+
+
+def test_layouts_tell_of_splits_and_merges_by_what_was_decided_and_by_whom():
+    layouts = split_once()
+    merged = layouts[-1].layout.merge_segments(1, 2, END)
+    layouts.append(Announced(END, merged, "d2"))
+    assert [one[:5] for one in actions_of(layouts)] == [
+        (3_600_000, "split", 0, 0xFFFF, None), (END, "merge", 0, 0xFFFF, "d2")
+    ]  # fmt: skip
+    assert [one.children for one in actions_of(layouts)] == [(1, 2), (3,)]
+
+
+def said(announced, said_at=None, created_at=None, is_deletion=False):
+    return Told(announced, is_deletion, announced.at if said_at is None else said_at, created_at)
+
+
+def test_topic_made_again_is_another_life():
+    made = SegmentLayout.create(1, 1)
+    layouts = [Announced(1, made), Announced(3_600_000, made.split_segment(0, 3_600_000))]
+    again = Announced(END, SegmentLayout.create(1, END))
+    late = Announced(END - 1, made)
+    found = topic_lives([said(one) for one in (*layouts, late, again)])
+    assert found == [TopicLife(layouts, 0, END), TopicLife([again], END, None)]
+
+
+def test_late_news_of_a_deleted_life_is_left_out():
+    first = Announced(0, SegmentLayout.create(1, 0))
+    gone, late = first._replace(at=100), first._replace(at=200)
+    second = Announced(300, SegmentLayout.create(1, 250))
+    for created_at, other in ((None, None), (0, 250)):
+        told = [said(first, 0, created_at), said(gone, 100, created_at, True), said(late, 50, created_at),
+                said(second, 250, other), said(late._replace(at=400), 60, created_at)]  # fmt: skip
+        assert topic_lives(told) == [TopicLife([first], 0, 100), TopicLife([second], 100, None)]
+
+
+def test_lives_without_created_instants_are_told_apart_by_deletion():
+    one = SegmentLayout.create(1, 0)
+    told = [said(Announced(0, one)), said(Announced(100, one), is_deletion=True), said(Announced(300, one))]
+    assert [(len(life.layouts), life.after, life.ends) for life in topic_lives(told)] == [(1, 0, 100), (1, 100, None)]

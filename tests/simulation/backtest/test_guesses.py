@@ -1,0 +1,81 @@
+"""What had to be guessed: when, and how confidence comes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.simulation.backtest.demand import wanted_of
+from anabranch.simulation.backtest.guesses import (
+    banded,
+    ceilings,
+    covers,
+    divided,
+    guessed,
+    layouts_of,
+    length,
+    merged,
+    together,
+)
+from anabranch.simulation.backtest.lives import Announced, lives_of
+from decisions.autoscale.policy import PROFILES, Policy
+from decisions.topic.layout import SegmentLayout
+from tests.simulation.backtest.test_demand import END, split_once, told
+
+pairs = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=12)
+DEFAULT = PROFILES["default"]
+
+
+@given(pairs, pairs)
+def test_a_union_covers_what_one_of_its_intervals_covers_and_counts_it_once(some, more):
+    arrays = [np.array(one, np.int64).reshape(-1, 2) for one in (some, more)]
+    found = merged(arrays, 10, 90)
+    expected = {at for begin, end in (*some, *more) for at in range(begin, end) if 10 <= at < 90}
+    assert {at for at in range(101) if covers(found, at)} == expected
+    assert length(found) == len(expected)
+    assert (np.diff(found.ravel()) > 0).all()
+
+
+def test_confidence_is_the_share_of_the_time_of_which_nothing_was_guessed():
+    one = guessed({"gap": np.array([[0, 20]]), "band": np.array([[10, 30], [200, 300]])}, 0, 100)
+    assert one.by_kind == {"gap": 20, "ceiling": 0, "band": 20, "uneven": 0, "carried": 0}
+    assert one.confidence == pytest.approx(0.7)
+    assert together([one, guessed({}, 0, 300)]).confidence == pytest.approx(0.925)
+
+
+def demanded(*rows):
+    lives = lives_of([Announced(0, SegmentLayout.create(1, 0))], END)
+    return wanted_of(lives, told(*rows), 0, END)
+
+
+def test_a_load_over_the_threshold_may_have_been_more():
+    wanted = demanded((0, 0, 10_000.0), (60_000, 0, 10_001.0), (120_000, 0, 500.0))
+    assert ceilings(wanted, DEFAULT).tolist() == [[60_000, 120_000]]
+
+
+def test_a_load_is_in_the_band_of_a_threshold_that_the_filter_did_not_watch():
+    wanted = demanded((0, 0, 9_000.0), (60_000, 0, 100.0))
+    other = Policy(threshold_crossing=True, split_msg_rate_in_threshold=11_000.0)
+    far = Policy(threshold_crossing=True, split_msg_rate_in_threshold=12_000.0)
+    assert banded(wanted, DEFAULT, DEFAULT, 0.25).tolist() == []
+    assert banded(wanted, other, DEFAULT, 0.25).tolist() == [[0, 60_000]]
+    assert banded(wanted, far, DEFAULT, 0.25).tolist() == []
+    assert banded(wanted, far, DEFAULT, 0.4).tolist() == [[0, 60_000]]
+    # The profile pip-483 watches none.
+    assert banded(wanted, PROFILES["pip-483"], PROFILES["pip-483"], 0.25).tolist() == [[0, 60_000]]
+
+
+def test_hashes_that_were_never_apart_and_hashes_that_were_at_another_time():
+    layouts = split_once()
+    first = layouts[0].layout
+    lives = lives_of(layouts, END)
+    edges = np.array([0, 0x8000, 0x10000])
+    early, ranges = layouts_of(
+        first, 0, [(60_000, "split", (0,)), (120_000, "split", (1,)), (7_000_000, "merge", (3, 4))]
+    )
+    assert ranges == [(0, 0xFFFF), (0, 0x7FFF), (0, 0x7FFF)]
+    uneven, carried = divided(early, lives, edges, END)
+    assert length(merged([uneven], 0, END)) == 7_000_000 - 120_000
+    assert merged([carried], 0, END).tolist() == [[60_000, 3_600_000]]

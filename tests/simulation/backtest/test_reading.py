@@ -1,0 +1,70 @@
+"""What a lake says of topics that come, go and come again, of policies that change, and of a job that was down."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from anabranch.simulation.backtest.reading import open_history
+from anabranch.simulation.backtest.running import RAN, RECORD, backtest
+from decisions.topic.layout import SegmentLayout
+from engine.autoscale.topics import ConfiguredPolicy
+from tests.engine.records import configured, consumers, layout, policy, stats, tick
+from tests.engine.test_replay import RecordedBucket
+from tests.simulation.backtest.lakes import written_by_batch
+
+NOW, MINUTE = 1_767_225_600_000, 60_000
+HERE, LATER = "topic://acme/shop/here", "topic://acme/shop/later"
+PIP = ConfiguredPolicy("pip-483", None)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """An hour: a topic that is deleted and made again, one that comes later, an outage, two policies, an override."""
+    folder = tmp_path_factory.mktemp("lake")
+    bucket = RecordedBucket()
+    one = SegmentLayout.create(1, NOW)
+    bucket.batch(NOW, configured({"maxSegments": 9}), policy({"minSegments": 2}, "acme/shop"),
+                 layout(one, at=NOW, topic=HERE), consumers(1, NOW, topic=HERE), tick(NOW))  # fmt: skip
+    for minute in range(1, 60):
+        at = NOW + minute * MINUTE
+        if 30 <= minute < 40:
+            continue
+        told = [stats({0: 100.0 + minute}, at, HERE), tick(at)]
+        if minute == 10:
+            told.append(layout(one, "deleted", at=at, topic=HERE))
+        if minute == 20:
+            again = SegmentLayout.create(1, at)
+            told = [layout(again, at=at, topic=HERE), layout(again, at=at, topic=LATER), tick(at)]
+        if minute == 45:
+            told.append(configured({"maxSegments": 3}))
+        bucket.batch(at, *told)
+    bucket.batch(NOW + 60 * MINUTE, tick(NOW + 60 * MINUTE))
+    lake = written_by_batch(bucket, folder / "lake")
+    return open_history(lake, folder / "loads", None, None, None, PIP)
+
+
+def test_each_life_of_a_topic_is_one_of_its_own_for_its_time(history):
+    found = [((one.began_at - NOW) / MINUTE, (one.ends_at - NOW) / MINUTE) for one in history.part(0)]
+    assert found == [(0, 10), (20, 60), (20, 60)]
+    assert [one.name for one in history.part(0)] == [HERE, HERE, LATER]
+    # The loads of the first are not those of the second.
+    assert [(int(one.loads.at[0]) - NOW) / MINUTE for one in history.part(0)[:2]] == [1, 21]
+
+
+def test_the_policy_that_ran_longest_is_the_one_and_the_other_ones_time_is_told(history):
+    assert json.loads(history.ran.override) == {"maxSegments": 9}
+    assert [((begin - NOW) / MINUTE, (end - NOW) / MINUTE) for begin, end in history.other_policy] == [(45, 60)]
+
+
+def test_an_override_of_the_namespace_is_laid_over_every_policy(history):
+    assert {one.announced[0].layout.auto_scale_policy.min_segments for one in history.part(0)} == {2}
+
+
+def test_an_outage_and_a_topic_without_loads_are_gaps(history):
+    assert [((begin - NOW) / MINUTE, (end - NOW) / MINUTE) for begin, end in history.outages] == [(29, 40)]
+    found = backtest(history, {})
+    assert [one.guessed[RAN].by_kind["gap"] / MINUTE for one in found.topics if one.topic == LATER] == [40]
+    assert sum(one.hours for one in found.topics) == pytest.approx(90 / 60)
+    assert found.totals(RECORD)["splits"] == 0

@@ -1,0 +1,149 @@
+"""The search among policies: what beats what, and that it is the same every time."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.cli.main import cli
+from anabranch.simulation.backtest.reading import open_history
+from anabranch.simulation.backtest.running import resolved
+from anabranch.simulation.backtest.suggesting import (
+    LOOKING_BACK,
+    Suggestion,
+    Tried,
+    anywhere,
+    beats,
+    frontier,
+    neighbour,
+    split_in_time,
+)
+from engine.autoscale.topics import ConfiguredPolicy
+from tests.simulation.backtest.really import MINUTE, Seeded, really_run
+
+NONE = ConfiguredPolicy("default", None)
+
+
+def tried(hours, over, reversals=0, name="p"):
+    return Tried(name, NONE, 0, 0, reversals, hours, over, 0.0, 1.0)
+
+
+policies = st.lists(st.builds(tried, st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=20)
+
+
+@given(policies)
+def test_the_frontier_is_what_nothing_beats_and_beats_or_equals_all_else(some):
+    found = frontier(some)
+    assert not any(beats(one, other) for one in some for other in found)
+    points = {(one.segment_hours, one.minutes_over) for one in found}
+    for one in some:
+        assert (one.segment_hours, one.minutes_over) in points or any(beats(other, one) for other in found)
+    assert len(points) == len(found)
+
+
+@given(policies, st.integers(0, 3))
+def test_what_is_suggested_is_allowed_and_beats_todays(some, most):
+    found = Suggestion(some[0], some, most)
+    best = found.best
+    if best is not None:
+        assert best.reversals <= most
+        assert some[0].reversals > most or beats(best, some[0])
+    elif some[0].reversals <= most:
+        assert not any(beats(one, some[0]) for one in some if one.reversals <= most)
+
+
+@pytest.mark.parametrize(("hours", "over", "is_confirmed"), [
+    (4, 1, True), (4, 2, True), (5, 2, True), (6, 1, False), (4, 3, False), (None, None, None),
+])  # fmt: skip
+def test_best_has_to_be_no_worse_in_unseen_time(hours, over, is_confirmed):
+    today, best = tried(9, 9, name="today"), tried(3, 3, name="s1")
+    judged = {} if hours is None else {"today": tried(5, 2, name="today"), "s1": tried(hours, over, name="s1")}
+    assert Suggestion(today, [today, best], 0, judged).is_confirmed is is_confirmed
+
+
+def test_unseen_time_is_the_last_third_in_whole_steps(lake, tmp_path):
+    whole = open_history(lake, tmp_path, None, None, None, NONE)
+    searched, unseen = split_in_time(whole)
+    assert (searched.began_at, searched.ends_at, unseen.ends_at) == (whole.began_at, unseen.began_at, whole.ends_at)
+    assert abs((unseen.ends_at - unseen.began_at) / (whole.ends_at - whole.began_at) - 1 / 3) < 0.01
+    assert (unseen.began_at - whole.phase_ms) % whole.step_ms == 0
+    for one in (*searched.part(0), *unseen.part(0)):
+        assert one.loads.at[-1] < one.ends_at
+    seen = searched.part(0)[0]
+    assert max(change.at for change in seen.consumers) < searched.ends_at
+    assert split_in_time(whole.between(whole.began_at, whole.began_at + 80 * MINUTE)) is None
+
+
+def test_suggestion_that_fails_in_unseen_time_is_withdrawn(lake, tmp_path, monkeypatch):
+    """A search whose judge always finds today's policy better."""
+    (tmp_path / "s.toml").write_text(f'[lake]\npath = "{lake}"\n')
+    monkeypatch.setattr(Suggestion, "is_confirmed", False)
+    found = CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), "suggest", "--budget", "16"])
+    assert found.exit_code == 0, found.output
+    assert "is not on the last third" in found.output
+    assert "---" not in found.output
+    told = CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), "suggest", "--budget", "16", "--output", "json"])
+    assert (json.loads(told.output)["suggested"], json.loads(told.output)["diff"]) == (None, "")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """Of a policy that keeps many segments for long, without need."""
+    folder = tmp_path_factory.mktemp("lake")
+    wasteful = ConfiguredPolicy("default", json.dumps({"minSegments": 8, "splitMsgRateInThreshold": 40_000.0}))
+    return really_run(Seeded(2, 3), wasteful, 1.75, folder / "lake")
+
+
+def test_the_command_suggests_what_is_better_the_same_every_time_and_applies_nothing(lake, tmp_path):
+    policy = tmp_path / "policy.toml"
+    policy.write_text("minSegments = 8\nsplitMsgRateInThreshold = 40000\n")
+    (tmp_path / "s.toml").write_text(f'[lake]\npath = "{lake}"\n[policy]\ncluster = "{policy}"\n')
+    given = ["-c", str(tmp_path / "s.toml"), "suggest", "--budget", "16", "--max-reversals", "50"]
+    runs = [CliRunner().invoke(cli, [*given, "--output", "json"]) for _ in range(2)]
+    assert runs[0].exit_code == 0, runs[0].output
+    assert runs[0].output == runs[1].output
+    told = json.loads(runs[0].output)
+    best, today = told["suggested"], told["today"]
+    assert best["segmentHours"] < today["segmentHours"]
+    assert best["minutesOverThreshold"] <= today["minutesOverThreshold"]
+    judged = {one["policy"]: one for one in told["judged"]}
+    assert told["confirmed"] is True
+    assert judged.keys() == {one["policy"] for one in told["frontier"]} | {"today"}
+    assert judged[best["policy"]]["segmentHours"] <= judged["today"]["segmentHours"]
+    # The search had the first two thirds of it, the judge the last.
+    assert judged["today"]["segmentHours"] == pytest.approx(today["segmentHours"] / 2, rel=0.15)
+    for one in (today, best, *told["frontier"], *told["judged"]):
+        assert 0 <= one["confidence"] <= 1
+    assert today["confidence"] > best["confidence"]
+    assert "minSegments" in best["set"]
+    assert "-minSegments = 8" in told["diff"].splitlines()
+    assert policy.read_text() == "minSegments = 8\nsplitMsgRateInThreshold = 40000\n"
+    file = tmp_path / "out.html"
+    page = CliRunner().invoke(cli, [*given, "--output", "html", "--file", str(file)])
+    assert page.exit_code == 0
+    assert "Plotly.newPlot" in file.read_text()
+    assert file.read_text().count("<th>confidence</th>") == 2
+    text = CliRunner().invoke(cli, given).output
+    assert text.count(f"* {best['policy']}") == 2
+    assert text.count("confidence") == 2
+    assert "The same policies on the last third, which was not searched:" in text
+    assert "nothing was applied" in text
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_guards_are_searched_where_the_policy_has_them(seed):
+    chance = Random(seed)
+    for profile, guards in (("default", set(LOOKING_BACK)), ("pip-483", set())):
+        today = ConfiguredPolicy(profile, None)
+        drawn = anywhere(today, chance)
+        near = neighbour(today, drawn, chance)
+        for one in (drawn, near):
+            settings = json.loads(one.override)
+            assert settings.keys() & LOOKING_BACK.keys() == guards
+            assert all(LOOKING_BACK[name][0] <= settings[name] <= LOOKING_BACK[name][1] for name in guards)
+            assert resolved(one).broken is None

@@ -1,0 +1,92 @@
+"""The loop itself: the same again, nothing lost, counts that are what they say."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.simulation.bundles import __main__ as command
+from anabranch.simulation.bundles.fleet import Broker, Fleet
+from anabranch.simulation.bundles.outcome import Outcome
+from anabranch.simulation.bundles.reports import is_due
+from anabranch.simulation.bundles.run import DEAD_SECONDS, SECONDS_A_CONNECTION, UNLOAD_SECONDS, balancer, simulate
+from anabranch.simulation.bundles.shapes import SHAPES
+from decisions.bundles.configuration import ConfigurationError
+from schemas.bundles import LocalBrokerData
+
+AVG = {"loadBalancerLoadSheddingStrategy": "AvgShedder", "loadBalancerLoadPlacementStrategy": "AvgShedder"}
+
+
+@settings(max_examples=5)
+@given(st.sampled_from(sorted(SHAPES)), st.integers(0, 1000))
+def test_a_seed_gives_the_same_outcome_and_every_move_starts_where_the_last_one_ended(shape, seed):
+    fleet = SHAPES[shape](seed)
+    found = simulate(fleet, AVG)
+    assert simulate(SHAPES[shape](seed), AVG).summary() == found.summary()
+    deaths = {one.name: one.dies for one in fleet.brokers if one.dies is not None}
+    at = dict(zip(fleet.bundles, fleet.owners, strict=True))
+    for minute, bundle, source, destination in found.moves:
+        assert source != destination
+        assert at[bundle] == source or deaths.get(at[bundle], minute + 1) <= minute
+        assert deaths.get(destination, minute + 1) > minute
+        at[bundle] = destination
+
+
+def test_bundles_that_nobody_can_take_are_unserved_until_somebody_reports():
+    here, later = Broker("here", dies=1), Broker("later", joins=1)
+    fleet = Fleet((here, later), ("t/n/0_1", "t/n/1_2"), ("here", "here"), np.ones((3, 2)), np.ones(2), np.ones(2))
+    found = simulate(fleet, AVG)
+    reconnects = UNLOAD_SECONDS + 10 * SECONDS_A_CONNECTION
+    assert found.unserved == pytest.approx(2 * (60 + DEAD_SECONDS + reconnects))
+    assert found.used_after == {"later": 0}
+
+
+def test_a_return_within_half_an_hour_is_a_ping_pong_and_one_later_or_elsewhere_is_none():
+    moves = [(0, "x", "a", "b"), (30, "x", "b", "a"), (61, "x", "a", "b"), (62, "x", "b", "c"), (63, "y", "a", "b")]
+    assert Outcome(70, moves=moves).ping_pongs == 1
+
+
+def report(at: int, cpu: float, rate: float = 100.0) -> LocalBrokerData:
+    stats = {"t/n/0x00000000_0x00000001": {"msgRateIn": rate}}
+    given = {"lastUpdate": at, "cpu": {"usage": cpu, "limit": 100.0}, "lastStats": stats}
+    return LocalBrokerData.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    ("last", "new", "due"),
+    [
+        (None, report(0, 0), True),
+        (report(0, 5), report(60_000, 14.9), False), (report(0, 5), report(60_000, 15.1), True),
+        (report(0, 5, 100), report(60_000, 5, 110), False), (report(0, 5, 100), report(60_000, 5, 110.1), True),
+        (report(0, 5), report(900_000, 5), False), (report(0, 5), report(900_001, 5), True),
+    ],
+)  # fmt: skip
+def test_a_report_is_written_for_points_of_usage_percent_of_the_rest_and_age(last, new, due):
+    assert is_due(last, new) is due
+
+
+def test_settings_that_cannot_be_read_and_strategies_that_are_not_simulated_are_refused():
+    assert balancer("AvgShedder+AvgShedder,profile=5.0") == ("5.0", AVG)
+    with pytest.raises(ValueError, match="NAME=VALUE"):
+        balancer("AvgShedder,fast")
+    with pytest.raises(ValueError, match="not simulated"):
+        simulate(SHAPES["flat"](1), {"loadBalancerLoadSheddingStrategy": "DeviationShedder"})
+    with pytest.raises(ConfigurationError, match="is none of"):
+        simulate(SHAPES["flat"](1), {"loadBalancerLoadSheddingStrategy": "Nonsense"})
+
+
+def test_the_table_and_its_json_have_a_row_for_each_balancer(capsys):
+    wanted = ["join", "ThresholdShedder", "AvgShedder+AvgShedder"]
+    assert command.main([*wanted, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["balancers"]) == wanted[1:]
+    assert found["balancers"]["ThresholdShedder"]["usedAfter"] == {"new": None}
+    assert command.main(wanted) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+    assert command.main(["nowhere", "AvgShedder"]) == 2
+    assert command.main(["join", "Nonsense"]) == 2
+    assert "is none of" in capsys.readouterr().err

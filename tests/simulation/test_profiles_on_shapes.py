@@ -1,0 +1,53 @@
+"""Profiles on shapes of demand: the table, and the loop of one topic against the kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from anabranch.cli.main import cli
+from anabranch.simulation.topics import table
+from anabranch.simulation.topics.alone import alone
+from anabranch.simulation.topics.demands import SHAPES
+from anabranch.simulation.topics.run import simulate
+from anabranch.simulation.topics.timeline import Timeline, even_slices
+from decisions.autoscale.policy import PROFILES
+from decisions.topic.layout import SegmentLayout
+from engine.autoscale.topics import ConfiguredPolicy
+from tests.simulation.test_simulate_kernel import NOW, Drawn
+
+DEFAULT = ConfiguredPolicy("default", None)
+
+
+def test_the_table_of_shapes_has_both_profiles_on_each_and_default_undoes_a_tenth(monkeypatch):
+    few = ("many consumers on a cold topic", "one hot key", "a burst of 20 minutes")
+    monkeypatch.setattr(table, "SHAPES", {name: SHAPES[name] for name in few})
+    rows = table.table(range(1, 3), 1)
+    assert [(row.shape, row.profile) for row in rows] == [(name, one) for name in few for one in ("pip-483", "default")]
+    undone = {one: sum(row.worst[2] for row in rows if row.profile == one) for one in ("pip-483", "default")}
+    assert undone["default"] <= undone["pip-483"] / 10
+    text = table.as_text(rows).splitlines()
+    assert len(text) == 2 + len(rows)
+    assert text[2].startswith("| many consumers on a cold topic | pip-483 |")
+
+
+def test_one_topic_alone_comes_to_what_the_kernel_comes_to():
+    """But for when an action ends: two seconds after it was decided on, or with the next sample."""
+    demand = SHAPES["a burst of 20 minutes"](np.random.default_rng(1))
+    came = alone(demand, PROFILES["default"])
+    steps = np.arange(len(demand.rates))
+    timeline = Timeline(
+        even_slices(256), demand.rates[:, :, None], NOW + steps * 10_000, steps, factors=np.array([1.0, 0.0, 0.0, 0.0])
+    )
+    many = simulate(Drawn([timeline], [SegmentLayout.create(1, NOW)], len(steps)), {"default": DEFAULT})["default"]
+    assert (came.splits, came.merges) == (many.splits[0], many.merges[0]) == (7, 7)
+    assert came.segment_ms == pytest.approx(many.segment_ms[0], rel=0.02)
+    assert came.over_ms == pytest.approx(many.over_ms[0], abs=40_000)
+
+
+def test_the_command_wants_a_policy_unless_it_compares_the_profiles(tmp_path):
+    asked = CliRunner().invoke(cli, ["simulate", "--demand", "day"])
+    assert (asked.exit_code, "Missing option '--policy'" in asked.output) == (2, True)
+    html = CliRunner().invoke(cli, ["simulate", "--shapes", "--output", "html", "--file", str(tmp_path / "x.html")])
+    assert (html.exit_code, "--shapes answers text or json" in html.output) == (2, True)
