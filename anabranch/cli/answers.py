@@ -127,7 +127,7 @@ def write_table(reader: pa.RecordBatchReader, out: IO[str], limit: int) -> int:
         columns = [column.to_pylist() for column in kept.columns]
         shown += [[_short(value) for value in row] for row in zip(*columns, strict=True)]
         rows += len(batch)
-    encoding = out.encoding or "utf-8"
+    encoding = getattr(out, "encoding", None) or "utf-8"
     names, *shown = (
         [cell.encode(encoding, "backslashreplace").decode(encoding) for cell in row]
         for row in ([printable(name) for name in reader.schema.names], *shown)

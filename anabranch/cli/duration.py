@@ -9,7 +9,7 @@ import click
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
     """A positive number of seconds, given with or without a unit."""
 
     name = "duration"

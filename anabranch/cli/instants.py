@@ -13,7 +13,7 @@ FORMS = "14:05, 2026-11-22T14:05:00Z or '10m ago'"
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
 
 
-class Instant(click.ParamType):
+class Instant(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
     """An aware datetime. A time of day is that of today, or of yesterday if it has not come yet today."""
 
     name = "time"
@@ -35,8 +35,8 @@ def read_instant(text: str, now: datetime) -> datetime:
     if text.endswith(" ago"):
         return now - timedelta(seconds=DURATION.convert(text.removesuffix(" ago"), None, None))
     if _CLOCK.fullmatch(text):
-        hour, minute, *second = map(int, text.split(":"))
-        at = datetime.combine(now.date(), time(hour, minute, *second), now.tzinfo)
+        hour, minute, second = map(int, f"{text}:0".split(":")[:3])
+        at = datetime.combine(now.date(), time(hour, minute, second), now.tzinfo)
         return at if at <= now else at - timedelta(days=1)
     at = datetime.fromisoformat(text.replace("Z", "+00:00"))
     return at if at.tzinfo else at.replace(tzinfo=timezone.utc)

@@ -76,7 +76,7 @@ def _start_and_end(home: Path, jars: Path, archive: Path) -> None:
     spark.range(1).write.format("noop").mode("overwrite").save()
     gateway = spark.sparkContext._gateway
     spark.stop()
-    process = gateway.proc  # type: ignore[union-attr]
+    process = gateway.proc
     # Spark's JVM ends when its standard input does, and writes the archive then.
     process.stdin.close()
     process.wait(_TIMEOUT_S)

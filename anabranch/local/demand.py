@@ -108,7 +108,7 @@ class Demand:
         position = (t / self._settings.wave_seconds + self._phase) % 1.0
         if position >= _DAY_SHARE:
             return _NIGHT
-        return max(_NIGHT, math.sin(math.pi * position / _DAY_SHARE) ** 0.8)
+        return max(_NIGHT, float(math.sin(math.pi * position / _DAY_SHARE) ** 0.8))
 
     def rates(self, t: float, starts: ArrayLike, ends: ArrayLike) -> NDArray[np.float64]:
         """The four rates of each inclusive range `starts[i]..ends[i]` at `t`, as brokers measure them.

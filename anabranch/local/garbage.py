@@ -169,7 +169,9 @@ _KINDS = (
     _in_columns("counts that do not add up", _INVALID, counts=[3]),
     _in_columns("columns from the future", RejectReason.FROM_THE_FUTURE, -4 * MAX_CLOCK_AHEAD_MS),
     _in_columns("columns of another reporter", RejectReason.WRONG_KEY, reporter="another"),
-    _in_columns("too many samples", _INVALID, **dict.fromkeys(("ids", *_RATES), [0] * (MAX_SAMPLES_PER_MESSAGE + 1))),
+    _in_columns(
+        "too many samples", _INVALID, 0, **dict.fromkeys(("ids", *_RATES), [0] * (MAX_SAMPLES_PER_MESSAGE + 1))
+    ),
     _in_columns("columns out of order", None, 3_600_000),
     _of_columns("one rate is NaN", msgRateIn=[1.0, float("nan")]),
     _of_columns("one rate is negative", bytesRateOut=[-1.0, 1.0]),

@@ -33,7 +33,7 @@ def segment_stats(demand: Demand, layout: ScalableTopicMetadata, t: float) -> li
     rates = demand.rates(
         t, [segment.hash_range.start for segment in active], [segment.hash_range.end for segment in active]
     )
-    rates = np.round(np.maximum(rates, 0.0), 3)
+    rates = np.maximum(rates, 0.0).round(3)
     owned: dict[str, list[SegmentSample]] = {}
     for segment, (msg_in, bytes_in, msg_out, bytes_out) in zip(active, rates.tolist(), strict=True):
         owned.setdefault(_owner(demand.topic, segment.segment_id), []).append(

@@ -171,7 +171,7 @@ class Supervisor:
     def _put_off(self, part: _Part) -> float:
         """Schedule the next start of a part, and return the delay in seconds."""
         # By hand, not by tenacity: its loops would wait here, and one supervisor needs no jitter.
-        delay = min(self._delay * 2**part.deaths_in_a_row, self._max_delay)
+        delay: float = min(self._delay * 2**part.deaths_in_a_row, self._max_delay)
         part.deaths_in_a_row += 1
         part.start_at = time.monotonic() + delay
         return delay

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args
 
 from pydantic import FailFast, Field, TypeAdapter, ValidationError, WithJsonSchema, model_validator
 
@@ -19,7 +19,7 @@ from schemas.ids import EVERY_TOPIC, SEVERAL_TOPICS
 from schemas.kafka.delivery import Delivery
 from schemas.metadata import AutoScalePolicyOverride, Profile, ScalableTopicMetadata
 
-VERSION = 1
+VERSION: Final = 1
 MAX_VALUE_BYTES = 1_048_576
 """Larger values are refused unread: 1 MiB holds a sample of ten thousand segments."""
 MAX_SEGMENTS_PER_SAMPLE = 65_536

@@ -53,7 +53,7 @@ def main() -> None:
     with socket.socket(fileno=early.detach()) as connection, connection.makefile("rwb") as file:
         from pyspark.sql.streaming.transform_with_state_driver_worker import main as answer
 
-        answer(file, file)  # type: ignore[arg-type]
+        answer(file, file)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 
 from confluent_kafka import KafkaException
@@ -120,7 +120,7 @@ class TickWriter(threading.Thread):
             with self._changed:
                 wake_at = min(cadence.due, self._asked[0][0]) if self._asked else cadence.due
                 self._changed.wait_for(
-                    lambda at=wake_at: self._stopped or (self._asked and self._asked[0][0] < at),
+                    partial(self._is_woken, wake_at),
                     timeout=min(max(0, wake_at - steady_ms()) / 1000, _SERVE_SECONDS if self._waits else inf),
                 )
                 if self._stopped:
@@ -132,6 +132,9 @@ class TickWriter(threading.Thread):
             if boundary is not None:
                 self._write(TickEvent(v=VERSION, type="tick", at=boundary))
             self._serve()
+
+    def _is_woken(self, before: int) -> bool:
+        return self._stopped or (bool(self._asked) and self._asked[0][0] < before)
 
     def _serve(self) -> None:
         try:

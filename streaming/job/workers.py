@@ -70,7 +70,7 @@ def load_without_pandas(modules: Sequence[str]) -> None:
 def state_task(connection: socket.socket, authenticated: bool) -> int:
     """Run a task of the state stage, in the process of its partition."""
     with enable_faulthandler():
-        return worker(connection, authenticated)
+        return int(worker(connection, authenticated))
 
 
 def main() -> None:

@@ -103,10 +103,10 @@ def _say_less_to_spark(handle: StatefulProcessorHandle) -> None:
             before._client_socket.close()
         _STILL_OPEN[:] = [client]
 
-    client.set_handle_state = set_handle_state  # type: ignore[method-assign]
+    client.set_handle_state = set_handle_state
 
 
-class BucketProcessor(StatefulProcessor):
+class BucketProcessor(StatefulProcessor):  # type: ignore[misc]
     """One instance per task; the engine's cache lives as long as the Python worker."""
 
     def __init__(

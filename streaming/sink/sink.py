@@ -187,7 +187,8 @@ class LakeSink:
         stands_on = opened.table
         if self._lease is not None:
             check_token(stands_on.transaction_version(LEASE), self._lease.token)
-        return stands_on.transaction_version(f"{APP}:{query}")
+        version: int | None = stands_on.transaction_version(f"{APP}:{query}")
+        return version
 
     def _tell(self, batch: WrittenBatch, batch_id: int) -> None:
         for report in self._reports:

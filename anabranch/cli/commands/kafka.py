@@ -38,7 +38,7 @@ def create(context: Context, replication_factor: int, output: str, cluster: str)
         click.echo(safe_dump_all(resources, sort_keys=False), nl=False)
         return
     from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import NewTopic
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     admin = admin_client(context)
     existing = topics_at(context, admin)
@@ -71,7 +71,7 @@ def check(context: Context) -> None:
     Exit code 1: something is wrong.
     """
     from confluent_kafka import KafkaException
-    from confluent_kafka.admin import ConfigResource, ResourceType
+    from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
     admin = admin_client(context)
     topics, existing = wanted_topics(context), topics_at(context, admin)

@@ -66,10 +66,11 @@ def show(
         return
     configured = context.settings.policy
     chosen = profile or configured.profile
-    files = {"cluster": cluster or context.settings.path(configured.cluster), "namespace": namespace, "topic": metadata}
+    of_cluster = cluster or context.settings.path(configured.cluster)
+    files = {"cluster": of_cluster, "namespace": namespace, "topic": metadata}
     resolved = resolve_policy(
         chosen,
-        _read_override(files["cluster"]),
+        _read_override(of_cluster),
         None if namespace is None else _read_override(namespace),
         None if metadata is None else _read_own(metadata),
     )

@@ -107,7 +107,7 @@ def _live(run: Any, seconds: float | None, screen: bool, wants_report: bool) -> 
                 click.echo(f"running; logs in {run.folder}/log, Ctrl-C ends it", err=True)
             run.watch()
     finally:
-        report = run.finish(wants_report)
+        report: dict[str, Any] | None = run.finish(wants_report)
     return report
 
 

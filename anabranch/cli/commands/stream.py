@@ -14,6 +14,12 @@ from anabranch.cli.context import Context
 from anabranch.cli.exits import PERSON_NEEDED
 
 
+class PersonNeededError(click.ClickException):
+    """The job fails until a person has done what the message says."""
+
+    exit_code = PERSON_NEEDED
+
+
 @click.command("stream")
 @click.option("--new-checkpoint", is_flag=True, help="Start over, on a lake with rows of a lost checkpoint.")
 @click.pass_obj
@@ -33,7 +39,8 @@ def command(context: Context, new_checkpoint: bool) -> None:
     from lake.job_lease import NoLease
     from runtime.telemetry.serving import MetricsError
     from streaming.checkpoint.claim import CheckpointInUse
-    from streaming.job.job import JobFailed, JvmLost, PersonNeeded, run_job
+    from streaming.job.failures import JobFailed, JvmLost, PersonNeeded
+    from streaming.job.job import run_job
 
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
@@ -41,9 +48,7 @@ def command(context: Context, new_checkpoint: bool) -> None:
     try:
         run_job(settings, stop, new_checkpoint)
     except PersonNeeded as error:
-        failed = click.ClickException(str(error))
-        failed.exit_code = PERSON_NEEDED
-        raise failed from error
+        raise PersonNeededError(str(error)) from error
     except JvmLost as error:
         click.ClickException(str(error)).show()
         # The thread that writes the batch may be in native code, where an interpreter that ends around it crashes.

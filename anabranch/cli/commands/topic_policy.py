@@ -78,7 +78,8 @@ def set_policy(
     if not given:
         raise click.UsageError("nothing to set: give JSON or an option of a field, or use policy remove")
     _check({wire: value for wire, value in given.items() if value is not None})
-    before = {} if replace else admin.expect(admin.topics.policy(subject)) or {}
+    stored: dict[str, Any] | None = None if replace else admin.expect(admin.topics.policy(subject))
+    before = stored or {}
     unset = {wire for wire, value in given.items() if value is None}
     kept = {wire: value for wire, value in before.items() if value is not None or wire not in POLICY_FIELDS}
     wanted = {wire: value for wire, value in {**kept, **given}.items() if wire not in unset}

@@ -75,7 +75,11 @@ class Window(NamedTuple):
 class Source(Protocol):
     """Demand of some topics."""
 
-    topics: Sequence[str]
+    @property
+    def topics(self) -> Sequence[str]:
+        """Names of the topics."""
+        ...
+
     began_at: int
     step_ms: int
     """Between two samples of a segment's load."""
