@@ -84,9 +84,10 @@ def _measure(settings: Settings, work: Path, topics: int) -> dict[str, Any]:
             "first consumers": cost(CONSUMER_EVENTS.name, consumers),
         }
         for name, source, messages in (
-            ("equal layouts", CONTROL_EVENTS.name, again), ("equal layouts, by digest", CONTROL_EVENTS.name, digests),
+            ("equal layouts", CONTROL_EVENTS.name, again),
+            ("equal layouts, by digest", CONTROL_EVENTS.name, digests),
             ("equal consumers", CONSUMER_EVENTS.name, consumers),
-        ):  # fmt: skip
+        ):
             found[name] = min((cost(source, messages) for _ in range(SNAPSHOTS)), key=lambda each: each["sum"])
         unknown = sum(row["layouts_unknown"] or 0 for row in batches_of(settings))
         if unknown:

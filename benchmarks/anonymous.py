@@ -98,9 +98,11 @@ class _Client:
         prober.join()
         took.sort()
         return {
-            "p50_ms": round(took[len(took) // 2], 1), "p99_ms": round(took[int(len(took) * 0.99) - 1], 1),
-            "probes": len(probes), "slowest_probe_s": round(max(probes), 3),
-        }  # fmt: skip
+            "p50_ms": round(took[len(took) // 2], 1),
+            "p99_ms": round(took[int(len(took) * 0.99) - 1], 1),
+            "probes": len(probes),
+            "slowest_probe_s": round(max(probes), 3),
+        }
 
     def _probe(self, stop: threading.Event, probes: list[float]) -> None:
         address = urlsplit(self._url)

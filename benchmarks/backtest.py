@@ -74,9 +74,13 @@ def write_lake(lake: str, topics: int, days: int, an_hour: int) -> int:
     names = [f"topic://acme/bench/t-{number:05}" for number in range(topics)]
     begin_ms = int(BEGIN.timestamp() * 1000)
     layout = SegmentLayout.create(SEGMENTS, begin_ms).to_metadata()
-    said = [("*", PolicyEvent(v=1, type="policy", scope="cluster", profile="default", at=begin_ms)),
-            *((name, LayoutEvent(v=1, type="layout", topic=name, cause="created", layout=layout, at=begin_ms))
-              for name in names)]  # fmt: skip
+    said = [
+        ("*", PolicyEvent(v=1, type="policy", scope="cluster", profile="default", at=begin_ms)),
+        *(
+            (name, LayoutEvent(v=1, type="layout", topic=name, cause="created", layout=layout, at=begin_ms))
+            for name in names
+        ),
+    ]
     rows = [
         _event(subject, message.type, message.to_json(), BEGIN, place) for place, (subject, message) in enumerate(said)
     ]
@@ -110,38 +114,70 @@ def write_lake(lake: str, topics: int, days: int, an_hour: int) -> int:
         count, date = len(order), (BEGIN + timedelta(days=day)).date()
         columns = {
             "topic": pa.DictionaryArray.from_arrays(pa.array(topic, pa.int32()), pa.array(names)).cast(pa.string()),
-            "segment_id": pa.array(segment), "msg_rate_in": rate, "bytes_rate_in": rate * weight,
-            "msg_rate_out": 2 * rate, "bytes_rate_out": 2 * rate * weight,
+            "segment_id": pa.array(segment),
+            "msg_rate_in": rate,
+            "bytes_rate_in": rate * weight,
+            "msg_rate_out": 2 * rate,
+            "bytes_rate_out": 2 * rate * weight,
             "reporter": pa.array(["broker-1"]).take(pa.array(np.zeros(count, np.int8))),
-            "sampled_at": when, "accepted_at": when, "kafka_timestamp": when,
+            "sampled_at": when,
+            "accepted_at": when,
+            "kafka_timestamp": when,
             "cause": pa.array(["changed"]).take(pa.array(np.zeros(count, np.int8))),
-            "kafka_partition": np.zeros(count, np.int64), "kafka_offset": day * count + np.arange(count),
-            "batch_id": np.full(count, day), "day": pa.array([date] * count, pa.date32()),
-        }  # fmt: skip
+            "kafka_partition": np.zeros(count, np.int64),
+            "kafka_offset": day * count + np.arange(count),
+            "batch_id": np.full(count, day),
+            "day": pa.array([date] * count, pa.date32()),
+        }
         table = pa.table([pa.array(columns[field.name]).cast(field.type) for field in schema], schema=schema)
         write_deltalake(made[SEGMENT_LOAD.name], table, mode="append")
     return topics * SEGMENTS * a_day * days
 
 
 def _policy(number: int) -> ConfiguredPolicy:
-    return with_settings(_DEFAULT, {
-        "splitMsgRateInThreshold": 10_000.0 - 1_000 * number, "mergeMsgRateInThreshold": 1_000.0 - 100 * number,
-        "mergeWindowSeconds": 300 * number, "mergeCooldownSeconds": 120 * number,
-    })  # fmt: skip
+    return with_settings(
+        _DEFAULT,
+        {
+            "splitMsgRateInThreshold": 10_000.0 - 1_000 * number,
+            "mergeMsgRateInThreshold": 1_000.0 - 100 * number,
+            "mergeWindowSeconds": 300 * number,
+            "mergeCooldownSeconds": 120 * number,
+        },
+    )
 
 
 def _event(subject: str, kind: str, body: str, at: datetime, offset: int) -> EventRow:
     return EventRow(
-        subject=subject, type=kind, cause=None, body=body, at=at, kafka_topic="control-events", kafka_partition=0,
-        kafka_offset=offset, kafka_timestamp=at, accepted_at=at, batch_id=0, day=at.date(),
-    )  # fmt: skip
+        subject=subject,
+        type=kind,
+        cause=None,
+        body=body,
+        at=at,
+        kafka_topic="control-events",
+        kafka_partition=0,
+        kafka_offset=offset,
+        kafka_timestamp=at,
+        accepted_at=at,
+        batch_id=0,
+        day=at.date(),
+    )
 
 
 def _batch(number: int, at: datetime) -> BatchRow:
     names = (
-        "messages", "messages_accepted", "messages_suppressed", "dead_letters", "samples", "samples_accepted",
-        "samples_insignificant", "samples_stale", "events", "decisions", "holds", "evaluations",
-    )  # fmt: skip
+        "messages",
+        "messages_accepted",
+        "messages_suppressed",
+        "dead_letters",
+        "samples",
+        "samples_accepted",
+        "samples_insignificant",
+        "samples_stale",
+        "events",
+        "decisions",
+        "holds",
+        "evaluations",
+    )
     counts = dict.fromkeys(names, 0)
     return BatchRow(
         batch_id=number, generation="g1", batch_at=at, committed_at=at, operator_ms=0.0, day=at.date(), **counts

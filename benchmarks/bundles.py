@@ -32,12 +32,14 @@ SETTINGS = EngineSettings(0.25, MINUTE, bundles=True)
 BALANCERS = {
     "threshold": {"loadBalancerLoadSheddingStrategy": "ThresholdShedder"},
     "average": {
-        "loadBalancerLoadSheddingStrategy": "AvgShedder", "loadBalancerLoadPlacementStrategy": "AvgShedder",
+        "loadBalancerLoadSheddingStrategy": "AvgShedder",
+        "loadBalancerLoadPlacementStrategy": "AvgShedder",
     },
     "gain": {
-        "loadBalancerLoadSheddingStrategy": "GainShedder", "loadBalancerLoadPlacementStrategy": "LeastProjectedUsage",
+        "loadBalancerLoadSheddingStrategy": "GainShedder",
+        "loadBalancerLoadPlacementStrategy": "LeastProjectedUsage",
     },
-}  # fmt: skip
+}
 
 
 @click.command()
@@ -77,13 +79,17 @@ def measure(clusters: int, balancer: str, minutes: int) -> dict[str, Any]:
     stored = sum(len(part.base) + sum(map(len, part.log)) for part in packed.parts.values())
     seconds = {name: min(times) for name, times in spent.items()}
     return {
-        "clusters": clusters, "balancer": balancer, "seconds": seconds, "decisions": decisions, "stored": stored,
-    }  # fmt: skip
+        "clusters": clusters,
+        "balancer": balancer,
+        "seconds": seconds,
+        "decisions": decisions,
+        "stored": stored,
+    }
 
 
 def _batch(
     engine: BucketEngine, packed: Packed, records: list[RawRecord], now: int, spent: list[float]
-) -> tuple[Packed, int]:  # fmt: skip
+) -> tuple[Packed, int]:
     gc.collect()
     gc.disable()
     started = time.process_time()
@@ -106,12 +112,17 @@ def _reports(clusters: int, now: int, random: Random) -> list[RawRecord]:
         weight = random.uniform(0.2, 2.0)
         stats = {
             f"tenant/namespace-{broker}/0x{number:08x}_0x{number + 1:08x}": {
-                "msgRateIn": weight * random.uniform(50, 500), "msgRateOut": weight * random.uniform(50, 500),
-                "msgThroughputIn": weight * random.uniform(5e4, 5e5), "msgThroughputOut": weight * 2e5,
-                "producerCount": 3, "consumerCount": 5, "topics": 10, "cacheSize": 0,
+                "msgRateIn": weight * random.uniform(50, 500),
+                "msgRateOut": weight * random.uniform(50, 500),
+                "msgThroughputIn": weight * random.uniform(5e4, 5e5),
+                "msgThroughputOut": weight * 2e5,
+                "producerCount": 3,
+                "consumerCount": 5,
+                "topics": 10,
+                "cacheSize": 0,
             }
             for number in range(BUNDLES // BROKERS)
-        }  # fmt: skip
+        }
         data = {"cpu": {"usage": min(95.0, weight * 45), "limit": 100.0}, "lastUpdate": now, "lastStats": stats}
         body = {"v": 1, "type": "local-broker-data", "cluster": cluster, "broker": name, "data": data, "at": now}
         records.append(_record("broker-load", cluster, broker, body))
@@ -124,12 +135,21 @@ def _policies(clusters: int, balancer: str, now: int) -> list[RawRecord]:
         for number in range(POLICIES)
     }
     return [
-        _record("broker-events", f"cluster-{number}", number, {
-            "v": 1, "type": "policies", "cluster": f"cluster-{number}", "configuration": BALANCERS[balancer], "at": now,
-            "isolationPolicies": isolated,
-        })
+        _record(
+            "broker-events",
+            f"cluster-{number}",
+            number,
+            {
+                "v": 1,
+                "type": "policies",
+                "cluster": f"cluster-{number}",
+                "configuration": BALANCERS[balancer],
+                "at": now,
+                "isolationPolicies": isolated,
+            },
+        )
         for number in range(clusters)
-    ]  # fmt: skip
+    ]
 
 
 def _ownership(clusters: int, now: int) -> list[RawRecord]:
@@ -137,10 +157,21 @@ def _ownership(clusters: int, now: int) -> list[RawRecord]:
     for broker in range(BROKERS):
         owners = {f"0x{number:08x}_0x{number + 1:08x}": f"broker-{broker}:8080" for number in range(BUNDLES // BROKERS)}
         cluster = f"cluster-{broker % clusters}"
-        records.append(_record("broker-events", cluster, clusters + broker, {
-            "v": 1, "type": "ownership", "cluster": cluster, "namespace": f"tenant/namespace-{broker}",
-            "owners": owners, "at": now,
-        }))  # fmt: skip
+        records.append(
+            _record(
+                "broker-events",
+                cluster,
+                clusters + broker,
+                {
+                    "v": 1,
+                    "type": "ownership",
+                    "cluster": cluster,
+                    "namespace": f"tenant/namespace-{broker}",
+                    "owners": owners,
+                    "at": now,
+                },
+            )
+        )
     return records
 
 

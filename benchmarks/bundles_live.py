@@ -149,10 +149,13 @@ def as_share(report: Report) -> Report:
     idle = ResourceUsage(usage=0.0, limit=100.0)
     data = report.data.model_copy(
         update={
-            "cpu": ResourceUsage(usage=100 * min(rate / CAPACITY, 1.0), limit=100.0), "memory": idle,
-            "direct_memory": idle, "bandwidth_in": idle, "bandwidth_out": idle,
+            "cpu": ResourceUsage(usage=100 * min(rate / CAPACITY, 1.0), limit=100.0),
+            "memory": idle,
+            "direct_memory": idle,
+            "bandwidth_in": idle,
+            "bandwidth_out": idle,
         }
-    )  # fmt: skip
+    )
     return report.model_copy(update={"data": data})
 
 
@@ -248,10 +251,14 @@ def measure(manager: str, balancer: str, minutes: float, folder: Path) -> dict[s
             thread.end()
     later = [spread for at, spread in watch.spreads if at > began + 60] or [spread for _, spread in watch.spreads]
     return {
-        "manager": manager, "balancer": balancer, "minutes": minutes, "unloads": watch.unloads,
-        "deviation": round(fmean(later), 3) if later else None, "unservedSeconds": round(watch.unserved_s, 1),
+        "manager": manager,
+        "balancer": balancer,
+        "minutes": minutes,
+        "unloads": watch.unloads,
+        "deviation": round(fmean(later), 3) if later else None,
+        "unservedSeconds": round(watch.unserved_s, 1),
         "load": [round(one, 1) for one in os.getloadavg()],
-    }  # fmt: skip
+    }
 
 
 @click.command()

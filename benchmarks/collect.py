@@ -239,10 +239,12 @@ def _costs(pulsar: StandalonePulsar, transport: Transport, calls: int) -> dict[s
     paths = {
         "scalable-5": "/admin/v2/scalable/public/default/t{}/stats",
         "scalable-4": "/admin/v2/scalable/public/default/t{}",
-        "scalable": "/admin/v2/scalable/public/default", "brokers": "/admin/v2/brokers",
-        "namespaces": "/admin/v2/namespaces/public", "tenants": "/admin/v2/tenants",
+        "scalable": "/admin/v2/scalable/public/default",
+        "brokers": "/admin/v2/brokers",
+        "namespaces": "/admin/v2/namespaces/public",
+        "tenants": "/admin/v2/tenants",
         "broker-stats": "/admin/v2/broker-stats/topics",
-    }  # fmt: skip
+    }
     assert pulsar.process is not None
     pid = pulsar.process.pid
 

@@ -109,16 +109,18 @@ def _topics(work: Path, settings: Path, sizes: tuple[int, ...]) -> list[dict[str
         for file in (settings, empty) * STARTS:
             with controller(file) as (_, _, seconds):
                 starts[file].append(seconds)
-        found.append({
-            "topics": topics,
-            "start_seconds": round(statistics.median(starts[settings]), 2),
-            "start_seconds_without": round(statistics.median(starts[empty]), 2),
-            "resident_kb": used_kb,
-            "memory_bytes_per_topic": round((used_kb - before_kb) * 1024 / (topics - before)),
-            "disk_bytes_per_topic": round((work / "layouts.db").stat().st_size / topics),
-            "creations": create,
-            "splits": split,
-        })  # fmt: skip
+        found.append(
+            {
+                "topics": topics,
+                "start_seconds": round(statistics.median(starts[settings]), 2),
+                "start_seconds_without": round(statistics.median(starts[empty]), 2),
+                "resident_kb": used_kb,
+                "memory_bytes_per_topic": round((used_kb - before_kb) * 1024 / (topics - before)),
+                "disk_bytes_per_topic": round((work / "layouts.db").stat().st_size / topics),
+                "creations": create,
+                "splits": split,
+            }
+        )
         before, before_kb = topics, used_kb
     return found
 
@@ -153,16 +155,18 @@ def _watching(settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
                 calls += one["calls"]
                 busy.append(one["busy"])
                 memory.append(one["kb_per_session"])
-            found.append({
-                "sessions": sessions,
-                "splits": ROUNDS * SPLITS,
-                "message_bytes": one["bytes"],
-                "memory_kb_per_session": max(memory),
-                "processor_ms_per_split": round(statistics.median(busy), 1),
-                "call_p50_ms": _percentile(calls, 0.5),
-                **{f"{name}_ms": _percentile(seen, share) for name, share in SHARES.items()},
-                **{f"floor_{name}_ms": _percentile(least, share) for name, share in SHARES.items()},
-            })  # fmt: skip
+            found.append(
+                {
+                    "sessions": sessions,
+                    "splits": ROUNDS * SPLITS,
+                    "message_bytes": one["bytes"],
+                    "memory_kb_per_session": max(memory),
+                    "processor_ms_per_split": round(statistics.median(busy), 1),
+                    "call_p50_ms": _percentile(calls, 0.5),
+                    **{f"{name}_ms": _percentile(seen, share) for name, share in SHARES.items()},
+                    **{f"floor_{name}_ms": _percentile(least, share) for name, share in SHARES.items()},
+                }
+            )
     return found
 
 

@@ -135,18 +135,24 @@ def compare(watched: Watched, samples: dict[int, Steps], kept: dict[int, Steps],
         steps, in_lake = samples.get(id, ()), kept.get(id, ())
         last = min(end, until or end)
         by_samples, by_lake = integral(steps, last), integral(in_lake, last)
-        rows.append({
-            "segment": id, "seconds": round(last - made, 1), "samples": len(steps), "kept": len(in_lake),
-            "firstSampleAfterSeconds": round(steps[0][0] - made, 2) if steps else None,
-            "widestGap": round(widest_gap(steps, in_lake), 3),
-            **{
-                kind: {
-                    "broker": round(watched.totals[id][place]), "samples": round(by_samples[place]),
-                    "lake": round(by_lake[place]),
-                }
-                for place, kind in enumerate(KINDS)
-            },
-        })  # fmt: skip
+        rows.append(
+            {
+                "segment": id,
+                "seconds": round(last - made, 1),
+                "samples": len(steps),
+                "kept": len(in_lake),
+                "firstSampleAfterSeconds": round(steps[0][0] - made, 2) if steps else None,
+                "widestGap": round(widest_gap(steps, in_lake), 3),
+                **{
+                    kind: {
+                        "broker": round(watched.totals[id][place]),
+                        "samples": round(by_samples[place]),
+                        "lake": round(by_lake[place]),
+                    }
+                    for place, kind in enumerate(KINDS)
+                },
+            }
+        )
     return rows
 
 

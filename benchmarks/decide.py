@@ -85,16 +85,31 @@ def a_fleet(topics: int, segments: int, hot: float = 0.0, cold: float = 0.0, see
     never = np.full(topics, NEVER, np.int64)
     seen = NOW - rng.integers(0, 60_000, count)
     return Fleet(
-        policies=[PROFILES["default"]], policy_starts=[0], offsets=np.arange(topics + 1) * segments,
-        now=np.full(topics, NOW), by_consumer=np.zeros(topics, np.bool_),
+        policies=[PROFILES["default"]],
+        policy_starts=[0],
+        offsets=np.arange(topics + 1) * segments,
+        now=np.full(topics, NOW),
+        by_consumer=np.zeros(topics, np.bool_),
         required=rng.integers(0, segments + 1, topics),
-        last_split_at=never, last_merge_at=never, opened_at=never, only_merges_open=never != NEVER,
-        failures=np.zeros(topics, np.int64), failed_at=never, failed_action=np.zeros(topics, np.int8),
-        segment_ids=np.tile(np.arange(segments), topics), is_single_hash=np.zeros(count, np.bool_), rates=tuple(rates),
-        seen_at=seen, cold_since=seen, depths=np.zeros(count, np.int64), shallow_at=np.zeros(count, np.int64),
-        settled_at=np.zeros(count, np.int64), sharing=np.zeros(topics, np.int64), unshared=np.zeros(topics, np.int64),
+        last_split_at=never,
+        last_merge_at=never,
+        opened_at=never,
+        only_merges_open=never != NEVER,
+        failures=np.zeros(topics, np.int64),
+        failed_at=never,
+        failed_action=np.zeros(topics, np.int8),
+        segment_ids=np.tile(np.arange(segments), topics),
+        is_single_hash=np.zeros(count, np.bool_),
+        rates=tuple(rates),
+        seen_at=seen,
+        cold_since=seen,
+        depths=np.zeros(count, np.int64),
+        shallow_at=np.zeros(count, np.int64),
+        settled_at=np.zeros(count, np.int64),
+        sharing=np.zeros(topics, np.int64),
+        unshared=np.zeros(topics, np.int64),
         buckets=np.zeros(count, np.int64),
-    )  # fmt: skip
+    )
 
 
 def snapshots_of(fleet: Fleet, policy: Policy) -> list[TopicSnapshot]:
@@ -109,9 +124,15 @@ def snapshots_of(fleet: Fleet, policy: Policy) -> list[TopicSnapshot]:
         layout = SegmentLayout.create(len(rows), 0)
         required = int(fleet.required[topic])
         found.append(
-            TopicSnapshot(f"topic://acme/shop/t{topic}", NOW, layout, policy, loads=loads,
-                          consumers={"billing": ("STREAM", required)})
-        )  # fmt: skip
+            TopicSnapshot(
+                f"topic://acme/shop/t{topic}",
+                NOW,
+                layout,
+                policy,
+                loads=loads,
+                consumers={"billing": ("STREAM", required)},
+            )
+        )
     return found
 
 
@@ -141,9 +162,11 @@ def _mix_row(name: str, mix: tuple[float, float], topics: int) -> dict[str, obje
     loop, one_call = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
     _row(name, topics / one_call, topics / loop, f"{loop / one_call:.0f}", topics / packing)
     return {
-        "mix": name, "fleet_per_second": topics / one_call, "loop_per_second": topics / loop,
+        "mix": name,
+        "fleet_per_second": topics / one_call,
+        "loop_per_second": topics / loop,
         "packed_per_second": topics / packing,
-    }  # fmt: skip
+    }
 
 
 def _pipe_row(segments: int, lines: int) -> dict[str, float]:

@@ -40,9 +40,7 @@ _ROWS = 10_000
 _BYTES = 8 * 1024 * 1024
 _LAYOUTS = 50_000
 """Of a batch."""
-_SCHEMA = pa.schema([
-    *(one for one in RAW_SCHEMA if one.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())
-])  # fmt: skip
+_SCHEMA = pa.schema([*(one for one in RAW_SCHEMA if one.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())])
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,13 @@ class Case:
     def named(self) -> dict[str, Any]:
         """Return the case as columns of the table."""
         return {
-            "segments": self.segments, "of a topic": self.of_each, "reporters": self.reporters,
-            "significant": self.significant, "rounds": self.rounds,
+            "segments": self.segments,
+            "of a topic": self.of_each,
+            "reporters": self.reporters,
+            "significant": self.significant,
+            "rounds": self.rounds,
             "form": f"columns of {self.per_message}" if self.per_message else "by topic",
-        }  # fmt: skip
+        }
 
 
 SMALL, LARGE = 100_000, 1_000_000

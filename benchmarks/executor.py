@@ -98,13 +98,15 @@ def _bursts(work: Path, rounds: int) -> list[dict[str, Any]]:
             calls = _calls_when(url, (number + 1) * BURST)[number * BURST :]
             _when(lambda expected=(number + 1) * BURST: _applied(work) == expected)
             _check(rows, calls)
-            found.append({
-                "decisions": BURST,
-                "seconds_to_last_call": round(calls[-1][2] - at, 2),
-                "executor_cpu_seconds": round(process_seconds(pid) - cpu, 2),
-                "resident_mb_before": before // 1024,
-                "resident_mb_after": resident_kb(pid) // 1024,
-            })  # fmt: skip
+            found.append(
+                {
+                    "decisions": BURST,
+                    "seconds_to_last_call": round(calls[-1][2] - at, 2),
+                    "executor_cpu_seconds": round(process_seconds(pid) - cpu, 2),
+                    "resident_mb_before": before // 1024,
+                    "resident_mb_after": resident_kb(pid) // 1024,
+                }
+            )
     return found
 
 
@@ -144,15 +146,26 @@ def _evaluation(name: str, splits: int) -> list[DecisionRow]:
     snapshot = Snapshot(topic=topic, now=int(at.timestamp() * 1000), layout=layout.to_metadata())
     for segment in layout.active[:splits]:
         number = next(_numbers)
-        rows.append(DecisionRow(
-            decision_id=decision_id(
-                topic, layout.epoch, "split", [segment.segment_id], 1, [segment.created_at_ms]
-            ),
-            family="autoscale", subject=topic, action="split",
-            arguments=canonical_json({"segments": [segment.segment_id]}), reason="msgRateIn", trigger="tick",
-            layout_epoch=layout.epoch, policy_digest="0" * 32, decided_at=at, inputs=snapshot.to_json(), gates="[]",
-            engine_version="benchmark", batch_id=number, seq=number, day=at.date(),
-        ))  # fmt: skip
+        rows.append(
+            DecisionRow(
+                decision_id=decision_id(topic, layout.epoch, "split", [segment.segment_id], 1, [segment.created_at_ms]),
+                family="autoscale",
+                subject=topic,
+                action="split",
+                arguments=canonical_json({"segments": [segment.segment_id]}),
+                reason="msgRateIn",
+                trigger="tick",
+                layout_epoch=layout.epoch,
+                policy_digest="0" * 32,
+                decided_at=at,
+                inputs=snapshot.to_json(),
+                gates="[]",
+                engine_version="benchmark",
+                batch_id=number,
+                seq=number,
+                day=at.date(),
+            )
+        )
     return rows
 
 

@@ -43,9 +43,14 @@ def feeding(kind: str, bootstrap: str, **about: int | str) -> Iterator[None]:
 
 
 def samples(
-    bootstrap: str, topics: int, segments: int, seconds: int, prefix: str = "orders", brokers: int = 0,
+    bootstrap: str,
+    topics: int,
+    segments: int,
+    seconds: int,
+    prefix: str = "orders",
+    brokers: int = 0,
     per_message: int = 1_000,
-) -> None:  # fmt: skip
+) -> None:
     """Send a report of every topic once in `seconds`, evenly, until terminated.
 
     One message per topic, or with `brokers`, column messages from that many brokers.

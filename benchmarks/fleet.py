@@ -151,13 +151,24 @@ class Fleet:
         msg_in, bytes_in, msg_out, bytes_out = self._texts()
         for broker, segments, places in owned:
             of = codes[places].tolist()
-            yield broker, b"".join((
-                b'{"v":2,"reporter":"%s","sampledAt":%d,' % (broker.encode(), sampled_at), segments,
-                b',"msgRateIn":[', b",".join([msg_in[code] for code in of]),
-                b'],"bytesRateIn":[', b",".join([bytes_in[code] for code in of]),
-                b'],"msgRateOut":[', b",".join([msg_out[code] for code in of]),
-                b'],"bytesRateOut":[', b",".join([bytes_out[code] for code in of]), b"]}",
-            ))  # fmt: skip
+            yield (
+                broker,
+                b"".join(
+                    (
+                        b'{"v":2,"reporter":"%s","sampledAt":%d,' % (broker.encode(), sampled_at),
+                        segments,
+                        b',"msgRateIn":[',
+                        b",".join([msg_in[code] for code in of]),
+                        b'],"bytesRateIn":[',
+                        b",".join([bytes_in[code] for code in of]),
+                        b'],"msgRateOut":[',
+                        b",".join([msg_out[code] for code in of]),
+                        b'],"bytesRateOut":[',
+                        b",".join([bytes_out[code] for code in of]),
+                        b"]}",
+                    )
+                ),
+            )
 
     def _share_out(self, form: InColumns) -> list[_Owned]:
         owner = np.random.default_rng(11).integers(0, form.brokers, self._side.size)
@@ -173,9 +184,10 @@ class Fleet:
     def _owned_part(self, broker: str, places: np.ndarray) -> _Owned:
         topics, counts = np.unique(places // self._segments, return_counts=True)
         segments = {
-            "topics": [self.names[topic] for topic in topics.tolist()], "counts": counts.tolist(),
+            "topics": [self.names[topic] for topic in topics.tolist()],
+            "counts": counts.tolist(),
             "ids": (places % self._segments).tolist(),
-        }  # fmt: skip
+        }
         return _Owned(broker, json.dumps(segments, separators=(",", ":"))[1:-1].encode(), places)
 
     def _encode_columns(self) -> list[list[bytes]]:
@@ -213,10 +225,15 @@ class Sender:
     """Produces as fast as the broker takes it."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._producer = Producer({
-            **KafkaConnection(bootstrap).librdkafka(), "linger.ms": 50, "compression.type": "lz4",
-            "batch.size": 1_000_000, "queue.buffering.max.messages": 200_000,
-        })  # fmt: skip
+        self._producer = Producer(
+            {
+                **KafkaConnection(bootstrap).librdkafka(),
+                "linger.ms": 50,
+                "compression.type": "lz4",
+                "batch.size": 1_000_000,
+                "queue.buffering.max.messages": 200_000,
+            }
+        )
 
     def layouts(self, fleet: Fleet) -> None:
         """All layouts of a fleet."""

@@ -70,12 +70,17 @@ def in_process(case: Case) -> dict[str, Any]:
     ticks = [run.take(CONTROL_EVENTS.name, [_tick(number)], NOW + 900_000 + number) for number in range(TICKS + 2)]
     steady = min(sum(seconds) for seconds in ticks[2:])
     return {
-        "packer, us a sample": packing, "engine, us a sample": engine, "first layout, us": run.layouts / topics * 1e6,
-        "first tick, us a topic": sum(ticks[0]) / topics * 1e6, "tick, us a topic": steady / topics * 1e6,
-        "resident MB": resident_kb(os.getpid()) // 1024, "rounds": len(found),
-        "all of it, s": time.process_time() - began, "by the clock, s": time.monotonic() - clock,
+        "packer, us a sample": packing,
+        "engine, us a sample": engine,
+        "first layout, us": run.layouts / topics * 1e6,
+        "first tick, us a topic": sum(ticks[0]) / topics * 1e6,
+        "tick, us a topic": steady / topics * 1e6,
+        "resident MB": resident_kb(os.getpid()) // 1024,
+        "rounds": len(found),
+        "all of it, s": time.process_time() - began,
+        "by the clock, s": time.monotonic() - clock,
         "load": os.getloadavg()[0],
-    }  # fmt: skip
+    }
 
 
 def is_enough(seconds: Sequence[float]) -> bool:
@@ -93,17 +98,24 @@ def in_a_job(case: Case, samples: int = 20_000_000) -> dict[str, Any]:
     """
     rounds = max(4, samples // case.segments)
     of_a_job = stream.Case(
-        case.segments // case.of_each, case.of_each, case.significant, rounds, case.reporters, case.per_message,
-        tick_seconds=15 if case.segments > LARGE else 5, ticks=4,
-    )  # fmt: skip
+        case.segments // case.of_each,
+        case.of_each,
+        case.significant,
+        rounds,
+        case.reporters,
+        case.per_message,
+        tick_seconds=15 if case.segments > LARGE else 5,
+        ticks=4,
+    )
     found = stream.measured(of_a_job)
     return {
         "samples a second": found["job"]["samples_per_second"],
         "core-s a million": sum(found["core_seconds_per_million"].values()),
-        "first tick, s": found["ticks"]["first"], "tick, s": found["ticks"]["steady"],
+        "first tick, s": found["ticks"]["first"],
+        "tick, s": found["ticks"]["steady"],
         "resident MB": sum(found["resident_mb"][part] for part in ("driver", "jvm", "all workers")),
         "load": found["load"],
-    }  # fmt: skip
+    }
 
 
 def _apart(case: Case) -> dict[str, Any]:
@@ -147,9 +159,11 @@ def main(quick: bool, largest: int, job: bool) -> None:
 
 def _asked(case: Case) -> dict[str, Any]:
     return {
-        "segments": case.segments, "of a topic": case.of_each, "reporters": case.reporters,
+        "segments": case.segments,
+        "of a topic": case.of_each,
+        "reporters": case.reporters,
         "significant": case.significant,
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -83,12 +83,22 @@ class TopicDay:
         decision = read_segment_decision(row)
         for step, at, seen in (("intent", now + 400, before), ("applied", now + 1_500, after)):
             when = datetime.fromtimestamp(at / 1000, timezone.utc)
-            self.steps.append({
-                "decision_id": row["decision_id"], "family": "autoscale", "subject": TEMPLATE, "status": step,
-                "attempt": int(step == "applied"), "at": when, "layout_epoch": seen.epoch,
-                "seen": json.dumps(describe(decision, seen), separators=(",", ":")), "error": None, "executor": "e1",
-                "mode": "act", "day": when.date(),
-            })  # fmt: skip
+            self.steps.append(
+                {
+                    "decision_id": row["decision_id"],
+                    "family": "autoscale",
+                    "subject": TEMPLATE,
+                    "status": step,
+                    "attempt": int(step == "applied"),
+                    "at": when,
+                    "layout_epoch": seen.epoch,
+                    "seen": json.dumps(describe(decision, seen), separators=(",", ":")),
+                    "error": None,
+                    "executor": "e1",
+                    "mode": "act",
+                    "day": when.date(),
+                }
+            )
         created = [before.segments[number].created_at_ms for number in segments]
         self.attempts[row["decision_id"]] = (row["layout_epoch"], row["action"], segments, 1, created)
         told = [layout(after, row["action"], at=now + 1_500, topic=TEMPLATE)]
@@ -132,8 +142,13 @@ def write_history(lake: str, day: TopicDay, topics: int) -> dict[str, int]:
     return {**counted, BATCHES.name: len(batches)}
 
 
-_TIME = {EVENTS.name: "accepted_at", SEGMENT_LOAD.name: "accepted_at", DECISIONS.name: "decided_at",
-         HOLDS.name: "since", OUTCOMES.name: "at"}  # fmt: skip
+_TIME = {
+    EVENTS.name: "accepted_at",
+    SEGMENT_LOAD.name: "accepted_at",
+    DECISIONS.name: "decided_at",
+    HOLDS.name: "since",
+    OUTCOMES.name: "at",
+}
 
 
 def _of_topics(rows: pa.Table, day: TopicDay, named: str, numbers: range) -> pa.Table:
@@ -184,8 +199,19 @@ def _put(texts: Any, pattern: str, instead: pa.Array, places: pa.Array) -> pa.Ar
 
 def _batches(rows: pa.Table, topics: int) -> pa.Table:
     """The batches of all topics together: each counts what it counted of one, that many times."""
-    counts = ("messages", "messages_accepted", "messages_suppressed", "samples", "samples_accepted",
-              "samples_insignificant", "samples_stale", "events", "decisions", "holds", "evaluations")  # fmt: skip
+    counts = (
+        "messages",
+        "messages_accepted",
+        "messages_suppressed",
+        "samples",
+        "samples_accepted",
+        "samples_insignificant",
+        "samples_stale",
+        "events",
+        "decisions",
+        "holds",
+        "evaluations",
+    )
     for name in counts:
         rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), pc.multiply(rows[name], topics))
     return rows

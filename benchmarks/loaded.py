@@ -56,9 +56,11 @@ def connect_seconds(command: str) -> float | None:
         given = {"PYTHONPATH": ":".join(map(str, zips)), "PYTHON_WORKER_FACTORY_SOCK_PATH": path}
         began = time.monotonic()
         worker = subprocess.Popen(
-            [command, "-m", SPARKS_WORKER], env={**os.environ, **given},
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [command, "-m", SPARKS_WORKER],
+            env={**os.environ, **given},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
             listener.accept()[0].close()
             return time.monotonic() - began
@@ -105,9 +107,19 @@ def main(loops: int, seconds: float) -> None:
         f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
     )
     command = [
-        sys.executable, "-m", "anabranch", "--config", "conf/demonstration.toml", "--config", str(overlay),
-        "run", "--local", "--no-screen", "--report", str(folder / "report.json"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "anabranch",
+        "--config",
+        "conf/demonstration.toml",
+        "--config",
+        str(overlay),
+        "run",
+        "--local",
+        "--no-screen",
+        "--report",
+        str(folder / "report.json"),
+    ]
     with busy_loops(loops), open(folder / "out.log", "ab") as log:
         print_connect_seconds()
         began = time.monotonic()
@@ -130,10 +142,14 @@ def main(loops: int, seconds: float) -> None:
     died = Counter(event["part"] for event in found["partEvents"] if event["what"] == "died")
     again = (folder / "log" / "stream.log").read_text(errors="replace").count("the query starts again in")
     took = [(row["committed_at"] - row["batch_at"]).total_seconds() for row in batches(folder)]
-    print(f"{loops} busy loops, load up to {load:.0f}; first batch after {first:.0f} s; {len(took)} batches, median "
-          f"{statistics.median(took):.1f} s, longest {max(took):.1f} s")  # fmt: skip
-    print(f"died: {dict(died) or 'nothing'}; queries started again in the process: {again}; "
-          f"integrity {'ok' if found['integrity']['ok'] else found['integrity']}; {folder}")  # fmt: skip
+    print(
+        f"{loops} busy loops, load up to {load:.0f}; first batch after {first:.0f} s; {len(took)} batches, median "
+        f"{statistics.median(took):.1f} s, longest {max(took):.1f} s"
+    )
+    print(
+        f"died: {dict(died) or 'nothing'}; queries started again in the process: {again}; "
+        f"integrity {'ok' if found['integrity']['ok'] else found['integrity']}; {folder}"
+    )
 
 
 if __name__ == "__main__":

@@ -57,14 +57,16 @@ def measure_neighbours(work: Path, settings: Path) -> list[dict[str, Any]]:
                 with process_of(command) as (_, line):
                     assert line == "at full speed", line
                     beside += _splits(client, path, numbers)
-            found.append({
-                "busy_with": kind,
-                "alone_p50_ms": round(statistics.median(alone), 1),
-                "beside_p50_ms": round(statistics.median(beside), 1),
-                "alone_p90_ms": round(statistics.quantiles(alone, n=10)[-1], 1),
-                "beside_p90_ms": round(statistics.quantiles(beside, n=10)[-1], 1),
-                "times": round(statistics.median(beside) / statistics.median(alone), 2),
-            })  # fmt: skip
+            found.append(
+                {
+                    "busy_with": kind,
+                    "alone_p50_ms": round(statistics.median(alone), 1),
+                    "beside_p50_ms": round(statistics.median(beside), 1),
+                    "alone_p90_ms": round(statistics.quantiles(alone, n=10)[-1], 1),
+                    "beside_p90_ms": round(statistics.quantiles(beside, n=10)[-1], 1),
+                    "times": round(statistics.median(beside) / statistics.median(alone), 2),
+                }
+            )
     return found
 
 

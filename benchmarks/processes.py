@@ -27,7 +27,7 @@ def seconds_by_part(jvm: int) -> dict[str, float]:
         "broker and feeds": sum(process_seconds(pid) for pid in descendants(os.getpid()) if pid not in of_spark),
         "driver's Python": process_seconds(os.getpid()),
         **dict.fromkeys(("decode workers", "state workers", *set(_THREADS.values())), 0.0),
-    }  # fmt: skip
+    }
     for pid in descendants(jvm):
         with suppress(psutil.Error):
             stage = psutil.Process(pid).environ().get(STAGE_VARIABLE)
@@ -49,9 +49,13 @@ def seconds_by_part(jvm: int) -> dict[str, float]:
 
 
 _THREADS = {
-    "Executor task": "JVM, tasks", "stream execut": "JVM, the stream's thread", "C1 Compiler": "JVM, compiler",
-    "C2 Compiler": "JVM, compiler", "VM Thread": "JVM, garbage", "GC Thread": "JVM, garbage",
-}  # fmt: skip
+    "Executor task": "JVM, tasks",
+    "stream execut": "JVM, the stream's thread",
+    "C1 Compiler": "JVM, compiler",
+    "C2 Compiler": "JVM, compiler",
+    "VM Thread": "JVM, garbage",
+    "GC Thread": "JVM, garbage",
+}
 """The kinds of the JVM's threads, by how their names begin; the serial collector works in the VM's own thread."""
 
 

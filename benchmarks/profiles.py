@@ -25,9 +25,13 @@ from engine.autoscale.topics import ConfiguredPolicy
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "profiles.md"
 PROFILES = {name: ConfiguredPolicy(name, None) for name in ("pip-483", "default")}  # type: ignore[arg-type]
 FLEET_HEADS = {
-    "splits": "splits", "merges": "merges", "reversals": "reversals", "segmentHours": "segment-hours",
-    "minutesOverThreshold": "minutes over", "consumerMinutesWaiting": "consumer-minutes waiting",
-}  # fmt: skip
+    "splits": "splits",
+    "merges": "merges",
+    "reversals": "reversals",
+    "segmentHours": "segment-hours",
+    "minutesOverThreshold": "minutes over",
+    "consumerMinutesWaiting": "consumer-minutes waiting",
+}
 
 
 def fleet_text(topics: int, processes: int) -> str:

@@ -23,18 +23,18 @@ RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 """In the order of a policy's four split thresholds."""
 
 
-def counts_of(
-    lake: str, begin: int, end: int, limits: Sequence[float], topic: str | None = None
-) -> dict[str, float]:  # fmt: skip
+def counts_of(lake: str, begin: int, end: int, limits: Sequence[float], topic: str | None = None) -> dict[str, float]:
     """Return splits, merges, segment-hours and minutes over `limits`, of all topics or of `topic`."""
     applied = {
         row["decision_id"] for row in _rows(lake, "outcomes", "decision_id", "status") if row["status"] == "applied"
     }
     actions = Counter(
-        row["action"] for row in _rows(lake, "decisions", "decision_id", "subject", "action", "decided_at")
-        if row["decision_id"] in applied and begin <= _millis(row["decided_at"]) < end
+        row["action"]
+        for row in _rows(lake, "decisions", "decision_id", "subject", "action", "decided_at")
+        if row["decision_id"] in applied
+        and begin <= _millis(row["decided_at"]) < end
         and topic in (None, row["subject"])
-    )  # fmt: skip
+    )
     segment_ms = over_ms = 0
     for subject, changes in _changes(lake, end).items():
         if topic not in (None, subject):
@@ -42,14 +42,14 @@ def counts_of(
         segments, over = _topic(changes, begin, end, limits)
         segment_ms, over_ms = segment_ms + segments, over_ms + over
     return {
-        "splits": actions["split"], "merges": actions["merge"], "segmentHours": segment_ms / 3_600_000,
+        "splits": actions["split"],
+        "merges": actions["merge"],
+        "segmentHours": segment_ms / 3_600_000,
         "minutesOverThreshold": over_ms / 60_000,
-    }  # fmt: skip
+    }
 
 
-def minutes_over(
-    lake: str, begin: int, end: int, limits: Sequence[float], demands: Sequence[Demand]
-) -> float:  # fmt: skip
+def minutes_over(lake: str, begin: int, end: int, limits: Sequence[float], demands: Sequence[Demand]) -> float:
     """Return minutes with a segment over `limits`, from the recorded layouts and the clients' demand.
 
     Computed second by second. The recorded loads would give too little: a new segment has none until its first report,
@@ -75,9 +75,13 @@ def minutes_over(
 
 def outcomes_of(lake: str) -> dict[str, int]:
     """Return how decisions ended, by status of their last step."""
-    last = {row["decision_id"]: row["status"] for row in sorted(
-        _rows(lake, "outcomes", "decision_id", "status", "at"), key=lambda row: (row["at"], row["status"] != "intent")
-    )}  # fmt: skip
+    last = {
+        row["decision_id"]: row["status"]
+        for row in sorted(
+            _rows(lake, "outcomes", "decision_id", "status", "at"),
+            key=lambda row: (row["at"], row["status"] != "intent"),
+        )
+    }
     return dict(Counter(last.values()).most_common())
 
 
@@ -88,7 +92,7 @@ def lag_seconds(lake: str) -> float:
         (row["accepted_at"] - decided[by]).total_seconds()
         for row in _rows(lake, "events", "type", "body", "accepted_at")
         if row["type"] == "layout" and (by := json.loads(row["body"]).get("decisionId")) in decided
-    ]  # fmt: skip
+    ]
     return median(lags) if lags else 0.0
 
 
@@ -103,9 +107,11 @@ def _changes(lake: str, end: int) -> Mapping[str, list[Change]]:
     for row in _rows(lake, "events", *columns):
         if row["type"] == "layout":
             layout = json.loads(row["body"])["layout"]
-            active = set() if row["cause"] == "deleted" else {
-                int(one["segmentId"]) for one in layout["segments"].values() if one["state"] == "ACTIVE"
-            }  # fmt: skip
+            active = (
+                set()
+                if row["cause"] == "deleted"
+                else {int(one["segmentId"]) for one in layout["segments"].values() if one["state"] == "ACTIVE"}
+            )
             found[row["subject"]].append(((*_place(row)[:1], 0, *_place(row)[1:]), "layout", active))
     for row in _rows(lake, "segment_load", "topic", "segment_id", *RATES, *columns[4:]):
         rates = [row[name] for name in RATES]

@@ -51,9 +51,13 @@ POLICIES = {
 COUNTS = ("splits", "merges", "segmentHours", "minutesOverThreshold")
 HEADS = ("splits", "merges", "segment-hours", "minutes over threshold")
 TRAFFIC = {
-    "report_seconds": 1, "peak_msg_rate_in": 40_000, "wave_seconds": 600, "burst_seconds": 240, "max_consumers": 6,
+    "report_seconds": 1,
+    "peak_msg_rate_in": 40_000,
+    "wave_seconds": 600,
+    "burst_seconds": 240,
+    "max_consumers": 6,
     "consumer_seconds": 60,
-}  # fmt: skip
+}
 MORE_SECONDS = 30
 """A run's traffic begins some seconds after it, and what is compared has to be whole."""
 
@@ -91,10 +95,20 @@ def run_for(name: str, folder: Path, minutes: float, topics: int, seed: int) -> 
     )
     configured = [str(HOME / "conf" / "demonstration.toml"), str(folder / "overlay.toml")]
     command = [
-        sys.executable, "-m", "anabranch", *(word for file in configured for word in ("--config", file)),
-        "run", "--local", "--no-screen", "--without", "web", "--for", f"{round(minutes * 60) + MORE_SECONDS}s",
-        "--report", str(folder / "report.json"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "anabranch",
+        *(word for file in configured for word in ("--config", file)),
+        "run",
+        "--local",
+        "--no-screen",
+        "--without",
+        "web",
+        "--for",
+        f"{round(minutes * 60) + MORE_SECONDS}s",
+        "--report",
+        str(folder / "report.json"),
+    ]
     with open(folder / "out.log", "w") as log:
         code = subprocess.run(
             command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False
@@ -124,20 +138,27 @@ def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
     stream = ran.settings.stream
     tick_ms = round(stream.tick_seconds * 1000)
     folder.mkdir(parents=True, exist_ok=True)
-    history = open_history(ran.lake, folder, begin, end, None, ran.policy, tick_ms,
-                           change_threshold=stream.change_threshold)  # fmt: skip
+    history = open_history(
+        ran.lake, folder, begin, end, None, ran.policy, tick_ms, change_threshold=stream.change_threshold
+    )
     found = backtest(history, {other.name: other.policy})
     on_record = RecordedDemand(*lines_of_lake(ran.lake, begin, until=end), step_ms=history.step_ms)
     hours = (ran.ends_at - ran.began_at) / 3_600_000
     seeded = LabDemand(ran.settings.traffic, hours, ran.began_at, history.step_ms)
 
     def simulated(source: Source) -> dict[str, float]:
-        outcome = simulate(source, {other.name: other.policy}, yardstick=ran.policy, tick_ms=tick_ms,
-                           change_threshold=stream.change_threshold)[other.name]  # fmt: skip
+        outcome = simulate(
+            source,
+            {other.name: other.policy},
+            yardstick=ran.policy,
+            tick_ms=tick_ms,
+            change_threshold=stream.change_threshold,
+        )[other.name]
         return {name: float(outcome.to_json()[name]) for name in COUNTS}
 
     return {
-        "record": ran.name, "policy": other.name,
+        "record": ran.name,
+        "policy": other.name,
         "before": really(ran, limits),
         "real": really(other, limits),
         "predicted": {
@@ -147,7 +168,7 @@ def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
         },
         "confidence": round(found.confidence(other.name).confidence, 3),
         "itself": {"predicted": _counts(found.totals(RAN)), **found.agreement.to_json()},
-    }  # fmt: skip
+    }
 
 
 def really(ran: Ran, limits: Sequence[float]) -> dict[str, float]:
@@ -182,17 +203,28 @@ def said(report: Mapping[str, Any]) -> str:
     checks = [
         f"{one['record']}: {one['itself']['share']:.1%} of the actions on record come again within a tick; "
         f"confidence in {one['policy']} {one['confidence']:.0%}"
-        for one in report["comparisons"] if one["itself"]["share"] is not None
-    ]  # fmt: skip
-    ended = [f"{name}: " + ", ".join(f"{status} {count}" for status, count in by.items())
-             for name, by in report["outcomes"].items()]  # fmt: skip
+        for one in report["comparisons"]
+        if one["itself"]["share"] is not None
+    ]
+    ended = [
+        f"{name}: " + ", ".join(f"{status} {count}" for status, count in by.items())
+        for name, by in report["outcomes"].items()
+    ]
     lags = ", ".join(f"{name} {seconds:g} s" for name, seconds in report["lagSeconds"].items())
-    return "\n".join([
-        f"{report['date']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}: "
-        f"{report['minutes']:g} minutes, {report['topics']} topics, seed {report['seed']}.",
-        "", *table(report["comparisons"]), "", f"{'. '.join(checks)}. Decisions that ended: {'; '.join(ended)}. "
-        f"From a decision to its layout: {lags}.",
-    ]) + "\n"  # fmt: skip
+    return (
+        "\n".join(
+            [
+                f"{report['date']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}: "
+                f"{report['minutes']:g} minutes, {report['topics']} topics, seed {report['seed']}.",
+                "",
+                *table(report["comparisons"]),
+                "",
+                f"{'. '.join(checks)}. Decisions that ended: {'; '.join(ended)}. "
+                f"From a decision to its layout: {lags}.",
+            ]
+        )
+        + "\n"
+    )
 
 
 def judged(folder: Path) -> dict[str, Any]:
@@ -202,14 +234,15 @@ def judged(folder: Path) -> dict[str, Any]:
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
-        "minutes": round((runs["A"].ends_at - runs["A"].began_at) / 60_000, 1), "topics": traffic.topics,
+        "minutes": round((runs["A"].ends_at - runs["A"].began_at) / 60_000, 1),
+        "topics": traffic.topics,
         "seed": traffic.seed,
         "comparisons": [
             compare(runs[one], runs[other], folder / f"loads-{one}") for one, other in (("A", "B"), ("B", "A"))
         ],
         "outcomes": {name: outcomes_of(run.lake) for name, run in runs.items()},
         "lagSeconds": {name: round(lag_seconds(run.lake), 2) for name, run in runs.items()},
-    }  # fmt: skip
+    }
 
 
 def _counts(totals: Mapping[str, float]) -> dict[str, float]:
@@ -221,12 +254,15 @@ def _counts(totals: Mapping[str, float]) -> dict[str, float]:
 @click.option("--topics", type=click.IntRange(1, 200), default=24, show_default=True)
 @click.option("--seed", type=int, default=7, show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Keep both runs here, in A and B.")
-@click.option("--compare", "known", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="FOLDER",
-              help="Compare the runs in this folder, and run nothing.")  # fmt: skip
+@click.option(
+    "--compare",
+    "known",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="Compare the runs in this folder, and run nothing.",
+)
 @click.option("--write", is_flag=True, help="Put the table into docs/backtest.md.")
-def main(
-    minutes: float, topics: int, seed: int, folder: Path | None, known: Path | None, write: bool
-) -> None:  # fmt: skip
+def main(minutes: float, topics: int, seed: int, folder: Path | None, known: Path | None, write: bool) -> None:
     """Run the system under two policies on one demand, and compare what was predicted with what happened."""
     with tempfile.TemporaryDirectory(prefix="anabranch-reality-") as scratch:
         where = (known or folder or Path(scratch)).resolve()

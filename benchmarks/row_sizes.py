@@ -55,30 +55,58 @@ def rows_of(table: Table, number: int) -> list[dict[str, Any]]:
             rows += _told(table, seen, at, count)
             continue
         same = {
-            "family": "autoscale", "subject": seen.topic, "trigger": "tick", "layout_epoch": layout.epoch,
-            "policy_digest": policy_digest(POLICY), "engine_version": "benchmark", "batch_id": count,
-            "seq": 1 + count % 7, "day": at.date(),
-        }  # fmt: skip
+            "family": "autoscale",
+            "subject": seen.topic,
+            "trigger": "tick",
+            "layout_epoch": layout.epoch,
+            "policy_digest": policy_digest(POLICY),
+            "engine_version": "benchmark",
+            "batch_id": count,
+            "seq": 1 + count % 7,
+            "day": at.date(),
+        }
         if table is HOLDS:
             reading = answer.gates[-1]
-            rows.append({
-                **same, "gate": reading.gate.value, "measured": reading.measured, "limit": reading.limit,
-                "margin": reading.margin, "eligible_at": None, "since": at, "inputs": None, "gates": None,
-                "layout_digest": digest([text]),
-            })  # fmt: skip
+            rows.append(
+                {
+                    **same,
+                    "gate": reading.gate.value,
+                    "measured": reading.measured,
+                    "limit": reading.limit,
+                    "margin": reading.margin,
+                    "eligible_at": None,
+                    "since": at,
+                    "inputs": None,
+                    "gates": None,
+                    "layout_digest": digest([text]),
+                }
+            )
             continue
-        rows.append({
-            **same, "decision_id": decision_id(seen.topic, layout.epoch, "split", [answer.segment], 1, [now]),
-            "action": "split", "arguments": json.dumps({"segments": [answer.segment]}), "reason": answer.reason,
-            "decided_at": at, "inputs": text, "gates": gates_to_json(answer.gates),
-        })  # fmt: skip
+        rows.append(
+            {
+                **same,
+                "decision_id": decision_id(seen.topic, layout.epoch, "split", [answer.segment], 1, [now]),
+                "action": "split",
+                "arguments": json.dumps({"segments": [answer.segment]}),
+                "reason": answer.reason,
+                "decided_at": at,
+                "inputs": text,
+                "gates": gates_to_json(answer.gates),
+            }
+        )
     return rows
 
 
 def _told(table: Table, seen: TopicSnapshot, at: datetime, count: int) -> list[dict[str, Any]]:
     """The layout as an event, or the loads of all segments."""
-    same = {"kafka_partition": 0, "kafka_offset": count, "kafka_timestamp": at, "accepted_at": at, "batch_id": count,
-            "day": at.date()}  # fmt: skip
+    same = {
+        "kafka_partition": 0,
+        "kafka_offset": count,
+        "kafka_timestamp": at,
+        "accepted_at": at,
+        "batch_id": count,
+        "day": at.date(),
+    }
     if table is EVENTS:
         body = {"v": 1, "type": "layout", "topic": seen.topic, "cause": "split", "at": seen.now, "topicCreatedAt": 1}
         text = json.dumps(body, separators=(",", ":"))[:-1] + ',"layout":' + seen.layout.to_metadata().to_json() + "}"
@@ -86,13 +114,19 @@ def _told(table: Table, seen: TopicSnapshot, at: datetime, count: int) -> list[d
         return [{**same, **event, "kafka_topic": "control-events"}]
     return [
         {
-            **same, "topic": seen.topic, "segment_id": number, "msg_rate_in": load.msg_rate_in,
-            "bytes_rate_in": load.bytes_rate_in, "msg_rate_out": load.msg_rate_out,
-            "bytes_rate_out": load.bytes_rate_out, "reporter": f"broker-{count % 12}", "sampled_at": at,
+            **same,
+            "topic": seen.topic,
+            "segment_id": number,
+            "msg_rate_in": load.msg_rate_in,
+            "bytes_rate_in": load.bytes_rate_in,
+            "msg_rate_out": load.msg_rate_out,
+            "bytes_rate_out": load.bytes_rate_out,
+            "reporter": f"broker-{count % 12}",
+            "sampled_at": at,
             "cause": "changed",
         }
         for number, load in seen.loads.items()
-    ]  # fmt: skip
+    ]
 
 
 def measured(table: Table, number: int, compact: Any = None) -> dict[str, float]:

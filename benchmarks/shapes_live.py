@@ -100,8 +100,9 @@ class ShapesSource:
         changed = np.flatnonzero(np.diff(demand.sessions, prepend=-1))
         consumers = [ConsumersFrom(int(at[i]), "orders", "STREAM", int(demand.sessions[i])) for i in changed]
         only_in = np.array([1.0, 0.0, 0.0, 0.0])
-        return Timeline(even_slices(SLICES), demand.slices[:, :, None], at, np.arange(len(at)), np.ones(len(at)),
-                        only_in, consumers)  # fmt: skip
+        return Timeline(
+            even_slices(SLICES), demand.slices[:, :, None], at, np.arange(len(at)), np.ones(len(at)), only_in, consumers
+        )
 
 
 def run_shapes(folder: Path, demands: list[ShapeDemand], minutes: float) -> tuple[Settings, int]:
@@ -118,10 +119,20 @@ def run_shapes(folder: Path, demands: list[ShapeDemand], minutes: float) -> tupl
     )
     files = [HOME / "conf" / "demonstration.toml", folder / "overlay.toml"]
     command = [
-        sys.executable, "-m", "anabranch", *(word for file in files for word in ("--config", str(file))),
-        "run", "--local", "--no-screen", "--without", "web", "--without", "traffic",
-        "--report", str(folder / "report.json"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "anabranch",
+        *(word for file in files for word in ("--config", str(file))),
+        "run",
+        "--local",
+        "--no-screen",
+        "--without",
+        "web",
+        "--without",
+        "traffic",
+        "--report",
+        str(folder / "report.json"),
+    ]
     with open(folder / "out.log", "w") as log:
         process = subprocess.Popen(command, cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
@@ -174,8 +185,12 @@ def compare(settings: Settings, demands: list[ShapeDemand], began_at: int) -> di
     """Return the counts of each shape: `real` from the raw rows, `alone` from the kernel."""
     policy = ConfiguredPolicy("default", read_policy(POLICY).to_json())
     tick_ms = round(settings.stream.tick_seconds * 1000)
-    outcome = simulate(ShapesSource(demands, began_at), {"alone": policy}, tick_ms=tick_ms,
-                       change_threshold=settings.stream.change_threshold)["alone"]  # fmt: skip
+    outcome = simulate(
+        ShapesSource(demands, began_at),
+        {"alone": policy},
+        tick_ms=tick_ms,
+        change_threshold=settings.stream.change_threshold,
+    )["alone"]
     end = began_at + len(demands[0].slices) * REPORT_MS
     limits = resolved(policy).split_thresholds
     return {

@@ -75,8 +75,9 @@ def _recorded_day(random: np.random.Generator, begin: int, end: int, last: np.nd
     # Each slice keeps its value until its next change.
     for one in range(SLICES):
         mine = np.flatnonzero(slices == one)
-        held = np.repeat(np.append(0.0 if last is None else last[one, 0], values[mine]),
-                         np.diff([0, *mine.tolist(), len(at)]))  # fmt: skip
+        held = np.repeat(
+            np.append(0.0 if last is None else last[one, 0], values[mine]), np.diff([0, *mine.tolist(), len(at)])
+        )
         profiles[:, one, 0] = held
     factors = np.array([1.0, 1_000.0, 2.0, 2_000.0])
     return Timeline(even_slices(SLICES), profiles, at, np.arange(len(at)), factors=factors)
@@ -129,9 +130,14 @@ def _row(name: str, topics: int, hours: float, policies: int, rounds: int) -> di
     )
     print(told, flush=True)
     return {
-        "demand": name, "topics": topics, "hours": hours, "policies": policies, "actions": actions,
-        "topic_hours_per_cpu_second": speed, "floor": floor,
-    }  # fmt: skip
+        "demand": name,
+        "topics": topics,
+        "hours": hours,
+        "policies": policies,
+        "actions": actions,
+        "topic_hours_per_cpu_second": speed,
+        "floor": floor,
+    }
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:

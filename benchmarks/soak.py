@@ -46,10 +46,12 @@ def main(minutes: int, topics: int) -> None:
         by_minute = _measure(settings, topics, minutes)
     report = {
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
-        "topics": topics, "segments": topics * SEGMENTS, "samples_per_second": topics * SEGMENTS // REPORT_SECONDS,
+        "topics": topics,
+        "segments": topics * SEGMENTS,
+        "samples_per_second": topics * SEGMENTS // REPORT_SECONDS,
         "by_minute": by_minute,
         "second_half": _growth(by_minute[len(by_minute) // 2 :]),
-    }  # fmt: skip
+    }
     print(json.dumps(report["second_half"], indent=2))
     (Path(__file__).parent / "soak.json").write_text(json.dumps(report, indent=2) + "\n")
 
@@ -90,12 +92,16 @@ def _by_minute(spark: SparkSession, settings: Settings, query: StreamingQuery, m
             raise SystemExit(str(query.exception()))
         batches = batches_of(settings)
         now_used = cpu_seconds(jvm)
-        by_minute.append({
-            "minute": minute, **_of(batches[seen:]), "cores": round((now_used - used) / 60, 2),
-            "resident_mb": resident_mb(jvm),
-            "checkpoint_mb": round(folder_bytes(Path(settings.stream.checkpoint)) / 1e6, 1),
-            "lake_mb": round(folder_bytes(Path(settings.lake_path)) / 1e6, 1),
-        })  # fmt: skip
+        by_minute.append(
+            {
+                "minute": minute,
+                **_of(batches[seen:]),
+                "cores": round((now_used - used) / 60, 2),
+                "resident_mb": resident_mb(jvm),
+                "checkpoint_mb": round(folder_bytes(Path(settings.stream.checkpoint)) / 1e6, 1),
+                "lake_mb": round(folder_bytes(Path(settings.lake_path)) / 1e6, 1),
+            }
+        )
         print(by_minute[-1], flush=True)
         seen, used = len(batches), now_used
     return by_minute
@@ -104,10 +110,12 @@ def _by_minute(spark: SparkSession, settings: Settings, query: StreamingQuery, m
 def _of(batches: list[dict[str, Any]]) -> dict[str, Any]:
     seconds = [(row["committed_at"] - row["batch_at"]).total_seconds() for row in batches] or [0.0]
     return {
-        "batches": len(batches), "samples": sum(row["samples"] for row in batches),
-        "batch_seconds": round(statistics.median(seconds), 3), "longest": round(max(seconds), 3),
+        "batches": len(batches),
+        "samples": sum(row["samples"] for row in batches),
+        "batch_seconds": round(statistics.median(seconds), 3),
+        "longest": round(max(seconds), 3),
         "evaluations": sum(row["evaluations"] for row in batches),
-    }  # fmt: skip
+    }
 
 
 def _growth(minutes: list[dict[str, Any]]) -> dict[str, float]:
@@ -123,9 +131,11 @@ def _growth(minutes: list[dict[str, Any]]) -> dict[str, float]:
         "batch_seconds_per_hour": per_hour([one["batch_seconds"] for one in minutes]),
         "checkpoint_mb_per_hour": per_hour([one["checkpoint_mb"] for one in minutes]),
         "lake_mb_per_hour": per_hour([one["lake_mb"] for one in minutes]),
-        **{f"{part}_mb_per_hour": per_hour([one["resident_mb"][part] for one in minutes])
-           for part in minutes[0]["resident_mb"]},
-    }  # fmt: skip
+        **{
+            f"{part}_mb_per_hour": per_hour([one["resident_mb"][part] for one in minutes])
+            for part in minutes[0]["resident_mb"]
+        },
+    }
 
 
 if __name__ == "__main__":

@@ -65,9 +65,12 @@ def _switched(pulsar: PulsarLike) -> dict[str, float]:
     found = {}
     rehearsal = ("switch", "--target", "new")
     for name, arguments in (
-        ("rehearsal", rehearsal), ("switch", (*rehearsal, "--no-dry-run")), ("status", ("status",)),
-        ("check", ("check", "--contents")), ("cleanup", ("cleanup", "--force", "--no-dry-run")),
-    ):  # fmt: skip
+        ("rehearsal", rehearsal),
+        ("switch", (*rehearsal, "--no-dry-run")),
+        ("status", ("status",)),
+        ("check", ("check", "--contents")),
+        ("cleanup", ("cleanup", "--force", "--no-dry-run")),
+    ):
         began = time.perf_counter()
         python_kb, java_kb = _run(pulsar, *arguments)
         found[f"{name}_seconds"] = round(time.perf_counter() - began, 1)

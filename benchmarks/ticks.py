@@ -61,9 +61,10 @@ def main(quick: bool, one: int | None, after: str | None) -> None:
         row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         rows.append(row)
         print(
-            f"{topics:>8,} " + " ".join(f"{row['seconds'][name] * 1000:>9.1f} ms" for name in STEPS)
+            f"{topics:>8,} "
+            + " ".join(f"{row['seconds'][name] * 1000:>9.1f} ms" for name in STEPS)
             + f"  | {row['memory_per_topic']:,.0f}, {row['bytes_per_hold']:.0f}, {row['stored_per_topic']:,.0f}"
-        )  # fmt: skip
+        )
     if not quick:
         report = {"segments": SEGMENTS, "cores": os.cpu_count(), "rows": rows}
         (Path(__file__).parent / "ticks.json").write_text(json.dumps(report, indent=2) + "\n")
@@ -185,9 +186,11 @@ def _samples(topics: int, rate: float, at: int) -> Iterator[RawRecord]:
         for segment in range(SEGMENTS):
             one, size, fan_out = rate * random.uniform(0.9, 1), random.uniform(500, 1_000), random.uniform(1, 2)
             rates = {
-                "msgRateIn": one, "bytesRateIn": one * size, "msgRateOut": one * fan_out,
+                "msgRateIn": one,
+                "bytesRateIn": one * size,
+                "msgRateOut": one * fan_out,
                 "bytesRateOut": one * size * fan_out,
-            }  # fmt: skip
+            }
             segments.append({"id": segment, **rates})
         body = {"v": 1, "topic": _name(number), "reporter": "broker-1", "sampledAt": at, "segments": segments}
         yield _raw("segment-stats", number, _name(number), json.dumps(body, separators=(",", ":")).encode())

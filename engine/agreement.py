@@ -93,9 +93,12 @@ def _answer(snapshot: TopicSnapshot) -> dict[str, object]:
         return {"gate": answer.action, **dict.fromkeys(("measured", "limit", "margin", "eligible_at"))}
     bound = answer.binding
     return {
-        "gate": bound.gate.value, "measured": bound.measured, "limit": bound.limit, "margin": bound.margin,
+        "gate": bound.gate.value,
+        "measured": bound.measured,
+        "limit": bound.limit,
+        "margin": bound.margin,
         "eligible_at": bound.eligible_at,
-    }  # fmt: skip
+    }
 
 
 def _agrees(said: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:

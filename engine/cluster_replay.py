@@ -135,8 +135,9 @@ def _by_cluster(decisions: Iterable[RecordedRow], holds: Iterable[RecordedRow]) 
 def _differences(recorded: Said, again: Said) -> Iterator[tuple[str, str | None, str | None, bool]]:
     """Yield the last fields of `Different` for each row that differs."""
     for kind, then, now in (
-        ("decision", recorded.decisions, again.decisions), ("hold", recorded.holds, again.holds),
-    ):  # fmt: skip
+        ("decision", recorded.decisions, again.decisions),
+        ("hold", recorded.holds, again.holds),
+    ):
         known, found = _by_number(then), _by_number(now)
         for key in sorted(known.keys() | found.keys()):
             which = f"{kind} {key[1]}" + (f" of {key[0]}" if kind == "hold" else "")
@@ -148,8 +149,9 @@ def _differences(recorded: Said, again: Said) -> Iterator[tuple[str, str | None,
             else:
                 told = {
                     name: f"{name} was {_cut(known[key][name])}, is now {_cut(found[key][name])}"
-                    for name in _SAID[kind] if known[key][name] != found[key][name]
-                }  # fmt: skip
+                    for name in _SAID[kind]
+                    if known[key][name] != found[key][name]
+                }
                 if told:
                     yield f"{which}: {'; '.join(told.values())}", *about, not told.keys() & _SAME
 

@@ -40,15 +40,51 @@ _TIME_OF = {
 }
 """Column with the batch's time."""
 _COLUMNS = {
-    DECISIONS.name: ("subject", "decision_id", "action", "arguments", "reason", "trigger", "layout_epoch",
-                     "policy_digest", "inputs", "gates", "seq", "engine_version"),
-    HOLDS.name: ("subject", "gate", "measured", "limit", "margin", "eligible_at", "trigger", "layout_epoch",
-                 "layout_digest", "policy_digest", "inputs", "seq", "engine_version"),
+    DECISIONS.name: (
+        "subject",
+        "decision_id",
+        "action",
+        "arguments",
+        "reason",
+        "trigger",
+        "layout_epoch",
+        "policy_digest",
+        "inputs",
+        "gates",
+        "seq",
+        "engine_version",
+    ),
+    HOLDS.name: (
+        "subject",
+        "gate",
+        "measured",
+        "limit",
+        "margin",
+        "eligible_at",
+        "trigger",
+        "layout_epoch",
+        "layout_digest",
+        "policy_digest",
+        "inputs",
+        "seq",
+        "engine_version",
+    ),
     EVENTS.name: ("subject", "type", "body", "kafka_topic", "kafka_partition", "kafka_offset"),
     DEAD_LETTERS.name: ("kafka_topic", "kafka_partition", "kafka_offset"),
-    SEGMENT_LOAD.name: ("topic", "segment_id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out",
-                        "reporter", "sampled_at", "kafka_partition", "kafka_offset", "kafka_timestamp"),
-}  # fmt: skip
+    SEGMENT_LOAD.name: (
+        "topic",
+        "segment_id",
+        "msg_rate_in",
+        "bytes_rate_in",
+        "msg_rate_out",
+        "bytes_rate_out",
+        "reporter",
+        "sampled_at",
+        "kafka_partition",
+        "kafka_offset",
+        "kafka_timestamp",
+    ),
+}
 _MAX_REBUILDS = 100
 TOPIC_PREFIX = "topic://"
 """Prefix of subjects that are topics; subjects of other families lack it."""
@@ -281,7 +317,7 @@ def is_of_clusters(clusters: Collection[str] | None = None) -> pc.Expression:
         return pc.invert(pc.starts_with(subject, TOPIC_PREFIX))
     return reduce(
         or_, (pc.starts_with(subject, f"{name}/") for name in clusters), subject.isin([*clusters, EVERY_TOPIC])
-    )  # fmt: skip
+    )
 
 
 def is_of_topics(table: Table, topics: Collection[str]) -> pc.Expression:
@@ -311,7 +347,7 @@ class HistoryRows:
 
     def __init__(
         self, known: Batches, begins: Sequence[Place] = (), *, with_ticks: bool = False, of_clusters: bool = False
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create a filter.
 
         `begins` is the result of `Batches.chunks`. `with_ticks` keeps all ticks, for callers that evaluate at each.
@@ -356,7 +392,7 @@ class HistoryRows:
 
 def history_of(
     batches: pa.Table, tables: Mapping[str, pa.Table], *, with_ticks: bool = False, of_clusters: bool = False
-) -> History:  # fmt: skip
+) -> History:
     """Build the whole history from rows of `batches` and `HISTORY_TABLES`; options as in `HistoryRows`.
 
     An outline of `batches` is enough (`lake.batches`) if it has the rows of all batches in `tables`.
@@ -399,8 +435,9 @@ def _batches_of(name: str, rows: pa.Table) -> tuple[list[tuple[int, int]], npt.N
 
 _ORDER = {
     SEGMENT_LOAD.name: ("kafka_partition", "kafka_offset", "segment_id"),
-    DECISIONS.name: ("seq",), HOLDS.name: ("seq",),
-}  # fmt: skip
+    DECISIONS.name: ("seq",),
+    HOLDS.name: ("seq",),
+}
 
 
 def _take_offsets(offsets: dict[str, dict[int, int]], name: str, table: pa.Table) -> None:
@@ -418,9 +455,15 @@ def _take_offsets(offsets: dict[str, dict[int, int]], name: str, table: pa.Table
 def _event(row: Mapping[str, Any]) -> RawRecord:
     value = row["body"].encode()
     return RawRecord(
-        row["kafka_topic"], row["subject"].encode(), value, len(value), row["kafka_partition"], row["kafka_offset"],
-        timestamp=0, home=True,
-    )  # fmt: skip
+        row["kafka_topic"],
+        row["subject"].encode(),
+        value,
+        len(value),
+        row["kafka_partition"],
+        row["kafka_offset"],
+        timestamp=0,
+        home=True,
+    )
 
 
 def _samples(loads: pa.Table) -> Iterator[tuple[int, Samples]]:

@@ -72,10 +72,15 @@ class BucketReplay:
     """Replay of one bucket, batch after batch, in the job's order."""
 
     def __init__(
-        self, settings: EngineSettings, configured: ConfiguredPolicy, doubts: list[str] | None = None, *,
-        every_version: bool = False, begun: Mapping[str, StoredPart] = MappingProxyType({}),
+        self,
+        settings: EngineSettings,
+        configured: ConfiguredPolicy,
+        doubts: list[str] | None = None,
+        *,
+        every_version: bool = False,
+        begun: Mapping[str, StoredPart] = MappingProxyType({}),
         of_older: Collection[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create a replay.
 
         `configured`: the job's current policy, for records of releases that did not put it in the stream. `doubts`:

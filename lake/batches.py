@@ -22,7 +22,7 @@ from schemas.tables.rows import BATCHES
 
 def read_batches(
     lake: str, columns: Sequence[str], since: datetime | None = None, until: datetime | None = None
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """Return the batches from `since` to `until` (aware, inclusive), cut to some required columns.
 
     Empty when the table is missing. Raises `DeltaError` or `OSError`.
@@ -32,7 +32,7 @@ def read_batches(
 
 def read_outline(
     lake: str, columns: Sequence[str], until: datetime | None = None, instants: pa.Array | None = None
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """Return the `outline` of all batches up to `until`, with every batch of one of these instants.
 
     `columns` must include those that `outline` needs. Raises as `read_batches`.
@@ -82,7 +82,7 @@ def last_batch(lake: str) -> datetime | None:
 
 def _days(
     lake: str, columns: Sequence[str], since: datetime | None, until: datetime | None, is_newest_first: bool = False
-) -> Iterator[pa.Table]:  # fmt: skip
+) -> Iterator[pa.Table]:
     """Yield the rows between two instants, one day at a time."""
     delta = open_table(lake, BATCHES)
     if delta is None:

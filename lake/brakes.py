@@ -155,13 +155,26 @@ class BrakeLog(BrakeReader):
 
 def _act(row: Mapping[str, Any]) -> Act:
     return Act(
-        kind=row["act"], subject=row["subject"], reason=row["reason"], actor=row["actor"], at=row["at"],
-        decision_id=row["decision_id"], until=row["until"], number=row["number"],
-    )  # fmt: skip
+        kind=row["act"],
+        subject=row["subject"],
+        reason=row["reason"],
+        actor=row["actor"],
+        at=row["at"],
+        decision_id=row["decision_id"],
+        until=row["until"],
+        number=row["number"],
+    )
 
 
 def _row(act: Act) -> BrakeRow:
     return BrakeRow(
-        number=act.number, act=act.kind, subject=act.subject, decision_id=act.decision_id, reason=act.reason,
-        until=act.until, actor=act.actor, at=act.at, day=act.at.date(),
-    )  # fmt: skip
+        number=act.number,
+        act=act.kind,
+        subject=act.subject,
+        decision_id=act.decision_id,
+        reason=act.reason,
+        until=act.until,
+        actor=act.actor,
+        at=act.at,
+        day=act.at.date(),
+    )

@@ -27,8 +27,20 @@ from schemas.tables.rows import Table
 
 PARTITION = "day"
 """Partition column, which is in a file's path and not in the file."""
-_REPEATED = ("topic", "subject", "reporter", "cause", "type", "gate", "trigger", "family", "reason", "policy_digest",
-             "engine_version", "kafka_topic")  # fmt: skip
+_REPEATED = (
+    "topic",
+    "subject",
+    "reporter",
+    "cause",
+    "type",
+    "gate",
+    "trigger",
+    "family",
+    "reason",
+    "policy_digest",
+    "engine_version",
+    "kafka_topic",
+)
 """Columns for which a dictionary pays off."""
 _READ_ROWS = 4096
 _BUFFER_BYTES = 1 << 20
@@ -135,9 +147,13 @@ class WrittenFile:
 
 
 def rows_of(
-    lake: str | Path, table: Table, path: str, names: Sequence[str] | None = None,
-    row_groups: Sequence[int] | None = None, most: int = _READ_ROWS,
-) -> Iterator[pa.Table]:  # fmt: skip
+    lake: str | Path,
+    table: Table,
+    path: str,
+    names: Sequence[str] | None = None,
+    row_groups: Sequence[int] | None = None,
+    most: int = _READ_ROWS,
+) -> Iterator[pa.Table]:
     """Yield the rows of any file of a table, at most `most` at a time, in this release's schema.
 
     `names`: only these columns; `row_groups`: only these. Optional columns that an older release did not write are
@@ -155,9 +171,14 @@ def rows_of(
         for batch in file.iter_batches(most, row_groups, in_file, use_threads=False):
             there = pa.Table.from_batches([batch]).append_column(PARTITION, pa.repeat(day, len(batch)))
             yield pa.table(
-                [there[field.name].cast(field.type) if field.name in there.column_names
-                 else pa.nulls(len(batch), field.type) for field in schema], schema=schema,
-            )  # fmt: skip
+                [
+                    there[field.name].cast(field.type)
+                    if field.name in there.column_names
+                    else pa.nulls(len(batch), field.type)
+                    for field in schema
+                ],
+                schema=schema,
+            )
 
 
 def write_file(lake: str, table: Table, rows: pa.Table) -> WrittenFile:

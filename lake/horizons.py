@@ -74,17 +74,22 @@ class Horizon:
 
 def write_horizon(lake: str, horizon: Horizon) -> None:
     """Store a horizon, in one commit. Raises what Delta raises."""
-    about = json.dumps({
-        "generation": horizon.generation, "nextOffsets": horizon.next_offsets, "ofOlder": sorted(horizon.of_older)
-    })  # fmt: skip
+    about = json.dumps(
+        {"generation": horizon.generation, "nextOffsets": horizon.next_offsets, "ofOlder": sorted(horizon.of_older)}
+    )
     made_at = datetime.now(timezone.utc)
     rows = [
         HorizonRow(
-            topics=piece.topics, loads=piece.loads, about=about, made_at=made_at, engine_version=ENGINE_VERSION,
-            day=horizon.day, clusters=None if number else horizon.clusters,
+            topics=piece.topics,
+            loads=piece.loads,
+            about=about,
+            made_at=made_at,
+            engine_version=ENGINE_VERSION,
+            day=horizon.day,
+            clusters=None if number else horizon.clusters,
         )
         for number, piece in enumerate(horizon.pieces)
-    ]  # fmt: skip
+    ]
     OpenTable(create_table(lake, HORIZONS)).append(to_arrow(HORIZONS, rows), f"anabranch-horizon:{uuid4()}", 0)
 
 
@@ -127,7 +132,7 @@ def drop_horizons(lake: str, needed: Collection[date]) -> None:
         RemoveAction(file["path"], False, now, file["size_bytes"], {PARTITION: str(file[day])})
         for file in files
         if date.fromisoformat(str(file[day])) < max(needed) and date.fromisoformat(str(file[day])) not in needed
-    ]  # fmt: skip
+    ]
     if delta is not None and old:
         delta.create_write_transaction(
             old, mode="append", schema=delta.schema(), partition_by=[PARTITION], post_commithook_properties=HOOKS
@@ -136,7 +141,7 @@ def drop_horizons(lake: str, needed: Collection[date]) -> None:
 
 def horizon_for(
     lake: str, course: Course, until: datetime | None = None, subjects: Collection[str] | None = None
-) -> Horizon | None:  # fmt: skip
+) -> Horizon | None:
     """Return the horizon from which to compute the state at an instant (aware; None: now).
 
     None: compute it from the beginning. `subjects` limits the question to these topics and clusters, so removed rows

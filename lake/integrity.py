@@ -80,7 +80,7 @@ def counted_messages(batches: Sequence[StoredRow]) -> int:
 
 def _sequence_gaps(
     table: str, rows: Iterable[StoredRow], time: str, restarts: bool, deleted: Set[str]
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Return the rows whose `seq` does not follow its subject's previous one.
 
     It may restart at 1 with a new checkpoint (`restarts`), and with a new incarnation of a deleted topic.

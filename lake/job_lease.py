@@ -38,10 +38,15 @@ SECONDS = 30.0
 
 Each row has its holder's value.
 """
-_SCHEMA = pa.schema([
-    ("token", pa.int64()), ("holder", pa.string()), ("checkpoint", pa.string()),
-    ("since", pa.timestamp("us", tz="UTC")), ("seconds", pa.float64()),
-])  # fmt: skip
+_SCHEMA = pa.schema(
+    [
+        ("token", pa.int64()),
+        ("holder", pa.string()),
+        ("checkpoint", pa.string()),
+        ("since", pa.timestamp("us", tz="UTC")),
+        ("seconds", pa.float64()),
+    ]
+)
 _PROPERTIES = {"delta.logRetentionDuration": "interval 1 hours", "delta.checkpointInterval": "50"}
 
 
@@ -158,10 +163,18 @@ def take(lake: str, claim: Claim, stop: threading.Event, seconds: float = SECOND
             _wait_until_dead(table, seen, claim, lake, stop)
             seen = _look(table)
         token = seen.token + 1
-        row = pa.Table.from_pylist([{
-            "token": token, "holder": claim.holder, "checkpoint": claim.checkpoint, "since": claim.since,
-            "seconds": seconds,
-        }], _SCHEMA)  # fmt: skip
+        row = pa.Table.from_pylist(
+            [
+                {
+                    "token": token,
+                    "holder": claim.holder,
+                    "checkpoint": claim.checkpoint,
+                    "since": claim.since,
+                    "seconds": seconds,
+                }
+            ],
+            _SCHEMA,
+        )
         try:
             _say(table.table, {LEASE: token}, row)
         except CommitFailedError as error:

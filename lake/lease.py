@@ -34,9 +34,15 @@ class LeasedTable:
     """A table of the lake, created if missing, with the lease on it. For one thread."""
 
     def __init__(
-        self, lake: str, table: Table, app: str, identity: Sequence[str], holder: str, work: str,
+        self,
+        lake: str,
+        table: Table,
+        app: str,
+        identity: Sequence[str],
+        holder: str,
+        work: str,
         token: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Take the lease, which excludes any older holder. Raises `LeaseLost`, or what Delta raises.
 
         `app` names the lease in the table's log. The columns of `identity` distinguish the rows of one holder.

@@ -51,9 +51,7 @@ class Forgotten:
     """Older days that stay: a rebuild needs their newest record of a Kafka partition."""
 
 
-def forget(
-    lake: str, table: Table, before: date, is_dry_run: bool, namespaces: Collection[str] = ()
-) -> Forgotten:  # fmt: skip
+def forget(lake: str, table: Table, before: date, is_dry_run: bool, namespaces: Collection[str] = ()) -> Forgotten:
     """Remove what nothing needs of the days before `before`; `is_dry_run`: only report it.
 
     `namespaces` (`tenant/namespace`; not for `dead_letters` and `batches`): rows of topics elsewhere stay. Batches
@@ -167,9 +165,7 @@ def _thin(
     return Forgotten(sorted({file[0] for file in going}), len(going), rows, size, []), _removed(going), thin
 
 
-def _look(
-    delta: DeltaTable, before: date, is_written: bool
-) -> tuple[Forgotten, list[RemoveAction], list[WrittenFile]]:  # fmt: skip
+def _look(delta: DeltaTable, before: date, is_written: bool) -> tuple[Forgotten, list[RemoveAction], list[WrittenFile]]:
     files = _old_files(delta, before)
     old = {day for day, *_ in files}
     needed = _needed(delta) & old if old else set()

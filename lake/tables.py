@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 WRITER_VERSION = 4
 """Version of the Delta protocol: the highest without a feature list, as `Table.properties` requires."""
-WRITER_FEATURES = frozenset({
-    "appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "timestampNtz"
-})  # fmt: skip
+WRITER_FEATURES = frozenset(
+    {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns", "timestampNtz"}
+)
 """Features of the Delta protocol that delta-rs writes.
 
 Others make the first commit fail, or are ignored.
@@ -101,7 +101,7 @@ def open_table(lake: str | Path, table: Table) -> DeltaTable | None:
 
 def read_columns(
     lake: str | Path, table: Table, columns: Sequence[str], where: pc.Expression | None = None
-) -> pa.Table:  # fmt: skip
+) -> pa.Table:
     """Return rows of a table, cut to some columns; none when it is missing.
 
     `where` is a condition on columns that every release has; one on `day` reads only the files of those days.
@@ -120,7 +120,7 @@ def read_columns(
 
 def stream_columns(
     lake: str | Path, table: Table, columns: Sequence[str], rows: int, where: pc.Expression | None = None
-) -> Iterator[pa.Table]:  # fmt: skip
+) -> Iterator[pa.Table]:
     """Yield rows of a table, unordered, cut to some columns, at most `rows` at a time; none when missing.
 
     `where` is a condition on columns that every release has. Optional columns that an older release did not write
@@ -169,9 +169,7 @@ class OpenTable:
             self._opened_at = self._table.version()
         return self._table
 
-    def append(
-        self, rows: pa.Table, app: str, number: int, more: Mapping[str, int] = MappingProxyType({})
-    ) -> None:  # fmt: skip
+    def append(self, rows: pa.Table, app: str, number: int, more: Mapping[str, int] = MappingProxyType({})) -> None:
         """Commit all rows at once.
 
         Sets `number` as the newest transaction of `app` in the table, and those of `more` as well. Of two concurrent
@@ -179,13 +177,16 @@ class OpenTable:
         `DeltaError` or `OSError`.
         """
         write_deltalake(
-            self._table, rows, mode="append", commit_properties=_numbered({app: number, **more}),
+            self._table,
+            rows,
+            mode="append",
+            commit_properties=_numbered({app: number, **more}),
             post_commithook_properties=HOOKS,
-        )  # fmt: skip
+        )
 
     def add(
         self, files: Sequence[WrittenFile], app: str, number: int, more: Mapping[str, int] = MappingProxyType({})
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Commit files in the table's folder without reading them; otherwise as `append`."""
         self._table.create_write_transaction(
             [

@@ -143,9 +143,13 @@ class Tail:
 
 
 def committed_rows(
-    table: DeltaTable, first: int, last: int | None = None, columns: Sequence[str] = (), order: Sequence[str] = (),
+    table: DeltaTable,
+    first: int,
+    last: int | None = None,
+    columns: Sequence[str] = (),
+    order: Sequence[str] = (),
     where: str | None = None,
-) -> list[StoredRow]:  # fmt: skip
+) -> list[StoredRow]:
     """Return the rows appended by versions `first..last`, in commit order, with `COMMITTED_AT`.
 
     Starts after the newest version that is `Forgotten`. `where` is an SQL condition. Raises `DeltaError`.
@@ -193,9 +197,13 @@ def newest_rows(table: DeltaTable, limit: int) -> list[StoredRow]:
 
 
 def _read_cdf(
-    table: DeltaTable, first: int, last: int, columns: Sequence[str] = (), order: Sequence[str] = (),
+    table: DeltaTable,
+    first: int,
+    last: int,
+    columns: Sequence[str] = (),
+    order: Sequence[str] = (),
     where: str | None = None,
-) -> list[StoredRow]:  # fmt: skip
+) -> list[StoredRow]:
     found = _changes(table, first, last, where).drop_columns(["_change_type"])
     if columns:
         # Older lakes lack new columns until a newer job opens them.
@@ -209,9 +217,7 @@ def _read_cdf(
     return rows
 
 
-def _changes(
-    table: DeltaTable, first: int, last: int, where: str | None, columns: list[str] | None = None
-) -> pa.Table:  # fmt: skip
+def _changes(table: DeltaTable, first: int, last: int, where: str | None, columns: list[str] | None = None) -> pa.Table:
     """Return the changes of versions `first..last`. Raises `Forgotten` and `DeltaError`."""
     try:
         # Not allow_out_of_range: it returns no rows at all if the first version is missing.

@@ -112,7 +112,7 @@ def _is_among(rows: pa.Table, others: pa.Table) -> pa.Array:
 
 def staying(
     lake: str, table: Table, paths: Sequence[str], before: date, namespaces: Collection[str], is_dry_run: bool
-) -> Staying:  # fmt: skip
+) -> Staying:
     """Return the filter for the files of days before `before`. Raises `DeltaError` or `OSError`.
 
     An outcome or a wait goes after its decision, never before: a decision without its outcome would be applied
@@ -186,11 +186,14 @@ def _lives(layouts: pa.Table) -> pa.Table:
         for name, key in (("life", "topicCreatedAt"), ("epoch", "epoch")):
             said = pc.extract_regex(layouts["body"], rf'"{key}" *: *(?P<value>[0-9]+)')
             told[name] = pc.if_else(is_older, pc.struct_field(said, "value").cast(pa.int64()), told[name])
-    return pa.table({
-        "subject": layouts["subject"], **{name: pc.fill_null(values, -1) for name, values in told.items()},
-        "ends": pc.fill_null(pc.equal(layouts["cause"], "deleted"), False),
-        **{name: layouts[name] for name in _PLACE},
-    })  # fmt: skip
+    return pa.table(
+        {
+            "subject": layouts["subject"],
+            **{name: pc.fill_null(values, -1) for name, values in told.items()},
+            "ends": pc.fill_null(pc.equal(layouts["cause"], "deleted"), False),
+            **{name: layouts[name] for name in _PLACE},
+        }
+    )
 
 
 def _newest_rows(lake: str, table: Table, paths: Sequence[str]) -> pa.Table:

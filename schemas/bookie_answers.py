@@ -10,9 +10,21 @@ from schemas.base import Wire
 from schemas.bookies import Bootstrap, ClusterEntry, Directive, Failure, Operation, Phase
 
 StepAction = Literal[
-    "copy", "verify", "unload", "seal", "skip_not_source", "fail", "cas_attribution", "forward_owner",
-    "rollover_fallback", "delete", "keep_not_promoted", "flip_status", "write_registry", "remove_registry",
-]  # fmt: skip
+    "copy",
+    "verify",
+    "unload",
+    "seal",
+    "skip_not_source",
+    "fail",
+    "cas_attribution",
+    "forward_owner",
+    "rollover_fallback",
+    "delete",
+    "keep_not_promoted",
+    "flip_status",
+    "write_registry",
+    "remove_registry",
+]
 
 
 class Step(Wire):

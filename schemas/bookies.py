@@ -26,9 +26,17 @@ Operation = Literal[
     "next", "status", "register", "unregister", "precheck", "switch", "cleanup", "rollback", "resolve", "check"
 ]
 Phase = Literal[
-    "NOT_REGISTERED", "REGISTERED", "SWITCH_TRIGGERED", "LIVE_DUAL_READ", "BUILD", "PROMOTE", "CLEANUP", "DONE",
-    "DONE_WITH_FAILURES", "ROLLED_BACK",
-]  # fmt: skip
+    "NOT_REGISTERED",
+    "REGISTERED",
+    "SWITCH_TRIGGERED",
+    "LIVE_DUAL_READ",
+    "BUILD",
+    "PROMOTE",
+    "CLEANUP",
+    "DONE",
+    "DONE_WITH_FAILURES",
+    "ROLLED_BACK",
+]
 
 
 class ClusterEntry(Wire):

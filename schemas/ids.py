@@ -60,7 +60,7 @@ def digest(value: Any, *, size: int = 16) -> str:
 
 def decision_id(
     subject: str, layout_epoch: int, action: str, segments: list[int], attempt: int, created: Sequence[int] = ()
-) -> str:  # fmt: skip
+) -> str:
     """Return the id of a decision, which is the same in every replay (design "Tables").
 
     `attempt` counts from 1 the decisions for the same action on the same layout epoch: it increases only after an

@@ -19,9 +19,22 @@ hypothesis_settings.register_profile("anabranch", deadline=None)
 hypothesis_settings.load_profile("anabranch")
 
 SERVERS = {
-    "broker", "controller", "guarded", "jars", "java", "kafka", "own_broker", "place", "pulsar", "pulsar_jars",
-    "pulsar_lts_jars", "real_lake", "scrape", "spark", "zookeeper",
-}  # fmt: skip
+    "broker",
+    "controller",
+    "guarded",
+    "jars",
+    "java",
+    "kafka",
+    "own_broker",
+    "place",
+    "pulsar",
+    "pulsar_jars",
+    "pulsar_lts_jars",
+    "real_lake",
+    "scrape",
+    "spark",
+    "zookeeper",
+}
 """Fixtures that start a JVM or a server."""
 NO_UNIT = {"spark", "broker", "browser", "local_run", "process", "pulsar"}
 """Marks of tests that start a JVM, a server or a process."""

@@ -59,6 +59,12 @@ class SecuredBroker(EmbeddedBroker):
     def connection_of(self, user: str) -> KafkaConnection:
         """How a user reaches it."""
         return KafkaConnection(
-            self.bootstrap, "SASL_SSL", MECHANISM, user, SecretStr(password_of(user)), ca=tls.CA,
-            certificate=tls.certificate("client"), key=tls.key("client"),
-        )  # fmt: skip
+            self.bootstrap,
+            "SASL_SSL",
+            MECHANISM,
+            user,
+            SecretStr(password_of(user)),
+            ca=tls.CA,
+            certificate=tls.certificate("client"),
+            key=tls.key("client"),
+        )

@@ -23,9 +23,19 @@ def test_help_is_printed_and_nothing_is_run(name, monkeypatch, capsys):
     assert "usage:" in capsys.readouterr().out.lower()
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [
-    ([], False), ([9.0], False), ([9.0, 1.0], False), ([1.0, 1.04], True), ([9.0, 1.04, 1.0], True),
-    ([1.0, 1.2, 1.4, 1.6], False), ([1.0, 1.2, 1.4, 1.6, 1.8], True), ([40.0], False), ([10.0, 20.0], True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ([], False),
+        ([9.0], False),
+        ([9.0, 1.0], False),
+        ([1.0, 1.04], True),
+        ([9.0, 1.04, 1.0], True),
+        ([1.0, 1.2, 1.4, 1.6], False),
+        ([1.0, 1.2, 1.4, 1.6, 1.8], True),
+        ([40.0], False),
+        ([10.0, 20.0], True),
+    ],
+)
 def test_rounds_are_repeated_until_the_two_best_agree_or_there_were_many(seconds, expected):
     assert is_enough(seconds) is expected

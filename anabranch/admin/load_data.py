@@ -76,9 +76,14 @@ class FollowedTopic:
     """A topic followed by a thread until it is closed."""
 
     def __init__(
-        self, url: str, credentials: str | Credentials | None, topic: str, *, timeout_seconds: float,
+        self,
+        url: str,
+        credentials: str | Credentials | None,
+        topic: str,
+        *,
+        timeout_seconds: float,
         tls: ssl.SSLContext | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`url` is the base of an admin interface; `topic` is `non-persistent/TENANT/NAMESPACE/NAME`."""
         scheme, _, rest = url.rstrip("/").partition("://")
         is_secure = scheme == "https"
@@ -122,9 +127,13 @@ class FollowedTopic:
         token = None if self._credentials is None else self._credentials.token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         with connect(
-            self._address, additional_headers=headers, ssl=self._tls, open_timeout=self._timeout,
-            max_size=MAX_MESSAGE_BYTES, proxy=None,
-        ) as connection:  # fmt: skip
+            self._address,
+            additional_headers=headers,
+            ssl=self._tls,
+            open_timeout=self._timeout,
+            max_size=MAX_MESSAGE_BYTES,
+            proxy=None,
+        ) as connection:
             self._connection = connection
             self._values.set_fault(None)
             self._tried.set()

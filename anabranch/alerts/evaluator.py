@@ -93,8 +93,9 @@ class Evaluator:
                 changed += [(alert, rule, told_to) for alert in advance(rule, known, found[rule.name], now)]
         changed += [
             (ended(alert, now), None, tuple(self._couriers))
-            for alert in self._record.alerts.values() if self._rules.rule(alert.rule) is None
-        ]  # fmt: skip
+            for alert in self._record.alerts.values()
+            if self._rules.rule(alert.rule) is None
+        ]
         if changed:
             for notice in self._record.change(changed, now):
                 self._tell(notice)

@@ -76,9 +76,12 @@ class Sender(Protocol):
 
 
 def sender_of(
-    name: str, chosen: Destination, rules: Rules, environment: Mapping[str, str] = os.environ,
+    name: str,
+    chosen: Destination,
+    rules: Rules,
+    environment: Mapping[str, str] = os.environ,
     tls: ssl.SSLContext | None = None,
-) -> Sender:  # fmt: skip
+) -> Sender:
     """Return the sender of a destination.
 
     `tls`: the trust for its certificate; None: the system's authorities. Raises `RulesError` when its address or a
@@ -107,8 +110,15 @@ class LogSender:
         for notice in notices:
             labels = _labels(notice, self.rules)
             level = logging.INFO if notice.alert.status == "resolved" else logging.WARNING
-            log.log(level, "%s %s (%s): %s", notice.alert.status, labels.pop("alertname"), labels.pop("severity"),
-                    printable(notice.alert.summary), extra={"labels": labels})  # fmt: skip
+            log.log(
+                level,
+                "%s %s (%s): %s",
+                notice.alert.status,
+                labels.pop("alertname"),
+                labels.pop("severity"),
+                printable(notice.alert.summary),
+                extra={"labels": labels},
+            )
 
 
 @dataclass
@@ -153,16 +163,27 @@ class WebhookSender:
     def send(self, notices: Sequence[Notice], now: datetime) -> None:
         for notice in notices:
             alert = _alert(notice, self.rules)
-            body = json.dumps({
-                "version": "4", "receiver": self.name, "status": notice.alert.status,
-                "groupKey": f"{notice.alert.rule}:{notice.alert.alert_id}", "truncatedAlerts": 0,
-                "groupLabels": {"alertname": notice.alert.rule}, "commonLabels": alert["labels"],
-                "commonAnnotations": alert["annotations"], "externalURL": "",
-                "alerts": [{
-                    **alert, "status": notice.alert.status, "fingerprint": notice.alert.alert_id,
-                    "endsAt": _instant(notice.alert.at) if notice.alert.status == "resolved" else _NEVER,
-                }],
-            }).encode()  # fmt: skip
+            body = json.dumps(
+                {
+                    "version": "4",
+                    "receiver": self.name,
+                    "status": notice.alert.status,
+                    "groupKey": f"{notice.alert.rule}:{notice.alert.alert_id}",
+                    "truncatedAlerts": 0,
+                    "groupLabels": {"alertname": notice.alert.rule},
+                    "commonLabels": alert["labels"],
+                    "commonAnnotations": alert["annotations"],
+                    "externalURL": "",
+                    "alerts": [
+                        {
+                            **alert,
+                            "status": notice.alert.status,
+                            "fingerprint": notice.alert.alert_id,
+                            "endsAt": _instant(notice.alert.at) if notice.alert.status == "resolved" else _NEVER,
+                        }
+                    ],
+                }
+            ).encode()
             self.post(body, self._headers(notice.notice_id, body))
 
     def _headers(self, notice_id: str, body: bytes) -> dict[str, str]:
@@ -204,8 +225,10 @@ class _Post:
         if not is_encrypted_or_here(self._url):
             log.warning(
                 "%s is told without TLS, so that alerts, and its token or secret address, can be read and changed on "
-                "the way: give destinations.%s an https address", name, name,
-            )  # fmt: skip
+                "the way: give destinations.%s an https address",
+                name,
+                name,
+            )
         self._seconds = target.timeout_seconds
         self._client = httpx.Client(transport=Connections(tls, resolver(target.allow_local)), follow_redirects=False)
 
@@ -223,8 +246,15 @@ class _Post:
                     if len(said) > MAX_ANSWER_BYTES:
                         break
                 status, retry_after = answer.status_code, answer.headers.get("Retry-After", "")
-        except (httpx.HTTPError, httpx.InvalidURL, httpcore.NetworkError, httpcore.ProtocolError,
-                httpcore.TimeoutException, httpcore.UnsupportedProtocol, OSError) as error:  # fmt: skip
+        except (
+            httpx.HTTPError,
+            httpx.InvalidURL,
+            httpcore.NetworkError,
+            httpcore.ProtocolError,
+            httpcore.TimeoutException,
+            httpcore.UnsupportedProtocol,
+            OSError,
+        ) as error:
             # Never the address: with Slack it is the secret.
             raise NotTold(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from None
         if 300 <= status < 400:

@@ -47,9 +47,7 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
             return None if is_recent else "the rules cannot be evaluated, or were not yet"
 
         health = Health(heartbeat.fault, not_ready)
-        serve_metrics(
-            registry, settings.alerts.metrics_port, "alerts.metrics_port", settings.metrics, "alerts", health
-        )  # fmt: skip
+        serve_metrics(registry, settings.alerts.metrics_port, "alerts.metrics_port", settings.metrics, "alerts", health)
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())

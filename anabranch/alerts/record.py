@@ -110,7 +110,7 @@ class AlertRecord:
 
     def settle(
         self, settled: Sequence[tuple[Notice, Literal["told", "rejected", "untold"], str | None]], now: datetime
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Record the end of notices; a change has to be finished first. Raises as `change`."""
         rows = [_row(notice.alert, None, status, now, notice, error) for notice, status, error in settled]
         self._table.append(rows)
@@ -156,9 +156,10 @@ def resolved_notices(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Notice, da
     `rows`: in any order.
     """
     told = [
-        (Notice(alert, row["destination"]), row["at"]) for row in rows
+        (Notice(alert, row["destination"]), row["at"])
+        for row in rows
         if row["status"] == "told" and row["notice"] == "resolved" and (alert := _alert(row)) is not None
-    ]  # fmt: skip
+    ]
     return sorted(told, key=lambda each: each[1])
 
 
@@ -173,12 +174,21 @@ def _alert(row: Mapping[str, Any]) -> Alert | None:
 
 def _row(
     alert: Alert, rule: Rule | None, status: str, at: datetime, notice: Notice | None = None, error: str | None = None
-) -> AlertRow:  # fmt: skip
+) -> AlertRow:
     labels = dict(alert.labels)
     return AlertRow(
-        alert=alert.rule, subject=labels.get("topic") or labels.get("subject") or "*", status=status, at=at,
-        summary=alert.summary, labels=json.dumps(labels), day=at.date(), alert_id=alert.alert_id, since=alert.since,
-        value=alert.value, severity=None if rule is None else rule.severity,
+        alert=alert.rule,
+        subject=labels.get("topic") or labels.get("subject") or "*",
+        status=status,
+        at=at,
+        summary=alert.summary,
+        labels=json.dumps(labels),
+        day=at.date(),
+        alert_id=alert.alert_id,
+        since=alert.since,
+        value=alert.value,
+        severity=None if rule is None else rule.severity,
         destination=None if notice is None else notice.destination,
-        notice=None if notice is None else alert.status, error=error,
-    )  # fmt: skip
+        notice=None if notice is None else alert.status,
+        error=error,
+    )

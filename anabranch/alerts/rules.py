@@ -162,10 +162,15 @@ class Rules(Section):
         return tuple(self.destinations) if rule.destinations is None else rule.destinations
 
 
-BROKEN = Rule.model_validate({
-    "name": "AlertRuleFails", "sql": "-", "for": "2m", "severity": "warning",
-    "summary": "the alert rule {rule} cannot be evaluated: {error}",
-})  # fmt: skip
+BROKEN = Rule.model_validate(
+    {
+        "name": "AlertRuleFails",
+        "sql": "-",
+        "for": "2m",
+        "severity": "warning",
+        "summary": "the alert rule {rule} cannot be evaluated: {error}",
+    }
+)
 """Of the rules themselves: evaluated without SQL."""
 
 

@@ -120,8 +120,9 @@ class Access:
                 self._unreadable = since, str(error)
                 log.error(
                     "cannot read the tokens; those known so far count for %g s after the first failure: %s",
-                    GRACE_SECONDS, error,
-                )  # fmt: skip
+                    GRACE_SECONDS,
+                    error,
+                )
             else:
                 self._unreadable = None
                 self.changes += 1

@@ -100,9 +100,13 @@ class LedgerHands:
     """The ledgers of named clusters. Any thread may call; `concurrency` calls are at work at a time."""
 
     def __init__(
-        self, command: Sequence[str], clusters: Mapping[str, BookKeeperAddress], log: Path, concurrency: int = 16,
+        self,
+        command: Sequence[str],
+        clusters: Mapping[str, BookKeeperAddress],
+        log: Path,
+        concurrency: int = 16,
         deadline_s: float = 60,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`command` runs the program; `deadline_s` holds for what reads no contents, ten times of it for what does.
 
         Nothing is started before the first call.
@@ -196,8 +200,11 @@ class LedgerHands:
                 if name not in self._connected:
                     address = self._clusters[name]
                     request = {
-                        "op": "connect", "cluster": name, "uri": address.uri, "properties": dict(address.properties)
-                    }  # fmt: skip
+                        "op": "connect",
+                        "cluster": name,
+                        "uri": address.uri,
+                        "properties": dict(address.properties),
+                    }
                     _answered(self._process.ask(request, self._deadline_s))
                     self._connected.add(name)
             return self._process
@@ -215,6 +222,11 @@ def _answered(answer: dict[str, Any]) -> dict[str, Any]:
 
 def _seen(answer: dict[str, Any]) -> SeenLedger:
     return SeenLedger(
-        answer["closed"], answer["last"], answer["length"], answer["custom"], tuple(answer["quorums"]),
-        answer["made"] if answer["made"] > 0 else None, answer.get("unreadable"),
-    )  # fmt: skip
+        answer["closed"],
+        answer["last"],
+        answer["length"],
+        answer["custom"],
+        tuple(answer["quorums"]),
+        answer["made"] if answer["made"] > 0 else None,
+        answer.get("unreadable"),
+    )

@@ -61,20 +61,32 @@ class Looker:
     """ms since 1970."""
 
     def look(
-        self, operation: Operation, depth: Depth, request: Request | None = None, progress: Progress | None = None,
-        registry: Registry | None = None, like: BookieSnapshot | None = None,
-    ) -> BookieSnapshot:  # fmt: skip
+        self,
+        operation: Operation,
+        depth: Depth,
+        request: Request | None = None,
+        progress: Progress | None = None,
+        registry: Registry | None = None,
+        like: BookieSnapshot | None = None,
+    ) -> BookieSnapshot:
         """Return a snapshot; the records of topics, which are many, may be taken from an earlier one, `like`.
 
         Raises `BadRegistry`, and `MetadataUnreachable` or `MetadataRefused` of Pulsar's metadata.
         """
         registry = self.store.read() if registry is None else registry
         found = BookieSnapshot(
-            cluster=self.cluster, now=self.now(), operation=operation, request=request or Request(),
-            clusters=list(registry.clusters), bootstrap=registry.bootstrap, directive=registry.directive,
-            routing=self.routing, settings=self.settings, progress=progress or Progress(),
+            cluster=self.cluster,
+            now=self.now(),
+            operation=operation,
+            request=request or Request(),
+            clusters=list(registry.clusters),
+            bootstrap=registry.bootstrap,
+            directive=registry.directive,
+            routing=self.routing,
+            settings=self.settings,
+            progress=progress or Progress(),
             registered_brokers=registered_brokers(self.metadata),
-        )  # fmt: skip
+        )
         uris = {one.name: one.metadata_service_uri for one in registry.clusters}
         if depth == "identity":
             asked = found.request
@@ -109,10 +121,14 @@ class Looker:
                 ledgers[name] = [one for one in seen if one is not None]
         return found.model_copy(
             update={
-                "schemas": schemas, "cursors": cursors, "topics": data.topics, "data_ledgers": data.where,
-                "ledgers": ledgers, "generators": self._generators(uris, listings),
+                "schemas": schemas,
+                "cursors": cursors,
+                "topics": data.topics,
+                "data_ledgers": data.where,
+                "ledgers": ledgers,
+                "generators": self._generators(uris, listings),
             }
-        )  # fmt: skip
+        )
 
     def _generators(self, uris: Mapping[str, str], listings: Mapping[str, set[int] | str]) -> dict[str, Generators]:
         """Read ids and identity of clusters; what cannot be read whole is unknown, with the reason."""
@@ -159,10 +175,15 @@ def cursor_of(record: Record, owner: str | None) -> CursorRecord:
     except BadRecord as error:
         return CursorRecord(path=record.path, version=record.version, ledger=-1, owner=owner, error=str(error))
     return CursorRecord(
-        path=record.path, version=record.version, ledger=found.ledger, stamp=found.stamp, owner=owner,
-        mark_delete=list(found.mark_delete), individually_deleted=digest(found.holes.hex()) if found.holes else None,
+        path=record.path,
+        version=record.version,
+        ledger=found.ledger,
+        stamp=found.stamp,
+        owner=owner,
+        mark_delete=list(found.mark_delete),
+        individually_deleted=digest(found.holes.hex()) if found.holes else None,
         properties={**found.numbers, **{name: of for name, of in found.properties.items() if name != STAMP_PROPERTY}},
-    )  # fmt: skip
+    )
 
 
 def see(hands: LedgerHands, cluster: str, ledger: int) -> LedgerSeen | None:
@@ -176,9 +197,16 @@ def see(hands: LedgerHands, cluster: str, ledger: int) -> LedgerSeen | None:
     except HandsLost as error:
         return LedgerSeen(id=ledger, readable=False, error=str(error))
     return LedgerSeen(
-        id=ledger, closed=found.closed, last=found.last, length=found.length, custom=dict(found.custom),
-        quorums=list(found.quorums), created_at=found.made, readable=found.unreadable is None, error=found.unreadable,
-    )  # fmt: skip
+        id=ledger,
+        closed=found.closed,
+        last=found.last,
+        length=found.length,
+        custom=dict(found.custom),
+        quorums=list(found.quorums),
+        created_at=found.made,
+        readable=found.unreadable is None,
+        error=found.unreadable,
+    )
 
 
 def _named(schemas: Iterable[SchemaRecord], cursors: Iterable[CursorRecord], progress: Progress) -> Iterator[int]:

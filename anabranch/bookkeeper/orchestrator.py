@@ -48,10 +48,15 @@ class Orchestrator:
     """Carries out the switches of one Pulsar cluster, under one term."""
 
     def __init__(
-        self, looker: Looker, steps: Callable[[Registry], Steps], lake: str, name: str, concurrency: int,
+        self,
+        looker: Looker,
+        steps: Callable[[Registry], Steps],
+        lake: str,
+        name: str,
+        concurrency: int,
         watch: Callable[[Progressed], None] = lambda _: None,
         now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Prepare an orchestrator; nothing is read before the first call.
 
         `steps` makes the runner of steps for a registry's clusters; `name` identifies this process to people.

@@ -106,11 +106,17 @@ def steps_taken(steps: Iterable[Taken]) -> list[StepTaken]:
     ended = [one for one in steps if one.end is not None and one.end.status == "applied" and one.at is not None]
     return [
         StepTaken(
-            epoch=one.step.epoch, token=one.token, kind=one.step.kind, object=one.step.object, action=one.step.action,
-            ledger=one.step.ledger, cluster=one.step.source, version=one.end.seen.get("version") if one.end else None,
+            epoch=one.step.epoch,
+            token=one.token,
+            kind=one.step.kind,
+            object=one.step.object,
+            action=one.step.action,
+            ledger=one.step.ledger,
+            cluster=one.step.source,
+            version=one.end.seen.get("version") if one.end else None,
         )
         for one in sorted(ended, key=lambda one: (one.at, one.seq))
-    ]  # fmt: skip
+    ]
 
 
 def read_before(lake: str, subject: str) -> BookieMetadata | None:
@@ -131,9 +137,11 @@ def read_before(lake: str, subject: str) -> BookieMetadata | None:
     schemas = {one.path: one for snapshot in inputs for one in snapshot.schemas}
     cursors = {one.path: one for snapshot in inputs for one in snapshot.cursors}
     return BookieMetadata(
-        clusters=inputs[0].clusters, bootstrap=inputs[0].bootstrap, schemas=list(schemas.values()),
+        clusters=inputs[0].clusters,
+        bootstrap=inputs[0].bootstrap,
+        schemas=list(schemas.values()),
         cursors=list(cursors.values()),
-    )  # fmt: skip
+    )
 
 
 def _token(executor: str) -> int:
@@ -161,10 +169,13 @@ def progress_of(directive: Directive, steps: Iterable[Taken]) -> Progress:
         if end.status == "failed" and step.ledger is not None and kind in ("schema", "cursor"):
             failed.append(
                 Failure(
-                    kind=kind, object=step.object, ledger=step.ledger, reason=end.error or step.reason,
+                    kind=kind,
+                    object=step.object,
+                    ledger=step.ledger,
+                    reason=end.error or step.reason,
                     attempt=one.attempt,
                 )
-            )  # fmt: skip
+            )
         if end.status != "applied":
             continue
         if step.action in ("copy", "verify") and step.ledger is not None:
@@ -179,14 +190,22 @@ def progress_of(directive: Directive, steps: Iterable[Taken]) -> Progress:
             ]
             promoted_at = max(promoted_at or 0, _millis(one.at))
     return Progress(
-        epoch=directive.epoch, begun=sorted(begun), verified=list(verified.values()), failed=failed, promoted=promoted,
-        tries=dict(tries), promoted_at=promoted_at, deleting=deleting,
-    )  # fmt: skip
+        epoch=directive.epoch,
+        begun=sorted(begun),
+        verified=list(verified.values()),
+        failed=failed,
+        promoted=promoted,
+        tries=dict(tries),
+        promoted_at=promoted_at,
+        deleting=deleting,
+    )
 
 
 _PROMOTES: Mapping[str, Literal["compare-and-set", "owner", "rollover"]] = {
-    "cas_attribution": "compare-and-set", "forward_owner": "owner", "rollover_fallback": "rollover",
-}  # fmt: skip
+    "cas_attribution": "compare-and-set",
+    "forward_owner": "owner",
+    "rollover_fallback": "rollover",
+}
 
 
 class SwitchRecord:
@@ -242,9 +261,7 @@ class SwitchRecord:
         """Steps with how they ended, in one commit."""
         self._outcomes.append([self._outcome(one, done.status, 1, now, done.seen, done.error) for one, done in ends])
         for one, done in ends:
-            self.steps[one.decision_id] = Taken(
-                one.decision_id, one.step, one.attempt, one.seq, True, done, now
-            )  # fmt: skip
+            self.steps[one.decision_id] = Taken(one.decision_id, one.step, one.attempt, one.seq, True, done, now)
 
     def _arguments(self, step: Step) -> str:
         said = step.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"action", "reason"})
@@ -257,20 +274,41 @@ class SwitchRecord:
         self, identity: str, step: Step, arguments: str, inputs: BookieSnapshot, now: datetime, gates: str
     ) -> DecisionRow:
         return DecisionRow(
-            decision_id=identity, family=FAMILY, subject=self.subject, action=step.action, arguments=arguments,
-            reason=step.reason, trigger="operator", layout_epoch=None,
-            policy_digest=digest(inputs.settings.model_dump(mode="json")), decided_at=now, inputs=inputs.to_json(),
-            gates=gates, engine_version=ENGINE_VERSION, batch_id=NO_BATCH, seq=self._seq, day=now.date(),
-        )  # fmt: skip
+            decision_id=identity,
+            family=FAMILY,
+            subject=self.subject,
+            action=step.action,
+            arguments=arguments,
+            reason=step.reason,
+            trigger="operator",
+            layout_epoch=None,
+            policy_digest=digest(inputs.settings.model_dump(mode="json")),
+            decided_at=now,
+            inputs=inputs.to_json(),
+            gates=gates,
+            engine_version=ENGINE_VERSION,
+            batch_id=NO_BATCH,
+            seq=self._seq,
+            day=now.date(),
+        )
 
     def _outcome(
         self, one: Taken, status: str, attempt: int, now: datetime, seen: Mapping[str, Any], error: str | None
     ) -> OutcomeRow:
         return OutcomeRow(
-            decision_id=one.decision_id, family=FAMILY, subject=self.subject, status=status, attempt=attempt, at=now,
-            layout_epoch=None, seen=canonical_json(dict(seen)), error=error, executor=self._orchestrator, mode="act",
+            decision_id=one.decision_id,
+            family=FAMILY,
+            subject=self.subject,
+            status=status,
+            attempt=attempt,
+            at=now,
+            layout_epoch=None,
+            seen=canonical_json(dict(seen)),
+            error=error,
+            executor=self._orchestrator,
+            mode="act",
             day=now.date(),
-        )  # fmt: skip
+        )
 
 
 def _millis(at: datetime | None) -> int:

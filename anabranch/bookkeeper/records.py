@@ -91,11 +91,13 @@ def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:
             position = read_fields(content)
             found.add(
                 SchemaPosition(
-                    _required(fields, 1, "version"), _required(position, 1, "ledgerId"),
-                    _required(position, 2, "entryId"), _properties(position, _POSITION_PROPERTIES).get(STAMP_PROPERTY),
+                    _required(fields, 1, "version"),
+                    _required(position, 1, "ledgerId"),
+                    _required(position, 2, "entryId"),
+                    _properties(position, _POSITION_PROPERTIES).get(STAMP_PROPERTY),
                     next((one.hex() for one in contents_of(fields, _HASH)), None),
                 )
-            )  # fmt: skip
+            )
     if not found:
         raise BadRecord("a schema locator without a position")
     return tuple(sorted(found, key=lambda one: (one.version, one.ledger, one.stamp or "")))
@@ -132,9 +134,12 @@ def read_cursor(record: bytes) -> Cursor:
     fields = _uncompressed(record)
     mark_delete = number_of(fields, 2), number_of(fields, 3)
     return Cursor(
-        _required(fields, 1, "cursorsLedgerId"), tuple(-1 if one is None else one for one in mark_delete),  # type: ignore[arg-type]
-        _properties(fields, _CURSOR_PROPERTIES), _numbers(fields), join(one for one in fields if one.number in _HOLES),
-    )  # fmt: skip
+        _required(fields, 1, "cursorsLedgerId"),
+        tuple(-1 if one is None else one for one in mark_delete),  # type: ignore[arg-type]
+        _properties(fields, _CURSOR_PROPERTIES),
+        _numbers(fields),
+        join(one for one in fields if one.number in _HOLES),
+    )
 
 
 def stamp_cursor(record: bytes, stamp: str | None) -> bytes:

@@ -52,9 +52,15 @@ class Steps:
     """Carries out steps under one term; any thread may call."""
 
     def __init__(
-        self, store: RegistryStore, metadata: PulsarMetadata, hands: LedgerHands, term: Write, guard: Guard,
-        owners: Owners | PlainTopics | None = None, clock: Callable[[], float] = time.time,
-    ) -> None:  # fmt: skip
+        self,
+        store: RegistryStore,
+        metadata: PulsarMetadata,
+        hands: LedgerHands,
+        term: Write,
+        guard: Guard,
+        owners: Owners | PlainTopics | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """`term` is the expectation that this is the newest orchestrator; `owners` None: no broker can be asked."""
         self._store, self._metadata, self._hands, self._term, self._owners = store, metadata, hands, term, owners
         self._guard, self._clock = guard, clock
@@ -229,10 +235,13 @@ class Steps:
             one = {"schemas": [schema_of(record)]} if is_schema else {"cursors": [cursor_of(record, None)]}
             seen = Seen(
                 BookieSnapshot(
-                    now=0, clusters=list(registry.clusters), bootstrap=registry.bootstrap, directive=registry.directive,
+                    now=0,
+                    clusters=list(registry.clusters),
+                    bootstrap=registry.bootstrap,
+                    directive=registry.directive,
                     **one,
                 )
-            )  # fmt: skip
+            )
             for item in seen.naming.get(ledger, ()):
                 if item.cluster in (None, source):
                     raise _Otherwise(f"{path} leads to {item.cluster or 'nowhere'}")
@@ -291,10 +300,17 @@ class Steps:
         return _Otherwise(f"{changed.path} has changed since")
 
     _by_action: Mapping[str, Callable[[Steps, Step, Registry], Done]] = {
-        "verify": _verify, "seal": _seal, "unload": _unload, "fail": _fail, "skip_not_source": _note,
-        "cas_attribution": _promote, "forward_owner": _forward, "rollover_fallback": _note, "delete": _delete,
+        "verify": _verify,
+        "seal": _seal,
+        "unload": _unload,
+        "fail": _fail,
+        "skip_not_source": _note,
+        "cas_attribution": _promote,
+        "forward_owner": _forward,
+        "rollover_fallback": _note,
+        "delete": _delete,
         "flip_status": _flip,
-    }  # fmt: skip
+    }
 
 
 def _whole(one: LedgerSeen | None) -> bool:

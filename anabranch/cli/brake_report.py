@@ -102,13 +102,12 @@ def printed(report: dict[str, Any]) -> str:
             for number, act in enumerate(report["pauses"])
         ],
         *([] if report["pauses"] else ["paused    nothing"]),
-        "windows   "
-        + ("none: acting is allowed at any time" if not windows["configured"] else _window(windows)),
+        "windows   " + ("none: acting is allowed at any time" if not windows["configured"] else _window(windows)),
         f"calls     {calls['fleet']} in {calls['seconds']:g} s; limits: fleet {calls['limit'] or 'none'}, "
         f"a namespace {calls['limitPerNamespace'] or 'none'}",
         f"failures  {failures['count']} in {failures['seconds']:g} s; stops at {failures['limit'] or 'none'}",
         f"open      {report['open']} decisions, {report['begun']} of them begun",
-    ]  # fmt: skip
+    ]
     waiting = report["waiting"]
     counts = Counter(row["brake"] for row in waiting)
     held = ", ".join(f"{number} for {brake}" for brake, number in counts.most_common())
@@ -132,9 +131,13 @@ def _shards(one: dict[str, Any]) -> str:
 
 def _act(act: Act) -> dict[str, Any]:
     return {
-        "subject": act.subject, "by": act.actor, "at": _iso(act.at), "reason": act.reason, "until": _iso(act.until),
+        "subject": act.subject,
+        "by": act.actor,
+        "at": _iso(act.at),
+        "reason": act.reason,
+        "until": _iso(act.until),
         "number": act.number,
-    }  # fmt: skip
+    }
 
 
 def _window(windows: dict[str, Any]) -> str:

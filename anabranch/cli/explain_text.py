@@ -38,11 +38,14 @@ def explanation_text(found: Explanation, changes: Sequence[Change], segment: int
     ]
     if found.silence is not None:
         before, after = found.silence
-        parts.insert(0, (
-            f"not evaluated: no batch of the job is on record from {instant(before)} to {instant(after)} "
-            f"({duration(after - before)}): it was not at work.\n"
-            f"What it would have found at {instant(found.asked_at)}, by what was on record before:"
-        ))  # fmt: skip
+        parts.insert(
+            0,
+            (
+                f"not evaluated: no batch of the job is on record from {instant(before)} to {instant(after)} "
+                f"({duration(after - before)}): it was not at work.\n"
+                f"What it would have found at {instant(found.asked_at)}, by what was on record before:"
+            ),
+        )
     return "\n\n".join(parts)
 
 
@@ -67,9 +70,7 @@ def _on_record(found: Explanation) -> list[str]:
     if found.last_decision is not None:
         lines.append(f"what became of it: {became_text(found.became)}")
     last, following = found.evaluations
-    told = [
-        f"{name} {instant(at)}" for name, at in (("last", last), ("next", following)) if at is not None
-    ]  # fmt: skip
+    told = [f"{name} {instant(at)}" for name, at in (("last", last), ("next", following)) if at is not None]
     between = "" if found.decision is not None or last == found.asked_at else "; this is what one at that instant finds"
     lines.append(f"evaluated: {', '.join(told)}{between}" if told else "no evaluation is on record within an hour")
     return lines
@@ -113,11 +114,17 @@ def _saw(snapshot: TopicSnapshot, answer: Answer, segment: int | None) -> list[s
         if load is None:
             rows.append((f"{one.segment_id}{mark}", ends, *["no load"] + [""] * 7))
             continue
-        rows.append((
-            f"{one.segment_id}{mark}", ends, *map(_rate, load.rates),
-            f"{overload(load.rates, snapshot.policy)[0]:.0%}", _share(heat(load.rates, snapshot.policy)),
-            f"{duration(snapshot.now - load.modified_at)} old", f"{duration(snapshot.now - load.last_seen_at)} ago",
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"{one.segment_id}{mark}",
+                ends,
+                *map(_rate, load.rates),
+                f"{overload(load.rates, snapshot.policy)[0]:.0%}",
+                _share(heat(load.rates, snapshot.policy)),
+                f"{duration(snapshot.now - load.modified_at)} old",
+                f"{duration(snapshot.now - load.last_seen_at)} ago",
+            )
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     lines = ["what it saw: load by segment, the largest rate in percent of its split and its merge threshold"]
     lines += [
@@ -138,9 +145,7 @@ def _score(snapshot: TopicSnapshot, number: int) -> float:
     return 0.0 if load is None else overload(load.rates, snapshot.policy)[0]
 
 
-def _changes(
-    snapshot: TopicSnapshot, answer: Answer, changes: Sequence[Change], segment: int | None
-) -> list[str]:  # fmt: skip
+def _changes(snapshot: TopicSnapshot, answer: Answer, changes: Sequence[Change], segment: int | None) -> list[str]:
     what = "what would change the answer" if segment is None else f"what would change it for segment {segment}"
     if not changes:
         return [f"{what}: no change of a single input"]

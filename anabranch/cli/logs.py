@@ -50,9 +50,12 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         ts = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
-            "ts": ts.replace("+00:00", "Z"), "level": record.levelname, "part": self._part, "logger": record.name,
+            "ts": ts.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "part": self._part,
+            "logger": record.name,
             "message": record.getMessage(),
-        }  # fmt: skip
+        }
         if hasattr(record, "batch_id"):
             line["batch_id"] = record.batch_id
         if record.exc_info:

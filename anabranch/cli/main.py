@@ -88,22 +88,30 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="anabranch")
 @click.option(
-    "--config", "-c", "config", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+    "--config",
+    "-c",
+    "config",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
     help="Settings laid over conf/anabranch.toml, instead of ./anabranch.toml; may be given several times, later wins.",
-)  # fmt: skip
+)
 @click.option(
     "--home",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder that relative paths belong to; holds a conf/ of your own, if any.",
 )
 @click.option(
-    "--log-level", default="info", show_default=True,
+    "--log-level",
+    default="info",
+    show_default=True,
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
-)  # fmt: skip
+)
 @click.option(
-    "--log-format", type=click.Choice(["text", "json"]),
+    "--log-format",
+    type=click.Choice(["text", "json"]),
     help="Of long-running parts, on stderr; instead of [log] format of the settings.",
-)  # fmt: skip
+)
 @click.pass_context
 def cli(
     ctx: click.Context, config: tuple[Path, ...], home: Path | None, log_level: str, log_format: str | None

@@ -21,11 +21,14 @@ def open_published_loads(settings: Settings, stack: ExitStack) -> PublishedLoads
     credentials, chosen = credentials_of(settings), settings.bookies
     loads, tops = (
         FollowedTopic(
-            settings.controller.url, credentials, topic, tls=settings.url_context(),
+            settings.controller.url,
+            credentials,
+            topic,
+            tls=settings.url_context(),
             timeout_seconds=settings.collect.request_timeout_seconds,
         )
         for topic in (BROKER_LOAD, TOP_BUNDLES)
-    )  # fmt: skip
+    )
     stack.callback(loads.close)
     stack.callback(tops.close)
     if not chosen.metadata:

@@ -16,12 +16,8 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def report_options(command: _Command) -> _Command:
     """`--output` and `--file`."""
-    output = click.option(
-        "--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True
-    )  # fmt: skip
-    file = click.option(
-        "--file", type=click.Path(path_type=Path, dir_okay=False), help="Write there; for html needed."
-    )  # fmt: skip
+    output = click.option("--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
+    file = click.option("--file", type=click.Path(path_type=Path, dir_okay=False), help="Write there; for html needed.")
     return output(file(command))
 
 

@@ -57,9 +57,9 @@ def river_text(river: River, width: int, limit: int) -> RenderableType:
 
 def turn_words(turn: Turn) -> str:
     """`split 3 -> 7, 8 (msgRateIn)`."""
-    parents, children = (", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "") for ids in (
-        turn.parents, turn.children
-    ))  # fmt: skip
+    parents, children = (
+        ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "") for ids in (turn.parents, turn.children)
+    )
     if turn.kind == "created":
         return f"created {children}"
     if turn.kind == "made":
@@ -71,9 +71,7 @@ def turn_words(turn: Turn) -> str:
 
 
 def _strip(river: River, at: int, width: int, fresh: tuple[int, ...], *, dim: bool = False) -> Text:
-    there = [
-        Segment(one.segment_id, one.start, one.end) for one in river.reaches if one.is_there(at)
-    ]  # fmt: skip
+    there = [Segment(one.segment_id, one.start, one.end) for one in river.reaches if one.is_there(at)]
     if not dim:
         return strip(there, width, [one for one in there if one.segment_id in fresh])
     edges = "".join(cell if cell in ("|", SHARED) else " " for cell in strip(there, width).plain)

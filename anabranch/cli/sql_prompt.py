@@ -25,11 +25,43 @@ from anabranch.query.views.scanning import names
 from schemas.tables.rows import TABLES
 
 KEYWORDS = (
-    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "JOIN", "LEFT JOIN", "ON", "AND", "OR", "NOT",
-    "IN", "BETWEEN", "LIKE", "IS NULL", "IS NOT NULL", "AS", "DESC", "DISTINCT", "COUNT(*)", "SUM(", "MIN(", "MAX(",
-    "AVG(", "CASE WHEN", "THEN", "ELSE", "END", "INTERVAL '1 hour'", "NOW()", "DATE_TRUNC('hour', ", "UNION ALL",
-    "WITH", "TIMESTAMP '",
-)  # fmt: skip
+    "SELECT",
+    "FROM",
+    "WHERE",
+    "GROUP BY",
+    "ORDER BY",
+    "HAVING",
+    "LIMIT",
+    "JOIN",
+    "LEFT JOIN",
+    "ON",
+    "AND",
+    "OR",
+    "NOT",
+    "IN",
+    "BETWEEN",
+    "LIKE",
+    "IS NULL",
+    "IS NOT NULL",
+    "AS",
+    "DESC",
+    "DISTINCT",
+    "COUNT(*)",
+    "SUM(",
+    "MIN(",
+    "MAX(",
+    "AVG(",
+    "CASE WHEN",
+    "THEN",
+    "ELSE",
+    "END",
+    "INTERVAL '1 hour'",
+    "NOW()",
+    "DATE_TRUNC('hour', ",
+    "UNION ALL",
+    "WITH",
+    "TIMESTAMP '",
+)
 _WELCOME = "SQL up to a semicolon. \\views lists tables and views, \\d NAME its columns, \\q ends. Tab completes."
 
 
@@ -62,7 +94,7 @@ def is_whole(text: str) -> bool:
 
 def ask_on(
     lake: str, history: Path, answer: Callable[[str], None], describe: Callable[[str], str], overview: Callable[[], str]
-) -> None:  # fmt: skip
+) -> None:
     """Prompt for statements and answer them until the input ends.
 
     An error is printed, and the prompt returns.
@@ -75,9 +107,15 @@ def ask_on(
 
     history.parent.mkdir(parents=True, exist_ok=True)
     session: PromptSession[str] = PromptSession(
-        "sql> ", history=FileHistory(str(history)), completer=LakeCompleter(), lexer=PygmentsLexer(SqlLexer),
-        multiline=True, key_bindings=keys, complete_while_typing=False, prompt_continuation=lambda *_: "  -> ",
-    )  # fmt: skip
+        "sql> ",
+        history=FileHistory(str(history)),
+        completer=LakeCompleter(),
+        lexer=PygmentsLexer(SqlLexer),
+        multiline=True,
+        key_bindings=keys,
+        complete_while_typing=False,
+        prompt_continuation=lambda *_: "  -> ",
+    )
     click.echo(f"{lake}\n{_WELCOME}")
     while True:
         try:

@@ -38,28 +38,39 @@ STALLED_SECONDS = 900.0
 
 
 def collect_bundles(
-    settings: Settings, configuration: Mapping[str, str], say: Callable[[str], None], *, once: bool = False,
+    settings: Settings,
+    configuration: Mapping[str, str],
+    say: Callable[[str], None],
+    *,
+    once: bool = False,
     published: PublishedLoads | None = None,
-) -> bool:  # fmt: skip
+) -> bool:
     """Collect until told to stop, or with `once` for one round; return whether the last round succeeded.
 
     `say` gets a line a round; `configuration` and `published` as in `BundleRounds`.
     """
     transport = Transport(
-        settings.controller.url, credentials_of(settings), user_agent="anabranch-collect",
-        timeout_seconds=settings.collect.request_timeout_seconds, tls=settings.url_context(),
-        nodes=settings.controller.nodes, max_body_bytes=settings.collect.max_answer_mb * 1_000_000,
-    )  # fmt: skip
+        settings.controller.url,
+        credentials_of(settings),
+        user_agent="anabranch-collect",
+        timeout_seconds=settings.collect.request_timeout_seconds,
+        tls=settings.url_context(),
+        nodes=settings.controller.nodes,
+        max_body_bytes=settings.collect.max_answer_mb * 1_000_000,
+    )
     publisher = Publisher(settings.kafka_connection(), lambda record: None)
     rounds, stop = BundleRounds(transport, configuration, published), threading.Event()
     heartbeat, was_read = Heartbeat("the collector's loop", STALLED_SECONDS), False
     server = None
     if settings.collect.metrics_port:
         server = serve_metrics(
-            CollectorRegistry(), settings.collect.metrics_port, "[collect] metrics_port", settings.metrics,
+            CollectorRegistry(),
+            settings.collect.metrics_port,
+            "[collect] metrics_port",
+            settings.metrics,
             "collect-bundles",
             Health(heartbeat.fault, lambda: None if was_read else "the last round was not read as a whole"),
-        )  # fmt: skip
+        )
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
     try:

@@ -46,15 +46,24 @@ from schemas.kafka.broker_messages import (
 T = TypeVar("T")
 
 _SETTINGS = (
-    "loadBal", "minUnload", "maxUnload", "preferLaterVersions", "lowerBoundary", "defaultNamespaceBundleSplit",
-    "failureDomainsEnabled", "flowOrQpsDifference",
-)  # fmt: skip
+    "loadBal",
+    "minUnload",
+    "maxUnload",
+    "preferLaterVersions",
+    "lowerBoundary",
+    "defaultNamespaceBundleSplit",
+    "failureDomainsEnabled",
+    "flowOrQpsDifference",
+)
 _SWITCH = "loadBalancerSheddingEnabled"
 """It says whether Pulsar balances by itself, and not whether the job is to: the executor acts while it is off."""
-_STRATEGIES = frozenset({
-    "loadBalancerLoadSheddingStrategy", "loadBalancerLoadPlacementStrategy",
-    "loadBalancerDistributeBundlesEvenlyEnabled",
-})  # fmt: skip
+_STRATEGIES = frozenset(
+    {
+        "loadBalancerLoadSheddingStrategy",
+        "loadBalancerLoadPlacementStrategy",
+        "loadBalancerDistributeBundlesEvenlyEnabled",
+    }
+)
 _EXTENSIBLE = "ExtensibleLoadManagerImpl"
 _PROFILES = {"2": "2.10", "3": "3.0", "5": "5.0"}
 _USAGE = re.compile(
@@ -62,9 +71,12 @@ _USAGE = re.compile(
 )
 _AVERAGE = re.compile(rb'^pulsar_lb_resource_usage\{[^}\n]*feature="max_ema"[^}\n]*\} ([0-9.eE+-]+)', re.M)
 _RESOURCES = {
-    "cpu": "cpu", "memory": "memory", "directMemory": "direct_memory", "bandwidth_in": "bandwidth_in",
+    "cpu": "cpu",
+    "memory": "memory",
+    "directMemory": "direct_memory",
+    "bandwidth_in": "bandwidth_in",
     "bandwidth_out": "bandwidth_out",
-}  # fmt: skip
+}
 _OWN = re.compile(r"(?:pulsar|sla-monitor)/(?:[^/]+/)?[^/]*:\d+|pulsar/system")
 """Namespaces that stay with their broker, up to Pulsar 4 with the cluster's name inside as well, and Pulsar's own."""
 _AT_ONCE = 8
@@ -86,9 +98,11 @@ class BundleRounds:
     """Reader of a cluster, round after round; for one thread."""
 
     def __init__(
-        self, transport: Transport, configuration: Mapping[str, str] | None = None,
+        self,
+        transport: Transport,
+        configuration: Mapping[str, str] | None = None,
         published: PublishedLoads | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Set up a reader.
 
         `configuration` is laid over what the brokers run with; `profile` in it stands for their version. With
@@ -140,28 +154,37 @@ class BundleRounds:
             reply = self._bundles.ranges(namespace)
             is_gone = isinstance(reply, Refused) and reply.status == 404 and reply.from_interface
             remaining = () if is_gone else _value(f"the bundles of {namespace}", reply)
-            ownership.append(BundleOwnership(
-                v=1, type="ownership", cluster=name, namespace=namespace, owners=dict.fromkeys(remaining), at=now
-            ))  # fmt: skip
+            ownership.append(
+                BundleOwnership(
+                    v=1, type="ownership", cluster=name, namespace=namespace, owners=dict.fromkeys(remaining), at=now
+                )
+            )
         for namespace, owned in sorted(owners.items()):
             ranges = _value(f"the bundles of {namespace}", self._bundles.ranges(namespace))
             parts: dict[str, str | None] = {part: owned.get(part) for part in ranges}
-            ownership.append(BundleOwnership(
-                v=1, type="ownership", cluster=name, namespace=namespace, owners=parts, at=now
-            ))  # fmt: skip
+            ownership.append(
+                BundleOwnership(v=1, type="ownership", cluster=name, namespace=namespace, owners=parts, at=now)
+            )
             if group := _value(f"the group of {namespace}", self._cluster.anti_affinity_group(namespace)):
                 groups[namespace] = group
         extensible = any(isinstance(report, BrokerLoadReport) for report in reports)
         policies = BalancerPolicies.model_validate_json(
-            json.dumps({
-                "v": 1, "type": "policies", "cluster": name, "at": now,
-                "loadManager": "extensible" if extensible else "modular",
-                "profile": self._profile or _PROFILES.get(_value("the version", self._cluster.version())[:1], "4.x"),
-                "configuration": chosen, "antiAffinityGroups": groups,
-                "isolationPolicies": _value("isolation policies", self._cluster.isolation_policies(name)),
-                "failureDomains": _value("failure domains", self._cluster.failure_domains(name)),
-            })
-        )  # fmt: skip
+            json.dumps(
+                {
+                    "v": 1,
+                    "type": "policies",
+                    "cluster": name,
+                    "at": now,
+                    "loadManager": "extensible" if extensible else "modular",
+                    "profile": self._profile
+                    or _PROFILES.get(_value("the version", self._cluster.version())[:1], "4.x"),
+                    "configuration": chosen,
+                    "antiAffinityGroups": groups,
+                    "isolationPolicies": _value("isolation policies", self._cluster.isolation_policies(name)),
+                    "failureDomains": _value("failure domains", self._cluster.failure_domains(name)),
+                }
+            )
+        )
         self._owned = set(owners)
         return [live, policies, *ownership, *reports]
 
@@ -211,10 +234,11 @@ def _registered(settings: Mapping[str, Any], version: str) -> BrokerLookupData:
         return str(settings.get(name, "true")).lower() != "false"
 
     return BrokerLookupData(
-        load_manager_class_name=settings.get("loadManagerClassName"), broker_version=version or None,
+        load_manager_class_name=settings.get("loadManagerClassName"),
+        broker_version=version or None,
         persistent_topics_enabled=on("enablePersistentTopics"),
         non_persistent_topics_enabled=on("enableNonPersistentTopics"),
-    )  # fmt: skip
+    )
 
 
 def _report(one: Cluster, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> Report:
@@ -230,9 +254,14 @@ def _report(one: Cluster, cluster: str, broker: str, settings: Mapping[str, str]
         if _by_load_data(settings):
             most = int(settings.get("loadBalancerMaxNumberOfBundlesInBundleLoadReport", _TOP_BUNDLES))
             return BrokerLoadReport(
-                v=1, type="broker-load-data", cluster=cluster, broker=broker, at=now,
-                data=read_broker_load(stats, metrics, now), top_bundles=top_bundles(stats, most),
-            )  # fmt: skip
+                v=1,
+                type="broker-load-data",
+                cluster=cluster,
+                broker=broker,
+                at=now,
+                data=read_broker_load(stats, metrics, now),
+                top_bundles=top_bundles(stats, most),
+            )
         data = LocalBrokerData(last_stats=stats, last_update=now, **read_usage(metrics))  # type: ignore[arg-type]
     return LocalBrokerReport(v=1, type="local-broker-data", cluster=cluster, broker=broker, data=data, at=now)
 
@@ -254,9 +283,12 @@ def read_broker_load(stats: Mapping[str, NamespaceBundleStats], metrics: bytes, 
         for name in ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_throughput_out")
     }
     return BrokerLoadData(
-        **values, bundle_count=len(stats), topics=sum(one.topics for one in stats.values()),
-        weighted_max_e_m_a=None if average is None else max(0.0, float(average[1])), updated_at=now,
-    )  # fmt: skip
+        **values,
+        bundle_count=len(stats),
+        topics=sum(one.topics for one in stats.values()),
+        weighted_max_e_m_a=None if average is None else max(0.0, float(average[1])),
+        updated_at=now,
+    )
 
 
 def top_bundles(stats: Mapping[str, NamespaceBundleStats], most: int) -> TopBundlesLoadData:
@@ -290,15 +322,18 @@ def read_bundle_stats(body: bytes) -> dict[str, NamespaceBundleStats]:
             for part, domains in bundles.items():
                 topics = [topic for domain in domains.values() for topic in domain.values()]
                 found[f"{namespace}/{part}"] = NamespaceBundleStats(
-                    msg_rate_in=_sum(topics, "msgRateIn"), msg_rate_out=_sum(topics, "msgRateOut"),
+                    msg_rate_in=_sum(topics, "msgRateIn"),
+                    msg_rate_out=_sum(topics, "msgRateOut"),
                     msg_throughput_in=_sum(topics, "msgThroughputIn"),
-                    msg_throughput_out=_sum(topics, "msgThroughputOut"), topics=len(topics),
+                    msg_throughput_out=_sum(topics, "msgThroughputOut"),
+                    topics=len(topics),
                     producer_count=sum(len(topic.get("publishers", ())) for topic in topics),
                     consumer_count=sum(
-                        len(one.get("consumers", ())) for topic in topics
+                        len(one.get("consumers", ()))
+                        for topic in topics
                         for one in topic.get("subscriptions", {}).values()
                     ),
-                )  # fmt: skip
+                )
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Unread(f"{len(body)} bytes that are not a broker's topics: {str(error)[:200]}") from None
     return found

@@ -57,9 +57,15 @@ class PublishedLoads:
             if content is not None
         }
         return LocalBrokerReport(
-            v=1, type="local-broker-data", cluster=cluster, broker=broker, data=data, forced=True, at=now,
+            v=1,
+            type="local-broker-data",
+            cluster=cluster,
+            broker=broker,
+            data=data,
+            forced=True,
+            at=now,
             averages=averages or None,
-        )  # fmt: skip
+        )
 
     def read_load_data(self, cluster: str, broker: str, now: int) -> Report:
         """Return the load data that the leader of the extensible load manager sees."""
@@ -68,10 +74,15 @@ class PublishedLoads:
         except NoLoadData as error:
             raise UnknownLoad(str(error)) from None
         return BrokerLoadReport(
-            v=1, type="broker-load-data", cluster=cluster, broker=broker, at=now, forced=True,
+            v=1,
+            type="broker-load-data",
+            cluster=cluster,
+            broker=broker,
+            at=now,
+            forced=True,
             data=_parsed(BrokerLoadData, load, f"load data of {broker}"),
             top_bundles=_parsed(TopBundlesLoadData, top, f"top bundles of {broker}"),
-        )  # fmt: skip
+        )
 
 
 def _parsed(model: type[WireT], content: bytes, name: str) -> WireT:

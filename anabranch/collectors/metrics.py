@@ -23,9 +23,10 @@ class Metric(NamedTuple):
 BROKER_UP = Metric("anabranch_collect_broker_up", ("broker",), "Whether the broker's load can be read: 1 or 0.")
 LOAD_AGE = Metric("anabranch_collect_load_age_seconds", ("broker",), "Since the broker's load was read last.")
 LAG = Metric(
-    "anabranch_collect_lag_seconds", ("broker",),
+    "anabranch_collect_lag_seconds",
+    ("broker",),
     "From the broker's last computation of its rates until they were read, at most.",
-)  # fmt: skip
+)
 ANSWER = Metric(
     "anabranch_collect_answer_seconds", ("broker",), "How much of that the broker took to answer, body and all."
 )
@@ -38,9 +39,10 @@ UNREAD_CONSUMERS = Metric("anabranch_collect_unread_consumers", (), "Topics whos
 UNLISTED = Metric("anabranch_collect_unlisted_namespaces", (), "Namespaces whose topics were never listed.")
 UNCHANGED = Metric("anabranch_collect_unchanged_seconds", ("broker",), "Since the broker's rates were other ones.")
 STUCK = Metric(
-    "anabranch_collect_broker_stuck", ("broker",),
+    "anabranch_collect_broker_stuck",
+    ("broker",),
     "Whether the broker has stopped to compute its rates: they show traffic and do not change.",
-)  # fmt: skip
+)
 KNOWN = Metric("anabranch_collect_segments_known", (), "Active segments of those.")
 SEEN = Metric("anabranch_collect_segments_seen", (), "Of these, those whose rates a broker has said lately.")
 CONSUMERS_AGE = Metric(
@@ -59,10 +61,30 @@ FAILED = Metric("anabranch_collect_failed_calls_total", (), "Calls without the a
 TROUBLES = Metric("anabranch_collect_troubles", (), "What cannot be read at the moment; the log and the doctor say it.")
 
 METRICS = (
-    BROKER_UP, LOAD_AGE, LAG, ANSWER, REFUSED, UNCHANGED, STUCK, TOPICS, UNREAD_TOPICS, UNREAD_CONSUMERS, UNLISTED,
-    KNOWN, SEEN, CONSUMERS_AGE, USED_CONSUMERS_AGE, LAYOUTS_AGE,
-    SAMPLES, EVENTS, WAITING, LOST, CALLS, FAILED, TROUBLES,
-)  # fmt: skip
+    BROKER_UP,
+    LOAD_AGE,
+    LAG,
+    ANSWER,
+    REFUSED,
+    UNCHANGED,
+    STUCK,
+    TOPICS,
+    UNREAD_TOPICS,
+    UNREAD_CONSUMERS,
+    UNLISTED,
+    KNOWN,
+    SEEN,
+    CONSUMERS_AGE,
+    USED_CONSUMERS_AGE,
+    LAYOUTS_AGE,
+    SAMPLES,
+    EVENTS,
+    WAITING,
+    LOST,
+    CALLS,
+    FAILED,
+    TROUBLES,
+)
 
 
 class CollectorMeter:
@@ -78,14 +100,23 @@ class CollectorMeter:
     def observe(self, status: CollectorStatus) -> None:
         """Set the metrics from a status."""
         for metric, value in (
-            (TOPICS, status.topics), (UNREAD_TOPICS, status.topics_unread),
-            (UNREAD_CONSUMERS, status.consumers_unread), (UNLISTED, status.namespaces_unlisted),
-            (KNOWN, status.segments_known), (SEEN, status.segments_seen),
+            (TOPICS, status.topics),
+            (UNREAD_TOPICS, status.topics_unread),
+            (UNREAD_CONSUMERS, status.consumers_unread),
+            (UNLISTED, status.namespaces_unlisted),
+            (KNOWN, status.segments_known),
+            (SEEN, status.segments_seen),
             (CONSUMERS_AGE, status.consumers_age_seconds),
-            (USED_CONSUMERS_AGE, status.used_consumers_age_seconds), (LAYOUTS_AGE, status.layouts_age_seconds),
-            (SAMPLES, status.samples), (EVENTS, status.events), (WAITING, status.waiting), (LOST, status.lost),
-            (CALLS, status.calls), (FAILED, status.failed_calls), (TROUBLES, len(status.troubles)),
-        ):  # fmt: skip
+            (USED_CONSUMERS_AGE, status.used_consumers_age_seconds),
+            (LAYOUTS_AGE, status.layouts_age_seconds),
+            (SAMPLES, status.samples),
+            (EVENTS, status.events),
+            (WAITING, status.waiting),
+            (LOST, status.lost),
+            (CALLS, status.calls),
+            (FAILED, status.failed_calls),
+            (TROUBLES, len(status.troubles)),
+        ):
             self._made[metric.name].set(value)
         for metric in (BROKER_UP, LOAD_AGE, LAG, ANSWER, REFUSED, UNCHANGED, STUCK):
             self._made[metric.name].clear()

@@ -43,17 +43,27 @@ class Publisher:
         self._unsaid = unsaid
         common = {**_CONFIG, "error_cb": self._on_error}
         self._samples = LastingProducer(
-            kafka.librdkafka({
-                **common, "client.id": "anabranch-collect-load", "linger.ms": 0,
-                "message.timeout.ms": SAMPLE_SECONDS * 1_000, "queue.buffering.max.kbytes": 131_072,
-            })
-        )  # fmt: skip
+            kafka.librdkafka(
+                {
+                    **common,
+                    "client.id": "anabranch-collect-load",
+                    "linger.ms": 0,
+                    "message.timeout.ms": SAMPLE_SECONDS * 1_000,
+                    "queue.buffering.max.kbytes": 131_072,
+                }
+            )
+        )
         self._events = LastingProducer(
-            kafka.librdkafka({
-                **common, "client.id": "anabranch-collect", "linger.ms": 5, "message.timeout.ms": 0,
-                "queue.buffering.max.messages": 2 * MAX_WAITING,
-            })
-        )  # fmt: skip
+            kafka.librdkafka(
+                {
+                    **common,
+                    "client.id": "anabranch-collect",
+                    "linger.ms": 5,
+                    "message.timeout.ms": 0,
+                    "queue.buffering.max.messages": 2 * MAX_WAITING,
+                }
+            )
+        )
         self.waiting = 0
         """Announcements that are not confirmed."""
         self.samples_waiting = 0

@@ -103,7 +103,7 @@ class CollectorStatus(Wire):
             (self.namespaces_unlisted, "the topics of {:,} namespaces"),
             (self.topics_unread, "the layouts of {:,} topics"),
             (self.consumers_unread, "the consumers of {:,} topics"),
-        )  # fmt: skip
+        )
         return ", ".join(words.format(count) for count, words in counts if count)
 
 

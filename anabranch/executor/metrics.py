@@ -21,7 +21,7 @@ class ExecutorMetrics(Collector):
 
     def __init__(
         self, executors: Callable[[], Sequence[Executor]], files: Callable[[], Mapping[str, int]] = dict
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._executors, self._files = executors, files
 
     def collect(self) -> Iterator[Metric]:
@@ -70,9 +70,10 @@ class ExecutorMetrics(Collector):
             sum(standing.calls for standing in standings),
         )
         files = GaugeMetricFamily(
-            "anabranch_lake_files", "Files of a table, as of the last look at it (lake.compact_minutes).",
+            "anabranch_lake_files",
+            "Files of a table, as of the last look at it (lake.compact_minutes).",
             labels=["table"],
-        )  # fmt: skip
+        )
         for table, number in self._files().items():
             files.add_metric([table], number)
         yield files
@@ -80,7 +81,7 @@ class ExecutorMetrics(Collector):
 
 def registry_of(
     executors: Callable[[], Sequence[Executor]], files: Callable[[], Mapping[str, int]] = dict
-) -> CollectorRegistry:  # fmt: skip
+) -> CollectorRegistry:
     """Return a separate registry with these metrics; `files` returns the number of files per table."""
     registry = CollectorRegistry()
     registry.register(ExecutorMetrics(executors, files))

@@ -72,9 +72,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))
         tail = follow_decisions(settings.lake_path)
         actors = actors_of(transport, observes=chosen.mode == "observe")
-        return Executor(
-            limited, tail, ledger, actors, announcer, brakes, holds_lease=may_call, elsewhere=ELSEWHERE
-        )  # fmt: skip
+        return Executor(limited, tail, ledger, actors, announcer, brakes, holds_lease=may_call, elsewhere=ELSEWHERE)
 
     def say(open_decisions: Mapping[int, int]) -> None:
         shards = f"shards {', '.join(map(str, open_decisions))} of {chosen.shards}" if open_decisions else "standing by"
@@ -84,9 +82,12 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         )
 
     me = Member(
-        f"{process_name()}-{uuid4().hex[:8]}", chosen.mode, chosen.shards, chosen.lease_seconds,
+        f"{process_name()}-{uuid4().hex[:8]}",
+        chosen.mode,
+        chosen.shards,
+        chosen.lease_seconds,
         datetime.now(timezone.utc),
-    )  # fmt: skip
+    )
     stop = StopSignal()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
@@ -100,9 +101,13 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
             if chosen.metrics_port:
                 registry = registry_of(lambda: executors_of(holding), lambda: upkeep.files)
                 serve_metrics(
-                    registry, chosen.metrics_port, "executor.metrics_port", settings.metrics, "executor",
+                    registry,
+                    chosen.metrics_port,
+                    "executor.metrics_port",
+                    settings.metrics,
+                    "executor",
                     health_of(holding, chosen.lease_seconds),
-                )  # fmt: skip
+                )
             holding.run(stop, say)
     except MetricsError as error:
         raise StartError(str(error)) from error
@@ -192,8 +197,9 @@ ELSEWHERE = frozenset({"bookies"})
 def actors_of(transport: Transport, *, observes: bool = False) -> Actors:
     """Return the actors of all built-in families by name. `observes`: no calls are made."""
     return {
-        "autoscale": AutoscaleActor(ScalableTopics(transport)), "bundles": BundlesActor(transport, observes=observes)
-    }  # fmt: skip
+        "autoscale": AutoscaleActor(ScalableTopics(transport)),
+        "bundles": BundlesActor(transport, observes=observes),
+    }
 
 
 def _no_lake(settings: Settings, error: Exception) -> StartError:

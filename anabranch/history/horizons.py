@@ -88,9 +88,7 @@ def _begin(lake: str, until: datetime) -> Choice:
 def _clusters(lake: str, until: datetime, scratch: Path | None) -> ClustersReplay:
     """Return all clusters with bundles, as of that instant."""
     with TemporaryDirectory(prefix="anabranch-horizon-", dir=scratch) as folder:
-        history = RecordedHistory(
-            lake, Path(folder), until=until, horizon=_begin(lake, until), of_clusters=True
-        )  # fmt: skip
+        history = RecordedHistory(lake, Path(folder), until=until, horizon=_begin(lake, until), of_clusters=True)
         names = history.topics
         replay = ClustersReplay(**history.begun_clusters(names))
         for chunk in history.chunks():

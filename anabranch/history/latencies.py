@@ -13,9 +13,14 @@ from typing import Any
 from lake.tail import COMMITTED_AT, StoredRow
 
 LATENCIES = (
-    "eventToKafka", "kafkaToBatch", "batchToCommitted", "eventToCommitted", "committedToIntent", "committedToApplied",
+    "eventToKafka",
+    "kafkaToBatch",
+    "batchToCommitted",
+    "eventToCommitted",
+    "committedToIntent",
+    "committedToApplied",
     "eventToApplied",
-)  # fmt: skip
+)
 
 
 def distribution(values: Iterable[float]) -> dict[str, Any]:

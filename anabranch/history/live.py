@@ -134,8 +134,11 @@ class LakeReader:
             self._changed.update(self._topics)
         for row in new[SEGMENT_LOAD.name]:
             self._topic(row["topic"]).loads[row["segment_id"]] = (
-                row["msg_rate_in"], row["bytes_rate_in"], row["msg_rate_out"], row["bytes_rate_out"],
-            )  # fmt: skip
+                row["msg_rate_in"],
+                row["bytes_rate_in"],
+                row["msg_rate_out"],
+                row["bytes_rate_out"],
+            )
         # Of the two tables the one with the later instant has the last word on whether a topic holds.
         for row in sorted(new[DECISIONS.name] + new[HOLDS.name], key=lambda row: row.get("decided_at") or row["since"]):
             self._take_decision_or_hold(row)

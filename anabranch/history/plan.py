@@ -51,12 +51,17 @@ class Plan:
         return {
             "topics": self.topics,
             "actions": [
-                {"topic": action.topic, "action": action.action, "segments": action.segments, "reason": action.reason,
-                 "overload": action.overload}
+                {
+                    "topic": action.topic,
+                    "action": action.action,
+                    "segments": action.segments,
+                    "reason": action.reason,
+                    "overload": action.overload,
+                }
                 for action in self.actions
             ],
             "holds": dict(self.holds.most_common()),
-        }  # fmt: skip
+        }
 
 
 def make_plan(recorded: Recorded, configured: ConfiguredPolicy, topics: Collection[str] | None = None) -> Plan | None:

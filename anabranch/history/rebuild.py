@@ -59,10 +59,15 @@ class Rebuilt:
 
 
 def rebuild_checkpoint(
-    lake: str, files: CheckpointFiles, settings: EngineSettings, configured: ConfiguredPolicy, buckets: int,
-    bucket_of: Callable[[list[str]], Mapping[str, int]], bounds: Mapping[str, Mapping[int, tuple[int, int]]],
+    lake: str,
+    files: CheckpointFiles,
+    settings: EngineSettings,
+    configured: ConfiguredPolicy,
+    buckets: int,
+    bucket_of: Callable[[list[str]], Mapping[str, int]],
+    bounds: Mapping[str, Mapping[int, tuple[int, int]]],
     scratch: Path | None = None,
-) -> Rebuilt:  # fmt: skip
+) -> Rebuilt:
     """Create the checkpoint, which must not exist yet, on any storage.
 
     The caller holds its lock and the lake's lease. `bucket_of` maps topics to buckets; `bounds` are Kafka's first
@@ -95,9 +100,11 @@ def rebuild_checkpoint(
         (made / REBUILT).mkdir()
         _write_states(made / STATE_FILE, parts_of(settings), replays, clusters, rebuilt)
         start = {
-            "buckets": buckets, "startingOffsets": offsets, "rebuiltFrom": rebuilt.rebuilt_from,
+            "buckets": buckets,
+            "startingOffsets": offsets,
+            "rebuiltFrom": rebuilt.rebuilt_from,
             "parts": parts_of(settings),
-        }  # fmt: skip
+        }
         (made / START).write_text(json.dumps(start, indent=1))
         (made / IDENTITY).write_text(json.dumps({"id": identity}))
     return rebuilt
@@ -118,9 +125,7 @@ def _clusters(
     """Return the clusters of each bucket that has any."""
     with TemporaryDirectory(prefix="anabranch-rebuild-", dir=scratch) as folder:
         history = RecordedHistory(lake, Path(folder), horizon=newest_before(lake), of_clusters=True)
-        names = {
-            bucket: some for bucket, some in _by_bucket(history.topics, bucket_of, buckets).items() if some
-        }  # fmt: skip
+        names = {bucket: some for bucket, some in _by_bucket(history.topics, bucket_of, buckets).items() if some}
         replays = {bucket: ClustersReplay(**history.begun_clusters(some)) for bucket, some in names.items()}
         for chunk in history.chunks():
             for bucket, some in names.items():
@@ -137,9 +142,12 @@ def refuse(different: Sequence[Different]) -> None:
 
 
 def _write_states(
-    target: Path, parts: Sequence[str], replays: dict[int, BucketReplay], clusters: dict[int, ClustersReplay],
+    target: Path,
+    parts: Sequence[str],
+    replays: dict[int, BucketReplay],
+    clusters: dict[int, ClustersReplay],
     rebuilt: Rebuilt,
-) -> None:  # fmt: skip
+) -> None:
     """Write a row per bucket, releasing its replays."""
     schema = pa.schema([("bucket", pa.int32()), *((name, pa.binary()) for name in (FINGERPRINT, *parts))])
     with pq.ParquetWriter(target, schema) as file:

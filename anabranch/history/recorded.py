@@ -68,9 +68,7 @@ _CLUSTER_TABLES = (EVENTS, DECISIONS, HOLDS)
 Choice = Callable[[Batches], Horizon | None]
 
 
-def newest_before(
-    lake: str, until: datetime | None = None, subjects: Collection[str] | None = None
-) -> Choice:  # fmt: skip
+def newest_before(lake: str, until: datetime | None = None, subjects: Collection[str] | None = None) -> Choice:
     """Return a chooser that calls `lake.horizons.horizon_for` and raises `RebuildError` for its error."""
 
     def choose(batches: Batches) -> Horizon | None:
@@ -86,10 +84,17 @@ class RecordedHistory:
     """History of a lake, spooled to `folder`, which takes some of the lake's size."""
 
     def __init__(
-        self, lake: str, folder: Path, chunk_bytes: int = CHUNK_BYTES, *, with_ticks: bool = False,
-        until: datetime | None = None, topics: Collection[str] | None = None, horizon: Choice = lambda _: None,
+        self,
+        lake: str,
+        folder: Path,
+        chunk_bytes: int = CHUNK_BYTES,
+        *,
+        with_ticks: bool = False,
+        until: datetime | None = None,
+        topics: Collection[str] | None = None,
+        horizon: Choice = lambda _: None,
         of_clusters: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Read the whole lake; raises `DeltaError` or `OSError`.
 
         `folder` is for this object alone. `with_ticks`: include ticks; `until` (aware): nothing after it; `topics`:

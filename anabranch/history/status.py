@@ -73,10 +73,16 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
         ratio, rate = overload(rates, policy.policy)
         hold = held.get(load["topic"])
         if ratio > 1:
-            over.append({
-                "topic": load["topic"], "segment": load["segment_id"], "overload": ratio, "rate": rate,
-                "gate": hold["gate"] if hold else None, "heldFrom": hold["held_from"].isoformat() if hold else None,
-            })  # fmt: skip
+            over.append(
+                {
+                    "topic": load["topic"],
+                    "segment": load["segment_id"],
+                    "overload": ratio,
+                    "rate": rate,
+                    "gate": hold["gate"] if hold else None,
+                    "heldFrom": hold["held_from"].isoformat() if hold else None,
+                }
+            )
     worst: dict[str, dict[str, Any]] = {}
     for segment in sorted(over, key=lambda segment: -segment["overload"]):
         worst.setdefault(segment["topic"], segment)
@@ -121,11 +127,16 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
             "deadLetters": health["dead_letters_last_hour"],
         },
         "alerts": [
-            {"alert": row["alert"], "status": row["status"], "subject": row["subject"],
-             "since": (row["since"] or row["at"]).isoformat(), "summary": row["summary"]}
+            {
+                "alert": row["alert"],
+                "status": row["status"],
+                "subject": row["subject"],
+                "since": (row["since"] or row["at"]).isoformat(),
+                "summary": row["summary"],
+            }
             for row in standing_alerts([] if alerts is None else newest_rows(alerts, MAX_ALERTS))
         ],
-    }  # fmt: skip
+    }
     return {**status, "attention": _attention(status)}
 
 

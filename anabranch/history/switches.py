@@ -94,13 +94,27 @@ def switches(lake: str) -> list[SwitchHistory]:
         key = row["cluster"], row["switch"]
         found.append(
             SwitchHistory(
-                *key, row["source"], row["target"], row["begun_at"], row["last_at"],
-                {name: row[name] for name in _COUNTS}, tuple(phases.get(key, ())), tuple(failures.get(key, ())),
+                *key,
+                row["source"],
+                row["target"],
+                row["begun_at"],
+                row["last_at"],
+                {name: row[name] for name in _COUNTS},
+                tuple(phases.get(key, ())),
+                tuple(failures.get(key, ())),
             )
-        )  # fmt: skip
+        )
     return found
 
 
 _COUNTS = (
-    "attempts", "copied", "bytes", "promoted", "rolled_over", "failed", "superseded", "deleted", "open_steps",
-)  # fmt: skip
+    "attempts",
+    "copied",
+    "bytes",
+    "promoted",
+    "rolled_over",
+    "failed",
+    "superseded",
+    "deleted",
+    "open_steps",
+)

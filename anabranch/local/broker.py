@@ -102,8 +102,12 @@ class EmbeddedBroker(EmbeddedServer):
             options = ["-t", _cluster_id(), "-c", str(properties), *self.format_options]
             run = subprocess.run(
                 self._java("kafka.tools.StorageTool", "format", *options),
-                capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, env=without_secrets(os.environ),
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                check=False,
+                env=without_secrets(os.environ),
+            )
             if run.returncode:
                 raise SetupError(
                     f"the broker's folder {self.folder} could not be formatted: {run.stdout[-500:]}{run.stderr[-500:]}"

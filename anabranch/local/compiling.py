@@ -43,10 +43,15 @@ def compile_java(sources: Path, target: Path, class_path: Sequence[Path] = ()) -
     compiler_jars = [pyspark_jar("janino"), pyspark_jar("commons-compiler")]
     known = [*compiler_jars, *class_path] if class_path else [pyspark_jar("janino").parent / "*"]
     port, token, process = launch_gateway(
-        jarpath=str(pyspark_jar("py4j")), java_path=find_java(), die_on_exit=True,
+        jarpath=str(pyspark_jar("py4j")),
+        java_path=find_java(),
+        die_on_exit=True,
         classpath=os.pathsep.join(map(str, known)),
-        redirect_stdout=None, redirect_stderr=None, enable_auth=True, return_proc=True,
-    )  # fmt: skip
+        redirect_stdout=None,
+        redirect_stderr=None,
+        enable_auth=True,
+        return_proc=True,
+    )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True))
     try:
         with tempfile.TemporaryDirectory() as classes:

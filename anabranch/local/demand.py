@@ -34,9 +34,19 @@ ROLLING_INTERVALS = 6
 """A broker's rates roll over six report intervals (PIP-483: 60 s over 10 s)."""
 
 _NAMES = (
-    "orders", "payments", "clicks", "shipments", "prices", "sessions", "invoices", "inventory", "searches", "reviews",
-    "returns", "alerts",
-)  # fmt: skip
+    "orders",
+    "payments",
+    "clicks",
+    "shipments",
+    "prices",
+    "sessions",
+    "invoices",
+    "inventory",
+    "searches",
+    "reviews",
+    "returns",
+    "alerts",
+)
 _DAY_SHARE = 0.62
 """Part of the wave's period that is not night."""
 _NIGHT = 0.01

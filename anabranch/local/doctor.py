@@ -281,21 +281,23 @@ def _collector(settings: Settings) -> Iterator[Finding]:
         return
     late = max((one.lag_seconds for one in status.brokers if one.lag_seconds is not None), default=0.0)
     yield Finding(
-        "collector", True,
+        "collector",
+        True,
         f"{status.topics} topics of {status.url}; loads up to {late:.1f} s late; counts of consumers up to "
         f"{status.used_consumers_age_seconds:.1f} s old where there are consumers or traffic, else "
         f"{status.consumers_age_seconds:.1f} s",
-    )  # fmt: skip
+    )
     silent = [one for one in status.brokers if not one.answers]
     unseen = status.segments_known - status.segments_seen
     shown = ", ".join(status.unseen[:3])
     yield Finding(
-        "collector's coverage", not (unseen and silent) and not status.unread,
+        "collector's coverage",
+        not (unseen and silent) and not status.unread,
         f"{status.segments_seen:,} of {status.segments_known:,} segments"
         + (f"; not read yet: {status.unread}" if status.unread else "")
         + (f"; no broker that answers serves {shown}" + (" and others" if unseen > 3 else "") if unseen else ""),
         "see why brokers do not answer, or wait until all is read (faster with more calls_per_second): segments "
         "that are unknown are neither split nor merged",
-    )  # fmt: skip
+    )
     troubles = [*(f"{one.broker}: {one.trouble or 'no answer yet'}" for one in silent), *status.troubles]
     yield Finding("collector's view", not troubles, "; ".join(troubles[:3]) or "all that it asks for", "docs/pulsar.md")

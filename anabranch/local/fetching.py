@@ -39,8 +39,20 @@ def fetch_jars(ivy_file: Path, into: Path, work: Path, say: Callable[[str], None
     names = f"{into}/[artifact]-[revision](-[classifier]).[ext]"
 
     def fetch(part: Path) -> list[str]:
-        command = [find_java(), *_JVM, "-jar", str(pyspark_jar("ivy")), "-ivy", str(part), "-cache", f"{part}.cache",
-                   "-settings", str(settings), "-retrieve", names]  # fmt: skip
+        command = [
+            find_java(),
+            *_JVM,
+            "-jar",
+            str(pyspark_jar("ivy")),
+            "-ivy",
+            str(part),
+            "-cache",
+            f"{part}.cache",
+            "-settings",
+            str(settings),
+            "-retrieve",
+            names,
+        ]
         said = []
         with subprocess.Popen(
             command,

@@ -116,9 +116,14 @@ def _repeated_key(topic: str, now_ms: int, _: Random) -> bytes:
 def _consumer(**changed: Any) -> Callable[[str, int, Random], bytes]:
     def make(topic: str, now_ms: int, _: Random) -> bytes:
         event = {
-            "v": 1, "topic": topic, "subscription": "garbage", "type": "QUEUE", "event": "snapshot", "consumers": 0,
+            "v": 1,
+            "topic": topic,
+            "subscription": "garbage",
+            "type": "QUEUE",
+            "event": "snapshot",
+            "consumers": 0,
             "at": now_ms,
-        }  # fmt: skip
+        }
         return json.dumps({**event, **changed}).encode()
 
     return make

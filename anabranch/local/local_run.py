@@ -49,10 +49,15 @@ FLAPPING = 5
 """After this many deaths in a row a part counts as not running, even if it is up at the moment."""
 _OTHER_SPARK = re.compile(r"(SPARK|PYSPARK)_\w+|HADOOP_(HOME|CONF_DIR)")
 """Variables of a shell that is set up for another Spark than the one in this virtual environment."""
-_OTHER_METADATA = frozenset({
-    "ANABRANCH_CONTROLLER_METADATA", "ANABRANCH_CONTROLLER_METADATA_AUTH", "ANABRANCH_CONTROLLER_NODE_URL",
-    "ANABRANCH_BOOKIES_METADATA", "ANABRANCH_BOOKIES_METADATA_AUTH",
-})  # fmt: skip
+_OTHER_METADATA = frozenset(
+    {
+        "ANABRANCH_CONTROLLER_METADATA",
+        "ANABRANCH_CONTROLLER_METADATA_AUTH",
+        "ANABRANCH_CONTROLLER_NODE_URL",
+        "ANABRANCH_BOOKIES_METADATA",
+        "ANABRANCH_BOOKIES_METADATA_AUTH",
+    }
+)
 """The same of another cluster's metadata store."""
 
 
@@ -197,9 +202,13 @@ class LocalRun:
                 self._drain(supervisor)
                 supervisor.stop(("stream",), self.at_once)
                 built = build_report(
-                    self.settings, lived, self.started_at, datetime.now(timezone.utc), supervisor.events,
+                    self.settings,
+                    lived,
+                    self.started_at,
+                    datetime.now(timezone.utc),
+                    supervisor.events,
                     executor_stopped_at,
-                )  # fmt: skip
+                )
         finally:
             supervisor.stop(None, self.at_once)
         return built
@@ -237,9 +246,18 @@ class LocalRun:
     def _part_command(self, name: str, run_file: Path, *more: str) -> Callable[[], Sequence[str]]:
         options = [argument for file in (*self.files, run_file) for argument in ("--config", str(file))]
         command = [
-            sys.executable, "-m", "anabranch", "--home", str(self.settings.home), *options,
-            "--log-level", self.log_level, *(("--log-format", self.log_format) if self.log_format else ()), name, *more,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "anabranch",
+            "--home",
+            str(self.settings.home),
+            *options,
+            "--log-level",
+            self.log_level,
+            *(("--log-format", self.log_format) if self.log_format else ()),
+            name,
+            *more,
+        ]
         return lambda: command
 
     def _make_topics_and_tables(self, kafka: KafkaConnection) -> None:

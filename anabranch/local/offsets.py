@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from lake.integrity import counted_messages
 from lake.reading import read_table
-from lake.tail import StoredRow
 from lake.tables import open_table
+from lake.tail import StoredRow
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.topics import CONTROL_EVENTS, KAFKA_TOPICS, KafkaTopic
 from schemas.settings.root import Settings

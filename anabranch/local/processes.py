@@ -75,9 +75,13 @@ class Child:
         command = tethered(spec.command())
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
                 env={**(os.environ if spec.environment is None else spec.environment), TOKEN_VARIABLE: token},
-            )  # fmt: skip
+            )
         self.started = time.monotonic()
 
     @property

@@ -12,10 +12,25 @@ from anabranch.local.supervisor import end_leftovers, lock_folder
 from runtime.java_home import SetupError
 from schemas.settings.root import Settings
 
-MADE = frozenset({
-    "collect", "controller", "kafka", "lake", "lake-digests.json", "load.json", "load.part", "log", "processes.json",
-    "pulsar", "run.toml", "scratch", "shadow.html", "spark-warehouse", "traffic.json",
-})  # fmt: skip
+MADE = frozenset(
+    {
+        "collect",
+        "controller",
+        "kafka",
+        "lake",
+        "lake-digests.json",
+        "load.json",
+        "load.part",
+        "log",
+        "processes.json",
+        "pulsar",
+        "run.toml",
+        "scratch",
+        "shadow.html",
+        "spark-warehouse",
+        "traffic.json",
+    }
+)
 """Names that a local run makes in `[local] folder`; whatever else is there belongs to somebody else."""
 _BESIDE = ("", ".lock", ".rebuilding")
 """Endings of what the job makes at the place of its checkpoint."""

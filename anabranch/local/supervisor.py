@@ -70,11 +70,18 @@ class Supervisor:
         """All parts, in the order in which they were started."""
         return [
             PartState(
-                part.spec.name, part.child.pid if part.child else None, part.state, part.restarts, part.last_exit,
-                part.since, part.detail, part.deaths_in_a_row, part.spec.address,
+                part.spec.name,
+                part.child.pid if part.child else None,
+                part.state,
+                part.restarts,
+                part.last_exit,
+                part.since,
+                part.detail,
+                part.deaths_in_a_row,
+                part.spec.address,
             )
             for part in self._parts
-        ]  # fmt: skip
+        ]
 
     def start(self, spec: PartSpec, ready_seconds: float, stop: threading.Event | None = None) -> None:
         """Start a part and wait until it serves; a part that dies meanwhile is started again.

@@ -152,11 +152,20 @@ class Outlet:
 
     def __init__(self, kafka: KafkaConnection, counters: Counters) -> None:
         self._counters = counters
-        self._producer = LastingProducer(kafka.librdkafka({
-            "client.id": "anabranch-traffic", "enable.idempotence": True, "linger.ms": 5, "compression.type": "lz4",
-            "message.timeout.ms": 120_000, "message.max.bytes": 2 * MAX_VALUE_BYTES, "log_level": 2,
-            "error_cb": self._on_error,
-        }))  # fmt: skip
+        self._producer = LastingProducer(
+            kafka.librdkafka(
+                {
+                    "client.id": "anabranch-traffic",
+                    "enable.idempotence": True,
+                    "linger.ms": 5,
+                    "compression.type": "lz4",
+                    "message.timeout.ms": 120_000,
+                    "message.max.bytes": 2 * MAX_VALUE_BYTES,
+                    "log_level": 2,
+                    "error_cb": self._on_error,
+                }
+            )
+        )
         self._down = False
 
     def send(self, topic: str, key: bytes | None, value: bytes | None) -> None:

@@ -41,14 +41,25 @@ _READS = re.compile(
 _CHANGES = re.compile(r"^\s*(?:CopyTo|Dml|Create\w+|Drop\w+|Alter\w+|Set\w+|Prepare|Execute)\b", re.MULTILINE)
 """Nodes that change something, at any depth, should the engine ever allow one inside of a question."""
 _SQL_TYPES = {
-    pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN", pa.binary(): "BYTEA",
+    pa.string(): "VARCHAR",
+    pa.int64(): "BIGINT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.binary(): "BYTEA",
     pa.date32(): "DATE",
-}  # fmt: skip
+}
 RECORDED_BY = {
-    "decisions": "decided_at", "holds": "since", "segment_load": "accepted_at", "events": "accepted_at",
-    "dead_letters": "rejected_at", "batches": "committed_at", "outcomes": "at", "brakes": "at", "waits": "at",
+    "decisions": "decided_at",
+    "holds": "since",
+    "segment_load": "accepted_at",
+    "events": "accepted_at",
+    "dead_letters": "rejected_at",
+    "batches": "committed_at",
+    "outcomes": "at",
+    "brakes": "at",
+    "waits": "at",
     "alerts": "at",
-}  # fmt: skip
+}
 """The column by which a row was on record, of each table."""
 _CONFIG = {
     "datafusion.execution.collect_statistics": "false",
@@ -129,14 +140,21 @@ class LakeSql:
         """Return the dialect with the names of subscriptions that old releases wrote with JSON escapes."""
         self._make_known([EVENTS.name])
         pattern = """'"subscription" *: *"((?:[^"\\\\]|\\\\.)*)"'"""
-        found = self._run(self._dialect.translate(
-            f"SELECT DISTINCT $first(body, {pattern}) AS name FROM events "
-            "WHERE type = 'consumer' AND in_columns IS NULL"
-        )).read_all()["name"].to_pylist()  # fmt: skip
+        found = (
+            self._run(
+                self._dialect.translate(
+                    f"SELECT DISTINCT $first(body, {pattern}) AS name FROM events "
+                    "WHERE type = 'consumer' AND in_columns IS NULL"
+                )
+            )
+            .read_all()["name"]
+            .to_pylist()
+        )
         cases = "".join(
             f" WHEN {_literal(name)} THEN {_literal(decoded)}"
-            for name in found if name and "\\" in name and (decoded := _decoded(name)) is not None
-        )  # fmt: skip
+            for name in found
+            if name and "\\" in name and (decoded := _decoded(name)) is not None
+        )
         calls = {"$unescaped": lambda a: f"CASE {a[0]}{cases} ELSE {a[0]} END" if cases else a[0]}
         return replace(self._dialect, calls={**self._dialect.calls, **calls})
 

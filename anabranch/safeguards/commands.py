@@ -50,7 +50,7 @@ def whoami() -> str:
 
 def judge(
     lake: str, kind: Literal["approve", "reject"], ids: Sequence[str], reason: str, by: str, max_age_seconds: float
-) -> Judged:  # fmt: skip
+) -> Judged:
     """Approve or reject decisions in one commit. Raises what Delta raises, and `LakeError`.
 
     `max_age_seconds`: an older decision is not approved, because the executor lets it expire.
@@ -108,7 +108,7 @@ class UnknownScope(ActRefused):
 
 def pause(
     lake: str, scope: str, seconds: float | None, reason: str, by: str, force: bool = False
-) -> tuple[Act, list[Act]]:  # fmt: skip
+) -> tuple[Act, list[Act]]:
     """Pause a topic, a namespace, a cluster or `ALL`; return the pause and those that it replaces.
 
     `seconds`: None: until it is resumed. Raises `UnknownScope` for a name that is not on record, unless `force`; what

@@ -36,9 +36,16 @@ class WaitTable:
     def note(self, one: Candidate, held: Held, at: datetime) -> None:
         """Note the brake that holds a decision from now on; kept in memory until `write`."""
         self._unwritten[one.decision_id] = WaitRow(
-            decision_id=one.decision_id, family=one.family, subject=one.subject, brake=held.brake, reason=held.why,
-            until=held.until, at=at, executor=self._executor, day=at.date(),
-        )  # fmt: skip
+            decision_id=one.decision_id,
+            family=one.family,
+            subject=one.subject,
+            brake=held.brake,
+            reason=held.why,
+            until=held.until,
+            at=at,
+            executor=self._executor,
+            day=at.date(),
+        )
 
     def write(self, now: float) -> None:
         """Write all noted rows in one commit; `now`: seconds of a monotonic clock. Never raises."""

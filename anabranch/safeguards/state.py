@@ -71,18 +71,14 @@ def known_decisions(lake: str, ids: Collection[str]) -> dict[str, Known]:
         return {}
     # By any clock: nothing of a decision is on record a day before it.
     first = min(row["decided_at"] for row in decided).date() - _DAY
-    steps = _rows(
-        lake, OUTCOMES, ("decision_id", "status", "at", "error"), _since(first), _among("decision_id", ids)
-    )  # fmt: skip
+    steps = _rows(lake, OUTCOMES, ("decision_id", "status", "at", "error"), _since(first), _among("decision_id", ids))
     steps.sort(key=_at)
     begun = {row["decision_id"]: row["at"] for row in reversed(steps) if row["status"] == INTENT}
     ends = {row["decision_id"]: row for row in reversed(steps) if row["status"] != INTENT}
     return {
-        row["decision_id"]: Known(
-            **row, begun_at=begun.get(row["decision_id"]), end=ends.get(row["decision_id"])
-        )
+        row["decision_id"]: Known(**row, begun_at=begun.get(row["decision_id"]), end=ends.get(row["decision_id"]))
         for row in decided
-    }  # fmt: skip
+    }
 
 
 def replacement_of(lake: str, decision: Known) -> str | None:
@@ -91,10 +87,13 @@ def replacement_of(lake: str, decision: Known) -> str | None:
     Raises `DeltaError` or `OSError`.
     """
     later = _rows(
-        lake, DECISIONS, ("decision_id", "family", "action", "arguments", "decided_at"),
-        _since(decision.decided_at.date()), pc.field("subject") == decision.subject,
+        lake,
+        DECISIONS,
+        ("decision_id", "family", "action", "arguments", "decided_at"),
+        _since(decision.decided_at.date()),
+        pc.field("subject") == decision.subject,
         pc.field("decided_at") > pa.scalar(decision.decided_at),
-    )  # fmt: skip
+    )
     wanted = decision.action, json.loads(decision.arguments)
     later = [row for row in later if row["family"] == decision.family]
     later.sort(key=lambda row: ((row["action"], json.loads(row["arguments"])) == wanted, row["decided_at"]))
@@ -127,16 +126,22 @@ def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime)
         )
     }
     waiting = [
-        {**row, **{name: decided[one][name] for name in ("action", "arguments", "decided_at")},
-         "cause": decided[one]["reason"]}
+        {
+            **row,
+            **{name: decided[one][name] for name in ("action", "arguments", "decided_at")},
+            "cause": decided[one]["reason"],
+        }
         for one, row in waits.items()
         if one in decided and (one not in newest or newest[one] < row["at"])
-    ]  # fmt: skip
+    ]
     first = min(since, is_call_since)
     recent = _rows(
-        lake, OUTCOMES, ("decision_id", "subject", "status", "attempt", "at"), _since(first.date()),
+        lake,
+        OUTCOMES,
+        ("decision_id", "subject", "status", "attempt", "at"),
+        _since(first.date()),
         pc.field("at") > pa.scalar(first),
-    )  # fmt: skip
+    )
     recent.sort(key=_at)
     # A call counts at the first row that knows of it.
     calls = {(row["decision_id"], row["attempt"]): row for row in reversed(recent) if row["attempt"]}

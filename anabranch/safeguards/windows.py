@@ -46,8 +46,10 @@ def _intervals(window: WindowSettings, now: datetime, days: int) -> list[tuple[d
         day = today + timedelta(days=number)
         if DAYS[day.weekday()] in window.days:
             last = day if window.start < window.end else day + timedelta(days=1)
-            found.append((
-                datetime.combine(day, window.start, zone).astimezone(timezone.utc),
-                datetime.combine(last, window.end, zone).astimezone(timezone.utc),
-            ))  # fmt: skip
+            found.append(
+                (
+                    datetime.combine(day, window.start, zone).astimezone(timezone.utc),
+                    datetime.combine(last, window.end, zone).astimezone(timezone.utc),
+                )
+            )
     return found

@@ -54,11 +54,18 @@ COALESCE_SECONDS = 0.5
 
 
 def create_app(
-    lake: str, access: Access, names: NodeNames, configured: Callable[[], ConfiguredPolicy], is_secure: bool = False,
-    reports: Path = Path("var/reports"), topics: ScalableTopics | None = None,
-    waiting_max_age_seconds: float = math.inf, stuck_seconds: float = math.inf, max_head_bytes: int = 16_384,
+    lake: str,
+    access: Access,
+    names: NodeNames,
+    configured: Callable[[], ConfiguredPolicy],
+    is_secure: bool = False,
+    reports: Path = Path("var/reports"),
+    topics: ScalableTopics | None = None,
+    waiting_max_age_seconds: float = math.inf,
+    stuck_seconds: float = math.inf,
+    max_head_bytes: int = 16_384,
     probe: Probe | None = None,
-) -> Starlette:  # fmt: skip
+) -> Starlette:
     """Create the page over a lake.
 
     `configured` returns the job's current policy. `is_secure`: the page is served by https. `reports` is the folder of

@@ -229,9 +229,7 @@ class Fleet:
         with self._lock:
             committed = [row["committed_at"] for row in self._reader.batches]
             newest, is_reading = committed[-1] if committed else None, not self._has_looked
-            return Standing(
-                datetime.now(timezone.utc), newest, self._around[0], is_reading, late_seconds(committed)
-            )  # fmt: skip
+            return Standing(datetime.now(timezone.utc), newest, self._around[0], is_reading, late_seconds(committed))
 
     async def after(
         self, version: int, topic: str | None = None, scope: Scope = EVERYWHERE, seconds: float = 15.0

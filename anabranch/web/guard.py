@@ -76,9 +76,14 @@ class Guard:
     """The ASGI middleware; `names` are those by which browsers reach the page, `is_secure`: over https."""
 
     def __init__(
-        self, app: ASGIApp, access: Access, names: NodeNames, sessions: Sessions, is_secure: bool = False,
+        self,
+        app: ASGIApp,
+        access: Access,
+        names: NodeNames,
+        sessions: Sessions,
+        is_secure: bool = False,
         max_head_bytes: int = 16_384,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._app, self._access, self._names, self._sessions = app, access, names, sessions
         self._max_head_bytes = max_head_bytes
         self._turns, self._anonymous = Turns(MAX_WAITING), AnonymousClients(Turns(MAX_WAITING))

@@ -127,9 +127,11 @@ def read_decisions(lake: str, topic: str, since: datetime, until: datetime) -> l
     for row in rows:
         segments = tuple(json.loads(row["arguments"]).get("segments", ()))
         end = ends.get(row["decision_id"])
-        found.append(Decided(
-            row["decision_id"], row["action"], segments, row["reason"], millis(row["decided_at"]), end and end[2]
-        ))  # fmt: skip
+        found.append(
+            Decided(
+                row["decision_id"], row["action"], segments, row["reason"], millis(row["decided_at"]), end and end[2]
+            )
+        )
     return sorted(found, key=lambda one: one.at)
 
 
@@ -140,13 +142,16 @@ def millis(at: datetime) -> int:
 
 def _rows(
     lake: str, table: Table, columns: tuple[str, ...], subject: str, time: str, since: datetime, until: datetime
-) -> list[StoredRow]:  # fmt: skip
+) -> list[StoredRow]:
     where = _within(pc.field("subject") == subject, time, since, until)
     return [row for rows in stream_columns(lake, table, columns, 65_536, where) for row in rows.to_pylist()]
 
 
 def _within(condition: pc.Expression, time: str, since: datetime, until: datetime) -> pc.Expression:
     return (
-        condition & (pc.field("day") >= pa.scalar(since.date())) & (pc.field("day") <= pa.scalar(until.date()))
-        & (pc.field(time) >= pa.scalar(since)) & (pc.field(time) <= pa.scalar(until))
-    )  # fmt: skip
+        condition
+        & (pc.field("day") >= pa.scalar(since.date()))
+        & (pc.field("day") <= pa.scalar(until.date()))
+        & (pc.field(time) >= pa.scalar(since))
+        & (pc.field(time) <= pa.scalar(until))
+    )

@@ -49,10 +49,18 @@ def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready:
         url = url_of(listener, tls is not None)
         names = NodeNames(chosen.host, [url], [socket.gethostname(), *chosen.names], called="web")
         app = create_app(
-            settings.lake_path, access, names, configured, tls is not None, settings.path(chosen.reports),
-            _controller(settings), settings.executor.waiting_max_age_seconds, settings.executor.stuck_seconds,
-            chosen.limits.head_bytes, _probe(settings),
-        )  # fmt: skip
+            settings.lake_path,
+            access,
+            names,
+            configured,
+            tls is not None,
+            settings.path(chosen.reports),
+            _controller(settings),
+            settings.executor.waiting_max_age_seconds,
+            settings.executor.stuck_seconds,
+            chosen.limits.head_bytes,
+            _probe(settings),
+        )
         config = listener.config(app, tls, MAX_SHUTDOWN_SECONDS)
         server = Server(config, app.state.fleet.stop, lambda: ready(url))
 
@@ -70,10 +78,16 @@ def _controller(settings: Settings) -> ScalableTopics | None:
     """The interface at `[controller] url`; None: that is no address."""
     try:
         check_address(settings.controller.url)
-        return ScalableTopics(Transport(
-            settings.controller.url, credentials_of(settings), user_agent="anabranch-web",
-            timeout_seconds=CONTROLLER_SECONDS, nodes=settings.controller.nodes, tls=settings.url_context(),
-        ))  # fmt: skip
+        return ScalableTopics(
+            Transport(
+                settings.controller.url,
+                credentials_of(settings),
+                user_agent="anabranch-web",
+                timeout_seconds=CONTROLLER_SECONDS,
+                nodes=settings.controller.nodes,
+                tls=settings.url_context(),
+            )
+        )
     except BadAddress as error:
         log.warning("[controller] url cannot be asked: %s", error)
         return None
@@ -86,9 +100,13 @@ def _probe(settings: Settings) -> Probe | None:
     except BadAddress:
         return None
     transport = Transport(
-        settings.controller.url, None, user_agent="anabranch-web", timeout_seconds=CONTROLLER_SECONDS,
-        nodes=settings.controller.nodes, tls=settings.url_context(),
-    )  # fmt: skip
+        settings.controller.url,
+        None,
+        user_agent="anabranch-web",
+        timeout_seconds=CONTROLLER_SECONDS,
+        nodes=settings.controller.nodes,
+        tls=settings.url_context(),
+    )
 
     def status() -> int | None:
         answer = transport.exchange("GET", "/healthz")

@@ -32,17 +32,32 @@ FOLDER = Path(__file__).parent
 def environment() -> Environment:
     """The templates; an unknown name in one is an error."""
     found = Environment(
-        loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     found.filters.update(
-        shown=words.shown, shortened=words.shortened, utc=words.utc, iso=words.iso, amount=amount, span=span,
+        shown=words.shown,
+        shortened=words.shortened,
+        utc=words.utc,
+        iso=words.iso,
+        amount=amount,
+        span=span,
         duration=duration,
-    )  # fmt: skip
+    )
     found.globals.update(
-        link=words.link, short_name=words.short_name, namespace_of=words.namespace_of, strip=strip, level=level,
-        levels=LEVELS, age=age, hold_reason=hold_reason, gates={gate.value: one for gate, one in DESCRIPTIONS.items()},
-    )  # fmt: skip
+        link=words.link,
+        short_name=words.short_name,
+        namespace_of=words.namespace_of,
+        strip=strip,
+        level=level,
+        levels=LEVELS,
+        age=age,
+        hold_reason=hold_reason,
+        gates={gate.value: one for gate, one in DESCRIPTIONS.items()},
+    )
     return found
 
 
@@ -55,11 +70,18 @@ def render(request: Request, template: str, status: int = 200, **shown: Any) -> 
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     now, standing = datetime.now(timezone.utc), fleet.standing()
     text = state.templates.get_template(template).render(
-        here=here, path=urlsplit(here).path, now=now, standing=standing,
+        here=here,
+        path=urlsplit(here).path,
+        now=now,
+        standing=standing,
         processes=_processes(request, standing, now) if caller is not None and allows(request, "read") else [],
-        caller=caller, is_guarded=state.access.is_guarded, proof=sessions.proof(request.scope[SESSION]),
-        version=request.scope[VERSION], may_act=caller is not None and allows(request, "operate"), **shown,
-    )  # fmt: skip
+        caller=caller,
+        is_guarded=state.access.is_guarded,
+        proof=sessions.proof(request.scope[SESSION]),
+        version=request.scope[VERSION],
+        may_act=caller is not None and allows(request, "operate"),
+        **shown,
+    )
     return HTMLResponse(text, status)
 
 

@@ -114,7 +114,7 @@ Answer = Action | Hold[Gate]
 
 def answer_to_wire(
     answer: Answer, hot_keys: Sequence[HotKey] | None = None
-) -> SplitAnswer | MergeAnswer | RebucketAnswer | HoldAnswer:  # fmt: skip
+) -> SplitAnswer | MergeAnswer | RebucketAnswer | HoldAnswer:
     """The answer as JSON model: a line of what `anabranch decide` prints; `hot_keys`: what the next snapshot has to say
     of them, if it is something else than this one."""
     keys = None if hot_keys is None else [HotKeyRecord(**key._asdict()) for key in hot_keys]

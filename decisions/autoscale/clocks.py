@@ -82,9 +82,7 @@ def cooldowns_after_layout(cooldowns: Cooldowns, known: Container[int], layout: 
     one (PIP-483 "Manual operations and cooldown"). A clock never goes back (PIP-483 "Pass 1" and "Pass 2").
     A creation that is said to be before 1970 counts as of 1970.
     """
-    last = {
-        "split": cooldowns.last_split_at, "merge": cooldowns.last_merge_at, "rebucket": cooldowns.last_rebucket_at
-    }  # fmt: skip
+    last = {"split": cooldowns.last_split_at, "merge": cooldowns.last_merge_at, "rebucket": cooldowns.last_rebucket_at}
     for number, segment in layout.segments.items():
         action = made_by(segment, layout.segments) if segment.parent_ids and number not in known else None
         if action is not None:
@@ -201,7 +199,7 @@ def cold_since_after_sample_all(cold_since: Ints, is_cold: Bools, at: Ints) -> I
 
 def returned_after_sample(
     returned_after: int | None, has_record: bool, cold_since: int | None, is_cold: bool, at: int
-) -> int | None:  # fmt: skip
+) -> int | None:
     """How long the pause was after which a load came back, after a significant sample (guard `returnsWithinSeconds`).
 
     None: it never fell. 0: it fell, and has not come back. When it comes back: how long it was cold, or half of the
@@ -216,7 +214,7 @@ def returned_after_sample(
 
 def returned_after_sample_all(
     returned_after: Ints, has_record: Bools, cold_since: Ints, is_cold: Bools, at: Ints
-) -> Ints:  # fmt: skip
+) -> Ints:
     """`returned_after_sample` over columns."""
     never_fell, was_cold = returned_after == NEVER, cold_since != NEVER
     falls = is_cold & never_fell & has_record & ~was_cold
@@ -246,7 +244,7 @@ def cold_since_after_thresholds_all(cold_since: Ints, is_cold: Bools, modified_a
 
 def open_after_outcome(
     decision: OpenDecision, status: OutcomeStatus, epoch: int | None, active: Container[int] = ()
-) -> OpenDecision | None:  # fmt: skip
+) -> OpenDecision | None:
     """The open decision after its outcome: an applied one stays open until a layout is here that shows it (`epoch` and
     `active`: of the newest that is known); any other end closes it (PIP-483 "Pass 1", the in-flight-operation
     guard)."""

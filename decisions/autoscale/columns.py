@@ -29,9 +29,7 @@ NEVER = np.iinfo(np.int64).min
 """Stands for an instant that is not set."""
 HOLD, SPLIT, MERGE, ASK, REBUCKET = 0, 1, 2, 3, 4
 """Codes of `FleetAnswers.action`; `ASK`: it may act, and `decide` says whether and what, a rebucket for instance."""
-REASONS = (
-    "", *RATES, "consumer-count", "cold", AT_MAX_SEGMENTS, BELOW_FLOOR, *SHIPPED_REASONS.values()
-)  # fmt: skip
+REASONS = ("", *RATES, "consumer-count", "cold", AT_MAX_SEGMENTS, BELOW_FLOOR, *SHIPPED_REASONS.values())
 """Indexed by `FleetAnswers.reason`."""
 GATES = tuple(Gate)
 """Indexed by `FleetAnswers.gate`, which is -1 for an action."""
@@ -213,8 +211,11 @@ def _segment_columns(snapshot: TopicSnapshot) -> Iterable[tuple[Any, ...]]:
         load = loads.get(number)
         buckets = 0 if segment.entry_bucket_splits is None else segment.bucket_count
         waits = (
-            snapshot.merge_depth(number), snapshot.shallow_at(number), settled_at(snapshot, segment, load), buckets,
-        )  # fmt: skip
+            snapshot.merge_depth(number),
+            snapshot.shallow_at(number),
+            settled_at(snapshot, segment, load),
+            buckets,
+        )
         if load is None:
             yield (number, is_single_hash, *_NO_RATES, NEVER, NEVER, *waits)
         else:

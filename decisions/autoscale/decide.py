@@ -36,9 +36,18 @@ from decisions.kernel.precedence import binding
 from decisions.kernel.readings import Reading
 
 __all__ = [
-    "MAX_BACKOFF_MS", "MAX_DOUBLINGS", "Hold", "Merge", "Rebucket", "Split", "answer_to_wire", "consumers_ask_nothing",
-    "decide", "hot_keys_after", "next_due",
-]  # fmt: skip
+    "MAX_BACKOFF_MS",
+    "MAX_DOUBLINGS",
+    "Hold",
+    "Merge",
+    "Rebucket",
+    "Split",
+    "answer_to_wire",
+    "consumers_ask_nothing",
+    "decide",
+    "hot_keys_after",
+    "next_due",
+]
 
 
 def decide(snapshot: TopicSnapshot) -> Answer:

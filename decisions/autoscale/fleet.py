@@ -45,9 +45,21 @@ from decisions.kernel.precedence import Row
 from decisions.kernel.readings import MAX_INSTANT_MS
 
 __all__ = [
-    "ANY_ACTION", "ASK", "GATES", "HOLD", "MERGE", "NEVER", "ONLY_MERGE", "ONLY_SPLIT", "REASONS", "SPLIT", "Fleet",
-    "FleetAnswers", "decide_fleet", "pack",
-]  # fmt: skip
+    "ANY_ACTION",
+    "ASK",
+    "GATES",
+    "HOLD",
+    "MERGE",
+    "NEVER",
+    "ONLY_MERGE",
+    "ONLY_SPLIT",
+    "REASONS",
+    "SPLIT",
+    "Fleet",
+    "FleetAnswers",
+    "decide_fleet",
+    "pack",
+]
 
 MAX_WAIT_MS = 2**61
 """Longer waits mean the same, and an instant and a wait together fit 64 bits."""
@@ -122,9 +134,12 @@ class _Block:
             self._find_shared()
             found |= self._rest()
             if not self.tick.all():
-                found[Situation.NO_DEMAND] = _Found({
-                    Gate.CONSUMER_DEMAND: ~self.tick & ~self.served, Gate.ENTRY_BUCKETS: ~self.tick & self.served,
-                })  # fmt: skip
+                found[Situation.NO_DEMAND] = _Found(
+                    {
+                        Gate.CONSUMER_DEMAND: ~self.tick & ~self.served,
+                        Gate.ENTRY_BUCKETS: ~self.tick & self.served,
+                    }
+                )
             leaves_splits = self.fleet.only_merges_open[self.topics] & self.policy.parallel_actions
             found |= self._split_pass(open_decision & ~leaves_splits)
             found |= self._merge_pass(open_decision)

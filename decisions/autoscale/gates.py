@@ -80,20 +80,37 @@ _RESOLUTION = 'PIP-483 "Policy resolution (namespace + topic overrides)"'
 DESCRIPTIONS: dict[Gate, Description] = {
     Gate.INVALID_POLICY: Description(
         "The effective policy breaks a rule (`detail` names it), so scaling is off for this topic.",
-        "", "", "", "", _RESOLUTION,
+        "",
+        "",
+        "",
+        "",
+        _RESOLUTION,
     ),
     Gate.DISABLED: Description("The effective policy has `enabled = false`.", "", "", "", "", _RESOLUTION),
     Gate.IN_FLIGHT: Description(
         "An earlier decision on this topic is still open. A merge that was not applied yet holds no split (guard "
-        "`parallelActions`).", "time since it was taken", "", "", "ms", _SPLIT
+        "`parallelActions`).",
+        "time since it was taken",
+        "",
+        "",
+        "ms",
+        _SPLIT,
     ),
     Gate.RETRY_BACKOFF: Description(
         "The last decision of this kind ended without effect; the pause doubles each time.",
-        "time since it ended", ">=", "pause", "ms", "guard `retryBackoffSeconds`",
+        "time since it ended",
+        ">=",
+        "pause",
+        "ms",
+        "guard `retryBackoffSeconds`",
     ),
     Gate.MAX_SEGMENTS: Description(
         "The topic has as many active segments as it may.",
-        "active segments", "<", "`maxSegments`", "segments", _CAPS,
+        "active segments",
+        "<",
+        "`maxSegments`",
+        "segments",
+        _CAPS,
         metric="pulsar_scalable_topic_split_suppressed_max_segments_total",
     ),
     Gate.SPLIT_COOLDOWN: Description(
@@ -101,13 +118,19 @@ DESCRIPTIONS: dict[Gate, Description] = {
     ),
     Gate.CONSUMER_DEMAND: Description(
         "No managed subscription has more consumers than the topic has active segments.",
-        "consumers of the largest STREAM or CHECKPOINT subscription", ">", "active segments", "consumers",
+        "consumers of the largest STREAM or CHECKPOINT subscription",
+        ">",
+        "active segments",
+        "consumers",
         f"{_SPLIT} (a)",
     ),
     Gate.ENTRY_BUCKETS: Description(
         "More consumers than segments, and all of them have an entry bucket; a split is not worth a segment, as the "
         "topic has as many as it may or its busiest segment is below `splitVsRebucketMinMsgRateInThreshold`.",
-        "consumers of the largest STREAM subscription", ">", "entry buckets of all active segments", "consumers",
+        "consumers of the largest STREAM subscription",
+        ">",
+        "entry buckets of all active segments",
+        "consumers",
         _BUCKETS,
     ),
     Gate.REBUCKET_COOLDOWN: Description(
@@ -115,82 +138,136 @@ DESCRIPTIONS: dict[Gate, Description] = {
     ),
     Gate.MAX_ENTRY_BUCKETS: Description(
         "Consumers lack an entry bucket, and every segment has as many as it may or as are wanted of each.",
-        "fewest entry buckets of an active segment", "<",
-        "the power of two that gives each consumer one, at most `maxEntryBucketsPerSegment`", "buckets", _BUCKETS,
+        "fewest entry buckets of an active segment",
+        "<",
+        "the power of two that gives each consumer one, at most `maxEntryBucketsPerSegment`",
+        "buckets",
+        _BUCKETS,
     ),
     Gate.NOT_THIS_TRIGGER: Description(
         "A consumer event evaluates the consumer rule only; load and merges wait for the tick.",
-        "", "", "", "", 'PIP-483 "Evaluation triggers"',
+        "",
+        "",
+        "",
+        "",
+        'PIP-483 "Evaluation triggers"',
     ),
     Gate.LOAD_MISSING: Description(
         "An active segment has no load record: no evidence is neither hot nor cold.",
-        "active segments without a record", "<=", "0", "segments", _MERGE,
+        "active segments without a record",
+        "<=",
+        "0",
+        "segments",
+        _MERGE,
     ),
     Gate.LOAD_STALE: Description(
         "A load has not been seen for longer than it may be trusted: it is neither hot nor cold.",
-        "age of the oldest load", "<=", "`maxLoadAge`", "ms", "guard `maxLoadAgeSeconds`",
+        "age of the oldest load",
+        "<=",
+        "`maxLoadAge`",
+        "ms",
+        "guard `maxLoadAgeSeconds`",
     ),
     Gate.SPLIT_THRESHOLDS: Description(
         "No segment with a known load is above a split threshold.",
-        "overload: largest rate / split threshold", ">", "1", "ratio", f"{_SPLIT} (b)",
+        "overload: largest rate / split threshold",
+        ">",
+        "1",
+        "ratio",
+        f"{_SPLIT} (b)",
     ),
     Gate.UNSPLITTABLE: Description(
         "The segment that would be split holds a single hash: one hot key.",
-        "its width", ">", "1", "hashes", "guard `skipUnsplittable`",
+        "its width",
+        ">",
+        "1",
+        "hashes",
+        "guard `skipUnsplittable`",
     ),
     Gate.ONE_HOT_KEY: Description(
         "Splits brought no relief: nearly all the load stays in one piece, so it is one key (`detail` says about "
         "where), and more segments cannot help.",
-        "overload: largest rate / split threshold", ">", "twice what the key was found with", "ratio",
+        "overload: largest rate / split threshold",
+        ">",
+        "twice what the key was found with",
+        "ratio",
         "guard `hotKeySplits`",
     ),
     Gate.MIN_SEGMENTS: Description(
         "The topic has as few active segments as it may.",
-        "active segments", ">", "`minSegments`", "segments", _CAPS,
+        "active segments",
+        ">",
+        "`minSegments`",
+        "segments",
+        _CAPS,
     ),
     Gate.MERGE_COOLDOWN: Description(
         "The last merge was too recent.", "time since the last merge", ">=", "`mergeCooldown`", "ms", _MERGE
     ),
     Gate.MERGE_CONSUMERS: Description(
         "After a merge some consumer would lack a segment of its own, and split it again.",
-        "active segments", ">", "consumers of the largest managed subscription", "segments",
+        "active segments",
+        ">",
+        "consumers of the largest managed subscription",
+        "segments",
         "guard `mergeKeepsConsumers`",
     ),
     Gate.MERGE_THRESHOLDS: Description(
         "No two neighbours are both cold.",
-        "heat: largest rate / merge threshold, of the coldest neighbours", "<", "1", "ratio", _MERGE,
+        "heat: largest rate / merge threshold, of the coldest neighbours",
+        "<",
+        "1",
+        "ratio",
+        _MERGE,
     ),
     Gate.MAX_DAG_DEPTH: Description(
         "The lineages of all cold neighbours have been merged as often as they may; by the guard `explicitLineage` the "
         "longest chain of merges counts, and fades by one for each hour that a segment stands.",
-        "merges in a lineage, of the shallowest neighbours", "<", "`maxDagDepth`", "merges", _CAPS,
+        "merges in a lineage, of the shallowest neighbours",
+        "<",
+        "`maxDagDepth`",
+        "merges",
+        _CAPS,
         metric="pulsar_scalable_topic_merge_suppressed_max_depth_total",
     ),
     Gate.MERGE_CAPACITY: Description(
         "A segment has at most `maxEntryBucketsPerSegment`: after a merge consumers that have an entry bucket would "
         "lack it.",
-        "entry buckets that the merge leaves, of the cold neighbours with the most", ">=",
-        "consumers that have one now", "buckets", _BUCKETS,
+        "entry buckets that the merge leaves, of the cold neighbours with the most",
+        ">=",
+        "consumers that have one now",
+        "buckets",
+        _BUCKETS,
     ),
     Gate.MERGE_WINDOW: Description(
         "No cold neighbours have been cold for long enough.",
-        "time for which both have been cold, of the longest", ">=", "`mergeWindow`", "ms", _MERGE,
+        "time for which both have been cold, of the longest",
+        ">=",
+        "`mergeWindow`",
+        "ms",
+        _MERGE,
     ),
     Gate.SETTLING: Description(
         "What was split lately, or has warmed up again after a pause, is not merged yet; its load may come back.",
-        "time left, of the cold neighbours that settle first", "<=", "0", "ms",
+        "time left, of the cold neighbours that settle first",
+        "<=",
+        "0",
+        "ms",
         "guards `settleSeconds`, `returnsWithinSeconds`",
     ),
-}  # fmt: skip
+}
 
 PRECEDENCE: tuple[Row[Situation, Gate], ...] = (
     Row(
-        Situation.SWITCHED_OFF, "the policy is broken or says so, or an open decision holds what the topic wants",
+        Situation.SWITCHED_OFF,
+        "the policy is broken or says so, or an open decision holds what the topic wants",
         (Gate.INVALID_POLICY, Gate.DISABLED, Gate.IN_FLIGHT),
     ),
     Row(
-        Situation.WANTS_TO_REBUCKET, "consumers without an entry bucket, and a split is not worth its segment",
-        (Gate.RETRY_BACKOFF, Gate.MAX_ENTRY_BUCKETS), waits=(Gate.REBUCKET_COOLDOWN,),
+        Situation.WANTS_TO_REBUCKET,
+        "consumers without an entry bucket, and a split is not worth its segment",
+        (Gate.RETRY_BACKOFF, Gate.MAX_ENTRY_BUCKETS),
+        waits=(Gate.REBUCKET_COOLDOWN,),
     ),
     Row(
         Situation.WANTS_TO_SPLIT,
@@ -203,7 +280,8 @@ PRECEDENCE: tuple[Row[Situation, Gate], ...] = (
         (Gate.CONSUMER_DEMAND, Gate.ENTRY_BUCKETS),
     ),
     Row(
-        Situation.WANTS_TO_MERGE, "two neighbours are both cold",
+        Situation.WANTS_TO_MERGE,
+        "two neighbours are both cold",
         (Gate.RETRY_BACKOFF, Gate.MIN_SEGMENTS, Gate.MERGE_CONSUMERS, Gate.MAX_DAG_DEPTH, Gate.MERGE_CAPACITY),
         waits=(Gate.MERGE_COOLDOWN, Gate.MERGE_WINDOW, Gate.SETTLING),
     ),
@@ -212,14 +290,13 @@ PRECEDENCE: tuple[Row[Situation, Gate], ...] = (
         "it wants neither, and no load is known that could tell: above the floor of no two neighbours, at it of none",
         (Gate.LOAD_MISSING, Gate.LOAD_STALE),
     ),
+    Row(Situation.ABOVE_FLOOR, "it wants neither, and has more segments than `minSegments`", (Gate.MERGE_THRESHOLDS,)),
     Row(
-        Situation.ABOVE_FLOOR, "it wants neither, and has more segments than `minSegments`", (Gate.MERGE_THRESHOLDS,)
-    ),
-    Row(
-        Situation.AT_FLOOR, "it wants neither, and has no more segments than `minSegments`, or one",
+        Situation.AT_FLOOR,
+        "it wants neither, and has no more segments than `minSegments`, or one",
         (Gate.SPLIT_THRESHOLDS,),
     ),
-)  # fmt: skip
+)
 """Which gate binds: the first situation that a topic is in, and in it the rule of `decisions.kernel.precedence`."""
 ROWS = {row.situation: row for row in PRECEDENCE}
 BINDING_GATES = tuple(gate for gate in Gate if any(gate in row.forbidding + row.waits for row in PRECEDENCE))

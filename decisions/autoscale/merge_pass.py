@@ -37,7 +37,7 @@ class MergePass(NamedTuple):
 
 def merge_pass(
     snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], splits: Collection[int] = ()
-) -> MergePass:  # fmt: skip
+) -> MergePass:
     """What pass 2 finds; `keys` are the hot keys that are known by now, `splits` the segments that pass 1 splits."""
     policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
     count, required = len(active) + len(splits), snapshot.required_segments
@@ -148,9 +148,14 @@ def _capacity(snapshot: TopicSnapshot, pairs: Sequence[int]) -> Reading[Gate]:
     cheapest = min(pairs, key=lambda at: _loss(snapshot, at))
     after, used = snapshot.capacity - _loss(snapshot, cheapest), min(snapshot.required_segments, snapshot.capacity)
     return Reading(
-        Gate.MERGE_CAPACITY, after >= used, float(after), float(used), float(after - used), None,
+        Gate.MERGE_CAPACITY,
+        after >= used,
+        float(after),
+        float(used),
+        float(after - used),
+        None,
         snapshot.layout.active[cheapest].segment_id,
-    )  # fmt: skip
+    )
 
 
 def _within_capacity(snapshot: TopicSnapshot, pairs: Sequence[int]) -> list[int]:
@@ -201,9 +206,7 @@ def _settling(now: int, at_rest: dict[int, int], pairs: Sequence[int], active: S
 class _fruitless:
     """Which neighbours are pieces of what was split in search of a hot key: cold ones beside the one that has it."""
 
-    def __init__(
-        self, snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], cold: Sequence[bool]
-    ) -> None:  # fmt: skip
+    def __init__(self, snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], cold: Sequence[bool]) -> None:
         policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
         self._active, self._cold = active, cold
         self._holds: dict[int, HotKey] = {}

@@ -45,7 +45,7 @@ class Past(NamedTuple):
 
 def past_after_layout(
     past: Mapping[int, Past], known: Container[int], layout: SegmentLayout, now: int, returned: Mapping[int, int] = {}
-) -> dict[int, Past]:  # fmt: skip
+) -> dict[int, Past]:
     """The pasts of the active segments after a layout has come; `known` are the ids of the layout before, `returned`
     the pauses of its segments as `decisions.autoscale.clocks.returned_after_sample` has them.
 
@@ -71,8 +71,11 @@ def past_after_layout(
         parents = [past[parent] for parent in segment.parent_ids if parent in past]
         if made == "merge":
             regrets = max((parent.regrets for parent in parents), default=0)
-            widths = [past[one].finest if one in past else layout.segments[one].width
-                      for one in segment.parent_ids if one in past or one in layout.segments]  # fmt: skip
+            widths = [
+                past[one].finest if one in past else layout.segments[one].width
+                for one in segment.parent_ids
+                if one in past or one in layout.segments
+            ]
             found[number] = Past(at, made, regrets, 0, min(widths, default=segment.width))
             continue
         parent = parents[0] if parents else None
@@ -124,7 +127,7 @@ def shallow_at(depth: int, since: int, cap: int) -> int:
 
 def depths_after_layout(
     depths: Mapping[int, int], pasts: Mapping[int, Past], known: Container[int], layout: SegmentLayout, now: int
-) -> dict[int, int]:  # fmt: skip
+) -> dict[int, int]:
     """The merge depth of each active segment when it was made, after a layout has come (guard `explicitLineage`).
 
     The longest chain of merges, not their number: a new segment goes on from the deepest of its parents as that counted

@@ -98,9 +98,11 @@ class Policy:
     def split_thresholds(self) -> tuple[float, float, float, float]:
         """The four split thresholds in the order of the rates."""
         return (
-            self.split_msg_rate_in_threshold, self.split_bytes_rate_in_threshold,
-            self.split_msg_rate_out_threshold, self.split_bytes_rate_out_threshold,
-        )  # fmt: skip
+            self.split_msg_rate_in_threshold,
+            self.split_bytes_rate_in_threshold,
+            self.split_msg_rate_out_threshold,
+            self.split_bytes_rate_out_threshold,
+        )
 
     @cached_property
     def merge_thresholds(self) -> tuple[float, float, float, float]:
@@ -117,9 +119,11 @@ class Policy:
     def written_merge_thresholds(self) -> tuple[float, float, float, float]:
         """The four merge thresholds as the policy has them."""
         return (
-            self.merge_msg_rate_in_threshold, self.merge_bytes_rate_in_threshold,
-            self.merge_msg_rate_out_threshold, self.merge_bytes_rate_out_threshold,
-        )  # fmt: skip
+            self.merge_msg_rate_in_threshold,
+            self.merge_bytes_rate_in_threshold,
+            self.merge_msg_rate_out_threshold,
+            self.merge_bytes_rate_out_threshold,
+        )
 
     @cached_property
     def merges_into_hot(self) -> bool:
@@ -147,29 +151,31 @@ class Policy:
         return next(iter(policy_violations(self)), None)
 
 
-PROFILES: Mapping[str, Policy] = MappingProxyType({
-    "pip-483": Policy(),
-    "default": Policy(
-        merge_keeps_consumers=True,
-        skip_unsplittable=True,
-        normalized_coldness=True,
-        cold_since_threshold=True,
-        max_load_age_ms=180_000,
-        explicit_lineage=True,
-        retry_backoff_ms=30_000,
-        threshold_crossing=True,
-        merge_headroom=0.9,
-        settle_ms=1_800_000,
-        regret_window_ms=14_400_000,
-        returns_within_ms=3_600_000,
-        hot_key_splits=6,
-        parallel_actions=True,
-        urgent_overload=1.25,
-        prompt_splits=True,
-        rebuckets=True,
-    ),
-    "pulsar-5.0": Policy(entry_bucket_budget=4, rebuckets=True, as_shipped=True),
-})  # fmt: skip
+PROFILES: Mapping[str, Policy] = MappingProxyType(
+    {
+        "pip-483": Policy(),
+        "default": Policy(
+            merge_keeps_consumers=True,
+            skip_unsplittable=True,
+            normalized_coldness=True,
+            cold_since_threshold=True,
+            max_load_age_ms=180_000,
+            explicit_lineage=True,
+            retry_backoff_ms=30_000,
+            threshold_crossing=True,
+            merge_headroom=0.9,
+            settle_ms=1_800_000,
+            regret_window_ms=14_400_000,
+            returns_within_ms=3_600_000,
+            hot_key_splits=6,
+            parallel_actions=True,
+            urgent_overload=1.25,
+            prompt_splits=True,
+            rebuckets=True,
+        ),
+        "pulsar-5.0": Policy(entry_bucket_budget=4, rebuckets=True, as_shipped=True),
+    }
+)
 """`pip-483`: the text of the PIP. `default`: the same with every guard. `pulsar-5.0`: the decision of Pulsar 5.0.1."""
 
 
@@ -296,11 +302,13 @@ def policy_override(policy: Policy, has_buckets: bool = True) -> AutoScalePolicy
     Without those of entry buckets for a topic that has none: they say nothing of it, unless one of them breaks a rule.
     """
     has_buckets = has_buckets or policy.broken is not None
-    return AutoScalePolicyOverride(**{
-        known.attribute: known.outside(getattr(policy, known.name))
-        for known in POLICY_FIELDS.values()
-        if has_buckets or known.name not in _OF_BUCKETS
-    })  # fmt: skip
+    return AutoScalePolicyOverride(
+        **{
+            known.attribute: known.outside(getattr(policy, known.name))
+            for known in POLICY_FIELDS.values()
+            if has_buckets or known.name not in _OF_BUCKETS
+        }
+    )
 
 
 class ClusterPolicy(NamedTuple):

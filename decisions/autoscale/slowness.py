@@ -109,9 +109,13 @@ def _slow_segment(
 
 
 def _cause(
-    snapshot: TopicSnapshot, segment: Segment, delivery: SegmentDelivery, ratio: float | None, idle: int,
+    snapshot: TopicSnapshot,
+    segment: Segment,
+    delivery: SegmentDelivery,
+    ratio: float | None,
+    idle: int,
     others_keep_up: bool,
-) -> Cause:  # fmt: skip
+) -> Cause:
     is_over = ratio is not None and ratio > 1.0
     if delivery.blocked_consumers >= delivery.consumers:
         return "consumers"

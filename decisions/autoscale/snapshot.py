@@ -260,35 +260,49 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
     """
     head = {"topic": snapshot.topic, "now": snapshot.now, "trigger": snapshot.trigger}
     loads = {
-        str(number): _set({
-            "msgRateIn": load.msg_rate_in, "bytesRateIn": load.bytes_rate_in,
-            "msgRateOut": load.msg_rate_out, "bytesRateOut": load.bytes_rate_out,
-            "modifiedAt": load.modified_at, "seenAt": load.seen_at, "coldSince": load.cold_since,
-            "returnedAfter": load.returned_after,
-        })
+        str(number): _set(
+            {
+                "msgRateIn": load.msg_rate_in,
+                "bytesRateIn": load.bytes_rate_in,
+                "msgRateOut": load.msg_rate_out,
+                "bytesRateOut": load.bytes_rate_out,
+                "modifiedAt": load.modified_at,
+                "seenAt": load.seen_at,
+                "coldSince": load.cold_since,
+                "returnedAfter": load.returned_after,
+            }
+        )
         for number, load in snapshot.loads.items()
-    }  # fmt: skip
+    }
     consumers = {name: {"type": kind, "count": count} for name, (kind, count) in snapshot.consumers.items()}
     decision = snapshot.in_flight
-    rest = _set({
-        "lastSplitAt": snapshot.last_split_at,
-        "lastMergeAt": snapshot.last_merge_at,
-        "lastRebucketAt": snapshot.last_rebucket_at,
-        "inFlight": None if decision is None else _set({
-            "decisionId": decision.decision_id, "since": decision.since, "action": decision.action,
-        }),
-        "failures": snapshot.failures,
-        "failedAt": snapshot.failed_at,
-        "failedAction": snapshot.failed_action,
-        "mergeDepths": None
-        if snapshot.merge_depths is None
-        else {str(number): depth for number, depth in snapshot.merge_depths.items()},
-        "pasts": None
-        if snapshot.pasts is None
-        else {str(number): past_fields(past) for number, past in snapshot.pasts.items()},
-        "hotKeys": [hot_key_fields(key) for key in snapshot.hot_keys] or None,
-        "delivery": snapshot.delivery and snapshot.delivery.model_dump(by_alias=True, exclude_none=True),
-    })  # fmt: skip
+    rest = _set(
+        {
+            "lastSplitAt": snapshot.last_split_at,
+            "lastMergeAt": snapshot.last_merge_at,
+            "lastRebucketAt": snapshot.last_rebucket_at,
+            "inFlight": None
+            if decision is None
+            else _set(
+                {
+                    "decisionId": decision.decision_id,
+                    "since": decision.since,
+                    "action": decision.action,
+                }
+            ),
+            "failures": snapshot.failures,
+            "failedAt": snapshot.failed_at,
+            "failedAction": snapshot.failed_action,
+            "mergeDepths": None
+            if snapshot.merge_depths is None
+            else {str(number): depth for number, depth in snapshot.merge_depths.items()},
+            "pasts": None
+            if snapshot.pasts is None
+            else {str(number): past_fields(past) for number, past in snapshot.pasts.items()},
+            "hotKeys": [hot_key_fields(key) for key in snapshot.hot_keys] or None,
+            "delivery": snapshot.delivery and snapshot.delivery.model_dump(by_alias=True, exclude_none=True),
+        }
+    )
     return (
         f'{_json(head)[:-1]},"layout":{layout},"loads":{_json(loads)},"consumers":{_json(consumers)},'
         f'"policy":{policy},{_json(rest)[1:]}'
@@ -298,17 +312,25 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
 def past_fields(past: Past) -> dict[str, object]:
     """A past by its names on the wire."""
     return {
-        "at": past.at, "made": past.made, "regrets": past.regrets, "returnedAfter": past.returned_after,
+        "at": past.at,
+        "made": past.made,
+        "regrets": past.regrets,
+        "returnedAfter": past.returned_after,
         "finest": past.finest,
-    }  # fmt: skip
+    }
 
 
 def hot_key_fields(key: HotKey) -> dict[str, object]:
     """A hot key by its names on the wire."""
     return {
-        "start": key.start, "end": key.end, "withinStart": key.within_start, "withinEnd": key.within_end,
-        "overload": key.overload, "foundAt": key.found_at, "tries": key.tries,
-    }  # fmt: skip
+        "start": key.start,
+        "end": key.end,
+        "withinStart": key.within_start,
+        "withinEnd": key.within_end,
+        "overload": key.overload,
+        "foundAt": key.found_at,
+        "tries": key.tries,
+    }
 
 
 def _set(fields: dict[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class SplitPass(NamedTuple):
 
 def split_pass(
     snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], lane: RebucketPass | None = None
-) -> SplitPass:  # fmt: skip
+) -> SplitPass:
     """Run pass 1; `keys` are the hot keys that are known by now. Where consumers are served by the bucket `lane`
     none is split for them."""
     policy, active = snapshot.policy, snapshot.layout.active
@@ -208,9 +208,12 @@ def _overloaded(snapshot: TopicSnapshot, scores: Scores, readings: list[Reading[
 
 
 def _acting(
-    snapshot: TopicSnapshot, scores: Scores, candidates: Sequence[int], keys: Sequence[HotKey],
+    snapshot: TopicSnapshot,
+    scores: Scores,
+    candidates: Sequence[int],
+    keys: Sequence[HotKey],
     readings: list[Reading[Gate]],
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Guard `parallelActions`: which of the overloaded segments are split now: those that hold no known hot key, and
     are urgent or have stood for a cooldown. A reading tells of the one that is let go first."""
     policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
@@ -236,10 +239,16 @@ def _acting(
 def _one_hot_key(segment: Segment, measured: float, key: HotKey, retry: int) -> Reading[Gate]:
     limit = min(key.overload * GROWN, MAX_RATIO)
     return Reading(
-        Gate.ONE_HOT_KEY, False, measured, limit, measured - limit, retry, segment.segment_id,
+        Gate.ONE_HOT_KEY,
+        False,
+        measured,
+        limit,
+        measured - limit,
+        retry,
+        segment.segment_id,
         f"one hot key, about hashes {key.start:04x} to {key.end:04x}, {key.overload:.3g} times the threshold: more "
         "segments cannot help",
-    )  # fmt: skip
+    )
 
 
 def _unsplittable(segment: Segment) -> Reading[Gate]:

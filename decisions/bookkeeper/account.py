@@ -21,15 +21,27 @@ class Account:
         self.code = 200
 
     def require(
-        self, gate: Gate, passed: bool, detail: str | None = None, code: int = CONFLICT, *,
-        measured: float | None = None, limit: float | None = None, margin: float | None = None,
+        self,
+        gate: Gate,
+        passed: bool,
+        detail: str | None = None,
+        code: int = CONFLICT,
+        *,
+        measured: float | None = None,
+        limit: float | None = None,
+        margin: float | None = None,
         eligible_at: int | None = None,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """A gate of the whole command: the first that does not pass binds."""
         reading = BookieReading(
-            gate=gate.value, passed=passed, measured=measured, limit=limit, margin=margin, eligible_at=eligible_at,
+            gate=gate.value,
+            passed=passed,
+            measured=measured,
+            limit=limit,
+            margin=margin,
+            eligible_at=eligible_at,
             detail=None if passed else detail or SENTENCES[gate],
-        )  # fmt: skip
+        )
         self.readings.append(reading)
         if not passed and self.binding is None:
             self.binding, self.code = reading, code

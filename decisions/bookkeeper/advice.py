@@ -6,12 +6,21 @@ Stage: beside `work`, for the commands and the page; pure.
 from __future__ import annotations
 
 _ADVICE = (
-    ("Conflict", "{target} has other contents under this id. Find out whose they are (bookkeeper shell ledgermetadata "
-                 "-ledgerid {ledger}); when nobody needs them, delete them there and try again"),
-    ("differs", "{target} has other contents under this id. Find out whose they are (bookkeeper shell ledgermetadata "
-                "-ledgerid {ledger}); when nobody needs them, delete them there and try again"),
-    ("the id is there", "{target} has this id, open or not readable, and it is no copy of ours. Find out whose it is "
-                        "(bookkeeper shell ledgermetadata -ledgerid {ledger}); when nobody needs it, delete it there"),
+    (
+        "Conflict",
+        "{target} has other contents under this id. Find out whose they are (bookkeeper shell ledgermetadata "
+        "-ledgerid {ledger}); when nobody needs them, delete them there and try again",
+    ),
+    (
+        "differs",
+        "{target} has other contents under this id. Find out whose they are (bookkeeper shell ledgermetadata "
+        "-ledgerid {ledger}); when nobody needs them, delete them there and try again",
+    ),
+    (
+        "the id is there",
+        "{target} has this id, open or not readable, and it is no copy of ours. Find out whose it is "
+        "(bookkeeper shell ledgermetadata -ledgerid {ledger}); when nobody needs it, delete it there",
+    ),
     ("LedgerFenced", "bookies of {target} remember this id as deleted: restart them, then try again"),
     ("NotEnoughBookies", "{target} has fewer bookies than this ledger needs: start more, then try again"),
     ("it is open", "read this schema once through a broker, which closes its ledger, then try again"),
@@ -19,7 +28,7 @@ _ADVICE = (
     ("an earlier switch left it", "ask for the same switch again, which moves it from there"),
     ("gives ids from", "the two clusters may give the same ids: move to one whose ids are beyond (precheck --advance)"),
     ("has no such ledger", "it is lost. Reset a subscription; delete a schema, or put it anew. Then try again"),
-)  # fmt: skip
+)
 """By a part of a failure's reason, what an operator can do."""
 _OTHERWISE = "bring back what cannot be read or written, such as bookies that are down, then try again"
 

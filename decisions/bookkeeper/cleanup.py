@@ -62,10 +62,14 @@ def require_window(seen: Seen, account: Account) -> bool:
     end = None if since is None else since + wait
     detail = "nothing says when the last ledger was promoted" if end is None else f"{max(end - now, 0)} ms are left"
     return account.require(
-        Gate.WINDOW, end is not None and now >= end, f"{detail}; --force deletes before that",
-        measured=None if since is None else float(now - since), limit=float(wait),
-        margin=None if end is None else float(now - end), eligible_at=end,
-    )  # fmt: skip
+        Gate.WINDOW,
+        end is not None and now >= end,
+        f"{detail}; --force deletes before that",
+        measured=None if since is None else float(now - since),
+        limit=float(wait),
+        margin=None if end is None else float(now - end),
+        eligible_at=end,
+    )
 
 
 def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
@@ -98,16 +102,23 @@ def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
         assert here is not None
         steps.append(
             Step(
-                epoch=epoch, phase="CLEANUP", kind="ledger",
+                epoch=epoch,
+                phase="CLEANUP",
+                kind="ledger",
                 object=one.items[0].object if one.items else str(one.ledger),
-                action="delete" if gate is None else "keep_not_promoted", ledger=one.ledger, source=source,
-                target=one.cluster, reason=reason,
+                action="delete" if gate is None else "keep_not_promoted",
+                ledger=one.ledger,
+                source=source,
+                target=one.cluster,
+                reason=reason,
                 expectation={
-                    "attributedTo": one.cluster, "last": here.last, "length": here.length,
+                    "attributedTo": one.cluster,
+                    "last": here.last,
+                    "length": here.length,
                     "records": {item.object: item.version for item in one.items if item.kind != "data"},
                 },
             )
-        )  # fmt: skip
+        )
     account.require(
         Gate.DRY_RUN, not request.dry_run, f"{deletions} ledgers would be deleted: --no-dry-run deletes them"
     )

@@ -57,9 +57,11 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
     if holder is not None and snapshot.self_name is not None:
         mine = holder.holder == snapshot.self_name or holder.until <= snapshot.now
         account.require(
-            Gate.ORCHESTRATOR, mine, f"{holder.holder} holds the lease for {holder.until - snapshot.now} ms more",
+            Gate.ORCHESTRATOR,
+            mine,
+            f"{holder.holder} holds the lease for {holder.until - snapshot.now} ms more",
             eligible_at=None if mine else holder.until,
-        )  # fmt: skip
+        )
     if not account.binding and now.phase == "SWITCH_TRIGGERED" and require_routing(seen, account):
         after = flipped(seen, directive.target, "DEPRECATED" if directive.kind == "switch" else "STANDBY")
         active = ", ".join(seen.active) or "no cluster"
@@ -69,9 +71,10 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
         return _answer(seen, account, now, "steps", steps=[step], registry=after)
     behind = [one for one in snapshot.brokers if one.epoch < directive.epoch or not one.target_client]
     account.require(
-        Gate.BROKERS_FOLLOW, not behind,
+        Gate.BROKERS_FOLLOW,
+        not behind,
         f"{behind[0].name}: {behind[0].error or f'it is at epoch {behind[0].epoch}'}" if behind else None,
-    )  # fmt: skip
+    )
     for name in (directive.source, directive.target):
         account.require(Gate.LISTED, seen.listed(name), f"the ledgers of {name} were not listed")
     for name in (directive.source, directive.target):
@@ -84,8 +87,9 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
     if account.binding:
         return _answer(seen, account, now, "hold")
     steps = list(build_steps(seen, directive, now.works)) or [
-        *now.rollovers, *promote_steps(seen, directive, now.works)
-    ]  # fmt: skip
+        *now.rollovers,
+        *promote_steps(seen, directive, now.works),
+    ]
     for work in now.works:
         if work.gate is not None:
             account.note(work.gate, False, f"{work.item.object}#{work.item.ledger}", work.reason)
@@ -165,9 +169,21 @@ def _switch(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
 def _rollback(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
     back, todo, losses = ask_for_rollback(seen, account, now)
     goes_on = now.directive is not None and now.directive.kind == "rollback"
-    planned = now.directive if goes_on else back or (now.directive and now.directive.model_copy(
-        update={"source": now.directive.target, "target": now.directive.source, "epoch": now.directive.epoch + 1}
-    ))  # fmt: skip
+    planned = (
+        now.directive
+        if goes_on
+        else back
+        or (
+            now.directive
+            and now.directive.model_copy(
+                update={
+                    "source": now.directive.target,
+                    "target": now.directive.source,
+                    "epoch": now.directive.epoch + 1,
+                }
+            )
+        )
+    )
     steps = [] if planned is None else [*build_steps(seen, planned, todo), *promote_steps(seen, planned, todo)]
     if back is None:
         _dry_is_no_refusal(account)
@@ -201,14 +217,17 @@ def _check(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
 
 
 def _asked(
-    seen: Seen, account: Account, now: Standing, action: str, directive: Directive, plan: list[Step] | None = None,
+    seen: Seen,
+    account: Account,
+    now: Standing,
+    action: str,
+    directive: Directive,
+    plan: list[Step] | None = None,
     **more: Any,
-) -> BookieAnswer:  # fmt: skip
+) -> BookieAnswer:
     after = flipped(seen, directive.target, "DEPRECATED" if directive.kind == "switch" else "STANDBY")
     flip = flip_step(seen, after, directive.epoch, "SWITCH_TRIGGERED", f"{action} to {directive.target}")
-    return _answer(
-        seen, account, now, action, directive=directive, registry=after, steps=[flip, *(plan or [])], **more
-    )  # fmt: skip
+    return _answer(seen, account, now, action, directive=directive, registry=after, steps=[flip, *(plan or [])], **more)
 
 
 def _write(seen: Seen, name: str, action: Any, after: list[ClusterEntry]) -> Step:
@@ -216,9 +235,14 @@ def _write(seen: Seen, name: str, action: Any, after: list[ClusterEntry]) -> Ste
     changed = [one for one in {**seen.clusters, **there} if seen.clusters.get(one) != there.get(one)]
     versions = {one: seen.clusters[one].version if one in seen.clusters else None for one in sorted(changed)}
     return Step(
-        epoch=seen.snapshot.directive.epoch if seen.snapshot.directive else 0, phase="REGISTERED", kind="registry",
-        object=name, action=action, expectation={"versions": versions}, reason="asked for",
-    )  # fmt: skip
+        epoch=seen.snapshot.directive.epoch if seen.snapshot.directive else 0,
+        phase="REGISTERED",
+        kind="registry",
+        object=name,
+        action=action,
+        expectation={"versions": versions},
+        reason="asked for",
+    )
 
 
 def _answer(seen: Seen, account: Account, now: Standing, action: str, **more: Any) -> BookieAnswer:
@@ -232,13 +256,21 @@ def _answer(seen: Seen, account: Account, now: Standing, action: str, **more: An
     more.setdefault("attributions", seen.unknown())
     more.setdefault("reason", None if bound is None else bound.detail or SENTENCES[Gate(bound.gate)])
     return BookieAnswer(
-        cluster=snapshot.cluster, operation=snapshot.operation, action=action, code=account.code,  # type: ignore[arg-type]
-        gate=bound.gate if bound else None, phase=now.phase, epoch=directive.epoch if directive else None,
-        failed_ledgers=failed, promoted_via_rollover_fallback=rollovers, not_promoted=lost, counts=_counts(seen, now),
+        cluster=snapshot.cluster,
+        operation=snapshot.operation,
+        action=action,
+        code=account.code,  # type: ignore[arg-type]
+        gate=bound.gate if bound else None,
+        phase=now.phase,
+        epoch=directive.epoch if directive else None,
+        failed_ledgers=failed,
+        promoted_via_rollover_fallback=rollovers,
+        not_promoted=lost,
+        counts=_counts(seen, now),
         readings=account.readings,
         retry=command_of(directive) if directive and again else None,
         **more,
-    )  # fmt: skip
+    )
 
 
 def command_of(directive: Directive) -> str:
@@ -252,22 +284,33 @@ def _counts(seen: Seen, now: Standing) -> dict[str, int]:
         return {}
     source, target = now.directive.source, now.directive.target
     on_source = sum(1 for item in seen.items if item.kind != "data" and item.cluster == source)
-    elsewhere = sum(
-        1 for item in seen.items if item.kind != "data" and item.cluster not in (None, source, target)
-    )  # fmt: skip
+    elsewhere = sum(1 for item in seen.items if item.kind != "data" and item.cluster not in (None, source, target))
     on_target = sum(1 for item in seen.items if item.kind != "data" and item.cluster == target)
     return {
-        "onSource": on_source, "onTarget": on_target, "leftBehind": elsewhere,
+        "onSource": on_source,
+        "onTarget": on_target,
+        "leftBehind": elsewhere,
         "toCopy": now.count(Stage.COPY, Stage.UNLOAD, Stage.SEAL),
-        "toVerify": now.count(Stage.VERIFY), "toPromote": now.count(Stage.BUILT),
-        "failed": now.count(Stage.FAIL, Stage.FAILED), "lost": now.count(Stage.LOST), "notKnown": len(seen.unknown()),
+        "toVerify": now.count(Stage.VERIFY),
+        "toPromote": now.count(Stage.BUILT),
+        "failed": now.count(Stage.FAIL, Stage.FAILED),
+        "lost": now.count(Stage.LOST),
+        "notKnown": len(seen.unknown()),
         "oldCopies": now.old_copies,
         "dataLedgersOnSource": sum(1 for item in seen.items if item.kind == "data" and item.cluster == source)
         + seen.snapshot.data_ledgers.get(source, 0),
-    }  # fmt: skip
+    }
 
 
 _OPERATIONS = {
-    "next": _next, "status": _status, "register": _register, "unregister": _unregister, "precheck": _precheck,
-    "switch": _switch, "cleanup": _cleanup, "rollback": _rollback, "resolve": _resolve, "check": _check,
-}  # fmt: skip
+    "next": _next,
+    "status": _status,
+    "register": _register,
+    "unregister": _unregister,
+    "precheck": _precheck,
+    "switch": _switch,
+    "cleanup": _cleanup,
+    "rollback": _rollback,
+    "resolve": _resolve,
+    "check": _check,
+}

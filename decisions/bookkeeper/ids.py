@@ -47,18 +47,22 @@ def require_distinct(seen: Seen, account: Account, *names: str) -> bool:
         observed = found.instance if found is not None else None
         recorded = entry.instance if entry is not None else None
         if not account.require(
-            Gate.INSTANCE, None in (observed, recorded) or observed == recorded,
+            Gate.INSTANCE,
+            None in (observed, recorded) or observed == recorded,
             f"{name} has the instance id {observed}, and was registered with {recorded}: its metadata were formatted "
             "anew, or its address leads to another cluster; register that one under a name of its own",
-        ):  # fmt: skip
+        ):
             return False
     others = [(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
     same = [(one, other) for one, other in others if _are_one(seen, one, other)]
     return account.require(
-        Gate.INSTANCE, not same,
+        Gate.INSTANCE,
+        not same,
         "{} and {} are one BookKeeper cluster: they have the same instance id or address. Nothing is copied to or "
-        "deleted from a cluster under two names; unregister one of them".format(*same[0]) if same else None,
-    )  # fmt: skip
+        "deleted from a cluster under two names; unregister one of them".format(*same[0])
+        if same
+        else None,
+    )
 
 
 def _are_one(seen: Seen, one: str, other: str) -> bool:
@@ -93,10 +97,13 @@ def precheck(seen: Seen, source: str | None, target: str, account: Account) -> P
         )
     skip = seen.snapshot.settings.skip_idgen_precheck
     account.require(
-        Gate.IDS_BEYOND, beyond or skip, detail,
-        measured=None if following is None else float(following), limit=None if reserved is None else float(reserved),
+        Gate.IDS_BEYOND,
+        beyond or skip,
+        detail,
+        measured=None if following is None else float(following),
+        limit=None if reserved is None else float(reserved),
         margin=None if following is None or reserved is None else float(following - reserved),
-    )  # fmt: skip
+    )
     return Precheck(
         ready=reachable and distinct and (beyond or skip),
         idgen_advanced_beyond_source=beyond,
@@ -123,8 +130,11 @@ def apart(seen: Seen, account: Account) -> bool:
         detail = f"nothing is known of the ids of {directive.source}{why}; it may give ids from {limit} on as well"
         return account.require(Gate.IDS_APART, False, detail, limit=float(limit))
     return account.require(
-        Gate.IDS_APART, used < limit,
+        Gate.IDS_APART,
+        used < limit,
         f"{directive.source} has used the id {used}, {directive.target} gives ids from {limit} on: stop what still "
         f"makes ledgers on {directive.source}",
-        measured=float(used), limit=float(limit), margin=float(limit - used),
-    )  # fmt: skip
+        measured=float(used),
+        limit=float(limit),
+        margin=float(limit - used),
+    )

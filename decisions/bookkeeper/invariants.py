@@ -288,9 +288,24 @@ def _bootstrap_kept(seen: Seen) -> Found:
         yield "bootstrap", f"it names {now.bootstrap_cluster_name!r}, which is not registered"
 
 
-INVARIANTS: Mapping[str, Callable[[Seen], Found]] = MappingProxyType({
-    "I1": _stamped_when_made, "I2": _readable, "I3": _compare_and_set, "I4": _handles_stay, "I5": _clients_in_use,
-    "I6": _recoverable, "I7": _old_readers, "I8": _copies_equal, "I9": _cursor_kept, "I10": _schema_kept,
-    "I11": _ids_beyond, "I12": _one_active, "I13": _by_the_owner, "I14": _one_orchestrator, "I15": _deletion_routed,
-    "I16": _reserved, "I17": _bootstrap_kept,
-})  # fmt: skip
+INVARIANTS: Mapping[str, Callable[[Seen], Found]] = MappingProxyType(
+    {
+        "I1": _stamped_when_made,
+        "I2": _readable,
+        "I3": _compare_and_set,
+        "I4": _handles_stay,
+        "I5": _clients_in_use,
+        "I6": _recoverable,
+        "I7": _old_readers,
+        "I8": _copies_equal,
+        "I9": _cursor_kept,
+        "I10": _schema_kept,
+        "I11": _ids_beyond,
+        "I12": _one_active,
+        "I13": _by_the_owner,
+        "I14": _one_orchestrator,
+        "I15": _deletion_routed,
+        "I16": _reserved,
+        "I17": _bootstrap_kept,
+    }
+)

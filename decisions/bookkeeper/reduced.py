@@ -42,10 +42,13 @@ class Reducer:
         wanted |= set() if step.ledger is None else {step.ledger}
         return self._snapshot.model_copy(
             update={
-                "schemas": schemas, "cursors": cursors, "topics": [], "progress": self._progress(paths, wanted),
+                "schemas": schemas,
+                "cursors": cursors,
+                "topics": [],
+                "progress": self._progress(paths, wanted),
                 "ledgers": {name: self._ledgers(name, wanted) for name in self._snapshot.ledgers},
             }
-        )  # fmt: skip
+        )
 
     def _ledgers(self, cluster: str, wanted: Iterable[int]) -> list[LedgerSeen]:
         return [one for ledger in sorted(wanted) if (one := self._seen.ledger(cluster, ledger)) is not None]
@@ -61,7 +64,7 @@ class Reducer:
                 "tries": {path: progress.tries[path] for path in objects if path in progress.tries},
                 "in_flight": [],
             }
-        )  # fmt: skip
+        )
 
 
 def _by_object(found: Iterable[Of]) -> dict[str, list[Of]]:

@@ -31,11 +31,17 @@ def flip_step(seen: Seen, after: list[ClusterEntry], epoch: int, phase: Phase, r
     """All statuses that change, in one transaction: a reader sees one ACTIVE before it and one after it."""
     changed = {one.name: one.status for one in after if seen.clusters[one.name].status != one.status}
     return Step(
-        epoch=epoch, phase=phase, kind="registry", object=",".join(sorted(changed)), action="flip_status",
-        expectation={"versions": {name: seen.clusters[name].version for name in sorted(changed)},
-                     "statuses": {name: changed[name] for name in sorted(changed)}},
+        epoch=epoch,
+        phase=phase,
+        kind="registry",
+        object=",".join(sorted(changed)),
+        action="flip_status",
+        expectation={
+            "versions": {name: seen.clusters[name].version for name in sorted(changed)},
+            "statuses": {name: changed[name] for name in sorted(changed)},
+        },
         reason=reason,
-    )  # fmt: skip
+    )
 
 
 def register(seen: Seen, account: Account) -> list[ClusterEntry] | None:
@@ -44,9 +50,11 @@ def register(seen: Seen, account: Account) -> list[ClusterEntry] | None:
     name, uri = request.name, request.metadata_service_uri
     there = seen.clusters.get(name or "")
     if not account.require(
-        Gate.REQUEST, name is not None and (uri is not None or there is not None),
-        "register needs --name and --metadata-service-uri", BAD,
-    ):  # fmt: skip
+        Gate.REQUEST,
+        name is not None and (uri is not None or there is not None),
+        "register needs --name and --metadata-service-uri",
+        BAD,
+    ):
         return None
     assert name is not None
     if not account.require(
@@ -64,14 +72,17 @@ def register(seen: Seen, account: Account) -> list[ClusterEntry] | None:
     account.require(Gate.URI, True)
     for other in seen.clusters.values():
         if other.name != name and not account.require(
-            Gate.URI_FREE, not collide(service, read_uri(other.metadata_service_uri)),
-            f"{other.name} has {other.metadata_service_uri}: give {name} a root of its own on that ensemble", BAD,
-        ):  # fmt: skip
+            Gate.URI_FREE,
+            not collide(service, read_uri(other.metadata_service_uri)),
+            f"{other.name} has {other.metadata_service_uri}: give {name} a root of its own on that ensemble",
+            BAD,
+        ):
             return None
     if there is not None and not account.require(
-        Gate.URI_FIXED, read_uri(there.metadata_service_uri) == service,
+        Gate.URI_FIXED,
+        read_uri(there.metadata_service_uri) == service,
         f"{name} is registered with {there.metadata_service_uri}: give the new one another name",
-    ):  # fmt: skip
+    ):
         return None
     if not _is_its_own(seen, account, name, is_new=there is None):
         return None
@@ -79,9 +90,12 @@ def register(seen: Seen, account: Account) -> list[ClusterEntry] | None:
     if not _may_have(seen, account, name, status):
         return None
     entry = ClusterEntry(
-        name=name, metadata_service_uri=uri, status=status, version=there.version if there else 0,
+        name=name,
+        metadata_service_uri=uri,
+        status=status,
+        version=there.version if there else 0,
         instance=next(iter(sorted(seen.instances(name))), None),
-    )  # fmt: skip
+    )
     others = [one for one in seen.clusters.values() if one.name != name]
     if status == "ACTIVE":
         others = [one.model_copy(update={"status": "DEPRECATED"}) if one.status == "ACTIVE" else one for one in others]
@@ -100,27 +114,37 @@ def unregister(seen: Seen, account: Account) -> list[ClusterEntry] | None:
     account.require(Gate.NOT_ACTIVE, there.status != "ACTIVE", f"{name} is ACTIVE: switch to another cluster first")
     named = sum(1 for item in seen.items if item.cluster == name) + seen.snapshot.data_ledgers.get(there.name, 0)
     account.require(
-        Gate.NOTHING_NAMES_IT, not named,
+        Gate.NOTHING_NAMES_IT,
+        not named,
         f"{named} ledgers on record are attributed to {name}, data ledgers included: they could not be read any more",
-        measured=float(named), limit=0.0,
-    )  # fmt: skip
+        measured=float(named),
+        limit=0.0,
+    )
     others = seen.of_another_use(there.name)
     account.require(
-        Gate.NOTHING_NAMES_IT, not others,
+        Gate.NOTHING_NAMES_IT,
+        not others,
         f"{len(others)} ledgers on {name} are those of compacted topics, delayed messages or another use, such as "
-        f"{others[0][1]} ({others[0][0]}): they are never copied, and could not be read any more" if others else None,
-        measured=float(len(others)), limit=0.0,
-    )  # fmt: skip
+        f"{others[0][1]} ({others[0][0]}): they are never copied, and could not be read any more"
+        if others
+        else None,
+        measured=float(len(others)),
+        limit=0.0,
+    )
     account.require(
-        Gate.LISTED, seen.listed(there.name) or not seen.beside(),
+        Gate.LISTED,
+        seen.listed(there.name) or not seen.beside(),
         f"the ledgers of {name} were not listed: it may have those of compacted topics or delayed messages",
-    )  # fmt: skip
+    )
     unknown = seen.unknown()
     account.require(
-        Gate.ATTRIBUTION, not unknown,
+        Gate.ATTRIBUTION,
+        not unknown,
         f"nobody knows where {len(unknown)} ledgers are, such as {unknown[0].ledger} of {unknown[0].object}: they may "
-        f"be on {name}" if unknown else None,
-    )  # fmt: skip
+        f"be on {name}"
+        if unknown
+        else None,
+    )
     return None if account.binding else [one for one in seen.clusters.values() if one.name != name]
 
 
@@ -128,14 +152,18 @@ def _is_its_own(seen: Seen, account: Account, name: str, is_new: bool) -> bool:
     """Require a cluster that no other name has, by the instance ids: addresses do not tell, as hosts have aliases."""
     looked, others = seen.snapshot.generators, [one for one in seen.clusters if one != name]
     unknown = [
-        one for one in (name, *others)
+        one
+        for one in (name, *others)
         if is_new and one in looked and not looked[one].reachable and not seen.instances(one)
-    ]  # fmt: skip
+    ]
     return account.require(
-        Gate.INSTANCE, not unknown,
+        Gate.INSTANCE,
+        not unknown,
         f"the instance id of {unknown[0]} cannot be read, so nobody knows whether {name} is a cluster of its own: "
-        f"{looked[unknown[0]].error}" if unknown else None,
-    ) and all(require_distinct(seen, account, name, *pair) for pair in ((), *((one,) for one in others)))  # fmt: skip
+        f"{looked[unknown[0]].error}"
+        if unknown
+        else None,
+    ) and all(require_distinct(seen, account, name, *pair) for pair in ((), *((one,) for one in others)))
 
 
 def _may_have(seen: Seen, account: Account, name: str, status: Status) -> bool:
@@ -153,6 +181,7 @@ def _may_have(seen: Seen, account: Account, name: str, status: Status) -> bool:
     asked = directive is not None and directive.target == name
     repairs = len(seen.active) != 1 and (directive is None or asked)
     return account.require(
-        Gate.ONE_ACTIVE, not others or asked or repairs,
+        Gate.ONE_ACTIVE,
+        not others or asked or repairs,
         f"{', '.join(others)} is ACTIVE: 'anabranch bookies switch --target {name}' changes that, with its precheck",
-    )  # fmt: skip
+    )

@@ -158,10 +158,12 @@ def attribution(item: Item) -> Attribution:
 def equal(one: LedgerSeen, other: LedgerSeen) -> str | None:
     """What tells two closed ledgers apart as far as was looked, or None (I8)."""
     pairs = (
-        ("last entry", one.last, other.last), ("length", one.length, other.length),
-        ("contents", one.sha256, other.sha256), ("custom metadata", one.custom, other.custom),
+        ("last entry", one.last, other.last),
+        ("length", one.length, other.length),
+        ("contents", one.sha256, other.sha256),
+        ("custom metadata", one.custom, other.custom),
         ("quorums", one.quorums, other.quorums),
-    )  # fmt: skip
+    )
     for what, here, there in pairs:
         if here is not None and there is not None and here != there:
             return f"{what}: {here} != {there}"
@@ -200,8 +202,14 @@ def _items(metadata: BookieMetadata, seen: Seen) -> Iterator[Item]:
 
 
 def _item(
-    seen: Seen, kind: ItemKind, path: str, version: int, ledger: int, stamp: str | None, created_at: int | None,
+    seen: Seen,
+    kind: ItemKind,
+    path: str,
+    version: int,
+    ledger: int,
+    stamp: str | None,
+    created_at: int | None,
     owner: str | None = None,
-) -> Item:  # fmt: skip
+) -> Item:
     cluster, how, reason = seen.resolve(kind, ledger, stamp, created_at)
     return Item(kind, path, ledger, version, stamp, created_at, owner, cluster, how, reason)

@@ -66,26 +66,32 @@ def ask_for_switch(seen: Seen, account: Account, now: Standing) -> tuple[str, Di
         # The same again: nothing new is written but the number of the attempt.
         lost = seen.lost()
         if not account.require(
-            Gate.ATTRIBUTION, now.is_open or bool(now.works) or not lost,
+            Gate.ATTRIBUTION,
+            now.is_open or bool(now.works) or not lost,
             f"nobody knows where {len(lost)} ledgers are, such as {lost[0].ledger} of {lost[0].object}: "
-            f"{lost[0].reason}" if lost else None,
-        ):  # fmt: skip
+            f"{lost[0].reason}"
+            if lost
+            else None,
+        ):
             return "hold", None, None
         if not account.require(Gate.WORK, now.is_open or bool(now.works), f"everything is on {target}", 200):
             return "hold", None, None
         return "retry", _again(seen, directive), None
     account.require(
-        Gate.NO_SWITCH, not now.is_open,
+        Gate.NO_SWITCH,
+        not now.is_open,
         f"the switch to {directive.target} is in {now.phase}: ask for {directive.target} again, or roll it back"
-        if directive else None,
-    )  # fmt: skip
+        if directive
+        else None,
+    )
     account.require(Gate.ONE_ACTIVE, len(seen.active) == 1, f"ACTIVE are: {', '.join(seen.active) or 'none'}")
     account.require(Gate.NOT_ACTIVE, target not in seen.active, f"{target} is ACTIVE already")
     unready = [one for one in snapshot.brokers if not one.target_client]
     account.require(
-        Gate.TARGET_CLIENT, not unready,
+        Gate.TARGET_CLIENT,
+        not unready,
         f"the client of {unready[0].name} does not start: {unready[0].error or 'no reason given'}" if unready else None,
-    )  # fmt: skip
+    )
     source = source_of(seen, target)
     checked = precheck(seen, source, target, account)
     if account.binding is not None or source is None:
@@ -118,10 +124,13 @@ def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Direc
     limit, since = snapshot.settings.rollback_window_hours * HOUR_MS, seen.progress.promoted_at
     elapsed = None if since is None else float(snapshot.now - since)
     account.require(
-        Gate.ROLLBACK_WINDOW, request.force or elapsed is None or elapsed <= limit,
+        Gate.ROLLBACK_WINDOW,
+        request.force or elapsed is None or elapsed <= limit,
         f"it ended {0 if elapsed is None else (elapsed - limit) / HOUR_MS:.1f} h ago: --force rolls back all the same",
-        measured=elapsed, limit=limit, margin=None if elapsed is None else limit - elapsed,
-    )  # fmt: skip
+        measured=elapsed,
+        limit=limit,
+        margin=None if elapsed is None else limit - elapsed,
+    )
     back = _directive(seen, "rollback", source, target, None)
     generators = snapshot.generators.get(target)
     account.require(
@@ -132,20 +141,26 @@ def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Direc
     following = next_id(seen, target)
     if fresh >= 0:
         account.require(
-            Gate.IDS_BEYOND, snapshot.settings.skip_idgen_precheck or (following is not None and following > fresh),
+            Gate.IDS_BEYOND,
+            snapshot.settings.skip_idgen_precheck or (following is not None and following > fresh),
             f"{source} has made ledgers up to {fresh}: advance {target} with "
             f"'anabranch bookies precheck --name {target} --advance'",
-            measured=None if following is None else float(following), limit=float(fresh),
+            measured=None if following is None else float(following),
+            limit=float(fresh),
             margin=None if following is None else float(following - fresh),
-        )  # fmt: skip
+        )
         back = back.model_copy(update={"target_ids_from": following})
     todo = works(_as_rollback(seen, back), back)
     losses = list(_losses(seen, todo, source, target))
     account.require(
-        Gate.NOTHING_LOST, not losses or request.accept_loss,
+        Gate.NOTHING_LOST,
+        not losses or request.accept_loss,
         f"{len(losses)} would stay behind, such as {losses[0].object}: {losses[0].detail}. --accept-loss leaves them"
-        if losses else None, measured=float(len(losses)), limit=0.0,
-    )  # fmt: skip
+        if losses
+        else None,
+        measured=float(len(losses)),
+        limit=0.0,
+    )
     account.require(Gate.DRY_RUN, not request.dry_run, "--no-dry-run rolls back")
     return (None if account.binding else back), todo, losses
 
@@ -182,9 +197,11 @@ def _losses(seen: Seen, todo: list[Work], source: str, target: str) -> Iterator[
         # Data ledgers are never copied: brokers that go by attributions go on reading them there.
         if item.kind == "data" and item.cluster == source and seen.snapshot.routing == "stock":
             yield Loss(
-                kind="data", object=item.object, ledger=item.ledger,
+                kind="data",
+                object=item.object,
+                ledger=item.ledger,
                 detail=f"brokers that know {target} only would remove it from the topic",
-            )  # fmt: skip
+            )
     data = seen.snapshot.data_ledgers.get(source, 0)
     if data and seen.snapshot.routing == "stock":
         detail = f"brokers that know {target} only would remove {data} data ledgers from their topics"
@@ -194,9 +211,15 @@ def _losses(seen: Seen, todo: list[Work], source: str, target: str) -> Iterator[
 def _directive(seen: Seen, kind: str, source: str, target: str, ids_from: int | None) -> Directive:
     former = seen.snapshot.directive
     return Directive(
-        kind=kind, source=source, target=target, epoch=former.epoch + 1 if former else 1, ts=seen.snapshot.now,  # type: ignore[arg-type]
-        origin=seen.snapshot.request.origin, target_ids_from=ids_from, version=former.version if former else 0,
-    )  # fmt: skip
+        kind=kind,  # type: ignore[arg-type]
+        source=source,
+        target=target,
+        epoch=former.epoch + 1 if former else 1,
+        ts=seen.snapshot.now,
+        origin=seen.snapshot.request.origin,
+        target_ids_from=ids_from,
+        version=former.version if former else 0,
+    )
 
 
 def _as_rollback(seen: Seen, back: Directive) -> Seen:

@@ -113,10 +113,17 @@ def build_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator
         if item.kind == "cursor":
             expectation["owner"] = item.owner
         yield Step(
-            epoch=directive.epoch, phase="BUILD", kind="topic" if work.stage is Stage.UNLOAD else _kind(item),
-            object=what, action=action, ledger=None if work.stage is Stage.UNLOAD else item.ledger,  # type: ignore[arg-type]
-            source=origin, target=directive.target, expectation=expectation, reason=work.reason,
-        )  # fmt: skip
+            epoch=directive.epoch,
+            phase="BUILD",
+            kind="topic" if work.stage is Stage.UNLOAD else _kind(item),
+            object=what,
+            action=action,  # type: ignore[arg-type]
+            ledger=None if work.stage is Stage.UNLOAD else item.ledger,
+            source=origin,
+            target=directive.target,
+            expectation=expectation,
+            reason=work.reason,
+        )
 
 
 def promote_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator[Step]:
@@ -136,12 +143,18 @@ def promote_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterat
         if forward:
             expectation |= {"owner": first.owner, "last": _last(seen, origin, first)}
         yield Step(
-            epoch=directive.epoch, phase="PROMOTE", kind=_kind(first), object=path,
+            epoch=directive.epoch,
+            phase="PROMOTE",
+            kind=_kind(first),
+            object=path,
             action="forward_owner" if forward else "cas_attribution",
-            ledger=first.ledger if len(items) == 1 else None, source=origin, target=directive.target,
-            expectation=expectation, stamps={str(one.ledger): stamp_of(directive.target, one.ledger) for one in items},
+            ledger=first.ledger if len(items) == 1 else None,
+            source=origin,
+            target=directive.target,
+            expectation=expectation,
+            stamps={str(one.ledger): stamp_of(directive.target, one.ledger) for one in items},
             reason="its owner changes it in the cursor's lock" if forward else "equal copies are on the target",
-        )  # fmt: skip
+        )
 
 
 def rolled_over(seen: Seen, directive: Directive) -> list[Step]:
@@ -156,13 +169,18 @@ def rolled_over(seen: Seen, directive: Directive) -> list[Step]:
         if item.cluster == directive.target:
             steps.append(
                 Step(
-                    epoch=directive.epoch, phase="PROMOTE", kind="cursor", object=copy.object,
+                    epoch=directive.epoch,
+                    phase="PROMOTE",
+                    kind="cursor",
+                    object=copy.object,
                     action="rollover_fallback",
-                    ledger=copy.ledger, source=directive.source, target=directive.target,
+                    ledger=copy.ledger,
+                    source=directive.source,
+                    target=directive.target,
                     expectation={"ledger": item.ledger, "stamp": item.stamp},
                     reason=f"it has the ledger {item.ledger} now, which is on {directive.target}; the old one ages out",
                 )
-            )  # fmt: skip
+            )
     return steps
 
 
@@ -170,12 +188,15 @@ def failures(found: list[Work], directive: Directive) -> list[Failure]:
     """Every ledger that stays on the source, with its reason."""
     return [
         Failure(
-            kind=_kind(one.item), object=one.item.object, ledger=one.item.ledger, reason=one.reason,
+            kind=_kind(one.item),
+            object=one.item.object,
+            ledger=one.item.ledger,
+            reason=one.reason,
             attempt=directive.attempt,
         )
         for one in found
         if one.stage in (Stage.FAIL, Stage.FAILED)
-    ]  # fmt: skip
+    ]
 
 
 def _copy_is_gone(seen: Seen, directive: Directive, item: Item, begun: frozenset[int]) -> bool:

@@ -36,9 +36,15 @@ class Account:
         return next((gate for gate, passed, *_ in reversed(self.notes) if not passed), None)
 
     def measured(
-        self, gate: Gate, measured: float, comparison: Comparison, limit: float,
-        broker: str | None = None, bundle: str | None = None, detail: str | None = None,
-    ) -> bool:  # fmt: skip
+        self,
+        gate: Gate,
+        measured: float,
+        comparison: Comparison,
+        limit: float,
+        broker: str | None = None,
+        bundle: str | None = None,
+        detail: str | None = None,
+    ) -> bool:
         """Notes a comparison with a limit, and says whether it passed."""
         above = comparison[0] == ">"
         margin = float(measured - limit if above else limit - measured)
@@ -69,7 +75,14 @@ class Account:
         return chosen
 
     def _note(
-        self, gate: Gate, passed: bool, broker: str | None, bundle: str | None, measured: float | None = None,
-        limit: float | None = None, margin: float | None = None, detail: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        gate: Gate,
+        passed: bool,
+        broker: str | None,
+        bundle: str | None,
+        measured: float | None = None,
+        limit: float | None = None,
+        margin: float | None = None,
+        detail: str | None = None,
+    ) -> None:
         self.notes.append((gate.value, passed, broker, bundle, measured, limit, margin, detail))

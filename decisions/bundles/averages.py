@@ -18,9 +18,13 @@ _DEFAULT_STATS = NamespaceBundleStats(
 
 def _seeded(cap: int) -> TimeAverageMessageData:
     return TimeAverageMessageData(
-        max_samples=cap, num_samples=0, msg_rate_in=50.0, msg_rate_out=50.0, msg_throughput_in=50_000.0,
+        max_samples=cap,
+        num_samples=0,
+        msg_rate_in=50.0,
+        msg_rate_out=50.0,
+        msg_throughput_in=50_000.0,
         msg_throughput_out=50_000.0,
-    )  # fmt: skip
+    )
 
 
 DEFAULT_BUNDLE = BundleData(short_term_data=_seeded(SHORT_SAMPLES), long_term_data=_seeded(LONG_SAMPLES))

@@ -17,9 +17,12 @@ from schemas.bundles import HashedTopicLoad
 _RANGE = re.compile(r"/0x([0-9a-fA-F]{8})_0x([0-9a-fA-F]{8})\Z")
 LAST_HASH = 0xFFFFFFFF
 ALGORITHMS = (
-    "range_equally_divide", "topic_count_equally_divide", "specified_positions_divide",
-    "specified_positions_divide_force", "flow_or_qps_equally_divide",
-)  # fmt: skip
+    "range_equally_divide",
+    "topic_count_equally_divide",
+    "specified_positions_divide",
+    "specified_positions_divide_force",
+    "flow_or_qps_equally_divide",
+)
 
 
 def bundle_range(bundle: str) -> tuple[int, int]:

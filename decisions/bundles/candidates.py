@@ -132,7 +132,7 @@ def isolated(cluster: Cluster, bundle: str, brokers: Iterable[str]) -> list[str]
 
 def _isolated(
     cluster: Cluster, policy: IsolationPolicy | None, brokers: tuple[str, ...]
-) -> tuple[Sequence[str], list[str]]:  # fmt: skip
+) -> tuple[Sequence[str], list[str]]:
     """The brokers that come into question, and those of them that a policy, or the lack of one, leaves.
 
     As upstream, abilities are asked about only without a policy. Every bundle counts as one of persistent topics:

@@ -224,11 +224,12 @@ def never_moved(bundle: str) -> bool:
 def _numbers(data: BundleData) -> _Numbers:
     """What makes two bundles' data equal."""
     return (
-        data.topics, *(
+        data.topics,
+        *(
             (one.msg_rate_in, one.msg_rate_out, one.msg_throughput_in, one.msg_throughput_out, one.num_samples)
             for one in (data.short_term_data, data.long_term_data)
         ),
-    )  # fmt: skip
+    )
 
 
 def report(broker: str, data: LocalBrokerData) -> Report:
@@ -241,10 +242,15 @@ def report(broker: str, data: LocalBrokerData) -> Report:
     bundles = data.last_stats if data.bundles is None else data.bundles
     topics = sum(load.topics for load in loads) if data.num_topics is None else data.num_topics
     return Report(
-        broker, data, tuple(dict.fromkeys(bundles)), total(data.msg_rate_in, "msg_rate_in"),
-        total(data.msg_rate_out, "msg_rate_out"), total(data.msg_throughput_in, "msg_throughput_in"),
-        total(data.msg_throughput_out, "msg_throughput_out"), topics,
-    )  # fmt: skip
+        broker,
+        data,
+        tuple(dict.fromkeys(bundles)),
+        total(data.msg_rate_in, "msg_rate_in"),
+        total(data.msg_rate_out, "msg_rate_out"),
+        total(data.msg_throughput_in, "msg_throughput_in"),
+        total(data.msg_throughput_out, "msg_throughput_out"),
+        topics,
+    )
 
 
 def see(snapshot: BundleSnapshot) -> Cluster:
@@ -262,7 +268,10 @@ def see(snapshot: BundleSnapshot) -> Cluster:
             for name, stats in broker.last_stats.items()
         }
     return Cluster(
-        snapshot, Configuration(given, snapshot.profile, alone=snapshot.operation in ALONE),
-        {broker: report(broker, data) for broker, data in sorted(snapshot.brokers.items())}, dict(bundles),
-        recalled(snapshot.state), Account(snapshot.seed),
-    )  # fmt: skip
+        snapshot,
+        Configuration(given, snapshot.profile, alone=snapshot.operation in ALONE),
+        {broker: report(broker, data) for broker, data in sorted(snapshot.brokers.items())},
+        dict(bundles),
+        recalled(snapshot.state),
+        Account(snapshot.seed),
+    )

@@ -78,27 +78,31 @@ DEFAULTS: Mapping[str, bool | int | float | str | tuple[str, ...]] = MappingProx
         "gainShedderMinGainPercentage": 0.5,
         "gainShedderMaxMovesPerCycle": 10,
     }
-)  # fmt: skip
+)
 """Of Pulsar 4.x."""
 
 PROFILES: Mapping[str, Mapping[str, bool | int | float | str | tuple[str, ...]]] = MappingProxyType(
     {
         "2.10": {
-            "loadBalancerDirectMemoryResourceWeight": 1.0, "loadBalanceSheddingDelayInSeconds": 600,
+            "loadBalancerDirectMemoryResourceWeight": 1.0,
+            "loadBalanceSheddingDelayInSeconds": 600,
             "loadBalancerLoadSheddingStrategy": "ThresholdShedder",
         },
         "3.0": {"loadBalancerDirectMemoryResourceWeight": 1.0},
         "4.x": {},
         "5.0": {
-            "loadBalancerLoadSheddingStrategy": "AvgShedder", "loadBalancerLoadPlacementStrategy": "AvgShedder",
-            "maxUnloadPercentage": 0.5, "loadBalancerDistributeBundlesEvenlyEnabled": False,
+            "loadBalancerLoadSheddingStrategy": "AvgShedder",
+            "loadBalancerLoadPlacementStrategy": "AvgShedder",
+            "maxUnloadPercentage": 0.5,
+            "loadBalancerDistributeBundlesEvenlyEnabled": False,
         },
         "default": {
-            "loadBalancerLoadSheddingStrategy": GAIN, "loadBalancerLoadPlacementStrategy": LEAST_PROJECTED,
+            "loadBalancerLoadSheddingStrategy": GAIN,
+            "loadBalancerLoadPlacementStrategy": LEAST_PROJECTED,
             "loadBalancerDistributeBundlesEvenlyEnabled": False,
         },
     }
-)  # fmt: skip
+)
 """Defaults that a version has otherwise than 4.x; what it decides otherwise is in `fixes`."""
 
 ALIASES = MappingProxyType(
@@ -108,9 +112,15 @@ ALIASES = MappingProxyType(
     }
 )
 SHEDDERS = (
-    "OverloadShedder", "ThresholdShedder", "UniformLoadShedder", OLD_UNIFORM, "AvgShedder", "TransferShedder",
-    "DeviationShedder", GAIN,
-)  # fmt: skip
+    "OverloadShedder",
+    "ThresholdShedder",
+    "UniformLoadShedder",
+    OLD_UNIFORM,
+    "AvgShedder",
+    "TransferShedder",
+    "DeviationShedder",
+    GAIN,
+)
 PLACEMENTS = (
     "LeastLongTermMessageRate",
     "LeastResourceUsageWithWeight",

@@ -68,9 +68,15 @@ def _transfer(cluster: Cluster) -> BundleAnswer:
         picked.setdefault(one.source_broker or "", []).append(one.bundle)
     statistics = {"avg": found.average, "std": found.deviation}
     return _answer(
-        cluster, "TransferShedder", found.decisions, "unload", selected=picked, label=found.label,
-        reason=found.reason, statistics=statistics,
-    )  # fmt: skip
+        cluster,
+        "TransferShedder",
+        found.decisions,
+        "unload",
+        selected=picked,
+        label=found.label,
+        reason=found.reason,
+        statistics=statistics,
+    )
 
 
 def _gain(cluster: Cluster) -> BundleAnswer:
@@ -141,37 +147,58 @@ def _average(cluster: Cluster) -> BundleAnswer:
 
 
 def _answer(
-    cluster: Cluster, strategy: str, decisions: list[BundleDecision], action: Action, *, always: bool = False,
-    selected: Mapping[str, list[str]] | None = None, label: str | None = None, reason: str | None = None,
+    cluster: Cluster,
+    strategy: str,
+    decisions: list[BundleDecision],
+    action: Action,
+    *,
+    always: bool = False,
+    selected: Mapping[str, list[str]] | None = None,
+    label: str | None = None,
+    reason: str | None = None,
     statistics: Mapping[str, float] | None = None,
-) -> BundleAnswer:  # fmt: skip
+) -> BundleAnswer:
     acts = always or bool(decisions)
     return BundleAnswer.model_construct(
-        operation=cluster.snapshot.operation, action=action if acts else "hold", strategy=strategy,
-        profile=cluster.snapshot.profile, gate=None if acts else cluster.account.last_failing(), label=label,
-        reason=reason, selected=dict(selected or {}), decisions=decisions, readings=cluster.account.readings(),
-        ties=cluster.account.ties, statistics=dict(statistics or {}), usage=_usage(cluster),
-        ignored_configuration=sorted(cluster.configuration.ignored), state=remembered(cluster.memory),
-    )  # fmt: skip
+        operation=cluster.snapshot.operation,
+        action=action if acts else "hold",
+        strategy=strategy,
+        profile=cluster.snapshot.profile,
+        gate=None if acts else cluster.account.last_failing(),
+        label=label,
+        reason=reason,
+        selected=dict(selected or {}),
+        decisions=decisions,
+        readings=cluster.account.readings(),
+        ties=cluster.account.ties,
+        statistics=dict(statistics or {}),
+        usage=_usage(cluster),
+        ignored_configuration=sorted(cluster.configuration.ignored),
+        state=remembered(cluster.memory),
+    )
 
 
 def _usage(cluster: Cluster) -> dict[str, dict[str, float]]:
     conf = cluster.configuration
     found = {
         broker: {
-            "maxUsage": max_usage(report.data, conf), "maxUsageWithWeight": cluster.weighted(broker),
-            "msgRate": report.rate, "msgThroughput": report.throughput,
+            "maxUsage": max_usage(report.data, conf),
+            "maxUsageWithWeight": cluster.weighted(broker),
+            "msgRate": report.rate,
+            "msgThroughput": report.throughput,
         }
         for broker, report in cluster.reports.items()
-    }  # fmt: skip
+    }
     for broker, data in sorted(cluster.snapshot.broker_load_data.items()):
         found[broker] = {
-            "maxUsage": max_usage(data, conf), "maxUsageWithWeight": weighted_max(data, conf),
+            "maxUsage": max_usage(data, conf),
+            "maxUsageWithWeight": weighted_max(data, conf),
             "weightedMaxEMA": transfer.usage_of(cluster, broker),
-        }  # fmt: skip
+        }
     for name, usages in (
-        ("thresholdShedderEMA", cluster.memory.threshold_usage), ("placementEMA", cluster.memory.placement_usage),
-    ):  # fmt: skip
+        ("thresholdShedderEMA", cluster.memory.threshold_usage),
+        ("placementEMA", cluster.memory.placement_usage),
+    ):
         for broker, usage in usages.items():
             found.setdefault(broker, {})[name] = usage
     return found

@@ -39,21 +39,25 @@ FIXES: Mapping[str, Fix] = MappingProxyType(
         ),
         "fix20822": Fix(
             "A picked bundle for which placement chooses its owner stays.",
-            "It is unloaded, and comes back to its owner.", _UNTIL_3_0,
+            "It is unloaded, and comes back to its owner.",
+            _UNTIL_3_0,
         ),
         "fix21025": Fix(
             "UniformLoadShedder finds the extremes of rate and of throughput apart.",
-            "As `UniformLoadShedder-21016`: either signal takes over one slot for both.", _UNTIL_3_0,
+            "As `UniformLoadShedder-21016`: either signal takes over one slot for both.",
+            _UNTIL_3_0,
         ),
         "fix21214": Fix(
             "UniformLoadShedder leaves bundles without traffic alone.", "It picks them as well.", _UNTIL_3_0
         ),
         "fix22888": Fix(
-            "Weights hold where placement asks whether a broker is overloaded.", "That question knows no weights.",
+            "Weights hold where placement asks whether a broker is overloaded.",
+            "That question knows no weights.",
             _UNTIL_3_0,
         ),
         "fix24954": Fix(
-            "AvgShedder orders brokers by their exact scores.", "Scores less than one point apart are equal.",
+            "AvgShedder orders brokers by their exact scores.",
+            "Scores less than one point apart are equal.",
             _UNTIL_3_0,
         ),
         "fix26246": Fix(
@@ -62,7 +66,7 @@ FIXES: Mapping[str, Fix] = MappingProxyType(
             _UNTIL_3_0 | {"4.x"},
         ),
     }
-)  # fmt: skip
+)
 """Switches by name, in the order of their numbers."""
 
 

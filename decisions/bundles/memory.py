@@ -36,28 +36,42 @@ def recalled(state: BalancerState) -> Memory:
     """The state of a snapshot, copied."""
     gain = state.gain_shedder or GainMemory()
     return Memory(
-        dict(state.recently_unloaded_bundles), dict(state.recently_unloaded_brokers),
-        dict(state.broker_avg_resource_usage), dict(state.broker_avg_resource_usage_with_weight),
-        dict(state.avg_shedder.broker_hit_count_for_low), dict(state.avg_shedder.broker_hit_count_for_high),
-        dict(state.avg_shedder.bundle_broker_map), state.unload_condition_hit_count,
+        dict(state.recently_unloaded_bundles),
+        dict(state.recently_unloaded_brokers),
+        dict(state.broker_avg_resource_usage),
+        dict(state.broker_avg_resource_usage_with_weight),
+        dict(state.avg_shedder.broker_hit_count_for_low),
+        dict(state.avg_shedder.broker_hit_count_for_high),
+        dict(state.avg_shedder.bundle_broker_map),
+        state.unload_condition_hit_count,
         {broker: dict(bundles) for broker, bundles in state.preallocated_bundle_data.items()},
-        list(state.round_robin_brokers), state.round_robin_count, dict(state.bundle_split_hit_counts),
-        gain_hits=gain.hits, gain_costs=dict(gain.costs), gain_moves=dict(gain.moves),
-    )  # fmt: skip
+        list(state.round_robin_brokers),
+        state.round_robin_count,
+        dict(state.bundle_split_hit_counts),
+        gain_hits=gain.hits,
+        gain_costs=dict(gain.costs),
+        gain_moves=dict(gain.moves),
+    )
 
 
 def remembered(memory: Memory) -> BalancerState:
     """The state for an answer."""
     gain = GainMemory.model_construct(hits=memory.gain_hits, costs=memory.gain_costs, moves=memory.gain_moves)
     return BalancerState.model_construct(
-        recently_unloaded_bundles=memory.unloaded_bundles, recently_unloaded_brokers=memory.unloaded_brokers,
-        broker_avg_resource_usage=memory.threshold_usage, broker_avg_resource_usage_with_weight=memory.placement_usage,
+        recently_unloaded_bundles=memory.unloaded_bundles,
+        recently_unloaded_brokers=memory.unloaded_brokers,
+        broker_avg_resource_usage=memory.threshold_usage,
+        broker_avg_resource_usage_with_weight=memory.placement_usage,
         avg_shedder=HitCounts.model_construct(
-            broker_hit_count_for_low=memory.hits_low, broker_hit_count_for_high=memory.hits_high,
+            broker_hit_count_for_low=memory.hits_low,
+            broker_hit_count_for_high=memory.hits_high,
             bundle_broker_map=memory.plan,
         ),
-        unload_condition_hit_count=memory.transfer_hits, preallocated_bundle_data=memory.preallocated,
-        round_robin_brokers=memory.round_robin, round_robin_count=memory.round_robin_count,
-        bundle_split_hit_counts=memory.split_hits, bundles=memory.averages,
+        unload_condition_hit_count=memory.transfer_hits,
+        preallocated_bundle_data=memory.preallocated,
+        round_robin_brokers=memory.round_robin,
+        round_robin_count=memory.round_robin_count,
+        bundle_split_hit_counts=memory.split_hits,
+        bundles=memory.averages,
         gain_shedder=gain if memory.gain_hits or memory.gain_moves or memory.gain_costs else None,
-    )  # fmt: skip
+    )

@@ -34,9 +34,7 @@ class Projected:
 
     def with_load(self, load: Load, sign: int = 1) -> float:
         """Its usage with that load more; with `sign` -1, less."""
-        signals = (
-            one + sign * unit * part for one, unit, part in zip(self.signals, self.costs, load, strict=True)
-        )  # fmt: skip
+        signals = (one + sign * unit * part for one, unit, part in zip(self.signals, self.costs, load, strict=True))
         return max(*signals, self.floor, 0.0)
 
     def take(self, bundle: str, load: Load) -> None:

@@ -28,9 +28,10 @@ MOST = 1e15
 """Of any number that is remembered."""
 
 _SIGNALS = (
-    ("cpu", "loadBalancerCPUResourceWeight"), ("bandwidth_in", "loadBalancerBandwidthInResourceWeight"),
+    ("cpu", "loadBalancerCPUResourceWeight"),
+    ("bandwidth_in", "loadBalancerBandwidthInResourceWeight"),
     ("bandwidth_out", "loadBalancerBandwidthOutResourceWeight"),
-)  # fmt: skip
+)
 """In the order of `Load`: what messages fill, bytes in, and bytes out."""
 
 _Report: TypeAlias = LocalBrokerData | BrokerLoadData
@@ -183,9 +184,8 @@ def _apply_moves(cluster: Cluster, brokers: dict[str, Projected], updated: Mappi
         stale_destination = destination is not None and updated[destination.name] <= move.at + SETTLED_MS
         failed = source is not None and not stale_source and bundle in source.bundles
         third = [
-            one for one in brokers.values()
-            if one is not source and one is not destination and bundle in one.bundles
-        ]  # fmt: skip
+            one for one in brokers.values() if one is not source and one is not destination and bundle in one.bundles
+        ]
         failed = failed or any(updated[one.name] > move.at + SETTLED_MS for one in third)
         if destination is not None and not stale_destination and not cluster.configuration.extensible:
             failed = failed or bundle not in destination.bundles

@@ -33,9 +33,12 @@ class Load(NamedTuple):
 
 
 def is_reported(
-    last: Load | None, now: Load, forced: bool = False,
-    threshold: float = THRESHOLD_PERCENT, max_interval_ms: int = MAX_INTERVAL_MS,
-) -> bool:  # fmt: skip
+    last: Load | None,
+    now: Load,
+    forced: bool = False,
+    threshold: float = THRESHOLD_PERCENT,
+    max_interval_ms: int = MAX_INTERVAL_MS,
+) -> bool:
     """Whether a report is written. Both limits are strict; without a report before it always is."""
     if forced or last is None or now.at - last.at > max_interval_ms:
         return True
@@ -45,9 +48,11 @@ def is_reported(
 def change(last: Load, now: Load) -> float:
     """The largest change in percent: of usage in points, of the rest relative to what it was."""
     return max(
-        relative(last.rate, now.rate), relative(last.throughput, now.throughput),
-        relative(last.bundles, now.bundles), 100 * abs(last.usage - now.usage),
-    )  # fmt: skip
+        relative(last.rate, now.rate),
+        relative(last.throughput, now.throughput),
+        relative(last.bundles, now.bundles),
+        100 * abs(last.usage - now.usage),
+    )
 
 
 def relative(old: float, new: float) -> float:

@@ -71,11 +71,15 @@ def find_alone(cluster: Cluster) -> tuple[dict[str, list[str]], list[BundleDecis
     picked = SHEDDERS[name](cluster)
     return picked, [
         BundleDecision(
-            action="unload", bundle=bundle, source_broker=broker,
-            destination_broker=cluster.planned(bundle), reason=name,
+            action="unload",
+            bundle=bundle,
+            source_broker=broker,
+            destination_broker=cluster.planned(bundle),
+            reason=name,
         )
-        for broker, bundles in picked.items() for bundle in bundles
-    ]  # fmt: skip
+        for broker, bundles in picked.items()
+        for bundle in bundles
+    ]
 
 
 def _destination(cluster: Cluster, broker: str, bundle: str) -> str | None:

@@ -11,12 +11,20 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 DURATIONS: Mapping[str, Fraction] = {
-    "ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600), "d": Fraction(86_400),
-}  # fmt: skip
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86_400),
+}
 SIZES: Mapping[str, Fraction] = {
-    "B": Fraction(1), "kB": Fraction(10**3), "KB": Fraction(10**3), "MB": Fraction(10**6), "GB": Fraction(10**9),
+    "B": Fraction(1),
+    "kB": Fraction(10**3),
+    "KB": Fraction(10**3),
+    "MB": Fraction(10**6),
+    "GB": Fraction(10**9),
     "TB": Fraction(10**12),
-}  # fmt: skip
+}
 RATES: Mapping[str, Fraction] = {"k": Fraction(10**3), "M": Fraction(10**6)}
 
 _QUANTITY = re.compile(r"\s*(-?[0-9]{1,30}(?:_[0-9]{1,3}){0,9}(?:\.[0-9]{1,30})?)\s*([A-Za-z]{0,9})(?:/s)?\s*")

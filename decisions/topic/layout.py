@@ -60,7 +60,7 @@ class SegmentLayout:
     @classmethod
     def create(
         cls, count: int, now_ms: int, properties: Mapping[str, str] | None = None, bucket_budget: int = 0
-    ) -> SegmentLayout:  # fmt: skip
+    ) -> SegmentLayout:
         """The initial layout of `count` equal segments; the last takes the remainder (PIP-468 "Creation").
 
         `bucket_budget` entry buckets are divided among the segments, each has one at least; 0: the topic has none.
@@ -96,15 +96,17 @@ class SegmentLayout:
     def to_metadata(self) -> ScalableTopicMetadata:
         """The metadata record, with the fields and the derived booleans that Pulsar 5 ships."""
         # By wire names: an unknown field may have the name of an attribute.
-        return ScalableTopicMetadata.model_validate({
-            **dict(self.unknown),
-            "epoch": self.epoch,
-            "nextSegmentId": self.next_segment_id,
-            "segments": {number: _info(segment) for number, segment in self.segments.items()},
-            "properties": dict(self.properties),
-            "autoScalePolicy": self.auto_scale_policy,
-            "createdAtMs": self.created_at_ms,
-        })  # fmt: skip
+        return ScalableTopicMetadata.model_validate(
+            {
+                **dict(self.unknown),
+                "epoch": self.epoch,
+                "nextSegmentId": self.next_segment_id,
+                "segments": {number: _info(segment) for number, segment in self.segments.items()},
+                "properties": dict(self.properties),
+                "autoScalePolicy": self.auto_scale_policy,
+                "createdAtMs": self.created_at_ms,
+            }
+        )
 
     @property
     def tag(self) -> str:
@@ -155,15 +157,20 @@ class SegmentLayout:
         middle = parent.start + (parent.end - parent.start) // 2
         lower, upper = self._fresh_ids(2)
         child = Segment(
-            lower, parent.start, middle, parent_ids=(segment_id,), created_at_epoch=self.epoch + 1,
-            created_at_ms=now_ms, entry_bucket_splits=_buckets_of((parent,), max(1, parent.bucket_count // 2)),
-        )  # fmt: skip
+            lower,
+            parent.start,
+            middle,
+            parent_ids=(segment_id,),
+            created_at_epoch=self.epoch + 1,
+            created_at_ms=now_ms,
+            entry_bucket_splits=_buckets_of((parent,), max(1, parent.bucket_count // 2)),
+        )
         children = (child, replace_segment(child, segment_id=upper, start=middle + 1, end=parent.end))
         return self._successor([self._sealed(parent, (lower, upper), now_ms), *children], upper + 1)
 
     def merge_segments(
         self, first_id: int, second_id: int, now_ms: int, max_buckets: int = MAX_ENTRY_BUCKETS
-    ) -> SegmentLayout:  # fmt: skip
+    ) -> SegmentLayout:
         """Seals two adjacent active segments and adds their union; parents stay in call order.
 
         PIP-468 "Merge Protocol". The union has the entry buckets of both, of equal width and at most `max_buckets`.
@@ -175,10 +182,14 @@ class SegmentLayout:
         (fresh,) = self._fresh_ids(1)
         buckets = min(first.bucket_count + second.bucket_count, max_buckets)
         merged = Segment(
-            fresh, min(first.start, second.start), max(first.end, second.end),
-            parent_ids=(first_id, second_id), created_at_epoch=self.epoch + 1, created_at_ms=now_ms,
+            fresh,
+            min(first.start, second.start),
+            max(first.end, second.end),
+            parent_ids=(first_id, second_id),
+            created_at_epoch=self.epoch + 1,
+            created_at_ms=now_ms,
             entry_bucket_splits=_buckets_of((first, second), buckets),
-        )  # fmt: skip
+        )
         sealed = [self._sealed(segment, (merged.segment_id,), now_ms) for segment in (first, second)]
         return self._successor([*sealed, merged], merged.segment_id + 1)
 
@@ -192,9 +203,14 @@ class SegmentLayout:
             raise LayoutArgumentError(f"segment {segment_id} has these {bucket_count} entry buckets already")
         (fresh,) = self._fresh_ids(1)
         successor = Segment(
-            fresh, parent.start, parent.end, parent_ids=(segment_id,), created_at_epoch=self.epoch + 1,
-            created_at_ms=now_ms, entry_bucket_splits=buckets,
-        )  # fmt: skip
+            fresh,
+            parent.start,
+            parent.end,
+            parent_ids=(segment_id,),
+            created_at_epoch=self.epoch + 1,
+            created_at_ms=now_ms,
+            entry_bucket_splits=buckets,
+        )
         return self._successor([self._sealed(parent, (fresh,), now_ms), successor], fresh + 1)
 
     def prune_segment(self, segment_id: int) -> SegmentLayout:
@@ -287,22 +303,24 @@ _STATES = {state.value: state for state in SegmentState}
 
 def _info(segment: Segment) -> SegmentInfo:
     range_unknown = dict(segment.range_unknown)
-    return SegmentInfo.model_validate({
-        "segmentId": segment.segment_id,
-        "hashRange": HashRange.model_validate({**range_unknown, "start": segment.start, "end": segment.end}),
-        "state": segment.state.value,
-        "parentIds": list(segment.parent_ids),
-        "childIds": list(segment.child_ids),
-        "createdAtEpoch": segment.created_at_epoch,
-        "sealedAtEpoch": NOT_SEALED if segment.is_active else segment.sealed_at_epoch,
-        "createdAtMs": segment.created_at_ms,
-        "sealedAtMs": NOT_SEALED if segment.is_active else segment.sealed_at_ms,
-        "legacyTopicName": segment.legacy_topic_name,
-        "entryBucketSplits": None if segment.entry_bucket_splits is None else list(segment.entry_bucket_splits),
-        "sealed": not segment.is_active,
-        "active": segment.is_active,
-        "root": not segment.parent_ids,
-        "leaf": not segment.child_ids,
-        "legacy": segment.legacy_topic_name is not None,
-        **dict(segment.unknown),
-    })  # fmt: skip
+    return SegmentInfo.model_validate(
+        {
+            "segmentId": segment.segment_id,
+            "hashRange": HashRange.model_validate({**range_unknown, "start": segment.start, "end": segment.end}),
+            "state": segment.state.value,
+            "parentIds": list(segment.parent_ids),
+            "childIds": list(segment.child_ids),
+            "createdAtEpoch": segment.created_at_epoch,
+            "sealedAtEpoch": NOT_SEALED if segment.is_active else segment.sealed_at_epoch,
+            "createdAtMs": segment.created_at_ms,
+            "sealedAtMs": NOT_SEALED if segment.is_active else segment.sealed_at_ms,
+            "legacyTopicName": segment.legacy_topic_name,
+            "entryBucketSplits": None if segment.entry_bucket_splits is None else list(segment.entry_bucket_splits),
+            "sealed": not segment.is_active,
+            "active": segment.is_active,
+            "root": not segment.parent_ids,
+            "leaf": not segment.child_ids,
+            "legacy": segment.legacy_topic_name is not None,
+            **dict(segment.unknown),
+        }
+    )

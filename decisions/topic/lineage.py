@@ -53,7 +53,7 @@ def count_merges(segments: Mapping[int, Segment]) -> dict[int, int]:
 
 def made_by(
     segment: Segment, segments: Mapping[int, Segment] = MappingProxyType({})
-) -> Literal["split", "merge", "rebucket"] | None:  # fmt: skip
+) -> Literal["split", "merge", "rebucket"] | None:
     """Return the operation that made a segment, read off its parents: two or more are a merge, one with the same range
     is a rebucket, one with another range a split; None without parents.
 

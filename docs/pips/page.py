@@ -30,9 +30,20 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).resolve().parent
 PIPS = ("pip-483", "pip-468")
 PACKAGES = (
-    "schemas", "decisions", "admin", "lake", "messaging", "telemetry", "engine", "streaming", "executor", "controller",
-    "ledger", "lab", "anabranch",
-)  # fmt: skip
+    "schemas",
+    "decisions",
+    "admin",
+    "lake",
+    "messaging",
+    "telemetry",
+    "engine",
+    "streaming",
+    "executor",
+    "controller",
+    "ledger",
+    "lab",
+    "anabranch",
+)
 _KEYS = {"rule", "property", "key", "code", "test", "not_built"}
 
 

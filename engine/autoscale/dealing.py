@@ -77,7 +77,7 @@ class SampleColumns:
 
     def deal(
         self, found: Messages, homes: Ints, buckets: int, partition: int, offsets: Ints, timestamps: Ints
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the messages of one Kafka partition as batches of `schema` by bucket, in order.
 
         `homes` are the buckets of the message keys; `buckets` is the number of buckets.
@@ -107,16 +107,22 @@ class SampleColumns:
         by = pa.array(names, pa.string()).dictionary_encode()
         reporter, reporters, of_reporters = _shared_out(by.indices.to_numpy()[message], rank, len(by.dictionary))
         at_home = np.where(in_columns, AS_A_WHOLE, BY_SAMPLES)[message]
-        batch = batch_of(partition, {
-            "topics": (topics.dictionary, of_topics),
-            "reporters": (by.dictionary.take(pa.array(reporters)), of_reporters),
-            "reporter": (reporter, of_heads), "sampled_at": (sampled_at[message], of_heads),
-            "offset": (offsets[message], of_heads), "timestamp": (timestamps[message], of_heads),
-            "counted": (np.where(homes[message] == bucket[heads], at_home, ELSEWHERE), of_heads),
-            "samples": (np.add.reduceat(counts, heads), of_heads),
-            "topic": (topic, of_samples), "segment": (entries.segments[places], of_samples),
-            "rates": (rates.ravel(), 4 * of_samples),
-        })  # fmt: skip
+        batch = batch_of(
+            partition,
+            {
+                "topics": (topics.dictionary, of_topics),
+                "reporters": (by.dictionary.take(pa.array(reporters)), of_reporters),
+                "reporter": (reporter, of_heads),
+                "sampled_at": (sampled_at[message], of_heads),
+                "offset": (offsets[message], of_heads),
+                "timestamp": (timestamps[message], of_heads),
+                "counted": (np.where(homes[message] == bucket[heads], at_home, ELSEWHERE), of_heads),
+                "samples": (np.add.reduceat(counts, heads), of_heads),
+                "topic": (topic, of_samples),
+                "segment": (entries.segments[places], of_samples),
+                "rates": (rates.ravel(), 4 * of_samples),
+            },
+        )
         for row, of in enumerate(bucket[starts].tolist()):
             yield of, batch.slice(row, 1)
 

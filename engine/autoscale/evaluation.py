@@ -102,7 +102,7 @@ class Evaluation:
 
     def _evaluate(
         self, topic: TopicState, trigger: str
-    ) -> tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]] | None:  # fmt: skip
+    ) -> tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]] | None:
         """Take the decisions on a topic, or return its binding hold if that has changed."""
         policy = self.policies.of(self.state, topic)
         if trigger == "consumer" and asks_nothing(topic, policy):
@@ -120,12 +120,21 @@ class Evaluation:
         if topic.hold_gate == INTERNAL_ERROR:
             return
         self.state.hold_at(topic, INTERNAL_ERROR)
-        self._record_holds({
-            "measured": [None], "limit": [None], "margin": [None], "eligible_at": [None], "layout_epoch": [None],
-            "layout_digest": [None],
-            "subject": [topic.name], "gate": [INTERNAL_ERROR], "trigger": [trigger], "policy_digest": [""],
-            "seq": [topic.hold_seq],
-        })  # fmt: skip
+        self._record_holds(
+            {
+                "measured": [None],
+                "limit": [None],
+                "margin": [None],
+                "eligible_at": [None],
+                "layout_epoch": [None],
+                "layout_digest": [None],
+                "subject": [topic.name],
+                "gate": [INTERNAL_ERROR],
+                "trigger": [trigger],
+                "policy_digest": [""],
+                "seq": [topic.hold_seq],
+            }
+        )
 
     def hot_keys(self, is_tick: bool, by_tick: Set[str]) -> dict[str, tuple[HotKey, ...]]:
         """Return new findings on hot keys by topic.
@@ -174,19 +183,21 @@ class Evaluation:
         for topic, _, _, reading in held:
             self.state.hold_at(topic, reading.gate.value)
         readings = [reading for *_, reading in held]
-        self._record_holds({
-            "subject": [topic.name for topic, *_ in held],
-            "gate": [reading.gate.value for reading in readings],
-            "measured": [reading.measured for reading in readings],
-            "limit": [reading.limit for reading in readings],
-            "margin": [reading.margin for reading in readings],
-            "eligible_at": [reading.eligible_at for reading in readings],
-            "trigger": [snapshot.trigger for _, _, snapshot, _ in held],
-            "layout_epoch": [snapshot.layout.epoch for _, _, snapshot, _ in held],
-            "layout_digest": [None if (one := topic.known) is None else one.digest for topic, *_ in held],
-            "policy_digest": [policy.digest for _, policy, *_ in held],
-            "seq": [topic.hold_seq for topic, *_ in held],
-        })  # fmt: skip
+        self._record_holds(
+            {
+                "subject": [topic.name for topic, *_ in held],
+                "gate": [reading.gate.value for reading in readings],
+                "measured": [reading.measured for reading in readings],
+                "limit": [reading.limit for reading in readings],
+                "margin": [reading.margin for reading in readings],
+                "eligible_at": [reading.eligible_at for reading in readings],
+                "trigger": [snapshot.trigger for _, _, snapshot, _ in held],
+                "layout_epoch": [snapshot.layout.epoch for _, _, snapshot, _ in held],
+                "layout_digest": [None if (one := topic.known) is None else one.digest for topic, *_ in held],
+                "policy_digest": [policy.digest for _, policy, *_ in held],
+                "seq": [topic.hold_seq for topic, *_ in held],
+            }
+        )
 
     def _hold_all(self, held: Held) -> None:
         """Record holds found in columns."""
@@ -195,19 +206,21 @@ class Evaluation:
             return
         self.view.hold(held)
         measured, limit, margin, eligible_at = held.readings
-        self._record_holds({
-            "subject": held.names,
-            "gate": _GATES[held.gates],
-            "measured": pa.array(measured, from_pandas=True),
-            "limit": pa.array(limit, from_pandas=True),
-            "margin": pa.array(margin, from_pandas=True),
-            "eligible_at": pa.array(eligible_at, mask=eligible_at == NEVER),
-            "trigger": ["tick"] * count,
-            "layout_epoch": [layout.epoch for layout in held.layouts],
-            "layout_digest": [layout.digest for layout in held.layouts],
-            "policy_digest": held.policy_digests,
-            "seq": held.seqs,
-        })  # fmt: skip
+        self._record_holds(
+            {
+                "subject": held.names,
+                "gate": _GATES[held.gates],
+                "measured": pa.array(measured, from_pandas=True),
+                "limit": pa.array(limit, from_pandas=True),
+                "margin": pa.array(margin, from_pandas=True),
+                "eligible_at": pa.array(eligible_at, mask=eligible_at == NEVER),
+                "trigger": ["tick"] * count,
+                "layout_epoch": [layout.epoch for layout in held.layouts],
+                "layout_digest": [layout.digest for layout in held.layouts],
+                "policy_digest": held.policy_digests,
+                "seq": held.seqs,
+            }
+        )
 
     def _record_holds(self, columns: dict[str, Any]) -> None:
         """Add rows of `holds`; `columns` lacks the fields that are the same in all of them."""
@@ -222,9 +235,7 @@ class Evaluation:
         self.output.counts.holds += count
         self.output.add_columns(HOLDS, pa.RecordBatch.from_arrays(arrays, schema=HOLD_SCHEMA).sort_by("subject"))
 
-    def _decide_all(
-        self, topic: TopicState, snapshot: TopicSnapshot, answer: Action, policy: EffectivePolicy
-    ) -> None:  # fmt: skip
+    def _decide_all(self, topic: TopicState, snapshot: TopicSnapshot, answer: Action, policy: EffectivePolicy) -> None:
         """Take the decisions of an evaluation, except those recently taken that were only observed."""
         epoch, now = snapshot.layout.epoch, snapshot.now
         new = [
@@ -244,22 +255,25 @@ class Evaluation:
         identity = topic.decided(snapshot.layout.epoch, answer.action, answer.arguments, snapshot.now)
         policy_json = policy.bucket_override_json if snapshot.has_buckets else policy.override_json
         self.output.counts.decisions += 1
-        self.output.add("decisions", {
-            "family": FAMILY,
-            "subject": topic.name,
-            "trigger": snapshot.trigger,
-            "layout_epoch": snapshot.layout.epoch,
-            "policy_digest": policy.digest,
-            "inputs": snapshot_to_json(snapshot, topic.metadata_json or "{}", policy_json),
-            "engine_version": ENGINE_VERSION,
-            "decision_id": identity,
-            "action": answer.action,
-            "arguments": canonical_json(answer.arguments),
-            "reason": answer.reason,
-            "decided_at": snapshot.now,
-            "gates": gates_to_json(answer.gates),
-            "seq": topic.decision_seq,
-        })  # fmt: skip
+        self.output.add(
+            "decisions",
+            {
+                "family": FAMILY,
+                "subject": topic.name,
+                "trigger": snapshot.trigger,
+                "layout_epoch": snapshot.layout.epoch,
+                "policy_digest": policy.digest,
+                "inputs": snapshot_to_json(snapshot, topic.metadata_json or "{}", policy_json),
+                "engine_version": ENGINE_VERSION,
+                "decision_id": identity,
+                "action": answer.action,
+                "arguments": canonical_json(answer.arguments),
+                "reason": answer.reason,
+                "decided_at": snapshot.now,
+                "gates": gates_to_json(answer.gates),
+                "seq": topic.decision_seq,
+            },
+        )
 
 
 def asks_nothing(topic: TopicState, policy: EffectivePolicy) -> bool:

@@ -192,9 +192,16 @@ class AutoscaleBatch:
         rates = samples.rates if places is None else samples.rates[places]
         is_hot: Bools = np.asarray((rates > crossing[:, : len(RATES)]).any(axis=1), np.bool_)
         codes = store_samples(
-            self._loads, rows, rates, origins.of(messages), since, self._now, self._of.settings.change_threshold,
-            crossing, merge,
-        )  # fmt: skip
+            self._loads,
+            rows,
+            rates,
+            origins.of(messages),
+            since,
+            self._now,
+            self._of.settings.change_threshold,
+            crossing,
+            merge,
+        )
         count_samples(self._output.counts, samples, messages, codes)
         self._evaluate_hot(samples.topics, samples.topic if places is None else samples.topic[places], codes, is_hot)
         if (loads := load_records(samples, messages, places, codes)) is not None:

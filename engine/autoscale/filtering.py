@@ -123,9 +123,15 @@ def _is_late(state: BucketState, sender: int | None, newest: int, topic: str, no
 
 
 def significant_samples(
-    loads: LoadTable, rows: Ints, rates: Floats, origins: Origins, since: Ints, now: int, change_threshold: float,
+    loads: LoadTable,
+    rows: Ints,
+    rates: Floats,
+    origins: Origins,
+    since: Ints,
+    now: int,
+    change_threshold: float,
     crossing_thresholds: Floats,
-) -> Codes:  # fmt: skip
+) -> Codes:
     """Return a code for each of n samples: `STALE`, else as `accept_causes` (0: no significant change).
 
     No row may occur twice. `since` is when the current incarnation of each sample's topic began.
@@ -142,9 +148,13 @@ def _are_stale(loads: LoadTable, rows: Ints, origins: Origins, since: Ints, now:
     """Return which samples are repeated, late, or from an earlier incarnation of their topic."""
     claimed = loads.sampled_at[rows]
     late = are_stale_samples(
-        origins.sampled_at, origins.kafka_at, now, origins.reporter == loads.reporter[rows], claimed,
+        origins.sampled_at,
+        origins.kafka_at,
+        now,
+        origins.reporter == loads.reporter[rows],
+        claimed,
         loads.seen_at[rows],
-    )  # fmt: skip
+    )
     stale: npt.NDArray[np.bool_] = (late & (claimed != NEVER)) | (origins.at < since)
     return stale
 

@@ -59,8 +59,13 @@ class Scalar(IntEnum):
 
 
 _CLOCKS = [
-    Scalar.LAST_SPLIT_AT, Scalar.LAST_MERGE_AT, Scalar.OPENED_AT, Scalar.FAILED_AT, Scalar.OBSERVED_AT, Scalar.SINCE
-]  # fmt: skip
+    Scalar.LAST_SPLIT_AT,
+    Scalar.LAST_MERGE_AT,
+    Scalar.OPENED_AT,
+    Scalar.FAILED_AT,
+    Scalar.OBSERVED_AT,
+    Scalar.SINCE,
+]
 
 
 @dataclass
@@ -111,10 +116,12 @@ class FleetColumns:
 
     def hot_names(self, loads: LoadTable) -> list[str]:
         """Return topics with a segment above a split threshold whose policy looks for hot keys."""
-        limits = np.array([
-            one.policy.split_thresholds if one.policy.hot_key_splits else (np.inf,) * len(RATES)
-            for one in self.policies
-        ]).reshape(-1, len(RATES))  # fmt: skip
+        limits = np.array(
+            [
+                one.policy.split_thresholds if one.policy.hot_key_splits else (np.inf,) * len(RATES)
+                for one in self.policies
+            ]
+        ).reshape(-1, len(RATES))
         has_row = np.flatnonzero(self.rows >= 0)
         if not len(has_row) or not np.isfinite(limits).any():
             return []
@@ -272,9 +279,11 @@ class FleetColumns:
 
 
 def columns_of(
-    topics: Sequence[TopicState], layouts: Sequence[KnownLayout], policies: Sequence[EffectivePolicy],
+    topics: Sequence[TopicState],
+    layouts: Sequence[KnownLayout],
+    policies: Sequence[EffectivePolicy],
     loads: LoadTable,
-) -> FleetColumns:  # fmt: skip
+) -> FleetColumns:
     """Build the columns of topics from these layouts and policies."""
     distinct = {policy.digest: policy for policy in policies}
     codes = {digest: code for code, digest in enumerate(distinct)}
@@ -284,10 +293,17 @@ def columns_of(
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     names = [topic.name for topic in topics]
     columns = FleetColumns(
-        names, list(layouts), list(distinct.values()), policy_codes, scalars_of(topics), offsets,
-        segments, rows_of(loads, names, offsets, segments["id"]),
-        *_from_pasts(topics, layouts, policies, offsets, segments["id"]), _buckets_of(layouts, offsets),
-    )  # fmt: skip
+        names,
+        list(layouts),
+        list(distinct.values()),
+        policy_codes,
+        scalars_of(topics),
+        offsets,
+        segments,
+        rows_of(loads, names, offsets, segments["id"]),
+        *_from_pasts(topics, layouts, policies, offsets, segments["id"]),
+        _buckets_of(layouts, offsets),
+    )
     return columns if len(distinct) < 2 else columns.take(np.argsort(policy_codes, kind="stable"))
 
 
@@ -298,9 +314,12 @@ def rows_of(loads: LoadTable, names: Sequence[str], offsets: Ints, segment_ids: 
 
 
 def _from_pasts(
-    topics: Sequence[TopicState], layouts: Sequence[KnownLayout], policies: Sequence[EffectivePolicy], offsets: Ints,
+    topics: Sequence[TopicState],
+    layouts: Sequence[KnownLayout],
+    policies: Sequence[EffectivePolicy],
+    offsets: Ints,
     segment_ids: Ints,
-) -> tuple[Ints, Ints, Ints, Ints]:  # fmt: skip
+) -> tuple[Ints, Ints, Ints, Ints]:
     """Return by segment: `settled_at`, `made_at`, the inherited load-return pause, and the regret window.
 
     Most topics were never split and are skipped.

@@ -196,11 +196,16 @@ def layout_of_model(metadata: ScalableTopicMetadata) -> ReadLayout:
         return plain
     layout = SegmentLayout.from_metadata(metadata)
     return ReadLayout(
-        text, digest_of(text), layout.epoch, layout.next_segment_id, sorted(layout.segments),
+        text,
+        digest_of(text),
+        layout.epoch,
+        layout.next_segment_id,
+        sorted(layout.segments),
         [(one.start, one.segment_id, one.end) for one in layout.active],
         any(one.parent_ids for one in layout.segments.values()),
-        layout.auto_scale_policy.known_json() if layout.auto_scale_policy else None, layout,
-    )  # fmt: skip
+        layout.auto_scale_policy.known_json() if layout.auto_scale_policy else None,
+        layout,
+    )
 
 
 def layout_of_json(text: str) -> ReadLayout:
@@ -235,7 +240,7 @@ def _layout_in(record: _Record) -> SegmentLayout:
 
 def _derived(
     is_active: bool, parents: Sequence[int], children: Sequence[int], legacy: str | None
-) -> tuple[bool, bool, bool, bool, bool]:  # fmt: skip
+) -> tuple[bool, bool, bool, bool, bool]:
     """Return the fields that Pulsar derives: sealed, active, root, leaf, legacy."""
     return not is_active, is_active, not parents, not children, legacy is not None
 
@@ -255,9 +260,7 @@ def _read(plain: PlainLayout, digest: str) -> ReadLayout | None:
     for one in plain.segments.values():
         number, of, state, parents, children, *times, legacy, sealed, is_active, root, leaf, is_legacy = astuple(one)
         told = (sealed, is_active, root, leaf, is_legacy)
-        expected = _NOT_DERIVED if derived is _NOT_DERIVED else _derived(
-            state == "ACTIVE", parents, children, legacy
-        )  # fmt: skip
+        expected = _NOT_DERIVED if derived is _NOT_DERIVED else _derived(state == "ACTIVE", parents, children, legacy)
         if told != expected:
             if segments or told != _NOT_DERIVED:
                 return None
@@ -268,10 +271,17 @@ def _read(plain: PlainLayout, digest: str) -> ReadLayout | None:
         if parents:
             has_parents = True
     policy = None if plain.auto_scale_policy is UNSET else bytes(plain.auto_scale_policy).decode()
-    record = _encode((
-        derived is not _NOT_DERIVED, plain.epoch, plain.next_segment_id, segments, plain.properties, policy,
-        None if plain.created_at_ms is UNSET else plain.created_at_ms,
-    ))  # fmt: skip
+    record = _encode(
+        (
+            derived is not _NOT_DERIVED,
+            plain.epoch,
+            plain.next_segment_id,
+            segments,
+            plain.properties,
+            policy,
+            None if plain.created_at_ms is UNSET else plain.created_at_ms,
+        )
+    )
     active.sort()
     if not _tile(active):
         _layout_of(record)  # says where not
@@ -297,11 +307,22 @@ def _plain_of(packed: bytes) -> PlainLayout:
     segments = {}
     for one in record.segments:
         segments[one.segment_id] = PlainSegment(
-            one.segment_id, PlainRange(one.start, one.end), one.state.value, list(one.parent_ids), list(one.child_ids),
-            one.created_at_epoch, one.sealed_at_epoch, one.created_at_ms, one.sealed_at_ms, one.legacy_topic_name,
-            *(_derived(one.is_active, one.parent_ids, one.child_ids, one.legacy_topic_name)
-              if record.is_derived else _NOT_DERIVED),
-        )  # fmt: skip
+            one.segment_id,
+            PlainRange(one.start, one.end),
+            one.state.value,
+            list(one.parent_ids),
+            list(one.child_ids),
+            one.created_at_epoch,
+            one.sealed_at_epoch,
+            one.created_at_ms,
+            one.sealed_at_ms,
+            one.legacy_topic_name,
+            *(
+                _derived(one.is_active, one.parent_ids, one.child_ids, one.legacy_topic_name)
+                if record.is_derived
+                else _NOT_DERIVED
+            ),
+        )
     return PlainLayout(
         record.epoch,
         record.next_segment_id,

@@ -114,7 +114,7 @@ class LoadTable:
 
     def record(
         self, rows: Ints, codes: npt.NDArray[np.int8], rates: Floats, origins: Origins, merge_thresholds: Floats
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Apply n samples to their rows, at most one per row; `codes` marks stale and significant samples.
 
         `merge_thresholds` (n x 4, or 1 x 4 for all) are those of each sample's topic.
@@ -141,7 +141,7 @@ class LoadTable:
         since = self.cold_since[written]
         self.returned_after[written] = returned_after_sample_all(
             self.returned_after[written], before != NEVER, since, cold, at
-        )  # fmt: skip
+        )
         self.cold_since[written] = cold_since_after_sample_all(since, cold, at)
         self.accepted.append(written)
 
@@ -150,9 +150,7 @@ class LoadTable:
         rows = np.fromiter(self.index.of_topic(topic).values(), np.int64)
         if len(rows):
             cold = are_cold(self.rates[rows], merge_thresholds)
-            self.cold_since[rows] = cold_since_after_thresholds_all(
-                self.cold_since[rows], cold, self.modified_at[rows]
-            )  # fmt: skip
+            self.cold_since[rows] = cold_since_after_thresholds_all(self.cold_since[rows], cold, self.modified_at[rows])
             self.accepted.append(rows)
 
     def keep_segments(self, topic: str, kept: Iterable[int]) -> None:
@@ -188,9 +186,15 @@ class LoadTable:
             since = None if cold_since == NEVER else cold_since
             back = int(self.returned_after[row])
             loads[segment] = Load(
-                in_msg, in_bytes, out_msg, out_bytes, modified_at, int(self.seen_at[row]), since,
+                in_msg,
+                in_bytes,
+                out_msg,
+                out_bytes,
+                modified_at,
+                int(self.seen_at[row]),
+                since,
                 None if back == NEVER else back,
-            )  # fmt: skip
+            )
         return loads
 
     def returned_of(self, topic: str) -> dict[int, int]:

@@ -33,14 +33,29 @@ _COMPRESSED = struct.Struct(">BI")
 Ints = npt.NDArray[np.int64]
 _I4, _U4, _I8, _F8 = np.dtype("<i4"), np.dtype("<u4"), np.dtype("<i8"), np.dtype("<f8")
 _BASE: dict[str, np.dtype[Any]] = {
-    "topic": _I4, "segment": _I8, "rates": _F8, **dict.fromkeys(INSTANTS, _I8), "reporter": _U4, "returned_after": _I8
-}  # fmt: skip
+    "topic": _I4,
+    "segment": _I8,
+    "rates": _F8,
+    **dict.fromkeys(INSTANTS, _I8),
+    "reporter": _U4,
+    "returned_after": _I8,
+}
 _LOG: dict[str, np.dtype[Any]] = {
-    "new_topic": _I4, "new_segment": _I8, "removed": _I4,
-    "accepted": _I4, "rates": _F8, "modified_at": _I8, "cold_since": _I8,
-    "run_start": _I4, "run_length": _I4, "sampled_at": _I8, "seen_at": _I8,
-    "moved": _I4, "reporter": _U4, "returned_after": _I8,
-}  # fmt: skip
+    "new_topic": _I4,
+    "new_segment": _I8,
+    "removed": _I4,
+    "accepted": _I4,
+    "rates": _F8,
+    "modified_at": _I8,
+    "cold_since": _I8,
+    "run_start": _I4,
+    "run_length": _I4,
+    "sampled_at": _I8,
+    "seen_at": _I8,
+    "moved": _I4,
+    "reporter": _U4,
+    "returned_after": _I8,
+}
 
 
 class LoadsPart:
@@ -69,10 +84,13 @@ def pack_loads(table: LoadTable) -> bytes:
     index = table.index
     rows = slice(index.count)
     arrays = {
-        "topic": index.topic[rows], "segment": index.segment[rows], "rates": table.rates[rows].ravel(),
-        **{name: getattr(table, name)[rows] for name in INSTANTS}, "reporter": table.reporter[rows].astype(_U4),
+        "topic": index.topic[rows],
+        "segment": index.segment[rows],
+        "rates": table.rates[rows].ravel(),
+        **{name: getattr(table, name)[rows] for name in INSTANTS},
+        "reporter": table.reporter[rows].astype(_U4),
         "returned_after": table.returned_after[rows],
-    }  # fmt: skip
+    }
     packed = _compressed(pack_arrays(_PLAIN_VERSION, {"names": index.names}, arrays))
     table.forget_changes()
     return packed
@@ -196,10 +214,17 @@ def _once(rows: list[Ints]) -> Ints:
     return together[np.r_[True, together[1:] != together[:-1]]] if len(together) else together
 
 
-_RECORD_V1 = np.dtype([
-    ("topic", "<i4"), ("segment", "<i8"), ("rates", "<f8", (4,)),
-    ("modified_at", "<i8"), ("seen_at", "<i8"), ("cold_since", "<i8"), ("sampled_at", "<i8"),
-])  # fmt: skip
+_RECORD_V1 = np.dtype(
+    [
+        ("topic", "<i4"),
+        ("segment", "<i8"),
+        ("rates", "<f8", (4,)),
+        ("modified_at", "<i8"),
+        ("seen_at", "<i8"),
+        ("cold_since", "<i8"),
+        ("sampled_at", "<i8"),
+    ]
+)
 _HEADER_V1 = struct.Struct(">BI")
 
 

@@ -68,7 +68,7 @@ def read_plain_layout(event: PlainLayoutEvent, now: int) -> NewLayout | TopicDel
 
 def _of_layout(
     event: LayoutAnnouncement, read: Callable[[], ReadLayout | None]
-) -> NewLayout | TopicDeleted | Rejected | None:  # fmt: skip
+) -> NewLayout | TopicDeleted | Rejected | None:
     try:
         found = read()
     except LayoutError as error:
@@ -80,9 +80,7 @@ def _of_layout(
     return TopicDeleted(event, found.layout) if event.cause == "deleted" else NewLayout(event, found)
 
 
-def read_samples(
-    stats: SegmentStats | SegmentStatsColumns, now: int
-) -> SegmentStats | SegmentStatsColumns | Rejected:  # fmt: skip
+def read_samples(stats: SegmentStats | SegmentStatsColumns, now: int) -> SegmentStats | SegmentStatsColumns | Rejected:
     """Return the samples, or reject them if their reporter's clock is too far ahead.
 
     `now` is the later of Kafka's time and the batch's.

@@ -92,7 +92,7 @@ class Routes:
 
     def _judge(
         self, samples: Samples, names: Sequence[str], codes: Sequence[int], unsure: Ints, rows: list[int], now: int
-    ) -> tuple[list[int], list[int]]:  # fmt: skip
+    ) -> tuple[list[int], list[int]]:
         """Return rows, added where missing, and verdicts of some samples.
 
         Works message by message and topic by topic. `codes` are the indexes of their topics in `names`.

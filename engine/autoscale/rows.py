@@ -29,9 +29,12 @@ class RowIndex:
     """
 
     def __init__(
-        self, names: Sequence[str] = (), topic: npt.NDArray[Any] | None = None, segment: npt.NDArray[Any] | None = None,
+        self,
+        names: Sequence[str] = (),
+        topic: npt.NDArray[Any] | None = None,
+        segment: npt.NDArray[Any] | None = None,
         generations: Generations | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create an index from the topic (as an index in `names`) and segment of each row.
 
         Raises `IndexError` for an index out of range.

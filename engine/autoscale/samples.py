@@ -24,15 +24,21 @@ ELSEWHERE, BY_SAMPLES, AS_A_WHOLE = 0, 1, 2
 """Ways to count a message in a bucket: not at all; accepted if one of its samples is; accepted."""
 
 _BY_MESSAGE = {
-    "reporter": pa.int32(), "sampled_at": pa.int64(), "offset": pa.int64(), "timestamp": pa.int64(),
-    "counted": pa.int8(), "samples": pa.int32(),
-}  # fmt: skip
+    "reporter": pa.int32(),
+    "sampled_at": pa.int64(),
+    "offset": pa.int64(),
+    "timestamp": pa.int64(),
+    "counted": pa.int8(),
+    "samples": pa.int32(),
+}
 _BY_SAMPLE = {"topic": pa.int32(), "segment": pa.int64(), "rates": pa.float64()}
 _NAMES = {"topics": pa.string(), "reporters": pa.string()}
-SCHEMA = pa.schema([
-    ("partition", pa.int32()),
-    *((name, pa.list_(kind)) for name, kind in {**_NAMES, **_BY_MESSAGE, **_BY_SAMPLE}.items()),
-])  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        *((name, pa.list_(kind)) for name, kind in {**_NAMES, **_BY_MESSAGE, **_BY_SAMPLE}.items()),
+    ]
+)
 """Schema of a row: some messages of one Kafka partition.
 
 Names that the columns refer to by index, columns by message, and columns by sample (`rates` has four entries per
@@ -105,10 +111,19 @@ class Samples:
         order = np.lexsort((at, of))
         chosen = places_of(np.cumsum(self.counts) - self.counts, self.counts, order)
         return Samples(
-            self.topics, self.reporters, self.topic[chosen], self.segment[chosen], self.rates[chosen],
-            self.reporter[order], self.sampled_at[order], of[order], at[order], self.timestamp[order],
-            self.counted[order], self.counts[order],
-        )  # fmt: skip
+            self.topics,
+            self.reporters,
+            self.topic[chosen],
+            self.segment[chosen],
+            self.rates[chosen],
+            self.reporter[order],
+            self.sampled_at[order],
+            of[order],
+            at[order],
+            self.timestamp[order],
+            self.counted[order],
+            self.counts[order],
+        )
 
 
 def batch_of(partition: int, columns: dict[str, tuple[Any, Ints]]) -> pa.RecordBatch:

@@ -29,7 +29,7 @@ from schemas.kafka.messages import OutcomeEvent, PolicyEvent
 
 def store_layout(
     state: BucketState, loads: LoadTable, policies: Policies, new: NewLayout, news: News, now: int
-) -> bool:  # fmt: skip
+) -> bool:
     """Apply a newer layout.
 
     Updates clocks and merge depths, drops loads of sealed segments, and closes completed decisions.
@@ -108,7 +108,7 @@ def store_consumers(state: BucketState, loads: LoadTable, event: ConsumerAnnounc
 
 def store_policy(
     state: BucketState, loads: LoadTable, policies: Policies, event: PolicyEvent, news: News, now: int
-) -> bool:  # fmt: skip
+) -> bool:
     """Apply an override of the cluster or a namespace, or the job's configured policy.
 
     Recomputes the coldness of segments under it.
@@ -153,9 +153,16 @@ def store_outcome(state: BucketState, event: OutcomeEvent, decision: OpenDecisio
 
 
 def store_samples(
-    loads: LoadTable, rows: Ints, rates: Floats, origins: Origins, since: Ints, now: int, change_threshold: float,
-    crossing_thresholds: Floats, merge_thresholds: Floats,
-) -> Codes:  # fmt: skip
+    loads: LoadTable,
+    rows: Ints,
+    rates: Floats,
+    origins: Origins,
+    since: Ints,
+    now: int,
+    change_threshold: float,
+    crossing_thresholds: Floats,
+    merge_thresholds: Floats,
+) -> Codes:
     """Filter n samples, apply the significant ones to their rows, and return their codes.
 
     Codes as in `significant_samples`. `since` is the start of the topic's incarnation. The thresholds (n x 12 and n

@@ -112,16 +112,18 @@ def _said(stored: int | list[int]) -> Said:
 
 def _entry(
     state: BucketState, gone: list[str], topics: Iterable[TopicState], held: Mapping[str, tuple[str | None, int]]
-) -> bytes:  # fmt: skip
-    header = pydantic_core.to_json({
-        "cluster": state.cluster_policy,
-        "namespaces": state.namespace_policies,
-        "gone": gone,
-        **({"held": held} if held else {}),
-        "policySenders": state.policy_senders,
-        "ended": state.ended,
-        **({} if state.configured is None else {"configured": state.configured}),
-    })  # fmt: skip
+) -> bytes:
+    header = pydantic_core.to_json(
+        {
+            "cluster": state.cluster_policy,
+            "namespaces": state.namespace_policies,
+            "gone": gone,
+            **({"held": held} if held else {}),
+            "policySenders": state.policy_senders,
+            "ended": state.ended,
+            **({} if state.configured is None else {"configured": state.configured}),
+        }
+    )
     packed = _encode(list(topics))
     sizes = _SIZES.pack(len(header), len(packed))
     compressed: bytes = pa.compress(header + packed, _CODEC, asbytes=True)

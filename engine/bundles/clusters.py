@@ -68,9 +68,7 @@ class Changes:
     rest: bool = False
 
     def __bool__(self) -> bool:
-        return bool(
-            self.reports or self.averages or self.namespaces or self.brokers or self.policies or self.rest
-        )  # fmt: skip
+        return bool(self.reports or self.averages or self.namespaces or self.brokers or self.policies or self.rest)
 
 
 @dataclass(slots=True)
@@ -105,9 +103,7 @@ class ClusterState:
         if isinstance(message, BalancerPolicies):
             return is_newer(message, self.policies)
         known = self.reports.get(message.broker)
-        return known is None or (
-            message.last_update > known.seen and is_newer_report(message, known.pending)
-        )  # fmt: skip
+        return known is None or (message.last_update > known.seen and is_newer_report(message, known.pending))
 
     def has_room(self, message: Report | Circumstance) -> bool:
         """Return whether the subject of a message is known, or fits within the limits."""
@@ -174,9 +170,11 @@ class ClusterState:
             gain = gain.model_copy(update={"moves": moves})
         self.memory = self.memory.model_copy(
             update={
-                "recently_unloaded_bundles": bundles, "recently_unloaded_brokers": brokers, "gain_shedder": gain,
+                "recently_unloaded_bundles": bundles,
+                "recently_unloaded_brokers": brokers,
+                "gain_shedder": gain,
             }
-        )  # fmt: skip
+        )
         self.changes.rest = True
 
 

@@ -31,8 +31,9 @@ VERSION = 1
 _SIZE = struct.Struct(">Q")
 _CODEC = "zstd"
 _REPORTS: dict[str, type[LocalBrokerReport] | type[BrokerLoadReport]] = {
-    "local-broker-data": LocalBrokerReport, "broker-load-data": BrokerLoadReport,
-}  # fmt: skip
+    "local-broker-data": LocalBrokerReport,
+    "broker-load-data": BrokerLoadReport,
+}
 _RATES = ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_throughput_out", "max_samples", "num_samples")
 WireT = TypeVar("WireT", bound=Wire)
 
@@ -174,7 +175,7 @@ def _packed_move(one: Move) -> list[Any]:
 
 def _move(
     decision_id: str, source: str, destination: str, at: int, stats: Any, amounts: list[float], applied_at: int | None
-) -> Move:  # fmt: skip
+) -> Move:
     cpu, coming, going, average = amounts
     known = NamespaceBundleStats.model_validate(stats)
     return Move(decision_id, source, destination, at, known, (cpu, coming, going, average), applied_at)

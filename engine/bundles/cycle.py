@@ -106,15 +106,21 @@ def _held(state: ClusterState, now: int, gate: Gate, detail: str, fault: str | N
     state.changes.rest = True
     profile = state.policies.profile if state.policies else "4.x"
     held = BundleAnswer(
-        operation="shed", action="hold", strategy="none", profile=profile, gate=gate.value, reason=detail[:_MAX_SAID],
-        readings=[BundleReading(gate=gate.value, passed=False, detail=detail[:_MAX_SAID])], state=state.memory,
-    )  # fmt: skip
+        operation="shed",
+        action="hold",
+        strategy="none",
+        profile=profile,
+        gate=gate.value,
+        reason=detail[:_MAX_SAID],
+        readings=[BundleReading(gate=gate.value, passed=False, detail=detail[:_MAX_SAID])],
+        state=state.memory,
+    )
     return Cycle(now, tuple(_live(state)), held, held.model_copy(update={"operation": "split"}), (), (), fault)
 
 
 def _take_decisions(
     state: ClusterState, now: int, *answers: BundleAnswer
-) -> tuple[tuple[Decided, ...], tuple[str, ...]]:  # fmt: skip
+) -> tuple[tuple[Decided, ...], tuple[str, ...]]:
     """Open the decisions of a cycle; also return the bundles that have one open already."""
     taken, waiting = list[Decided](), list[str]()
     for answer in answers:
@@ -139,19 +145,29 @@ def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split
     extensible = {name: one for name, one in reports.items() if not isinstance(one, LocalBrokerReport)}
     counts: dict[str, Count] = {name: len(one.owners) for name, one in sorted(state.ownership.items()) if one.owners}
     values: dict[str, Any] = {
-        "cluster": state.name, "now": now, "operation": operation, "seed": _seed(state.name, now),
-        "brokers": local, "bundles": dict(sorted(state.averages.items())), "ownership": _owners(state, local),
+        "cluster": state.name,
+        "now": now,
+        "operation": operation,
+        "seed": _seed(state.name, now),
+        "brokers": local,
+        "bundles": dict(sorted(state.averages.items())),
+        "ownership": _owners(state, local),
         "broker_load_data": {name: one.data for name, one in extensible.items()},
         "top_bundles": {name: one.top_bundles for name, one in extensible.items()},
         "available_brokers": None if state.brokers is None else dict(sorted(state.brokers.brokers.items())),
-        "namespace_bundles": counts, "state": state.memory,
-    }  # fmt: skip
+        "namespace_bundles": counts,
+        "state": state.memory,
+    }
     if said is not None:
         values |= {
-            "profile": said.profile, "load_manager": said.load_manager, "configuration": said.configuration,
-            "isolation_policies": said.isolation_policies, "anti_affinity_groups": said.anti_affinity_groups,
-            "failure_domains": said.failure_domains, "namespace_bundles": counts | said.namespace_bundles,
-        }  # fmt: skip
+            "profile": said.profile,
+            "load_manager": said.load_manager,
+            "configuration": said.configuration,
+            "isolation_policies": said.isolation_policies,
+            "anti_affinity_groups": said.anti_affinity_groups,
+            "failure_domains": said.failure_domains,
+            "namespace_bundles": counts | said.namespace_bundles,
+        }
     return BundleSnapshot.model_construct(**values)
 
 
@@ -193,9 +209,12 @@ def _forget_brokers(state: ClusterState) -> None:
     memory, known = state.memory, state.reports.keys() | (state.brokers.brokers.keys() if state.brokers else set())
     hits = memory.avg_shedder
     remembered = (
-        memory.recently_unloaded_brokers, memory.broker_avg_resource_usage,
-        memory.broker_avg_resource_usage_with_weight, hits.broker_hit_count_for_low, hits.broker_hit_count_for_high,
-    )  # fmt: skip
+        memory.recently_unloaded_brokers,
+        memory.broker_avg_resource_usage,
+        memory.broker_avg_resource_usage_with_weight,
+        hits.broker_hit_count_for_low,
+        hits.broker_hit_count_for_high,
+    )
     if all(one.keys() <= known for one in remembered):
         return
     unloaded, usage, weighted, low, high = (
@@ -203,13 +222,12 @@ def _forget_brokers(state: ClusterState) -> None:
     )
     state.memory = memory.model_copy(
         update={
-            "recently_unloaded_brokers": unloaded, "broker_avg_resource_usage": usage,
+            "recently_unloaded_brokers": unloaded,
+            "broker_avg_resource_usage": usage,
             "broker_avg_resource_usage_with_weight": weighted,
-            "avg_shedder": hits.model_copy(
-                update={"broker_hit_count_for_low": low, "broker_hit_count_for_high": high}
-            ),
+            "avg_shedder": hits.model_copy(update={"broker_hit_count_for_low": low, "broker_hit_count_for_high": high}),
         }
-    )  # fmt: skip
+    )
     state.changes.rest = True
 
 
@@ -259,10 +277,17 @@ def _take_samples(state: ClusterState, sampled: list[str], now: int) -> None:
         state.memory = state.memory.model_copy(update={"preallocated_bundle_data": given})
     if local:
         known = _leaders_averages(reports, sampled) | state.averages
-        answer = decide(BundleSnapshot.model_construct(
-            cluster=state.name, now=now, operation="average", load_manager="modular", brokers=local,
-            bundles=known, state=state.memory,
-        ))  # fmt: skip
+        answer = decide(
+            BundleSnapshot.model_construct(
+                cluster=state.name,
+                now=now,
+                operation="average",
+                load_manager="modular",
+                brokers=local,
+                bundles=known,
+                state=state.memory,
+            )
+        )
         state.averages.update(answer.state.bundles)
         state.changes.averages.update(answer.state.bundles)
         state.memory = answer.state.model_copy(update={"bundles": {}})

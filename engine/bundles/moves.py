@@ -127,8 +127,9 @@ def _changed(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: 
         top.append(built(TopBundle, {"bundle_name": bundle, "stats": stats}))
         top.sort(key=lambda one: (throughput(one.stats), one.bundle_name))
     values: dict[str, object] = {
-        "bundle_count": max(0, data_of.bundle_count + sign), "topics": max(0, data_of.topics + sign * stats.topics)
-    }  # fmt: skip
+        "bundle_count": max(0, data_of.bundle_count + sign),
+        "topics": max(0, data_of.topics + sign * stats.topics),
+    }
     if data_of.weighted_max_e_m_a is not None:
         values["weighted_max_e_m_a"] = max(0.0, data_of.weighted_max_e_m_a + sign * amounts[3])
     if data_of.msg_throughput_e_m_a is not None:
@@ -144,11 +145,12 @@ def _changed(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: 
 def _with_load(data: DataT, stats: NamespaceBundleStats, amounts: Amounts, sign: int) -> DataT:
     values: dict[str, object] = {
         name: max(0.0, total + sign * getattr(stats, name))
-        for name in _RATES if (total := getattr(data, name)) is not None
-    }  # fmt: skip
+        for name in _RATES
+        if (total := getattr(data, name)) is not None
+    }
     for name, amount in zip(_USED, amounts, strict=False):
         resource: ResourceUsage = getattr(data, name)
         values[name] = built(
             ResourceUsage, {"usage": max(0.0, resource.usage + sign * amount), "limit": resource.limit}
-        )  # fmt: skip
+        )
     return data.model_copy(update=values)

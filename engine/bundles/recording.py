@@ -46,12 +46,21 @@ def decision_row(state: ClusterState, cycle: Cycle, one: Decided, policy: str) -
     else:
         arguments |= {"destinationBroker": decision.destination_broker}
     return {
-        "decision_id": one.decision_id, "family": FAMILY, "subject": state.name, "action": decision.action,
-        "arguments": canonical_json(arguments), "reason": decision.reason, "trigger": "tick", "layout_epoch": None,
-        "policy_digest": policy, "decided_at": cycle.now, "inputs": canonical_json(_inputs(state, one)),
-        "gates": canonical_json([_shown(reading) for reading in _concerning(one)]), "engine_version": ENGINE_VERSION,
+        "decision_id": one.decision_id,
+        "family": FAMILY,
+        "subject": state.name,
+        "action": decision.action,
+        "arguments": canonical_json(arguments),
+        "reason": decision.reason,
+        "trigger": "tick",
+        "layout_epoch": None,
+        "policy_digest": policy,
+        "decided_at": cycle.now,
+        "inputs": canonical_json(_inputs(state, one)),
+        "gates": canonical_json([_shown(reading) for reading in _concerning(one)]),
+        "engine_version": ENGINE_VERSION,
         "seq": one.number,
-    }  # fmt: skip
+    }
 
 
 def _inputs(state: ClusterState, one: Decided) -> dict[str, Any]:
@@ -61,13 +70,15 @@ def _inputs(state: ClusterState, one: Decided) -> dict[str, Any]:
     return {
         "bundle": None if known is None else known.model_dump(mode="json", by_alias=True, exclude_none=True),
         "usage": {broker: answer.usage[broker] for broker in _brokers(one) if broker in answer.usage},
-        "strategy": answer.strategy, "profile": answer.profile, "statistics": answer.statistics,
+        "strategy": answer.strategy,
+        "profile": answer.profile,
+        "statistics": answer.statistics,
         "ties": [
             {"brokers": tie.brokers[:MAX_GATES], "chosen": tie.chosen}
             for tie in answer.ties
             if tie.bundle == decision.bundle
         ],
-    }  # fmt: skip
+    }
 
 
 def _brokers(one: Decided) -> list[str]:
@@ -78,9 +89,10 @@ def _concerning(one: Decided) -> list[BundleReading]:
     """Return the readings about the bundle, its two brokers, and the cluster."""
     brokers = (None, *_brokers(one))
     readings = (
-        reading for reading in one.answer.readings
+        reading
+        for reading in one.answer.readings
         if reading.bundle == one.decision.bundle or (reading.bundle is None and reading.broker in brokers)
-    )  # fmt: skip
+    )
     return list(readings)[-MAX_GATES:]
 
 
@@ -127,7 +139,18 @@ def _hold_row(state: ClusterState, cycle: Cycle, reason: Reason, policy: str) ->
         return None
     known.seq += 1
     return {
-        "family": FAMILY, "subject": subject, "gate": gate, "measured": reading.measured, "limit": reading.limit,
-        "margin": reading.margin, "eligible_at": None, "trigger": "tick", "since": cycle.now, "layout_epoch": None,
-        "layout_digest": None, "policy_digest": policy, "engine_version": ENGINE_VERSION, "seq": known.seq,
-    }  # fmt: skip
+        "family": FAMILY,
+        "subject": subject,
+        "gate": gate,
+        "measured": reading.measured,
+        "limit": reading.limit,
+        "margin": reading.margin,
+        "eligible_at": None,
+        "trigger": "tick",
+        "since": cycle.now,
+        "layout_epoch": None,
+        "layout_digest": None,
+        "policy_digest": policy,
+        "engine_version": ENGINE_VERSION,
+        "seq": known.seq,
+    }

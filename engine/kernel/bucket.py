@@ -61,10 +61,15 @@ class BucketEngine:
         return decoded is not None and fingerprint is not None and decoded.fingerprint == fingerprint
 
     def run(
-        self, bucket: int, packed: Packed, records: Sequence[RawRecord], now: int,
-        samples: Mapping[str, Any] | None = None, letters: Sequence[dict[str, Any]] = (),
+        self,
+        bucket: int,
+        packed: Packed,
+        records: Sequence[RawRecord],
+        now: int,
+        samples: Mapping[str, Any] | None = None,
+        letters: Sequence[dict[str, Any]] = (),
         letters_of_parts: Sequence[dict[str, Any]] = (),
-    ) -> tuple[Written, Output]:  # fmt: skip
+    ) -> tuple[Written, Output]:
         """Run one batch of one bucket; return the state to store, and the output.
 
         `samples` are columnar samples by kind, `letters` the messages refused before the shuffle, and
@@ -78,7 +83,7 @@ class BucketEngine:
 
     def begin(
         self, bucket: int, packed: Packed, now: int, give: Callable[[dict[str, bytes]], None] | None = None
-    ) -> BucketBatch:  # fmt: skip
+    ) -> BucketBatch:
         """Begin a batch that is ingested part by part, in arrival order, and emits output in chunks.
 
         Chunks go to `give` (`Output.give`). Raises as `run` does.
@@ -113,9 +118,12 @@ class BucketBatch:
         self._is_tick = False
 
     def take(
-        self, records: Sequence[RawRecord], samples: Mapping[str, Any] | None = None,
-        letters: Sequence[dict[str, Any]] = (), letters_of_parts: Sequence[dict[str, Any]] = (),
-    ) -> None:  # fmt: skip
+        self,
+        records: Sequence[RawRecord],
+        samples: Mapping[str, Any] | None = None,
+        letters: Sequence[dict[str, Any]] = (),
+        letters_of_parts: Sequence[dict[str, Any]] = (),
+    ) -> None:
         """Ingest a part; its records arrived after those of earlier parts."""
         self.output.counts.messages += len(letters)
         self.output.counts.dead_letters += len(letters)
@@ -142,9 +150,13 @@ class Intake:
         self._columns = [(place, family.columns.kind) for place, family in enumerate(families) if family.columns]
 
     def take(
-        self, batches: Sequence[FamilyBatch], records: Sequence[RawRecord], samples: Mapping[str, Any], now: int,
+        self,
+        batches: Sequence[FamilyBatch],
+        records: Sequence[RawRecord],
+        samples: Mapping[str, Any],
+        now: int,
         output: Output,
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """Ingest records in arrival order, then columnar samples. Never raises on record content.
 
         Every record ends as exactly one of: accepted, suppressed, dead letter. An accepted one is an event, unless

@@ -86,7 +86,7 @@ class Columns(Protocol):
 
     def deal(
         self, found: Any, homes: Any, buckets: int, partition: int, offsets: Any, timestamps: Any
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:  # fmt: skip
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the decoded messages of one Kafka partition as batches of `schema` by bucket, in order.
 
         `homes` are the buckets of the rows' keys, `buckets` is the number of buckets.

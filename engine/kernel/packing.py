@@ -34,9 +34,9 @@ PACKED_DDL = "bucket INT, now BIGINT, place BINARY, kind STRING, body BINARY"
 `now` is the batch's time, milliseconds. Sorting by `place` gives arrival order; rows with equal `place` belong
 together.
 """
-_PACKED = pa.schema([
-    ("bucket", pa.int32()), ("now", pa.int64()), ("place", pa.binary()), ("kind", pa.string()), ("body", pa.binary())
-])  # fmt: skip
+_PACKED = pa.schema(
+    [("bucket", pa.int32()), ("now", pa.int64()), ("place", pa.binary()), ("kind", pa.string()), ("body", pa.binary())]
+)
 _RAW, _LETTERS, _LETTERS_OF_PARTS = "raw", "letters", "letters of parts"
 _PLACE = struct.Struct(">iq")
 _CODEC, _SIZE = "lz4_raw", struct.Struct(">I")
@@ -159,7 +159,7 @@ class BucketPacker:
 
     def _for_all(
         self, records: dict[int, RawRecord], shorter: dict[int, bytes], buckets: Any, now: int, place: bytes
-    ) -> Iterator[_Cells]:  # fmt: skip
+    ) -> Iterator[_Cells]:
         """Yield copies of messages about every topic for each bucket except their home.
 
         A large message is copied with its known fields only, because there are as many copies as buckets.
@@ -209,9 +209,9 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     sources = batch.column("source").dictionary_encode()
     names = sources.dictionary.to_pylist()
     rank = np.argsort(np.argsort(names)) if names else np.zeros(0, np.int64)
-    of = np.column_stack([
-        rank[sources.indices.to_numpy()], batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
-    ])  # fmt: skip
+    of = np.column_stack(
+        [rank[sources.indices.to_numpy()], batch.column("partition").to_numpy(), batch.column("offset").to_numpy()]
+    )
     order = np.lexsort((of[:, 2], of[:, 1], of[:, 0]))
     if (np.diff(order) < 0).any():
         batch, of = batch.take(pa.array(order)), of[order]
@@ -316,8 +316,6 @@ def unpack_bucket(kinds: Sequence[str], bodies: Sequence[bytes], families: Seque
         elif kind == _LETTERS_OF_PARTS:
             found.letters_of_parts.extend(pydantic_core.from_json(body))
         else:
-            samples.setdefault(kind, []).append(
-                pa.ipc.read_record_batch(pa.py_buffer(body), columns_of[kind].schema)
-            )  # fmt: skip
+            samples.setdefault(kind, []).append(pa.ipc.read_record_batch(pa.py_buffer(body), columns_of[kind].schema))
     found.samples.update({kind: columns_of[kind].from_arrow(batches) for kind, batches in samples.items()})
     return found

@@ -30,10 +30,22 @@ def record_event(output: Output, record: RawRecord, message: Message | PlainEven
     body = record.value or b""
     output.add_row(
         EVENTS,
-        (key_of(message), kind, cause, body, message.at,  # type: ignore[union-attr]
-         record.source, record.partition, record.offset, record.timestamp, now, True, *columns_of(message)),
+        (
+            key_of(message),
+            kind,
+            cause,
+            body,
+            message.at,  # type: ignore[union-attr]
+            record.source,
+            record.partition,
+            record.offset,
+            record.timestamp,
+            now,
+            True,
+            *columns_of(message),
+        ),
         len(body),
-    )  # fmt: skip
+    )
 
 
 def columns_of(message: Message | PlainEvent) -> tuple[int | str | None, ...]:

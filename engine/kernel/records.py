@@ -41,10 +41,18 @@ class RawRecord(NamedTuple):
     """True if this bucket counts the record; a message about every topic reaches all buckets."""
 
 
-RAW_SCHEMA = pa.schema([
-    ("source", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("size", pa.int64()),
-    ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.int64()), ("home", pa.bool_()),
-])  # fmt: skip
+RAW_SCHEMA = pa.schema(
+    [
+        ("source", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("size", pa.int64()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("home", pa.bool_()),
+    ]
+)
 
 SOURCE_ORDER = {"control-events": 0, "consumer-events": 1, "segment-stats": 2}
 """Order of sources within a batch: layouts, then consumers, then loads, then others.
@@ -63,30 +71,66 @@ def arrival(record: RawRecord) -> tuple[int, str, int, int]:
     return (source_rank(record.source), record.source, record.partition, record.offset)
 
 
-LOAD_SCHEMA = pa.schema([
-    ("topic", pa.string()), ("segment_id", pa.int64()), ("msg_rate_in", pa.float64()),
-    ("bytes_rate_in", pa.float64()), ("msg_rate_out", pa.float64()), ("bytes_rate_out", pa.float64()),
-    ("reporter", pa.string()), ("sampled_at", pa.int64()), ("cause", pa.string()),
-    ("kafka_partition", pa.int64()), ("kafka_offset", pa.int64()), ("kafka_timestamp", pa.int64()),
-])  # fmt: skip
+LOAD_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("segment_id", pa.int64()),
+        ("msg_rate_in", pa.float64()),
+        ("bytes_rate_in", pa.float64()),
+        ("msg_rate_out", pa.float64()),
+        ("bytes_rate_out", pa.float64()),
+        ("reporter", pa.string()),
+        ("sampled_at", pa.int64()),
+        ("cause", pa.string()),
+        ("kafka_partition", pa.int64()),
+        ("kafka_offset", pa.int64()),
+        ("kafka_timestamp", pa.int64()),
+    ]
+)
 """Accepted load records, the bulk of the output; instants are milliseconds."""
 
-HOLD_SCHEMA = pa.schema([
-    ("family", pa.string()), ("subject", pa.string()), ("gate", pa.string()), ("measured", pa.float64()),
-    ("limit", pa.float64()), ("margin", pa.float64()), ("eligible_at", pa.int64()), ("trigger", pa.string()),
-    ("since", pa.int64()), ("layout_epoch", pa.int64()), ("layout_digest", pa.string()), ("policy_digest", pa.string()),
-    ("engine_version", pa.string()), ("seq", pa.int64()),
-])  # fmt: skip
+HOLD_SCHEMA = pa.schema(
+    [
+        ("family", pa.string()),
+        ("subject", pa.string()),
+        ("gate", pa.string()),
+        ("measured", pa.float64()),
+        ("limit", pa.float64()),
+        ("margin", pa.float64()),
+        ("eligible_at", pa.int64()),
+        ("trigger", pa.string()),
+        ("since", pa.int64()),
+        ("layout_epoch", pa.int64()),
+        ("layout_digest", pa.string()),
+        ("policy_digest", pa.string()),
+        ("engine_version", pa.string()),
+        ("seq", pa.int64()),
+    ]
+)
 """Changed holds, of a whole fleet at a tick when its loads move; instants are milliseconds."""
 
-EVENT_SCHEMA = pa.schema([
-    ("subject", pa.string()), ("type", pa.string()), ("cause", pa.string()), ("body", pa.string()), ("at", pa.int64()),
-    ("kafka_topic", pa.string()), ("kafka_partition", pa.int64()), ("kafka_offset", pa.int64()),
-    ("kafka_timestamp", pa.int64()), ("accepted_at", pa.int64()),
-    ("in_columns", pa.bool_()), ("life", pa.int64()), ("epoch", pa.int64()), ("active_segments", pa.int64()),
-    ("decision_id", pa.string()), ("subscription", pa.string()), ("subscription_type", pa.string()),
-    ("consumers", pa.int64()),
-])  # fmt: skip
+EVENT_SCHEMA = pa.schema(
+    [
+        ("subject", pa.string()),
+        ("type", pa.string()),
+        ("cause", pa.string()),
+        ("body", pa.string()),
+        ("at", pa.int64()),
+        ("kafka_topic", pa.string()),
+        ("kafka_partition", pa.int64()),
+        ("kafka_offset", pa.int64()),
+        ("kafka_timestamp", pa.int64()),
+        ("accepted_at", pa.int64()),
+        ("in_columns", pa.bool_()),
+        ("life", pa.int64()),
+        ("epoch", pa.int64()),
+        ("active_segments", pa.int64()),
+        ("decision_id", pa.string()),
+        ("subscription", pa.string()),
+        ("subscription_type", pa.string()),
+        ("consumers", pa.int64()),
+    ]
+)
 """Accepted events, of a whole fleet when its layouts arrive; instants are milliseconds."""
 
 LAYOUT_SCHEMA = pa.schema([("subject", pa.string()), ("active", pa.int32())])

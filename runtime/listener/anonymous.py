@@ -76,9 +76,11 @@ class AnonymousClients:
     """Turns and pace of what is answered without a token, by network. Lives in one event loop."""
 
     def __init__(
-        self, turns: Turns, clock: Callable[[], float] = time.monotonic,
+        self,
+        turns: Turns,
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], asyncio.Future[None]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._turns, self._sleep = turns, sleep or asyncio.sleep
         self._pace, self._probes = Pace(clock), Pace(clock)
 

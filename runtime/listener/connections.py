@@ -110,8 +110,12 @@ class ConnectionCounts:
             log.warning(
                 "too many connections: %d are open, %d of them from %s and without a token; closed since the start: %d "
                 "(%s: connections, connections_per_address)",
-                self._all, len(self._by_network.get(network, ())), network, self._closed, self._section,
-            )  # fmt: skip
+                self._all,
+                len(self._by_network.get(network, ())),
+                network,
+                self._closed,
+                self._section,
+            )
 
 
 class CountedListener(socket.socket):

@@ -189,8 +189,10 @@ class BoundedHttp(H11Protocol):
             self.cycle.message_event.set()
         body = json.dumps({"reason": _REASONS[status]}).encode()
         headers = [
-            ("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close"),
-        ]  # fmt: skip
+            ("content-type", "application/json"),
+            ("content-length", str(len(body))),
+            ("connection", "close"),
+        ]
         # A refused head is unparsed, and `scope` then that of the request before it.
         is_head = self.conn.our_state is h11.SEND_RESPONSE and self.scope["method"] == "HEAD"
         answer = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase)
@@ -201,9 +203,11 @@ class BoundedHttp(H11Protocol):
 
 TOO_LARGE_HEAD = f"the headers are too large, or more than {MAX_HEADERS}"
 _REASONS = {
-    400: "this is no HTTP request", 408: "the request did not arrive in time",
-    411: "a body needs the header Content-Length; chunks are not taken", 431: TOO_LARGE_HEAD,
-}  # fmt: skip
+    400: "this is no HTTP request",
+    408: "the request did not arrive in time",
+    411: "a body needs the header Content-Length; chunks are not taken",
+    431: TOO_LARGE_HEAD,
+}
 
 
 class BoundedParser(h11.Connection):

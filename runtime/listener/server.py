@@ -25,9 +25,12 @@ from schemas.settings.listener import ListenerLimits
 MAX_UNREAD_SECONDS = 60
 """Time after which a connection ends when its client reads nothing (Linux)."""
 _NO_ERRORS = (
-    "without completing handshake", "Invalid UTF-8 sequence received", "Invalid HTTP request received",
-    "Unsupported upgrade request", "No supported WebSocket library detected",
-)  # fmt: skip
+    "without completing handshake",
+    "Invalid UTF-8 sequence received",
+    "Invalid HTTP request received",
+    "Unsupported upgrade request",
+    "No supported WebSocket library detected",
+)
 """Beginnings of what uvicorn logs as our errors: refused or redirected WebSockets, wrong bytes of clients."""
 
 
@@ -78,10 +81,11 @@ class Listener:
 
 
 WEBSOCKETS = {
-    "ws": BoundedWebSocket, "ws_max_size": MAX_MESSAGE_BYTES,
+    "ws": BoundedWebSocket,
+    "ws_max_size": MAX_MESSAGE_BYTES,
     # Deflating one layout for a thousand sessions would be done a thousand times.
     "ws_per_message_deflate": False,
-}  # fmt: skip
+}
 """Of `Listener.config`, for an app that takes WebSockets."""
 
 

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from runtime.listener.server import Listener, Server
 
 LOOPBACK = MetricsSettings(host="127.0.0.1", names=())
-LIMITS = ListenerLimits(
-    connections=64, connections_per_address=32, head_seconds=10, body_seconds=10, head_bytes=8_192
-)  # fmt: skip
+LIMITS = ListenerLimits(connections=64, connections_per_address=32, head_seconds=10, body_seconds=10, head_bytes=8_192)
 PROBE_SECONDS = 5.0
 """Longest duration of a probe; a slower process counts as failing."""
 
@@ -48,9 +46,7 @@ class MetricsServer:
     def __init__(self, listener: Listener, server: Server) -> None:
         self.server_port: int = listener.socket.getsockname()[1]
         self._listener, self._server = listener, server
-        self._thread = threading.Thread(
-            target=server.run, args=([listener.socket],), name="metrics", daemon=True
-        )  # fmt: skip
+        self._thread = threading.Thread(target=server.run, args=([listener.socket],), name="metrics", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -61,9 +57,13 @@ class MetricsServer:
 
 
 def serve_metrics(
-    registry: CollectorRegistry, port: int, key: str, settings: MetricsSettings = LOOPBACK, part: str = "",
+    registry: CollectorRegistry,
+    port: int,
+    key: str,
+    settings: MetricsSettings = LOOPBACK,
+    part: str = "",
     health: Health = UNWATCHED,
-) -> MetricsServer:  # fmt: skip
+) -> MetricsServer:
     """Serve metrics and probes at a port, from a separate thread. Raises `MetricsError`.
 
     `key`: name of the port in the settings, for the message. `part`: name of the process; if given, its own metrics are

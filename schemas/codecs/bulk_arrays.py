@@ -78,9 +78,7 @@ class _Heads:
         return _Heads(reporters=reporters, **arrays)
 
 
-def decode_many(
-    keys: Sequence[bytes | None], values: pa.BinaryArray, sizes: Ints, latest: Ints
-) -> BulkArrays | None:  # fmt: skip
+def decode_many(keys: Sequence[bytes | None], values: pa.BinaryArray, sizes: Ints, latest: Ints) -> BulkArrays | None:
     """Decode the plain messages of a batch whose topics were seen before; None if there are none.
 
     Total: never raises. `sizes` are the lengths of the whole values in bytes, as in `parse_message`; `latest` is the

@@ -73,7 +73,7 @@ class PlainLayout(msgspec.Struct, rename="camel", gc=False, forbid_unknown_field
 
 class PlainLayoutEvent(
     msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):  # fmt: skip
+):
     """See `schemas.kafka.messages.LayoutEvent`, in the order of a stamped announcement. Its layout is unparsed."""
 
     sender: _Sender | None = None
@@ -89,7 +89,7 @@ class PlainLayoutEvent(
 
 class PlainConsumerEvent(
     msgspec.Struct, rename="camel", gc=False, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
-):  # fmt: skip
+):
     """See `schemas.kafka.messages.ConsumerEvent`, in the order of a stamped announcement."""
 
     sender: _Sender | None = None

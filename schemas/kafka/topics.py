@@ -27,9 +27,10 @@ TIMESTAMP_TYPE = "LogAppendTime"
 With `CreateTime` the producer's clock would date records, and nothing could reveal a wrong clock.
 """
 _COMMON = {
-    "cleanup.policy": "delete", "max.message.bytes": str(MAX_VALUE_BYTES + 65_536),
+    "cleanup.policy": "delete",
+    "max.message.bytes": str(MAX_VALUE_BYTES + 65_536),
     "message.timestamp.type": TIMESTAMP_TYPE,
-}  # fmt: skip
+}
 _DAY_MS = 86_400_000
 
 SEGMENT_STATS = KafkaTopic("segment-stats", 4, {**_COMMON, "retention.ms": str(_DAY_MS)})

@@ -99,6 +99,8 @@ class BookieSettings(Section):
     def switch(self) -> SwitchSettings:
         """The settings on which decisions depend."""
         return SwitchSettings(
-            dual_read_timeout_days=self.dual_read_timeout_days, rollback_window_hours=self.rollback_window_hours,
-            migration_concurrency=self.migration_concurrency, max_tries=self.max_tries,
-        )  # fmt: skip
+            dual_read_timeout_days=self.dual_read_timeout_days,
+            rollback_window_hours=self.rollback_window_hours,
+            migration_concurrency=self.migration_concurrency,
+            max_tries=self.max_tries,
+        )

@@ -171,8 +171,10 @@ class ControllerSettings(Section):
     @model_validator(mode="after")
     def _tls_fits_together(self) -> ControllerSettings:
         for certificate, key in (
-            ("certificate", "key"), ("url_certificate", "url_key"), ("metadata_certificate", "metadata_key"),
-        ):  # fmt: skip
+            ("certificate", "key"),
+            ("url_certificate", "url_key"),
+            ("metadata_certificate", "metadata_key"),
+        ):
             if bool(getattr(self, certificate)) != bool(getattr(self, key)):
                 raise ValueError(f"{certificate} and {key} belong together: give both or none")
         if self.client_ca and not self.certificate:

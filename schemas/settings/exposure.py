@@ -142,8 +142,14 @@ _LOOKS: dict[str, tuple[Callable[[Settings], Iterator[str]], ...]] = {
 PARTS = tuple(_LOOKS)
 MIN_TOKEN_CHARACTERS = 16
 _SECRET_FILES = (
-    ("kafka", "password_file"), ("kafka", "key"), ("controller", "key"), ("controller", "url_key"),
-    ("controller", "metadata_key"), ("controller", "oauth2_key"), ("web", "key"), ("bookies", "metadata_key"),
+    ("kafka", "password_file"),
+    ("kafka", "key"),
+    ("controller", "key"),
+    ("controller", "url_key"),
+    ("controller", "metadata_key"),
+    ("controller", "oauth2_key"),
+    ("web", "key"),
+    ("bookies", "metadata_key"),
     ("bookies", "client_properties"),
-)  # fmt: skip
+)
 """Sections and keys of settings with a secret file; the token file is refused when it is open."""

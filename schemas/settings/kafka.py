@@ -93,10 +93,16 @@ class KafkaSettings(Section):
                 "`openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW` makes one"
             )
         return KafkaConnection(
-            self.bootstrap, self.security_protocol, self.sasl_mechanism if logs_in else None, self.username,
-            self.password if password_file is None else _password_in(password_file), password_file,
-            ca, certificate, key,
-        )  # fmt: skip
+            self.bootstrap,
+            self.security_protocol,
+            self.sasl_mechanism if logs_in else None,
+            self.username,
+            self.password if password_file is None else _password_in(password_file),
+            password_file,
+            ca,
+            certificate,
+            key,
+        )
 
 
 def _password_in(file: Path) -> SecretStr:

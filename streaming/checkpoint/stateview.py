@@ -33,7 +33,7 @@ class StoredBucket:
 
 def stored_bucket(
     spark: SparkSession, checkpoint: str, bucket: int, names: Sequence[str] = tuple(PARTS)
-) -> StoredBucket:  # fmt: skip
+) -> StoredBucket:
     """Read the newest state of some stored parts of a bucket.
 
     Raises what Spark raises when there is none, or no checkpoint.

@@ -148,10 +148,12 @@ def own_session(settings: Settings, scratch: Path) -> Iterator[SparkSession]:
 
 
 def run_job(
-    settings: Settings, stop: threading.Event, new_checkpoint: bool = False,
+    settings: Settings,
+    stop: threading.Event,
+    new_checkpoint: bool = False,
     session: Callable[[Settings, Path], AbstractContextManager[SparkSession]] = own_session,
     sink_type: type[LakeSink] = LakeSink,
-) -> None:  # fmt: skip
+) -> None:
     """Run the job until `stop` is set.
 
     `new_checkpoint`: create a missing checkpoint, even though the lake has rows of another. `session` provides the
@@ -221,8 +223,10 @@ def _run_query(
         parts.watch.expect_evaluations()
         log.info(
             "reading %s, writing %s, checkpoint %s",
-            settings.kafka.bootstrap, settings.lake_path, checkpoint_of(settings),
-        )  # fmt: skip
+            settings.kafka.bootstrap,
+            settings.lake_path,
+            checkpoint_of(settings),
+        )
         _run_until(parts.stop, query, parts.watch, parts.lease)
     except PySparkException as error:
         failure = failure_of(str(error))
@@ -234,9 +238,7 @@ def _run_query(
     return None
 
 
-def _check_checkpoint(
-    spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool
-) -> Repeated | None:  # fmt: skip
+def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool) -> Repeated | None:
     """Raise `PersonNeeded` if the lake cannot continue from the checkpoint; record the settings.
 
     Returns the batch that runs with earlier settings, if any.

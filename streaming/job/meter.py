@@ -100,8 +100,10 @@ class StreamMeter:
         self._add(OPERATOR_SECONDS, row["operator_ms"] / 1000)
         self._add(EVALUATIONS, row["evaluations"])
         for result, column in (
-            ("accepted", "messages_accepted"), ("suppressed", "messages_suppressed"), ("dead_letter", "dead_letters"),
-        ):  # fmt: skip
+            ("accepted", "messages_accepted"),
+            ("suppressed", "messages_suppressed"),
+            ("dead_letter", "dead_letters"),
+        ):
             self._add(MESSAGES, row[column], result)
         for result in _BOUNDED[SAMPLES.name]:
             self._add(SAMPLES, row.get(f"samples_{result}", 0), result)

@@ -20,35 +20,43 @@ class Metric(NamedTuple):
 
 
 BATCH_SECONDS = Metric(
-    "histogram", "anabranch_stream_batch_seconds", ("stage",),
+    "histogram",
+    "anabranch_stream_batch_seconds",
+    ("stage",),
     "Time of a micro-batch by stage. `triggerExecution` is the whole; `addBatch`, `queryPlanning`, `latestOffset`, "
     "`getBatch`, `walCommit` and `commitOffsets` are Spark's parts of it; `operator`, within `addBatch`, is reading "
     "Kafka and the stateful operator, until the sink has the output.",
-)  # fmt: skip
-WRITE_SECONDS = Metric(
-    "histogram", "anabranch_stream_write_seconds", ("table",), "Time of a Delta commit, by table."
-)  # fmt: skip
+)
+WRITE_SECONDS = Metric("histogram", "anabranch_stream_write_seconds", ("table",), "Time of a Delta commit, by table.")
 OPERATOR_SECONDS = Metric(
-    "counter", "anabranch_stream_operator_seconds_total", (),
+    "counter",
+    "anabranch_stream_operator_seconds_total",
+    (),
     "Time in the stateful operator's Python, summed over buckets.",
-)  # fmt: skip
+)
 BATCHES = Metric("counter", "anabranch_stream_batches_total", (), "Micro-batches written.")
 LAST_BATCH = Metric(
     "gauge", "anabranch_stream_last_batch_timestamp_seconds", (), "When the last micro-batch was written; Unix time."
 )
 LAG = Metric(
-    "gauge", "anabranch_stream_lag_records", ("source",),
+    "gauge",
+    "anabranch_stream_lag_records",
+    ("source",),
     "Records in the Kafka topic that the job had not read when its last batch ended.",
-)  # fmt: skip
+)
 MESSAGES = Metric(
-    "counter", "anabranch_stream_messages_total", ("result",),
+    "counter",
+    "anabranch_stream_messages_total",
+    ("result",),
     "Kafka records read: `accepted`, `suppressed` (stats in which nothing was significant), `dead_letter`.",
-)  # fmt: skip
+)
 SAMPLES = Metric(
-    "counter", "anabranch_stream_samples_total", ("result",),
+    "counter",
+    "anabranch_stream_samples_total",
+    ("result",),
     "Segment samples: `accepted`, `insignificant` (within the band), `stale` (old, repeated, of a sealed segment, or "
     "beyond the limit for segments that no layout names), `refused` (a dead letter of its own).",
-)  # fmt: skip
+)
 EVENTS_TAKEN = Metric("counter", "anabranch_stream_events_total", ("type",), "Accepted consumer and control events.")
 DEAD_LETTERS_MADE = Metric(
     "counter",
@@ -57,74 +65,122 @@ DEAD_LETTERS_MADE = Metric(
     "Messages that were not accepted, and single entries of messages in columns.",
 )
 LAYOUTS_UNKNOWN = Metric(
-    "counter", "anabranch_stream_layouts_unknown_total", (),
+    "counter",
+    "anabranch_stream_layouts_unknown_total",
+    (),
     "Layouts that were repeated by their digests and are not those that the job knows. A few when layouts change; if "
     "it grows on, layouts do not reach the job. Each comes again in full in every twelfth round.",
-)  # fmt: skip
+)
 EVALUATIONS = Metric("counter", "anabranch_stream_evaluations_total", (), "Evaluations of a topic.")
 DECISIONS_MADE = Metric(
     "counter", "anabranch_stream_decisions_total", ("action", "reason", "trigger"), "Decisions taken."
 )
 HOLDS_BEGUN = Metric(
-    "counter", "anabranch_stream_holds_total", ("gate",),
+    "counter",
+    "anabranch_stream_holds_total",
+    ("gate",),
     "Changes of the binding reason for not acting, by the gate that binds from then on (docs/gates.md).",
-)  # fmt: skip
+)
 OUTCOMES = Metric(
-    "counter", "anabranch_stream_outcomes_total", ("status",),
+    "counter",
+    "anabranch_stream_outcomes_total",
+    ("status",),
     "Outcomes of decisions that the executor reported: `applied`, `superseded`, `rejected`, `failed`, `observed`.",
-)  # fmt: skip
+)
 TICK_LAG = Metric(
-    "gauge", "anabranch_stream_tick_lag_seconds", (),
+    "gauge",
+    "anabranch_stream_tick_lag_seconds",
+    (),
     "From the instant of the newest tick for every topic until its evaluation was written.",
-)  # fmt: skip
+)
 TICK_INTERVAL = Metric("gauge", "anabranch_stream_tick_interval_seconds", (), "`stream.tick_seconds`.")
 LAST_EVALUATION = Metric(
-    "gauge", "anabranch_stream_last_evaluation_timestamp_seconds", (),
+    "gauge",
+    "anabranch_stream_last_evaluation_timestamp_seconds",
+    (),
     "When the last evaluation of every topic was written; Unix time, the job's start before the first.",
-)  # fmt: skip
+)
 MISSED_TICKS = Metric(
     "gauge", "anabranch_stream_missed_ticks", (), "Whole tick intervals since the last evaluation of every topic."
 )
 OUTAGE = Metric(
-    "gauge", "anabranch_stream_evaluation_outage", (),
+    "gauge",
+    "anabranch_stream_evaluation_outage",
+    (),
     "1 while there has been no evaluation of every topic for `stream.watchdog_ticks` ticks, else 0.",
-)  # fmt: skip
+)
 STATE_BYTES = Metric(
-    "gauge", "anabranch_stream_state_bytes", ("kind",),
+    "gauge",
+    "anabranch_stream_state_bytes",
+    ("kind",),
     "Size of the operator's state after the last batch: `memory` of the state stores, `disk` of their RocksDB files.",
-)  # fmt: skip
+)
 LAKE_FILES = Metric(
-    "gauge", "anabranch_lake_files", ("table",),
+    "gauge",
+    "anabranch_lake_files",
+    ("table",),
     "Files of a table of the lake, as of the last look at it (`lake.compact_minutes`); each makes a commit longer.",
-)  # fmt: skip
+)
 ACTIVE_SEGMENTS = Metric(
-    "gauge", "pulsar_scalable_topic_active_segments", ("topic",),
+    "gauge",
+    "pulsar_scalable_topic_active_segments",
+    ("topic",),
     "Active segments of the topic, by the newest layout that was read since the job's start.",
-)  # fmt: skip
+)
 AUTO_SPLITS = Metric(
-    "counter", "pulsar_scalable_topic_auto_splits_total", ("topic",),
+    "counter",
+    "pulsar_scalable_topic_auto_splits_total",
+    ("topic",),
     "Splits that were decided since the job's start and reported as applied.",
-)  # fmt: skip
+)
 AUTO_MERGES = Metric(
-    "counter", "pulsar_scalable_topic_auto_merges_total", ("topic",),
+    "counter",
+    "pulsar_scalable_topic_auto_merges_total",
+    ("topic",),
     "Merges that were decided since the job's start and reported as applied.",
-)  # fmt: skip
+)
 SPLIT_SUPPRESSED = Metric(
-    "counter", "pulsar_scalable_topic_split_suppressed_max_segments_total", ("topic",),
+    "counter",
+    "pulsar_scalable_topic_split_suppressed_max_segments_total",
+    ("topic",),
     "How often the topic began to be held by `max-segments`: it wants to split and has all the segments it may have.",
-)  # fmt: skip
+)
 MERGE_SUPPRESSED = Metric(
-    "counter", "pulsar_scalable_topic_merge_suppressed_max_depth_total", ("topic",),
+    "counter",
+    "pulsar_scalable_topic_merge_suppressed_max_depth_total",
+    ("topic",),
     "How often the topic began to be held by `max-dag-depth`: it wants to merge and its lineages have merged enough.",
-)  # fmt: skip
+)
 
 METRICS = (
-    BATCH_SECONDS, WRITE_SECONDS, OPERATOR_SECONDS, BATCHES, LAST_BATCH, LAG, MESSAGES, SAMPLES, EVENTS_TAKEN,
-    DEAD_LETTERS_MADE, LAYOUTS_UNKNOWN, EVALUATIONS, DECISIONS_MADE, HOLDS_BEGUN, OUTCOMES, TICK_LAG, TICK_INTERVAL,
+    BATCH_SECONDS,
+    WRITE_SECONDS,
+    OPERATOR_SECONDS,
+    BATCHES,
+    LAST_BATCH,
+    LAG,
+    MESSAGES,
+    SAMPLES,
+    EVENTS_TAKEN,
+    DEAD_LETTERS_MADE,
+    LAYOUTS_UNKNOWN,
+    EVALUATIONS,
+    DECISIONS_MADE,
+    HOLDS_BEGUN,
+    OUTCOMES,
+    TICK_LAG,
+    TICK_INTERVAL,
     LAST_EVALUATION,
-    MISSED_TICKS, OUTAGE, STATE_BYTES, LAKE_FILES, ACTIVE_SEGMENTS, AUTO_SPLITS, AUTO_MERGES, SPLIT_SUPPRESSED,
+    MISSED_TICKS,
+    OUTAGE,
+    STATE_BYTES,
+    LAKE_FILES,
+    ACTIVE_SEGMENTS,
+    AUTO_SPLITS,
+    AUTO_MERGES,
+    SPLIT_SUPPRESSED,
     MERGE_SUPPRESSED,
-)  # fmt: skip
+)
 
 
 def page() -> str:

@@ -31,9 +31,7 @@ KAFKA_OPTIONS = {
     # If Kafka drops records before they are read, the query ends: no silent loss.
     "failOnDataLoss": "true",
 }
-EVENT_OPTIONS = {
-    **KAFKA_OPTIONS, "kafka.max.poll.records": "256", "kafka.max.partition.fetch.bytes": str(1024 * 1024)
-}  # fmt: skip
+EVENT_OPTIONS = {**KAFKA_OPTIONS, "kafka.max.poll.records": "256", "kafka.max.partition.fetch.bytes": str(1024 * 1024)}
 """Options for events: up to 1 MiB each, and a fleet's layouts come all at once.
 
 Layouts compress thirtyfold, so a fetch holds many. Polls of 64 would take a third of the reading time.
@@ -83,9 +81,13 @@ def buckets_of(spark: SparkSession, names: list[str], buckets: int) -> dict[str,
 
 
 def _source(
-    spark: SparkSession, kafka: KafkaConnection, topics: str, most: int, start: FirstStart | None,
+    spark: SparkSession,
+    kafka: KafkaConnection,
+    topics: str,
+    most: int,
+    start: FirstStart | None,
     options: dict[str, str],
-) -> DataFrame:  # fmt: skip
+) -> DataFrame:
     reader = spark.readStream.format("kafka").options(**kafka.spark()).option("subscribe", topics)
     reader = reader.options(**options).option("maxOffsetsPerTrigger", most)
     if start is not None:

@@ -79,10 +79,14 @@ class TickWriter(threading.Thread):
 
     def __init__(self, kafka: KafkaConnection, tick_seconds: float, wall: Clock = wall_ms) -> None:
         super().__init__(name="ticks", daemon=True)
-        self._configuration = kafka.librdkafka({
-            "enable.idempotence": True, "linger.ms": 0, "log_level": 3,
-            "message.timeout.ms": int(max(tick_seconds, 5) * 1000),
-        })  # fmt: skip
+        self._configuration = kafka.librdkafka(
+            {
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "log_level": 3,
+                "message.timeout.ms": int(max(tick_seconds, 5) * 1000),
+            }
+        )
         self._tick_ms, self._wall = int(tick_seconds * 1000), wall
         self._asked: list[tuple[int, int, str]] = []
         """Due time by the steady clock, instant by the wall clock, and topic of each requested tick."""

@@ -62,9 +62,13 @@ class BucketTask:
     """One task: the buckets of a partition, one after another, in one batch."""
 
     def __init__(
-        self, settings: EngineSettings, repeated: Repeated | None, stored: StoredBucket, lake: str,
+        self,
+        settings: EngineSettings,
+        repeated: Repeated | None,
+        stored: StoredBucket,
+        lake: str,
         inline_bytes: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create a task; arguments as in `streaming.operator.processor.BucketProcessor`."""
         self._repeated, self._settings, self._stored = repeated, settings, stored
         self._outbox = Outbox(lake, batch_of_task, INLINE_BYTES if inline_bytes is None else inline_bytes)

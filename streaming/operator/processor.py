@@ -110,9 +110,13 @@ class BucketProcessor(StatefulProcessor):  # type: ignore[misc]
     """One instance per task; the engine's cache lives as long as the Python worker."""
 
     def __init__(
-        self, parts: Sequence[str], settings: EngineSettings, lake: str, repeated: Repeated | None = None,
+        self,
+        parts: Sequence[str],
+        settings: EngineSettings,
+        lake: str,
+        repeated: Repeated | None = None,
         inline_bytes: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Create a processor.
 
         `parts`: names of the families' stored parts. `lake`: target of output beyond `inline_bytes` per table

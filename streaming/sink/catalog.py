@@ -24,11 +24,16 @@ DATABASE = "anabranch"
 _SERVICE = "spark.hadoop.hive.metastore.uris"
 _OPTIONS = "spark.driver.extraJavaOptions"
 _NEEDED_BY_SQL = (
-    "spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.sql.session.timeZone", _SERVICE,
+    "spark.sql.extensions",
+    "spark.sql.catalog.spark_catalog",
+    "spark.sql.session.timeZone",
+    _SERVICE,
     # By default Delta reads each table's log in fifty tasks, and the local file system forks a process per file.
-    "spark.databricks.delta.snapshotPartitions", "spark.ui.enabled",
-    "spark.hadoop.fs.file.impl", "spark.hadoop.fs.AbstractFileSystem.file.impl",
-)  # fmt: skip
+    "spark.databricks.delta.snapshotPartitions",
+    "spark.ui.enabled",
+    "spark.hadoop.fs.file.impl",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl",
+)
 
 
 def catalog_settings(settings: Settings) -> dict[str, str]:

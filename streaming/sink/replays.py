@@ -25,11 +25,19 @@ TURNS = ((DECISIONS,), (HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD), (BATCHES,))
 """Order of writing: tables of one turn in parallel, the next turn after them."""
 _TURN_OF = {table.name: turn for turn, tables in enumerate(TURNS) for table in tables}
 _NO_MATTER = {
-    EVENTS.name: frozenset({
-        "in_columns", "life", "epoch", "active_segments", "decision_id", "subscription", "subscription_type",
-        "consumers",
-    })
-}  # fmt: skip
+    EVENTS.name: frozenset(
+        {
+            "in_columns",
+            "life",
+            "epoch",
+            "active_segments",
+            "decision_id",
+            "subscription",
+            "subscription_type",
+            "consumers",
+        }
+    )
+}
 """Columns by table that may differ between equal attempts, besides `engine_version`.
 
 An older release left out those of `events`, which repeat its `body`.

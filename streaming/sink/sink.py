@@ -156,9 +156,12 @@ class LakeSink:
             self._ask_for_tick(topic, at)
         for family, subject, fault in output.said(FAULTS):
             log.error(
-                "evaluating %s (%s) failed; it is held with the gate internal-error:\n%s", subject, family, fault,
+                "evaluating %s (%s) failed; it is held with the gate internal-error:\n%s",
+                subject,
+                family,
+                fault,
                 extra={"batch_id": batch_id},
-            )  # fmt: skip
+            )
         row = self._write_batch_row(output, query, batch_id)
         self._is_first = False
         if row is not None:
@@ -210,9 +213,7 @@ class LakeSink:
         self._commit(BATCHES, TableRows(rows, []), query, batch_id)
         return row
 
-    def _commit_side_by_side(
-        self, tables: Iterable[Table], output: BatchOutput, query: str, batch_id: int
-    ) -> None:  # fmt: skip
+    def _commit_side_by_side(self, tables: Iterable[Table], output: BatchOutput, query: str, batch_id: int) -> None:
         """Commit tables in parallel; all have ended when this returns or raises.
 
         Raises the first failure, `LeaseLost` before others.

@@ -63,9 +63,12 @@ def test_a_token_is_asked_for_once_and_again_shortly_before_it_ends(provider, ke
     clock.now += 2
     assert tokens.token() == "token-1"
     assert provider.asked[0] == {
-        "grant_type": "client_credentials", "client_id": CLIENT["client_id"], "client_secret": CLIENT["client_secret"],
-        "audience": "urn:pulsar", "scope": "admin",
-    }  # fmt: skip
+        "grant_type": "client_credentials",
+        "client_id": CLIENT["client_id"],
+        "client_secret": CLIENT["client_secret"],
+        "audience": "urn:pulsar",
+        "scope": "admin",
+    }
     assert len(provider.asked) == 2
 
 

@@ -32,10 +32,17 @@ def test_a_redirect_leads_to_any_http_address(asked, location, url):
 @pytest.mark.parametrize(
     "location",
     [
-        "http://one:8443/x", "http://two/x", "ftp://two/x", "javascript:0", "file:///x", "http://[::b", "https://[::b/",
-        "https://me@two/x", "https://one:8443@two/x",
+        "http://one:8443/x",
+        "http://two/x",
+        "ftp://two/x",
+        "javascript:0",
+        "file:///x",
+        "http://[::b",
+        "https://[::b/",
+        "https://me@two/x",
+        "https://one:8443@two/x",
     ],
-)  # fmt: skip
+)
 def test_a_redirect_away_from_https_or_to_nowhere_is_not_followed(location):
     assert next_hop(SECURE, location) is None
 
@@ -110,9 +117,13 @@ def test_what_a_server_with_a_certificate_lists_may_have_the_token_by_https_alon
     addresses = TokenAddresses(TLS)
     addresses.learn(b'["one:8443", "two:8443", "two", "three:1/x", "me@four:8443"]')
     for url, goes in [
-        ("https://two:8443/x", True), ("https://two/x", True), ("http://two:8443/x", False), ("https://two:1/x", False),
-        ("https://four:8443/x", False), ("https://one:8443/x", True),
-    ]:  # fmt: skip
+        ("https://two:8443/x", True),
+        ("https://two/x", True),
+        ("http://two:8443/x", False),
+        ("https://two:1/x", False),
+        ("https://four:8443/x", False),
+        ("https://one:8443/x", True),
+    ]:
         assert addresses.admit(httpx.URL(url)) == goes, url
     addresses.learn(b'["one:8443"]')
     assert not addresses.admit(httpx.URL("https://two:8443/x"))

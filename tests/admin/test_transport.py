@@ -314,8 +314,9 @@ def test_addresses_of_an_interface(url):
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:8080", "ftp://host", "http://", "http://host?x=1", "http://host#x", "http://h:port", "http://[::bad"]
-)  # fmt: skip
+    "url",
+    ["127.0.0.1:8080", "ftp://host", "http://", "http://host?x=1", "http://host#x", "http://h:port", "http://[::bad"],
+)
 def test_what_is_no_address_of_an_interface(url):
     with pytest.raises(BadAddress):
         check_address(url)

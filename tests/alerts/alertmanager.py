@@ -61,13 +61,21 @@ class RealAlertmanager:
     def start(self) -> None:
         with open(self._folder / "log", "ab") as log:
             self._process = subprocess.Popen(
-                tethered([
-                    str(self._program), f"--config.file={self._folder / 'alertmanager.yml'}",
-                    f"--storage.path={self._folder / 'data'}", f"--web.listen-address=127.0.0.1:{self._port}",
-                    "--cluster.listen-address=", "--data.maintenance-interval=1s",
-                ]),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._program.parents[2],
-            )  # fmt: skip
+                tethered(
+                    [
+                        str(self._program),
+                        f"--config.file={self._folder / 'alertmanager.yml'}",
+                        f"--storage.path={self._folder / 'data'}",
+                        f"--web.listen-address=127.0.0.1:{self._port}",
+                        "--cluster.listen-address=",
+                        "--data.maintenance-interval=1s",
+                    ]
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._program.parents[2],
+            )
         wait_until(self._answers, 30)
 
     def kill(self) -> None:

@@ -37,10 +37,13 @@ def notice(topic, status="firing", label="topic", since=None):
 
 
 def sender(kind, url):
-    rules = rules_of({
-        "rules": [{"name": "Hot", "sql": "SELECT 1", "summary": "s"}],
-        "destinations": {"d": {"kind": kind, "url": url, "allow_local": True}},
-    }, "f")  # fmt: skip
+    rules = rules_of(
+        {
+            "rules": [{"name": "Hot", "sql": "SELECT 1", "summary": "s"}],
+            "destinations": {"d": {"kind": kind, "url": url, "allow_local": True}},
+        },
+        "f",
+    )
     return sender_of("d", rules.destinations["d"], rules, {})
 
 
@@ -83,8 +86,11 @@ def test_rejected_notice_fails_alone(receiver, kind, status):
     with delivering(courier):
         wait_until(lambda: len(settled(courier, found)) == len(names))
     assert {name: status for name, (status, _) in found.items()} == {
-        "a": "told", BAD: "rejected", "b": "told", "c": "told"
-    }  # fmt: skip
+        "a": "told",
+        BAD: "rejected",
+        "b": "told",
+        "c": "told",
+    }
     assert f"it answers {status}" in found[BAD][1]
 
 

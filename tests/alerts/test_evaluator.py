@@ -26,10 +26,12 @@ pytestmark = pytest.mark.process
 
 HOT = "topic://acme/shop/hot"
 OPEN = {
-    "name": "Open", "summary": "{topic} {value}", "above": 100,
+    "name": "Open",
+    "summary": "{topic} {value}",
+    "above": 100,
     "sql": "SELECT d.subject AS topic, date_part('epoch', $now) - date_part('epoch', d.decided_at) AS value "
-           "FROM decisions d WHERE NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.decision_id = d.decision_id)",
-}  # fmt: skip
+    "FROM decisions d WHERE NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.decision_id = d.decision_id)",
+}
 
 
 @pytest.fixture
@@ -55,10 +57,13 @@ class Clock:
 
 @contextmanager
 def evaluating(lake, receiver, clock, *rules, start=True):
-    content = rules_of({
-        "rules": list(rules) or [OPEN],
-        "destinations": {"hook": {"kind": "webhook", "url": receiver.url, "allow_local": True}},
-    }, "f")  # fmt: skip
+    content = rules_of(
+        {
+            "rules": list(rules) or [OPEN],
+            "destinations": {"hook": {"kind": "webhook", "url": receiver.url, "allow_local": True}},
+        },
+        "f",
+    )
     couriers = {
         name: Courier(name, sender_of(name, chosen, content), clock, max_delay=0.05)
         for name, chosen in content.destinations.items()
@@ -240,8 +245,12 @@ def test_a_rehearsal_says_what_was_pending_and_firing_then(lake):
         return [(alert.status, alert.value) for alert in rehearse(lake, rule, 15, at(seconds))]
 
     assert [said(seconds) for seconds in (100, 130, 161, 399, 400)] == [
-        [], [("pending", 130)], [("firing", 161)], [("firing", 399)], []
-    ]  # fmt: skip
+        [],
+        [("pending", 130)],
+        [("firing", 161)],
+        [("firing", 399)],
+        [],
+    ]
 
 
 def shipped_that_speak(lake, seconds):
@@ -253,16 +262,24 @@ def test_the_rules_that_ship_say_when_the_job_the_executor_or_a_topic_is_stuck(l
     write(
         lake,
         *[dead_letter("malformed", 100 + number) for number in range(12)],
-        hold(10, "max-segments"), decision(2, 2, action="merge"), decision(4, 3),
+        hold(10, "max-segments"),
+        decision(2, 2, action="merge"),
+        decision(4, 3),
         *[outcome(f"d{number}", status, number + 5.0) for number in (2, 3) for status in ("intent", "applied")],
         batch(9, 150, committed_at=at(200)),
-    )  # fmt: skip
+    )
     write(lake, decision(1, 4, subject=HOT), hold(300, "unsplittable", subject=HOT))
     assert shipped_that_speak(lake, 100) == set()
     assert shipped_that_speak(lake, 210) == {"DeadLetters", "AppliedNotObserved", "LedgerWriteLag"}
     assert shipped_that_speak(lake, 2000) == {
-        "NoEvaluation", "InputStale", "OpenDecision", "OneHotKey", "CapBinding", "AppliedNotObserved", "OutcomeNotHeard"
-    }  # fmt: skip
+        "NoEvaluation",
+        "InputStale",
+        "OpenDecision",
+        "OneHotKey",
+        "CapBinding",
+        "AppliedNotObserved",
+        "OutcomeNotHeard",
+    }
     assert "StuckDecision" in shipped_that_speak(lake, 5000)
     assert {"NoEvaluation", "CapBinding", "OpenDecision"} <= shipped_that_speak(lake, 90 * 86_400)
 

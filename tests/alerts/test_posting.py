@@ -31,11 +31,22 @@ def notice(status="firing", summary="too <hot> & \x1b[31mred"):
 
 
 def sender(environment=None, **chosen):
-    rules = rules_of({
-        "rules": [{"name": "Hot", "sql": "SELECT 1", "summary": "s", "severity": "critical", "labels": {"team": "a"},
-                   "runbook": "https://example.com/hot"}],
-        "destinations": {"d": chosen},
-    }, "f")  # fmt: skip
+    rules = rules_of(
+        {
+            "rules": [
+                {
+                    "name": "Hot",
+                    "sql": "SELECT 1",
+                    "summary": "s",
+                    "severity": "critical",
+                    "labels": {"team": "a"},
+                    "runbook": "https://example.com/hot",
+                }
+            ],
+            "destinations": {"d": chosen},
+        },
+        "f",
+    )
     return sender_of("d", rules.destinations["d"], rules, environment or {})
 
 
@@ -108,10 +119,24 @@ def test_this_machine_is_told_nothing_unless_it_is_allowed(receiver, host):
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.1", "127.9.9.9", "169.254.169.254", "::1", "fe80::1", "fe80::1%eth0", "0.0.0.0", "::", "224.0.0.1",
-     "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "fd00:ec2::254", "100.100.100.200",
-     "::ffff:100.100.100.200"],
-)  # fmt: skip
+    [
+        "127.0.0.1",
+        "127.9.9.9",
+        "169.254.169.254",
+        "::1",
+        "fe80::1",
+        "fe80::1%eth0",
+        "0.0.0.0",
+        "::",
+        "224.0.0.1",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "2002:7f00:1::",
+        "fd00:ec2::254",
+        "100.100.100.200",
+        "::ffff:100.100.100.200",
+    ],
+)
 def test_addresses_of_this_machine_and_its_link_are_local(address):
     assert is_local(address)
 
@@ -136,7 +161,7 @@ def test_nobody_there_is_told_without_the_address():
         ({"kind": "slack", "url_variable": "U"}, {"U": "hooks.slack.com/x"}, "the variable U holds no address"),
         ({"kind": "webhook", "url": "https://x", "secret_variable": "S"}, {"S": "whsec_!"}, "no whsec_ with base64"),
     ],
-)  # fmt: skip
+)
 def test_a_missing_or_wrong_secret_is_told_at_the_start(chosen, environment, said):
     with pytest.raises(RulesError, match=said):
         sender(environment, **chosen)

@@ -38,10 +38,15 @@ class Alerts:
         self.home, self.lake, self.process = home, str(home / "lake"), None
         home.mkdir()
         (home / "anabranch.toml").write_text('[lake]\npath = "lake"\n[alerts]\nrules = "rules.yaml"\n')
-        (home / "rules.yaml").write_text(json.dumps({
-            "interval": "1s", "rules": [{**OPEN, "above": 0}],
-            "destinations": {"am": {"kind": "alertmanager", "url": url, "allow_local": True}},
-        }))  # fmt: skip
+        (home / "rules.yaml").write_text(
+            json.dumps(
+                {
+                    "interval": "1s",
+                    "rules": [{**OPEN, "above": 0}],
+                    "destinations": {"am": {"kind": "alertmanager", "url": url, "allow_local": True}},
+                }
+            )
+        )
 
     def command(self, *words):
         return [sys.executable, "-m", "anabranch", "--home", str(self.home), "alerts", *words]
@@ -148,19 +153,29 @@ def test_the_command_tells_what_fires_and_checks_its_rules(tmp_path):
         assert [alert["labels"]["topic"] for body in receiver.bodies for alert in body] == ["one"]
         assert "firing    Open: one" in said("list")[1]
         assert [row["status"] for row in json.loads(said("list", "--all", "--output", "json")[1])] == [
-            "firing", "due", "told"
-        ]  # fmt: skip
+            "firing",
+            "due",
+            "told",
+        ]
         (alerts.home / "rules.yaml").write_text("rules: [{name: A, sql: SELECT x FROM decisions, summary: s}]")
         code, words = said("check")
         assert code == 1
         assert "A: " in words
         wrong = "SELECT subject AS topic, max(decided_at) FROM decisions GROUP BY subject"
-        (alerts.home / "rules.yaml").write_text(json.dumps({"rules": [
-            {**OPEN, "name": "Sound"}, {"name": "Nameless", "sql": wrong, "summary": "s"},
-            {"name": "Reserved", "sql": "SELECT subject AS __topic FROM decisions", "summary": "s"},
-        ]}))  # fmt: skip
+        (alerts.home / "rules.yaml").write_text(
+            json.dumps(
+                {
+                    "rules": [
+                        {**OPEN, "name": "Sound"},
+                        {"name": "Nameless", "sql": wrong, "summary": "s"},
+                        {"name": "Reserved", "sql": "SELECT subject AS __topic FROM decisions", "summary": "s"},
+                    ]
+                }
+            )
+        )
         code, words = said("check")
         assert code == 1
         assert re.findall(r"^(\w+): the column (\S+) cannot be a label", words, re.MULTILINE) == [
-            ("Nameless", "'max(decisions.decided_at)'"), ("Reserved", "'__topic'")
-        ]  # fmt: skip
+            ("Nameless", "'max(decisions.decided_at)'"),
+            ("Reserved", "'__topic'"),
+        ]

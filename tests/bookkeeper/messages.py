@@ -11,7 +11,9 @@ _INT64, _STRING, _MESSAGE, _BYTES = 3, 9, 11, 12
 _FIELDS: dict[str, dict[str, tuple[int, int, int | str]]] = {
     "StringProperty": {"name": (1, 2, _STRING), "value": (2, 2, _STRING)},
     "SchemaPosition": {
-        "ledgerId": (1, 2, _INT64), "entryId": (2, 2, _INT64), "properties": (3, 3, "StringProperty"),
+        "ledgerId": (1, 2, _INT64),
+        "entryId": (2, 2, _INT64),
+        "properties": (3, 3, "StringProperty"),
         "later": (9, 1, _BYTES),
     },
     "IndexEntry": {"version": (1, 2, _INT64), "position": (2, 2, "SchemaPosition"), "hash": (3, 2, _BYTES)},
@@ -19,16 +21,23 @@ _FIELDS: dict[str, dict[str, tuple[int, int, int | str]]] = {
     "Nested": {"ledgerId": (1, 2, _INT64), "entryId": (2, 2, _INT64)},
     "Range": {"lower": (1, 2, "Nested"), "upper": (2, 2, "Nested")},
     "LedgerInfo": {
-        "ledgerId": (1, 2, _INT64), "timestamp": (4, 1, _INT64), "properties": (6, 3, "StringProperty"),
+        "ledgerId": (1, 2, _INT64),
+        "timestamp": (4, 1, _INT64),
+        "properties": (6, 3, "StringProperty"),
     },
     "ManagedLedgerInfo": {"ledgerInfo": (1, 3, "LedgerInfo")},
     "LongProperty": {"name": (1, 2, _STRING), "value": (2, 2, _INT64)},
     "ManagedCursorInfo": {
-        "cursorsLedgerId": (1, 2, _INT64), "markDeleteLedgerId": (2, 1, _INT64), "markDeleteEntryId": (3, 1, _INT64),
-        "holes": (4, 3, "Range"), "properties": (5, 3, "LongProperty"), "lastActive": (6, 1, _INT64),
-        "cursorProperties": (8, 3, "StringProperty"), "later": (11, 1, _BYTES),
+        "cursorsLedgerId": (1, 2, _INT64),
+        "markDeleteLedgerId": (2, 1, _INT64),
+        "markDeleteEntryId": (3, 1, _INT64),
+        "holes": (4, 3, "Range"),
+        "properties": (5, 3, "LongProperty"),
+        "lastActive": (6, 1, _INT64),
+        "cursorProperties": (8, 3, "StringProperty"),
+        "later": (11, 1, _BYTES),
     },
-}  # fmt: skip
+}
 
 
 def _classes() -> dict[str, Any]:
@@ -68,11 +77,14 @@ LOCATORS = st.fixed_dictionaries(
 _NESTED = st.fixed_dictionaries({"ledgerId": IDS, "entryId": IDS})
 CURSORS = st.fixed_dictionaries(
     {
-        "cursorsLedgerId": IDS | st.just(-1), "cursorProperties": _PROPERTIES,
+        "cursorsLedgerId": IDS | st.just(-1),
+        "cursorProperties": _PROPERTIES,
         "holes": st.lists(st.fixed_dictionaries({"lower": _NESTED, "upper": _NESTED}), max_size=3),
     },
     optional={
-        "markDeleteLedgerId": IDS, "markDeleteEntryId": IDS | st.just(-1), "lastActive": IDS,
+        "markDeleteLedgerId": IDS,
+        "markDeleteEntryId": IDS | st.just(-1),
+        "lastActive": IDS,
         "later": st.binary(max_size=5),
     },
-).map(lambda fields: made("ManagedCursorInfo", **fields))  # fmt: skip
+).map(lambda fields: made("ManagedCursorInfo", **fields))

@@ -79,9 +79,12 @@ class Commands:
         """
         known, rest = str(self.folder / "killed"), self.command(*arguments)[3:]
         done = subprocess.run(
-            [sys.executable, "-c", _KILLED, known, *rest], env=self.environment(), capture_output=True, text=True,
+            [sys.executable, "-c", _KILLED, known, *rest],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
             timeout=240,
-        )  # fmt: skip
+        )
         assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
         return done.returncode != 0
 
@@ -89,7 +92,7 @@ class Commands:
         """It, run to its end."""
         return subprocess.run(
             self.command(*arguments), env=self.environment(), capture_output=True, text=True, timeout=240
-        )  # fmt: skip
+        )
 
     def ok(self, *arguments: str) -> str:
         """What it prints; it has to succeed."""

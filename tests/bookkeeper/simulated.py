@@ -338,7 +338,7 @@ class Simulated:
             return result
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(anabranch.bookies, "Bookies", OfWorld)
+            patch.setattr(anabranch.cli.bookies.clusters, "Bookies", OfWorld)
             patch.setattr(OpenTable, "append", committed)
             patch.setattr("anabranch.cli.bookies.switch.DELETES_WITHIN_S", -1.0)
             yield

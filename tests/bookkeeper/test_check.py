@@ -99,8 +99,9 @@ def two_active(one: Simulated) -> None:
 def overtaken_and_wrote(one: Simulated) -> None:
     """A step of the orchestrator that was killed comes after those of the one that took over."""
     for table, key, least, over in (
-        ("decisions", "seq", 1, {"seq": 99}), ("outcomes", "executor", None, {"at": datetime.now(timezone.utc)}),
-    ):  # fmt: skip
+        ("decisions", "seq", 1, {"seq": 99}),
+        ("outcomes", "executor", None, {"at": datetime.now(timezone.utc)}),
+    ):
         path = f"{one.folder}/lake/{table}"
         rows = [row for row in DeltaTable(path).to_pyarrow_table().to_pylist() if row.get("status") != "intent"]
         first = min(row[key] for row in rows) if least is None else least
@@ -129,11 +130,21 @@ def _registry(one: Simulated, name: str, **over: object) -> None:
 
 
 BROKEN: list[tuple[str, Callable[[Simulated], None]]] = [
-    ("I1", made_after_the_record), ("I2", copy_lost), ("I3", restored_from_a_backup), ("I6", flipped_back),
-    ("I7", garbled), ("I8", copy_altered), ("I9", position_altered), ("I10", version_altered), ("I11", ids_met),
-    ("I12", two_active), ("I14", overtaken_and_wrote), ("I15", deleted_where_it_leads), ("I16", reserved_property),
+    ("I1", made_after_the_record),
+    ("I2", copy_lost),
+    ("I3", restored_from_a_backup),
+    ("I6", flipped_back),
+    ("I7", garbled),
+    ("I8", copy_altered),
+    ("I9", position_altered),
+    ("I10", version_altered),
+    ("I11", ids_met),
+    ("I12", two_active),
+    ("I14", overtaken_and_wrote),
+    ("I15", deleted_where_it_leads),
+    ("I16", reserved_property),
     ("I17", bootstrap_rewritten),
-]  # fmt: skip
+]
 
 
 def found(one: Simulated) -> set[str]:

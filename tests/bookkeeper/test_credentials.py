@@ -85,10 +85,14 @@ def test_listed_ensembles_are_found_by_their_members(tmp_path: Path) -> None:
         tmp_path, metadata="zk://Meta-1:2181,meta-2/pulsar", clusters=["zks://b1:2281,b2:2281", "zk://c1"]
     ).bookies
     for uri, is_encrypted in (
-        ("zk://meta-2:2181/ledgers", False), ("zk://meta-1;meta-2/ledgers", False), ("zk://B1:2281/x", True),
-        ("zk://c1:2181/ledgers", False), ("zk://b1:2181/ledgers", None), ("zk://b1:2281;evil:2281/l", None),
+        ("zk://meta-2:2181/ledgers", False),
+        ("zk://meta-1;meta-2/ledgers", False),
+        ("zk://B1:2281/x", True),
+        ("zk://c1:2181/ledgers", False),
+        ("zk://b1:2181/ledgers", None),
+        ("zk://b1:2281;evil:2281/l", None),
         ("zk://evil/ledgers", None),
-    ):  # fmt: skip
+    ):
         found = bookies.ensemble_of(read_uri(uri).members)
         assert (found.is_encrypted if found else None) == is_encrypted, uri
     with pytest.raises(ValueError, match="clusters"):

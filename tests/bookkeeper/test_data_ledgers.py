@@ -22,28 +22,34 @@ from tests.bookkeeper.simulated import Hands, Simulated, ledger, registered, wor
 RECORDED = 1_700_000_000_000
 CLUSTERS = tuple(ClusterEntry(name=name, metadata_service_uri=f"zk://{name}/ledgers") for name in ("old", "new"))
 REGISTRY = Registry(
-    CLUSTERS, Bootstrap(bootstrap_cluster_name="old", recorded_at=RECORDED),
-    Directive(source="old", target="new", epoch=1), 1,
-)  # fmt: skip
+    CLUSTERS,
+    Bootstrap(bootstrap_cluster_name="old", recorded_at=RECORDED),
+    Directive(source="old", target="new", epoch=1),
+    1,
+)
 
 
 def topic(*ledgers: dict[str, Any], path: str = "/managed-ledgers/t/n/persistent/t") -> Record:
     """Return a topic's record; each ledger has an `id`, and may have a `stamp` and when it was `closed`."""
     listed = [
         {
-            "ledgerId": one["id"], "timestamp": one.get("closed"),
+            "ledgerId": one["id"],
+            "timestamp": one.get("closed"),
             "properties": [{"name": STAMP_PROPERTY, "value": one["stamp"]}] if one.get("stamp") else [],
         }
         for one in ledgers
-    ]  # fmt: skip
+    ]
     listed = [{name: value for name, value in one.items() if value is not None} for one in listed]
     return Record(path, 3, bytes(made("ManagedLedgerInfo", ledgerInfo=listed).SerializeToString()))
 
 
 LEDGERS = st.fixed_dictionaries(
-    {"id": st.integers(1, 9), "closed": st.sampled_from([None, RECORDED - 1, RECORDED, RECORDED + 1]),
-     "stamp": st.sampled_from([None, None, "old", "new", "new:1", "gone", "old:2"])},
-)  # fmt: skip
+    {
+        "id": st.integers(1, 9),
+        "closed": st.sampled_from([None, RECORDED - 1, RECORDED, RECORDED + 1]),
+        "stamp": st.sampled_from([None, None, "old", "new", "new:1", "gone", "old:2"]),
+    },
+)
 IDS = st.frozensets(st.integers(1, 9))
 
 
@@ -57,11 +63,18 @@ def test_counted_ledgers_are_where_the_resolver_puts_them(
     assert sum(found.where.values()) + len(odd) == len(ledgers)
     assert {one["id"] for one in ledgers} & named <= odd
     # The resolver over all of them, which has looked at each: when it was made lies before it was closed.
-    seen = Seen(BookieSnapshot(
-        now=RECORDED + 9, clusters=list(CLUSTERS), bootstrap=REGISTRY.bootstrap, directive=REGISTRY.directive,
-        topics=[TopicRecord(path="/t", ledgers=[DataLedger(id=one["id"], stamp=one["stamp"]) for one in ledgers])],
-        ledgers={name: [LedgerSeen(id=one, created_at=RECORDED - 5) for one in ids] for name, ids in listings.items()},
-    ))  # fmt: skip
+    seen = Seen(
+        BookieSnapshot(
+            now=RECORDED + 9,
+            clusters=list(CLUSTERS),
+            bootstrap=REGISTRY.bootstrap,
+            directive=REGISTRY.directive,
+            topics=[TopicRecord(path="/t", ledgers=[DataLedger(id=one["id"], stamp=one["stamp"]) for one in ledgers])],
+            ledgers={
+                name: [LedgerSeen(id=one, created_at=RECORDED - 5) for one in ids] for name, ids in listings.items()
+            },
+        )
+    )
     for item in seen.items:
         if item.ledger not in odd:
             assert item.cluster in ("old", "new")

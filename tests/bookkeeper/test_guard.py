@@ -80,9 +80,17 @@ def steps(metadata: Any, hands: Any, routing: Routing = "stopped", **instances: 
 def step(action: Any, **over: Any) -> Step:
     given = {"expectation": {"records": {}, "ledger": 9, "closed": True}, **over}
     return Step(
-        epoch=1, phase="CLEANUP", kind="ledger", object="/managed-ledgers/t/n/persistent/t/c", action=action, ledger=9,
-        source="old", target="new", reason="test", **given,
-    )  # fmt: skip
+        epoch=1,
+        phase="CLEANUP",
+        kind="ledger",
+        object="/managed-ledgers/t/n/persistent/t/c",
+        action=action,
+        ledger=9,
+        source="old",
+        target="new",
+        reason="test",
+        **given,
+    )
 
 
 @pytest.mark.parametrize("seconds", [0, 40])

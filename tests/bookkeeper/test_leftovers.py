@@ -205,9 +205,18 @@ def forwarded(simulated: Simulated, owner: Owner, ledger_id: int = 2) -> tuple[s
     guard = Guard(metadata, "attribution", lambda uri: LedgerIds(simulated.connected(uri[5:11]), "/ledgers"))  # type: ignore[arg-type]
     term = Write("/admin", None, 0)
     step = Step(
-        epoch=1, phase="PROMOTE", kind="cursor", object=CURSOR, action="forward_owner", ledger=2, source="old",
-        target="new", expectation={"version": 0, "ledger": 2, "last": 2}, stamps={"2": "new:2"}, reason="test",
-    )  # fmt: skip
+        epoch=1,
+        phase="PROMOTE",
+        kind="cursor",
+        object=CURSOR,
+        action="forward_owner",
+        ledger=2,
+        source="old",
+        target="new",
+        expectation={"version": 0, "ledger": 2, "last": 2},
+        stamps={"2": "new:2"},
+        reason="test",
+    )
     done = Steps(store, metadata, simulated.hands(), term, guard, owner).carry_out(step, registry)  # type: ignore[arg-type]
     return done.status, dict(done.seen)
 

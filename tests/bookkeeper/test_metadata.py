@@ -75,8 +75,9 @@ def test_schemas_topics_and_cursors_are_found_with_their_versions(
     assert found == schemas
     assert [one.path for one in metadata.topics()] == [topic, older]
     assert [(one.path, one.version, read_cursor(one.content).ledger) for one in metadata.cursors()] == [
-        (first, 1, 6), (oldest, 0, 9)
-    ]  # fmt: skip
+        (first, 1, 6),
+        (oldest, 0, 9),
+    ]
 
 
 def test_a_flip_is_written_whole_or_not_at_all(metadata: PulsarMetadata, client: KazooClient) -> None:

@@ -84,8 +84,13 @@ def test_deletion_keeps_its_deadline_when_asked_again(tmp_path: Path) -> None:
 
 
 def test_deletion_is_not_asked_again_after_its_deadline(tmp_path: Path) -> None:
-    with hands(tmp_path, "time = __import__('time'); time.sleep(max(request['until'] / 1000 - time.time(), 0) + 0.1); "
-               "os._exit(1)") as one, pytest.raises(LedgerRefused) as caught:  # fmt: skip
+    with (
+        hands(
+            tmp_path,
+            "time = __import__('time'); time.sleep(max(request['until'] / 1000 - time.time(), 0) + 0.1); os._exit(1)",
+        ) as one,
+        pytest.raises(LedgerRefused) as caught,
+    ):
         one.delete("old", 3, time.time() + 1)
     assert (caught.value.name, one.starts) == (TOO_LATE, 2)
 

@@ -175,9 +175,10 @@ def test_a_switch_while_the_broker_runs_loses_no_position_and_no_schema(brokered
     schema_path = f"/schemas/{NAMESPACE}/t"
     # As if nothing had ever been promoted.
     change(
-        brokered.metadata, schema_path,
+        brokered.metadata,
+        schema_path,
         lambda content: stamp_locator(content, dict.fromkeys(one.ledger for one in read_locator(content))),
-    )  # fmt: skip
+    )
     for name, uri in (("old", f"zk+hierarchical://{address}/ledgers"), ("new", brokered.new.uri)):
         commands.ok("register", "--name", name, "--metadata-service-uri", uri)
     commands.ok("precheck", "--name", "new", "--advance")

@@ -97,8 +97,9 @@ def test_wanted_values_are_those_of_all_fields(raw: bytes, wanted: frozenset[int
         return
     assert read_values(raw, wanted) == [
         (one.number, one.value if one.kind == VARINT else one.content)
-        for one in fields if one.number in wanted and one.kind in (VARINT, LENGTH)
-    ]  # fmt: skip
+        for one in fields
+        if one.number in wanted and one.kind in (VARINT, LENGTH)
+    ]
 
 
 def test_a_compressed_cursor_is_refused_by_name() -> None:

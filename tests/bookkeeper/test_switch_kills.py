@@ -142,9 +142,10 @@ def test_kill_at_every_step_is_resumed_as_status_says(bookkeepers: BookKeepers, 
         one.populate(schemas=1, cursors=0, versions=1)
         one.register()
         for command, home, steps in (
-            (switch, "new", 2), (["rollback", "--no-dry-run"], "old", 2),
+            (switch, "new", 2),
+            (["rollback", "--no-dry-run"], "old", 2),
             (["cleanup", "--force", "--no-dry-run"], "new", 1),
-        ):  # fmt: skip
+        ):
             if command[0] == "cleanup":
                 one.ok("precheck", "--name", "new", "--advance")
                 one.ok(*switch)

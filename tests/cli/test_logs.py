@@ -20,9 +20,14 @@ AT = 1_763_660_000.25
 
 def line_of(message: str, *arguments: object, error: BaseException | None = None, **extra: object) -> dict:
     record = logging.LogRecord(
-        "streaming.sink.sink", logging.WARNING, "sink.py", 1, message, arguments,
+        "streaming.sink.sink",
+        logging.WARNING,
+        "sink.py",
+        1,
+        message,
+        arguments,
         (type(error), error, error.__traceback__) if error else None,
-    )  # fmt: skip
+    )
     record.created = AT
     record.__dict__.update(extra)
     text = JsonLines("stream").format(record)
@@ -34,9 +39,12 @@ def test_a_line_is_one_json_object_with_these_fields():
     line = line_of('a "quoted" message\nof two lines, %d %s', 7, "ü")
     ts = datetime.fromtimestamp(AT, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.250Z")
     assert line == {
-        "ts": ts, "level": "WARNING", "part": "stream", "logger": "streaming.sink.sink",
+        "ts": ts,
+        "level": "WARNING",
+        "part": "stream",
+        "logger": "streaming.sink.sink",
         "message": 'a "quoted" message\nof two lines, 7 ü',
-    }  # fmt: skip
+    }
 
 
 def test_a_line_about_a_batch_has_its_number_and_one_about_an_error_its_traceback():
@@ -95,8 +103,12 @@ def logged(*log_format: str) -> str:
 def test_the_option_wins_over_the_settings_and_no_address_that_was_called_is_in_a_line():
     (line,) = logged("json").splitlines()
     assert {**json.loads(line), "ts": ""} == {
-        "ts": "", "level": "INFO", "part": "executor", "logger": "one", "message": "hello",
-    }  # fmt: skip
+        "ts": "",
+        "level": "INFO",
+        "part": "executor",
+        "logger": "one",
+        "message": "hello",
+    }
 
 
 @pytest.mark.process

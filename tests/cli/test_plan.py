@@ -35,10 +35,16 @@ def of_two_topics(rate):
     """Rows of a topic with two segments, the first at that rate, and of one that is neither hot nor cold."""
     return (
         policy_event(0),
-        layout_event(HALVES, 0), layout_event(HALVES, 0, topic=QUIET),
-        load(0, rate, 1), load(1, 5_000, 1), load(0, 5_000, 1, QUIET), load(1, 5_000, 1, QUIET),
-        batch(0, 0.1), batch(1, 1), batch(2, 2),
-    )  # fmt: skip
+        layout_event(HALVES, 0),
+        layout_event(HALVES, 0, topic=QUIET),
+        load(0, rate, 1),
+        load(1, 5_000, 1),
+        load(0, 5_000, 1, QUIET),
+        load(1, 5_000, 1, QUIET),
+        batch(0, 0.1),
+        batch(1, 1),
+        batch(2, 2),
+    )
 
 
 def test_hot_segment_is_planned_to_be_split(plan):

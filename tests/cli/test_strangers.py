@@ -169,8 +169,9 @@ def test_watch_outlives_a_server_that_does_not_answer_for_a_while():
     with stranger(layout_answer(), None, None, layout_answer(1), json_answer({}, 404)) as one:
         done = run(one.url, "watch", TOPIC, "--every", "0.01")
     assert [line.split(",")[0] for line in done.stdout.splitlines() if "epoch" in line] == [
-        f"{TOPIC} at epoch 0", f"{TOPIC} at epoch 1",
-    ]  # fmt: skip
+        f"{TOPIC} at epoch 0",
+        f"{TOPIC} at epoch 1",
+    ]
     assert done.stderr.count("looking again every 0.01 s") == 1
 
 
@@ -178,10 +179,24 @@ def test_watch_as_a_process_prints_at_once_into_a_pipe(controller, topics, names
     name = f"topic://{namespace}/orders"
     topics("create", name)
     watching = subprocess.Popen(
-        [sys.executable, "-m", "anabranch", "topics", "watch", name, "--url", topics.url, "--every", "0.02",
-         "--output", "json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "anabranch",
+            "topics",
+            "watch",
+            name,
+            "--url",
+            topics.url,
+            "--every",
+            "0.02",
+            "--output",
+            "json",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     seen: list[int] = []
     reader = threading.Thread(target=lambda: seen.extend(json.loads(line)["epoch"] for line in watching.stdout))
     reader.start()

@@ -56,8 +56,9 @@ def test_a_token_is_bound_to_tenants_and_namespaces(conf: Path) -> None:
 def test_what_is_wrong_is_one_line(conf: Path, tmp_path: Path) -> None:
     missing = token(conf, "list")
     assert (missing.exit_code, missing.stderr) == (
-        1, f"Error: cannot read the tokens in {tmp_path}/tokens: No such file or directory\n",
-    )  # fmt: skip
+        1,
+        f"Error: cannot read the tokens in {tmp_path}/tokens: No such file or directory\n",
+    )
     conf.write_text("")
     unnamed = token(conf, "list")
     assert unnamed.exit_code == 2

@@ -53,13 +53,25 @@ def test_json_comes_from_standard_input_as_well(topics, subject):
 
 def test_options_take_units_and_go_before_json(topics, subject):
     topics(
-        "policy", "set", subject, '{"maxSegments": 5}', "--max-segments", "6", "--skip-unsplittable", "true",
-        "--split-bytes-rate-in-threshold", "80MB", "--split-msg-rate-in-threshold", "20k",
-    )  # fmt: skip
+        "policy",
+        "set",
+        subject,
+        '{"maxSegments": 5}',
+        "--max-segments",
+        "6",
+        "--skip-unsplittable",
+        "true",
+        "--split-bytes-rate-in-threshold",
+        "80MB",
+        "--split-msg-rate-in-threshold",
+        "20k",
+    )
     assert policy(topics, subject) == {
-        "maxSegments": 6, "splitMsgRateInThreshold": 20000.0, "splitBytesRateInThreshold": 80_000_000,
+        "maxSegments": 6,
+        "splitMsgRateInThreshold": 20000.0,
+        "splitBytesRateInThreshold": 80_000_000,
         "skipUnsplittable": True,
-    }  # fmt: skip
+    }
 
 
 def test_every_field_has_an_option(topics, namespace, controller):

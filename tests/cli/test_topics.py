@@ -20,9 +20,27 @@ from tests.controller.conftest import NOWHERE, run_controller
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs/operations.md"
 CLOSED = f"http://{NOWHERE}"
 HOSTILE = [
-    "..", ".", "../../../healthz", "a/b", "a?force=true", "a#b", "a b", "a%2Fb", "100%", "a%zz", "a\\b", "a\nb",
-    "\x1b[2Jcleared", "[bold]markup[/]", "ñandú-日本-🦤", "a&b=c;d", "{a}", "'\"`$(id)", "\u202egnp", "x" * 900,
-]  # fmt: skip
+    "..",
+    ".",
+    "../../../healthz",
+    "a/b",
+    "a?force=true",
+    "a#b",
+    "a b",
+    "a%2Fb",
+    "100%",
+    "a%zz",
+    "a\\b",
+    "a\nb",
+    "\x1b[2Jcleared",
+    "[bold]markup[/]",
+    "ñandú-日本-🦤",
+    "a&b=c;d",
+    "{a}",
+    "'\"`$(id)",
+    "\u202egnp",
+    "x" * 900,
+]
 
 
 @pytest.fixture
@@ -112,9 +130,15 @@ def test_properties_with_escape_sequences_do_not_reach_the_terminal(topics, name
 def test_what_is_not_there_exits_with_1_and_the_message_of_the_server(topics, namespace, topic):
     missing = f"topic://{namespace}/missing"
     for arguments in (
-        ("show",), ("stats",), ("split", "0"), ("delete", "--yes"), ("policy", "get"), ("watch",),
-        ("seek", "s", "--timestamp", "0"), ("clear-backlog", "s", "--yes"),
-    ):  # fmt: skip
+        ("show",),
+        ("stats",),
+        ("split", "0"),
+        ("delete", "--yes"),
+        ("policy", "get"),
+        ("watch",),
+        ("seek", "s", "--timestamp", "0"),
+        ("clear-backlog", "s", "--yes"),
+    ):
         first = 2 if arguments[0] == "policy" else 1
         said = topics.refused(*arguments[:first], missing, *arguments[first:])
         assert said == f"Error: Scalable topic not found: {missing} (404)"
@@ -150,20 +174,39 @@ def test_what_is_never_allowed_exits_with_1_and_the_message_of_the_server(topics
 @pytest.mark.parametrize(
     "wrong",
     [
-        ("show",), ("show", "orders"), ("show", "acme/shop"), ("show", "persistent://acme/shop/orders"), ("show", ""),
-        ("show", "acme/shop/\udcff"), ("list", "acme"), ("list", "acme/shop/orders"), ("list", "acme/shop", "-p", "x"),
-        ("list", "acme/shop", "-p", "x=\udcff"), ("create", "acme/shop/a", "--segments", "0"),
-        ("create", "acme/shop/a", "-p", "=x"), ("split", "acme/shop/a", "first"), ("split", "acme/shop/a"),
-        ("merge", "acme/shop/a", "1"), ("policy", "set", "acme/shop/a/b"), ("policy", "get", "acme"), ("no-such",),
-        ("list", "acme/shop", "--url", "127.0.0.1:8080"), ("list", "acme/shop", "--url", "ftp://host"),
-        ("list", "acme/shop", "--url", "http://"), ("list", "acme/shop", "--output", "xml"),
-        ("seek", "acme/shop/a", "s"), ("seek", "acme/shop/a", "s", "--timestamp", "-1"),
-        ("seek", "acme/shop/a", "s", "--timestamp", "1", "--ago", "2h"), ("seek", "acme/shop/a", "s", "--ago", "soon"),
-        ("seek", "acme/shop/a", "", "--ago", "1h"), ("clear-backlog", "acme/shop/a", "\udcff", "--yes"),
-        ("clear-backlog", "acme/shop/a", "s"), ("watch", "acme/shop/a", "--every", "0"),
+        ("show",),
+        ("show", "orders"),
+        ("show", "acme/shop"),
+        ("show", "persistent://acme/shop/orders"),
+        ("show", ""),
+        ("show", "acme/shop/\udcff"),
+        ("list", "acme"),
+        ("list", "acme/shop/orders"),
+        ("list", "acme/shop", "-p", "x"),
+        ("list", "acme/shop", "-p", "x=\udcff"),
+        ("create", "acme/shop/a", "--segments", "0"),
+        ("create", "acme/shop/a", "-p", "=x"),
+        ("split", "acme/shop/a", "first"),
+        ("split", "acme/shop/a"),
+        ("merge", "acme/shop/a", "1"),
+        ("policy", "set", "acme/shop/a/b"),
+        ("policy", "get", "acme"),
+        ("no-such",),
+        ("list", "acme/shop", "--url", "127.0.0.1:8080"),
+        ("list", "acme/shop", "--url", "ftp://host"),
+        ("list", "acme/shop", "--url", "http://"),
+        ("list", "acme/shop", "--output", "xml"),
+        ("seek", "acme/shop/a", "s"),
+        ("seek", "acme/shop/a", "s", "--timestamp", "-1"),
+        ("seek", "acme/shop/a", "s", "--timestamp", "1", "--ago", "2h"),
+        ("seek", "acme/shop/a", "s", "--ago", "soon"),
+        ("seek", "acme/shop/a", "", "--ago", "1h"),
+        ("clear-backlog", "acme/shop/a", "\udcff", "--yes"),
+        ("clear-backlog", "acme/shop/a", "s"),
+        ("watch", "acme/shop/a", "--every", "0"),
         ("list", "acme/shop", "--token", "s3cret"),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_exits_with_2_and_asks_no_server(wrong):
     done = run(CLOSED, *wrong)
     assert (done.exit_code, done.stdout) == (2, ""), done.output
@@ -225,8 +268,11 @@ def test_delete_on_a_terminal_asks_and_takes_no_answer_for_no(topics, topic, nam
         os.write(ours, typed.encode())
         done = subprocess.run(
             [sys.executable, "-m", "anabranch", "topics", "delete", topic, "--url", topics.url],
-            stdin=theirs, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+            stdin=theirs,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     finally:
         os.close(ours)
         os.close(theirs)
@@ -238,8 +284,10 @@ def test_delete_on_a_terminal_asks_and_takes_no_answer_for_no(topics, topic, nam
 def test_a_refusal_of_the_real_process_is_one_line_without_a_stack_trace(topics, topic):
     done = subprocess.run(
         [sys.executable, "-m", "anabranch", "topics", "split", topic, "9", "--url", topics.url],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"Error: Segment not found: 9 of {topic} (404)\n"
 

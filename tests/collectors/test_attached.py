@@ -47,10 +47,20 @@ class Fleet:
         self.now += seconds
         name = f"b{broker}:8080"
         names = {one for one in attached.values() if one} if attached is not None else set()
-        self.brokers.known[name].load = None if attached is None else BrokerLoad(
-            [Load(T, segment, 1.0, 1.0, 1.0, 1.0) for segment in attached], {}, {}, set(), b"", 1,
-            consumers={T: {("billing", "STREAM"): names}} if names else {}, segments={T: list(attached)},
-        )  # fmt: skip
+        self.brokers.known[name].load = (
+            None
+            if attached is None
+            else BrokerLoad(
+                [Load(T, segment, 1.0, 1.0, 1.0, 1.0) for segment in attached],
+                {},
+                {},
+                set(),
+                b"",
+                1,
+                consumers={T: {("billing", "STREAM"): names}} if names else {},
+                segments={T: list(attached)},
+            )
+        )
         self.attached.take_load(name, self.now, 1)
 
 

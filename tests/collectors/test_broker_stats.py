@@ -42,14 +42,22 @@ def test_topics_that_are_no_segments_do_not_count():
     assert read_broker_stats(answer(**{"persistent://acme/shop/plain": RATES})).loads == []
 
 
-@pytest.mark.parametrize("wrong", [
-    {"msgRateIn": -1.0}, {"msgRateOut": 1e400}, {"msgThroughputIn": "NaN"}, {"msgThroughputOut": None},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"msgRateIn": -1.0},
+        {"msgRateOut": 1e400},
+        {"msgThroughputIn": "NaN"},
+        {"msgThroughputOut": None},
+    ],
+)
 def test_a_segment_without_usable_rates_is_unknown_and_the_others_count(wrong):
-    both = answer(**{
-        "segment://acme/shop/orders/0000-7fff-0": {**RATES, **wrong},
-        "segment://acme/shop/orders/8000-ffff-1": RATES,
-    })  # fmt: skip
+    both = answer(
+        **{
+            "segment://acme/shop/orders/0000-7fff-0": {**RATES, **wrong},
+            "segment://acme/shop/orders/8000-ffff-1": RATES,
+        }
+    )
     found = read_broker_stats(both.replace(b"Infinity", b"1e999"))
     assert [load.segment for load in found.loads] == [1]
     assert found.refused == 1

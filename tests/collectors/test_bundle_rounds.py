@@ -35,13 +35,14 @@ class Brokers(Transport):
             "/admin/v2/brokers": [A, B],
             "/admin/v2/brokers/version": cluster["versions"][self.me],
             "/admin/v2/brokers/configuration/runtime": {
-                "clusterName": "west", "loadManagerClassName": cluster.get("class", CLASS),
+                "clusterName": "west",
+                "loadManagerClassName": cluster.get("class", CLASS),
                 "enablePersistentTopics": "true" if self.me == A else "false",
             },
             "/admin/v2/broker-stats/load-report": {"lastUpdate": NOW, "cpu": {"usage": 1.0, "limit": 100.0}},
             "/admin/v2/clusters/west/namespaceIsolationPolicies": {},
             "/admin/v2/clusters/west/failureDomains": {},
-        }  # fmt: skip
+        }
         for broker in (A, B):
             owned = {f"{one}/{WHOLE}": {"is_active": True} for one in cluster["owned"][broker]}
             answers[f"/admin/v2/brokers/west/{broker}/ownedNamespaces"] = owned

@@ -30,10 +30,15 @@ pulsar_lb_resource_usage{cluster="test", broker="127.0.0.1", feature="max_ema", 
 def test_a_bundle_is_the_sum_of_its_topics_and_pulsars_own_are_left_out():
     assert read_bundle_stats(STATS.encode()) == {
         "public/hot/0x00000000_0x40000000": NamespaceBundleStats(
-            msg_rate_in=5.0, msg_rate_out=10.0, msg_throughput_in=200.0, msg_throughput_out=400.0, topics=2,
-            producer_count=2, consumer_count=4,
+            msg_rate_in=5.0,
+            msg_rate_out=10.0,
+            msg_throughput_in=200.0,
+            msg_throughput_out=400.0,
+            topics=2,
+            producer_count=2,
+            consumer_count=4,
         )
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"a/b":{"0x0_0x1":[]}}', STATS.encode()[:-1]])

@@ -24,10 +24,16 @@ pytestmark = pytest.mark.process
 T = "topic://acme/shop/orders"
 RATES = (100.0, 20_000.0, 300.0, 60_000.0)
 QUICK = {
-    "brokers_seconds": 0.2, "namespaces_seconds": 0.3, "topics_seconds": 0.2, "consumers_seconds": 0.2,
-    "layouts_seconds": 0.4, "request_timeout_seconds": 1.0, "calls_per_second": 500, "load_seconds": 1.0,
+    "brokers_seconds": 0.2,
+    "namespaces_seconds": 0.3,
+    "topics_seconds": 0.2,
+    "consumers_seconds": 0.2,
+    "layouts_seconds": 0.4,
+    "request_timeout_seconds": 1.0,
+    "calls_per_second": 500,
+    "load_seconds": 1.0,
     "consumers": "registered",
-}  # fmt: skip
+}
 
 
 class Running:
@@ -384,12 +390,18 @@ def test_no_broker_gets_more_calls_than_it_may():
 
 
 STATS = {
-    "msgRateIn": 1.0, "oldestBacklogMessageAgeSeconds": 900, "waitingPublishers": 2,
-    "subscriptions": {"billing": {
-        "msgBacklog": 9_000, "msgRateOut": 1.0, "oldestBacklogMessageAgeSeconds": 840,
-        "consumers": [{"consumerName": "c0", "availablePermits": 0}],
-    }},
-}  # fmt: skip
+    "msgRateIn": 1.0,
+    "oldestBacklogMessageAgeSeconds": 900,
+    "waitingPublishers": 2,
+    "subscriptions": {
+        "billing": {
+            "msgBacklog": 9_000,
+            "msgRateOut": 1.0,
+            "oldestBacklogMessageAgeSeconds": 840,
+            "consumers": [{"consumerName": "c0", "availablePermits": 0}],
+        }
+    },
+}
 
 
 def test_stats_of_slow_segments_are_asked_for_where_that_is_wanted(cluster):

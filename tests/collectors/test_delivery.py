@@ -25,13 +25,23 @@ T = "topic://public/default/orders"
 SEGMENTS = ("segment://public/default/orders/0000-7fff-0", "segment://public/default/orders/8000-ffff-1")
 RATES = {"msgRateIn": 542.597, "msgThroughputIn": 128025.304, "msgRateOut": 542.397, "msgThroughputOut": 127976.924}
 CONSUMER = {
-    "address": "/127.0.0.1:60932", "consumerName": "c0-seg-0", "availablePermits": 528, "msgRateOut": 542.397,
-    "msgThroughputOut": 127976.924, "msgRateRedeliver": 0.0, "avgMessagesPerEntry": 1, "messageAckRate": 9.799,
-}  # fmt: skip
+    "address": "/127.0.0.1:60932",
+    "consumerName": "c0-seg-0",
+    "availablePermits": 528,
+    "msgRateOut": 542.397,
+    "msgThroughputOut": 127976.924,
+    "msgRateRedeliver": 0.0,
+    "avgMessagesPerEntry": 1,
+    "messageAckRate": 9.799,
+}
 SUBSCRIPTION = {
-    "consumers": [CONSUMER], "msgBacklog": 35, "msgRateExpired": 0.0, "msgRateOut": 542.397, "type": "Exclusive",
+    "consumers": [CONSUMER],
+    "msgBacklog": 35,
+    "msgRateExpired": 0.0,
+    "msgRateOut": 542.397,
+    "type": "Exclusive",
     "numberOfEntriesSinceFirstNotAckedMessage": 34,
-}  # fmt: skip
+}
 """As a broker of Pulsar 5.0.0-M1 answered under load."""
 
 
@@ -42,8 +52,15 @@ def body(*subscriptions):
 
 
 def behind(permits=0, backlog=60_000, rate=100.0, **more):
-    return {"s": {**SUBSCRIPTION, "msgBacklog": backlog, "msgRateOut": rate,
-                  "consumers": [{**CONSUMER, "availablePermits": permits}], **more}}  # fmt: skip
+    return {
+        "s": {
+            **SUBSCRIPTION,
+            "msgBacklog": backlog,
+            "msgRateOut": rate,
+            "consumers": [{**CONSUMER, "availablePermits": permits}],
+            **more,
+        }
+    }
 
 
 KEEPS_UP = {"s": SUBSCRIPTION}
@@ -121,11 +138,19 @@ def test_blocked_consumers_are_not_ready():
 def test_stats_of_a_segment_tell_age_and_waiting_publishers():
     """The body as Pulsar 5.0 builds it, by its fields."""
     stats = {
-        "ownerBroker": "b:8080", "msgRateIn": 542.597, "byteRateIn": 128025.304, "msgRateOut": 1.0, "byteRateOut": 1.0,
-        "averageMsgSize": 235.9, "storageSize": 1, "backlogSize": 1, "oldestBacklogMessageAgeSeconds": 900,
-        "waitingPublishers": 2, "producers": [],
+        "ownerBroker": "b:8080",
+        "msgRateIn": 542.597,
+        "byteRateIn": 128025.304,
+        "msgRateOut": 1.0,
+        "byteRateOut": 1.0,
+        "averageMsgSize": 235.9,
+        "storageSize": 1,
+        "backlogSize": 1,
+        "oldestBacklogMessageAgeSeconds": 900,
+        "waitingPublishers": 2,
+        "producers": [],
         "subscriptions": behind(oldestBacklogMessageAgeSeconds=840, unackedMessages=12),
-    }  # fmt: skip
+    }
     slow = read_segment_stats(json.dumps(stats).encode(), 5)
     assert (slow.id, slow.backlog_age_seconds, slow.waiting_publishers, slow.unacked_messages) == (5, 840, 2, 12)
     stats["subscriptions"]["s"]["oldestBacklogMessageAgeSeconds"] = -1
@@ -135,14 +160,30 @@ def test_stats_of_a_segment_tell_age_and_waiting_publishers():
 
 
 JSON = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.sampled_from(["NaN", "-Infinity", ""])
-)  # fmt: skip
+)
 """Pulsar writes what is no number as text."""
 
 
-@given(st.dictionaries(st.sampled_from(["msgBacklog", "msgRateOut", "unackedMessages", "availablePermits",
-       "blockedSubscriptionOnUnackedMsgs", "oldestBacklogMessageAgeSeconds"]), JSON))  # fmt: skip
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                "msgBacklog",
+                "msgRateOut",
+                "unackedMessages",
+                "availablePermits",
+                "blockedSubscriptionOnUnackedMsgs",
+                "oldestBacklogMessageAgeSeconds",
+            ]
+        ),
+        JSON,
+    )
+)
 def test_strange_figures_cost_a_segment_no_rates(strange):
     one = {**SUBSCRIPTION, **strange, "consumers": [{**CONSUMER, **strange}]}
     found = read_broker_stats(body({"s": one}))

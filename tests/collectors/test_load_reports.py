@@ -68,9 +68,7 @@ def test_load_data_is_what_the_broker_sent():
     assert report.data.msg_throughput_e_m_a == sent["msgThroughputEMA"]
     assert report.data.weighted_max_e_m_a == sent["weightedMaxEMA"]
     named = json.loads(base64.b64decode(FRAMES["tops"][-1]["payload"]))["topBundlesLoadData"]
-    assert [one.bundle_name for one in report.top_bundles.top_bundles_load_data] == [
-        one["bundleName"] for one in named
-    ]  # fmt: skip
+    assert [one.bundle_name for one in report.top_bundles.top_bundles_load_data] == [one["bundleName"] for one in named]
 
 
 def test_broker_that_was_not_heard_or_left_is_unknown():

@@ -35,8 +35,12 @@ def test_a_change_is_said_with_its_cause():
     capped = pruned.with_policy(AutoScalePolicyOverride(max_segments=3))
     steps = [one.to_metadata() for one in (BEFORE, SPLIT, merged, pruned, capped)]
     assert [cause_of(before, after) for before, after in zip([None, *steps], steps, strict=False)] == [
-        "snapshot", "split", "merge", "prune", "policy",
-    ]  # fmt: skip
+        "snapshot",
+        "split",
+        "merge",
+        "prune",
+        "policy",
+    ]
 
 
 def test_a_server_whose_memory_is_behind_is_not_believed():

@@ -22,11 +22,25 @@ def status(**other):
     )
     silent = BrokerStatus(broker="b2:8080", answers=False, trouble="no connection", refresh_seconds=60)
     given = {
-        "url": "http://b1:8080", "at": time.time_ns() // 1_000_000, "stale_after_seconds": 20.0,
-        "brokers": [well, silent], "topics": 2, "topics_listed": 2, "segments_known": 4, "segments_seen": 3,
-        "unseen": ["topic://a/b/c/7"], "consumers_age_seconds": 1.5, "layouts_age_seconds": 9.0, "samples": 30,
-        "events": 5, "waiting": 0, "lost": 0, "calls": 40, "failed_calls": 3, "troubles": ["the load is not known"],
-    }  # fmt: skip
+        "url": "http://b1:8080",
+        "at": time.time_ns() // 1_000_000,
+        "stale_after_seconds": 20.0,
+        "brokers": [well, silent],
+        "topics": 2,
+        "topics_listed": 2,
+        "segments_known": 4,
+        "segments_seen": 3,
+        "unseen": ["topic://a/b/c/7"],
+        "consumers_age_seconds": 1.5,
+        "layouts_age_seconds": 9.0,
+        "samples": 30,
+        "events": 5,
+        "waiting": 0,
+        "lost": 0,
+        "calls": 40,
+        "failed_calls": 3,
+        "troubles": ["the load is not known"],
+    }
     return CollectorStatus(**{**given, **other})
 
 

@@ -51,25 +51,38 @@ def test_a_call_is_answered_with_its_status_and_a_refused_one_changes_nothing(se
 def segment(number, start, end, parents=(), children=(), made=0, sealed=-1):
     """The record of a segment, without instants."""
     return {
-        "segmentId": number, "hashRange": {"start": start, "end": end}, "state": "ACTIVE" if sealed < 0 else "SEALED",
-        "parentIds": list(parents), "childIds": list(children), "createdAtEpoch": made, "sealedAtEpoch": sealed,
-        "sealed": sealed >= 0, "active": sealed < 0, "root": not parents, "leaf": not children, "legacy": False,
-    }  # fmt: skip
+        "segmentId": number,
+        "hashRange": {"start": start, "end": end},
+        "state": "ACTIVE" if sealed < 0 else "SEALED",
+        "parentIds": list(parents),
+        "childIds": list(children),
+        "createdAtEpoch": made,
+        "sealedAtEpoch": sealed,
+        "sealed": sealed >= 0,
+        "active": sealed < 0,
+        "root": not parents,
+        "leaf": not children,
+        "legacy": False,
+    }
 
 
 def test_a_topic_is_created_split_merged_deleted_and_created_again(server: Server) -> None:
     topics, topic = server.topics, server.name()
     assert topics.create_topic(topic, 2, {"owner": "me", "of": topic}) == Answered(None)
     assert server.layout(topic) == {
-        "epoch": 0, "nextSegmentId": 2, "properties": {"owner": "me", "of": topic},
+        "epoch": 0,
+        "nextSegmentId": 2,
+        "properties": {"owner": "me", "of": topic},
         "segments": {"0": segment(0, 0, 32767), "1": segment(1, 32768, 65535)},
-    }  # fmt: skip
+    }
     assert topics.list_topics(server.namespace, ["owner=me", f"of={topic}"]) == Answered([topic])
     assert topics.list_topics(server.namespace, ["owner=you", f"of={topic}"]) == Answered([])
     assert topics.split_segment(topic, 0, "d1") == Answered(None)
     assert topics.merge_segments(topic, 1, 3, "d2") == Answered(None)
     assert server.layout(topic) == {
-        "epoch": 2, "nextSegmentId": 5, "properties": {"owner": "me", "of": topic},
+        "epoch": 2,
+        "nextSegmentId": 5,
+        "properties": {"owner": "me", "of": topic},
         "segments": {
             "0": segment(0, 0, 32767, children=(2, 3), sealed=1),
             "1": segment(1, 32768, 65535, children=(4,), sealed=2),
@@ -77,7 +90,7 @@ def test_a_topic_is_created_split_merged_deleted_and_created_again(server: Serve
             "3": segment(3, 16384, 32767, parents=(0,), children=(4,), made=1, sealed=2),
             "4": segment(4, 16384, 65535, parents=(1, 3), made=2),
         },
-    }  # fmt: skip
+    }
     stats = done(topics.stats(topic))
     name = topic.replace("topic://", "segment://")
     assert stats["segments"]["4"] == {"name": f"{name}/4000-ffff-4", "state": "ACTIVE"}

@@ -54,8 +54,12 @@ def test_stats_show_the_newest_load_of_each_segment_that_was_reported_in_this_li
         segments = running.client.get(f"{PATH}/stats").json()["segments"]
         loads = {id: segment.get("load") for id, segment in segments.items()}
         assert {id: load and (load["reporter"], load["msgRateIn"]) for id, load in loads.items()} == {
-            "0": ("broker-1", 7.0), "1": ("old", 1.0), "2": ("broker-2", 3.5), "3": ("broker-3", 6.5), "4": None,
-        }  # fmt: skip
+            "0": ("broker-1", 7.0),
+            "1": ("old", 1.0),
+            "2": ("broker-2", 3.5),
+            "3": ("broker-3", 6.5),
+            "4": None,
+        }
         assert loads["0"].keys() == {"msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut", "reporter", "at"}
         # Another life of the topic, by the clock of the test far in the future.
         running.client.delete(PATH)

@@ -35,9 +35,12 @@ FAR = 2**50
 def small_policy(profile: str, max_segments: int = 4, **rest: object) -> Policy:
     """The profile with thresholds of 100 and 10 messages a second, small caps, and the PIP's times."""
     return replace(
-        PROFILES[profile], max_segments=max_segments, split_msg_rate_in_threshold=100.0,
-        merge_msg_rate_in_threshold=10.0, **rest,
-    )  # fmt: skip
+        PROFILES[profile],
+        max_segments=max_segments,
+        split_msg_rate_in_threshold=100.0,
+        merge_msg_rate_in_threshold=10.0,
+        **rest,
+    )
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,11 @@ class World:
             modified_at, since, back = (None, None, None) if last is None else last[1:]
             cold = is_cold((rate, 0.0, 0.0, 0.0), self.policy)
             records[segment.segment_id] = (
-                rate, modified_after_sample(modified_at, self.now), cold_since_after_sample(since, cold, self.now),
+                rate,
+                modified_after_sample(modified_at, self.now),
+                cold_since_after_sample(since, cold, self.now),
                 returned_after_sample(back, last is not None, since, cold, self.now),
-            )  # fmt: skip
+            )
         return replace(self, records=records)
 
     def snapshot(self) -> TopicSnapshot:
@@ -95,11 +100,18 @@ class World:
             for number, (rate, at, cold_since, back) in self.records.items()
         }
         return TopicSnapshot(
-            "topic://acme/shop/orders", self.now, self.layout, self.policy, loads=loads,
-            consumers={"billing": ("STREAM", self.consumers)}, last_split_at=self.last_split_at,
-            last_merge_at=self.last_merge_at, merge_depths=self.depths,
-            pasts=self.pasts, hot_keys=self.hot_keys,
-        )  # fmt: skip
+            "topic://acme/shop/orders",
+            self.now,
+            self.layout,
+            self.policy,
+            loads=loads,
+            consumers={"billing": ("STREAM", self.consumers)},
+            last_split_at=self.last_split_at,
+            last_merge_at=self.last_merge_at,
+            merge_depths=self.depths,
+            pasts=self.pasts,
+            hot_keys=self.hot_keys,
+        )
 
     def applied(self, answer: object) -> World:
         """After all that is done; a hold changes nothing but what is known of hot keys."""
@@ -130,10 +142,13 @@ class World:
         known = self.layout.segments
         cooldowns = cooldowns_after_layout(Cooldowns(self.last_split_at, self.last_merge_at), known, layout, self.now)
         return replace(
-            self, layout=layout, last_split_at=cooldowns.last_split_at, last_merge_at=cooldowns.last_merge_at,
+            self,
+            layout=layout,
+            last_split_at=cooldowns.last_split_at,
+            last_merge_at=cooldowns.last_merge_at,
             depths=depths_after_layout(self.depths, self.pasts, known, layout, self.now),
             pasts=past_after_layout(self.pasts, known, layout, self.now, self.returned()),
-        )  # fmt: skip
+        )
 
     def shape(self) -> tuple[object, ...]:
         """What the future depends on: ranges, depths, ages. Two worlds of one shape have one future, ids apart."""
@@ -247,10 +262,8 @@ def worlds(profile: str) -> Iterator[World]:
 
 
 MOVES = [
-    (demand, consumers)
-    for demand in ((0.0, 0.0), (30.0, 30.0), (450.0, 0.0), (0.0, 450.0))
-    for consumers in (0, 3)
-]  # fmt: skip
+    (demand, consumers) for demand in ((0.0, 0.0), (30.0, 30.0), (450.0, 0.0), (0.0, 450.0)) for consumers in (0, 3)
+]
 """What an adversary may set at each step."""
 
 
@@ -308,10 +321,13 @@ def page() -> str:
     kept = live(cold_topic_with_consumers("pip-483", prune=False))
     silent = live(cold_topic_with_consumers("pip-483", rate=0.0))
     return _PAGE.format(
-        pip="\n".join(trace(pip, 9)), kept=len(kept.steps), kept_end=kept.ending,
-        kept_minutes=kept.last.now // MINUTE, silent="\n".join(trace(silent, 10)),
+        pip="\n".join(trace(pip, 9)),
+        kept=len(kept.steps),
+        kept_end=kept.ending,
+        kept_minutes=kept.last.now // MINUTE,
+        silent="\n".join(trace(silent, 10)),
         default="\n".join(trace(live(cold_topic_with_consumers("default")), 9)),
-    )  # fmt: skip
+    )
 
 
 _PAGE = """# Split and merge chasing each other

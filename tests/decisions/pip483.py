@@ -88,16 +88,20 @@ def added_up(four):
 
 def split_limits(policy):
     return (
-        policy.split_msg_rate_in_threshold, policy.split_bytes_rate_in_threshold,
-        policy.split_msg_rate_out_threshold, policy.split_bytes_rate_out_threshold,
-    )  # fmt: skip
+        policy.split_msg_rate_in_threshold,
+        policy.split_bytes_rate_in_threshold,
+        policy.split_msg_rate_out_threshold,
+        policy.split_bytes_rate_out_threshold,
+    )
 
 
 def merge_limits(policy):
     return (
-        policy.merge_msg_rate_in_threshold, policy.merge_bytes_rate_in_threshold,
-        policy.merge_msg_rate_out_threshold, policy.merge_bytes_rate_out_threshold,
-    )  # fmt: skip
+        policy.merge_msg_rate_in_threshold,
+        policy.merge_bytes_rate_in_threshold,
+        policy.merge_msg_rate_out_threshold,
+        policy.merge_bytes_rate_out_threshold,
+    )
 
 
 def durably_cold(snapshot, segment_id):

@@ -81,8 +81,9 @@ def for_load(snapshot, active):
         return NONE
     hottest, highest, reason = None, 1.0, None
     for segment in active:
-        ratios = [rate / limit for rate, limit in
-                  zip(rates(snapshot, segment.segment_id), split_limits(policy), strict=True)]  # fmt: skip
+        ratios = [
+            rate / limit for rate, limit in zip(rates(snapshot, segment.segment_id), split_limits(policy), strict=True)
+        ]
         if max(ratios) > highest:
             hottest, highest, reason = segment, max(ratios), NAMES[ratios.index(max(ratios))]
     if hottest is None:

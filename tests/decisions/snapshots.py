@@ -89,10 +89,12 @@ def random_snapshot(rng: Random, guards: bool = False) -> TopicSnapshot:
         )
     count = len(layout.active)
     consumers = {
-        name: (rng.choice(("STREAM", "STREAM", "CHECKPOINT", "QUEUE")),
-               rng.choice((0, 1, count - 1, count, count + 1, 1000)))
+        name: (
+            rng.choice(("STREAM", "STREAM", "CHECKPOINT", "QUEUE")),
+            rng.choice((0, 1, count - 1, count, count + 1, 1000)),
+        )
         for name in ("a", "b", "c")[: rng.choice((0, 0, 0, 1, 2, 3))]
-    }  # fmt: skip
+    }
     return TopicSnapshot(
         topic=TOPIC,
         now=now,
@@ -196,9 +198,16 @@ def _policy(rng: Random, guards: bool) -> Policy:
     if guards:
         base = replace(
             base,
-            **{name: rng.random() < 0.6 for name in (
-                "merge_keeps_consumers", "skip_unsplittable", "normalized_coldness", "cold_since_threshold",
-                "explicit_lineage")},
+            **{
+                name: rng.random() < 0.6
+                for name in (
+                    "merge_keeps_consumers",
+                    "skip_unsplittable",
+                    "normalized_coldness",
+                    "cold_since_threshold",
+                    "explicit_lineage",
+                )
+            },
             max_load_age_ms=rng.choice((0, 1_000, 180_000)),
             retry_backoff_ms=rng.choice((0, 1_000, 30_000)),
             merge_headroom=rng.choice((0.0, 0.9, 0.999, 0.1)),
@@ -207,7 +216,7 @@ def _policy(rng: Random, guards: bool) -> Policy:
             hot_key_splits=rng.choice((0, 0, 1, 2, 6)),
             parallel_actions=rng.random() < 0.4,
             urgent_overload=rng.choice((0.0, 1.0, 1.25, 100.0)),
-        )  # fmt: skip
+        )
     return replace(
         base,
         enabled=rng.random() < 0.97,

@@ -49,9 +49,15 @@ def test_a_segment_is_made_by_a_split_a_merge_or_neither():
     assert [made_by(layout.segments[number]) for number in range(5)] == [None, None, "split", "split", "merge"]
 
 
-@pytest.mark.parametrize(("applied", "epoch", "is_open"), [
-    (False, 9, True), (True, 2, True), (True, 3, True), (True, 4, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("applied", "epoch", "is_open"),
+    [
+        (False, 9, True),
+        (True, 2, True),
+        (True, 3, True),
+        (True, 4, False),
+    ],
+)
 def test_an_open_decision_is_closed_by_a_newer_layout_once_it_was_applied(applied, epoch, is_open):
     decision = replace(OPEN, applied=applied)
     assert clocks.is_done(decision, epoch, ()) == (not is_open)
@@ -64,10 +70,18 @@ def test_of_several_decisions_on_one_layout_each_is_closed_by_the_layout_that_sh
     assert clocks.is_done(decision, OPEN.epoch + 2, {8, 9})
 
 
-@pytest.mark.parametrize(("status", "epoch", "after"), [
-    ("applied", None, replace(OPEN, applied=True)), ("applied", 3, replace(OPEN, applied=True)), ("applied", 4, None),
-    ("failed", 3, None), ("rejected", 3, None), ("superseded", None, None), ("observed", 3, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "epoch", "after"),
+    [
+        ("applied", None, replace(OPEN, applied=True)),
+        ("applied", 3, replace(OPEN, applied=True)),
+        ("applied", 4, None),
+        ("failed", 3, None),
+        ("rejected", 3, None),
+        ("superseded", None, None),
+        ("observed", 3, None),
+    ],
+)
 def test_an_outcome_closes_a_decision_unless_its_layout_is_not_here_yet(status, epoch, after):
     assert clocks.open_after_outcome(OPEN, status, epoch) == after
 
@@ -113,10 +127,18 @@ MINUTES = 60_000
 TOLD = clocks.MAX_CLOCK_SKEW_MS
 
 
-@pytest.mark.parametrize(("sampled_at", "kafka_at", "expected"), [
-    (9_000, 10_000, 9_000), (10_000 - TOLD, 10_000, 10_000 - TOLD), (10_000 - TOLD - 1, 10_000, 10_000 - TOLD),
-    (10_000 + TOLD + 1, 10_000, 10_000 + TOLD), (20_001, 20_000, 20_000), (3, None, 3), (90_000, None, 20_000),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sampled_at", "kafka_at", "expected"),
+    [
+        (9_000, 10_000, 9_000),
+        (10_000 - TOLD, 10_000, 10_000 - TOLD),
+        (10_000 - TOLD - 1, 10_000, 10_000 - TOLD),
+        (10_000 + TOLD + 1, 10_000, 10_000 + TOLD),
+        (20_001, 20_000, 20_000),
+        (3, None, 3),
+        (90_000, None, 20_000),
+    ],
+)
 def test_a_sample_is_dated_by_its_reporter_within_seconds_of_kafka_and_not_after_now(sampled_at, kafka_at, expected):
     assert clocks.instant_of_sample(sampled_at, kafka_at, 20_000) == expected
 

@@ -174,11 +174,13 @@ def test_answers_are_the_same_bytes_in_every_process(tmp_path):
     file.write_text("\n".join(wires))
     found = {
         subprocess.run(
-            [sys.executable, "-m", "anabranch", "decide", str(file)], check=False, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "anabranch", "decide", str(file)],
+            check=False,
+            stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("0", "1", "77")
-    }  # fmt: skip
+    }
     (text,) = found
     assert len(text.splitlines()) == 200
 
@@ -204,9 +206,19 @@ def test_policy_show_tells_who_set_each_value(tmp_path):
     cluster = tmp_path / "cluster.toml"
     cluster.write_text('splitCooldownSeconds = "2m"\nmaxSegments = 6\n')
     result = run(
-        "policy", "show", TOPIC, "--profile", "default", "--cluster", str(cluster), "--namespace", str(namespace),
-        "--metadata", str(metadata), "--explain",
-    )  # fmt: skip
+        "policy",
+        "show",
+        TOPIC,
+        "--profile",
+        "default",
+        "--cluster",
+        str(cluster),
+        "--namespace",
+        str(namespace),
+        "--metadata",
+        str(metadata),
+        "--explain",
+    )
     rows = {
         row.split(" = ")[0]: row.split(" = ")[1].split(None, 1) for row in result.stdout.splitlines() if " = " in row
     }
@@ -246,10 +258,14 @@ def test_policy_check_tells_broken_rules_warnings_and_unreadable_files(tmp_path)
 
 def test_decide_prints_a_rebucket_with_its_buckets():
     layout = SegmentLayout.create(1, 0, bucket_budget=4).to_metadata()
-    line = json.dumps({
-        "topic": "topic://a/b/c", "now": 1_763_660_000_000, "layout": json.loads(layout.to_json()),
-        "consumers": {"s": {"type": "STREAM", "count": 9}},
-    })  # fmt: skip
+    line = json.dumps(
+        {
+            "topic": "topic://a/b/c",
+            "now": 1_763_660_000_000,
+            "layout": json.loads(layout.to_json()),
+            "consumers": {"s": {"type": "STREAM", "count": 9}},
+        }
+    )
     for profile in ("pulsar-5.0", "default"):
         (answer,) = answers(run("decide", "--profile", profile, text=line))
         assert (answer["action"], answer["segments"], answer["bucketCount"]) == ("rebucket", [0], 16)

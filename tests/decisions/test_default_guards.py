@@ -124,8 +124,12 @@ def test_all_hot_segments_split_and_all_cold_pairs_merge_in_one_evaluation():
     assert [(a.action, a.ids) for a in done(decide(replace(one, policy=PIP)))] == [("split", [0])]
 
 
-@given(st.lists(st.sampled_from([0, 10, 4_000, 9_000, 11_000, 60_000]), min_size=1, max_size=12), st.integers(0, 14),
-       st.integers(1, 14), st.integers(1, 4))  # fmt: skip
+@given(
+    st.lists(st.sampled_from([0, 10, 4_000, 9_000, 11_000, 60_000]), min_size=1, max_size=12),
+    st.integers(0, 14),
+    st.integers(1, 14),
+    st.integers(1, 4),
+)
 @settings(max_examples=300)
 def test_parts_are_disjoint_and_caps_and_consumers_hold_after_all_of_it(rates, consumers, most, least):
     policy = replace(DEFAULT, max_segments=max(most, least), min_segments=least)

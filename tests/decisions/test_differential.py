@@ -37,7 +37,23 @@ def test_decide_agrees_with_the_text_of_the_pip_on_random_snapshots(seed):
     found, met = disagreements(seed, 50_000)
     assert found == []
     assert set(met) >= {
-        "consumer-count", "msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut", "cold", "disabled", "in-flight",
-        "max-segments", "split-cooldown", "consumer-demand", "split-thresholds", "load-missing", "min-segments",
-        "merge-cooldown", "merge-thresholds", "max-dag-depth", "merge-window", "invalid-policy",
-    }  # fmt: skip
+        "consumer-count",
+        "msgRateIn",
+        "bytesRateIn",
+        "msgRateOut",
+        "bytesRateOut",
+        "cold",
+        "disabled",
+        "in-flight",
+        "max-segments",
+        "split-cooldown",
+        "consumer-demand",
+        "split-thresholds",
+        "load-missing",
+        "min-segments",
+        "merge-cooldown",
+        "merge-thresholds",
+        "max-dag-depth",
+        "merge-window",
+        "invalid-policy",
+    }

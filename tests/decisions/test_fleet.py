@@ -96,15 +96,28 @@ def test_neighbours_in_the_columns_are_no_neighbours_in_the_hash_space():
 
 def test_the_longest_waits_mean_never_and_do_not_overflow():
     forever = replace(
-        DEFAULT, split_cooldown_ms=(2**63 - 1) * 1000, merge_cooldown_ms=(2**63 - 1) * 1000,
-        merge_window_ms=(2**63 - 1) * 1000, max_load_age_ms=(2**63 - 1) * 1000, retry_backoff_ms=(2**63 - 1) * 1000,
-    )  # fmt: skip
+        DEFAULT,
+        split_cooldown_ms=(2**63 - 1) * 1000,
+        merge_cooldown_ms=(2**63 - 1) * 1000,
+        merge_window_ms=(2**63 - 1) * 1000,
+        max_load_age_ms=(2**63 - 1) * 1000,
+        retry_backoff_ms=(2**63 - 1) * 1000,
+    )
     instants = (None, -(2**53), 0, NOW, 2**53)
     snapshots = [
-        snapshot(2, {0: load(rates), 1: load(rates)}, forever, last_split_at=at, last_merge_at=at, failures=failures,
-                 failed_at=at)
-        for rates in (COLD, (1e9, 0, 0, 0)) for at in instants for failures in (0, 1, 2**31 - 1)
-    ]  # fmt: skip
+        snapshot(
+            2,
+            {0: load(rates), 1: load(rates)},
+            forever,
+            last_split_at=at,
+            last_merge_at=at,
+            failures=failures,
+            failed_at=at,
+        )
+        for rates in (COLD, (1e9, 0, 0, 0))
+        for at in instants
+        for failures in (0, 1, 2**31 - 1)
+    ]
     wanted = [answer_of(one) for one in snapshots]
     found = answers_of(snapshots)
     assert [one for one, other in zip(found, wanted, strict=True) if one not in (None, other)] == []

@@ -28,7 +28,7 @@ from tests.decisions.snapshots import (
     random_snapshot,
     snapshot,
     stream,
-)  # fmt: skip
+)
 
 RELATIONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 ORDER = list(Gate)
@@ -95,14 +95,21 @@ def test_a_hold_is_bound_by_one_of_its_own_failed_readings():
 def test_a_chosen_action_has_no_failed_gate_that_could_have_forbidden_it():
     forbids = {
         Split: {Gate.MAX_SEGMENTS, Gate.SPLIT_COOLDOWN, Gate.UNSPLITTABLE},
-        Merge: {Gate.MIN_SEGMENTS, Gate.MERGE_COOLDOWN, Gate.MERGE_CONSUMERS, Gate.MERGE_THRESHOLDS,
-                Gate.MAX_DAG_DEPTH, Gate.MERGE_WINDOW},
-    }  # fmt: skip
+        Merge: {
+            Gate.MIN_SEGMENTS,
+            Gate.MERGE_COOLDOWN,
+            Gate.MERGE_CONSUMERS,
+            Gate.MERGE_THRESHOLDS,
+            Gate.MAX_DAG_DEPTH,
+            Gate.MERGE_WINDOW,
+        },
+    }
     for one in SNAPSHOTS:
         answer = decide(one)
         if not isinstance(answer, Hold):
-            assert not [reading for reading in answer.gates if not reading.passed
-                        and reading.gate in forbids[type(answer)]]  # fmt: skip
+            assert not [
+                reading for reading in answer.gates if not reading.passed and reading.gate in forbids[type(answer)]
+            ]
 
 
 def test_an_action_says_what_to_do_and_to_which_segments():
@@ -167,8 +174,9 @@ def test_the_eligible_instant_of_a_wait_is_the_first_at_which_its_gate_passes():
         for reading in decide(one).gates:
             if reading.gate in waits and reading.eligible_at is not None:
                 for moment, passes in ((reading.eligible_at, True), (reading.eligible_at - 1, False)):
-                    later = [r for r in decide(at(one, moment)).gates if r.gate is reading.gate and r.limit ==
-                             reading.limit]  # fmt: skip
+                    later = [
+                        r for r in decide(at(one, moment)).gates if r.gate is reading.gate and r.limit == reading.limit
+                    ]
                     assert all(r.passed is passes for r in later)
 
 
@@ -186,39 +194,51 @@ CASES = {
     "open decision": (Gate.IN_FLIGHT, lambda: snapshot(loads={0: msg_rate(1e9)}, in_flight=OpenAction("d", NOW - 1))),
     "hot, at the cap and in the cooldown": (
         Gate.MAX_SEGMENTS,
-        lambda: snapshot(loads={0: msg_rate(1e9)}, policy=replace(PIP, max_segments=1), last_split_at=NOW)),
+        lambda: snapshot(loads={0: msg_rate(1e9)}, policy=replace(PIP, max_segments=1), last_split_at=NOW),
+    ),
     "hot, in the cooldown": (Gate.SPLIT_COOLDOWN, lambda: snapshot(loads={0: msg_rate(1e9)}, last_split_at=NOW)),
     "consumers wait, in the cooldown": (
-        Gate.SPLIT_COOLDOWN, lambda: snapshot(consumers=stream(2), last_split_at=NOW, trigger="consumer")),
+        Gate.SPLIT_COOLDOWN,
+        lambda: snapshot(consumers=stream(2), last_split_at=NOW, trigger="consumer"),
+    ),
     "a consumer came and has a segment": (
-        Gate.CONSUMER_DEMAND, lambda: snapshot(2, consumers=stream(2), trigger="consumer", last_split_at=NOW)),
+        Gate.CONSUMER_DEMAND,
+        lambda: snapshot(2, consumers=stream(2), trigger="consumer", last_split_at=NOW),
+    ),
     "one segment at rest in the cooldown": (Gate.SPLIT_THRESHOLDS, lambda: snapshot(last_split_at=NOW)),
     "one idle segment": (Gate.SPLIT_THRESHOLDS, lambda: snapshot(loads={0: load(COLD)})),
     "one segment without a record": (Gate.LOAD_MISSING, lambda: snapshot(loads={0: None})),
     "one segment long unseen": (
-        Gate.LOAD_STALE, lambda: snapshot(loads={0: load(seen_at=NOW - 4 * MINUTE)}, policy=DEFAULT)),
+        Gate.LOAD_STALE,
+        lambda: snapshot(loads={0: load(seen_at=NOW - 4 * MINUTE)}, policy=DEFAULT),
+    ),
     "two warm segments": (Gate.MERGE_THRESHOLDS, lambda: snapshot(2, last_merge_at=NOW)),
     "cold next to unknown": (Gate.LOAD_MISSING, lambda: snapshot(2, loads={0: load(COLD), 1: None})),
     "cold, at the floor": (Gate.MIN_SEGMENTS, lambda: snapshot(2, TWO_COLD, policy=replace(PIP, min_segments=2))),
     "cold, as many consumers": (
-        Gate.MERGE_CONSUMERS, lambda: snapshot(2, TWO_COLD, policy=DEFAULT, consumers=stream(2))),
+        Gate.MERGE_CONSUMERS,
+        lambda: snapshot(2, TWO_COLD, policy=DEFAULT, consumers=stream(2)),
+    ),
     "cold, too deep": (Gate.MAX_DAG_DEPTH, lambda: snapshot(2, TWO_COLD, policy=replace(PIP, max_dag_depth=0))),
     "cold, in the cooldown": (Gate.MERGE_COOLDOWN, lambda: snapshot(2, TWO_COLD, last_merge_at=NOW - SECOND)),
-    "cold, not for long": (
-        Gate.MERGE_WINDOW, lambda: snapshot(2, {0: load(COLD, NOW - MINUTE), 1: load(COLD)})),
+    "cold, not for long": (Gate.MERGE_WINDOW, lambda: snapshot(2, {0: load(COLD, NOW - MINUTE), 1: load(COLD)})),
     "cold, the window ends after the cooldown": (
         Gate.MERGE_WINDOW,
-        lambda: snapshot(2, {0: load(COLD, NOW - MINUTE), 1: load(COLD)}, last_merge_at=NOW - 2 * MINUTE)),
+        lambda: snapshot(2, {0: load(COLD, NOW - MINUTE), 1: load(COLD)}, last_merge_at=NOW - 2 * MINUTE),
+    ),
     "cold, the cooldown ends after the window": (
         Gate.MERGE_COOLDOWN,
-        lambda: snapshot(2, {0: load(COLD, NOW - 2 * MINUTE), 1: load(COLD)}, last_merge_at=NOW - MINUTE)),
+        lambda: snapshot(2, {0: load(COLD, NOW - 2 * MINUTE), 1: load(COLD)}, last_merge_at=NOW - MINUTE),
+    ),
     "cold, backing off from a merge": (
         Gate.RETRY_BACKOFF,
-        lambda: snapshot(2, TWO_COLD, policy=DEFAULT, failures=1, failed_at=NOW, failed_action="merge")),
+        lambda: snapshot(2, TWO_COLD, policy=DEFAULT, failures=1, failed_at=NOW, failed_action="merge"),
+    ),
     "hot, backing off": (
         Gate.RETRY_BACKOFF,
-        lambda: snapshot(loads={0: msg_rate(1e9)}, policy=DEFAULT, failures=1, failed_at=NOW)),
-}  # fmt: skip
+        lambda: snapshot(loads={0: msg_rate(1e9)}, policy=DEFAULT, failures=1, failed_at=NOW),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CASES)

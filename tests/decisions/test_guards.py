@@ -132,6 +132,15 @@ def test_the_text_of_the_pip_knows_no_back_off():
 
 @pytest.mark.parametrize("trigger", ["tick", "consumer"])
 def test_no_merge_guard_blocks_a_split(trigger):
-    one = cold(2, policy=DEFAULT, consumers=stream(3), merge_depths={0: 99, 1: 99}, last_merge_at=NOW, trigger=trigger,
-               failures=5, failed_at=NOW, failed_action="merge")  # fmt: skip
+    one = cold(
+        2,
+        policy=DEFAULT,
+        consumers=stream(3),
+        merge_depths={0: 99, 1: 99},
+        last_merge_at=NOW,
+        trigger=trigger,
+        failures=5,
+        failed_at=NOW,
+        failed_action="merge",
+    )
     assert action(one) == ("split", 0, "consumer-count")

@@ -14,8 +14,10 @@ NOW = 1_763_660_000_000
 @given(
     st.lists(st.integers(0, 30), max_size=7),
     st.lists(st.none() | st.sampled_from([0.0, 1.0, 3.0, 100.0, 1e300]), min_size=8, max_size=8),
-    st.integers(0, 7), st.integers(1, 6), st.sampled_from([1.1, 5.0, 1e6]),
-)  # fmt: skip
+    st.integers(0, 7),
+    st.integers(1, 6),
+    st.sampled_from([1.1, 5.0, 1e6]),
+)
 def test_found_key_keeps_most_of_its_range(splits_at, rates, place, splits, overload):
     layout = SegmentLayout.create(1, NOW)
     for number in splits_at:

@@ -115,10 +115,16 @@ BUSY, IDLE, DAYS, STEP = 450.0, 0.0, 30, 5 * MINUTE
 
 @settings(max_examples=20)
 @given(
-    st.lists(st.tuples(st.sampled_from([BUSY, 30.0, IDLE]), st.sampled_from([BUSY, IDLE]),
-                       st.sampled_from([30, 90, 240, 1500])), min_size=5, max_size=400),
-    st.booleans(), st.booleans(),
-)  # fmt: skip
+    st.lists(
+        st.tuples(
+            st.sampled_from([BUSY, 30.0, IDLE]), st.sampled_from([BUSY, IDLE]), st.sampled_from([30, 90, 240, 1500])
+        ),
+        min_size=5,
+        max_size=400,
+    ),
+    st.booleans(),
+    st.booleans(),
+)
 def test_whatever_stays_cold_for_a_day_is_merged_within_thirty_days_of_any_demand(moves, prunes, chases):
     """An adversary sets the demand of both halves of the key space for some time; then all is idle."""
     quick = {"settle_ms": MINUTE, "merge_window_ms": MINUTE, "merge_cooldown_ms": MINUTE} if chases else {}

@@ -82,9 +82,13 @@ def test_whatever_an_adversary_does_tiling_caps_and_cooldowns_hold():
 
 def test_whatever_an_adversary_does_to_the_default_profile_each_segment_has_its_cooldown_and_what_was_split_its_rest():
     policy = replace(
-        small_policy("default"), merge_cooldown_ms=MINUTE, merge_window_ms=MINUTE, max_dag_depth=3,
-        settle_ms=2 * MINUTE, returns_within_ms=10 * MINUTE,
-    )  # fmt: skip
+        small_policy("default"),
+        merge_cooldown_ms=MINUTE,
+        merge_window_ms=MINUTE,
+        max_dag_depth=3,
+        settle_ms=2 * MINUTE,
+        returns_within_ms=10 * MINUTE,
+    )
     splits = merges = several = 0
     for world, answer, after in explore(policy, 6, MINUTE):
         assert tiles(after.layout)

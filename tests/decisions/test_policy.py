@@ -34,18 +34,31 @@ def override(**values):
 def test_the_defaults_are_those_of_the_pip():
     wire = policy_override(PIP).model_dump(by_alias=True)
     assert {name: wire[name] for name in list(wire)[:15]} == {
-        "enabled": True, "maxSegments": 64, "minSegments": 1, "maxDagDepth": 10,
-        "splitCooldownSeconds": 60, "mergeCooldownSeconds": 300, "mergeWindowSeconds": 300,
-        "splitMsgRateInThreshold": 10_000, "splitBytesRateInThreshold": 50_000_000,
-        "splitMsgRateOutThreshold": 50_000, "splitBytesRateOutThreshold": 250_000_000,
-        "mergeMsgRateInThreshold": 1_000, "mergeBytesRateInThreshold": 5_000_000,
-        "mergeMsgRateOutThreshold": 5_000, "mergeBytesRateOutThreshold": 25_000_000,
-    }  # fmt: skip
+        "enabled": True,
+        "maxSegments": 64,
+        "minSegments": 1,
+        "maxDagDepth": 10,
+        "splitCooldownSeconds": 60,
+        "mergeCooldownSeconds": 300,
+        "mergeWindowSeconds": 300,
+        "splitMsgRateInThreshold": 10_000,
+        "splitBytesRateInThreshold": 50_000_000,
+        "splitMsgRateOutThreshold": 50_000,
+        "splitBytesRateOutThreshold": 250_000_000,
+        "mergeMsgRateInThreshold": 1_000,
+        "mergeBytesRateInThreshold": 5_000_000,
+        "mergeMsgRateOutThreshold": 5_000,
+        "mergeBytesRateOutThreshold": 25_000_000,
+    }
 
 
 def test_every_guard_is_off_in_pip_483_and_on_in_default():
-    settings = {"hot_key_retry_ms", "rebucket_cooldown_ms", "split_vs_rebucket_min_msg_rate_in_threshold",
-                "max_entry_buckets_per_segment"}  # fmt: skip
+    settings = {
+        "hot_key_retry_ms",
+        "rebucket_cooldown_ms",
+        "split_vs_rebucket_min_msg_rate_in_threshold",
+        "max_entry_buckets_per_segment",
+    }
     """They say nothing where no hot key is looked for and no consumers share a segment."""
     guards = [known.name for known in POLICY_FIELDS.values() if known.attribute not in PULSAR_POLICY_FIELDS]
     assert len(guards) == 23
@@ -65,10 +78,15 @@ def test_each_field_comes_from_the_most_specific_scope_that_sets_it():
     policy = resolved.policy
     assert (policy.max_segments, policy.min_segments, policy.split_cooldown_ms) == (9, 3, 7_000)
     assert policy.merge_cooldown_ms == DEFAULT.merge_cooldown_ms
-    assert [resolved.origins[name] for name in
-            ("maxSegments", "minSegments", "splitCooldownSeconds", "mergeCooldownSeconds")] == [
-        "topic", "namespace", "cluster", "profile default",
-    ]  # fmt: skip
+    assert [
+        resolved.origins[name]
+        for name in ("maxSegments", "minSegments", "splitCooldownSeconds", "mergeCooldownSeconds")
+    ] == [
+        "topic",
+        "namespace",
+        "cluster",
+        "profile default",
+    ]
     assert set(resolved.origins) == set(POLICY_FIELDS)
     assert resolved.broken is None
 
@@ -99,14 +117,17 @@ BROKEN = {
     "mergeMsgRateInThreshold must not be negative": {"merge_msg_rate_in_threshold": -1.0},
     "mergeBytesRateOutThreshold must not be negative": {"merge_bytes_rate_out_threshold": -1},
     "splitMsgRateInThreshold (10000) must be greater than mergeMsgRateInThreshold (10000)": {
-        "merge_msg_rate_in_threshold": 10_000.0},
+        "merge_msg_rate_in_threshold": 10_000.0
+    },
     "splitBytesRateInThreshold (5e+06) must be greater than mergeBytesRateInThreshold (5e+06)": {
-        "split_bytes_rate_in_threshold": 5_000_000},
+        "split_bytes_rate_in_threshold": 5_000_000
+    },
     "maxSegments is larger than Pulsar can hold": {"max_segments": 2**31},
     "splitCooldownSeconds is larger than Pulsar can hold": {"split_cooldown_seconds": 2**63},
     "splitBytesRateInThreshold and mergeBytesRateInThreshold must be finite, got 5e+07 and inf": {
-        "merge_bytes_rate_in_threshold": 10**400},
-}  # fmt: skip
+        "merge_bytes_rate_in_threshold": 10**400
+    },
+}
 
 
 @pytest.mark.parametrize("rule", BROKEN)

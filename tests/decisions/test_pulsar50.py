@@ -14,9 +14,12 @@ from tests.decisions.snapshots import bucket_snapshot
 from tests.decisions.test_differential import plainly
 
 BLOCKED = {
-    "max-segments": "max_segments", "unsplittable": "unsplittable", "max-dag-depth": "max_dag_depth",
-    "max-entry-buckets": "max_entry_buckets", "merge-capacity": "max_entry_buckets",
-}  # fmt: skip
+    "max-segments": "max_segments",
+    "unsplittable": "unsplittable",
+    "max-dag-depth": "max_dag_depth",
+    "max-entry-buckets": "max_entry_buckets",
+    "merge-capacity": "max_entry_buckets",
+}
 
 
 def answer_of(snapshot):
@@ -46,7 +49,19 @@ def test_decide_agrees_with_pulsar_as_shipped(seed):
     found, met = disagreements(f"pulsar-5.0 {seed}", 5_000)
     assert found == []
     assert set(met) >= {
-        "consumer-count", "msgRateIn", "byteRateIn", "msgRateOut", "byteRateOut", "cold", "below-split-rate-floor",
-        "at-max-segments", "rebucket-cooldown", "max-entry-buckets", "merge-capacity", "max_entry_buckets",
-        "unsplittable", "max_segments", "max_dag_depth",
-    }  # fmt: skip
+        "consumer-count",
+        "msgRateIn",
+        "byteRateIn",
+        "msgRateOut",
+        "byteRateOut",
+        "cold",
+        "below-split-rate-floor",
+        "at-max-segments",
+        "rebucket-cooldown",
+        "max-entry-buckets",
+        "merge-capacity",
+        "max_entry_buckets",
+        "unsplittable",
+        "max_segments",
+        "max_dag_depth",
+    }

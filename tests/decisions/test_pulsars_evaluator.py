@@ -86,8 +86,10 @@ def difference(number: int, given: TopicSnapshot, ours: tuple, theirs: tuple, eq
     """One snapshot on which the two differ, for a reader: both answers, then what they were made on."""
     policy, start = given.policy, PROFILES["pip-483"]
     changed = {name: getattr(policy, name) for name in PULSARS_OWN if getattr(policy, name) != getattr(start, name)}
-    ago = {name: None if at is None else given.now - at
-           for name, at in (("split", given.last_split_at), ("merge", given.last_merge_at))}  # fmt: skip
+    ago = {
+        name: None if at is None else given.now - at
+        for name, at in (("split", given.last_split_at), ("merge", given.last_merge_at))
+    }
     lines = [
         f"snapshot {number}",
         f"- Pulsar:    {theirs}",
@@ -129,9 +131,16 @@ def test_pulsars_own_evaluator_agrees_on_random_snapshots(pulsar_jars: Path) -> 
     told = "\n\n".join(found[:SHOWN])
     assert not found, f"{len(found)} of {SNAPSHOTS} differ with ANABRANCH_SEED={seed}:\n\n{told}"
     assert set(met) >= {
-        "consumer-count", "msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut", "cold", "none", "refused",
+        "consumer-count",
+        "msgRateIn",
+        "bytesRateIn",
+        "msgRateOut",
+        "bytesRateOut",
+        "cold",
+        "none",
+        "refused",
         "tie that Pulsar breaks otherwise",
-    }, met  # fmt: skip
+    }, met
 
 
 def test_a_difference_is_told_with_both_answers_and_what_they_were_made_on() -> None:

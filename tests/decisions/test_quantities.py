@@ -12,12 +12,20 @@ from decisions.kernel.quantities import QuantityError, parse_duration, parse_rat
 @pytest.mark.parametrize(
     ("parse", "text", "expected"),
     [
-        (parse_duration, "60s", 60), (parse_duration, "5m", 300), (parse_duration, "2h", 7200),
-        (parse_duration, "250ms", Fraction(1, 4)), (parse_duration, 60, 60), (parse_duration, "60", 60),
-        (parse_size, "50MB", 50_000_000), (parse_size, "1.1MB", 1_100_000), (parse_size, 5, 5),
-        (parse_rate, "10k", 10_000), (parse_rate, 0.5, Fraction(1, 2)), (parse_rate, "0.25", Fraction(1, 4)),
+        (parse_duration, "60s", 60),
+        (parse_duration, "5m", 300),
+        (parse_duration, "2h", 7200),
+        (parse_duration, "250ms", Fraction(1, 4)),
+        (parse_duration, 60, 60),
+        (parse_duration, "60", 60),
+        (parse_size, "50MB", 50_000_000),
+        (parse_size, "1.1MB", 1_100_000),
+        (parse_size, 5, 5),
+        (parse_rate, "10k", 10_000),
+        (parse_rate, 0.5, Fraction(1, 2)),
+        (parse_rate, "0.25", Fraction(1, 4)),
     ],
-)  # fmt: skip
+)
 def test_a_quantity_is_read_exactly(parse, text, expected):
     assert parse(text) == expected
 

@@ -61,8 +61,11 @@ def test_all_segments_below_the_target_are_one_decision():
     answer = decide(replace(one, consumers=stream(17)))
     assert (answer.segments, answer.bucket_count, answer.reason) == ((0, 2, 3), 8, "at-max-segments")
     assert answer_to_wire(answer).model_dump(by_alias=True, exclude_none=True, exclude={"gates"}) == {
-        "action": "rebucket", "segments": [0, 2, 3], "bucketCount": 8, "reason": "at-max-segments",
-    }  # fmt: skip
+        "action": "rebucket",
+        "segments": [0, 2, 3],
+        "bucketCount": 8,
+        "reason": "at-max-segments",
+    }
 
 
 def test_rebucket_waits_for_its_own_cooldown_only():
@@ -151,8 +154,14 @@ def test_snapshot_in_json_decides_alike_in_any_profile():
 def test_policy_of_a_topic_without_buckets_is_as_before():
     assert "rebuckets" not in policy_override(DEFAULT, has_buckets=False).to_json()
     values = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT)}
-    names = ("rebucket_cooldown_ms", "split_vs_rebucket_min_msg_rate_in_threshold", "max_entry_buckets_per_segment",
-             "entry_bucket_budget", "rebuckets", "as_shipped")  # fmt: skip
+    names = (
+        "rebucket_cooldown_ms",
+        "split_vs_rebucket_min_msg_rate_in_threshold",
+        "max_entry_buckets_per_segment",
+        "entry_bucket_budget",
+        "rebuckets",
+        "as_shipped",
+    )
     assert policy_digest(DEFAULT) == digest({name: values[name] for name in values if name not in names}, size=8)
     digests = {policy_digest(policy) for policy in PROFILES.values()}
     assert len(digests) == 3

@@ -76,8 +76,9 @@ def test_crossing_a_policy_threshold_inside_the_band_is_significant_by_the_guard
 
 rate = st.one_of(
     st.sampled_from([0.0, 5e-324, 1.0, 1.25, 999.0, 1_000.0, 1_250.0, 9_999.0, 10_000.0, 10_001.0, 5e6, 1.7e308]),
-    st.floats(0, 1.7e308), st.floats(0, 2e4),
-)  # fmt: skip
+    st.floats(0, 1.7e308),
+    st.floats(0, 2e4),
+)
 four = st.tuples(rate, rate, rate, rate)
 
 

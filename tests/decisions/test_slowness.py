@@ -38,20 +38,31 @@ def judged(*segments, reported=2, at=NOW, loads=None, **more):
     return slowness_of(snapshot(layout, loads, delivery=report(*segments, reported=reported, at=at), **more))
 
 
-@pytest.mark.parametrize(("verdict", "fields", "loads", "more"), [
-    ("consumers", {}, {0: load(COLD)}, {}),
-    ("consumers", {}, {0: HOT}, {"reported": 1}),
-    ("consumers", {"consumers": 0}, {0: HOT}, {}),
-    ("consumers", {"consumers": 2, "ready_consumers": 0, "blocked_consumers": 2}, {0: HOT}, {}),
-    ("segments", {}, {0: HOT}, {}),
-    ("segments", {}, {0: load(COLD)}, {"consumers": stream(3)}),
-    ("segments", READY, {0: HOT}, {}),
-    ("unknown", READY, {0: load(COLD)}, {}),
-    ("unknown", {}, {0: None}, {}),
-], ids=[
-    "busy", "busy-everywhere", "absent", "blocked", "uneven", "idle-consumers", "ready-and-hot", "ready-and-cold",
-    "no-load",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verdict", "fields", "loads", "more"),
+    [
+        ("consumers", {}, {0: load(COLD)}, {}),
+        ("consumers", {}, {0: HOT}, {"reported": 1}),
+        ("consumers", {"consumers": 0}, {0: HOT}, {}),
+        ("consumers", {"consumers": 2, "ready_consumers": 0, "blocked_consumers": 2}, {0: HOT}, {}),
+        ("segments", {}, {0: HOT}, {}),
+        ("segments", {}, {0: load(COLD)}, {"consumers": stream(3)}),
+        ("segments", READY, {0: HOT}, {}),
+        ("unknown", READY, {0: load(COLD)}, {}),
+        ("unknown", {}, {0: None}, {}),
+    ],
+    ids=[
+        "busy",
+        "busy-everywhere",
+        "absent",
+        "blocked",
+        "uneven",
+        "idle-consumers",
+        "ready-and-hot",
+        "ready-and-cold",
+        "no-load",
+    ],
+)
 def test_cause_follows_from_consumers_and_load(verdict, fields, loads, more):
     found = judged(slow(**fields), loads=loads, **more)
     assert (found.verdict, [one.cause for one in found.slow]) == (verdict, [verdict])
@@ -108,17 +119,23 @@ def test_segments_made_after_the_report_are_not_covered_by_it():
 
 
 deliveries = st.builds(
-    lambda **fields: SegmentDelivery(**fields), id=st.integers(0, 12),
+    lambda **fields: SegmentDelivery(**fields),
+    id=st.integers(0, 12),
     subscription=st.sampled_from(["billing", "audit"]),
-    backlog=st.integers(0, 10**6), msg_rate_out=st.sampled_from([0.0, 0.5, 100.0]), consumers=st.integers(0, 3),
-    ready_consumers=st.integers(0, 3), blocked_consumers=st.integers(0, 3), waiting_publishers=st.none() | st.just(2),
+    backlog=st.integers(0, 10**6),
+    msg_rate_out=st.sampled_from([0.0, 0.5, 100.0]),
+    consumers=st.integers(0, 3),
+    ready_consumers=st.integers(0, 3),
+    blocked_consumers=st.integers(0, 3),
+    waiting_publishers=st.none() | st.just(2),
     backlog_age_seconds=st.none() | st.sampled_from([0.0, 60.0, 1e9]),
-)  # fmt: skip
+)
 reports = st.builds(
-    lambda **fields: Delivery(**fields), at=st.sampled_from([NOW - 10**9, NOW - MINUTE, NOW]),
+    lambda **fields: Delivery(**fields),
+    at=st.sampled_from([NOW - 10**9, NOW - MINUTE, NOW]),
     reported=st.integers(0, 20),
     segments=st.lists(deliveries, max_size=6, unique_by=lambda one: one.id),
-)  # fmt: skip
+)
 
 
 @given(st.integers(0, 2**32), reports, st.randoms(use_true_random=False))
@@ -145,6 +162,6 @@ def test_more_ready_consumers_never_blame_consumers(seed, delivery):
     ready = [
         one.model_copy(update={"consumers": 1, "ready_consumers": 1, "blocked_consumers": 0})
         for one in delivery.segments
-    ]  # fmt: skip
+    ]
     found = slowness_of(replace(seen, delivery=delivery.model_copy(update={"segments": ready})))
     assert all(one.cause != "consumers" for one in found.slow)

@@ -43,28 +43,53 @@ def _values(kind):
 overrides = st.fixed_dictionaries(
     {}, optional={name: _values(field.annotation) for name, field in AutoScalePolicyOverride.model_fields.items()}
 ).map(lambda values: AutoScalePolicyOverride(**values))
-mild = st.fixed_dictionaries({}, optional={
-    "max_segments": st.integers(1, 9), "split_cooldown_seconds": st.integers(0, 99), "max_dag_depth": st.integers(0, 3),
-    "merge_window_seconds": st.sampled_from([0, 300, 2**63 - 1]), "merge_keeps_consumers": st.booleans(),
-    "merge_cooldown_seconds": st.sampled_from([0, 300, 2**63 - 1]), "skip_unsplittable": st.booleans(),
-    "max_load_age_seconds": st.sampled_from([0, 180, 2**63 - 1]), "normalized_coldness": st.booleans(),
-    "retry_backoff_seconds": st.sampled_from([0, 30, 2**63 - 1]), "parallel_actions": st.booleans(),
-    "settle_seconds": st.sampled_from([0, 1800, 2**63 - 1]), "hot_key_splits": st.sampled_from([0, 1, 16]),
-    "returns_within_seconds": st.sampled_from([0, 3600]), "merge_headroom": st.sampled_from([0.0, 0.9]),
-    "urgent_overload": st.sampled_from([0.0, 1.0, 1e308]),
-}).map(lambda values: AutoScalePolicyOverride(**values))  # fmt: skip
+mild = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_segments": st.integers(1, 9),
+        "split_cooldown_seconds": st.integers(0, 99),
+        "max_dag_depth": st.integers(0, 3),
+        "merge_window_seconds": st.sampled_from([0, 300, 2**63 - 1]),
+        "merge_keeps_consumers": st.booleans(),
+        "merge_cooldown_seconds": st.sampled_from([0, 300, 2**63 - 1]),
+        "skip_unsplittable": st.booleans(),
+        "max_load_age_seconds": st.sampled_from([0, 180, 2**63 - 1]),
+        "normalized_coldness": st.booleans(),
+        "retry_backoff_seconds": st.sampled_from([0, 30, 2**63 - 1]),
+        "parallel_actions": st.booleans(),
+        "settle_seconds": st.sampled_from([0, 1800, 2**63 - 1]),
+        "hot_key_splits": st.sampled_from([0, 1, 16]),
+        "returns_within_seconds": st.sampled_from([0, 3600]),
+        "merge_headroom": st.sampled_from([0.0, 0.9]),
+        "urgent_overload": st.sampled_from([0.0, 1.0, 1e308]),
+    },
+).map(lambda values: AutoScalePolicyOverride(**values))
 loads = built(
-    LoadRecord, msg_rate_in=RATE, bytes_rate_in=RATE, msg_rate_out=RATE, bytes_rate_out=RATE, modified_at=INSTANT,
-    seen_at=st.none() | INSTANT, cold_since=st.none() | INSTANT, returned_after=st.sampled_from([None, 0, 2**31 - 1]),
-)  # fmt: skip
+    LoadRecord,
+    msg_rate_in=RATE,
+    bytes_rate_in=RATE,
+    msg_rate_out=RATE,
+    bytes_rate_out=RATE,
+    modified_at=INSTANT,
+    seen_at=st.none() | INSTANT,
+    cold_since=st.none() | INSTANT,
+    returned_after=st.sampled_from([None, 0, 2**31 - 1]),
+)
 cold_loads = built(
-    LoadRecord, msg_rate_in=st.just(1.0), bytes_rate_in=st.just(0.0), msg_rate_out=st.just(0.0),
-    bytes_rate_out=st.just(5e-324), modified_at=INSTANT, seen_at=st.none() | INSTANT, cold_since=st.none() | INSTANT,
-)  # fmt: skip
+    LoadRecord,
+    msg_rate_in=st.just(1.0),
+    bytes_rate_in=st.just(0.0),
+    msg_rate_out=st.just(0.0),
+    bytes_rate_out=st.just(5e-324),
+    modified_at=INSTANT,
+    seen_at=st.none() | INSTANT,
+    cold_since=st.none() | INSTANT,
+)
 counts = built(
-    SubscriptionCount, type=st.sampled_from(["STREAM", "CHECKPOINT", "QUEUE"]),
+    SubscriptionCount,
+    type=st.sampled_from(["STREAM", "CHECKPOINT", "QUEUE"]),
     count=st.sampled_from([0, 1, 2, 3, 2**31 - 1]),
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -72,11 +97,15 @@ def layouts(draw):
     metadata = SegmentLayout.create(draw(st.integers(1, 5)), 0).to_metadata()
     strange = {
         number: SegmentInfo.model_validate(
-            segment.model_dump() | {"parent_ids": draw(st.lists(st.sampled_from([0, 1, 2, 3, 2**63 - 1]), max_size=4)),
-                                    "created_at_ms": draw(INSTANT), "sealed_at_epoch": draw(NUMBER)}
+            segment.model_dump()
+            | {
+                "parent_ids": draw(st.lists(st.sampled_from([0, 1, 2, 3, 2**63 - 1]), max_size=4)),
+                "created_at_ms": draw(INSTANT),
+                "sealed_at_epoch": draw(NUMBER),
+            }
         )
         for number, segment in metadata.segments.items()
-    }  # fmt: skip
+    }
     return metadata.model_copy(update={"segments": strange, "epoch": draw(st.integers(0, 2**63 - 1))})
 
 
@@ -85,23 +114,35 @@ pasts = built(
 )
 hashes = st.sampled_from([0, 1, 2**15 - 1, 2**15, 2**16 - 1])
 hot_keys = built(
-    HotKeyRecord, start=hashes, end=hashes, within_start=hashes, within_end=hashes,
-    overload=st.sampled_from([0.0, 1.0, 5.0, 1.7e308]), found_at=INSTANT, tries=st.sampled_from([0, 1, 2**31 - 1]),
-)  # fmt: skip
+    HotKeyRecord,
+    start=hashes,
+    end=hashes,
+    within_start=hashes,
+    within_end=hashes,
+    overload=st.sampled_from([0.0, 1.0, 5.0, 1.7e308]),
+    found_at=INSTANT,
+    tries=st.sampled_from([0, 1, 2**31 - 1]),
+)
 snapshots = built(
-    Snapshot, topic=st.just("topic://a/b/c"), now=INSTANT, trigger=st.sampled_from(["tick", "tick", "consumer"]),
-    layout=layouts(), loads=st.dictionaries(st.integers(0, 6), loads | cold_loads, max_size=6),
-    consumers=st.dictionaries(st.sampled_from("abc"), counts, max_size=2), policy=overrides | mild | mild,
-    last_split_at=st.none() | INSTANT, last_merge_at=st.none() | INSTANT,
-    in_flight=st.none() | built(
-        InFlight, decision_id=st.just("d"), since=INSTANT, action=st.sampled_from([None, "merge"])
-    ),
-    failures=st.sampled_from([0, 1, 2**31 - 1]), failed_at=st.none() | INSTANT,
+    Snapshot,
+    topic=st.just("topic://a/b/c"),
+    now=INSTANT,
+    trigger=st.sampled_from(["tick", "tick", "consumer"]),
+    layout=layouts(),
+    loads=st.dictionaries(st.integers(0, 6), loads | cold_loads, max_size=6),
+    consumers=st.dictionaries(st.sampled_from("abc"), counts, max_size=2),
+    policy=overrides | mild | mild,
+    last_split_at=st.none() | INSTANT,
+    last_merge_at=st.none() | INSTANT,
+    in_flight=st.none()
+    | built(InFlight, decision_id=st.just("d"), since=INSTANT, action=st.sampled_from([None, "merge"])),
+    failures=st.sampled_from([0, 1, 2**31 - 1]),
+    failed_at=st.none() | INSTANT,
     failed_action=st.sampled_from([None, "split", "merge"]),
     merge_depths=st.none() | st.dictionaries(st.integers(0, 6), st.integers(0, 2**31 - 1), max_size=3),
     pasts=st.none() | st.dictionaries(st.integers(0, 6), pasts, max_size=6),
     hot_keys=st.none() | st.lists(hot_keys, min_size=1, max_size=2),
-)  # fmt: skip
+)
 
 
 @given(snapshots, st.sampled_from(["default", "pip-483"]))

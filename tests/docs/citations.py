@@ -13,9 +13,24 @@ from pathlib import Path
 from docs.pips.page import ROOT, outline
 
 CODE = (
-    "schemas", "decisions", "admin", "lake", "messaging", "telemetry", "engine", "streaming", "executor", "controller",
-    "ledger", "lab", "anabranch", "benchmarks", "deploy", "docs", "tests",
-)  # fmt: skip
+    "schemas",
+    "decisions",
+    "admin",
+    "lake",
+    "messaging",
+    "telemetry",
+    "engine",
+    "streaming",
+    "executor",
+    "controller",
+    "ledger",
+    "lab",
+    "anabranch",
+    "benchmarks",
+    "deploy",
+    "docs",
+    "tests",
+)
 _QUOTED = r'"[^"]+"'
 _PIP = re.compile(rf"PIP-(483|468),? ({_QUOTED}(?:(?:,| and|, and) {_QUOTED})*)")
 _DESIGN = re.compile(rf"\b[Dd]esign ({_QUOTED}(?:(?:,| and|, and) {_QUOTED})*)")

@@ -31,13 +31,18 @@ def report(broker, loads, at, cluster="west", cpu=0.0, topics=5, **more):
 
 def extensible(broker, loads, at, cluster="west", usage=0.0):
     """A report of a broker with the extensible manager."""
-    top = [{"bundleName": name, "stats": {"msgThroughputIn": load * MIB, "msgRateIn": load, "topics": 5}}
-           for name, load in sorted(loads.items(), key=lambda one: one[1])]  # fmt: skip
+    top = [
+        {"bundleName": name, "stats": {"msgThroughputIn": load * MIB, "msgRateIn": load, "topics": 5}}
+        for name, load in sorted(loads.items(), key=lambda one: one[1])
+    ]
     data = {
-        "cpu": {"usage": usage * 100, "limit": 100.0}, "weightedMaxEMA": usage, "updatedAt": at,
-        "bundleCount": len(loads), "msgThroughputIn": sum(loads.values()) * MIB,
+        "cpu": {"usage": usage * 100, "limit": 100.0},
+        "weightedMaxEMA": usage,
+        "updatedAt": at,
+        "bundleCount": len(loads),
+        "msgThroughputIn": sum(loads.values()) * MIB,
         "msgThroughputEMA": sum(loads.values()) * MIB,
-    }  # fmt: skip
+    }
     body = {"v": 1, "type": "broker-load-data", "cluster": cluster, "broker": broker, "data": data, "at": at}
     return record("broker-load", cluster, body | {"topBundles": {"topBundlesLoadData": top}})
 
@@ -61,9 +66,14 @@ def ownership(at, owners, namespace="acme/shop", cluster="west"):
 
 def ended(decision, status="applied"):
     body = {
-        "v": 1, "type": "outcome", "family": "bundles", "topic": decision["subject"], "status": status, "at": NOW,
+        "v": 1,
+        "type": "outcome",
+        "family": "bundles",
+        "topic": decision["subject"],
+        "status": status,
+        "at": NOW,
         "decisionId": decision["decision_id"],
-    }  # fmt: skip
+    }
     return record("control-events", decision["subject"], body)
 
 
@@ -71,9 +81,10 @@ def skewed(at, cluster="west"):
     """A hot broker and an idle one."""
     hot = {bundle(number): load for number, load in enumerate((50, 40, 30, 20, 10))}
     return [
-        policies(at, {EVENLY: False}, cluster), report("broker-1:8080", hot, at, cluster, cpu=80),
+        policies(at, {EVENLY: False}, cluster),
+        report("broker-1:8080", hot, at, cluster, cpu=80),
         report("broker-2:8080", {bundle(9): 1.0}, at, cluster, cpu=5),
-    ]  # fmt: skip
+    ]
 
 
 def balancing():

@@ -24,10 +24,20 @@ PROMPT = ConfiguredPolicy("default", None)
 """The profile as it is: hot samples lead to decisions too."""
 ONE_AT_A_TIME = ConfiguredPolicy("default", '{"parallelActions":false,"settleSeconds":0,"promptSplits":false}')
 """Without the guards that act on several segments at once, and that keep what was split from being merged."""
-FORMER = ConfiguredPolicy("default", json.dumps({
-    "parallelActions": False, "settleSeconds": 0, "returnsWithinSeconds": 0, "mergeHeadroom": 0, "hotKeySplits": 0,
-    "promptSplits": False, "regretWindowSeconds": 0,
-}))  # fmt: skip
+FORMER = ConfiguredPolicy(
+    "default",
+    json.dumps(
+        {
+            "parallelActions": False,
+            "settleSeconds": 0,
+            "returnsWithinSeconds": 0,
+            "mergeHeadroom": 0,
+            "hotKeySplits": 0,
+            "promptSplits": False,
+            "regretWindowSeconds": 0,
+        }
+    ),
+)
 """The profile as it was before: for what is shown of splits and merges that undo one another."""
 
 
@@ -63,9 +73,7 @@ def run(engine, before, records, now):
     return engine.run(0, before, others, now, *found[1:])
 
 
-RAW = pa.schema([
-    *(field for field in RAW_SCHEMA if field.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())
-])  # fmt: skip
+RAW = pa.schema([*(field for field in RAW_SCHEMA if field.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())])
 
 
 def packed(records, now, buckets=1, bucket_of=lambda key: 0):

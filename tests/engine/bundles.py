@@ -131,11 +131,19 @@ class BundlesBatch:
         bundle.decisions += 1
         bundle.gate, bundle.open_decision = None, digest([name, "move", bundle.decisions])
         self.output.counts.decisions += 1
-        self.output.add("decisions", {
-            **self._identity(name, bundle), "decision_id": bundle.open_decision, "action": "move",
-            "arguments": canonical_json({"from": bundle.broker, "to": TARGET}), "reason": "rate",
-            "decided_at": self.now, "gates": "[]", "seq": bundle.decisions,
-        })  # fmt: skip
+        self.output.add(
+            "decisions",
+            {
+                **self._identity(name, bundle),
+                "decision_id": bundle.open_decision,
+                "action": "move",
+                "arguments": canonical_json({"from": bundle.broker, "to": TARGET}),
+                "reason": "rate",
+                "decided_at": self.now,
+                "gates": "[]",
+                "seq": bundle.decisions,
+            },
+        )
 
     def _hold(self, name, bundle, gate):
         self.state.changed.add(name)
@@ -143,16 +151,27 @@ class BundlesBatch:
         bundle.holds += 1
         self.output.counts.holds += 1
         row = {
-            **self._identity(name, bundle), "gate": gate, "measured": bundle.rate, "limit": LIMIT,
-            "margin": bundle.rate - LIMIT, "eligible_at": None, "since": self.now, "seq": bundle.holds,
-        }  # fmt: skip
+            **self._identity(name, bundle),
+            "gate": gate,
+            "measured": bundle.rate,
+            "limit": LIMIT,
+            "margin": bundle.rate - LIMIT,
+            "eligible_at": None,
+            "since": self.now,
+            "seq": bundle.holds,
+        }
         self.output.add_columns(HOLDS, pa.RecordBatch.from_pylist([row], HOLD_SCHEMA))
 
     def _identity(self, name, bundle):
         return {
-            "family": BUNDLES.name, "subject": name, "trigger": "tick", "layout_epoch": None, "policy_digest": "",
-            "inputs": canonical_json({"broker": bundle.broker, "rate": bundle.rate}), "engine_version": ENGINE_VERSION,
-        }  # fmt: skip
+            "family": BUNDLES.name,
+            "subject": name,
+            "trigger": "tick",
+            "layout_epoch": None,
+            "policy_digest": "",
+            "inputs": canonical_json({"broker": bundle.broker, "rate": bundle.rate}),
+            "engine_version": ENGINE_VERSION,
+        }
 
 
 class Bundles:

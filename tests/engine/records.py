@@ -34,11 +34,15 @@ def columns(rates: dict[str, dict[int, float]], at: int, reporter: str = "broker
     """Samples in columns: topic to segment id to msgRateIn; the other three rates are 0."""
     of_each = [rate for of_topic in rates.values() for rate in of_topic.values()]
     body = {
-        "v": 2, "reporter": reporter, "sampledAt": at, "topics": list(rates),
+        "v": 2,
+        "reporter": reporter,
+        "sampledAt": at,
+        "topics": list(rates),
         "counts": [len(of_topic) for of_topic in rates.values()],
-        "ids": [segment for of_topic in rates.values() for segment in of_topic], "msgRateIn": of_each,
+        "ids": [segment for of_topic in rates.values() for segment in of_topic],
+        "msgRateIn": of_each,
         **dict.fromkeys(("bytesRateIn", "msgRateOut", "bytesRateOut"), [0.0] * len(of_each)),
-    }  # fmt: skip
+    }
     return record("segment-stats", reporter, body)
 
 

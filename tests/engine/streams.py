@@ -68,9 +68,13 @@ def _before_engine() -> Tree:
     from streaming.preparse import BucketPacker, unpack_bucket  # type: ignore[import-not-found]
 
     return Tree(
-        lambda: BucketEngine(EngineSettings(*POLICY, *SETTINGS)), BucketPacker(BUCKETS), unpack_bucket, Packed,
-        lambda before, written: _stored_in_two(Packed, before, written), _two_parts,
-    )  # fmt: skip
+        lambda: BucketEngine(EngineSettings(*POLICY, *SETTINGS)),
+        BucketPacker(BUCKETS),
+        unpack_bucket,
+        Packed,
+        lambda before, written: _stored_in_two(Packed, before, written),
+        _two_parts,
+    )
 
 
 def _present() -> Tree:
@@ -172,10 +176,32 @@ def _place(letter: Any) -> Any:
     return (_SOURCES.index(source), letter["kafka_partition"], letter["kafka_offset"])
 
 
-_OF_A_HOLD = ("family", "subject", "gate", "measured", "limit", "margin", "eligible_at", "trigger", "since",
-              "layout_epoch", "policy_digest", "seq")  # fmt: skip
-_OF_AN_EVENT = ("subject", "type", "cause", "body", "at", "kafka_topic", "kafka_partition", "kafka_offset",
-                "kafka_timestamp", "accepted_at")  # fmt: skip
+_OF_A_HOLD = (
+    "family",
+    "subject",
+    "gate",
+    "measured",
+    "limit",
+    "margin",
+    "eligible_at",
+    "trigger",
+    "since",
+    "layout_epoch",
+    "policy_digest",
+    "seq",
+)
+_OF_AN_EVENT = (
+    "subject",
+    "type",
+    "cause",
+    "body",
+    "at",
+    "kafka_topic",
+    "kafka_partition",
+    "kafka_offset",
+    "kafka_timestamp",
+    "accepted_at",
+)
 
 
 def _told(row: Any) -> Any:
@@ -192,9 +218,17 @@ def _told(row: Any) -> Any:
 def _packed(tree: Tree, batch: Batch) -> list[tuple[int, list[str], list[bytes]]]:
     columns: dict[str, list[Any]] = {name: [] for name in _RAW.names}
     for source, key, value, partition, offset in batch.records:
-        row = (source, key, value, -1 if value is None else len(value), partition, offset,
-               batch.now - 700, batch.now,
-               sum(key or b"") % BUCKETS)  # fmt: skip
+        row = (
+            source,
+            key,
+            value,
+            -1 if value is None else len(value),
+            partition,
+            offset,
+            batch.now - 700,
+            batch.now,
+            sum(key or b"") % BUCKETS,
+        )
         for name, cell in zip(_RAW.names, row, strict=True):
             columns[name].append(cell)
     rows = pa.RecordBatch.from_pydict(columns, schema=_RAW)
@@ -209,11 +243,19 @@ def _packed(tree: Tree, batch: Batch) -> list[tuple[int, list[str], list[bytes]]
     return [(bucket, *found[bucket]) for bucket in sorted(found)]
 
 
-_RAW = pa.schema([
-    ("source", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("size", pa.int64()),
-    ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.int64()), ("now", pa.int64()),
-    ("bucket", pa.int32()),
-])  # fmt: skip
+_RAW = pa.schema(
+    [
+        ("source", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("size", pa.int64()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("now", pa.int64()),
+        ("bucket", pa.int32()),
+    ]
+)
 
 
 class Author:
@@ -312,11 +354,15 @@ class Author:
 
     def _consumers(self, name: str) -> list[Record]:
         body = {
-            "v": 1, "topic": name, "subscription": self._random.choice(["billing", "audit"]),
-            "type": self._random.choice(["STREAM", "QUEUE", "CHECKPOINT"]), "consumer": "c", "at": self._now,
+            "v": 1,
+            "topic": name,
+            "subscription": self._random.choice(["billing", "audit"]),
+            "type": self._random.choice(["STREAM", "QUEUE", "CHECKPOINT"]),
+            "consumer": "c",
+            "at": self._now,
             "event": self._random.choice(["registered", "unregistered", "snapshot", "deleted"]),
             "consumers": self._random.randint(0, 6),
-        }  # fmt: skip
+        }
         return [self._record("consumer-events", name, body | self._sender())]
 
     def _outcome(self, name: str) -> list[Record]:
@@ -324,8 +370,14 @@ class Author:
         if decision is None:
             return self._by_hand(name)
         status = self._random.choice(["applied", "applied", "applied", "failed", "superseded", "rejected", "observed"])
-        body = {"v": 1, "type": "outcome", "decisionId": decision["decision_id"], "topic": name, "at": self._now,
-                "status": status}  # fmt: skip
+        body = {
+            "v": 1,
+            "type": "outcome",
+            "decisionId": decision["decision_id"],
+            "topic": name,
+            "at": self._now,
+            "status": status,
+        }
         told = [self._control(name, body)]
         if status == "applied" and self._apply(name, decision):
             told.append(self._layout(name, decision["action"]))
@@ -395,18 +447,47 @@ class Author:
         key = self._random.choice([name, "*", None])
         broken = b'{"v":1,"type":"layout","topic":"%s","cause":"split","at":1,"layout":{' % name.encode()
         gap = {"epoch": 9, "nextSegmentId": 3, "segments": {}, "properties": {}}
-        bodies = [None, b"{", b"\xff", {"v": 9}, {"v": 1, "type": "other"}, broken,
-                  {"v": 1, "type": "layout", "topic": name, "cause": "split", "layout": gap, "at": 1}]  # fmt: skip
+        bodies = [
+            None,
+            b"{",
+            b"\xff",
+            {"v": 9},
+            {"v": 1, "type": "other"},
+            broken,
+            {"v": 1, "type": "layout", "topic": name, "cause": "split", "layout": gap, "at": 1},
+        ]
         return [self._record(source, key, self._random.choice(bodies))]
 
 
-_KINDS = ("stats_alone", "stats_alone", "consumers", "consumers", "outcome", "outcome", "outcome", "by_hand", "pruned",
-          "pruned", "policy", "own_tick", "garbage", "gone", "future", "stranger")  # fmt: skip
+_KINDS = (
+    "stats_alone",
+    "stats_alone",
+    "consumers",
+    "consumers",
+    "outcome",
+    "outcome",
+    "outcome",
+    "by_hand",
+    "pruned",
+    "pruned",
+    "policy",
+    "own_tick",
+    "garbage",
+    "gone",
+    "future",
+    "stranger",
+)
 _OVERRIDES = (
-    None, {"enabled": False}, {"mergeMsgRateInThreshold": 400.0}, {"mergeMsgRateInThreshold": 2_000.0},
-    {"maxSegments": 3, "minSegments": 2}, {"thresholdCrossing": False}, {"mergeWindowSeconds": 60},
-    {"maxDagDepth": 1, "mergeCooldownSeconds": 0}, {"splitMsgRateInThreshold": 1.0, "mergeMsgRateInThreshold": 5.0},
-)  # fmt: skip
+    None,
+    {"enabled": False},
+    {"mergeMsgRateInThreshold": 400.0},
+    {"mergeMsgRateInThreshold": 2_000.0},
+    {"maxSegments": 3, "minSegments": 2},
+    {"thresholdCrossing": False},
+    {"mergeWindowSeconds": 60},
+    {"maxDagDepth": 1, "mergeCooldownSeconds": 0},
+    {"splitMsgRateInThreshold": 1.0, "mergeMsgRateInThreshold": 5.0},
+)
 
 
 @dataclass

@@ -84,8 +84,10 @@ def test_a_bundle_that_is_too_large_is_split_with_its_position_and_not_again_bef
     (row,) = bucket.batch(NOW, *big, tick(NOW)).decisions
     assert row["action"] == "split"
     assert json.loads(row["arguments"]) == {
-        "bundle": bundle(0), "sourceBroker": "broker-1:8080", "positions": ["0x00000008"],
-    }  # fmt: skip
+        "bundle": bundle(0),
+        "sourceBroker": "broker-1:8080",
+        "positions": ["0x00000008"],
+    }
     assert row["reason"] == "Bandwidth"
     assert not bucket.batch(NOW + MINUTE, tick(2)).decisions
     assert not bucket.batch(NOW + 2 * MINUTE, ended(row | {"decision_id": "another"}), tick(3)).decisions
@@ -205,9 +207,12 @@ def test_a_pattern_on_which_others_would_backtrack_for_ever_is_matched_at_once(p
     policy = {"p": {"namespaces": [pattern], "primary": [pattern]}}
     hot = {bundle(number, named): 10.0 for number in range(5)}
     output = balancing().batch(
-        NOW, policies(NOW, {EVENLY: False}, isolationPolicies=policy), report("a" * 200, hot, NOW, cpu=80),
-        report("a" * 199 + "c", {}, NOW), tick(1),
-    )  # fmt: skip
+        NOW,
+        policies(NOW, {EVENLY: False}, isolationPolicies=policy),
+        report("a" * 200, hot, NOW, cpu=80),
+        report("a" * 199 + "c", {}, NOW),
+        tick(1),
+    )
     assert (len(output.dead_letters), len(output.decisions) > 0) == (0, True)
 
 
@@ -304,9 +309,13 @@ def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
     monkeypatch.setattr(limits, "MAX_BROKERS", 2)
     monkeypatch.setattr(limits, "MAX_NAMESPACES", 1)
     output = balancing().batch(
-        NOW, *skewed(NOW), report("broker-3:8080", {}, NOW), ownership(NOW, {bundle(1): "b"}),
-        ownership(NOW, {bundle(1, "acme/other"): "b"}, "acme/other"), tick(1),
-    )  # fmt: skip
+        NOW,
+        *skewed(NOW),
+        report("broker-3:8080", {}, NOW),
+        ownership(NOW, {bundle(1): "b"}),
+        ownership(NOW, {bundle(1, "acme/other"): "b"}, "acme/other"),
+        tick(1),
+    )
     assert [row["reason"] for row in output.dead_letters] == ["too-many", "too-many"]
     assert output.counts.decisions == 1
 
@@ -417,8 +426,11 @@ def said(bucket, minutes, order=lambda messages: [messages], restarts=lambda: Fa
 @given(MINUTES, st.data())
 def test_any_order_any_repetition_any_batches_and_any_restart_give_the_same_answers(minutes, data):
     def order(messages):
-        several = data.draw(st.permutations([*messages, *data.draw(st.lists(st.sampled_from(messages), max_size=3))]
-                                            if messages else []))  # fmt: skip
+        several = data.draw(
+            st.permutations(
+                [*messages, *data.draw(st.lists(st.sampled_from(messages), max_size=3))] if messages else []
+            )
+        )
         renumbered = [one._replace(offset=place) for place, one in enumerate(several)]
         cuts = sorted(data.draw(st.lists(st.integers(0, len(several)), max_size=2)))
         return [renumbered[start:end] for start, end in zip([0, *cuts], [*cuts, len(several)], strict=True)]
@@ -429,8 +441,11 @@ def test_any_order_any_repetition_any_batches_and_any_restart_give_the_same_answ
     known, found = (clusters_of(bucket.packed) for bucket in (one, other))
     for name, state in known.items():
         assert (state.averages, state.memory, state.open, state.held) == (
-            found[name].averages, found[name].memory, found[name].open, found[name].held,
-        )  # fmt: skip
+            found[name].averages,
+            found[name].memory,
+            found[name].open,
+            found[name].held,
+        )
 
 
 @settings(max_examples=20)
@@ -446,8 +461,9 @@ def test_a_restart_from_the_stored_parts_writes_the_same_bytes(minutes):
 
 
 @settings(max_examples=40)
-@given(MINUTES, st.lists(st.tuples(st.sampled_from(["broker-load", "broker-events"]), st.binary(max_size=40)),
-                          max_size=5))  # fmt: skip
+@given(
+    MINUTES, st.lists(st.tuples(st.sampled_from(["broker-load", "broker-events"]), st.binary(max_size=40)), max_size=5)
+)
 def test_a_batch_that_is_run_again_after_a_crash_says_and_stores_the_same(minutes, garbage):
     bucket = balancing()
     bad = [record(source, "west", body) for source, body in garbage]

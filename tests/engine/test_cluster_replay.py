@@ -104,11 +104,13 @@ def changed(bucket, table, column, value):
 
 @pytest.mark.parametrize(
     ("table", "column", "value", "said"),
-    [(DECISIONS, "reason", "because", "decision 1: reason was because, is now"),
-     (DECISIONS, "arguments", json.dumps({"bundle": bundle(0)}), "arguments was"),
-     (HOLDS, "gate", "nothing", "gate was nothing, is now"),
-     (HOLDS, "measured", 0.5, "measured was 0.5, is now")],
-)  # fmt: skip
+    [
+        (DECISIONS, "reason", "because", "decision 1: reason was because, is now"),
+        (DECISIONS, "arguments", json.dumps({"bundle": bundle(0)}), "arguments was"),
+        (HOLDS, "gate", "nothing", "gate was nothing, is now"),
+        (HOLDS, "measured", 0.5, "measured was 0.5, is now"),
+    ],
+)
 def test_what_is_otherwise_on_record_is_said(table, column, value, said):
     bucket = balanced()
     changed(bucket, table, column, value)

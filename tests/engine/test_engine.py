@@ -127,8 +127,10 @@ def test_an_open_merge_holds_no_split_of_its_topic():
     (split,) = bucket.batch(NOW + 7 * MINUTE, hot, tick(3)).decisions
     assert (split["action"], json.loads(split["arguments"])) == ("split", {"segments": [0]})
     assert json.loads(split["inputs"])["inFlight"] == {
-        "decisionId": merge["decision_id"], "since": NOW + 5 * MINUTE, "action": "merge",
-    }  # fmt: skip
+        "decisionId": merge["decision_id"],
+        "since": NOW + 5 * MINUTE,
+        "action": "merge",
+    }
     held = bucket.batch(NOW + 8 * MINUTE, stats({0: 50_000.0, 1: 50_000.0}, NOW + 8 * MINUTE), tick(4))
     assert (held.decisions, [row["gate"] for row in held.holds]) == ([], ["in-flight"])
 
@@ -352,8 +354,10 @@ def test_who_says_again_what_is_known_is_the_newest_sender_too():
         *(sent_by(OLD, each) for each in late),
     )
     assert (max_segments_of(then), then.topics[TOPIC].consumers, then.namespace_policies) == (
-        max_segments_of(said), said.topics[TOPIC].consumers, said.namespace_policies
-    )  # fmt: skip
+        max_segments_of(said),
+        said.topics[TOPIC].consumers,
+        said.namespace_policies,
+    )
     assert max_segments_of(then) == 8
 
 
@@ -436,17 +440,23 @@ def test_a_sample_from_the_far_future_is_a_dead_letter():
 bodies = st.one_of(
     st.none(),
     st.binary(max_size=60),
-    st.builds(lambda rates, at: stats(rates, at).value,
-              st.dictionaries(st.integers(0, 4), st.floats(0, 1e5), max_size=3), st.integers(NOW - 9, NOW + 9)),
-    st.builds(lambda n, kind, event: consumers(n, kind=kind, event=event).value, st.integers(0, 9),
-              st.sampled_from(["STREAM", "QUEUE", "CHECKPOINT"]),
-              st.sampled_from(["registered", "deleted", "snapshot"])),
+    st.builds(
+        lambda rates, at: stats(rates, at).value,
+        st.dictionaries(st.integers(0, 4), st.floats(0, 1e5), max_size=3),
+        st.integers(NOW - 9, NOW + 9),
+    ),
+    st.builds(
+        lambda n, kind, event: consumers(n, kind=kind, event=event).value,
+        st.integers(0, 9),
+        st.sampled_from(["STREAM", "QUEUE", "CHECKPOINT"]),
+        st.sampled_from(["registered", "deleted", "snapshot"]),
+    ),
     st.just(layout(two_segments()).value),
     st.just(layout(two_segments().split_segment(1, NOW), "split").value),
     st.just(layout(two_segments(), "deleted").value),
     st.just(tick(3).value),
     st.just(tick(3, TOPIC).value),
-)  # fmt: skip
+)
 anything = st.builds(
     lambda source, key, body: record(source, key, body),
     st.sampled_from(["segment-stats", "consumer-events", "control-events"]),
@@ -470,10 +480,15 @@ def test_whatever_comes_every_message_is_counted_once_and_nothing_raises(batches
 
 
 STORY = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from(["stats", "consumers", "failed", "applied", "nothing"]),
-              st.sampled_from([1.0, 900.0, 5_000.0, 60_000.0]), st.integers(0, 6 * MINUTE)),
-    min_size=1, max_size=12,
-)  # fmt: skip
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(["stats", "consumers", "failed", "applied", "nothing"]),
+        st.sampled_from([1.0, 900.0, 5_000.0, 60_000.0]),
+        st.integers(0, 6 * MINUTE),
+    ),
+    min_size=1,
+    max_size=12,
+)
 
 
 @given(STORY)
@@ -553,8 +568,10 @@ def test_a_reason_that_lasted_for_one_tick_only_is_on_record_with_its_time():
     for name in names:
         of_topic = [(row["gate"], row["since"]) for row in told if row["subject"] == name]
         assert of_topic == [
-            ("load-missing", NOW + MINUTE), ("disabled", NOW + 2 * MINUTE), ("load-missing", NOW + 3 * MINUTE)
-        ]  # fmt: skip
+            ("load-missing", NOW + MINUTE),
+            ("disabled", NOW + 2 * MINUTE),
+            ("load-missing", NOW + 3 * MINUTE),
+        ]
 
 
 def test_state_of_the_first_version_is_read_and_stored_anew():

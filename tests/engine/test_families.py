@@ -36,9 +36,12 @@ def ended(decision, status="applied"):
 def topic_and_bundles():
     """Records of both families."""
     return [
-        layout(SegmentLayout.create(2, NOW - MINUTE)), stats({0: 50_000.0, 1: 1.0}, NOW),
-        report(HOT, 500.0), report(COOL, 5.0), tick(1),
-    ]  # fmt: skip
+        layout(SegmentLayout.create(2, NOW - MINUTE)),
+        stats({0: 50_000.0, 1: 1.0}, NOW),
+        report(HOT, 500.0),
+        report(COOL, 5.0),
+        tick(1),
+    ]
 
 
 def without_time(output):
@@ -50,12 +53,14 @@ def without_time(output):
 def test_a_second_family_decides_beside_the_first():
     output = Bucket(families=BOTH).batch(NOW, *topic_and_bundles())
     assert [(row["family"], row["subject"], row["action"]) for row in output.decisions] == [
-        ("autoscale", TOPIC, "split"), ("bundles", HOT, "move"),
-    ]  # fmt: skip
+        ("autoscale", TOPIC, "split"),
+        ("bundles", HOT, "move"),
+    ]
     assert [(row["family"], row["subject"], row["gate"]) for row in output.holds] == [("bundles", COOL, "load")]
     assert [(row["type"], row["subject"]) for row in output.events if row["kafka_topic"] == SOURCE] == [
-        ("report", HOT), ("report", COOL),
-    ]  # fmt: skip
+        ("report", HOT),
+        ("report", COOL),
+    ]
     counts = output.counts
     assert (counts.decisions, counts.holds, counts.evaluations) == (2, 1, 3)
     assert counts.messages == counts.messages_accepted == 5

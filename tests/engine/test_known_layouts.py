@@ -151,9 +151,15 @@ def test_a_bad_entry_is_a_dead_letter_and_the_others_of_its_message_count():
     told = layout(two_segments())
     good, digest = json.loads(known(told, NOW).value), "0" * 32
     bad = [
-        (TOPIC, 1, digest[:-1] + "\n"), ("acme", 1, digest), (7, 1, digest), (TOPIC, -1, digest),
-        (TOPIC, True, digest), (TOPIC, 2**63, digest), (TOPIC, 1, digest.replace("0", "F")), (TOPIC, 1, None),
-    ]  # fmt: skip
+        (TOPIC, 1, digest[:-1] + "\n"),
+        ("acme", 1, digest),
+        (7, 1, digest),
+        (TOPIC, -1, digest),
+        (TOPIC, True, digest),
+        (TOPIC, 2**63, digest),
+        (TOPIC, 1, digest.replace("0", "F")),
+        (TOPIC, 1, None),
+    ]
     for at, name in enumerate(("topics", "epochs", "digests")):
         good[name] += [entry[at] for entry in bad]
     one = record("control-events", "+", good)
@@ -170,10 +176,17 @@ def test_a_bad_entry_is_a_dead_letter_and_the_others_of_its_message_count():
     assert counts.layouts_unknown == 0, "the good entry is known"
 
 
-@pytest.mark.parametrize("body", [
-    {"epochs": [1]}, {"digests": ["0"]}, {"v": 1}, {"topics": None}, {"at": -1},
-    {name: [TOPIC] * (MAX_LAYOUTS_PER_MESSAGE + 1) for name in ("topics", "epochs", "digests")},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"epochs": [1]},
+        {"digests": ["0"]},
+        {"v": 1},
+        {"topics": None},
+        {"at": -1},
+        {name: [TOPIC] * (MAX_LAYOUTS_PER_MESSAGE + 1) for name in ("topics", "epochs", "digests")},
+    ],
+)
 def test_a_message_whose_columns_do_not_fit_is_one_dead_letter(body):
     one = {"v": 2, "type": "layouts-known", "at": NOW, "topics": [], "epochs": [], "digests": []} | body
     assert isinstance(parse_message("control-events", b"+", json.dumps(one).encode()), Rejected)
@@ -183,8 +196,9 @@ def test_a_message_whose_columns_do_not_fit_is_one_dead_letter(body):
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.sampled_from([TOPIC, "0" * 32]),
-    lambda inner: st.lists(inner, max_size=2), max_leaves=3,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=2),
+    max_leaves=3,
+)
 
 
 @given(st.lists(st.tuples(values, values, values), max_size=5))

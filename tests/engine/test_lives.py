@@ -75,8 +75,11 @@ def test_a_topic_that_is_created_again_has_nothing_of_its_earlier_life(is_said):
     (hold,) = output.holds
     known = topics_of(bucket.packed).topics[TOPIC]
     assert (hold["gate"], hold["seq"], loads_of(bucket.packed).loads_of(TOPIC), known.consumers) == (
-        "load-missing", 1, {}, {}
-    )  # fmt: skip
+        "load-missing",
+        1,
+        {},
+        {},
+    )
     assert (known.cooldowns.last_split_at, known.failures.in_a_row, known.attempts) == (None, 0, 0)
 
 

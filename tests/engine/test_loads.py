@@ -32,10 +32,16 @@ def absorb(table, rows, now=NOW, crossing=True):
     places = np.array([table.rows_of(topic, [segment])[0] for topic, segment, _, _ in rows], np.int64)
     thresholds = np.tile(SPLIT + MERGE + MERGE if crossing else [np.nan] * 12, (1 if count % 2 else count, 1))
     return store_samples(
-        table, places, np.array([rates for _, _, rates, _ in rows], np.float64).reshape(-1, 4),
-        origins_of([at for _, _, _, at in rows], now=now), np.zeros(count, np.int64), now, 0.25,
-        thresholds, np.tile(MERGE, (count, 1)),
-    )  # fmt: skip
+        table,
+        places,
+        np.array([rates for _, _, rates, _ in rows], np.float64).reshape(-1, 4),
+        origins_of([at for _, _, _, at in rows], now=now),
+        np.zeros(count, np.int64),
+        now,
+        0.25,
+        thresholds,
+        np.tile(MERGE, (count, 1)),
+    )
 
 
 def origins_of(sampled_at, kafka_at=(), reporters=(), now=NOW):
@@ -55,8 +61,10 @@ def flat(rate):
 
 def test_a_drift_that_stays_in_the_band_each_time_is_measured_from_the_last_accepted_value():
     table = LoadTable()
-    codes = [int(absorb(table, samples_of(("t", 1, flat(rate), at)), crossing=False)[0])
-             for at, rate in enumerate([2000.0, 2400.0, 2500.0, 2501.0, 3000.0])]  # fmt: skip
+    codes = [
+        int(absorb(table, samples_of(("t", 1, flat(rate), at)), crossing=False)[0])
+        for at, rate in enumerate([2000.0, 2400.0, 2500.0, 2501.0, 3000.0])
+    ]
     assert [code > 0 for code in codes] == [True, False, False, True, False]
 
 
@@ -120,8 +128,17 @@ def packed_table():
     return base, pack_load_changes(table)
 
 
-@pytest.mark.parametrize("packed", [b"\x07", b"\x01\x00\x00\x00\x02[]x", b"\x01\x00\x00\x00", packed_table()[0][:-1],
-                                    packed_table()[0] + b"x", b"\x09" + packed_table()[0][1:]])  # fmt: skip
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"\x07",
+        b"\x01\x00\x00\x00\x02[]x",
+        b"\x01\x00\x00\x00",
+        packed_table()[0][:-1],
+        packed_table()[0] + b"x",
+        b"\x09" + packed_table()[0][1:],
+    ],
+)
 def test_damaged_or_newer_bytes_are_refused(packed):
     with pytest.raises(StateError):
         unpack_loads(StoredPart(packed))
@@ -169,8 +186,12 @@ rows = st.lists(
 forget = st.tuples(st.sampled_from(["t", "u"]), st.sets(st.integers(0, 3)))
 
 
-@given(rows, st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["base", "log"])), max_size=6), st.booleans(),
-       st.none() | forget)  # fmt: skip
+@given(
+    rows,
+    st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["base", "log"])), max_size=6),
+    st.booleans(),
+    st.none() | forget,
+)
 def test_batches_in_columns_equal_samples_one_by_one(sequence, cuts, crossing, forgotten):
     """However the samples are cut into batches, and with a round trip through base and log between them."""
     table, reference, expected = LoadTable(), {}, []

@@ -82,5 +82,8 @@ def test_topics_that_were_stored_as_json_are_those_that_their_announcements_lead
     assert then.topics == now.topics
     assert {name for name, topic in then.topics.items() if topic.open_decision} == {TOPIC}
     assert (then.ended, then.policy_senders, then.namespace_policies, then.without_layout) == (
-        now.ended, now.policy_senders, now.namespace_policies, now.without_layout
-    )  # fmt: skip
+        now.ended,
+        now.policy_senders,
+        now.namespace_policies,
+        now.without_layout,
+    )

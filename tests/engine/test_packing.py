@@ -34,17 +34,23 @@ topics = st.sampled_from([f"topic://acme/shop/t{number}" for number in range(5)]
 rates = st.dictionaries(st.integers(0, 4), st.floats(0, 1e6), min_size=1, max_size=3)
 in_columns = st.builds(
     lambda reporter, of, at: columns(of, NOW + at, reporter),
-    st.sampled_from(["broker-1", "broker-2"]), st.dictionaries(topics, rates, max_size=4), st.integers(-9, 9),
-)  # fmt: skip
+    st.sampled_from(["broker-1", "broker-2"]),
+    st.dictionaries(topics, rates, max_size=4),
+    st.integers(-9, 9),
+)
 anything = st.one_of(
     in_columns,
     st.builds(lambda topic, rate, at: stats(rate, NOW + at, topic=topic), topics, rates, st.integers(-9, 9)),
     st.builds(lambda topic: stats({0: 1.0}, NOW + MAX_CLOCK_AHEAD_MS + 1, topic=topic), topics),
     st.builds(lambda topic, number: consumers(number, topic=topic), topics, st.integers(0, 9)),
-    st.just(tick(1)), st.just(policy(None)),
-    st.builds(lambda value, key: record("segment-stats", "x", value)._replace(key=key),
-              st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=3)),
-)  # fmt: skip
+    st.just(tick(1)),
+    st.just(policy(None)),
+    st.builds(
+        lambda value, key: record("segment-stats", "x", value)._replace(key=key),
+        st.none() | st.binary(max_size=9),
+        st.none() | st.binary(max_size=3),
+    ),
+)
 
 
 @given(st.lists(anything, min_size=1, max_size=25))
@@ -96,8 +102,9 @@ def test_plain_samples_travel_as_columns_with_their_values():
     ((raw, of_kinds, *_),) = packed([stats({3: 1.5, 7: 2.5}, NOW, topic="topic://acme/shop/t1")]).values()
     assert raw == []
     assert list(rows_of(of_kinds["samples"])) == [
-        ("topic://acme/shop/t1", 3, 1.5, 0), ("topic://acme/shop/t1", 7, 2.5, 0),
-    ]  # fmt: skip
+        ("topic://acme/shop/t1", 3, 1.5, 0),
+        ("topic://acme/shop/t1", 7, 2.5, 0),
+    ]
 
 
 def test_segment_ids_beyond_what_a_float_tells_apart_come_out_as_they_went_in():

@@ -27,8 +27,19 @@ from tests.schemas.test_bulk import odd_bytes, put
 POLICY = {"maxSegments": 8, "splitMsgRateInThreshold": 1e4, "theirs": None}
 LAYOUT = sent_by(5, of_life(NOW - MINUTE, layout(two_segments(), "snapshot", policy=POLICY)))
 CONSUMERS = sent_by(5, of_life(NOW - MINUTE, consumers(3, event="snapshot")))
-FIELDS = ("topic", "cause", "event", "type", "subscription", "consumer", "consumers", "at", "decision_id", "sender",
-          "topic_created_at")  # fmt: skip
+FIELDS = (
+    "topic",
+    "cause",
+    "event",
+    "type",
+    "subscription",
+    "consumer",
+    "consumers",
+    "at",
+    "decision_id",
+    "sender",
+    "topic_created_at",
+)
 
 
 def check(announced, value):
@@ -99,9 +110,11 @@ _TEXTS = st.dictionaries(
     st.text(max_size=4), st.text(max_size=4) | st.just('"\\/\b\f\n\r\t\x00\x1f\x7fü\u2028😀'), max_size=2
 )
 _POLICIES = st.none() | st.builds(
-    AutoScalePolicyOverride, max_segments=st.none() | st.integers(-(2**70), 2**70), enabled=st.none() | st.booleans(),
+    AutoScalePolicyOverride,
+    max_segments=st.none() | st.integers(-(2**70), 2**70),
+    enabled=st.none() | st.booleans(),
     split_msg_rate_in_threshold=st.none() | st.floats(allow_nan=False, allow_infinity=False),
-)  # fmt: skip
+)
 
 
 @given(grown_layouts(), st.booleans(), st.dictionaries(st.integers(0, 9), st.integers(0, 5), max_size=4))
@@ -119,8 +132,9 @@ def test_a_layout_is_kept_short_and_comes_back_byte_for_byte(grown, is_derived, 
     assert read == layout_of_json(text) == layout_of_model(type(metadata).model_validate_json(text))
     known = msgspec.msgpack.decode(msgspec.msgpack.encode(read.known(depths)), type=type(read.known(depths)))
     assert (known.metadata_json, known.layout, known.epoch) == (text, grown, grown.epoch)
-    active = [(s.segment_id, grown.merge_depth(s.segment_id), depths.get(s.segment_id, 0), s.width == 1)
-              for s in grown.active]  # fmt: skip
+    active = [
+        (s.segment_id, grown.merge_depth(s.segment_id), depths.get(s.segment_id, 0), s.width == 1) for s in grown.active
+    ]
     assert np.frombuffer(known.segments, SEGMENT).tolist() == active
     assert known.override == (grown.auto_scale_policy and grown.auto_scale_policy.known_json())
     assert count_active(text.encode()) == (grown.epoch, len(grown.active))
@@ -139,8 +153,10 @@ def check_alone(text):
     assert read is not None
     assert (read.layout, read.known({}).metadata_json, read.digest) == (expected, text.decode(), digest_of(text))
     assert (read.epoch, read.next_segment_id, read.ids) == (
-        expected.epoch, expected.next_segment_id, sorted(expected.segments)
-    )  # fmt: skip
+        expected.epoch,
+        expected.next_segment_id,
+        sorted(expected.segments),
+    )
     assert read.active == [(one.start, one.segment_id, one.end) for one in expected.active]
     assert read.has_parents == any(one.parent_ids for one in expected.segments.values())
 
@@ -223,12 +239,20 @@ def test_a_snapshot_of_another_sender_is_an_event_and_its_sender_is_remembered(s
     assert max(topic.layout_sender, topic.consumers_sender) == 6
 
 
-@pytest.mark.parametrize("changed", [
-    lambda: layout(two_segments().split_segment(0, NOW), "snapshot"), lambda: consumers(4, event="snapshot"),
-    lambda: layout(two_segments(), "split"), lambda: consumers(3), lambda: layout(two_segments(), "deleted"),
-    lambda: of_life(8, layout(two_segments(), "snapshot")), lambda: of_life(8, consumers(3, event="snapshot")),
-    lambda: consumers(3, event="snapshot", sub="other"), lambda: consumers(3, event="snapshot", kind="QUEUE"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda: layout(two_segments().split_segment(0, NOW), "snapshot"),
+        lambda: consumers(4, event="snapshot"),
+        lambda: layout(two_segments(), "split"),
+        lambda: consumers(3),
+        lambda: layout(two_segments(), "deleted"),
+        lambda: of_life(8, layout(two_segments(), "snapshot")),
+        lambda: of_life(8, consumers(3, event="snapshot")),
+        lambda: consumers(3, event="snapshot", sub="other"),
+        lambda: consumers(3, event="snapshot", kind="QUEUE"),
+    ],
+)
 def test_what_says_more_than_is_known_is_an_event(changed):
     output = known_bucket().batch(NOW + SECOND, changed())
     assert (output.counts.messages_accepted, output.counts.events) == (1, 1)
@@ -245,14 +269,21 @@ LAYOUTS = (two_segments(), two_segments().split_segment(0, NOW - SECOND), Segmen
 announcements = st.builds(
     lambda announced, sender, life: of(announced, sender, life),
     st.builds(
-        layout, st.sampled_from(LAYOUTS), st.sampled_from(["snapshot", "snapshot", "snapshot", "split", "deleted"]),
-        st.integers(NOW - SECOND, NOW), policy=st.sampled_from([None, {"maxSegments": 9}]),
+        layout,
+        st.sampled_from(LAYOUTS),
+        st.sampled_from(["snapshot", "snapshot", "snapshot", "split", "deleted"]),
+        st.integers(NOW - SECOND, NOW),
+        policy=st.sampled_from([None, {"maxSegments": 9}]),
     )
-    | st.builds(consumers, st.integers(1, 2), st.integers(NOW - SECOND, NOW),
-                event=st.sampled_from(["snapshot", "snapshot", "registered", "deleted"])),
+    | st.builds(
+        consumers,
+        st.integers(1, 2),
+        st.integers(NOW - SECOND, NOW),
+        event=st.sampled_from(["snapshot", "snapshot", "registered", "deleted"]),
+    ),
     st.sampled_from([None, None, 4, 5]),
     st.sampled_from([None, None, NOW - MINUTE, NOW - SECOND]),
-)  # fmt: skip
+)
 
 
 def of(announced, sender, life):

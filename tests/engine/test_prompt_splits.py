@@ -14,9 +14,14 @@ HOT, WARM = 12_000.0, 9_000.0
 ONE = SegmentLayout.create(1, 0)
 
 
-@pytest.mark.parametrize(("override", "actions"), [
-    ({}, ["split"]), ({"promptSplits": False}, []), ({"thresholdCrossing": False}, []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("override", "actions"),
+    [
+        ({}, ["split"]),
+        ({"promptSplits": False}, []),
+        ({"thresholdCrossing": False}, []),
+    ],
+)
 def test_sample_above_threshold_splits_before_the_tick(override, actions):
     bucket = Bucket(configured=ConfiguredPolicy("default", None))
     bucket.batch(NOW, layout(ONE), policy(override, "acme/shop"), stats({0: WARM}, NOW), tick(NOW))

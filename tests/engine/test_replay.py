@@ -54,9 +54,11 @@ class RecordedBucket(Bucket):
             self.tables[table.name].append(rare_rows(table, bodies.get(table.name, []), self.batch_id))
         self.tables[SEGMENT_LOAD.name].append(bulk_rows(bodies.get(LOAD, []), now, self.batch_id))
         row = {
-            **json.loads(bodies[COUNTS][0])[0], "generation": self.generation, "batch_at": now,
+            **json.loads(bodies[COUNTS][0])[0],
+            "generation": self.generation,
+            "batch_at": now,
             "committed_at": now + self.commit_ms,
-        }  # fmt: skip
+        }
         self.tables[BATCHES.name].append(rare_rows(BATCHES, [json.dumps([row]).encode()], self.batch_id))
         self.batch_id += 1
         return output
@@ -165,8 +167,20 @@ def _apply(known, decision, now):
     )
 
 
-KINDS = ["stats", "stats", "stats", "consumers", "applied", "failed", "created", "policy", "own policy", "deleted",
-         "garbage", "split by hand"]  # fmt: skip
+KINDS = [
+    "stats",
+    "stats",
+    "stats",
+    "consumers",
+    "applied",
+    "failed",
+    "created",
+    "policy",
+    "own policy",
+    "deleted",
+    "garbage",
+    "split by hand",
+]
 EVENT = st.tuples(
     st.sampled_from(KINDS), st.integers(0, 2), st.sampled_from([1.0, 1.1, 900.0, 960.0, 5_000.0, 60_000.0])
 )
@@ -365,9 +379,10 @@ def test_a_hot_key_that_was_found_is_known_after_a_rebuild():
             act = known.split_segment if row["action"] == "split" else known.merge_segments
             known = act(*segments, now + SECOND)
             bucket.batch(
-                now + SECOND, layout(known, row["action"], at=now + SECOND, topic=NAMES[0]),
+                now + SECOND,
+                layout(known, row["action"], at=now + SECOND, topic=NAMES[0]),
                 outcome(row["decision_id"], "applied", now + SECOND, NAMES[0]),
-            )  # fmt: skip
+            )
     state, loads = bucket.states()
     assert state.topics[NAMES[0]].hot_keys
     assert_same(replayed(bucket.history()), state, loads)

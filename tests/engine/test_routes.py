@@ -57,8 +57,9 @@ def active(known):
 
 
 ids = st.lists(st.sampled_from([0, 1, 2, 3, 4, 60, 66, 2**63 - 1]), min_size=1, max_size=4, unique=True)
-reports = st.tuples(st.sampled_from(["a", "b"]), st.dictionaries(st.sampled_from(TOPICS), ids, min_size=1, max_size=3),
-                    st.booleans())  # fmt: skip
+reports = st.tuples(
+    st.sampled_from(["a", "b"]), st.dictionaries(st.sampled_from(TOPICS), ids, min_size=1, max_size=3), st.booleans()
+)
 happens = st.tuples(st.sampled_from(TOPICS), st.sampled_from(["split", "split", "gone", "policy"]))
 
 

@@ -31,6 +31,12 @@ def of_columns(columns: dict[str, Any]) -> DecisionRow:
 
 def _row(identity: str, action: str, arguments: dict[str, Any], cluster: str) -> DecisionRow:
     return orders.row(
-        _ANY, decision_id=identity, family="bundles", subject=cluster, action=action, layout_epoch=None, inputs="{}",
+        _ANY,
+        decision_id=identity,
+        family="bundles",
+        subject=cluster,
+        action=action,
+        layout_epoch=None,
+        inputs="{}",
         arguments=canonical_json(arguments),
-    )  # fmt: skip
+    )

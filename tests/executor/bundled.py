@@ -71,9 +71,17 @@ def plain_load(jars: Path, bundled: Bundled, topics: int, rate: int, log: Path) 
     """Pulsar's client sends `rate` messages a second to each of the topics t0, t1, …; what comes by REST has no
     producer, and a broker's rates are those of producers."""
     program = [
-        find_java(), "-Xmx128m", "-Djava.net.preferIPv4Stack=true", "-cp", f"{jars}/*", "anabranch.pulsar.PlainLoad",
-        bundled.cluster.brokers[0].service_url, bundled.namespace, str(topics), str(rate),
-    ]  # fmt: skip
+        find_java(),
+        "-Xmx128m",
+        "-Djava.net.preferIPv4Stack=true",
+        "-cp",
+        f"{jars}/*",
+        "anabranch.pulsar.PlainLoad",
+        bundled.cluster.brokers[0].service_url,
+        bundled.namespace,
+        str(topics),
+        str(rate),
+    ]
     with open(log, "wb") as file, subprocess.Popen(program, stdout=file, stderr=file) as load:
         try:
             yield

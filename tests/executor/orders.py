@@ -39,13 +39,23 @@ def row(decided: SegmentDecision, **changed: Any) -> DecisionRow:
     if decided.bucket_count is not None:
         arguments["bucketCount"] = decided.bucket_count  # type: ignore[assignment]
     columns = {
-        "decision_id": decided.decision_id, "family": "autoscale", "subject": decided.subject,
-        "action": decided.action, "arguments": canonical_json(arguments),
-        "reason": "cold" if decided.action == "merge" else "msgRateIn", "trigger": "tick",
-        "layout_epoch": decided.layout.epoch, "policy_digest": "0" * 32, "decided_at": now,
-        "inputs": snapshot.to_json(), "gates": "[]", "engine_version": ENGINE_VERSION, "batch_id": number,
-        "seq": number, "day": now.date(),
-    }  # fmt: skip
+        "decision_id": decided.decision_id,
+        "family": "autoscale",
+        "subject": decided.subject,
+        "action": decided.action,
+        "arguments": canonical_json(arguments),
+        "reason": "cold" if decided.action == "merge" else "msgRateIn",
+        "trigger": "tick",
+        "layout_epoch": decided.layout.epoch,
+        "policy_digest": "0" * 32,
+        "decided_at": now,
+        "inputs": snapshot.to_json(),
+        "gates": "[]",
+        "engine_version": ENGINE_VERSION,
+        "batch_id": number,
+        "seq": number,
+        "day": now.date(),
+    }
     return DecisionRow(**(columns | changed))
 
 

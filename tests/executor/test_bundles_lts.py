@@ -37,20 +37,26 @@ pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(600)]
 NAMESPACE, BUNDLES, TOPICS = "public/shop", 16, 16
 """The topics are in eight of the bundles, one to three in each."""
 BY_RATES = {
-    "loadBalancerLoadSheddingStrategy": "UniformLoadShedder", "minUnloadMessage": "1",
-    "minUnloadMessageThroughput": "1", "maxUnloadPercentage": "0.5",
+    "loadBalancerLoadSheddingStrategy": "UniformLoadShedder",
+    "minUnloadMessage": "1",
+    "minUnloadMessageThroughput": "1",
+    "maxUnloadPercentage": "0.5",
     "loadBalancerDistributeBundlesEvenlyEnabled": "false",
     "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold": "2",
-    "loadBalancerMsgRateDifferenceShedderThreshold": "100", "maxUnloadBundleNumPerShedding": "2",
-}  # fmt: skip
+    "loadBalancerMsgRateDifferenceShedderThreshold": "100",
+    "maxUnloadBundleNumPerShedding": "2",
+}
 """Brokers of one machine say the same usage, that of the machine: they can be balanced by their rates alone."""
 
 
 @pytest.fixture(scope="module", params=[MODULAR, EXTENSIBLE], ids=["modular", "extensible"])
 def bundled(
-    request: pytest.FixtureRequest, pulsar_jars: Path, pulsar_lts_jars: Path, jars: Jars,
+    request: pytest.FixtureRequest,
+    pulsar_jars: Path,
+    pulsar_lts_jars: Path,
+    jars: Jars,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Bundled]:  # fmt: skip
+) -> Iterator[Bundled]:
     """A cluster under load."""
     folder = tmp_path_factory.mktemp("lts")
     settings = BUNDLE_BROKERS | {"loadManagerClassName": request.param, "webSocketServiceEnabled": True}
@@ -200,7 +206,7 @@ def test_reports_in_the_store_are_those_of_the_brokers(bundled: Bundled, tmp_pat
         bundled.move(bundle, destination)
         wait_until(
             lambda: bundle in loads.read_local("test", destination, 1).data.last_stats, 2 * PATIENCE_S, every_s=1
-        )  # fmt: skip
+        )
 
 
 def test_a_broker_that_is_killed_and_comes_back_idle_is_used_again(bundled: Bundled, house: House):

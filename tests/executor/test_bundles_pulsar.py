@@ -86,11 +86,13 @@ def test_a_hot_broker_is_read_relieved_and_read_again(
         if source != first:
             assert isinstance(bundled.bundles.unload(NAMESPACE, bundle.rpartition("/")[2], first), Answered)
     chosen = {
-        "loadBalancerLoadSheddingStrategy": "UniformLoadShedder", "minUnloadMessage": "1",
-        "minUnloadMessageThroughput": "1", "maxUnloadPercentage": "0.5",
+        "loadBalancerLoadSheddingStrategy": "UniformLoadShedder",
+        "minUnloadMessage": "1",
+        "minUnloadMessageThroughput": "1",
+        "maxUnloadPercentage": "0.5",
         "loadBalancerDistributeBundlesEvenlyEnabled": "false",
         "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold": "1.5",
-    }  # fmt: skip
+    }
     balancing = Balancing(bundled, house, chosen)
     with plain_load(pulsar_jars, bundled, TOPICS, 20, tmp_path / "load.log"):
         cycle = balancing.decided()

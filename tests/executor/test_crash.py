@@ -33,8 +33,9 @@ def started(house: House, folder: Path, point: str, more: str = "") -> Iterator[
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.executor.crashing_executor", str(settings), str(folder / "events"), point],
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         yield process
     finally:

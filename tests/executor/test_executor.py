@@ -445,10 +445,18 @@ def test_ledgers_that_start_at_once_get_tokens_of_their_own(house: House):
 def test_the_lease_survives_checkpoints_of_the_log(house: House):
     ledger = house.open_ledger()
     for number in range(60):
-        ledger.append([
-            ledger.row(decision_id=f"d{number}", family="autoscale", subject="topic://a/b/c", status="failed",
-                       attempt=0, at=Clock().now)
-        ])  # fmt: skip
+        ledger.append(
+            [
+                ledger.row(
+                    decision_id=f"d{number}",
+                    family="autoscale",
+                    subject="topic://a/b/c",
+                    status="failed",
+                    attempt=0,
+                    at=Clock().now,
+                )
+            ]
+        )
     assert house.open_ledger().token == 2
     assert len(house.outcomes()) == 60
 

@@ -81,9 +81,14 @@ class Brokers:
 def move(house: House, identity: str = "move-1", **changed: Any) -> DecisionRow:
     """A row of `decisions` that moves the bundle from broker a to broker b."""
     columns = {
-        "decision_id": identity, "family": "bundles", "subject": BUNDLE, "action": "move",
-        "arguments": '{"from":"a","to":"b"}', "inputs": '{"brokers":["a","b"]}', "layout_epoch": None,
-    }  # fmt: skip
+        "decision_id": identity,
+        "family": "bundles",
+        "subject": BUNDLE,
+        "action": "move",
+        "arguments": '{"from":"a","to":"b"}',
+        "inputs": '{"brokers":["a","b"]}',
+        "layout_epoch": None,
+    }
     return orders.row(house.decide(house.create(f"unused-{identity}"), 0), **columns | changed)
 
 
@@ -134,9 +139,7 @@ def test_what_was_moved_between_crash_and_restart_is_superseded_without_a_call(h
     brokers = Brokers({BUNDLE: "c"})
     orders.commit(house.lake, [move(house)])
     ledger, at = house.open_ledger(), orders.DECIDED_AT
-    ledger.append([
-        ledger.row(decision_id="move-1", family="bundles", subject=BUNDLE, status=INTENT, attempt=0, at=at)
-    ])  # fmt: skip
+    ledger.append([ledger.row(decision_id="move-1", family="bundles", subject=BUNDLE, status=INTENT, attempt=0, at=at)])
     with house.running(actors={"bundles": brokers}):
         [event] = wait_until(lambda: house.published.events)
     assert (event.status, event.error, brokers.calls) == ("superseded", "c has it", [])
@@ -149,9 +152,11 @@ def test_its_answers_mean_what_they_mean_for_every_family(house: House):
         wait_until(lambda: house.published.events)
     # A refusal after a call of which nothing is known is believed only when it is repeated; the third call is accepted.
     assert [(row["status"], row["attempt"], row["error"]) for row in house.outcomes()] == [
-        ("intent", 0, None), ("intent", 1, "no leader"), ("intent", 2, "refused: broker b is full"),
+        ("intent", 0, None),
+        ("intent", 1, "no leader"),
+        ("intent", 2, "refused: broker b is full"),
         ("applied", 3, None),
-    ]  # fmt: skip
+    ]
 
 
 def test_two_families_work_side_by_side_on_one_subject(house: House):
@@ -163,8 +168,9 @@ def test_two_families_work_side_by_side_on_one_subject(house: House):
         assert house.end(split)["status"] == "applied"
         wait_until(lambda: len(house.published.events) == 2)
     assert {(event.family, event.status) for event in house.published.events} == {
-        ("bundles", "applied"), ("autoscale", "applied")
-    }  # fmt: skip
+        ("bundles", "applied"),
+        ("autoscale", "applied"),
+    }
 
 
 def test_its_malformed_row_is_rejected_with_its_reason(house: House):

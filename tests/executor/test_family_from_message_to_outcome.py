@@ -39,11 +39,13 @@ class Job:
         self._tables = {table.name: OpenTable(create_table(lake, table)) for table in (DECISIONS, HOLDS)}
         self._reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "toy-job"})
         known = self._reader.list_topics(timeout=10).topics
-        self._reader.assign([
-            TopicPartition(topic, partition, OFFSET_BEGINNING)
-            for topic in (SOURCE, CONTROL_EVENTS.name)
-            for partition in known[topic].partitions
-        ])  # fmt: skip
+        self._reader.assign(
+            [
+                TopicPartition(topic, partition, OFFSET_BEGINNING)
+                for topic in (SOURCE, CONTROL_EVENTS.name)
+                for partition in known[topic].partitions
+            ]
+        )
         self._batches = itertools.count()
 
     def run_batch(self, *more: RawRecord) -> list[dict]:

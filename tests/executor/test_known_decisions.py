@@ -190,11 +190,23 @@ class Job:
         at, body = at or Clock().now, {"v": 1, "at": 1}
         if end is not None:
             body |= {"type": "outcome", "decisionId": end.decision_id, "topic": end.subject, "status": end.status}
-        write(self._lake, EventRow(
-            subject=end.subject if end else "*", type="outcome" if end else "tick", cause=None, body=json.dumps(body),
-            at=at, kafka_topic="control-events", kafka_partition=0, kafka_offset=self._number, kafka_timestamp=at,
-            accepted_at=at, batch_id=self._number, day=at.date(),
-        ))  # fmt: skip
+        write(
+            self._lake,
+            EventRow(
+                subject=end.subject if end else "*",
+                type="outcome" if end else "tick",
+                cause=None,
+                body=json.dumps(body),
+                at=at,
+                kafka_topic="control-events",
+                kafka_partition=0,
+                kafka_offset=self._number,
+                kafka_timestamp=at,
+                accepted_at=at,
+                batch_id=self._number,
+                day=at.date(),
+            ),
+        )
 
 
 @pytest.fixture

@@ -65,9 +65,14 @@ def test_rebucket_is_read_from_its_row():
 
 @pytest.mark.parametrize(
     "arguments",
-    ['{"segments":[0]}', '{"bucketCount":8,"segments":[]}', '{"bucketCount":0,"segments":[0]}',
-     '{"bucketCount":true,"segments":[0]}', '{"bucketCount":8,"segments":[0,0]}'],
-)  # fmt: skip
+    [
+        '{"segments":[0]}',
+        '{"bucketCount":8,"segments":[]}',
+        '{"bucketCount":0,"segments":[0]}',
+        '{"bucketCount":true,"segments":[0]}',
+        '{"bucketCount":8,"segments":[0,0]}',
+    ],
+)
 def test_malformed_rebucket_is_refused(arguments: str):
     with pytest.raises(MalformedDecision, match="arguments of a rebucket must be like"):
         read_segment_decision(orders.row(rebucket(FOUR, 0), arguments=arguments).model_dump())

@@ -21,14 +21,19 @@ def test_take_over_knows_ends_and_open_intents(tmp_path: Path, seed: int):
     rng = random.Random(seed)
     ledger = OutcomeLedger(str(tmp_path), "act")
     for _ in range(4):
-        ledger.append([
-            ledger.row(
-                decision_id=f"d{rng.randrange(25)}", family="autoscale", subject=f"topic://a/b/{rng.randrange(4)}",
-                status=rng.choice(["intent", "intent", "intent", "applied", "failed"]), attempt=rng.randrange(4),
-                at=NOW - timedelta(hours=rng.randrange(100)),
-            )
-            for _ in range(rng.randrange(12))
-        ])  # fmt: skip
+        ledger.append(
+            [
+                ledger.row(
+                    decision_id=f"d{rng.randrange(25)}",
+                    family="autoscale",
+                    subject=f"topic://a/b/{rng.randrange(4)}",
+                    status=rng.choice(["intent", "intent", "intent", "applied", "failed"]),
+                    attempt=rng.randrange(4),
+                    at=NOW - timedelta(hours=rng.randrange(100)),
+                )
+                for _ in range(rng.randrange(12))
+            ]
+        )
     rows = DeltaTable(table_path(str(tmp_path), OUTCOMES)).to_pyarrow_table().to_pylist()
     for token, covers in enumerate((lambda _: True, lambda subject: subject.endswith(("1", "2"))), 1):
         shard = OutcomeLedger(str(tmp_path), "act", Shard(0, token, covers))

@@ -56,12 +56,16 @@ class Bookie(EmbeddedServer):
         write_properties(
             file,
             {
-                **BOOKIE, "zkTimeout": _SESSION_MS, "metadataServiceUri": self._uri,
-                "bookiePort": self.port, "listeningInterface": loopback(),
-                "journalDirectory": self.folder / "journal", "ledgerDirectories": self.folder / "ledgers",
+                **BOOKIE,
+                "zkTimeout": _SESSION_MS,
+                "metadataServiceUri": self._uri,
+                "bookiePort": self.port,
+                "listeningInterface": loopback(),
+                "journalDirectory": self.folder / "journal",
+                "ledgerDirectories": self.folder / "ledgers",
                 **self.settings,
             },
-        )  # fmt: skip
+        )
         return file
 
     def prepare(self) -> list[str]:
@@ -115,9 +119,13 @@ class BookKeeperCluster:
         first = self.bookies[0]
         main, file = "org.apache.bookkeeper.bookie.BookieShell", str(first.configure())
         done = subprocess.run(
-            first.run(main, "-conf", file, "initnewcluster"), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_FORMAT_SECONDS, cwd=first.folder,
-        )  # fmt: skip
+            first.run(main, "-conf", file, "initnewcluster"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_FORMAT_SECONDS,
+            cwd=first.folder,
+        )
         if done.returncode:
             raise SetupError(f"BookKeeper's metadata at {self.uri} were not written: {done.stdout[-800:]}")
 

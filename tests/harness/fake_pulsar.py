@@ -156,13 +156,24 @@ class FakeBroker:
                 descriptor = segment_descriptor(segment.start, segment.end, segment.segment_id)
                 bundle = found.setdefault(namespace, {}).setdefault("0x00000000_0xffffffff", {})
                 bundle.setdefault("persistent", {})[segment_topic_name(name, descriptor)] = {
-                    "publishers": [], "replication": {}, "subscriptions": attached, "producerCount": 1,
-                    "averageMsgSize": 0.0, "msgRateIn": rates[0], "msgRateOut": rates[2],
+                    "publishers": [],
+                    "replication": {},
+                    "subscriptions": attached,
+                    "producerCount": 1,
+                    "averageMsgSize": 0.0,
+                    "msgRateIn": rates[0],
+                    "msgRateOut": rates[2],
                     "msgInCount": int(rates[0] * self._computed_at * self.cluster.period),
-                    "bytesInCount": 0, "msgOutCount": 0, "bytesOutCount": 0, "msgThroughputIn": rates[1],
-                    "msgThroughputOut": rates[3], "storageSize": 0, "backlogSize": 0, "pendingAddEntriesCount": 0,
+                    "bytesInCount": 0,
+                    "msgOutCount": 0,
+                    "bytesOutCount": 0,
+                    "msgThroughputIn": rates[1],
+                    "msgThroughputOut": rates[3],
+                    "storageSize": 0,
+                    "backlogSize": 0,
+                    "pendingAddEntriesCount": 0,
                     "filteredEntriesCount": 0,
-                }  # fmt: skip
+                }
         return found
 
 
@@ -172,17 +183,33 @@ def _consumer(number: int, segment: int) -> dict[str, Any]:
 
 
 _CONSUMER = {
-    "address": "/127.0.0.1:47980", "consumerName": "c0-seg-0", "availablePermits": 1000,
-    "connectedSince": "2026-11-22T15:23:23.248997381Z", "msgRateOut": 0.0, "msgThroughputOut": 0.0,
-    "msgRateRedeliver": 0.0, "avgMessagesPerEntry": 0, "messageAckRate": 0.0,
-    "clientVersion": "Pulsar-Java-v5.0.0-M1", "metadata": {},
-}  # fmt: skip
+    "address": "/127.0.0.1:47980",
+    "consumerName": "c0-seg-0",
+    "availablePermits": 1000,
+    "connectedSince": "2026-11-22T15:23:23.248997381Z",
+    "msgRateOut": 0.0,
+    "msgThroughputOut": 0.0,
+    "msgRateRedeliver": 0.0,
+    "avgMessagesPerEntry": 0,
+    "messageAckRate": 0.0,
+    "clientVersion": "Pulsar-Java-v5.0.0-M1",
+    "metadata": {},
+}
 _SUBSCRIPTION: dict[str, Any] = {
-    "msgBacklog": 0, "msgRateExpired": 0.0, "msgRateOut": 0.0, "messageAckRate": 0.0, "msgThroughputOut": 0.0,
-    "msgRateRedeliver": 0.0, "numberOfEntriesSinceFirstNotAckedMessage": 1, "type": "Exclusive",
-    "totalNonContiguousDeletedMessagesRange": 0, "filterProcessedMsgCount": 0, "filterAcceptedMsgCount": 0,
-    "filterRejectedMsgCount": 0, "filterRescheduledMsgCount": 0,
-}  # fmt: skip
+    "msgBacklog": 0,
+    "msgRateExpired": 0.0,
+    "msgRateOut": 0.0,
+    "messageAckRate": 0.0,
+    "msgThroughputOut": 0.0,
+    "msgRateRedeliver": 0.0,
+    "numberOfEntriesSinceFirstNotAckedMessage": 1,
+    "type": "Exclusive",
+    "totalNonContiguousDeletedMessagesRange": 0,
+    "filterProcessedMsgCount": 0,
+    "filterAcceptedMsgCount": 0,
+    "filterRejectedMsgCount": 0,
+    "filterRescheduledMsgCount": 0,
+}
 
 
 class _Server(ThreadingHTTPServer):

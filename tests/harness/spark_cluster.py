@@ -80,9 +80,14 @@ class StandaloneCluster:
         log.unlink(missing_ok=True)
         with open(log, "ab") as output:
             process = subprocess.Popen(
-                tethered(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env=daemon_environment(os.environ, home), cwd=self.folder,
-            )  # fmt: skip
+                tethered(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env=daemon_environment(os.environ, home),
+                cwd=self.folder,
+            )
         self._processes.append(process)
         return process
 

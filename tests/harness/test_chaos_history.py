@@ -134,7 +134,7 @@ def unanswered(at: int) -> Callable[[ClientHistory], None]:
         (with_call(Call(TOPIC, "split", "2", 204)), "2 changes were done and 1 had no answer, 0 segments"),
         (lambda history: history.calls.pop(0) and history.calls.pop(1), "0 changes were done and 0 had no answer"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_found_and_named(spoil: Callable[[ClientHistory], object], found: str) -> None:
     history = good()
     spoil(history)
@@ -207,9 +207,12 @@ def test_a_history_in_parts_is_judged_like_a_whole_one() -> None:
     whole = good()
     first = ClientHistory(layouts=whole.layouts[:1], calls=whole.calls[:4], announced=whole.announced[:3])
     second = ClientHistory(
-        layouts=whole.layouts[1:], calls=whole.calls[4:], announced=whole.announced[3:], ends=whole.ends,
+        layouts=whole.layouts[1:],
+        calls=whole.calls[4:],
+        announced=whole.announced[3:],
+        ends=whole.ends,
         assignments=whole.assignments,
-    )  # fmt: skip
+    )
     assert parts(first, second) == []
     went_back = ClientHistory(layouts=[replace(FIRST, asked_at=20.0, seen_at=21.0)])
     assert f"{TOPIC}: one went back from epoch 1 to 0" in parts(whole, went_back)

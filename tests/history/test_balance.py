@@ -54,9 +54,15 @@ def over(lake, *rows, **options):
 def test_balance_of_an_empty_lake_is_zero(tmp_path):
     found = build_balance(WholeTables(str(tmp_path)), at(0), at(9))
     assert found == {
-        "decisions": 0, "applied": 0, "observed": 0, "superseded": {}, "rejected": {}, "failed": {}, "open": [],
+        "decisions": 0,
+        "applied": 0,
+        "observed": 0,
+        "superseded": {},
+        "rejected": {},
+        "failed": {},
+        "open": [],
         "overThreshold": [],
-    }  # fmt: skip
+    }
     assert balance_lines(found) == [
         "balance      0 decisions",
         "over a split threshold at more than two evaluations in a row: no topic",
@@ -121,16 +127,28 @@ def test_open_decisions_committed_too_late_are_told_apart(tmp_path):
 def test_topic_over_its_threshold_is_reported_with_reasons(tmp_path):
     found = over(
         tmp_path,
-        layout_event(ONE, 1), load(0, 12_000, 5), hold(10.1, "retry-backoff", 1), load(0, HOT, 12),
-        decision(30.1, 1), outcome("d1", "applied", 30.5), layout_event(SPLIT, 31, "split"), load(1, 8_000, 32),
+        layout_event(ONE, 1),
+        load(0, 12_000, 5),
+        hold(10.1, "retry-backoff", 1),
+        load(0, HOT, 12),
+        decision(30.1, 1),
+        outcome("d1", "applied", 30.5),
+        layout_event(SPLIT, 31, "split"),
+        load(1, 8_000, 32),
         *ticks(10, 20, 30, 40),
-    )  # fmt: skip
+    )
     assert found == [
         {
-            "topic": ORDERS, "evaluations": 3, "from": at(10.1).isoformat(), "until": at(30.1).isoformat(),
-            "overload": 2.5, "segments": [0], "reasons": {"retry-backoff": 2, "split": 1}, "inFlight": [],
+            "topic": ORDERS,
+            "evaluations": 3,
+            "from": at(10.1).isoformat(),
+            "until": at(30.1).isoformat(),
+            "overload": 2.5,
+            "segments": [0],
+            "reasons": {"retry-backoff": 2, "split": 1},
+            "inFlight": [],
         }
-    ]  # fmt: skip
+    ]
 
 
 def test_two_evaluations_over_the_threshold_are_tolerated(tmp_path):
@@ -145,9 +163,15 @@ def test_interrupted_overload_counts_its_longest_part(tmp_path):
 
 def test_open_decision_is_named_as_the_reason(tmp_path):
     found = balance_of(
-        tmp_path, policy_event(0), layout_event(ONE, 1), load(0, HOT, 5), decision(10.1, 1),
-        hold(20.1, "in-flight", 1), wait("d1", "approval", 10.5), *ticks(10, 20, 30),
-    )  # fmt: skip
+        tmp_path,
+        policy_event(0),
+        layout_event(ONE, 1),
+        load(0, HOT, 5),
+        decision(10.1, 1),
+        hold(20.1, "in-flight", 1),
+        wait("d1", "approval", 10.5),
+        *ticks(10, 20, 30),
+    )
     row = found["overThreshold"][0]
     assert row["reasons"] == {"in-flight": 2, "split": 1}
     assert row["inFlight"] == ["split 0"]
@@ -166,19 +190,41 @@ def test_ticks_of_one_topic_evaluate_it_alone(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param([policy_event(8, policy={"splitMsgRateInThreshold": 90_000, "splitMsgRateOutThreshold": 90_000})],
-                     id="policy-of-the-job"),
-        pytest.param([policy_event(8, "namespace", name="acme/shop", profile=None,
-                                   policy={"splitMsgRateInThreshold": 90_000, "splitMsgRateOutThreshold": 90_000})],
-                     id="policy-of-the-namespace"),
-        pytest.param([layout_event({**ONE, "epoch": 1, "autoScalePolicy": {
-            "splitMsgRateInThreshold": 90_000, "splitMsgRateOutThreshold": 90_000}}, 8, "policy")],
-            id="policy-of-the-topic"),
+        pytest.param(
+            [policy_event(8, policy={"splitMsgRateInThreshold": 90_000, "splitMsgRateOutThreshold": 90_000})],
+            id="policy-of-the-job",
+        ),
+        pytest.param(
+            [
+                policy_event(
+                    8,
+                    "namespace",
+                    name="acme/shop",
+                    profile=None,
+                    policy={"splitMsgRateInThreshold": 90_000, "splitMsgRateOutThreshold": 90_000},
+                )
+            ],
+            id="policy-of-the-namespace",
+        ),
+        pytest.param(
+            [
+                layout_event(
+                    {
+                        **ONE,
+                        "epoch": 1,
+                        "autoScalePolicy": {"splitMsgRateInThreshold": 90_000, "splitMsgRateOutThreshold": 90_000},
+                    },
+                    8,
+                    "policy",
+                )
+            ],
+            id="policy-of-the-topic",
+        ),
         pytest.param([layout_event(ONE, 8, "deleted")], id="deleted"),
         pytest.param([layout_event({**ONE, "createdAtMs": 9}, 8)], id="created-again"),
         pytest.param([layout_event(SPLIT, 8, "split"), layout_event(ONE, 9)], id="sealed-segment"),
     ],
-)  # fmt: skip
+)
 def test_overload_ends_with(tmp_path, change):
     hot = [layout_event(ONE, 1), load(0, HOT, 5)]
     assert len(over(tmp_path / "a", *hot, *ticks(10, 20, 30))) == 1

@@ -64,8 +64,14 @@ def test_decide_policy_agrees_with_each_change(rng, guards):
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_a_change_touches_one_input_alone(rng, guards):
     seen = random_snapshot(rng, guards)
-    parts = {"now": "now", "loads": "loads", "consumers": "consumers", "inFlight": "in_flight",
-             "failures": "failures", "policy": "policy"}  # fmt: skip
+    parts = {
+        "now": "now",
+        "loads": "loads",
+        "consumers": "consumers",
+        "inFlight": "in_flight",
+        "failures": "failures",
+        "policy": "policy",
+    }
     for one in inputs_of(seen):
         changed = one.changed(1)
         if changed is None:
@@ -98,9 +104,12 @@ def told(seen, segment=None):
 
 def test_a_cold_pair_that_waits_is_told_the_time_the_rate_and_the_policy():
     waits = snapshot(
-        2, {0: load(COLD, modified_at=NOW - 2 * MINUTE), 1: load(COLD)}, DEFAULT, consumers=stream(1),
+        2,
+        {0: load(COLD, modified_at=NOW - 2 * MINUTE), 1: load(COLD)},
+        DEFAULT,
+        consumers=stream(1),
         last_split_at=NOW - 10 * MINUTE,
-    )  # fmt: skip
+    )
     found = told(waits)
     assert found["in 3m0s, at 2025-11-20T17:36:20Z, if all else stays as it is"] == "merge segments 0 and 1"
     assert found["at 10,001 msg/s in on segment 0 (now 10)"] == "split segment 0"

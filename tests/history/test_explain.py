@@ -55,8 +55,10 @@ def test_every_gate_is_told_although_the_row_of_the_hold_names_one(bucket, tmp_p
     lake = written(bucket, tmp_path / "lake")
     found = explain(lake, NAMES[0], None, CONFIGURED)
     assert (found.answer.gate.value, found.hold["gate"], found.held_since) == (
-        "merge-window", "merge-window", NOW + MINUTE
-    )  # fmt: skip
+        "merge-window",
+        "merge-window",
+        NOW + MINUTE,
+    )
     assert {reading.gate.value for reading in found.answer.gates} >= {"max-segments", "settling", "merge-window"}
     assert (found.doubts, found.assumed_fresh) == ([], [])
     assert found.answer.binding.measured == 3 * MINUTE
@@ -105,8 +107,16 @@ def test_the_command_says_why_what_it_saw_and_what_would_change_it(bucket, tmp_p
     }
 
 
-SLOW = {"id": 0, "subscription": "billing", "backlog": 9_000, "msgRateOut": 100.0, "consumers": 1,
-        "readyConsumers": 0, "backlogAgeSeconds": 240.0, "waitingPublishers": 2}  # fmt: skip
+SLOW = {
+    "id": 0,
+    "subscription": "billing",
+    "backlog": 9_000,
+    "msgRateOut": 100.0,
+    "consumers": 1,
+    "readyConsumers": 0,
+    "backlogAgeSeconds": 240.0,
+    "waitingPublishers": 2,
+}
 
 
 def test_a_slow_topic_is_explained_by_the_last_report(tmp_path):
@@ -143,8 +153,12 @@ def test_a_time_between_two_evaluations_names_both(bucket, tmp_path):
     said = json.loads(command(lake, "t0", "--at", "2025-11-20T17:35:50", "--output", "json").stdout)
     assert (said["evaluatedAt"], said["nextEvaluationAt"]) == (NOW + 2 * MINUTE, NOW + 3 * MINUTE)
     assert said["answer"]["gate"] == "merge-window"
-    assert {"input": "now", "is": NOW + 150 * SECOND, "needed": NOW + 6 * MINUTE,
-            "then": "merge segments 0 and 1"} in said["changes"]  # fmt: skip
+    assert {
+        "input": "now",
+        "is": NOW + 150 * SECOND,
+        "needed": NOW + 6 * MINUTE,
+        "then": "merge segments 0 and 1",
+    } in said["changes"]
 
 
 @pytest.mark.parametrize(
@@ -212,11 +226,13 @@ def test_event_after_decision_is_explained_instead(tmp_path):
     lake = written(bucket, tmp_path / "lake")
     before, open_still, ended = (
         explain(lake, NAMES[0], at(NOW + second * SECOND), CONFIGURED) for second in (5, 8, 30)
-    )  # fmt: skip
+    )
     assert (before.answer.action, before.decision.at) == ("split", NOW + SECOND)
     assert (open_still.answer.gate.value, open_still.decision, open_still.hold["gate"]) == (
-        "in-flight", None, "in-flight"
-    )  # fmt: skip
+        "in-flight",
+        None,
+        "in-flight",
+    )
     assert [one.segment_id for one in ended.snapshot.layout.active] == [0, 2, 3]
     assert (ended.decision, ended.snapshot.in_flight, ended.evaluations.last) == (None, None, NOW + 9 * SECOND)
 
@@ -229,9 +245,13 @@ def test_a_segment_that_was_split_is_told_with_its_children():
 
 @pytest.mark.parametrize(
     ("given", "name"),
-    [("orders", "topic://acme/shop/orders"), ("shop/clicks", "topic://acme/shop/clicks"),
-     ("acme/shop/orders", "topic://acme/shop/orders"), ("topic://acme/web/clicks", "topic://acme/web/clicks")],
-)  # fmt: skip
+    [
+        ("orders", "topic://acme/shop/orders"),
+        ("shop/clicks", "topic://acme/shop/clicks"),
+        ("acme/shop/orders", "topic://acme/shop/orders"),
+        ("topic://acme/web/clicks", "topic://acme/web/clicks"),
+    ],
+)
 def test_a_topic_is_found_by_as_much_of_its_end_as_only_it_has(given, name):
     names = ["topic://acme/shop/orders", "topic://acme/shop/clicks", "topic://acme/web/clicks"]
     assert find_topic(names, given) == name
@@ -265,17 +285,34 @@ def decided(tmp_path):
 def step(decision, status, second, mode="act", error=None):
     when = at(NOW + second * SECOND)
     return OUTCOMES, OutcomeRow(
-        decision_id=decision, family="topics", subject=NAMES[0], status=status, attempt=1, at=when, layout_epoch=1,
-        seen="{}", error=error, executor="e", mode=mode, day=when.date(),
-    )  # fmt: skip
+        decision_id=decision,
+        family="topics",
+        subject=NAMES[0],
+        status=status,
+        attempt=1,
+        at=when,
+        layout_epoch=1,
+        seen="{}",
+        error=error,
+        executor="e",
+        mode=mode,
+        day=when.date(),
+    )
 
 
 def wait(decision, second):
     when = at(NOW + second * SECOND)
     return WAITS, WaitRow(
-        decision_id=decision, family="topics", subject=NAMES[0], brake="pause", reason="paused by ada: a release",
-        until=None, at=when, executor="e", day=when.date(),
-    )  # fmt: skip
+        decision_id=decision,
+        family="topics",
+        subject=NAMES[0],
+        brake="pause",
+        reason="paused by ada: a release",
+        until=None,
+        at=when,
+        executor="e",
+        day=when.date(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,11 +323,13 @@ def wait(decision, second):
         ([(step, "intent", 3), (wait, 5)], "it waits since 2025-11-20T17:33:25Z for a brake: pause: "),
         ([(wait, 5), (step, "intent", 5)], "begun at 2025-11-20T17:33:25Z, and no end of it is on record"),
         ([(step, "intent", 3), (wait, 5), (step, "applied", 4)], "applied at 2025-11-20T17:33:24Z"),
-        ([(step, "intent", 3), (step, "failed", 9, "act", "503 of the broker")],
-         "failed at 2025-11-20T17:33:29Z: 503 of the broker"),
+        (
+            [(step, "intent", 3), (step, "failed", 9, "act", "503 of the broker")],
+            "failed at 2025-11-20T17:33:29Z: 503 of the broker",
+        ),
         ([(step, "observed", 4, "observe")], "observed at 2025-11-20T17:33:24Z, nothing was called: the executor was"),
     ],
-)  # fmt: skip
+)
 def test_a_decision_is_told_with_what_became_of_it(decided, steps, expected):
     lake, decision = decided
     for make, *values in steps:
@@ -314,8 +353,10 @@ def test_a_time_at_which_the_job_was_not_at_work_is_said_first(tmp_path):
     assert said.startswith(
         "not evaluated: no batch of the job is on record from 2025-11-20T17:37:20Z to 2025-11-20T18:07:20Z (30m0s)"
     )
-    silent = {minute: explain(str(lake), NAMES[0], at(NOW + minute * MINUTE), CONFIGURED).silence
-              for minute in (0, 3, 4, 33, 34)}  # fmt: skip
+    silent = {
+        minute: explain(str(lake), NAMES[0], at(NOW + minute * MINUTE), CONFIGURED).silence
+        for minute in (0, 3, 4, 33, 34)
+    }
     away = (NOW + 4 * MINUTE, NOW + 34 * MINUTE)
     assert silent == {0: None, 3: None, 4: None, 33: away, 34: None}
     asked = str(lake), NAMES[0], at(NOW + 9 * MINUTE), CONFIGURED
@@ -325,10 +366,12 @@ def test_a_time_at_which_the_job_was_not_at_work_is_said_first(tmp_path):
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
-    [("2025-11-23T17:36", "; the last 17:36:00 on record is --at 2025-11-20T17:36:00Z"),
-     ("2025-11-21T17:37:20", "; the last 17:37:20 on record is --at 2025-11-20T17:37:20Z"),
-     ("2025-11-23T17:40", None)],
-)  # fmt: skip
+    [
+        ("2025-11-23T17:36", "; the last 17:36:00 on record is --at 2025-11-20T17:36:00Z"),
+        ("2025-11-21T17:37:20", "; the last 17:37:20 on record is --at 2025-11-20T17:37:20Z"),
+        ("2025-11-23T17:40", None),
+    ],
+)
 def test_a_time_of_day_after_the_record_is_told_when_the_record_last_had_it(bucket, tmp_path, asked, expected):
     lake = tmp_path / "lake"
     written(bucket, lake)

@@ -77,8 +77,11 @@ def test_at_every_instant_the_arms_tile_the_key_space_whatever_was_seen_of_it(rn
 def test_turns_that_no_row_tells_of_are_read_off_the_newest_layout():
     found = river([event(story()[-1], NOW + 50 * MINUTE)])
     assert [(turn.kind, turn.parents, turn.children) for turn in found.turns] == [
-        ("created", (), (0, 1)), ("split", (0,), (2, 3)), ("merge", (2, 3), (4,)), ("merge", (4, 1), (5,)),
-    ]  # fmt: skip
+        ("created", (), (0, 1)),
+        ("split", (0,), (2, 3)),
+        ("merge", (2, 3), (4,)),
+        ("merge", (4, 1), (5,)),
+    ]
 
 
 def test_what_was_pruned_meanwhile_ends_when_it_was_last_seen():
@@ -91,23 +94,36 @@ def test_what_was_pruned_meanwhile_ends_when_it_was_last_seen():
 
 def test_a_topic_that_was_deleted_and_made_again_is_another_river():
     again = SegmentLayout.create(1, NOW + 40 * MINUTE)
-    found = river([event(story()[0], NOW), event(story()[0], NOW + 20 * MINUTE, "deleted"),
-                   event(again, NOW + 40 * MINUTE, "created")])  # fmt: skip
+    found = river(
+        [
+            event(story()[0], NOW),
+            event(story()[0], NOW + 20 * MINUTE, "deleted"),
+            event(again, NOW + 40 * MINUTE, "created"),
+        ]
+    )
     assert [(one.segment_id, one.life, one.ends) for one in found.reaches] == [
-        (0, 0, NOW + 20 * MINUTE), (1, 0, NOW + 20 * MINUTE), (0, 1, None)
-    ]  # fmt: skip
+        (0, 0, NOW + 20 * MINUTE),
+        (1, 0, NOW + 20 * MINUTE),
+        (0, 1, None),
+    ]
     assert [turn.kind for turn in found.turns] == ["created", "deleted", "created"]
 
 
 def test_a_turn_has_the_reason_of_its_decision_by_id_or_by_what_it_did():
     first, split, merged, _ = story()
-    events = [event(first, NOW), event(split, NOW + 10 * MINUTE, "split", decision_id="d1"),
-              event(merged, NOW + 30 * MINUTE)]  # fmt: skip
-    found = river(events, reasons={"d1": "msgRateIn", "d2": "cold"},
-                  by_action={("merge", (2, 3)): [(NOW + 29 * MINUTE, "d2")]})  # fmt: skip
+    events = [
+        event(first, NOW),
+        event(split, NOW + 10 * MINUTE, "split", decision_id="d1"),
+        event(merged, NOW + 30 * MINUTE),
+    ]
+    found = river(
+        events, reasons={"d1": "msgRateIn", "d2": "cold"}, by_action={("merge", (2, 3)): [(NOW + 29 * MINUTE, "d2")]}
+    )
     assert [(turn.reason, turn.decision_id) for turn in found.turns] == [
-        (None, None), ("msgRateIn", "d1"), ("cold", "d2")
-    ]  # fmt: skip
+        (None, None),
+        ("msgRateIn", "d1"),
+        ("cold", "d2"),
+    ]
 
 
 def arms_of(drawn):
@@ -139,17 +155,23 @@ def test_the_picture_has_each_arm_at_its_hashes_and_times_and_parts_where_it_spl
 
 
 def test_the_terminal_shows_a_row_for_each_turn_with_its_reason():
-    found = river([event(one, NOW + MINUTE) for one in story()], reasons={"d": "cold"},
-                  by_action={("merge", (2, 3)): [(NOW, "d")]})  # fmt: skip
+    found = river(
+        [event(one, NOW + MINUTE) for one in story()],
+        reasons={"d": "cold"},
+        by_action={("merge", (2, 3)): [(NOW, "d")]},
+    )
     console = Console(width=120, record=True, file=None, quiet=False, force_terminal=False)
     with console.capture() as captured:
         console.print(river_text(found, 120, 40))
     lines = captured.get().splitlines()
     rows = [line for line in lines if line.startswith("2025-")]
     assert [row[:20] for row in rows] == [
-        "2025-11-20T17:33:20Z", "2025-11-20T17:43:20Z", "2025-11-20T18:03:20Z", "2025-11-20T18:18:20Z",
+        "2025-11-20T17:33:20Z",
+        "2025-11-20T17:43:20Z",
+        "2025-11-20T18:03:20Z",
+        "2025-11-20T18:18:20Z",
         "2025-11-20T18:33:20Z",
-    ]  # fmt: skip
+    ]
     assert "2: 0000-3fff" in rows[1]
     assert "split 0 -> 2, 3 (not by" in rows[1]
     assert "merge 2, 3 -> 4 (cold)" in rows[2]
@@ -182,7 +204,8 @@ def test_the_command_draws_what_is_on_record(tmp_path):
     assert run("t7").exit_code == 1
     late = run("t0", "--since", "2030-01-01T00:00Z")
     assert (late.exit_code, late.output) == (
-        1, "Error: the record ends at 2025-11-20 17:44:20 UTC, before --since 2030-01-01 00:00:00\n"
-    )  # fmt: skip
+        1,
+        "Error: the record ends at 2025-11-20 17:44:20 UTC, before --since 2030-01-01 00:00:00\n",
+    )
     with pytest.raises(NothingOnRecord, match=r"no layout of topic://acme/shop/t0 is on record up to 2025-11-20 17:0"):
         read_river(lake, TOPIC, until=at(NOW - 30 * MINUTE))

@@ -34,8 +34,10 @@ def test_history_tells_a_rebucket_with_its_reason():
     ]
     river = river_of(TOPIC, events, NOW + 9_000, {"d": "below-split-rate-floor"}, {})
     assert [turn_words(turn) for turn in river.turns] == [
-        "created 0, 1", "rebucket 0 -> 2 (below-split-rate-floor)", "split 2 -> 3, 4 (not by Anabranch)",
-    ]  # fmt: skip
+        "created 0, 1",
+        "rebucket 0 -> 2 (below-split-rate-floor)",
+        "split 2 -> 3, 4 (not by Anabranch)",
+    ]
 
 
 def test_drawing_of_a_layout_names_its_rebucket():
@@ -56,5 +58,7 @@ def test_explain_says_what_became_of_a_rebucketed_segment():
 def test_kind_of_a_decision_knows_the_reasons_of_pulsar():
     kinds = [("rebucket", "at-max-segments"), ("split", "byteRateOut"), ("split", "consumer-count")]
     assert [action_kind({"action": action, "reason": reason}) for action, reason in kinds] == [
-        "rebucket", "split:load", "split:consumer-count",
-    ]  # fmt: skip
+        "rebucket",
+        "split:load",
+        "split:consumer-count",
+    ]

@@ -85,8 +85,11 @@ def test_load_that_no_table_shows_is_taken_to_be_what_the_record_says():
 @pytest.mark.parametrize(
     ("table", "columns", "expected"),
     [
-        (DECISIONS, {"gates": lambda said: said.replace("1.25", "1.26")}, "decision 1 of topic://acme/shop/t1 at "
-         "2025-11-20 17:33:21 UTC, from its own inputs: gates was "),
+        (
+            DECISIONS,
+            {"gates": lambda said: said.replace("1.25", "1.26")},
+            "decision 1 of topic://acme/shop/t1 at 2025-11-20 17:33:21 UTC, from its own inputs: gates was ",
+        ),
         (DECISIONS, {"arguments": lambda _: '{"segments":[1]}'}, "on record is split 1, this release says split 0"),
         (DECISIONS, {"inputs": lambda said: said.replace("12500.0", "12501.0")}, "was taken on another state: loads"),
         (DECISIONS, {"inputs": lambda _: "{}"}, "its inputs cannot be read"),
@@ -99,7 +102,7 @@ def test_load_that_no_table_shows_is_taken_to_be_what_the_record_says():
         (HOLDS, {"engine_version": lambda _: "0.0.1"}, "17:33:21 UTC has rows of engine versions"),
         (HOLDS, {"seq": lambda _: 7}, "hold 7 of topic://acme/shop/t0 at 2025-11-20 17:33:21 UTC should be number 1"),
     ],
-)  # fmt: skip
+)
 def test_every_column_that_is_otherwise_is_told(table, columns, expected):
     bucket = quiet()
     changed = edited(bucket, table, **columns)

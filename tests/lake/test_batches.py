@@ -30,13 +30,16 @@ def batches(keys):
     """Rows of `batches`, of (generation, number, milliseconds); what is not told is 1."""
     schema = arrow_schema(BATCHES.row)
     rows = [
-        {"generation": generation, "batch_id": number, "batch_at": EPOCH + timedelta(milliseconds=at),
-         "committed_at": EPOCH + timedelta(milliseconds=at), "day": (EPOCH + timedelta(milliseconds=at)).date()}
+        {
+            "generation": generation,
+            "batch_id": number,
+            "batch_at": EPOCH + timedelta(milliseconds=at),
+            "committed_at": EPOCH + timedelta(milliseconds=at),
+            "day": (EPOCH + timedelta(milliseconds=at)).date(),
+        }
         for generation, number, at in keys
-    ]  # fmt: skip
-    ones = {
-        field.name: 1 if pa.types.is_integer(field.type) else 1.0 for field in schema if not field.nullable
-    }  # fmt: skip
+    ]
+    ones = {field.name: 1 if pa.types.is_integer(field.type) else 1.0 for field in schema if not field.nullable}
     return pa.Table.from_pylist([{**ones, **row} for row in rows], schema)
 
 
@@ -67,10 +70,12 @@ def test_outline_orders_like_the_whole_table(steps, data):
         assert short.is_complete(number, at)
     for midnight in {at // DAY_MS for _, _, at in keys}:
         instant = EPOCH + timedelta(days=midnight)
-        by_day = Batches(pa.concat_tables(
-            outline(batches([key for key in keys if key[2] // DAY_MS == day]))
-            for day in sorted({at // DAY_MS for _, _, at in keys})
-        ))  # fmt: skip
+        by_day = Batches(
+            pa.concat_tables(
+                outline(batches([key for key in keys if key[2] // DAY_MS == day]))
+                for day in sorted({at // DAY_MS for _, _, at in keys})
+            )
+        )
         assert by_day.is_parted(instant) == full.is_parted(instant)
         assert by_day.begins_before(instant.date()) == full.begins_before(instant.date())
         assert by_day.goes_on_after(instant) == full.goes_on_after(instant)

@@ -71,9 +71,13 @@ def test_of_an_approval_and_a_rejection_at_once_one_wins_and_the_other_is_told(t
 def test_a_pause_ends_by_its_time_or_by_a_resume_of_the_same_name():
     acts = Acts()
     for number, one in enumerate(
-        (act("pause"), act("pause", "acme/shop", until=NOON + timedelta(seconds=60)), act("pause", "topic://acme/shop/a")),
+        (
+            act("pause"),
+            act("pause", "acme/shop", until=NOON + timedelta(seconds=60)),
+            act("pause", "topic://acme/shop/a"),
+        ),
         start=1,
-    ):  # fmt: skip
+    ):
         acts.take(Act(**{**vars(one), "number": number}))
     names = ["topic://acme/shop/a", "acme/shop", ALL]
     assert [pause.subject for pause in acts.paused(NOON)] == [ALL, "acme/shop", "topic://acme/shop/a"]

@@ -26,14 +26,29 @@ AT = datetime(2026, 11, 22, 8, 0, 0, 123_456, tzinfo=timezone.utc)
 
 
 def loads(*offsets: int, topic: str = "topic://acme/shop/orders") -> pa.Table:
-    return to_arrow(SEGMENT_LOAD, [
-        SegmentLoadRow(
-            topic=topic, segment_id=offset % 3, msg_rate_in=0.5 * offset, bytes_rate_in=1.0, msg_rate_out=2.0,
-            bytes_rate_out=3.0, reporter="broker-3", sampled_at=AT + timedelta(seconds=offset), accepted_at=AT,
-            cause="first", kafka_partition=0, kafka_offset=offset, kafka_timestamp=None, batch_id=7, day=AT.date(),
-        )
-        for offset in offsets
-    ])  # fmt: skip
+    return to_arrow(
+        SEGMENT_LOAD,
+        [
+            SegmentLoadRow(
+                topic=topic,
+                segment_id=offset % 3,
+                msg_rate_in=0.5 * offset,
+                bytes_rate_in=1.0,
+                msg_rate_out=2.0,
+                bytes_rate_out=3.0,
+                reporter="broker-3",
+                sampled_at=AT + timedelta(seconds=offset),
+                accepted_at=AT,
+                cause="first",
+                kafka_partition=0,
+                kafka_offset=offset,
+                kafka_timestamp=None,
+                batch_id=7,
+                day=AT.date(),
+            )
+            for offset in offsets
+        ],
+    )
 
 
 @pytest.fixture(params=["a folder", "a storage of delta-rs"])
@@ -86,8 +101,11 @@ def test_the_bounds_are_those_of_all_that_was_written_and_no_reader_leaves_the_f
             assert rows.to_table(filter=asked).num_rows, (name, value)
 
 
-@given(st.lists(st.one_of(st.none(), st.floats(), st.just(1e400)), min_size=1), st.lists(st.text(max_size=70)),
-       st.lists(st.integers(-(2**63), 2**63 - 1)))  # fmt: skip
+@given(
+    st.lists(st.one_of(st.none(), st.floats(), st.just(1e400)), min_size=1),
+    st.lists(st.text(max_size=70)),
+    st.lists(st.integers(-(2**63), 2**63 - 1)),
+)
 def test_bounds_enclose_whatever_was_taken_and_are_json(numbers, texts, instants):
     schema = pa.schema([("number", pa.float64()), ("text", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
     found = Statistics(schema)

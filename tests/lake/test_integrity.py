@@ -21,10 +21,17 @@ def gaps(seqs, events=(), seconds=(1, 2, 3)):
     return check_integrity([], decisions, [], [], list(events), [], None)["sequenceGaps"]
 
 
-@pytest.mark.parametrize(("seqs", "events", "seconds", "count"), [
-    ((1, 2, 3), (), (1, 2, 3), 0), ((1, 2, 4), (), (1, 2, 3), 1), ((1, 2, 1), (), (1, 2, 3), 1),
-    ((1, 2, 1), (DELETED,), (1, 2, 3), 0), ((1, 3, 1), (DELETED,), (1, 2, 3), 1), ((1, 2, 3), (), (5000, 1, 2), 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seqs", "events", "seconds", "count"),
+    [
+        ((1, 2, 3), (), (1, 2, 3), 0),
+        ((1, 2, 4), (), (1, 2, 3), 1),
+        ((1, 2, 1), (), (1, 2, 3), 1),
+        ((1, 2, 1), (DELETED,), (1, 2, 3), 0),
+        ((1, 3, 1), (DELETED,), (1, 2, 3), 1),
+        ((1, 2, 3), (), (5000, 1, 2), 0),
+    ],
+)
 def test_numbers_have_no_gap_but_begin_again_after_a_deletion_and_the_clock_may_be_set_back(
     seqs, events, seconds, count
 ):

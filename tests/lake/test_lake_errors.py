@@ -56,18 +56,24 @@ def test_a_column_may_allow_nulls_that_are_never_written(tmp_path):
     assert set(create_lake(tmp_path)) == set(TABLES)
 
 
-@pytest.mark.parametrize(("protocol", "said"), [
-    ({"minReaderVersion": 1, "minWriterVersion": 6}, "asks for writer version 6"),
-    (
-        {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking", "domainMetadata"]},
-        "asks for the features domainMetadata, rowTracking",
-    ),
-    (
-        {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["fooBar"], "writerFeatures": ["fooBar"]},
-        "cannot be opened: Kernel error: Unsupported: Feature 'fooBar'",
-    ),
-    ({"minReaderVersion": 4, "minWriterVersion": 8}, "cannot be opened: Kernel error: Unsupported: Unsupported min"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("protocol", "said"),
+    [
+        ({"minReaderVersion": 1, "minWriterVersion": 6}, "asks for writer version 6"),
+        (
+            {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking", "domainMetadata"]},
+            "asks for the features domainMetadata, rowTracking",
+        ),
+        (
+            {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["fooBar"], "writerFeatures": ["fooBar"]},
+            "cannot be opened: Kernel error: Unsupported: Feature 'fooBar'",
+        ),
+        (
+            {"minReaderVersion": 4, "minWriterVersion": 8},
+            "cannot be opened: Kernel error: Unsupported: Unsupported min",
+        ),
+    ],
+)
 def test_a_newer_delta_protocol_is_refused_by_name(tmp_path, protocol, said):
     change_protocol(tmp_path, **protocol)
     assert said in refusal(tmp_path)

@@ -19,18 +19,31 @@ from schemas.tables.rows import DEAD_LETTERS, DECISIONS, SEGMENT_LOAD, TABLES, D
 from tests.local.lake import dead_letter
 
 AT = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
-STRICT = pa.schema([
-    field.with_nullable(False) if field.name == "layout_epoch" else field for field in arrow_schema(DECISIONS.row)
-])  # fmt: skip
+STRICT = pa.schema(
+    [field.with_nullable(False) if field.name == "layout_epoch" else field for field in arrow_schema(DECISIONS.row)]
+)
 """The columns of `decisions` before `layout_epoch` became optional."""
 
 
 def row(identity: str, layout_epoch: int | None) -> DecisionRow:
     return DecisionRow(
-        decision_id=identity, family="autoscale", subject="topic://a/b/c", action="split", arguments="{}",
-        reason="cold", trigger="tick", layout_epoch=layout_epoch, policy_digest="", decided_at=AT, inputs="{}",
-        gates="[]", engine_version="1", batch_id=1, seq=1, day=AT.date(),
-    )  # fmt: skip
+        decision_id=identity,
+        family="autoscale",
+        subject="topic://a/b/c",
+        action="split",
+        arguments="{}",
+        reason="cold",
+        trigger="tick",
+        layout_epoch=layout_epoch,
+        policy_digest="",
+        decided_at=AT,
+        inputs="{}",
+        gates="[]",
+        engine_version="1",
+        batch_id=1,
+        seq=1,
+        day=AT.date(),
+    )
 
 
 @pytest.fixture
@@ -126,9 +139,17 @@ def test_properties_that_a_person_has_set_stay(tmp_path):
 
 def test_a_file_is_kept_as_long_as_it_can_be_followed_by_commits_at_least_a_day_and_at_most_seven():
     assert {name: table.file_hours for name, table in TABLES.items()} == {
-        "decisions": 168, "holds": 168, "segment_load": 24, "events": 24, "dead_letters": 24, "batches": 24,
-        "outcomes": 168, "brakes": 168, "waits": 168, "alerts": 168,
-    }  # fmt: skip
+        "decisions": 168,
+        "holds": 168,
+        "segment_load": 24,
+        "events": 24,
+        "dead_letters": 24,
+        "batches": 24,
+        "outcomes": 168,
+        "brakes": 168,
+        "waits": 168,
+        "alerts": 168,
+    }
 
 
 def test_a_writer_that_commits_meanwhile_is_no_obstacle(tmp_path, older, monkeypatch):

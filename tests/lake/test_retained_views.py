@@ -46,9 +46,9 @@ def announced(topic, cause, epoch, life, seconds, form):
     said = life if form in ("said", "older and said") else None
     if said is not None:
         body["topicCreatedAt"] = said
-    columns = {} if form.startswith("older") else {
-        "in_columns": True, "life": said, "epoch": epoch, "active_segments": 4
-    }  # fmt: skip
+    columns = (
+        {} if form.startswith("older") else {"in_columns": True, "life": said, "epoch": epoch, "active_segments": 4}
+    )
     return event("layout", body, seconds, **columns)
 
 
@@ -90,13 +90,15 @@ def kept_days(lake):
     sql, found = LakeSql(lake, at(5 * MIDNIGHT)), {}
     midnight = at(MIDNIGHT)
     for view, begin, end in (
-        ("layout_spans", "valid_from", "valid_to"), ("consumers_waiting", "waiting_from", "waiting_to"),
-    ):  # fmt: skip
+        ("layout_spans", "valid_from", "valid_to"),
+        ("consumers_waiting", "waiting_from", "waiting_to"),
+    ):
         rows = sql.ask(f"SELECT * FROM {view}").read_all().to_pylist()
         found[view] = sorted(
-            str({**row, "consumer_seconds": None, begin: max(row[begin], midnight)}) for row in rows
+            str({**row, "consumer_seconds": None, begin: max(row[begin], midnight)})
+            for row in rows
             if row[end] is None or row[end] > midnight
-        )  # fmt: skip
+        )
     for seconds in (0, 10_000, 40_000):
         instant = f"TIMESTAMP '{at(MIDNIGHT + seconds):%Y-%m-%dT%H:%M:%SZ}'"
         rows = sql.ask(f"SELECT * FROM layout_at({instant})").read_all().to_pylist()

@@ -42,10 +42,21 @@ def letter(number: int, partition: int, offset: int) -> DeadLetterRow:
     """A dead letter of a day."""
     at = datetime(FIRST.year, FIRST.month, FIRST.day, 12, tzinfo=timezone.utc) + timedelta(days=number)
     return DeadLetterRow(
-        reason="malformed", detail="what was wrong", key=b"k", raw=b"{", raw_size=1, raw_sha256=None,
-        kafka_topic="segment-stats", kafka_partition=partition, kafka_offset=offset, kafka_timestamp=at,
-        rejected_at=at, batch_id=number, day=at.date(), sample=None,
-    )  # fmt: skip
+        reason="malformed",
+        detail="what was wrong",
+        key=b"k",
+        raw=b"{",
+        raw_size=1,
+        raw_sha256=None,
+        kafka_topic="segment-stats",
+        kafka_partition=partition,
+        kafka_offset=offset,
+        kafka_timestamp=at,
+        rejected_at=at,
+        batch_id=number,
+        day=at.date(),
+        sample=None,
+    )
 
 
 def written(lake: str, letters: list[DeadLetterRow]) -> OpenTable:
@@ -71,8 +82,9 @@ def next_offsets(rows: list[tuple[date, int, int]]) -> dict[int, int]:
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=8),
-    st.integers(0, 7), st.booleans(),
-)  # fmt: skip
+    st.integers(0, 7),
+    st.booleans(),
+)
 def test_what_is_kept_is_as_before_and_a_rebuild_reads_on_at_the_same_offsets(letters, horizon, is_compacted):
     with TemporaryDirectory() as lake:
         written(lake, [letter(*one) for one in letters])
@@ -213,11 +225,23 @@ def test_the_check_of_the_lake_knows_what_was_forgotten_on_purpose(tmp_path):
     letters = [letter(number, 0, number) for number in range(4)]
     written(lake, letters)
     counted = [
-        batch(one.batch_id, 0, batch_at=one.rejected_at, day=one.day, messages=1, messages_accepted=0,
-              messages_suppressed=0, events=0, samples=0, samples_accepted=0, samples_insignificant=0, samples_stale=0,
-              evaluations=0)
+        batch(
+            one.batch_id,
+            0,
+            batch_at=one.rejected_at,
+            day=one.day,
+            messages=1,
+            messages_accepted=0,
+            messages_suppressed=0,
+            events=0,
+            samples=0,
+            samples_accepted=0,
+            samples_insignificant=0,
+            samples_stale=0,
+            evaluations=0,
+        )
         for one in letters
-    ]  # fmt: skip
+    ]
     OpenTable(create_table(lake, BATCHES)).append(to_arrow(BATCHES, counted), "app", 1)
     assert check_lake(lake).to_json()["findings"] == []
     forget(lake, DEAD_LETTERS, day(2), is_dry_run=False)

@@ -24,10 +24,21 @@ def event(number: int, body: str = "{}") -> EventRow:
     """One of three topics and two types, on one of three days."""
     at = NOON + timedelta(days=number % 3)
     return EventRow(
-        subject=f"topic://a/b/{number % 3}", type="layout" if number % 2 else "consumer", cause=None, body=body, at=at,
-        kafka_topic="control-events", kafka_partition=0, kafka_offset=number, kafka_timestamp=at, accepted_at=at,
-        batch_id=number, day=at.date(), in_columns=True, epoch=number,
-    )  # fmt: skip
+        subject=f"topic://a/b/{number % 3}",
+        type="layout" if number % 2 else "consumer",
+        cause=None,
+        body=body,
+        at=at,
+        kafka_topic="control-events",
+        kafka_partition=0,
+        kafka_offset=number,
+        kafka_timestamp=at,
+        accepted_at=at,
+        batch_id=number,
+        day=at.date(),
+        in_columns=True,
+        epoch=number,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -41,25 +52,31 @@ def lake(tmp_path_factory) -> str:
     table = create_table(lake, EVENTS)
     for start, rows_in_group in ((30, 1_000), (60, 4)):
         write_deltalake(
-            table, to_arrow(EVENTS, [event(number) for number in range(start, start + 30)]), mode="append",
+            table,
+            to_arrow(EVENTS, [event(number) for number in range(start, start + 30)]),
+            mode="append",
             writer_properties=WriterProperties(max_row_group_size=rows_in_group),
-        )  # fmt: skip
+        )
     return lake
 
 
 def condition(topic: int, type: str, day: int, below: int) -> pc.Expression:
     """Of columns that are asked for, and of some that are not."""
     return (
-        (pc.field("subject") == f"topic://a/b/{topic}") & (pc.field("type") == type)
-        & (pc.field("day") <= pa.scalar((NOON + timedelta(days=day)).date())) & (pc.field("kafka_offset") < below)
-    )  # fmt: skip
+        (pc.field("subject") == f"topic://a/b/{topic}")
+        & (pc.field("type") == type)
+        & (pc.field("day") <= pa.scalar((NOON + timedelta(days=day)).date()))
+        & (pc.field("kafka_offset") < below)
+    )
 
 
 @given(
-    where=st.none() | st.builds(condition, st.integers(0, 3), st.sampled_from(["layout", "consumer"]),
-                                st.integers(-1, 2), st.integers(0, 90)),
+    where=st.none()
+    | st.builds(
+        condition, st.integers(0, 3), st.sampled_from(["layout", "consumer"]), st.integers(-1, 2), st.integers(0, 90)
+    ),
     rows=st.integers(1, 40),
-)  # fmt: skip
+)
 def test_a_stream_gives_what_a_scan_gives_at_most_so_many_rows_at_a_time(
     lake: str, where: pc.Expression | None, rows: int
 ):

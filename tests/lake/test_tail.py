@@ -149,13 +149,12 @@ def test_commits_whose_files_were_compacted_and_vacuumed_are_history_and_later_o
     write(lake, dead_letter("next", 9))
     assert reasons(tail.read()) == ["next"]
     assert reasons(newest_rows(DeltaTable(f"{lake}/dead_letters"), 100)) == [
-        *(f"r{number}" for number in range(5, 5 + after)), "next"
-    ]  # fmt: skip
+        *(f"r{number}" for number in range(5, 5 + after)),
+        "next",
+    ]
 
 
-@pytest.mark.parametrize(
-    ("backlog", "expected"), [(None, ["r0", "r1", "r2", "r3", "r4", "r5"]), (3000, ["r5"])]
-)  # fmt: skip
+@pytest.mark.parametrize(("backlog", "expected"), [(None, ["r0", "r1", "r2", "r3", "r4", "r5"]), (3000, ["r5"])])
 def test_a_tail_whose_next_files_are_gone_catches_up(lake, backlog, expected):
     tail = Tail(lake, DEAD_LETTERS, order=("kafka_offset",), backlog=backlog)
     write(lake, dead_letter("r0", 0))

@@ -66,13 +66,20 @@ def test_decisions_that_are_not_over_stay_with_their_outcomes_and_the_newest_of_
                 write(lake, outcome(identity, "applied", ends, subject=topic))
         for table in (DECISIONS, OUTCOMES):
             forget(lake, table, DAY, is_dry_run=False, namespaces=namespaces)
-        newest = {topic: max(at for _, its, at, _ in rows if its == topic and at < MIDNIGHT)
-                  for _, topic, at, _ in rows if at < MIDNIGHT}  # fmt: skip
+        newest = {
+            topic: max(at for _, its, at, _ in rows if its == topic and at < MIDNIGHT)
+            for _, topic, at, _ in rows
+            if at < MIDNIGHT
+        }
         stay = [
-            row for row in rows
-            if row[2] >= MIDNIGHT or row[3] is None or row[3] >= MIDNIGHT or newest[row[1]] == row[2]
+            row
+            for row in rows
+            if row[2] >= MIDNIGHT
+            or row[3] is None
+            or row[3] >= MIDNIGHT
+            or newest[row[1]] == row[2]
             or (namespaces and row[1] == TOPICS[2])
-        ]  # fmt: skip
+        ]
         # Of several decisions of a topic at one instant at least one stays.
         certain = {
             row[0] for row in stay if sum(one[1:3] == row[1:3] for one in rows) == 1 or row[2] != newest.get(row[1])
@@ -100,15 +107,27 @@ def test_the_newest_of_each_kind_of_event_and_hold_stays_and_every_policy(tmp_pa
     ready(lake)
     layout = layout_json((0, 0, 65_535))
     write(
-        lake, policy_event(1), policy_event(2), layout_event(layout, 3), layout_event(layout, 4),
-        layout_event(layout, 13), layout_event(layout, 5, "snapshot"), consumers("a", 1, 6),
-        consumers("a", 2, 7), consumers("b", 1, 8),
-        consumers("a", 3, MIDNIGHT + 1), consumer_event("older", 1, 11),
-        consumer_event("older", 2, 12), layout_event(layout, 9, topic="cluster-a"),
+        lake,
+        policy_event(1),
+        policy_event(2),
+        layout_event(layout, 3),
+        layout_event(layout, 4),
+        layout_event(layout, 13),
+        layout_event(layout, 5, "snapshot"),
+        consumers("a", 1, 6),
+        consumers("a", 2, 7),
+        consumers("b", 1, 8),
+        consumers("a", 3, MIDNIGHT + 1),
+        consumer_event("older", 1, 11),
+        consumer_event("older", 2, 12),
+        layout_event(layout, 9, topic="cluster-a"),
         layout_event(layout, 10, topic="cluster-a"),
-        hold(1), hold(2, "cooldown", 2), hold(3, "in-flight", 3, subject="cluster-a", family="bundles"),
-        hold(4, "in-flight", 4, subject="cluster-a", family="bundles"), hold(MIDNIGHT, "split-load", 5),
-    )  # fmt: skip
+        hold(1),
+        hold(2, "cooldown", 2),
+        hold(3, "in-flight", 3, subject="cluster-a", family="bundles"),
+        hold(4, "in-flight", 4, subject="cluster-a", family="bundles"),
+        hold(MIDNIGHT, "split-load", 5),
+    )
     for table in (EVENTS, HOLDS):
         planned = forget(lake, table, DAY, is_dry_run=True)
         done = forget(lake, table, DAY, is_dry_run=False)
@@ -124,9 +143,14 @@ def test_of_a_file_that_is_read_in_pieces_the_newest_of_each_topic_stays(tmp_pat
     lake, number = str(tmp_path), 9_000
     ready(lake)
     one = hold(1)
-    write(lake, *(
-        one.model_copy(update={"subject": TOPICS[seq % 2 if seq > number // 2 else 2], "seq": seq, "since": at(seq)})
-        for seq in range(number)
-    ))  # fmt: skip
+    write(
+        lake,
+        *(
+            one.model_copy(
+                update={"subject": TOPICS[seq % 2 if seq > number // 2 else 2], "seq": seq, "since": at(seq)}
+            )
+            for seq in range(number)
+        ),
+    )
     assert forget(lake, HOLDS, DAY, is_dry_run=False).rows == number - 3
     assert stored(lake, HOLDS, "seq") == [number // 2, number - 2, number - 1]

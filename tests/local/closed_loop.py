@@ -101,10 +101,15 @@ class ClosedLoop:
                 arrives = wanted[subscription.name] > known
                 self._consumers[key] = known + 1 if arrives else known - 1
                 event = {
-                    "v": 1, "topic": demand.topic, "subscription": subscription.name, "type": subscription.type,
-                    "event": "registered" if arrives else "unregistered", "consumer": "c",
-                    "consumers": self._consumers[key], "at": self._ms(self._now),
-                }  # fmt: skip
+                    "v": 1,
+                    "topic": demand.topic,
+                    "subscription": subscription.name,
+                    "type": subscription.type,
+                    "event": "registered" if arrives else "unregistered",
+                    "consumer": "c",
+                    "consumers": self._consumers[key],
+                    "at": self._ms(self._now),
+                }
                 self._send("consumer-events", demand.topic, event)
 
     def _batch(self) -> None:
@@ -139,15 +144,24 @@ class ClosedLoop:
         self.layouts[topic] = layout
         at = self._now + (self.applied_after if decision_id else 0)
         event = {
-            "v": 1, "type": "layout", "topic": topic, "cause": cause, "decisionId": decision_id,
-            "layout": json.loads(layout.to_metadata().to_json()), "at": self._ms(at),
-        }  # fmt: skip
+            "v": 1,
+            "type": "layout",
+            "topic": topic,
+            "cause": cause,
+            "decisionId": decision_id,
+            "layout": json.loads(layout.to_metadata().to_json()),
+            "at": self._ms(at),
+        }
         self._later.append((at, self._record("control-events", topic, event)))
         if decision_id:
             outcome = {
-                "v": 1, "type": "outcome", "decisionId": decision_id, "topic": topic, "status": "applied",
+                "v": 1,
+                "type": "outcome",
+                "decisionId": decision_id,
+                "topic": topic,
+                "status": "applied",
                 "at": self._ms(at),
-            }  # fmt: skip
+            }
             self._later.append((at, self._record("control-events", topic, outcome)))
 
     def _send(self, source: str, key: str, body: dict[str, Any]) -> None:

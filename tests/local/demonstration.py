@@ -13,10 +13,19 @@ NOW = 1_763_660_000.0
 def traffic_settings(**changed: object) -> TrafficSettings:
     """The demonstration's traffic, with changes."""
     base = {
-        "seed": 7, "topics": 6, "namespace": "acme/shop", "report_seconds": 1, "peak_msg_rate_in": 30_000,
-        "message_bytes": 1000, "fanout": 2.0, "wave_seconds": 90, "burst_seconds": 40, "max_consumers": 6,
-        "consumer_seconds": 20, "from_start": False,
-    }  # fmt: skip
+        "seed": 7,
+        "topics": 6,
+        "namespace": "acme/shop",
+        "report_seconds": 1,
+        "peak_msg_rate_in": 30_000,
+        "message_bytes": 1000,
+        "fanout": 2.0,
+        "wave_seconds": 90,
+        "burst_seconds": 40,
+        "max_consumers": 6,
+        "consumer_seconds": 20,
+        "from_start": False,
+    }
     return TrafficSettings.model_validate({**base, **changed})
 
 

@@ -52,8 +52,11 @@ class Run:
         with open(folder / "out.log", "ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--no-screen", "--report", str(self.report)],
-                cwd=HOME, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                cwd=HOME,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
 
     def _keep_output(self, terminal: int) -> None:
         """Copy what comes to a terminal, until nobody has it open any more."""

@@ -106,8 +106,10 @@ def test_a_broker_dies_with_the_process_that_started_it(tmp_path, jars):
 def test_a_kafka_for_trying_things_has_the_topics_says_where_it_is_and_ends_by_ctrl_c(tmp_path, jars):
     with subprocess.Popen(
         [sys.executable, "-m", "anabranch.local.kafka", str(tmp_path / "kafka"), "--port", "0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             name, _, bootstrap = process.stdout.readline().strip().partition("=")
             assert (name, bootstrap.rpartition(":")[0]) == ("export ANABRANCH_KAFKA_BOOTSTRAP", "127.0.0.1")

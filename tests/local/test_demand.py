@@ -100,8 +100,10 @@ def test_topics_have_names_of_their_own_and_all_subscription_types():
     made = demands(traffic_settings(topics=40))
     assert len({demand.topic for demand in made}) == 40
     assert {subscription.type for demand in made for subscription in demand.subscriptions} == {
-        "STREAM", "QUEUE", "CHECKPOINT",
-    }  # fmt: skip
+        "STREAM",
+        "QUEUE",
+        "CHECKPOINT",
+    }
 
 
 @pytest.mark.process

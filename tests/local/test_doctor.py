@@ -115,9 +115,10 @@ def test_what_a_killed_run_left_behind_is_named_and_a_living_run_is_not_wrong(tm
     file, folder = home_with(tmp_path), tmp_path / "var"
     folder.mkdir()
     left = subprocess.Popen(
-        [sys.executable, "-c", "import threading; threading.Event().wait()"], start_new_session=True,
+        [sys.executable, "-c", "import threading; threading.Event().wait()"],
+        start_new_session=True,
         env={**os.environ, TOKEN_VARIABLE: "killed"},
-    )  # fmt: skip
+    )
     try:
         wait_until(lambda: carries_token(left.pid, "killed"), 10)
         entry = {"part": "x", "session": left.pid, "token": "killed"}

@@ -44,8 +44,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "bin" / "python"
     subprocess.run(
         [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--python", str(python), str(wheel)],
-        check=True, timeout=100,
-    )  # fmt: skip
+        check=True,
+        timeout=100,
+    )
     packages = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
     (Path(packages) / "of_the_tests.pth").write_text(sysconfig.get_path("purelib"))
     return folder / "bin" / "anabranch"
@@ -54,9 +55,15 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(anabranch: Path, folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ANABRANCH", "COV"))}
     return subprocess.run(
-        [str(anabranch), *arguments], cwd=folder, env=kept, input=stdin, capture_output=True, text=True, timeout=60,
+        [str(anabranch), *arguments],
+        cwd=folder,
+        env=kept,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
         check=False,
-    )  # fmt: skip
+    )
 
 
 def test_the_wheel_holds_every_package_and_file_of_conf_every_json_schema_and_the_java_sources(wheel):
@@ -85,10 +92,14 @@ def test_wheel_brings_spark_with_its_extra_alone(wheel):
 def test_wheel_brings_licence_docs_and_deployment(wheel):
     listed = zipfile.ZipFile(wheel).namelist()
     for end in (
-        "licenses/LICENSE", "share/doc/anabranch/operations.md", "share/anabranch/anabranch-executor.service",
-        "share/anabranch/Containerfile", "share/anabranch/helm/anabranch/templates/job.yaml",
-        "share/anabranch/helm/anabranch/values.schema.json", "files/dashboards/fleet.json",
-    ):  # fmt: skip
+        "licenses/LICENSE",
+        "share/doc/anabranch/operations.md",
+        "share/anabranch/anabranch-executor.service",
+        "share/anabranch/Containerfile",
+        "share/anabranch/helm/anabranch/templates/job.yaml",
+        "share/anabranch/helm/anabranch/values.schema.json",
+        "files/dashboards/fleet.json",
+    ):
         assert any(name.endswith(end) for name in listed), end
 
 
@@ -101,16 +112,21 @@ def test_commands_without_spark_say_which_extra_they_need(installed, tmp_path):
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(hidden)}
     job = subprocess.run(
         [str(installed), "stream"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-    )  # fmt: skip
+    )
     assert job.returncode == 2
     assert job.stderr.splitlines()[-1] == (
         "anabranch: this needs pyspark, which the package has with its extra: anabranch[job]"
     )
     snapshot = (HOME / "docs" / "examples" / "snapshots.jsonl").read_text().splitlines()[0]
     decided = subprocess.run(
-        [str(installed), "decide"], cwd=tmp_path, env=environment, input=snapshot, capture_output=True, text=True,
+        [str(installed), "decide"],
+        cwd=tmp_path,
+        env=environment,
+        input=snapshot,
+        capture_output=True,
+        text=True,
         timeout=60,
-    )  # fmt: skip
+    )
     assert decided.returncode == 0, decided.stderr
 
 

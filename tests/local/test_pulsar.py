@@ -107,8 +107,11 @@ RIGHTS = Path(__file__).resolve().parents[2] / "docs" / "pulsar.md"
 def test_the_rights_in_the_docs_are_the_least_that_work(secured):
     part = RIGHTS.read_text().split("\n### Rights\n")[1].split("\n#")[0]
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in part.splitlines() if line[:3] == "| `"]
-    less = {"consume or produce": ["nobody"], "admin of the tenant": ["nobody", "consume", "produce"],
-            "super-user": ["nobody", "consume", "produce", "tenant"]}  # fmt: skip
+    less = {
+        "consume or produce": ["nobody"],
+        "admin of the tenant": ["nobody", "consume", "produce"],
+        "super-user": ["nobody", "consume", "produce", "tenant"],
+    }
     enough = {"consume or produce": ["consume", "produce"], "admin of the tenant": ["tenant"], "super-user": ["admin"]}
     tried = 0
     for calls, right, *_ in rows:

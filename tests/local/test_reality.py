@@ -27,9 +27,11 @@ def test_predictions_come_true(tmp_path, jars):
     report = judged(tmp_path)
     far = [
         (one["record"], one["policy"], by, count, predicted[count], one["real"][count])
-        for one in report["comparisons"] for by, predicted in one["predicted"].items() for count in COUNTS
+        for one in report["comparisons"]
+        for by, predicted in one["predicted"].items()
+        for count in COUNTS
         if abs(predicted[count] - one["real"][count]) > max(BOUNDS[count] * one["real"][count], FLOORS[count])
-    ]  # fmt: skip
+    ]
     assert min(one["real"]["splits"] for one in report["comparisons"]) > 20
     assert all(ended.get("superseded", 0) == 0 for ended in report["outcomes"].values())
     if max(report["lagSeconds"].values()) > MOST_LAG_SECONDS:
@@ -42,14 +44,23 @@ def test_predictions_come_true(tmp_path, jars):
 def test_raw_rows_are_added_up(tmp_path):
     lake = str(tmp_path / "lake")
     write(
-        lake, layout_event(layout_json((0, 0, 65535)), 0), load(0, 5_000.0, 10), load(0, 20_000.0, 60),
-        decision(70), outcome("d1", "intent", 71), outcome("d1", "applied", 72), decision(75, 2, decision_id="d2"),
+        lake,
+        layout_event(layout_json((0, 0, 65535)), 0),
+        load(0, 5_000.0, 10),
+        load(0, 20_000.0, 60),
+        decision(70),
+        outcome("d1", "intent", 71),
+        outcome("d1", "applied", 72),
+        decision(75, 2, decision_id="d2"),
         outcome("d2", "superseded", 76),
         layout_event(layout_json((0, 0, 65535), (1, 0, 32767), (2, 32768, 65535), epoch=1, sealed=(0,)), 90),
         # A sealed segment's load counts no more.
-        load(0, 20_000.0, 91), load(1, 10_001.0, 120), load(2, 9_000.0, 125), load(1, 10.0, 180),
+        load(0, 20_000.0, 91),
+        load(1, 10_001.0, 120),
+        load(2, 9_000.0, 125),
+        load(1, 10.0, 180),
         layout_event(layout_json((1, 0, 32767)), 240, "deleted"),
-    )  # fmt: skip
+    )
     begin, end = instant(at(30)), instant(at(300))
     limits = (10_000.0, 1e12, 1e12, 1e12)
     found = counts_of(lake, begin, end, limits)

@@ -108,14 +108,22 @@ def test_a_report_into_a_folder_that_is_not_there_is_refused_before_anything_sta
 
 def test_parts_are_given_nothing_of_the_shell_that_leads_to_another_cluster_or_another_spark():
     shell = {
-        "PATH": "/bin", "JAVA_HOME": "/java", "SPARK_HOME": "/spark3", "PYSPARK_PYTHON": "python2",
-        "HADOOP_CONF_DIR": "/hdfs", "ANABRANCH_KAFKA_BOOTSTRAP": "live:9092", "ANABRANCH_CONTROLLER_URL": "http://live",
-        "ANABRANCH_CONTROLLER_METADATA": "zk://live:2181", "ANABRANCH_CONTROLLER_METADATA_AUTH": "me:s3cret",
-    }  # fmt: skip
+        "PATH": "/bin",
+        "JAVA_HOME": "/java",
+        "SPARK_HOME": "/spark3",
+        "PYSPARK_PYTHON": "python2",
+        "HADOOP_CONF_DIR": "/hdfs",
+        "ANABRANCH_KAFKA_BOOTSTRAP": "live:9092",
+        "ANABRANCH_CONTROLLER_URL": "http://live",
+        "ANABRANCH_CONTROLLER_METADATA": "zk://live:2181",
+        "ANABRANCH_CONTROLLER_METADATA_AUTH": "me:s3cret",
+    }
     assert part_environment(shell, "127.0.0.1:1", "http://127.0.0.1:2") == {
-        "PATH": "/bin", "JAVA_HOME": "/java",
-        "ANABRANCH_KAFKA_BOOTSTRAP": "127.0.0.1:1", "ANABRANCH_CONTROLLER_URL": "http://127.0.0.1:2",
-    }  # fmt: skip
+        "PATH": "/bin",
+        "JAVA_HOME": "/java",
+        "ANABRANCH_KAFKA_BOOTSTRAP": "127.0.0.1:1",
+        "ANABRANCH_CONTROLLER_URL": "http://127.0.0.1:2",
+    }
 
 
 def test_servers_are_given_no_secret():
@@ -127,14 +135,20 @@ def test_servers_are_given_no_secret():
 @pytest.mark.broker
 def test_a_run_stays_on_its_own_cluster_whatever_the_shell_says(tmp_path, jars):
     shell = {
-        "ANABRANCH_KAFKA_BOOTSTRAP": "live.invalid:9092", "ANABRANCH_CONTROLLER_URL": "http://live.invalid",
-        "http_proxy": "http://127.0.0.1:1", "HTTP_PROXY": "http://127.0.0.1:1",
-    }  # fmt: skip
+        "ANABRANCH_KAFKA_BOOTSTRAP": "live.invalid:9092",
+        "ANABRANCH_CONTROLLER_URL": "http://live.invalid",
+        "http_proxy": "http://127.0.0.1:1",
+        "HTTP_PROXY": "http://127.0.0.1:1",
+    }
     without = ["--without", "stream", "--without", "executor", "--no-screen"]
     with subprocess.Popen(
-        command("--local", *without, file=settings_file(tmp_path)), cwd=HOME, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **shell},
-    ) as running:  # fmt: skip
+        command("--local", *without, file=settings_file(tmp_path)),
+        cwd=HOME,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **shell},
+    ) as running:
         try:
             wait_until((tmp_path / "var" / "run.toml").exists, 60)
             bootstrap = load_settings([tmp_path / "var" / "run.toml"], HOME, {}).kafka.bootstrap
@@ -164,9 +178,12 @@ def test_a_signal_during_the_start_ends_it_and_leaves_nothing(tmp_path, jars, na
     log = tmp_path / "out.log"
     with open(log, "wb") as output:
         running = subprocess.Popen(
-            command("--local", "--no-screen", file=settings_file(tmp_path)), cwd=HOME, stdout=output, stderr=output,
+            command("--local", "--no-screen", file=settings_file(tmp_path)),
+            cwd=HOME,
+            stdout=output,
+            stderr=output,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     try:
         wait_until(lambda: record.exists() and json.loads(record.read_text()), 60)
         sessions = [entry["session"] for entry in json.loads(record.read_text())]

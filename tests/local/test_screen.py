@@ -61,18 +61,29 @@ def topic(name: str = "topic://acme/shop/orders", segments: int = 4, **changed: 
 
 def decided(number: int = 0, status: str | None = "applied", **changed: object) -> DecisionView:
     whole = {
-        "decision_id": f"d{number}", "topic": "topic://acme/shop/orders", "action": "split", "segments": (number,),
-        "reason": "bytesRateOut", "trigger": "tick", "decided_at": at(-5 * number - 2), "status": status,
-        "status_at": at(-5 * number - 1), "error": None,
-    }  # fmt: skip
+        "decision_id": f"d{number}",
+        "topic": "topic://acme/shop/orders",
+        "action": "split",
+        "segments": (number,),
+        "reason": "bytesRateOut",
+        "trigger": "tick",
+        "decided_at": at(-5 * number - 2),
+        "status": status,
+        "status_at": at(-5 * number - 1),
+        "error": None,
+    }
     return DecisionView(**{**whole, **changed})
 
 
 def view(*topics: TopicView, decisions: int = 3, **changed: object) -> LakeView:
     whole = {
-        "now": at(0), "topics": topics, "decisions": tuple(map(decided, range(decisions))),
-        "actions": {"split:load": 3}, "dead_letters": {"not-json": 2}, "rates": Rates(60.0, 412.0, 0.18, 2.1, 251.0),
-    }  # fmt: skip
+        "now": at(0),
+        "topics": topics,
+        "decisions": tuple(map(decided, range(decisions))),
+        "actions": {"split:load": 3},
+        "dead_letters": {"not-json": 2},
+        "rates": Rates(60.0, 412.0, 0.18, 2.1, 251.0),
+    }
     return LakeView(**{**whole, **changed})
 
 
@@ -89,8 +100,13 @@ FOREIGN = view(
     topic("topic://租户/命名空间/非常非常长的主题名称", consumers=(("订阅", "STREAM", 2),)),
     topic("topic://acme/shop/\x1b[2Jclear", hold=None, open_decision="split 3"),
 )
-VIEWS = {"empty": view(decisions=0), "six": view(*(topic(f"topic://acme/shop/t{n}") for n in range(6))), "many": MANY,
-         "wide": WIDE, "foreign": FOREIGN}  # fmt: skip
+VIEWS = {
+    "empty": view(decisions=0),
+    "six": view(*(topic(f"topic://acme/shop/t{n}") for n in range(6))),
+    "many": MANY,
+    "wide": WIDE,
+    "foreign": FOREIGN,
+}
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -113,9 +129,22 @@ def test_a_frame_fits_terminals_of_every_size(width, height, topics, decisions):
 
 def test_eighty_columns_show_parts_rates_topics_reasons_consumers_decisions_and_the_legend():
     text = "\n".join(drawn(VIEWS["six"], 80, 24))
-    for words in ("● stream", "412 samples/s", "18 % significant", "2 dead letters", "251 ms a batch", "0000",
-                  "The last merge was too recent", "billing 4", "audit (3)", "split 1", "bytesRateOut",
-                  "tick", "applied after 1.0 s", "over the split threshold"):  # fmt: skip
+    for words in (
+        "● stream",
+        "412 samples/s",
+        "18 % significant",
+        "2 dead letters",
+        "251 ms a batch",
+        "0000",
+        "The last merge was too recent",
+        "billing 4",
+        "audit (3)",
+        "split 1",
+        "bytesRateOut",
+        "tick",
+        "applied after 1.0 s",
+        "over the split threshold",
+    ):
         assert words in text
     assert all(f"t{number} " in text for number in range(6))
 
@@ -146,9 +175,13 @@ def test_a_part_that_is_down_says_so_with_its_detail_and_restarts_are_counted():
 
 
 def test_executors_that_share_the_topics_are_shown_with_their_shards_and_one_alone_is_not():
-    several = BrakesView(executors=(
-        ExecutorView("a:1", (0, 2), 4, False), ExecutorView("b:2", (1, 3), 4, True), ExecutorView("c:3", (), 4, False),
-    ))  # fmt: skip
+    several = BrakesView(
+        executors=(
+            ExecutorView("a:1", (0, 2), 4, False),
+            ExecutorView("b:2", (1, 3), 4, True),
+            ExecutorView("c:3", (), 4, False),
+        )
+    )
     text = "\n".join(drawn(view(topic(), brakes=several), 100, 40))
     assert "executors: a:1 has 0, 2 of 4; b:2 has 1, 3 of 4 (silent); c:3 stands by" in text
     alone = BrakesView(executors=(ExecutorView("a:1", (0,), 1, False),))

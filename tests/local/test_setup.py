@@ -44,8 +44,10 @@ def test_jars_that_are_missing_changed_or_not_on_the_list_are_named(tmp_path):
     expected = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("right.jar", "missing.jar")}
     expected["changed.jar"] = "0" * 64
     assert wrong_jars(tmp_path, expected) == [
-        "missing.jar is missing", "extra.jar is not on the list", "changed.jar has another SHA-256 than the list",
-    ]  # fmt: skip
+        "missing.jar is missing",
+        "extra.jar is not on the list",
+        "changed.jar has another SHA-256 than the list",
+    ]
 
 
 @pytest.fixture
@@ -227,11 +229,15 @@ def test_reset_deletes_only_what_a_local_run_made(local_home, arguments, stdin):
 @pytest.mark.parametrize(
     "text",
     [
-        '[stream]\ncheckpoint = "/checkpoint"\n', '[stream]\ncheckpoint = "../elsewhere/checkpoint"\n',
-        '[stream]\ncheckpoint = "."\n', '[lake]\npath = "s3://production/lake"\n', '[lake]\npath = "/srv/lake"\n',
-        '[local]\nfolder = "/var"\n', '[local]\nfolder = ".."\n',
+        '[stream]\ncheckpoint = "/checkpoint"\n',
+        '[stream]\ncheckpoint = "../elsewhere/checkpoint"\n',
+        '[stream]\ncheckpoint = "."\n',
+        '[lake]\npath = "s3://production/lake"\n',
+        '[lake]\npath = "/srv/lake"\n',
+        '[local]\nfolder = "/var"\n',
+        '[local]\nfolder = ".."\n',
     ],
-)  # fmt: skip
+)
 def test_reset_refuses_state_outside_of_the_home(local_home, text):
     before = files_of(local_home)
     done = asked_to_reset(local_home, "--yes", text=text)

@@ -135,18 +135,30 @@ def test_the_parts_die_with_a_supervisor_that_is_killed(tmp_path):
 def test_what_a_killed_supervisor_left_is_ended_by_the_next_and_nobody_elses_process_is(tmp_path):
     left, other = (
         subprocess.Popen(
-            [sys.executable, "-c", FOREVER], start_new_session=True, stdin=subprocess.DEVNULL,
+            [sys.executable, "-c", FOREVER],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
             env={**os.environ, TOKEN_VARIABLE: token},
         )
         for token in ("this run's", "another's")
-    )  # fmt: skip
+    )
     try:
         record = tmp_path / "processes.json"
-        record.write_text(json.dumps([
-            {"part": "left", "session": left.pid, "token": "this run's"},
-            {"part": "reused", "session": other.pid, "token": "this run's"},
-            {"part": "of an older release", "session": other.pid, "mark": "1", "boot": "before", "token": "this run's"},
-        ]))  # fmt: skip
+        record.write_text(
+            json.dumps(
+                [
+                    {"part": "left", "session": left.pid, "token": "this run's"},
+                    {"part": "reused", "session": other.pid, "token": "this run's"},
+                    {
+                        "part": "of an older release",
+                        "session": other.pid,
+                        "mark": "1",
+                        "boot": "before",
+                        "token": "this run's",
+                    },
+                ]
+            )
+        )
         # For a moment after its exec began, the kernel shows the environment of a process as empty.
         wait_until(lambda: carries_token(left.pid, "this run's") and carries_token(other.pid, "another's"), 10)
         assert end_leftovers(record) == [left.pid]
@@ -180,9 +192,12 @@ def orphaned_session(token: str) -> tuple[int, int]:
     child = f"import os; print(os.getpid(), flush=True); {FOREVER}"
     script = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}])"
     with subprocess.Popen(
-        [sys.executable, "-c", script], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        [sys.executable, "-c", script],
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         env={**os.environ, TOKEN_VARIABLE: token},
-    ) as first:  # fmt: skip
+    ) as first:
         orphan = int(first.stdout.readline())
     return first.pid, orphan
 

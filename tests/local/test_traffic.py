@@ -349,8 +349,11 @@ def test_sigterm_ends_the_process_cleanly_with_everything_delivered(kafka, tmp_p
     places = {"ANABRANCH_KAFKA_BOOTSTRAP": kafka, "ANABRANCH_CONTROLLER_URL": controller.url}
     process = subprocess.Popen(
         [sys.executable, "-m", "anabranch", "--home", str(tmp_path), "-c", "conf/demonstration.toml", "traffic"],
-        cwd=HOME, env={**os.environ, **places}, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=HOME,
+        env={**os.environ, **places},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     file = tmp_path / "var" / "traffic.json"
     try:
         wait_until(lambda: file.exists() and json.loads(file.read_text())["delivered"] > 10, deadline_s=30)

@@ -94,10 +94,15 @@ class Raw:
                 known[-1] = Layout(**{**vars(newest), "ends": row["accepted_at"]})
             known.append(
                 Layout(
-                    topic, row["life"], layout["epoch"], row["cause"], row["decision_id"], layout["segments"],
+                    topic,
+                    row["life"],
+                    layout["epoch"],
+                    row["cause"],
+                    row["decision_id"],
+                    layout["segments"],
                     row["accepted_at"],
                 )
-            )  # fmt: skip
+            )
         return dict(found)
 
     def every_layout(self) -> Iterator[Layout]:

@@ -31,9 +31,15 @@ from tests.waiting import wait_until
 NAMESPACE, RECREATED = "acme/shop", "topic://acme/shop/prices"
 PARTS = {"broker", "controller", "stream", "executor", "traffic", "web"}
 KILLED = [
-    ("stream", ""), ("executor", ""), ("controller", ""), ("broker", ""), ("stream", "java"), ("stream", "python"),
-    ("traffic", ""), ("web", ""),
-]  # fmt: skip
+    ("stream", ""),
+    ("executor", ""),
+    ("controller", ""),
+    ("broker", ""),
+    ("stream", "java"),
+    ("stream", "python"),
+    ("traffic", ""),
+    ("web", ""),
+]
 """Parts whose processes are killed, in this order: all of them, or those that run one program."""
 TRAFFIC = "[traffic]\npeak_msg_rate_in = 60000\n"
 """Twice the demonstration's: several segments of a topic are over their threshold at one evaluation."""

@@ -41,7 +41,10 @@ def test_topic_page_is_shown_for_every_topic(browser, raw, path):
 
 
 def test_decision_page_says_how_it_ended(browser, raw):
-    of_each = {raw.ends[row["decision_id"]][0]["status"]: row["decision_id"] for row in raw.rows("decisions")
-               if row["decision_id"] in raw.ends}  # fmt: skip
+    of_each = {
+        raw.ends[row["decision_id"]][0]["status"]: row["decision_id"]
+        for row in raw.rows("decisions")
+        if row["decision_id"] in raw.ends
+    }
     for status, identity in of_each.items():
         assert status in text_of(browser, f"/decision?id={identity}")

@@ -66,8 +66,9 @@ def test_in_mode_approve_a_decision_waits_and_a_person_decides(house: House):
         wait_until(lambda: len(waits(house)) == 2)
         assert house.outcomes() == []
         assert {(row["decisionId"], row["brake"]) for row in status(house)["waiting"]} == {
-            (yes.decision_id, "approval"), (no.decision_id, "approval"),
-        }  # fmt: skip
+            (yes.decision_id, "approval"),
+            (no.decision_id, "approval"),
+        }
         assert say(house, "approve", yes.decision_id).output == f"approved {yes.decision_id} on {yes.subject}\n"
         assert say(house, "reject", no.decision_id, reason="too  late", by="bob").exit_code == 0
         assert house.end(yes)["status"] == "applied"
@@ -434,11 +435,15 @@ def test_what_another_process_carries_out_is_left_to_it_and_its_failures_stop_no
     ledger = house.open_ledger()
     rows = [
         ledger.row(
-            decision_id=f"step-{number}", family="bookies", subject="standalone/old-new-1", status="failed", attempt=1,
+            decision_id=f"step-{number}",
+            family="bookies",
+            subject="standalone/old-new-1",
+            status="failed",
+            attempt=1,
             at=datetime.now(timezone.utc),
         )
         for number in range(3)
-    ]  # fmt: skip
+    ]
     ledger.append(rows)
     with house.running(brakes=brakes(failures=1)) as executor:
         house.commit(ours)

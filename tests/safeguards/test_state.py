@@ -21,26 +21,56 @@ TOPIC = "topic://acme/shop/orders"
 def decision(name, age, segments=(3,), action="split"):
     at = NOW - age
     return DecisionRow(
-        decision_id=name, family="autoscale", subject=TOPIC, action=action, reason="msgRateIn", trigger="tick",
-        arguments=f'{{"segments":[{",".join(map(str, segments))}]}}', layout_epoch=1, policy_digest="p", decided_at=at,
-        inputs="{}", gates="[]", engine_version="4", batch_id=1, seq=1, day=at.date(),
-    )  # fmt: skip
+        decision_id=name,
+        family="autoscale",
+        subject=TOPIC,
+        action=action,
+        reason="msgRateIn",
+        trigger="tick",
+        arguments=f'{{"segments":[{",".join(map(str, segments))}]}}',
+        layout_epoch=1,
+        policy_digest="p",
+        decided_at=at,
+        inputs="{}",
+        gates="[]",
+        engine_version="4",
+        batch_id=1,
+        seq=1,
+        day=at.date(),
+    )
 
 
 def step(name, status, age, attempt=0):
     at = NOW - age
     return OutcomeRow(
-        decision_id=name, family="autoscale", subject=TOPIC, status=status, attempt=attempt, at=at, layout_epoch=1,
-        seen="{}", error=None, executor="e", mode="act", day=at.date(),
-    )  # fmt: skip
+        decision_id=name,
+        family="autoscale",
+        subject=TOPIC,
+        status=status,
+        attempt=attempt,
+        at=at,
+        layout_epoch=1,
+        seen="{}",
+        error=None,
+        executor="e",
+        mode="act",
+        day=at.date(),
+    )
 
 
 def wait(name, age):
     at = NOW - age
     return WaitRow(
-        decision_id=name, family="autoscale", subject=TOPIC, brake="pause", reason="r", until=None, at=at, executor="e",
+        decision_id=name,
+        family="autoscale",
+        subject=TOPIC,
+        brake="pause",
+        reason="r",
+        until=None,
+        at=at,
+        executor="e",
         day=at.date(),
-    )  # fmt: skip
+    )
 
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
@@ -51,15 +81,20 @@ def lake(tmp_path):
     made = create_lake(tmp_path / "lake")
     rows = {
         DECISIONS: [
-            decision("ended", 3 * DAY), decision("old", (OPEN_DAYS + 2) * DAY), decision("begun", 30 * MINUTE),
-            decision("waits", 20 * MINUTE), decision("other", 10 * MINUTE, (4, 5), "merge"),
+            decision("ended", 3 * DAY),
+            decision("old", (OPEN_DAYS + 2) * DAY),
+            decision("begun", 30 * MINUTE),
+            decision("waits", 20 * MINUTE),
+            decision("other", 10 * MINUTE, (4, 5), "merge"),
         ],
         OUTCOMES: [
-            step("ended", "intent", 3 * DAY), step("ended", "failed", 3 * DAY, 1), step("begun", "intent", 29 * MINUTE),
+            step("ended", "intent", 3 * DAY),
+            step("ended", "failed", 3 * DAY, 1),
+            step("begun", "intent", 29 * MINUTE),
             step("begun", "intent", MINUTE / 2, 1),
         ],
         WAITS: [wait("old", 9 * DAY), wait("begun", 29.5 * MINUTE), wait("waits", 19 * MINUTE)],
-    }  # fmt: skip
+    }
     for table, some in rows.items():
         write_deltalake(made[table.name], to_arrow(table, some), mode="append")
     return str(tmp_path / "lake")
@@ -83,8 +118,9 @@ def test_an_empty_lake_has_nothing_open(tmp_path):
 def test_a_decision_is_known_with_its_steps(lake):
     known = known_decisions(lake, ["begun", "ended", "none"])
     assert {one: (each.begun_at is not None, each.end and each.end["status"]) for one, each in known.items()} == {
-        "begun": (True, None), "ended": (True, "failed"),
-    }  # fmt: skip
+        "begun": (True, None),
+        "ended": (True, "failed"),
+    }
     assert replacement_of(lake, known["ended"]) == "waits"
 
 

@@ -32,9 +32,15 @@ def test_without_windows_acting_is_allowed():
 
 @pytest.mark.parametrize(
     ("local", "allowed"),
-    [("21:59:59", True), ("22:00:00", False), ("23:59:59", False), ("00:00:00", False), ("05:59:59", False),
-     ("06:00:00", True)],
-)  # fmt: skip
+    [
+        ("21:59:59", True),
+        ("22:00:00", False),
+        ("23:59:59", False),
+        ("00:00:00", False),
+        ("05:59:59", False),
+        ("06:00:00", True),
+    ],
+)
 def test_a_forbidden_window_over_midnight_holds_from_its_start_to_before_its_end(local: str, allowed: bool):
     windows = (window("forbidden", "22:00", "06:00", zone="Europe/Berlin"),)
     assert may_act(windows, at(f"2026-11-18T{local}+01:00")) is allowed
@@ -50,8 +56,12 @@ def test_a_window_over_midnight_belongs_to_the_day_on_which_it_starts():
 def test_what_is_forbidden_wins_over_what_is_allowed():
     windows = (window("allowed", "08:00", "18:00"), window("forbidden", "12:00", "13:00"))
     assert [may_act(windows, at(f"2026-11-22T{hour}:30:00+00:00")) for hour in ("07", "11", "12", "13", "18")] == [
-        False, True, False, True, False,
-    ]  # fmt: skip
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_equal_times_are_a_whole_day():
@@ -109,10 +119,17 @@ def test_nothing_changes_before_the_next_change_and_then_it_does(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"zone": "Mars/Olympus"}, {"zone": "../etc/passwd"}, {"start": "25:00"}, {"start": "10:00+01:00"},
-     {"days": ["monday"]}, {"days": []},
-     {"acting": "maybe"}, {"from": "10:00"}],
-)  # fmt: skip
+    [
+        {"zone": "Mars/Olympus"},
+        {"zone": "../etc/passwd"},
+        {"start": "25:00"},
+        {"start": "10:00+01:00"},
+        {"days": ["monday"]},
+        {"days": []},
+        {"acting": "maybe"},
+        {"from": "10:00"},
+    ],
+)
 def test_a_wrong_window_is_a_wrong_setting(wrong: dict[str, object]):
     right = {"acting": "allowed", "days": ["mon"], "start": "10:00", "end": "11:00", "zone": "UTC"}
     with pytest.raises(ValidationError):

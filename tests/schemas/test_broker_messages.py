@@ -20,30 +20,49 @@ AT = 1_763_660_000_000
 BUNDLE = "acme/shop/0x00000000_0x40000000"
 STATS = {"msgRateIn": 5.0, "msgThroughputIn": 500.0, "topics": 3, "cacheSize": 0, "producerCount": 1}
 LOCAL = {
-    "v": 1, "type": "local-broker-data", "cluster": "west", "broker": "broker-1:8080", "at": AT,
+    "v": 1,
+    "type": "local-broker-data",
+    "cluster": "west",
+    "broker": "broker-1:8080",
+    "at": AT,
     "data": {"cpu": {"usage": 20.0, "limit": 100.0}, "lastUpdate": AT, "lastStats": {BUNDLE: STATS}},
-}  # fmt: skip
+}
 LOAD = {
-    "v": 1, "type": "broker-load-data", "cluster": "west", "broker": "broker-1:8080", "at": AT,
+    "v": 1,
+    "type": "broker-load-data",
+    "cluster": "west",
+    "broker": "broker-1:8080",
+    "at": AT,
     "data": {"cpu": {"usage": 20.0, "limit": 100.0}, "updatedAt": AT},
     "topBundles": {"topBundlesLoadData": [{"bundleName": BUNDLE, "stats": STATS}]},
-}  # fmt: skip
+}
 OWNERSHIP = {
-    "v": 1, "type": "ownership", "cluster": "west", "namespace": "acme/shop", "at": AT,
+    "v": 1,
+    "type": "ownership",
+    "cluster": "west",
+    "namespace": "acme/shop",
+    "at": AT,
     "owners": {"0x00000000_0x40000000": "broker-1:8080", "0x40000000_0xffffffff": None},
-}  # fmt: skip
+}
 BROKERS = {"v": 1, "type": "brokers", "cluster": "west", "brokers": {"broker-1:8080": {}}, "at": AT}
 POLICIES = {
-    "v": 1, "type": "policies", "cluster": "west", "profile": "5.0", "at": AT,
+    "v": 1,
+    "type": "policies",
+    "cluster": "west",
+    "profile": "5.0",
+    "at": AT,
     "configuration": {"loadBalancerBrokerOverloadedThresholdPercentage": 70, "failureDomainsEnabled": "true"},
-    "antiAffinityGroups": {"acme/shop": "g"}, "failureDomains": {"rack": {"brokers": ["broker-1:8080"]}},
+    "antiAffinityGroups": {"acme/shop": "g"},
+    "failureDomains": {"rack": {"brokers": ["broker-1:8080"]}},
     "isolationPolicies": {"p": {"namespaces": ["acme/.*"], "primary": ["broker-.*"]}},
-}  # fmt: skip
+}
 VALID = [
-    ("broker-load", LOCAL, LocalBrokerReport), ("broker-load", LOAD, BrokerLoadReport),
-    ("broker-events", OWNERSHIP, BundleOwnership), ("broker-events", BROKERS, LiveBrokers),
+    ("broker-load", LOCAL, LocalBrokerReport),
+    ("broker-load", LOAD, BrokerLoadReport),
+    ("broker-events", OWNERSHIP, BundleOwnership),
+    ("broker-events", BROKERS, LiveBrokers),
     ("broker-events", POLICIES, BalancerPolicies),
-]  # fmt: skip
+]
 
 
 def parsed(source, body, key=b"west"):
@@ -98,7 +117,7 @@ def test_policies_that_cannot_be_read_are_the_newest_word(changed, place):
         ("broker-events", POLICIES | {"at": None, "profile": "1.0"}, b"west", "invalid"),
         ("broker-events", BROKERS | {"brokers": ["broker-1:8080"]}, b"west", "invalid"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_says_why(source, body, key, reason):
     found = parsed(source, body, key)
     assert isinstance(found, Rejected)

@@ -43,10 +43,14 @@ def taken(key: bytes, values: list[bytes], before: int = 1, latest: int = LATEST
         return {}
     ends = np.cumsum(found.counts)
     return {
-        row: (found.reporters[place], found.sampled_at[place], found.ids[end - count : end].tolist(),
-              found.rates[:, end - count : end].T.tolist())
+        row: (
+            found.reporters[place],
+            found.sampled_at[place],
+            found.ids[end - count : end].tolist(),
+            found.rates[:, end - count : end].T.tolist(),
+        )
         for place, (row, end, count) in enumerate(zip(found.rows.tolist(), ends, found.counts, strict=True))
-    }  # fmt: skip
+    }
 
 
 def expected(stats: BulkStats):
@@ -88,13 +92,17 @@ def test_it_agrees_with_the_decoder_of_one_message_on_odd_messages(message):
 
 rates = st.floats(0, allow_infinity=False) | st.integers(0, 2**70)
 plain = st.builds(
-    lambda ids, numbers, reporter: compact({
-        **STATS, "reporter": reporter,
-        "segments": [dict(zip(SEGMENT, (i, *numbers[n : n + 4]), strict=True)) for n, i in enumerate(sorted(ids))],
-    }),
-    st.sets(st.integers(0, 2**63 - 1), min_size=1, max_size=4), st.lists(rates, min_size=8, max_size=8),
+    lambda ids, numbers, reporter: compact(
+        {
+            **STATS,
+            "reporter": reporter,
+            "segments": [dict(zip(SEGMENT, (i, *numbers[n : n + 4]), strict=True)) for n, i in enumerate(sorted(ids))],
+        }
+    ),
+    st.sets(st.integers(0, 2**63 - 1), min_size=1, max_size=4),
+    st.lists(rates, min_size=8, max_size=8),
     st.sampled_from(["broker-1", "b.example:80", "[ü]", "a,b"]),
-)  # fmt: skip
+)
 
 
 @given(st.lists(plain, min_size=1, max_size=4))
@@ -105,10 +113,17 @@ def test_what_our_models_write_is_taken_with_the_same_values(values):
             assert found[row] == expected(decode_stats(TOPIC.encode(), value, len(value)))
 
 
-@pytest.mark.parametrize("value", [
-    PLAIN.replace(b'"id":12', b'"id":0'), PLAIN.replace(b"1.0", b"1e999"), PLAIN.replace(b"3.0", b"-0.0"),
-    PLAIN + b" ", PLAIN.replace(b'"v":1', b'"v":2'), b" " * (MAX_VALUE_BYTES + 1 - len(PLAIN)) + PLAIN,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    [
+        PLAIN.replace(b'"id":12', b'"id":0'),
+        PLAIN.replace(b"1.0", b"1e999"),
+        PLAIN.replace(b"3.0", b"-0.0"),
+        PLAIN + b" ",
+        PLAIN.replace(b'"v":1', b'"v":2'),
+        b" " * (MAX_VALUE_BYTES + 1 - len(PLAIN)) + PLAIN,
+    ],
+)
 def test_a_message_that_is_not_plain_takes_no_other_with_it(value):
     assert set(taken(TOPIC.encode(), [PLAIN, value, NEIGHBOUR])) == {0, 2}
 

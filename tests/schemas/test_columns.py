@@ -26,10 +26,17 @@ from tests.schemas.test_bulk import ODD_BYTES, odd_numbers, put
 ORDERS, CLICKS = "topic://acme/shop/orders", "topic://acme/shop/clicks"
 RATES = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
 MESSAGE = {
-    "v": 2, "reporter": "broker-3", "sampledAt": 5, "topics": [ORDERS, CLICKS], "counts": [2, 1], "ids": [3, 5, 0],
-    "msgRateIn": [1.0, 2.0, 3.5], "bytesRateIn": [4.0, 5, 6.0], "msgRateOut": [7, 8.0, 9.0],
+    "v": 2,
+    "reporter": "broker-3",
+    "sampledAt": 5,
+    "topics": [ORDERS, CLICKS],
+    "counts": [2, 1],
+    "ids": [3, 5, 0],
+    "msgRateIn": [1.0, 2.0, 3.5],
+    "bytesRateIn": [4.0, 5, 6.0],
+    "msgRateOut": [7, 8.0, 9.0],
     "bytesRateOut": [10.0, 11.0, 0.0],
-}  # fmt: skip
+}
 KEY, NOW = b"broker-3", 1_000
 VALUE = json.dumps(MESSAGE).encode()
 

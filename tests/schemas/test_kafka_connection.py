@@ -75,8 +75,10 @@ def test_certificates_are_files_for_both_clients(tmp_path):
     assert found.is_encrypted
     ours = found.librdkafka()
     assert [ours[f"ssl.{what}.location"] for what in ("ca", "certificate", "key")] == [
-        str(ca), str(certificate), str(key),
-    ]  # fmt: skip
+        str(ca),
+        str(certificate),
+        str(key),
+    ]
     assert found.jvm()["ssl.truststore.location"] == str(ca)
     assert found.jvm()["ssl.keystore.key"] == f"${{directory:{key.parent}:client.key}}"
 

@@ -26,9 +26,15 @@ TOPIC = "topic://acme/shop/orders"
 SAMPLE = {"id": 3, "msgRateIn": 12000.0, "bytesRateIn": 64e6, "msgRateOut": 48000, "bytesRateOut": 256e6}
 STATS = {"v": 1, "topic": TOPIC, "reporter": "broker-3", "sampledAt": 1763660000000, "segments": [SAMPLE]}
 CONSUMER = {
-    "v": 1, "topic": TOPIC, "subscription": "billing", "type": "STREAM", "event": "registered",
-    "consumer": "billing-7f", "consumers": 3, "at": 1763660000000,
-}  # fmt: skip
+    "v": 1,
+    "topic": TOPIC,
+    "subscription": "billing",
+    "type": "STREAM",
+    "event": "registered",
+    "consumer": "billing-7f",
+    "consumers": 3,
+    "at": 1763660000000,
+}
 SEGMENT = {"segmentId": 0, "hashRange": {"start": 0, "end": 65535}, "state": "ACTIVE"}
 LAYOUT = {"epoch": 0, "nextSegmentId": 1, "segments": {"0": SEGMENT}, "properties": {}}
 CONTROL = {
@@ -130,7 +136,7 @@ def test_unknown_fields_are_ignored():
         (json.dumps(STATS).replace("12000.0", "1e400").encode(), RejectReason.INVALID),
         (b" " * (MAX_VALUE_BYTES + 1), RejectReason.TOO_LARGE),
     ],
-)  # fmt: skip
+)
 def test_a_bad_sample_is_refused_with_its_reason(value, reason):
     rejected = parse("segment-stats", value)
     assert isinstance(rejected, Rejected)

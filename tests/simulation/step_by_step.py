@@ -55,9 +55,19 @@ class StepByStep:
         self.made = [{} for _ in self.names]
         self.counts = {
             name: np.zeros(len(self.names), np.int64)
-            for name in ("splits", "merges", "rebuckets", "reversals", "sealed", "segment_ms", "over_ms", "waiting_ms",
-                         "capped_ms", "most_segments")
-        }  # fmt: skip
+            for name in (
+                "splits",
+                "merges",
+                "rebuckets",
+                "reversals",
+                "sealed",
+                "segment_ms",
+                "over_ms",
+                "waiting_ms",
+                "capped_ms",
+                "most_segments",
+            )
+        }
         self.actions, self.series = [], []
 
     def run(self):
@@ -76,10 +86,21 @@ class StepByStep:
                 is_first = step == 0 or now == window.begin
                 if now - self.source.step_ms < at <= now or (is_first and at <= now):
                     self.consumers[place][subscription] = kind, sessions
-                    records.append(self._record(CONSUMER_EVENTS.name, ConsumerEvent(
-                        v=1, topic=self.names[place], subscription=subscription, type=kind, event="snapshot",
-                        consumer="simulated", consumers=sessions, at=now,
-                    )))  # fmt: skip
+                    records.append(
+                        self._record(
+                            CONSUMER_EVENTS.name,
+                            ConsumerEvent(
+                                v=1,
+                                topic=self.names[place],
+                                subscription=subscription,
+                                type=kind,
+                                event="snapshot",
+                                consumer="simulated",
+                                consumers=sessions,
+                                at=now,
+                            ),
+                        )
+                    )
         if now // self.tick_ms != (now - self.source.step_ms) // self.tick_ms:
             records.append(self._record(CONTROL_EVENTS.name, TickEvent(v=1, type="tick", at=now)))
         for name in [name for name, due in self.due.items() if due <= now]:
@@ -92,11 +113,19 @@ class StepByStep:
         batch = self.state.begin(now, output)
         self.offset += 1
         samples = Samples(
-            topics=pa.array(self.names, pa.string()), reporters=pa.array(["simulated"]), topic=topic.astype(np.int32),
-            segment=np.array([one.segment_id for _, one in active]), rates=rates, reporter=np.zeros(1, np.int32),
-            sampled_at=np.array([now]), partition=np.zeros(1, np.int64), offset=np.array([self.offset]),
-            timestamp=np.array([NEVER]), counted=np.full(1, BY_SAMPLES, np.int8), counts=np.array([len(active)]),
-        )  # fmt: skip
+            topics=pa.array(self.names, pa.string()),
+            reporters=pa.array(["simulated"]),
+            topic=topic.astype(np.int32),
+            segment=np.array([one.segment_id for _, one in active]),
+            rates=rates,
+            reporter=np.zeros(1, np.int32),
+            sampled_at=np.array([now]),
+            partition=np.zeros(1, np.int64),
+            offset=np.array([self.offset]),
+            timestamp=np.array([NEVER]),
+            counted=np.full(1, BY_SAMPLES, np.int8),
+            counts=np.array([len(active)]),
+        )
         batch.evaluate(self.intake.take([batch], records, {AUTOSCALE.columns.kind: samples}, now, output))
         self.decided = list(output.decisions)
         self.due.update(output.due)
@@ -106,12 +135,12 @@ class StepByStep:
         """What each segment carries now, by the last change that is not after it."""
         places = [int(np.searchsorted(one.at, now, side="right")) - 1 for one in window.timelines]
         which = np.array([int(one.which[at]) for one, at in zip(window.timelines, places, strict=True)])
-        level = np.array([
-            1.0 if one.level is None else one.level[at] for one, at in zip(window.timelines, places, strict=True)
-        ])  # fmt: skip
+        level = np.array(
+            [1.0 if one.level is None else one.level[at] for one, at in zip(window.timelines, places, strict=True)]
+        )
         bounds = columns.locate(
             topic, np.array([one.start for one in segments]), np.array([one.end for one in segments])
-        )  # fmt: skip
+        )
         return columns.carried(topic, which[topic], bounds) * level[topic][:, None]
 
     def _apply(self, now):
@@ -128,9 +157,14 @@ class StepByStep:
                 self.layouts[place] = pruned(after, now)
                 records.append(self._layout(place, now))
             self.actions += [(*one, status == "applied", is_reversal) for one in self._actions(row)]
-            records.append(self._record(CONTROL_EVENTS.name, OutcomeEvent(
-                v=1, type="outcome", decision_id=row["decision_id"], topic=row["subject"], status=status, at=now
-            )))  # fmt: skip
+            records.append(
+                self._record(
+                    CONTROL_EVENTS.name,
+                    OutcomeEvent(
+                        v=1, type="outcome", decision_id=row["decision_id"], topic=row["subject"], status=status, at=now
+                    ),
+                )
+            )
         return records
 
     def _changed(self, place, row, segments, now):
@@ -147,8 +181,10 @@ class StepByStep:
         arguments = json.loads(row["arguments"])
         place, reason = self.names.index(row["subject"]), REASONS.index(row["reason"])
         if row["action"] == "rebucket":
-            return [(place, row["decided_at"], REBUCKET, segment, arguments["bucketCount"], reason)
-                    for segment in arguments["segments"]]  # fmt: skip
+            return [
+                (place, row["decided_at"], REBUCKET, segment, arguments["bucketCount"], reason)
+                for segment in arguments["segments"]
+            ]
         code = SPLIT if row["action"] == "split" else MERGE
         return [(place, row["decided_at"], code, *(*arguments["segments"], -1)[:2], reason)]
 
@@ -176,19 +212,28 @@ class StepByStep:
         waiting = np.maximum(waiting, [unshared_consumers(one) for one in self.consumers] - active)
         full = active >= np.array([one.max_segments for one in self.policies])
         for name, status in (
-            ("segment_ms", active), ("over_ms", over), ("waiting_ms", waiting),
+            ("segment_ms", active),
+            ("over_ms", over),
+            ("waiting_ms", waiting),
             ("capped_ms", full & (over | (waiting > 0))),
-        ):  # fmt: skip
+        ):
             self.counts[name] += status * ms
         np.maximum(self.counts["most_segments"], active, out=self.counts["most_segments"])
         if step % max(1, self.source.steps // 500) == 0:
             self.series.append((now, int(active.sum()), int(over.sum())))
 
     def _layout(self, place, now):
-        return self._record(CONTROL_EVENTS.name, LayoutEvent(
-            v=1, type="layout", topic=self.names[place], cause="snapshot", layout=self.layouts[place].to_metadata(),
-            at=now,
-        ))  # fmt: skip
+        return self._record(
+            CONTROL_EVENTS.name,
+            LayoutEvent(
+                v=1,
+                type="layout",
+                topic=self.names[place],
+                cause="snapshot",
+                layout=self.layouts[place].to_metadata(),
+                at=now,
+            ),
+        )
 
     def _record(self, source, message):
         self.offset += 1
@@ -207,8 +252,10 @@ def with_buckets(layout, policy):
 
 def bucketed(layout, counts):
     """A layout whose active segments have so many entry buckets each; None: they say nothing of them."""
-    own = {one.segment_id: None if count is None else equal_buckets(count)
-           for one, count in zip(layout.active, counts, strict=True)}  # fmt: skip
+    own = {
+        one.segment_id: None if count is None else equal_buckets(count)
+        for one, count in zip(layout.active, counts, strict=True)
+    }
     segments = {
         number: replace_segment(one, entry_bucket_splits=own[number]) if number in own else one
         for number, one in layout.segments.items()

@@ -77,10 +77,14 @@ def test_segments_that_tile_the_key_space_carry_all_that_is_wanted(seed):
 
 
 def test_what_is_simulated_is_what_the_job_decides_on_the_same_samples():
-    demand = RecordedDemand.read([
-        line(msgRateIn=9_000.0), line(at=NOW + 60_000, msgRateIn=26_000.0), line(at=NOW + 600_000, msgRateIn=300.0),
-        line(at=NOW + 3_000_000, msgRateIn=300.0),
-    ])  # fmt: skip
+    demand = RecordedDemand.read(
+        [
+            line(msgRateIn=9_000.0),
+            line(at=NOW + 60_000, msgRateIn=26_000.0),
+            line(at=NOW + 600_000, msgRateIn=300.0),
+            line(at=NOW + 3_000_000, msgRateIn=300.0),
+        ]
+    )
     loop, bucket, known, wanted = StepByStep(demand, DEFAULT), Bucket(configured=DEFAULT), None, []
     simulated, decided, due = [], [], []
     for step in range(demand.steps):
@@ -93,9 +97,12 @@ def test_what_is_simulated_is_what_the_job_decides_on_the_same_samples():
         records += [outcome(row["decision_id"], "applied", now) for row in wanted]
         active = {one.segment_id: one for one in known.active}
         rates = carried(
-            demand, step, np.zeros(len(active), np.int64), [one.start for one in active.values()],
+            demand,
+            step,
+            np.zeros(len(active), np.int64),
+            [one.start for one in active.values()],
             [one.end for one in active.values()],
-        )  # fmt: skip
+        )
         records.append(stats(dict(zip(active, rates[:, 0].tolist(), strict=True)), now))
         if now % 60_000 == 0:
             records.append(tick(now))
@@ -127,10 +134,14 @@ def test_constant_demand_comes_to_rest_below_the_thresholds(profile):
 
 def test_demand_of_a_range_is_split_where_it_is_and_merged_when_it_is_gone():
     low = {"start": 0, "end": 0x1FFF}
-    score = run([
-        line(msgRateIn=10.0), line(msgRateIn=18_000.0, **low), line(at=NOW + 3_600_000, msgRateIn=10.0, **low),
-        line(at=NOW + 3 * 3_600_000, msgRateIn=10.0),
-    ])["default"]  # fmt: skip
+    score = run(
+        [
+            line(msgRateIn=10.0),
+            line(msgRateIn=18_000.0, **low),
+            line(at=NOW + 3_600_000, msgRateIn=10.0, **low),
+            line(at=NOW + 3 * 3_600_000, msgRateIn=10.0),
+        ]
+    )["default"]
     told = score.to_json()
     assert told["splits"] == told["merges"] > 2
     assert told["sealedSegments"] == told["splits"] + 2 * told["merges"]
@@ -180,7 +191,7 @@ def test_what_the_lake_has_on_record_is_the_demand_under_any_layout(tmp_path):
     (tmp_path / "s.toml").write_text(f'[lake]\npath = "{lake}"\n')
     run = CliRunner().invoke(
         cli, ["-c", str(tmp_path / "s.toml"), "simulate", "--demand", "lake", "--policy", "default"]
-    )  # fmt: skip
+    )
     assert run.output.startswith("lake: 1 topics, ")
     with pytest.raises(DemandError, match=r"the loads and events on record in .* end at .* UTC, before --since"):
         lines_of_lake(lake, since=datetime.fromtimestamp(NOW / 1000 + 71, timezone.utc))
@@ -202,9 +213,12 @@ def test_the_local_runs_demand_is_as_its_brokers_report_it():
     traffic = load_settings([], None).traffic
     demand = LabDemand(traffic, 0.1, NOW)
     whole = carried(
-        demand, 7, np.arange(len(demand.topics)), np.zeros(len(demand.topics), np.int64),
+        demand,
+        7,
+        np.arange(len(demand.topics)),
+        np.zeros(len(demand.topics), np.int64),
         np.full(len(demand.topics), HASH_SPACE - 1),
-    )  # fmt: skip
+    )
     told = [one.rates((NOW + 70_000) / 1000, [0], [HASH_SPACE - 1])[0] for one in demand._demands]
     assert whole == pytest.approx(np.array(told), rel=1e-6, abs=1e-6)
 

@@ -46,17 +46,33 @@ def _moving(random, edges, busy):
 
 
 def _policy(random, split):
-    return ConfiguredPolicy("default", AutoScalePolicyOverride.model_validate({
-        "splitMsgRateInThreshold": split, "mergeMsgRateInThreshold": MERGE,
-        "splitCooldownSeconds": int(random.choice([0, 15, 60, 61])),
-        "mergeCooldownSeconds": int(random.choice([0, 25, 60])), "mergeWindowSeconds": int(random.choice([0, 30, 60])),
-        "maxLoadAgeSeconds": int(random.choice([0, 10, 20, 60])), "retryBackoffSeconds": int(random.choice([0, 7, 10])),
-        "maxSegments": int(random.choice([2, 4, 40])), "minSegments": int(random.choice([1, 2])),
-        "maxDagDepth": int(random.choice([1, 2, 10])),
-        **{name: bool(random.random() < 0.5) for name in (
-            "thresholdCrossing", "coldSinceThreshold", "skipUnsplittable", "mergeKeepsConsumers", "explicitLineage",
-        )},
-    }).to_json())  # fmt: skip
+    return ConfiguredPolicy(
+        "default",
+        AutoScalePolicyOverride.model_validate(
+            {
+                "splitMsgRateInThreshold": split,
+                "mergeMsgRateInThreshold": MERGE,
+                "splitCooldownSeconds": int(random.choice([0, 15, 60, 61])),
+                "mergeCooldownSeconds": int(random.choice([0, 25, 60])),
+                "mergeWindowSeconds": int(random.choice([0, 30, 60])),
+                "maxLoadAgeSeconds": int(random.choice([0, 10, 20, 60])),
+                "retryBackoffSeconds": int(random.choice([0, 7, 10])),
+                "maxSegments": int(random.choice([2, 4, 40])),
+                "minSegments": int(random.choice([1, 2])),
+                "maxDagDepth": int(random.choice([1, 2, 10])),
+                **{
+                    name: bool(random.random() < 0.5)
+                    for name in (
+                        "thresholdCrossing",
+                        "coldSinceThreshold",
+                        "skipUnsplittable",
+                        "mergeKeepsConsumers",
+                        "explicitLineage",
+                    )
+                },
+            }
+        ).to_json(),
+    )
 
 
 def _at_a_key():
@@ -73,8 +89,9 @@ def test_one_message_or_one_millisecond_more_changes_what_the_jobs_engine_change
     random = np.random.default_rng(seed)
     count = int(random.choice([1, 2, 4]))
     edges = np.linspace(0, HASH_SPACE, count + 1).astype(np.int64)
-    source = Drawn([_moving(random, edges, int(random.integers(count)))],
-                   [SegmentLayout.create(count, NOW - 10_000_000)], STEPS)  # fmt: skip
+    source = Drawn(
+        [_moving(random, edges, int(random.integers(count)))], [SegmentLayout.create(count, NOW - 10_000_000)], STEPS
+    )
     _same(source, [_policy(random, SPLIT), _policy(random, float(random.choice([SPLIT, 1.25 * SPLIT, 2 * SPLIT])))])
 
 
@@ -85,11 +102,24 @@ def test_splits_of_a_single_hash_fail_and_pause_as_the_jobs_engine_pauses(seed):
     edges = np.array([0, 1, HASH_SPACE], np.int64)
     timeline = _moving(random, edges, 0)
     timeline.profiles[:, 0, 0] = random.choice([0.0, 2_000.0, 3_000.0], len(timeline.profiles), p=[0.2, 0.4, 0.4])
-    policies = [ConfiguredPolicy("default", AutoScalePolicyOverride.model_validate({
-        "splitMsgRateInThreshold": SPLIT, "mergeMsgRateInThreshold": MERGE, "maxSegments": 40,
-        "splitCooldownSeconds": int(random.choice([0, 15])), "mergeWindowSeconds": int(random.choice([60, 300])),
-        "retryBackoffSeconds": backoff, "maxLoadAgeSeconds": 0, "skipUnsplittable": False,
-    }).to_json()) for backoff in (int(random.choice([0, 60])), int(random.choice([7, 10, 30])))]  # fmt: skip
+    policies = [
+        ConfiguredPolicy(
+            "default",
+            AutoScalePolicyOverride.model_validate(
+                {
+                    "splitMsgRateInThreshold": SPLIT,
+                    "mergeMsgRateInThreshold": MERGE,
+                    "maxSegments": 40,
+                    "splitCooldownSeconds": int(random.choice([0, 15])),
+                    "mergeWindowSeconds": int(random.choice([60, 300])),
+                    "retryBackoffSeconds": backoff,
+                    "maxLoadAgeSeconds": 0,
+                    "skipUnsplittable": False,
+                }
+            ).to_json(),
+        )
+        for backoff in (int(random.choice([0, 60])), int(random.choice([7, 10, 30])))
+    ]
     found = _same(Drawn([timeline], [_at_a_key()], STEPS), policies)
     for one in found.values():
         assert one.actions.is_applied.sum() == one.splits.sum() + one.merges.sum()

@@ -48,9 +48,14 @@ def _cut(timeline, begin, end):
     kept = slice(max(first, 0), int(np.searchsorted(timeline.at, end)))
     level = None if timeline.level is None else timeline.level[kept]
     return Timeline(
-        timeline.edges, timeline.profiles, timeline.at[kept], timeline.which[kept], level, timeline.factors,
+        timeline.edges,
+        timeline.profiles,
+        timeline.at[kept],
+        timeline.which[kept],
+        level,
+        timeline.factors,
         [one for one in timeline.consumers if begin - 9_999 <= one.at < end],
-    )  # fmt: skip
+    )
 
 
 def _timeline(random, steps, step_ms, began_at):
@@ -73,14 +78,23 @@ def _timeline(random, steps, step_ms, began_at):
     gaps = np.where(random.random(len(at)) < 0.2, 0.0, 1.0)
     level = [None, np.clip(walk, 0.0, 20.0), gaps][int(random.integers(3))]
     consumers = [
-        ConsumersFrom(began_at + int(at), str(random.choice(["a", "b"])),
-                      str(random.choice(["STREAM", "STREAM", "QUEUE"])), int(random.integers(0, 9)))
+        ConsumersFrom(
+            began_at + int(at),
+            str(random.choice(["a", "b"])),
+            str(random.choice(["STREAM", "STREAM", "QUEUE"])),
+            int(random.integers(0, 9)),
+        )
         for at in np.sort(random.integers(0, steps * step_ms, random.integers(0, 6)))
-    ]  # fmt: skip
+    ]
     return Timeline(
-        edges.astype(np.int64), of_slices, at + began_at, random.integers(0, profiles, len(at)), level,
-        random.uniform(0.5, 2, 4) if width == 1 else None, consumers,
-    )  # fmt: skip
+        edges.astype(np.int64),
+        of_slices,
+        at + began_at,
+        random.integers(0, profiles, len(at)),
+        level,
+        random.uniform(0.5, 2, 4) if width == 1 else None,
+        consumers,
+    )
 
 
 def _layout(random, began_at):
@@ -102,25 +116,43 @@ def _layout(random, began_at):
 
 def _policy(random):
     override = {
-        "splitMsgRateInThreshold": 1_000.0, "splitMsgRateOutThreshold": 2_000.0, "splitBytesRateInThreshold": 1_500,
-        "mergeMsgRateInThreshold": float(random.choice([0.0, 100.0, 400.0])), "mergeMsgRateOutThreshold": 300.0,
-        "mergeBytesRateInThreshold": 300, "maxSegments": int(random.choice([3, 6, 40])),
-        "minSegments": int(random.choice([1, 2])), "maxDagDepth": int(random.choice([1, 3, 10])),
+        "splitMsgRateInThreshold": 1_000.0,
+        "splitMsgRateOutThreshold": 2_000.0,
+        "splitBytesRateInThreshold": 1_500,
+        "mergeMsgRateInThreshold": float(random.choice([0.0, 100.0, 400.0])),
+        "mergeMsgRateOutThreshold": 300.0,
+        "mergeBytesRateInThreshold": 300,
+        "maxSegments": int(random.choice([3, 6, 40])),
+        "minSegments": int(random.choice([1, 2])),
+        "maxDagDepth": int(random.choice([1, 3, 10])),
         "splitCooldownSeconds": int(random.choice([0, 15, 60, 130])),
         "mergeCooldownSeconds": int(random.choice([0, 45, 300])),
         "mergeWindowSeconds": int(random.choice([0, 30, 300])),
         "enabled": bool(random.random() < 0.95),
-    }  # fmt: skip
+    }
     for name, values in {
-        "maxLoadAgeSeconds": [0, 20, 60, 180], "retryBackoffSeconds": [0, 7, 30], "mergeKeepsConsumers": [False, True],
-        "skipUnsplittable": [False, True], "normalizedColdness": [False, True], "coldSinceThreshold": [False, True],
-        "explicitLineage": [False, True], "thresholdCrossing": [False, True], "parallelActions": [False, True],
-        "settleSeconds": [0, 60, 600], "returnsWithinSeconds": [0, 120, 900], "hotKeySplits": [0, 1, 3],
-        "hotKeyRetrySeconds": [60, 600], "mergeHeadroom": [0.0, 0.9], "urgentOverload": [0.0, 1.25],
-        "promptSplits": [False, True], "regretWindowSeconds": [0, 300, 3600], "entryBucketBudget": [0, 4, 9],
-        "rebucketCooldownSeconds": [0, 15, 60], "splitVsRebucketMinMsgRateInThreshold": [0.0, 200.0, 1e9],
+        "maxLoadAgeSeconds": [0, 20, 60, 180],
+        "retryBackoffSeconds": [0, 7, 30],
+        "mergeKeepsConsumers": [False, True],
+        "skipUnsplittable": [False, True],
+        "normalizedColdness": [False, True],
+        "coldSinceThreshold": [False, True],
+        "explicitLineage": [False, True],
+        "thresholdCrossing": [False, True],
+        "parallelActions": [False, True],
+        "settleSeconds": [0, 60, 600],
+        "returnsWithinSeconds": [0, 120, 900],
+        "hotKeySplits": [0, 1, 3],
+        "hotKeyRetrySeconds": [60, 600],
+        "mergeHeadroom": [0.0, 0.9],
+        "urgentOverload": [0.0, 1.25],
+        "promptSplits": [False, True],
+        "regretWindowSeconds": [0, 300, 3600],
+        "entryBucketBudget": [0, 4, 9],
+        "rebucketCooldownSeconds": [0, 15, 60],
+        "splitVsRebucketMinMsgRateInThreshold": [0.0, 200.0, 1e9],
         "maxEntryBucketsPerSegment": [1, 4, 1024],
-    }.items():  # fmt: skip
+    }.items():
         if random.random() < 0.5:
             override[name] = random.choice(values).item()
     profile = str(random.choice(["default", "pip-483", "pulsar-5.0"]))
@@ -131,8 +163,9 @@ def _policy(random):
 def _with_checkpoints(random, timeline):
     """Some subscriptions have consumers that share no segment."""
     kinds = {name: random.choice(["STREAM", "CHECKPOINT"]).item() for name in "ab"}
-    consumers = [one if one.kind == "QUEUE" else one._replace(kind=kinds[one.subscription])
-                 for one in timeline.consumers]  # fmt: skip
+    consumers = [
+        one if one.kind == "QUEUE" else one._replace(kind=kinds[one.subscription]) for one in timeline.consumers
+    ]
     return replace(timeline, consumers=consumers)
 
 

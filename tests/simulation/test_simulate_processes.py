@@ -31,8 +31,20 @@ def test_processes_share_the_topics_and_answer_as_one():
 
 def test_ctrl_c_ends_with_the_topics_that_are_done():
     ours, theirs = pty.openpty()
-    command = [*CLI, "simulate", "--demand", "burst", "--policy", "default", "--topics", "8000", "--hours", "9",
-               "--processes", "2"]  # fmt: skip
+    command = [
+        *CLI,
+        "simulate",
+        "--demand",
+        "burst",
+        "--policy",
+        "default",
+        "--topics",
+        "8000",
+        "--hours",
+        "9",
+        "--processes",
+        "2",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, start_new_session=True, text=True)
     os.close(theirs)
     told = b""

@@ -26,8 +26,13 @@ def test_every_night_is_merged_with_pruning_and_without():
     demand = nights(6)
     pruned, kept = (alone(demand, PROFILES["default"], prunes=prunes) for prunes in (True, False))
     assert asdict(pruned) == asdict(kept)
-    nightly = [sum(4 * HOUR * STEP_MS * night <= at < 4 * HOUR * STEP_MS * (night + 1) and what == "merge"
-                   for at, what, *_ in kept.log) for night in range(6)]  # fmt: skip
+    nightly = [
+        sum(
+            4 * HOUR * STEP_MS * night <= at < 4 * HOUR * STEP_MS * (night + 1) and what == "merge"
+            for at, what, *_ in kept.log
+        )
+        for night in range(6)
+    ]
     assert min(nightly[1:]) >= 4
 
 

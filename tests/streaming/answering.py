@@ -16,9 +16,16 @@ from tests.engine.records import consumers, layout, outcome, record, stats, tick
 from tests.streaming.jobs import TOPICS, Feed, now_ms, rows
 
 RESTLESS = AutoScalePolicyOverride(
-    max_segments=6, split_cooldown_seconds=0, merge_cooldown_seconds=0, merge_window_seconds=0, max_dag_depth=10_000,
-    merge_keeps_consumers=False, settle_seconds=0, returns_within_seconds=0, regret_window_seconds=0,
-)  # fmt: skip
+    max_segments=6,
+    split_cooldown_seconds=0,
+    merge_cooldown_seconds=0,
+    merge_window_seconds=0,
+    max_dag_depth=10_000,
+    merge_keeps_consumers=False,
+    settle_seconds=0,
+    returns_within_seconds=0,
+    regret_window_seconds=0,
+)
 """A topic of this policy is split or merged whenever its load says so."""
 
 

@@ -144,7 +144,7 @@ def state(spark, job_settings, monkeypatch) -> Callable[..., str]:
 
     def ran(*arguments: str) -> str:
         with monkeypatch.context() as patched:
-            patched.setattr(streaming.session, "start_session", lambda *_: spark)
+            patched.setattr(streaming.job.session, "start_session", lambda *_: spark)
             patched.setattr(spark, "stop", lambda: None)
             done = CliRunner().invoke(cli, ["--home", str(HOME), "--config", str(job_settings), "state", *arguments])
         assert done.exit_code == 0, done.output

@@ -18,10 +18,10 @@ from pathlib import Path
 import psutil
 from pyspark import SparkContext
 
-import streaming.job.job.job
+import streaming.job.job
 from anabranch.cli.main import main as run_command
 from schemas.settings.root import load_settings
-from streaming.job.job.workers import STAGE_VARIABLE, STATE
+from streaming.job.workers import STAGE_VARIABLE, STATE
 from streaming.operator.processor import BucketProcessor
 from streaming.sink.sink import LakeSink
 from tests.streaming.crashes import crashing_sink

@@ -147,9 +147,13 @@ class Job:
         self.log = log
         with open(log, "ab") as file:
             self.process = subprocess.Popen(
-                command, cwd=HOME, stdout=file, stderr=file, start_new_session=True,
+                command,
+                cwd=HOME,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
                 env={**os.environ, "PYTHONPATH": str(HOME)},
-            )  # fmt: skip
+            )
 
     def kill(self) -> None:
         """SIGKILL to the driver and its JVM at once."""

@@ -79,9 +79,15 @@ def kafka_records(bootstrap: str) -> Iterator[RawRecord]:
                     assert message.error() is None
                     value, following = message.value(), message.offset() + 1
                     yield RawRecord(
-                        topic.name, message.key(), value,
-                        -1 if value is None else len(value), partition, message.offset(), message.timestamp()[1], True,
-                    )  # fmt: skip
+                        topic.name,
+                        message.key(),
+                        value,
+                        -1 if value is None else len(value),
+                        partition,
+                        message.offset(),
+                        message.timestamp()[1],
+                        True,
+                    )
     finally:
         reader.close()
 

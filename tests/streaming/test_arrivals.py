@@ -19,7 +19,7 @@ rows = st.lists(
     st.builds(
         lambda place, said: SimpleNamespace(place=bytes([place]), kind=said[0], body=said[1]), st.integers(0, 5), bodies
     )
-)  # fmt: skip
+)
 
 
 @given(rows, st.integers(1, 30), st.integers(0, 30))

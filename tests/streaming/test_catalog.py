@@ -43,10 +43,20 @@ def anabranch(file: Path, *arguments: str) -> str:
 def dead_letter(reason: str, number: int = 0) -> DeadLetterRow:
     at = datetime.now(timezone.utc)
     return DeadLetterRow(
-        reason=reason, detail="", key=None, raw=None, raw_size=-1, raw_sha256=None,
-        kafka_topic="segment-stats", kafka_partition=0,
-        kafka_offset=number, kafka_timestamp=at, rejected_at=at, batch_id=number, day=at.date(),
-    )  # fmt: skip
+        reason=reason,
+        detail="",
+        key=None,
+        raw=None,
+        raw_size=-1,
+        raw_sha256=None,
+        kafka_topic="segment-stats",
+        kafka_partition=0,
+        kafka_offset=number,
+        kafka_timestamp=at,
+        rejected_at=at,
+        batch_id=number,
+        day=at.date(),
+    )
 
 
 def test_spark_sql_reads_delta_and_files_as_the_job_does_and_starts_from_its_archive(tmp_path):
@@ -104,9 +114,14 @@ def test_a_registered_lake_is_read_by_name_with_the_command_that_register_prints
     question += "; SELECT hash_end FROM layout_at(current_timestamp())"
     quick_to_start = {**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     asked = subprocess.run(
-        [*command, "-e", question], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        [*command, "-e", question],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
         env=quick_to_start,
-    )  # fmt: skip
+    )
     assert asked.returncode == 0, asked.stderr[-2000:]
     answered = asked.stdout.split()
     assert answered[:4] == ["no-value", "2", "not-json", "1"]

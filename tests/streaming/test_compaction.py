@@ -38,7 +38,7 @@ from tests.streaming.jobs import (
     now_ms,
     read,
     rows,
-)  # fmt: skip
+)
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -60,9 +60,13 @@ class LedgerWriter(threading.Thread):
                 for status in ("intent", "applied"):
                     decision = f"d{len(self.written) // 2}"
                     row = self.ledger.row(
-                        decision_id=decision, family="autoscale", subject=TOPICS[0], attempt=0, status=status,
+                        decision_id=decision,
+                        family="autoscale",
+                        subject=TOPICS[0],
+                        attempt=0,
+                        status=status,
                         at=datetime.now(timezone.utc),
-                    )  # fmt: skip
+                    )
                     self.ledger.append([row])
                     self.written.append((decision, status))
         except Exception as fault:
@@ -101,10 +105,20 @@ def test_no_commit_of_the_job_or_of_an_executor_is_lost_while_both_engines_compa
 def dead_letter(number: int, day: date) -> DeadLetterRow:
     at = datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
     return DeadLetterRow(
-        reason="not-json", detail="", key=None, raw=None, raw_size=-1, raw_sha256=None,
-        kafka_topic="segment-stats", kafka_partition=0,
-        kafka_offset=number, kafka_timestamp=at, rejected_at=at, batch_id=number, day=day,
-    )  # fmt: skip
+        reason="not-json",
+        detail="",
+        key=None,
+        raw=None,
+        raw_size=-1,
+        raw_sha256=None,
+        kafka_topic="segment-stats",
+        kafka_partition=0,
+        kafka_offset=number,
+        kafka_timestamp=at,
+        rejected_at=at,
+        batch_id=number,
+        day=day,
+    )
 
 
 @pytest.mark.parametrize("compactor", ["delta-spark", "delta-rs"])
@@ -124,10 +138,17 @@ def test_sorting_leaves_the_day_that_is_not_over_as_it_is(spark, tmp_path, compa
 
 def test_every_table_has_a_column_to_sort_by():
     assert {name: cluster_column(table) for name, table in TABLES.items()} == {
-        "decisions": "subject", "holds": "subject", "segment_load": "topic", "events": "subject",
-        "dead_letters": "kafka_topic", "batches": "batch_id", "outcomes": "subject", "brakes": "subject",
-        "waits": "subject", "alerts": "subject",
-    }  # fmt: skip
+        "decisions": "subject",
+        "holds": "subject",
+        "segment_load": "topic",
+        "events": "subject",
+        "dead_letters": "kafka_topic",
+        "batches": "batch_id",
+        "outcomes": "subject",
+        "brakes": "subject",
+        "waits": "subject",
+        "alerts": "subject",
+    }
 
 
 def test_what_compaction_replaced_and_a_killed_writer_left_is_deleted_and_changes_are_still_told(tmp_path):

@@ -23,9 +23,13 @@ BLOCKED = (
 
 def start(launcher, module, tmp_path, **environment):
     return subprocess.Popen(
-        [launcher, "-m", module], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [launcher, "-m", module],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}/fake:{HOME}", **environment},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

@@ -22,12 +22,15 @@ def test_lost_records_are_named_and_never_is_it_advised_to_skip_them():
     assert "failOnDataLoss" not in line
 
 
-@pytest.mark.parametrize(("error", "said"), [
-    ("java.io.IOException: No space left on device", "make room"),
-    ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", "put its newest copy in its place"),
-    ("engine.kernel.packed.StateError: state version 9", "another release"),
-    ("[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] x", "another release"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("java.io.IOException: No space left on device", "make room"),
+        ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", "put its newest copy in its place"),
+        ("engine.kernel.packed.StateError: state version 9", "another release"),
+        ("[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] x", "another release"),
+    ],
+)
 def test_a_known_failure_says_what_to_do(error, said):
     assert said in failure_in_one_line(error)
 
@@ -45,26 +48,32 @@ def test_an_unknown_failure_is_shown_as_it_is_without_the_stack():
     assert failure_in_one_line("something\n  odd\nJVM stacktrace:\n at x.y") == "something odd"
 
 
-@pytest.mark.parametrize(("error", "needed"), [
-    (LOST, True),
-    ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", True),
-    ("engine.kernel.packed.StateError: state version 9", True),
-    ("[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] x", True),
-    ("java.io.IOException: No space left on device", False),
-    ("UnknownTopicOrPartitionException", False),
-    ("something odd", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "needed"),
+    [
+        (LOST, True),
+        ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE] x", True),
+        ("engine.kernel.packed.StateError: state version 9", True),
+        ("[STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA] x", True),
+        ("java.io.IOException: No space left on device", False),
+        ("UnknownTopicOrPartitionException", False),
+        ("something odd", False),
+    ],
+)
 def test_a_person_is_asked_for_only_where_a_restart_gets_no_further(error, needed):
     assert isinstance(failure_of(error), PersonNeeded) is needed
 
 
-@pytest.mark.parametrize(("error", "slow"), [
-    ("org.apache.spark.SparkException: Python worker failed to connect back.", True),
-    ("[CANNOT_OPEN_SOCKET] tried to connect to /tmp/.x.sock, but an error occurred: [Errno 2]", True),
-    ("java.net.SocketTimeoutException: Accept timed out", True),
-    ("Python worker exited unexpectedly (crashed)", False),
-    ("engine.kernel.packed.StateError: state version 9; Python worker failed to connect back", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "slow"),
+    [
+        ("org.apache.spark.SparkException: Python worker failed to connect back.", True),
+        ("[CANNOT_OPEN_SOCKET] tried to connect to /tmp/.x.sock, but an error occurred: [Errno 2]", True),
+        ("java.net.SocketTimeoutException: Accept timed out", True),
+        ("Python worker exited unexpectedly (crashed)", False),
+        ("engine.kernel.packed.StateError: state version 9; Python worker failed to connect back", False),
+    ],
+)
 def test_only_late_connections_restart_the_query(error, slow):
     assert isinstance(failure_of(error), TooSlow) is slow
 

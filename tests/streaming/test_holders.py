@@ -41,9 +41,11 @@ class Spark:
     def __init__(self, folder: Path, idle_seconds: float = 600.0) -> None:
         self.folder = folder
         self.manager = subprocess.Popen(
-            [sys.executable, "-c", MANAGER, str(idle_seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", MANAGER, str(idle_seconds)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             env={**os.environ, "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder), "PYTHON_FAULTHANDLER_DIR": str(folder)},
-        )  # fmt: skip
+        )
         assert self.manager.stdout is not None
         self._path = self.manager.stdout.read(struct.unpack(">i", self.manager.stdout.read(4))[0]).decode()
 

@@ -82,9 +82,14 @@ def rebuilt(lake, folder, buckets=2):
     """Topics, loads and offsets of a checkpoint that is made from a lake."""
     where = {name: number % buckets for number, name in enumerate(NAMES)}
     rebuild_checkpoint(
-        lake, LocalFiles(folder), SETTINGS, CONFIGURED, buckets, lambda names: {name: where[name] for name in names},
+        lake,
+        LocalFiles(folder),
+        SETTINGS,
+        CONFIGURED,
+        buckets,
+        lambda names: {name: where[name] for name in names},
         BOUNDS,
-    )  # fmt: skip
+    )
     found = []
     for row in pq.read_table(f"{folder}/rebuilt/state.parquet").to_pylist():
         topics, loads = unpack_topics(StoredPart(row[TOPICS])), unpack_loads(StoredPart(row[LOADS]))
@@ -159,9 +164,10 @@ def test_with_old_rows_forgotten_a_rebuild_a_replay_and_the_views_of_later_insta
                 key = row["topic"], row["segment_id"]
                 newest[key] = max(newest.get(key, row["accepted_at"]), row["accepted_at"])
         stay = [
-            row for row in there.to_pylist()
+            row
+            for row in there.to_pylist()
             if row["day"] >= DAY or row["accepted_at"] == newest[row["topic"], row["segment_id"]]
-        ]  # fmt: skip
+        ]
         assert sorted(map(str, left.to_pylist())) == sorted(map(str, stay))
 
 
@@ -310,8 +316,9 @@ retention.forget(lake, SEGMENT_LOAD, date(2025, 11, 21), is_dry_run=False)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("moment", "is_done"), [("at the begin", False), ("before the commit", False),
-                                                 ("after the commit", True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("moment", "is_done"), [("at the begin", False), ("before the commit", False), ("after the commit", True)]
+)
 def test_a_kill_leaves_all_loads_or_forgets_all_and_the_next_try_ends_it(lake, tmp_path, moment, is_done):
     before, whole = stored(lake), rebuilt_calm(lake, tmp_path / "a")
     write_horizon(lake, make_horizon(lake, AT, SETTINGS, CONFIGURED))
@@ -396,12 +403,13 @@ def test_command_applies_the_configured_days(tmp_path):
     }
     kept = {NAMES[0]: 0, OTHER: 1440}
     assert {(name, minute) for name, minute in stored(lake) if minute < kept[name]} <= {
-        (name, minute) for name, minute in before[0]
+        (name, minute)
+        for name, minute in before[0]
         if minute == newest[name] or minute == max(m for n, m in before[0] if n == name and m < 0)
-    }  # fmt: skip
+    }
     assert [one for one in stored(lake) if one[1] >= kept[one[0]]] == [
         one for one in before[0] if one[1] >= kept[one[0]]
-    ]  # fmt: skip
+    ]
     assert sorted(one for one in batches() if one >= AT) == sorted(one for one in before[1] if one >= AT)
     assert 1 <= len([one for one in batches() if one < AT]) <= 2
     days_of_horizons = set(read_table(DeltaTable(table_path(lake, HORIZONS)), ["day"])["day"].to_pylist())

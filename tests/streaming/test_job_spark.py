@@ -16,14 +16,14 @@ from deltalake import DeltaTable
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-import streaming.job.job.job
-import streaming.job.job.pace
+import streaming.job.job
+import streaming.job.pace
 from anabranch.local.garbage import KINDS, make_garbage
 from decisions.topic.layout import SegmentLayout
 from lake.files import table_path
 from schemas.settings.root import Settings, load_settings
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.job.job.job import PersonNeeded
+from streaming.job.job import PersonNeeded
 from streaming.operator.processor import BucketProcessor
 from tests.engine.records import consumers, layout, record, stats, tick
 from tests.streaming.jobs import (
@@ -34,7 +34,7 @@ from tests.streaming.jobs import (
     now_ms,
     read,
     rows,
-)  # fmt: skip
+)
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
@@ -80,8 +80,8 @@ def test_events_samples_and_garbage_become_decisions_loads_and_dead_letters(
     spark, start, job_settings, own_broker, tmp_path, monkeypatch
 ):
     tasks = tmp_path / "tasks"
-    monkeypatch.setattr(streaming.job, "BucketProcessor", recording_processor(tasks))
-    monkeypatch.setattr(streaming.pace, "FIRST", 40)
+    monkeypatch.setattr(streaming.job.job, "BucketProcessor", recording_processor(tasks))
+    monkeypatch.setattr(streaming.job.pace, "FIRST", 40)
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     layouts = [layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS]
     garbage = [

@@ -13,12 +13,12 @@ from tempfile import gettempdir
 
 import pytest
 
-import streaming.job.job.job
+import streaming.job.job
 from anabranch.local.offsets import end_offsets
 from lake.integrity import check_integrity
 from schemas.settings.root import Settings, load_settings
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.job.job.job import JobFailed
+from streaming.job.job import JobFailed
 from streaming.operator.outbox import INLINE_BYTES
 from streaming.operator.processor import BucketProcessor
 from streaming.sink.sink import LakeSink
@@ -46,7 +46,7 @@ def test_crashed_at_every_point_under_load_the_lake_is_what_an_undisturbed_compu
     inline_bytes, start, job_settings, own_broker, tmp_path, monkeypatch
 ):
     keep_all_batches(job_settings, tmp_path)
-    monkeypatch.setattr(streaming.job, "BucketProcessor", partial(BucketProcessor, inline_bytes=inline_bytes))
+    monkeypatch.setattr(streaming.job.job, "BucketProcessor", partial(BucketProcessor, inline_bytes=inline_bytes))
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     checkpoint = Path(settings.stream.checkpoint)
     with restless_cluster(feed, settings):
@@ -55,7 +55,7 @@ def test_crashed_at_every_point_under_load_the_lake_is_what_an_undisturbed_compu
         for how, said in (("raises", "crashed in the operator"), ("killed", "Python worker exited unexpectedly")):
             with monkeypatch.context() as patched:
                 crashing = partial(crashing_processor(checkpoint, how), inline_bytes=inline_bytes)
-                patched.setattr(streaming.job, "BucketProcessor", crashing)
+                patched.setattr(streaming.job.job, "BucketProcessor", crashing)
                 crashes_after_progress(start, checkpoint, said)
         job = start()
         goes_on_deciding(settings)
@@ -131,9 +131,14 @@ def is_what_an_undisturbed_computation_gives(settings: Settings, feed: Feed) -> 
     check_nothing_lost_and_nothing_twice(settings, feed)
     found = {table.name: rows(settings, table) for table in (DECISIONS, HOLDS, EVENTS, DEAD_LETTERS, SEGMENT_LOAD)}
     integrity = check_integrity(
-        rows(settings, BATCHES), found["decisions"], found["holds"], [], found["events"], found["dead_letters"],
+        rows(settings, BATCHES),
+        found["decisions"],
+        found["holds"],
+        [],
+        found["events"],
+        found["dead_letters"],
         end_offsets(settings.kafka_connection()),
-    )  # fmt: skip
+    )
     assert integrity["ok"], integrity
     assert max(row["seq"] for row in found["decisions"]) > 1
     for name, expected in recomputed(settings).items():

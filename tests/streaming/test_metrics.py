@@ -60,10 +60,16 @@ def scrape():
 def test_metrics_are_for_programs_on_this_machine_and_no_page():
     server = serve_meter(StreamMeter(60, NOW), free_port())
     for headers, status in [
-        ({}, 200), ({"Host": "localhost:9"}, 200), ({"Host": "[::1]"}, 200), ({"Sec-Fetch-Site": "none"}, 200),
-        ({"Host": "rebound.example"}, 403), ({"Host": "10.0.0.1"}, 403), ({"Host": "localhost.evil.example"}, 403),
-        ({"Origin": "http://evil.example"}, 403), ({"Sec-Fetch-Site": "cross-site"}, 403),
-    ]:  # fmt: skip
+        ({}, 200),
+        ({"Host": "localhost:9"}, 200),
+        ({"Host": "[::1]"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Host": "rebound.example"}, 403),
+        ({"Host": "10.0.0.1"}, 403),
+        ({"Host": "localhost.evil.example"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+    ]:
         connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
         connection.request("GET", "/metrics", headers=headers)
         assert connection.getresponse().status == status, headers
@@ -88,9 +94,17 @@ _COLUMNS = {
 def batch(written_at: float = NOW, rows: dict[str, list[tuple]] | None = None, **counts) -> WrittenBatch:
     """A batch with these rows, cut to the columns that metrics read; the counts not given are 0."""
     names = (
-        "messages", "messages_accepted", "messages_suppressed", "dead_letters", "samples", "samples_accepted",
-        "samples_insignificant", "samples_stale", "evaluations", "operator_ms",
-    )  # fmt: skip
+        "messages",
+        "messages_accepted",
+        "messages_suppressed",
+        "dead_letters",
+        "samples",
+        "samples_accepted",
+        "samples_insignificant",
+        "samples_stale",
+        "evaluations",
+        "operator_ms",
+    )
     rare = {}
     for table, columns in _COLUMNS.items():
         found = (rows or {}).get(table, [])
@@ -122,9 +136,17 @@ def observed(*batches: WrittenBatch) -> StreamMeter:
 
 def test_a_scrape_tells_what_became_of_messages_and_samples(scrape):
     counts = {
-        "messages": 9, "messages_accepted": 5, "messages_suppressed": 3, "dead_letters": 1, "samples": 12,
-        "samples_accepted": 6, "samples_insignificant": 4, "samples_stale": 2, "evaluations": 8, "operator_ms": 250.0,
-    }  # fmt: skip
+        "messages": 9,
+        "messages_accepted": 5,
+        "messages_suppressed": 3,
+        "dead_letters": 1,
+        "samples": 12,
+        "samples_accepted": 6,
+        "samples_insignificant": 4,
+        "samples_stale": 2,
+        "evaluations": 8,
+        "operator_ms": 250.0,
+    }
     rows = {DEAD_LETTERS.name: [("not-json",)], HOLDS.name: [(TOPIC, "merge-window"), (TOPIC, "max-segments")]}
     values = scrape(observed(batch(rows=rows, **counts), batch(NOW + 5, rows, **counts)))
     said = {

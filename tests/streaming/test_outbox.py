@@ -18,12 +18,24 @@ SCHEMA = pa.schema([("kind", pa.string()), ("body", pa.binary()), ("now", pa.int
 
 
 def letters(*offsets: int) -> bytes:
-    return pydantic_core.to_json([
-        {"reason": "not-json", "detail": "", "key": None, "raw": "AA==", "raw_size": 1, "raw_sha256": "ab",
-         "kafka_topic": "segment-stats", "kafka_partition": 0, "kafka_offset": offset, "kafka_timestamp": NOW,
-         "rejected_at": NOW}
-        for offset in offsets
-    ])  # fmt: skip
+    return pydantic_core.to_json(
+        [
+            {
+                "reason": "not-json",
+                "detail": "",
+                "key": None,
+                "raw": "AA==",
+                "raw_size": 1,
+                "raw_sha256": "ab",
+                "kafka_topic": "segment-stats",
+                "kafka_partition": 0,
+                "kafka_offset": offset,
+                "kafka_timestamp": NOW,
+                "rejected_at": NOW,
+            }
+            for offset in offsets
+        ]
+    )
 
 
 def output_of(rows: list[tuple[str, bytes]], lake, batch_id: int = 7) -> BatchOutput:

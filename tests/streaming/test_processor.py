@@ -207,10 +207,15 @@ def test_a_batch_that_fits_nowhere_at_once_leads_to_the_same_rows_and_the_same_s
         handle, said, packer = Handle(), [], families.bucket_packer(1)
         for batch in [Batch(NOW, [("control-events", b"*", configured().value, 0, 0)], False), *batches[:25]]:
             rows = [
-                dict(zip(RAW.names, (source, key, value, len(value or b"\0"), partition, offset, 0, batch.now, 0),
-                         strict=True))
+                dict(
+                    zip(
+                        RAW.names,
+                        (source, key, value, len(value or b"\0"), partition, offset, 0, batch.now, 0),
+                        strict=True,
+                    )
+                )
                 for source, key, value, partition, offset in batch.records
-            ]  # fmt: skip
+            ]
             inline_bytes = 1_000 if is_tight else 1 << 30
             operator = processor.BucketProcessor(families.PARTS, SETTINGS, str(tmp_path), inline_bytes=inline_bytes)
             operator.init(handle)

@@ -128,8 +128,12 @@ def test_a_table_that_is_committed_beside_one_that_was_written_may_be_missing(ta
 @given(st.data())
 def test_rows_are_told_apart_by_any_value_and_not_by_their_order(data):
     text = st.one_of(st.none(), st.sampled_from(["", "a", "b", "ab"]))
-    rows = data.draw(st.lists(st.tuples(text, text, st.one_of(st.none(), st.sampled_from([0.0, 1.0, -1.0])),
-                                        st.sampled_from([0, 1, -1])), max_size=5))  # fmt: skip
+    rows = data.draw(
+        st.lists(
+            st.tuples(text, text, st.one_of(st.none(), st.sampled_from([0.0, 1.0, -1.0])), st.sampled_from([0, 1, -1])),
+            max_size=5,
+        )
+    )
     others = data.draw(st.one_of(st.permutations(rows), st.just(rows[:-1]), st.just([(*one[:3], 7) for one in rows])))
 
     def of(values):

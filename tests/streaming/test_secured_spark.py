@@ -167,9 +167,14 @@ def test_loads_layouts_and_outcomes_are_written_by_those_who_may_and_by_nobody_e
     stats, consumers, control = SEGMENT_STATS.name, CONSUMER_EVENTS.name, CONTROL_EVENTS.name
     bundles = {topic.name for topic in BUNDLE_TOPICS}
     may = {
-        "reporter": {stats, consumers, *bundles}, "job": {control}, "executor": {control},
-        "controller": {consumers, control}, "client": set(), "report": set(), "stranger": set(),
-    }  # fmt: skip
+        "reporter": {stats, consumers, *bundles},
+        "job": {control},
+        "executor": {control},
+        "controller": {consumers, control},
+        "client": set(),
+        "report": set(),
+        "stranger": set(),
+    }
     for user, own in may.items():
         for topic in (stats, consumers, control, *bundles):
             error = write(secured.connection_of(user), topic)

@@ -75,8 +75,13 @@ def test_every_table_is_committed_once_and_who_watches_is_told_when_the_decision
         sink.write(Frame(tmp_path, bodies, inline_bytes, 3), 3)
     sink.write(Frame(tmp_path, {}, inline_bytes, 4), 4)
     assert numbers(tmp_path) == {
-        "decisions": 1, "holds": 1, "events": 2, "dead_letters": 2, "segment_load": 2, "batches": 1,
-    }  # fmt: skip
+        "decisions": 1,
+        "holds": 1,
+        "events": 2,
+        "dead_letters": 2,
+        "segment_load": 2,
+        "batches": 1,
+    }
     first, again = told
     assert began <= first.decided_at <= first.row["committed_at"]
     assert set(first.commit_seconds) == {table.name for table in TABLES}

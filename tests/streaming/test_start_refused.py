@@ -28,8 +28,11 @@ def test_a_lake_of_a_newer_release_is_refused_before_spark_starts(tmp_path):
     file.write_text(f'[lake]\npath = "{tmp_path}/lake"\n[stream]\ncheckpoint = "{tmp_path}/checkpoint"\n')
     ended = subprocess.run(
         [sys.executable, "-m", "anabranch", "--config", str(file), "stream"],
-        cwd=HOME, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=HOME,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert ended.returncode == 2
     assert "columns that this release does not know: confidence" in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
@@ -58,9 +61,11 @@ def test_the_newest_batch_of_a_query_is_that_of_any_table_and_of_no_other_query(
     assert (sink.has_batches(), sink.newest_batch("mine")) == (False, None)
     for table, query, batch in ((BATCHES, "mine", 6), (HOLDS, "mine", 7), (BATCHES, "other", 9)):
         write_deltalake(
-            str(tmp_path / table.name), arrow_schema(table.row).empty_table(), mode="append",
+            str(tmp_path / table.name),
+            arrow_schema(table.row).empty_table(),
+            mode="append",
             commit_properties=CommitProperties(app_transactions=[Transaction(f"{APP}:{query}", batch)]),
-        )  # fmt: skip
+        )
     again = LakeSink(str(tmp_path), lambda *_: None)
     assert (again.newest_batch("mine"), again.newest_batch("other"), again.newest_batch("none")) == (7, 9, None)
 

@@ -36,12 +36,24 @@ def submitted(master: str, settings_file: Path, jars: Path) -> list[str]:
     """The command line of docs/cluster.md, with small heaps."""
     return [
         str(Path(pyspark.__file__).with_name("bin") / "spark-submit"),
-        "--master", master, "--properties-file", "conf/spark.conf", "--driver-class-path", f"{jars}/*",
-        "--conf", f"spark.pyspark.python={sys.executable}",
-        "--driver-memory", "512m", "--executor-memory", "512m",
-        "--conf", "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "deploy/stream.py", "--config", str(settings_file),
-    ]  # fmt: skip
+        "--master",
+        master,
+        "--properties-file",
+        "conf/spark.conf",
+        "--driver-class-path",
+        f"{jars}/*",
+        "--conf",
+        f"spark.pyspark.python={sys.executable}",
+        "--driver-memory",
+        "512m",
+        "--executor-memory",
+        "512m",
+        "--conf",
+        "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "deploy/stream.py",
+        "--config",
+        str(settings_file),
+    ]
 
 
 def decides_and_stops_between_batches(job: Job, feed: Feed, settings_file: Path) -> None:

@@ -45,14 +45,15 @@ def unpack_deployment(number: int, folder: Path, bootstrap: str) -> None:
     as_they_were = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
     kept = [
         ConfigResource(
-            ConfigResource.Type.TOPIC, topic.name,
+            ConfigResource.Type.TOPIC,
+            topic.name,
             incremental_configs=[
                 ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
                 for name, value in as_they_were.items()
             ],
         )
         for topic in KAFKA_TOPICS
-    ]  # fmt: skip
+    ]
     for altered in admin.incremental_alter_configs(kept).values():
         altered.result(20)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
@@ -186,12 +187,15 @@ def description(name: str, place: str, version: str = "v2") -> str:
 NOW = "transformWithStateInPySparkExec"
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    (description("transformWithStateInPandasExec", "file:/a"), description(NOW, "file:/b")),
-    (description(NOW, "file:/a"), description(NOW, "file:/b")),
-    (description("stateStoreSave", "file:/b"), description("stateStoreSave", "file:/b")),
-    (description(NOW, "file:/a", "v3"), description(NOW, "file:/a", "v3")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (description("transformWithStateInPandasExec", "file:/a"), description(NOW, "file:/b")),
+        (description(NOW, "file:/a"), description(NOW, "file:/b")),
+        (description("stateStoreSave", "file:/b"), description("stateStoreSave", "file:/b")),
+        (description(NOW, "file:/a", "v3"), description(NOW, "file:/a", "v3")),
+    ],
+)
 def test_an_operator_is_described_as_todays_and_as_where_its_checkpoint_is(before, after):
     assert described_here(before, "file:/b") == after
 

@@ -32,10 +32,11 @@ class Said:
 def lake(tmp_path_factory):
     bucket = RecordedBucket()
     bucket.batch(
-        NOW, layout(SegmentLayout.create(2, NOW), topic=NAMES[0]),
+        NOW,
+        layout(SegmentLayout.create(2, NOW), topic=NAMES[0]),
         consumers(3, NOW, topic=NAMES[0], sub="billing"),
         consumers(2, NOW, topic=NAMES[0], sub="<i>audit", kind="QUEUE"),
-    )  # fmt: skip
+    )
     lake = tmp_path_factory.mktemp("consumers") / "lake"
     in_a_lake(bucket, lake)
     return str(lake)
@@ -58,10 +59,13 @@ def test_consumers_of_managed_subscriptions_are_shown_with_their_segments(lake):
 
 @pytest.mark.parametrize(
     ("reply", "said"),
-    [(Refused(404, "HTTP 404", False), "The cluster does not say"),
-     (NotConnected("GET http://c", "refused"), "The controller does not answer: GET http://c: no connection"),
-     (Answered([]), "The cluster does not say"), (Answered({"count": "many", "consumers": []}), "does not say")],
-)  # fmt: skip
+    [
+        (Refused(404, "HTTP 404", False), "The cluster does not say"),
+        (NotConnected("GET http://c", "refused"), "The controller does not answer: GET http://c: no connection"),
+        (Answered([]), "The cluster does not say"),
+        (Answered({"count": "many", "consumers": []}), "does not say"),
+    ],
+)
 def test_why_it_is_not_known_is_said(lake, reply, said):
     assert said in page(lake, topics=Said(reply)).get(PATH).text
 

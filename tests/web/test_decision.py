@@ -35,9 +35,16 @@ def lake(tmp_path):
     for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, BATCHES):
         write_deltalake(create_table(lake, table), bucket.table(table), mode="append")
     waiting = WaitRow(
-        decision_id=identity(bucket), family="autoscale", subject=NAMES[0], brake="approval", reason="mode is approve",
-        until=None, at=WHEN, executor="e", day=WHEN.date(),
-    )  # fmt: skip
+        decision_id=identity(bucket),
+        family="autoscale",
+        subject=NAMES[0],
+        brake="approval",
+        reason="mode is approve",
+        until=None,
+        at=WHEN,
+        executor="e",
+        day=WHEN.date(),
+    )
     write_deltalake(create_table(lake, WAITS), to_arrow(WAITS, [waiting]), mode="append")
     lake.joinpath("id").write_text(identity(bucket))
     return str(lake)

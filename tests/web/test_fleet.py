@@ -132,12 +132,19 @@ def test_a_page_that_waits_is_let_go_at_the_end(tmp_path):
 
 def row(number, namespace="acme/shop", **changed):
     whole = {
-        "name": f"topic://{namespace}/t{number:05}", "namespace": namespace, "segments": 1 + number % 7,
-        "is_cold": False, "load": None if number % 5 == 4 else number % 30 / 10,
+        "name": f"topic://{namespace}/t{number:05}",
+        "namespace": namespace,
+        "segments": 1 + number % 7,
+        "is_cold": False,
+        "load": None if number % 5 == 4 else number % 30 / 10,
         "gate": ("", "settling", "merge-window")[number % 3],
-        "waiting": "approval" if number % 11 == 0 else "", "is_open": False,
-        "acted_at": at(number) if number % 2 else None, "consumers": number % 4, "turns": (), "version": 1,
-    }  # fmt: skip
+        "waiting": "approval" if number % 11 == 0 else "",
+        "is_open": False,
+        "acted_at": at(number) if number % 2 else None,
+        "consumers": number % 4,
+        "turns": (),
+        "version": 1,
+    }
     return Row(**{**whole, **changed})
 
 
@@ -145,9 +152,12 @@ FLEET = [row(number, ("acme/shop", "acme/bills")[number % 2]) for number in rang
 
 
 @given(
-    st.sampled_from(sorted(FILTERS)), st.sampled_from(sorted(ORDER_NAMES)), st.sampled_from(["", "settling", "none"]),
-    st.sampled_from(["", "acme/shop", "nobody/here"]), st.sampled_from(["", "T0001", "acme bills", "<"]),
-)  # fmt: skip
+    st.sampled_from(sorted(FILTERS)),
+    st.sampled_from(sorted(ORDER_NAMES)),
+    st.sampled_from(["", "settling", "none"]),
+    st.sampled_from(["", "acme/shop", "nobody/here"]),
+    st.sampled_from(["", "T0001", "acme bills", "<"]),
+)
 def test_the_pages_of_a_choice_are_all_that_it_leaves_each_once_and_in_order(only, order, gate, namespace, words):
     choice = Choice(words, only, gate, namespace, order)
     first = choose(FLEET, choice, {"acme/bills"}, START, lambda _: True)

@@ -53,10 +53,14 @@ def test_a_pause_is_on_record_and_on_the_page_until_it_is_resumed(lake):
 @pytest.mark.parametrize(
     ("changed", "status"),
     [
-        ({"kind": "stop"}, 400), ({"for": "7"}, 400), ({"scope": "nonsense"}, 409), ({"reason": ""}, 409),
-        ({"proof": "x"}, 403), ({"kind": "resume"}, 409),
+        ({"kind": "stop"}, 400),
+        ({"for": "7"}, 400),
+        ({"scope": "nonsense"}, 409),
+        ({"reason": ""}, 409),
+        ({"proof": "x"}, 403),
+        ({"kind": "resume"}, 409),
     ],
-)  # fmt: skip
+)
 def test_a_form_that_is_not_right_changes_nothing(lake, changed, status):
     found = page(lake)
     assert found.post("/operations", form(found, **changed)).status_code == status
@@ -94,9 +98,17 @@ def test_any_bytes_become_text_on_one_line(raw):
 def test_an_alert_stands_until_it_is_resolved(lake):
     def row(seconds, status, identity="a1", **changed):
         return AlertRow(
-            alert="InputStale", subject="*", status=status, at=at(seconds), summary="stale", labels="{}",
-            day=at(0).date(), alert_id=identity, since=at(0), **changed,
-        )  # fmt: skip
+            alert="InputStale",
+            subject="*",
+            status=status,
+            at=at(seconds),
+            summary="stale",
+            labels="{}",
+            day=at(0).date(),
+            alert_id=identity,
+            since=at(0),
+            **changed,
+        )
 
     rows = [row(0, "pending"), row(1, "firing"), row(1, "told", notice="firing"), row(2, "firing", "a2")]
     write_deltalake(create_table(lake, ALERTS), to_arrow(ALERTS, rows), mode="append")

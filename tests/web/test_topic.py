@@ -217,10 +217,14 @@ def test_unknown_topic_of_a_large_fleet_costs_little(tmp_path):
 @pytest.mark.parametrize(
     ("text", "times", "end"),
     [
-        ("a=", ("[", 3_990), ""), ("maxSegments = 0x", ("f", 3_900), ""), ("maxSegments = ", ("9", 3_900), ""),
-        ("maxSegments = ", ("9", 9_000), ""), ("", (".", 4_000), ""), ("", ("a.", 1_998), "a=1"),
+        ("a=", ("[", 3_990), ""),
+        ("maxSegments = 0x", ("f", 3_900), ""),
+        ("maxSegments = ", ("9", 3_900), ""),
+        ("maxSegments = ", ("9", 9_000), ""),
+        ("", (".", 4_000), ""),
+        ("", ("a.", 1_998), "a=1"),
     ],
-)  # fmt: skip
+)
 def test_hostile_policy_is_a_policy_error(text, times, end):
     began = time.process_time()
     with pytest.raises(PolicyError):

@@ -48,7 +48,7 @@ class Bookies:
         self._hands: tuple[tuple[tuple[str, str], ...], LedgerHands] | None = None
         self.looker = Looker(
             self.store, self.metadata, self.hands, self.ids, chosen.cluster, chosen.brokers, chosen.switch
-        )  # fmt: skip
+        )
         self.guard = Guard(self.metadata, chosen.brokers, self.ids)
         self.name = f"{socket.gethostname()}:{os.getpid()}"
 
@@ -106,12 +106,15 @@ class Bookies:
         chosen = settings.controller
         return PlainTopics(
             Transport(
-                chosen.url, credentials_of(settings), user_agent="anabranch-bookies",
+                chosen.url,
+                credentials_of(settings),
+                user_agent="anabranch-bookies",
                 timeout_seconds=settings.bookies.request_timeout_seconds,
-                deadline_seconds=settings.bookies.request_timeout_seconds, nodes=chosen.nodes,
+                deadline_seconds=settings.bookies.request_timeout_seconds,
+                nodes=chosen.nodes,
                 tls=settings.url_context(),
             )
-        )  # fmt: skip
+        )
 
     def _new_hands(self, clusters: dict[str, str]) -> LedgerHands:
         from anabranch.local.bookies.programs import ensure_programs
@@ -188,8 +191,9 @@ def _warn_of_open_nodes(bookies: Bookies) -> None:
     if bookies.metadata.is_open(path):
         click.echo(
             f"Warning: {path} in ZooKeeper was made without a log-in, and whoever reaches it can name another cluster "
-            "there: set its access list, and those of its children, to our user with world:anyone:r", err=True,
-        )  # fmt: skip
+            "there: set its access list, and those of its children, to our user with world:anyone:r",
+            err=True,
+        )
 
 
 def _uri(metadata: str) -> str:

@@ -101,10 +101,11 @@ def troubles(answer: BookieAnswer) -> list[str]:
         *(f"left behind: {one.object}: {one.detail}" for one in answer.losses),
         *(
             f"not known: ledger {one.ledger} of {one.object}: {one.reason}"
-            for one in answer.attributions if one.how == "corruption"
+            for one in answer.attributions
+            if one.how == "corruption"
         ),
         *(f"{one.invariant} does not hold: {one.object}: {one.detail}" for one in answer.violations),
-    ]  # fmt: skip
+    ]
     lines = [printable(f"  {one}") for one in said[:MAX_LINES]]
     if len(said) > MAX_LINES:
         lines.append(f"  and {len(said) - MAX_LINES:,} more; JSON has all")

@@ -24,8 +24,14 @@ MAX_LINES = 50
 """Ledgers that are shown; JSON has all."""
 _WIDTH = 24
 _FIRST = (
-    "registered", "ledgers-listed", "target-client", "instance-id", "ids-apart", "brokers-follow", "brokers-route",
-)  # fmt: skip
+    "registered",
+    "ledgers-listed",
+    "target-client",
+    "instance-id",
+    "ids-apart",
+    "brokers-follow",
+    "brokers-route",
+)
 """Gates that have to pass before anything else is worth a try."""
 
 
@@ -51,12 +57,17 @@ def status_text(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | Non
         + "".join(
             f", {counts[name]:,} {words}"
             for name, words in (
-                ("toCopy", "to copy"), ("toVerify", "to compare"), ("toPromote", "to promote"), ("failed", "failed"),
-                ("lost", "not promoted"), ("leftBehind", "left by an earlier switch"), ("notKnown", "not known"),
+                ("toCopy", "to copy"),
+                ("toVerify", "to compare"),
+                ("toPromote", "to promote"),
+                ("failed", "failed"),
+                ("lost", "not promoted"),
+                ("leftBehind", "left by an earlier switch"),
+                ("notKnown", "not known"),
             )
             if counts.get(name)
         )
-    )  # fmt: skip
+    )
     if counts.get("dataLedgersOnSource"):
         lines.append(
             f"topics' data         {counts['dataLedgersOnSource']:,} ledgers are on {printable(directive.source)}: "
@@ -171,9 +182,15 @@ def history_text(found: Sequence[SwitchHistory]) -> str:
             f"promoted, {counts['deleted']:,} old copies deleted"
         )
         for span in one.phases:
-            troubles = [f"{number:,} {what}" for number, what in (
-                (span.failed, "failed"), (span.superseded, "too late"), (span.open, "under way"),
-            ) if number]  # fmt: skip
+            troubles = [
+                f"{number:,} {what}"
+                for number, what in (
+                    (span.failed, "failed"),
+                    (span.superseded, "too late"),
+                    (span.open, "under way"),
+                )
+                if number
+            ]
             lines.append(
                 f"  {span.since:%F %T}  {span.phase:16}  attempt {span.attempt}  {span.steps:>7,} steps in "
                 f"{span.seconds:,.0f} s{'  ' if troubles else ''}{', '.join(troubles)}"

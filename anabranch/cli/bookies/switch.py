@@ -118,11 +118,14 @@ def _planned(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer:
     return plan(
         snapshot.model_copy(
             update={
-                "operation": "next", "clusters": answer.registry or snapshot.clusters, "directive": directive,
-                "bootstrap": snapshot.bootstrap or answer.bootstrap, "progress": progress,
+                "operation": "next",
+                "clusters": answer.registry or snapshot.clusters,
+                "directive": directive,
+                "bootstrap": snapshot.bootstrap or answer.bootstrap,
+                "progress": progress,
             }
         )
-    )  # fmt: skip
+    )
 
 
 def _rehearsal(snapshot: BookieSnapshot, answer: BookieAnswer, planned: BookieAnswer) -> Iterator[str]:
@@ -206,8 +209,9 @@ def _term(bookies: Bookies) -> Iterator[Term]:
         held = right.holder()
         click.echo(
             f"{printable(held.holder) if held else 'another process'} carries it out; this one takes over when that is "
-            "gone", err=True,
-        )  # fmt: skip
+            "gone",
+            err=True,
+        )
         right.take(None)
     try:
         yield right

@@ -24,9 +24,14 @@ from schemas.printable import printable
 
 
 def report(
-    lake: str, cluster: str | None, policies: Sequence[str], settings: Sequence[str], since: datetime | None,
-    until: datetime | None, output: str,
-) -> tuple[str, str]:  # fmt: skip
+    lake: str,
+    cluster: str | None,
+    policies: Sequence[str],
+    settings: Sequence[str],
+    since: datetime | None,
+    until: datetime | None,
+    output: str,
+) -> tuple[str, str]:
     """The report and a line about it. Raises click's errors, and what Delta raises."""
     if cluster is None:
         known = clusters_on_record(lake)

@@ -67,6 +67,11 @@ def _record(value: ServiceUnitStateData | None) -> Record | None:
         return None
     children = tuple((child, to or "") for child, to in (value.split_service_unit_to_dest_broker or {}).items())
     return Record(
-        State(value.state), value.version_id, value.dst_broker or "", value.source_broker or "", value.force,
-        children, value.timestamp,
-    )  # fmt: skip
+        State(value.state),
+        value.version_id,
+        value.dst_broker or "",
+        value.source_broker or "",
+        value.force,
+        children,
+        value.timestamp,
+    )

@@ -98,6 +98,10 @@ def _row(reading: BundleReading) -> tuple[str, ...]:
     means = reading.detail or ("" if reading.passed else SENTENCES[Gate(reading.gate)])
     numbers = ("" if one is None else f"{one:.6g}" for one in (reading.measured, reading.limit, reading.margin))
     return (
-        "+" if reading.passed else "-", printable(reading.broker or ""), printable(reading.bundle or ""), reading.gate,
-        *numbers, printable(means),
-    )  # fmt: skip
+        "+" if reading.passed else "-",
+        printable(reading.broker or ""),
+        printable(reading.bundle or ""),
+        reading.gate,
+        *numbers,
+        printable(means),
+    )

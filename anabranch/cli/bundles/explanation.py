@@ -41,10 +41,13 @@ def decision_text(cluster: str, row: Mapping[str, Any], end: Became | None) -> s
         printable(f"  {row['action']} {arguments['bundle']}{where}, because of {row['reason']}"),
         f"  what became of it: {became_text(end)}",
         *(_usage(broker, usage) for broker, usage in inputs["usage"].items()),
-        *(printable(f"  among {', '.join(tie['brokers'])} the seed took {tie['chosen']}")
-          for tie in inputs["ties"] if len(tie["brokers"]) > 1),
+        *(
+            printable(f"  among {', '.join(tie['brokers'])} the seed took {tie['chosen']}")
+            for tie in inputs["ties"]
+            if len(tie["brokers"]) > 1
+        ),
         *readings_table([BundleReading.model_validate(gate) for gate in json.loads(row["gates"])]),
-    ]  # fmt: skip
+    ]
     return "\n".join([*lines, ""])
 
 
@@ -55,9 +58,11 @@ def cycle_text(state: ClusterState, cycle: Cycle, broker: str | None) -> str:
     """
     answer = cycle.shedding
     lines = [
-        printable(f"{state.name} at {instant(cycle.now)}: {len(cycle.live)} brokers, {answer.strategy}, "
-                  f"{defaults_of(answer.profile)}")
-    ]  # fmt: skip
+        printable(
+            f"{state.name} at {instant(cycle.now)}: {len(cycle.live)} brokers, {answer.strategy}, "
+            f"{defaults_of(answer.profile)}"
+        )
+    ]
     for one in cycle.decided:
         decision = one.decision
         if broker is None or broker in (decision.source_broker, decision.destination_broker):

@@ -37,10 +37,12 @@ def as_json(history: ClusterHistory) -> dict[str, Any]:
     """All of it; null: the broker was not there."""
     usage = [[None if np.isnan(value) else round(value, 6) for value in row] for row in history.usage.T.tolist()]
     return {
-        "cluster": history.cluster, "since": history.since, "until": history.until,
+        "cluster": history.cluster,
+        "since": history.since,
+        "until": history.until,
         "brokers": [{"name": name, "usage": values} for name, values in zip(history.brokers, usage, strict=True)],
         "moves": [
             {"at": one.at, "bundle": one.bundle, "source": one.source, "destination": one.destination}
             for one in history.moves
         ],
-    }  # fmt: skip
+    }

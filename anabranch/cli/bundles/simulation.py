@@ -50,12 +50,14 @@ def table_text(compared: Sequence[Compared]) -> list[str]:
     table = [["shape", "balancer", *(words for _, words in COLUMNS)], *rows_of(compared)]
     widths = [max(len(printable(row[column])) for row in table) for column in range(len(table[0]))]
     return [
-        "  ".join([
-            *(printable(cell).ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)),
-            *map(str.rjust, row[2:], widths[2:]),
-        ]).rstrip()
+        "  ".join(
+            [
+                *(printable(cell).ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)),
+                *map(str.rjust, row[2:], widths[2:]),
+            ]
+        ).rstrip()
         for row in table
-    ]  # fmt: skip
+    ]
 
 
 def settings_of(given: Sequence[str]) -> dict[str, str]:

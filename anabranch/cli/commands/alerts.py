@@ -146,9 +146,13 @@ def test(context: Context, rule: str, at: str | None, output: str) -> None:
 
 def _shown(alert: Alert) -> dict[str, Any]:
     return {
-        "status": alert.status, "alert": alert.rule, "since": alert.since, "value": alert.value,
-        "labels": dict(alert.labels), "summary": alert.summary,
-    }  # fmt: skip
+        "status": alert.status,
+        "alert": alert.rule,
+        "since": alert.since,
+        "value": alert.value,
+        "labels": dict(alert.labels),
+        "summary": alert.summary,
+    }
 
 
 def _rules(context: Context) -> Rules:

@@ -35,14 +35,20 @@ MUCH = 5_000_000
 
 @click.command("backtest")
 @click.option(
-    "--family", type=click.Choice(["autoscale", "bundles"]), default="autoscale", show_default=True,
+    "--family",
+    type=click.Choice(["autoscale", "bundles"]),
+    default="autoscale",
+    show_default=True,
     help="Of decisions. bundles: --cluster, --policy, --set, --since and --until.",
-)  # fmt: skip
+)
 @click.option(
-    "--policy", "policies", multiple=True, metavar="P",
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="P",
     help="A profile, a TOML policy over the profile that ran, or NAME:KEY=VALUE,… over the policy that ran. Several. "
     "Of bundles: a version (4.x), or Shedder+Placement,NAME=VALUE,… over what ran.",
-)  # fmt: skip
+)
 @click.option("--cluster", metavar="NAME", help="Of brokers and bundles. Default: the only one on record.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="For all balancers, as in broker.conf.")
 @click.option(
@@ -58,10 +64,20 @@ MUCH = 5_000_000
 @report_options
 @click.pass_obj
 def command(
-    context: Context, family: str, policies: tuple[str, ...], cluster: str | None, settings: tuple[str, ...],
-    since: datetime | None, until: datetime | None, topics: str | None, processes: int | None, by_spark: bool,
-    scratch: Path | None, output: str, file: Path | None,
-) -> None:  # fmt: skip
+    context: Context,
+    family: str,
+    policies: tuple[str, ...],
+    cluster: str | None,
+    settings: tuple[str, ...],
+    since: datetime | None,
+    until: datetime | None,
+    topics: str | None,
+    processes: int | None,
+    by_spark: bool,
+    scratch: Path | None,
+    output: str,
+    file: Path | None,
+) -> None:
     """Test policies on the recorded history, with their own splits and merges feeding back.
 
     \b
@@ -136,9 +152,14 @@ def _check_family(family: str) -> None:
 
 
 def _of_bundles(
-    context: Context, cluster: str | None, policies: Sequence[str], settings: Sequence[str], since: datetime | None,
-    until: datetime | None, output: str,
-) -> tuple[str, str]:  # fmt: skip
+    context: Context,
+    cluster: str | None,
+    policies: Sequence[str],
+    settings: Sequence[str],
+    since: datetime | None,
+    until: datetime | None,
+    output: str,
+) -> tuple[str, str]:
     from deltalake.exceptions import DeltaError
 
     from anabranch.cli.bundles.backtest import report
@@ -153,7 +174,7 @@ def _of_bundles(
 @contextmanager
 def opened(
     context: Context, scratch: Path | None, since: datetime | None, until: datetime | None, topics: str | None
-) -> Iterator[History]:  # fmt: skip
+) -> Iterator[History]:
     """The history of the settings' lake, with its loads in a temporary folder."""
     from deltalake.exceptions import DeltaError
 
@@ -169,9 +190,16 @@ def opened(
     try:
         with TemporaryDirectory(prefix="anabranch-backtest-", dir=scratch) as folder:
             yield open_history(
-                settings.lake_path, Path(folder), since, until, topics, configured,
-                int(settings.stream.tick_seconds * 1000), progress(), settings.stream.change_threshold,
-            )  # fmt: skip
+                settings.lake_path,
+                Path(folder),
+                since,
+                until,
+                topics,
+                configured,
+                int(settings.stream.tick_seconds * 1000),
+                progress(),
+                settings.stream.change_threshold,
+            )
     except NoHistory as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
@@ -204,8 +232,9 @@ def candidates(policies: tuple[str, ...], history: History) -> dict[str, Configu
         except PolicyError as error:
             raise click.BadParameter(printable(str(error)), param_hint="--policy") from error
         if name in (RAN, RECORD):
-            raise click.BadParameter(f"{name!r} is a row of every backtest: give the policy another name",
-                                     param_hint="--policy")  # fmt: skip
+            raise click.BadParameter(
+                f"{name!r} is a row of every backtest: give the policy another name", param_hint="--policy"
+            )
         if name in named:
             raise click.BadParameter(f"two policies are named {printable(name)}", param_hint="--policy")
         named[name] = policy

@@ -50,10 +50,11 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
         "--metadata", metavar="HOST:PORT,…", help="Pulsar's metadata store, instead of [bookies] metadata."
     )
     brokers = click.option(
-        "--brokers", type=click.Choice(["stock", "attribution", "stopped"]),
+        "--brokers",
+        type=click.Choice(["stock", "attribution", "stopped"]),
         help="What the brokers do, instead of [bookies] brokers: know one cluster only, go by attributions "
         "(PIP-477), or are stopped.",
-    )  # fmt: skip
+    )
     output = click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
     passed: Callable[..., None] = click.pass_obj(run)
     return metadata(brokers(output(passed)))
@@ -259,9 +260,7 @@ def history(context: Context, output: str) -> None:
     click.echo(history_text(found) if found else "no switch is on record")
 
 
-def _written(
-    bookies: Bookies, operation: Operation, request: Request, output: str, done: str, dry_run: bool
-) -> None:  # fmt: skip
+def _written(bookies: Bookies, operation: Operation, request: Request, output: str, done: str, dry_run: bool) -> None:
     from anabranch.bookkeeper.metadata import MetadataChanged
     from decisions.bookkeeper.decide import decide
 

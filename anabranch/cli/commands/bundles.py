@@ -31,16 +31,24 @@ def command() -> None:
 @click.option("--bundle", metavar="NAME", help="Why this bundle was unloaded or split: the last decision about it.")
 @click.option("--broker", metavar="NAME", help="Why this broker gives and gets nothing: what the cycle saw of it.")
 @click.option(
-    "--at", "at", type=Instant(), metavar="TIME",
+    "--at",
+    "at",
+    type=Instant(),
+    metavar="TIME",
     help="As 14:05, 2026-11-22T14:05:00Z or '10m ago', UTC; without it, the last on record.",
-)  # fmt: skip
+)
 @click.option("--exact", "is_exact", is_flag=True, help="Run every cycle on record, however many there are.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
 def explain(
-    context: Context, cluster: str, bundle: str | None, broker: str | None, at: datetime | None, is_exact: bool,
+    context: Context,
+    cluster: str,
+    bundle: str | None,
+    broker: str | None,
+    at: datetime | None,
+    is_exact: bool,
     output: str,
-) -> None:  # fmt: skip
+) -> None:
     """Say why a bundle of CLUSTER was moved, why a broker is left alone, or what the last cycle saw.
 
     \b
@@ -96,9 +104,14 @@ def explain(
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
 def history(
-    context: Context, cluster: str, since: datetime | None, until: datetime | None, limit: int, svg: Path | None,
+    context: Context,
+    cluster: str,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+    svg: Path | None,
     output: str,
-) -> None:  # fmt: skip
+) -> None:
     """Draw how full the brokers of CLUSTER were, and which bundles were moved from one to another.
 
     \b
@@ -142,17 +155,25 @@ def history(
 )
 @click.option("--at", "at", type=Instant(), help="When the dump was made; without: the newest timestamp in it.")
 @click.option(
-    "--in-flight-seconds", type=click.FloatRange(0, 86_400), default=30.0, show_default=True,
+    "--in-flight-seconds",
+    type=click.FloatRange(0, 86_400),
+    default=30.0,
+    show_default=True,
     help="How long a change of a bundle may be under way.",
-)  # fmt: skip
+)
 @click.option("--store", type=click.Choice([one.value for one in Store]), default="topic", show_default=True)
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.argument("file", type=click.File("rb"), default="-")
 @click.pass_context
 def check(
-    ctx: click.Context, brokers: str | None, at: datetime | None, in_flight_seconds: float, store: str, output: str,
+    ctx: click.Context,
+    brokers: str | None,
+    at: datetime | None,
+    in_flight_seconds: float,
+    store: str,
+    output: str,
     file: IO[bytes],
-) -> None:  # fmt: skip
+) -> None:
     """Find illegal transitions, two owners, stuck changes, orphans, overlaps and gaps in a channel.
 
     \b
@@ -167,9 +188,13 @@ def check(
         count += 1
         click.echo(_row(found) if output == "text" else _as_json(found))
     counts = {
-        "messages": checker.messages, "bundles": checker.bundles, "stale": checker.stale, "forced": checker.forced,
-        "hidden": checker.hidden, "findings": count,
-    }  # fmt: skip
+        "messages": checker.messages,
+        "bundles": checker.bundles,
+        "stale": checker.stale,
+        "forced": checker.forced,
+        "hidden": checker.hidden,
+        "findings": count,
+    }
     if output == "json":
         click.echo(json.dumps({"counts": counts}))
     else:

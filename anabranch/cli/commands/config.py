@@ -18,8 +18,13 @@ def command() -> None:
 
 
 @command.command("show")
-@click.option("--output", type=click.Choice(["text", "json", "environment"]), default="text", show_default=True,
-              help="environment: as variables, for an image without files.")  # fmt: skip
+@click.option(
+    "--output",
+    type=click.Choice(["text", "json", "environment"]),
+    default="text",
+    show_default=True,
+    help="environment: as variables, for an image without files.",
+)
 @click.argument("section", required=False)
 @click.pass_obj
 def show(context: Context, output: str, section: str | None) -> None:
@@ -57,10 +62,17 @@ def check(context: Context) -> None:
     settings = context.settings
     problems = []
     for look in (
-        lambda: configured_policy(settings), lambda: read_rules(settings.path(settings.alerts.rules)),
-        settings.kafka_connection, settings.listener_context, settings.web_context, settings.url_context,
-        settings.oauth2_context, settings.alerts_context, settings.metadata_context, settings.bookies_context,
-    ):  # fmt: skip
+        lambda: configured_policy(settings),
+        lambda: read_rules(settings.path(settings.alerts.rules)),
+        settings.kafka_connection,
+        settings.listener_context,
+        settings.web_context,
+        settings.url_context,
+        settings.oauth2_context,
+        settings.alerts_context,
+        settings.metadata_context,
+        settings.bookies_context,
+    ):
         try:
             look()
         except (SettingsError, RulesError) as error:

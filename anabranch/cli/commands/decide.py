@@ -37,16 +37,19 @@ MAX_SHOWN_ERRORS = 3
 @click.command("decide")
 @click.option("--profile", default="default", show_default=True, type=click.Choice(sorted(PROFILES)))
 @click.option(
-    "--policy", "policy_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    "--policy",
+    "policy_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="TOML policy laid over each snapshot's own: what would this policy have decided?",
-)  # fmt: skip
+)
 @click.option("--explain", is_flag=True, help="A table of gates for people instead of JSON.")
 @click.option("--strict", is_flag=True, help="Refuse a snapshot of bundles or bookies with a key that is not known.")
 @click.argument("file", type=click.File("rb"), default="-")
 @click.pass_context
 def command(
     ctx: click.Context, profile: str, policy_file: Path | None, explain: bool, strict: bool, file: IO[bytes]
-) -> None:  # fmt: skip
+) -> None:
     """Decide snapshots from FILE or standard input, one JSON object a line; answers in the same order.
 
     \b

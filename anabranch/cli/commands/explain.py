@@ -24,19 +24,24 @@ if TYPE_CHECKING:
 @click.command("explain")
 @click.argument("topic")
 @click.option(
-    "--at", "at", type=INSTANT, metavar="TIME",
+    "--at",
+    "at",
+    type=INSTANT,
+    metavar="TIME",
     help="As 14:05, 2026-11-22T14:05:00Z or '10m ago', UTC; without it, the last batch on record.",
-)  # fmt: skip
+)
 @click.option("--segment", type=click.IntRange(min=0), metavar="N", help="Why this segment is, or is not, acted on.")
 @click.option(
-    "--snapshot", "as_snapshot", is_flag=True,
+    "--snapshot",
+    "as_snapshot",
+    is_flag=True,
     help="The snapshot as JSON instead, for `anabranch decide`: what would another policy do?",
-)  # fmt: skip
+)
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
 def command(
     context: Context, topic: str, at: datetime | None, segment: int | None, as_snapshot: bool, output: str
-) -> None:  # fmt: skip
+) -> None:
     """Say why TOPIC was split or merged, or why not, and what would have changed that.
 
     \b
@@ -95,8 +100,11 @@ def _json(found: Explanation, changed: list[Change]) -> dict[str, Any]:
         "at": found.asked_at,
         "decision": None if found.decision is None else found.decision._asdict(),
         "lastDecision": None if found.last_decision is None else found.last_decision._asdict(),
-        "became": None if found.became is None else {
-            **found.became._asdict(), "at": round(found.became.at.timestamp() * 1000),
+        "became": None
+        if found.became is None
+        else {
+            **found.became._asdict(),
+            "at": round(found.became.at.timestamp() * 1000),
         },
         "notAtWork": found.silence,
         "hold": None if row is None else {"seq": row["seq"], "gate": row["gate"], "since": found.held_since},
@@ -106,7 +114,7 @@ def _json(found: Explanation, changed: list[Change]) -> dict[str, Any]:
         "changes": [change.to_json() for change in changed],
         "slowness": slowness_json(found.slowness),
         "snapshot": json.loads(snapshot_to_wire(found.snapshot).to_json()),
-    }  # fmt: skip
+    }
 
 
 def _notes(found: Explanation) -> list[str]:

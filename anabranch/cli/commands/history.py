@@ -28,9 +28,14 @@ from schemas.printable import printable
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
 def command(
-    context: Context, topic: str, since: datetime | None, until: datetime | None, limit: int, svg: Path | None,
+    context: Context,
+    topic: str,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+    svg: Path | None,
     output: str,
-) -> None:  # fmt: skip
+) -> None:
     """Draw how TOPIC's segments split and merged, with what led to each.
 
     \b

@@ -24,8 +24,13 @@ def command() -> None:
 
 @command.command("create")
 @click.option("--replication-factor", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--output", type=click.Choice(["text", "strimzi"]), default="text", show_default=True,
-              help="strimzi: print KafkaTopic resources instead, and call nobody.")  # fmt: skip
+@click.option(
+    "--output",
+    type=click.Choice(["text", "strimzi"]),
+    default="text",
+    show_default=True,
+    help="strimzi: print KafkaTopic resources instead, and call nobody.",
+)
 @click.option("--cluster", default="kafka", show_default=True, metavar="NAME", help="Strimzi's name of the cluster.")
 @click.pass_obj
 def create(context: Context, replication_factor: int, output: str, cluster: str) -> None:
@@ -118,10 +123,11 @@ def config_problems(topic: KafkaTopic, settings: dict[str, str]) -> list[str]:
 def strimzi_topic(topic: KafkaTopic, replicas: int, cluster: str) -> dict[str, object]:
     """Return a topic as a resource for Strimzi's topic operator."""
     return {
-        "apiVersion": "kafka.strimzi.io/v1", "kind": "KafkaTopic",
+        "apiVersion": "kafka.strimzi.io/v1",
+        "kind": "KafkaTopic",
         "metadata": {"name": topic.name, "labels": {"strimzi.io/cluster": cluster}},
         "spec": {"partitions": topic.partitions, "replicas": replicas, "config": dict(topic.config)},
-    }  # fmt: skip
+    }
 
 
 def admin_client(context: Context) -> AdminClient:

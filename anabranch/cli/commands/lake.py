@@ -97,9 +97,13 @@ def register(context: Context) -> None:
 @click.option("--table", "name", type=click.Choice(list(TABLES)), help="Only this table; without it, all of them.")
 @click.option("--zorder", is_flag=True, help="Sort closed days by topic instead of compacting all days.")
 @click.option(
-    "--by", "writer", type=click.Choice(["delta-rs", "delta-spark"]), default="delta-rs", show_default=True,
+    "--by",
+    "writer",
+    type=click.Choice(["delta-rs", "delta-spark"]),
+    default="delta-rs",
+    show_default=True,
     help="In this process, or on Spark ([stream] spark_conf says where).",
-)  # fmt: skip
+)
 @click.pass_obj
 def optimize(context: Context, name: str | None, zorder: bool, writer: str) -> None:
     """Turn many small files into few large ones; safe while the job and an executor run."""
@@ -185,16 +189,18 @@ def _show_tables(lake: str, output: str) -> None:
             found.append({"table": name, "rows": None, "version": None, "files": None, "committedAt": None})
             continue
         actions = opened.get_add_actions(flatten=True)
-        found.append({
-            "table": name,
-            "rows": sum(rows or 0 for rows in actions.column("num_records").to_pylist()),
-            "version": opened.version(),
-            "files": actions.num_rows,
-            "committedAt": datetime.fromtimestamp(opened.history(1)[0]["timestamp"] / 1000, timezone.utc).strftime(
-                "%Y-%m-%dT%H:%M:%SZ"
-            ),
-            "writtenBy": table.written_by,
-        })  # fmt: skip
+        found.append(
+            {
+                "table": name,
+                "rows": sum(rows or 0 for rows in actions.column("num_records").to_pylist()),
+                "version": opened.version(),
+                "files": actions.num_rows,
+                "committedAt": datetime.fromtimestamp(opened.history(1)[0]["timestamp"] / 1000, timezone.utc).strftime(
+                    "%Y-%m-%dT%H:%M:%SZ"
+                ),
+                "writtenBy": table.written_by,
+            }
+        )
     if output == "json":
         click.echo(json.dumps({"lake": lake, "tables": found}, indent=2))
         return

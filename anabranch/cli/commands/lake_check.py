@@ -14,9 +14,10 @@ from schemas.printable import printable
 @click.command("check")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
-    "--deep", is_flag=True,
+    "--deep",
+    is_flag=True,
     help="Read every byte of every file too, and compare it with what it was at the last deep check.",
-)  # fmt: skip
+)
 @click.pass_context
 def check(ctx: click.Context, output: str, deep: bool) -> None:
     """Find gaps, duplicates, orphans and missing files, and say what to do about each.

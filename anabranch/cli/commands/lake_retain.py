@@ -16,13 +16,16 @@ from schemas.tables.rows import BATCHES, DEAD_LETTERS, Table
 @click.command("retain")
 @click.argument("name", type=click.Choice(list(TABLES)), metavar=f"[{'|'.join(TABLES)}]", required=False)
 @click.option("--days", type=click.IntRange(min=1), help="Keep today (UTC) and as many days before it.")
-@click.option("--namespace", "namespaces", multiple=True, metavar="TENANT/NAMESPACE",
-              help="Only rows of its topics; may be given several times.")  # fmt: skip
+@click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="TENANT/NAMESPACE",
+    help="Only rows of its topics; may be given several times.",
+)
 @click.option("--apply", "is_applied", is_flag=True, help="Do it. Without this it only says what would go.")
 @click.pass_obj
-def retain(
-    context: Context, name: str | None, days: int | None, namespaces: Sequence[str], is_applied: bool
-) -> None:  # fmt: skip
+def retain(context: Context, name: str | None, days: int | None, namespaces: Sequence[str], is_applied: bool) -> None:
     """Forget rows that are older than [retention] says, or those of one table that are older than --days.
 
     \b

@@ -51,9 +51,17 @@ def command() -> None:
 @connected
 @click.pass_obj
 def show(
-    context: Context, admin: AdminInterface, output: str, topic: str, profile: str | None, cluster: Path | None,
-    namespace: Path | None, metadata: Path | None, explain: bool, offline: bool,
-) -> None:  # fmt: skip
+    context: Context,
+    admin: AdminInterface,
+    output: str,
+    topic: str,
+    profile: str | None,
+    cluster: Path | None,
+    namespace: Path | None,
+    metadata: Path | None,
+    explain: bool,
+    offline: bool,
+) -> None:
     """Show the effective policy of TOPIC, field by field; the most specific source wins.
 
     \b

@@ -26,9 +26,14 @@ from schemas.printable import printable
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
 def command(
-    ctx: click.Context, since: datetime | None, until: datetime | None, topics: str | None, clusters: str | None,
-    scratch: Path | None, output: str,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    since: datetime | None,
+    until: datetime | None,
+    topics: str | None,
+    clusters: str | None,
+    scratch: Path | None,
+    output: str,
+) -> None:
     """Decide everything on record again, and compare.
 
     \b
@@ -66,7 +71,7 @@ def command(
             with TemporaryDirectory(prefix="anabranch-replay-", dir=scratch) as folder:
                 recorded = RecordedHistory(
                     lake, Path(folder), with_ticks=True, until=until, topics=of_topics, horizon=begins
-                )  # fmt: skip
+                )
                 if recorded.generation is None:
                     raise click.ClickException(f"no batch of the job is on record in {lake}")
                 policy = stored_policy(configured_policy(context.settings))
@@ -82,7 +87,7 @@ def command(
             with TemporaryDirectory(prefix="anabranch-replay-", dir=scratch) as folder:
                 of_clusters = RecordedHistory(
                     lake, Path(folder), until=until, topics=chosen, horizon=begins, of_clusters=True
-                )  # fmt: skip
+                )
                 if unknown := [one for one in chosen or () if one not in of_clusters.topics]:
                     raise click.ClickException(f"nothing of a cluster {printable(unknown[0])} is on record")
                 replay_clusters(found, of_clusters, begin, chosen, progress)

@@ -21,29 +21,42 @@ from anabranch.cli.logs import start_logging
 @click.option("--local", "is_local", is_flag=True, help="On this machine, in separate processes (the only way so far).")
 @click.option("--for", "seconds", type=DURATION, metavar="TIME", help="End by itself after this long (120s, 2m).")
 @click.option(
-    "--report", "report_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--report",
+    "report_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="Write a report of the run as JSON when it ends.",
-)  # fmt: skip
+)
 @click.option("--no-screen", is_flag=True, help="Lines instead of the live screen (also without a terminal).")
 @click.option(
     "--field", is_flag=True, help="The clocks and thresholds of conf/anabranch.toml, not the demonstration's."
 )
 @click.option(
-    "--pulsar", is_flag=True,
+    "--pulsar",
+    is_flag=True,
     help="A real Pulsar 5 with its own client's load and the collector, instead of our controller and made-up traffic.",
-)  # fmt: skip
+)
 @click.option(
     "--shadow", is_flag=True, help="With --pulsar: Pulsar's own scaler acts, ours only decides; a report compares them."
 )
 @click.option(
-    "--without", multiple=True, type=click.Choice(["controller", "collect", "stream", "executor", "traffic", "web"]),
+    "--without",
+    multiple=True,
+    type=click.Choice(["controller", "collect", "stream", "executor", "traffic", "web"]),
     help="Leave a part out, to run it yourself.",
-)  # fmt: skip
+)
 @click.pass_obj
 def command(
-    context: Context, is_local: bool, seconds: float | None, report_file: Path | None, no_screen: bool, field: bool,
-    pulsar: bool, shadow: bool, without: tuple[str, ...],
-) -> None:  # fmt: skip
+    context: Context,
+    is_local: bool,
+    seconds: float | None,
+    report_file: Path | None,
+    no_screen: bool,
+    field: bool,
+    pulsar: bool,
+    shadow: bool,
+    without: tuple[str, ...],
+) -> None:
     """Run broker, controller, traffic, Spark job and executor on this machine until Ctrl-C.
 
     \b
@@ -72,9 +85,15 @@ def command(
     screen = sys.stdout.isatty() and not no_screen and seconds is None
     start_logging("run", "warning", "text")
     run = LocalRun(
-        settings, context.files, without, context.log_level, context.log_format,
-        lambda line: click.echo(line, err=True), pulsar=pulsar, shadow=shadow,
-    )  # fmt: skip
+        settings,
+        context.files,
+        without,
+        context.log_level,
+        context.log_format,
+        lambda line: click.echo(line, err=True),
+        pulsar=pulsar,
+        shadow=shadow,
+    )
     _stop_on_signals(run.stop, run.at_once)
     try:
         with lock_folder(run.folder):

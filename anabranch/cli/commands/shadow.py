@@ -31,16 +31,25 @@ def command() -> None:
 @click.option("--until", type=INSTANT, metavar="TIME", help="End; without it, the last batch on record.")
 @click.option("--namespace", metavar="TENANT/NAMESPACE", help="Of this namespace's topics alone.")
 @click.option(
-    "--reversal-minutes", type=click.FloatRange(min=0), default=30, show_default=True,
+    "--reversal-minutes",
+    type=click.FloatRange(min=0),
+    default=30,
+    show_default=True,
     help="What is taken back within this time counts as a reversal.",
-)  # fmt: skip
+)
 @click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
 @report_options
 @click.pass_obj
 def report(
-    context: Context, since: datetime | None, until: datetime | None, namespace: str | None, reversal_minutes: float,
-    scratch: Path | None, output: str, file: Path | None,
-) -> None:  # fmt: skip
+    context: Context,
+    since: datetime | None,
+    until: datetime | None,
+    namespace: str | None,
+    reversal_minutes: float,
+    scratch: Path | None,
+    output: str,
+    file: Path | None,
+) -> None:
     """Compare what the cluster's own scaler did with what Anabranch decided meanwhile.
 
     \b
@@ -124,8 +133,10 @@ def _text(found: dict[str, Any]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{instant(period['from'])} to {instant(period['to'])}, {found['topics']} topics", ""]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    for title, counted in (("only theirs, and what we said then", found["agreement"]["otherwise"]),
-                           ("only ours, and what became of it", found["onlyOurs"])):  # fmt: skip
+    for title, counted in (
+        ("only theirs, and what we said then", found["agreement"]["otherwise"]),
+        ("only ours, and what became of it", found["onlyOurs"]),
+    ):
         if counted:
             lines += ["", f"{title}: " + ", ".join(f"{name} {number}" for name, number in sorted(counted.items()))]
     if found["actions"]:

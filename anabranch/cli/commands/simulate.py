@@ -36,9 +36,12 @@ _MUCH = 50_000
 
 @click.command("simulate")
 @click.option(
-    "--family", type=click.Choice(["autoscale", "bundles"]), default="autoscale", show_default=True,
+    "--family",
+    type=click.Choice(["autoscale", "bundles"]),
+    default="autoscale",
+    show_default=True,
     help="Of decisions. bundles: --shape, --policy, --set, --seed and --seeds.",
-)  # fmt: skip
+)
 @click.option(
     "--demand",
     "demand",
@@ -46,10 +49,13 @@ _MUCH = 50_000
     help="flat, day, step, burst, drift, lab, lake, or a file. Needed.",
 )
 @click.option(
-    "--policy", "policies", multiple=True, metavar="P",
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="P",
     help="A profile (default, pip-483, pulsar-5.0) or a TOML policy, laid over --profile. Several are compared. Of "
     "bundles: a version (4.x), or Shedder+Placement, each with ,NAME=VALUE behind it.",
-)  # fmt: skip
+)
 @click.option("--profile", type=click.Choice(sorted(PROFILES)), default="default", show_default=True)
 @click.option("--topics", type=click.IntRange(1, 100_000), default=10, show_default=True, help="Of a shape.")
 @click.option("--hours", type=click.FloatRange(0, 24 * 366, min_open=True), default=24, show_default=True)
@@ -62,20 +68,29 @@ _MUCH = 50_000
     "--processes", type=click.IntRange(1, 256), help="Default: one, or for a lot of work as many as there are cores."
 )
 @click.option(
-    "--shapes", "all_shapes", is_flag=True,
+    "--shapes",
+    "all_shapes",
+    is_flag=True,
     help="Both profiles on 19 shapes of demand, six hours of one topic each, over --seeds: medians, and the worst.",
-)  # fmt: skip
+)
 @click.option(
-    "--trace", "traces", multiple=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    "--trace",
+    "traces",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="Both profiles on a series of `timestamp,value` lines, with uniform and Zipf keys, over --seeds.",
-)  # fmt: skip
+)
 @click.option(
     "--days", type=click.FloatRange(min=0, min_open=True), default=14.0, show_default=True, help="Of a --trace."
 )
 @click.option(
-    "--percentile", type=click.FloatRange(50, 100), default=100.0, show_default=True,
+    "--percentile",
+    type=click.FloatRange(50, 100),
+    default=100.0,
+    show_default=True,
     help="Of the values of a --trace: it stands for eight split thresholds.",
-)  # fmt: skip
+)
 @click.option(
     "--pulsar", "with_pulsar", is_flag=True, help="With --shapes: Pulsar's own evaluator too (its jars: 300 MB)."
 )
@@ -85,11 +100,28 @@ _MUCH = 50_000
 @report_options
 @click.pass_obj
 def command(
-    context: Context, family: str, demand: str | None, policies: tuple[str, ...], profile: str, topics: int,
-    hours: float, peak: float, since: datetime | None, seed: int, processes: int | None, all_shapes: bool,
-    traces: tuple[Path, ...], days: float, percentile: float, with_pulsar: bool, shapes: tuple[str, ...],
-    settings: tuple[str, ...], seeds: int, output: str, file: Path | None,
-) -> None:  # fmt: skip
+    context: Context,
+    family: str,
+    demand: str | None,
+    policies: tuple[str, ...],
+    profile: str,
+    topics: int,
+    hours: float,
+    peak: float,
+    since: datetime | None,
+    seed: int,
+    processes: int | None,
+    all_shapes: bool,
+    traces: tuple[Path, ...],
+    days: float,
+    percentile: float,
+    with_pulsar: bool,
+    shapes: tuple[str, ...],
+    settings: tuple[str, ...],
+    seeds: int,
+    output: str,
+    file: Path | None,
+) -> None:
     """Run the closed loop of decision and layout on a demand, under one policy or several.
 
     \b
@@ -137,9 +169,13 @@ def command(
     progress = _progress if sys.stderr.isatty() else lambda *_: None
     try:
         outcomes = simulate(
-            wanted, named, tick_ms=_tick_ms(context), change_threshold=context.settings.stream.change_threshold,
-            processes=processes, progress=progress,
-        )  # fmt: skip
+            wanted,
+            named,
+            tick_ms=_tick_ms(context),
+            change_threshold=context.settings.stream.change_threshold,
+            processes=processes,
+            progress=progress,
+        )
     except KeyboardInterrupt:
         click.echo("interrupted before any topic was done", err=True)
         sys.exit(_INTERRUPTED)
@@ -153,11 +189,16 @@ def command(
     if output == "html":
         text = page(outcomes, about)
     elif output == "json":
-        text = json.dumps({
-            "demand": demand,
-            "complete": done == count,
-            "policies": {name: {**one.to_json(), "topics": one.of_topics()} for name, one in outcomes.items()},
-        }) + "\n"  # fmt: skip
+        text = (
+            json.dumps(
+                {
+                    "demand": demand,
+                    "complete": done == count,
+                    "policies": {name: {**one.to_json(), "topics": one.of_topics()} for name, one in outcomes.items()},
+                }
+            )
+            + "\n"
+        )
     else:
         table = [["policy", *(words for _, words in HEADS)], *rows_of(outcomes)]
         widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
@@ -191,9 +232,7 @@ def _all_shapes(context: Context, seeds: range, processes: int | None, with_puls
     return as_text(rows)
 
 
-def _weeks(
-    traces: tuple[Path, ...], days: float, percentile: float, seeds: range, processes: int, output: str
-) -> str:  # fmt: skip
+def _weeks(traces: tuple[Path, ...], days: float, percentile: float, seeds: range, processes: int, output: str) -> str:
     """Both profiles on the first days of each series."""
     from anabranch.simulation.topics.traces import SeriesError, read_series
     from anabranch.simulation.topics.weeks import as_text, weeks

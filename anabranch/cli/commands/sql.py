@@ -24,16 +24,19 @@ OUTPUTS = ("table", "json", "csv", "parquet")
     "--file", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write there; for parquet needed."
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=1_000, show_default=True,
+    "--limit",
+    type=click.IntRange(min=1),
+    default=1_000,
+    show_default=True,
     help="Rows of a table at most; the others have all.",
-)  # fmt: skip
+)
 @click.option(
     "--views", "wants_views", is_flag=True, help="List tables and views; with a name instead of SQL, columns."
 )
 @click.pass_obj
 def command(
     context: Context, statement: str | None, output: str, file: Path | None, limit: int, wants_views: bool
-) -> None:  # fmt: skip
+) -> None:
     """Ask the lake in SQL. Without STATEMENT, read it from standard input or prompt for one after another.
 
     \b

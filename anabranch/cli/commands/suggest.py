@@ -33,17 +33,29 @@ if TYPE_CHECKING:
 @click.option("--budget", type=click.IntRange(1, 10_000), default=48, show_default=True, help="Policies to try.")
 @click.option("--max-reversals", type=click.IntRange(min=0), help="At most so many; without it, as many as today's.")
 @click.option(
-    "--most-topics", type=click.IntRange(1, 10_000), default=128, show_default=True,
+    "--most-topics",
+    type=click.IntRange(1, 10_000),
+    default=128,
+    show_default=True,
     help="Of more topics so many are drawn, by --seed.",
-)  # fmt: skip
+)
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
 @report_options
 @click.pass_obj
 def command(
-    context: Context, since: datetime | None, until: datetime | None, topics: str | None, budget: int,
-    max_reversals: int | None, most_topics: int, seed: int, scratch: Path | None, output: str, file: Path | None,
-) -> None:  # fmt: skip
+    context: Context,
+    since: datetime | None,
+    until: datetime | None,
+    topics: str | None,
+    budget: int,
+    max_reversals: int | None,
+    most_topics: int,
+    seed: int,
+    scratch: Path | None,
+    output: str,
+    file: Path | None,
+) -> None:
     """Search the policies for less segment-hours and less time over threshold, under a cap on reversals.
 
     \b
@@ -65,10 +77,14 @@ def command(
         halves = split_in_time(history)
         searched, unseen = halves if halves is not None else (history, None)
         found = suggest(
-            searched, _prepared(searched, drawn), budget, max_reversals, seed,
+            searched,
+            _prepared(searched, drawn),
+            budget,
+            max_reversals,
+            seed,
             _told if sys.stderr.isatty() else lambda *_: None,
             None if unseen is None else (unseen, _prepared(unseen, drawn)),
-        )  # fmt: skip
+        )
     best = found.best if found.is_confirmed is not False else None
     settings = context.settings
     changed = {} if best is None else differences(history.ran, best.policy)
@@ -76,19 +92,29 @@ def command(
     about = [
         f"{len(drawn):,} of {history.topics:,} topics, {instant(searched.began_at)} to {instant(searched.ends_at)}, "
         f"{len(found.tried)} policies; at most {found.max_reversals} reversals",
-        _on_judging(history, unseen), *notes(history),
-    ]  # fmt: skip
+        _on_judging(history, unseen),
+        *notes(history),
+    ]
     advice = _advice(found, patch)
     if output == "html":
         text = suggestion_page(found, about, advice)
     elif output == "json":
-        text = json.dumps({
-            "about": about, "today": found.today.to_json(),
-            "frontier": [one.to_json() | {"settings": settings_of(one.policy)} for one in found.frontier],
-            "judged": [one.to_json() for one in found.judged.values()], "confirmed": found.is_confirmed,
-            "tried": len(found.tried), "maxReversals": found.max_reversals,
-            "suggested": None if best is None else best.to_json() | {"set": changed}, "diff": patch,
-        }) + "\n"  # fmt: skip
+        text = (
+            json.dumps(
+                {
+                    "about": about,
+                    "today": found.today.to_json(),
+                    "frontier": [one.to_json() | {"settings": settings_of(one.policy)} for one in found.frontier],
+                    "judged": [one.to_json() for one in found.judged.values()],
+                    "confirmed": found.is_confirmed,
+                    "tried": len(found.tried),
+                    "maxReversals": found.max_reversals,
+                    "suggested": None if best is None else best.to_json() | {"set": changed},
+                    "diff": patch,
+                }
+            )
+            + "\n"
+        )
     else:
         judged = ["", f"{JUDGED}:", *table_text(judged_rows(found))] if found.judged else []
         text = "\n".join([*about, "", *table_text(suggestion_rows(found)), *judged, "", advice])
@@ -100,9 +126,11 @@ def _prepared(history: History, drawn: set[tuple[int, str]]) -> list[Prepared]:
     from anabranch.simulation.backtest.running import prepared_part
 
     return [
-        one for number in sorted({number for number, _ in drawn}) for one in prepared_part(history, number)
+        one
+        for number in sorted({number for number, _ in drawn})
+        for one in prepared_part(history, number)
         if (number, one.record.name) in drawn
-    ]  # fmt: skip
+    ]
 
 
 def _on_judging(history: History, unseen: History | None) -> str:

@@ -60,9 +60,13 @@ def _editing(function: Callable[..., None]) -> Callable[..., None]:
     help="Bind it to a tenant; several times: to all.",
 )
 @click.option(
-    "--namespace", "namespaces", multiple=True, type=namespace_name, metavar="TENANT/NAMESPACE",
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    type=namespace_name,
+    metavar="TENANT/NAMESPACE",
     help="Bind it to a namespace; several times: to all.",
-)  # fmt: skip
+)
 @_editing
 def new(file: Path, name: str, role: Any, tenants: tuple[str, ...], namespaces: tuple[str, ...]) -> None:
     """Make a token and print it, once: only its digest is kept, under NAME."""

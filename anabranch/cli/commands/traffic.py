@@ -14,9 +14,13 @@ from anabranch.cli.duration import DURATION
 @click.command("traffic")
 @click.option("--for", "seconds", type=DURATION, metavar="TIME", help="Stop after this long (90s, 2m); default: never.")
 @click.option(
-    "--garbage", type=click.FloatRange(min=0), default=0.0, show_default=True, metavar="RATE",
+    "--garbage",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    metavar="RATE",
     help="Mix in this many bad messages a second, of every kind.",
-)  # fmt: skip
+)
 @click.pass_obj
 def command(context: Context, seconds: float | None, garbage: float) -> None:
     """Generate topics, consumers and load samples until stopped.

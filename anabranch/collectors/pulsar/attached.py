@@ -104,18 +104,18 @@ class AttachedConsumers:
         missing = 0 if is_whole or name in self._counted else self._unseen(name, topic)
         active = sum(segment.state == "ACTIVE" for segment in topic.layout.segments.values()) if missing else 0
         return {
-            subscription: Consumers(
-                group.type, max(len(group.seen_at), min(active, len(group.seen_at) + missing))
-            )
+            subscription: Consumers(group.type, max(len(group.seen_at), min(active, len(group.seen_at) + missing)))
             for subscription, group in groups.items()
-        }  # fmt: skip
+        }
 
     def _unseen(self, name: str, topic: Topic) -> int:
         """Number of active segments that no load shows."""
         seen = {
-            segment for broker in self._brokers.known.values() if broker.load is not None
+            segment
+            for broker in self._brokers.known.values()
+            if broker.load is not None
             for segment in broker.load.segments.get(name, ())
-        }  # fmt: skip
+        }
         return sum(one.state == "ACTIVE" and id not in seen for id, one in topic.layout.segments.items())
 
     def _is_whole(self) -> bool:

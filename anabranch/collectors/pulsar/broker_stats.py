@@ -135,9 +135,19 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
     loads.sort(key=lambda load: load[:2])
     digest = hashlib.blake2b(body, digest_size=16).digest()
     return BrokerLoad(
-        loads, types, attached, used, digest, len(body), len(refused), refused[:5], consumers, segments, behind,
+        loads,
+        types,
+        attached,
+        used,
+        digest,
+        len(body),
+        len(refused),
+        refused[:5],
+        consumers,
+        segments,
+        behind,
         has_traffic=any(any(load[2:]) for load in loads),
-    )  # fmt: skip
+    )
 
 
 def _numbers(raw: msgspec.Raw) -> _Topic | None:

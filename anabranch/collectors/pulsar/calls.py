@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 Kind = Literal[
     "brokers", "settings", "tenants", "namespaces", "topics", "policy", "load", "layout", "leader", "stats", "segment"
-]  # fmt: skip
+]
 
 
 class Call(NamedTuple):

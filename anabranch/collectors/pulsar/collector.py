@@ -107,12 +107,18 @@ class PulsarCollector:
         self._topics = Topics(self._brokers, self._namespaces, said, self._troubles, self._announce, self._add_topic)
         self._plan("brokers", "", 0)
         self._take_answer: dict[Kind, Callable[[Answer], None]] = {
-            "brokers": self._take_brokers, "settings": self._take_settings, "policy": self._take_policy,
-            "tenants": self._namespaces.take_tenants, "namespaces": self._namespaces.take_namespaces,
-            "topics": self._namespaces.take_topics, "load": self._loads.take, "layout": self._topics.take_layout,
-            "leader": self._topics.take_leader, "stats": self._topics.take_stats,
+            "brokers": self._take_brokers,
+            "settings": self._take_settings,
+            "policy": self._take_policy,
+            "tenants": self._namespaces.take_tenants,
+            "namespaces": self._namespaces.take_namespaces,
+            "topics": self._namespaces.take_topics,
+            "load": self._loads.take,
+            "layout": self._topics.take_layout,
+            "leader": self._topics.take_leader,
+            "stats": self._topics.take_stats,
             "segment": self._delivery.take_stats,
-        }  # fmt: skip
+        }
 
     def run(self, stop: threading.Event, each: Callable[[CollectorStatus], bool] = lambda _: True) -> None:
         """Collects until `stop` is set, or `each`, which gets the status every few seconds, answers False."""
@@ -237,8 +243,10 @@ class PulsarCollector:
             if topic is None:
                 return
             asks: dict[Kind, Callable[[str], Reply[Any]]] = {
-                "layout": broker.reader.layout, "leader": broker.reader.leader, "stats": broker.reader.stats
-            }  # fmt: skip
+                "layout": broker.reader.layout,
+                "leader": broker.reader.leader,
+                "stats": broker.reader.stats,
+            }
             self._ask(Call(kind, topic, broker.name), partial(asks[kind], topic))
             broker.budget.take(now)
 
@@ -315,10 +323,13 @@ class PulsarCollector:
         chosen = self._settings
         log.info("broker %s has joined", name)
         self._brokers.known[name] = Broker(
-            name, reader, Refresh(chosen.load_seconds or DEFAULT_REFRESH_SECONDS), Budget(chosen.calls_per_second),
+            name,
+            reader,
+            Refresh(chosen.load_seconds or DEFAULT_REFRESH_SECONDS),
+            Budget(chosen.calls_per_second),
             Sweep(chosen.consumers_seconds),
             Sweep(chosen.layouts_seconds if self._brokers.asks_stats else chosen.consumers_seconds),
-        )  # fmt: skip
+        )
         self._plan("settings", name, 0)
 
     def _take_settings(self, answer: Answer) -> None:

@@ -65,9 +65,11 @@ class DeliveryReports:
         """Queue the slow segments in a broker's load for stats: all if it `is_new`, else those without stats."""
         load = self._brokers.known[broker].load
         slow = [
-            (name, one.id) for name, of in (load.behind if load is not None else {}).items() for one in of
+            (name, one.id)
+            for name, of in (load.behind if load is not None else {}).items()
+            for one in of
             if is_new or (name in self._topics and one.id not in self._topics[name].stats)
-        ]  # fmt: skip
+        ]
         self.to_ask[broker] = dict.fromkeys(slow[:MAX_SLOW_SEGMENTS])
 
     def take_stats(self, answer: Answer) -> None:
@@ -103,9 +105,10 @@ class DeliveryReports:
             behind[id] = behind[id].model_copy(update=told)
         # An age was measured by the broker. An estimate has to last: a moment without delivery is no backlog.
         slow = [
-            one for id, one in behind.items()
+            one
+            for id, one in behind.items()
             if one.backlog_age_seconds is not None or now - reported.behind_since[id] >= SLOW_SECONDS
-        ]  # fmt: skip
+        ]
         figures = len(read), frozenset(one.id for one in slow)
         pause = SLOW_REPEAT_SECONDS if slow else CLEAR_REPEAT_SECONDS
         if figures == reported.figures and now - reported.at < pause:

@@ -24,9 +24,15 @@ class Loads:
     """Processing of the answers of `brokers`; samples go to `report`."""
 
     def __init__(
-        self, brokers: Brokers, said: Said, report: Callable[[Record], None], troubles: Troubles, random: Random,
-        attached: AttachedConsumers | None, delivery: DeliveryReports,
-    ) -> None:  # fmt: skip
+        self,
+        brokers: Brokers,
+        said: Said,
+        report: Callable[[Record], None],
+        troubles: Troubles,
+        random: Random,
+        attached: AttachedConsumers | None,
+        delivery: DeliveryReports,
+    ) -> None:
         """`attached` counts consumers by loads; None: they are asked for. `delivery` reports what is slow."""
         self._brokers, self._said, self._report, self._troubles = brokers, said, report, troubles
         self._random, self._attached, self._delivery = random, attached, delivery

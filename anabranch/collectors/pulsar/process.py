@@ -57,9 +57,13 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
     server = None
     if chosen.metrics_port:
         server = serve_metrics(
-            meter.registry, chosen.metrics_port, "[collect] metrics_port", settings.metrics, "collect-pulsar",
+            meter.registry,
+            chosen.metrics_port,
+            "[collect] metrics_port",
+            settings.metrics,
+            "collect-pulsar",
             Health(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered"),
-        )  # fmt: skip
+        )
     collector = PulsarCollector(chosen, controller.url, BrokerReader.over(transport), said, publisher)
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):

@@ -65,8 +65,9 @@ def slow_delivery(
     """The subscription that is furthest behind on a segment, one with consumers first; None: none is slow."""
     found = [
         _delivery(segment, name, one, backlog, waiting_publishers)
-        for name, one in subscriptions.items() if (backlog := _number(one.msg_backlog)) and name
-    ]  # fmt: skip
+        for name, one in subscriptions.items()
+        if (backlog := _number(one.msg_backlog)) and name
+    ]
     slow = [one for one in found if one.behind_seconds >= SLOW_SECONDS]
     return max(
         slow, key=lambda one: (one.consumers > 0, one.behind_seconds, one.backlog, one.subscription), default=None
@@ -93,12 +94,17 @@ def _delivery(
     consumers = len(of.consumers)
     is_blocked = of.blocked_subscription_on_unacked_msgs is True
     return SegmentDelivery(
-        id=segment, subscription=name, backlog=int(backlog), msg_rate_out=rate or 0.0, consumers=_count(consumers),
+        id=segment,
+        subscription=name,
+        backlog=int(backlog),
+        msg_rate_out=rate or 0.0,
+        consumers=_count(consumers),
         ready_consumers=0 if is_blocked else sum(one.is_ready for one in of.consumers),
         blocked_consumers=consumers if is_blocked else sum(one.is_blocked for one in of.consumers),
         unacked_messages=None if unacked is None else int(unacked),
-        backlog_age_seconds=_number(of.oldest_backlog_message_age_seconds), waiting_publishers=waiting_publishers,
-    )  # fmt: skip
+        backlog_age_seconds=_number(of.oldest_backlog_message_age_seconds),
+        waiting_publishers=waiting_publishers,
+    )
 
 
 def _count(value: float) -> int:

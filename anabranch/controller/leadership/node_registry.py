@@ -66,8 +66,10 @@ class NodeRegistration:
                     end = time.monotonic() + seconds
                     log.warning(
                         "%s is held by %s: waiting at most %.0f s for the end of its session",
-                        self.url, _description(found.value), seconds,
-                    )  # fmt: skip
+                        self.url,
+                        _description(found.value),
+                        seconds,
+                    )
                 if found.version != first or time.monotonic() > end:
                     raise StartError(
                         f"the address {self.url} is held by another controller, {_description(found.value)}: "

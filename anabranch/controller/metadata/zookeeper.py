@@ -149,8 +149,9 @@ class ZooKeeperStore(MetadataStore):
             if credentials is not None and self.open_node is not None:
                 log.warning(
                     "%s in ZooKeeper was made without a log-in, and everybody who reaches it can change it: `anabranch "
-                    "controller copy` to another root makes all of it anew, for this user alone", self.open_node
-                )  # fmt: skip
+                    "controller copy` to another root makes all of it anew, for this user alone",
+                    self.open_node,
+                )
         except (KazooTimeoutError, KazooException) as error:
             self.close()
             reason = handler.refused if isinstance(handler, TlsHandler) and handler.refused else _words(error)

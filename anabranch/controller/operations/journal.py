@@ -56,8 +56,12 @@ STEPS_PRUNE: tuple[OperationStep, ...] = ("delete-segments", "done")
 STEPS_DELETE: tuple[OperationStep, ...] = ("delete-subscriptions", "delete-segments", "clear", "done")
 """The topic is already invisible when it begins; its layout is stored beside the journal."""
 _STEPS = {
-    "split": STEPS_SPLIT, "merge": STEPS_MERGE, "rebucket": STEPS_SPLIT, "prune": STEPS_PRUNE, "delete": STEPS_DELETE
-}  # fmt: skip
+    "split": STEPS_SPLIT,
+    "merge": STEPS_MERGE,
+    "rebucket": STEPS_SPLIT,
+    "prune": STEPS_PRUNE,
+    "delete": STEPS_DELETE,
+}
 MAX_PRUNED = 500
 """Maximum number of segments of one pruning."""
 

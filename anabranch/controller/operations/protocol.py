@@ -65,9 +65,15 @@ Kind = Literal["split", "merge", "rebucket"]
 
 
 def plan(
-    kind: Kind, topic: str, layout: SegmentLayout, parents: Sequence[int], id: str, now_ms: int,
-    decision_id: str | None = None, bucket_count: int | None = None,
-) -> tuple[Operation, SegmentLayout]:  # fmt: skip
+    kind: Kind,
+    topic: str,
+    layout: SegmentLayout,
+    parents: Sequence[int],
+    id: str,
+    now_ms: int,
+    decision_id: str | None = None,
+    bucket_count: int | None = None,
+) -> tuple[Operation, SegmentLayout]:
     """Plan a change of active segments; return the operation and the layout after it.
 
     Raises `LayoutError` when the layout does not allow it. `bucket_count`: entry buckets of a rebucket's successor, or
@@ -121,7 +127,7 @@ def run_step(operation: Operation, segments: SegmentStore, layouts: Layouts) -> 
 
 def _changed(
     kind: str, layout: SegmentLayout, parents: Sequence[int], now_ms: int, bucket_count: int | None
-) -> SegmentLayout:  # fmt: skip
+) -> SegmentLayout:
     if kind == "split":
         return layout.split_segment(parents[0], now_ms)
     if kind == "rebucket":

@@ -136,10 +136,15 @@ class Pruning:
         segments = self._segments.of_life(layout.created_at_ms)
         sealed = sorted((one.sealed_at_ms, number) for number, one in layout.segments.items() if not one.is_active)
         return [
-            Kept(number, at, self._too_young(at, records) or _kept_by(segments, topic, layout.segments[number], records)
-                 or "it is removed in the next round")
+            Kept(
+                number,
+                at,
+                self._too_young(at, records)
+                or _kept_by(segments, topic, layout.segments[number], records)
+                or "it is removed in the next round",
+            )
             for at, number in sealed[:MAX_PRUNED]
-        ]  # fmt: skip
+        ]
 
     def _too_young(self, sealed_at: int, records: Mapping[str, SubscriptionRecord]) -> str | None:
         """Return why a segment sealed at this time is kept regardless of readers; None if it is old enough."""
@@ -172,9 +177,10 @@ class Pruning:
         records = self._store.subscription_records(topic)
         segments = self._segments.of_life(layout.created_at_ms)
         sealed = [
-            segment for segment in layout.segments.values()
+            segment
+            for segment in layout.segments.values()
             if not segment.is_active and self._too_young(segment.sealed_at_ms, records) is None
-        ]  # fmt: skip
+        ]
         old = [one for one in sealed if _kept_by(segments, topic, one, records, repairs=True) is None][:MAX_PRUNED]
         if not old:
             return 0
@@ -195,9 +201,12 @@ class Pruning:
 
 
 def _kept_by(
-    segments: SegmentStore, topic: str, segment: Segment, records: Mapping[str, SubscriptionRecord],
+    segments: SegmentStore,
+    topic: str,
+    segment: Segment,
+    records: Mapping[str, SubscriptionRecord],
     repairs: bool = False,
-) -> str | None:  # fmt: skip
+) -> str | None:
     """Return why readers keep a sealed segment; None if every subscription has read it to the end.
 
     `repairs`: a subscription that lost its position gets one at the beginning.
@@ -218,5 +227,6 @@ def _kept_by(
     # A subscription that has just got a position may have nothing to read: the next look detects that.
     if lost:
         return f"the subscription {lost[0]} has no position in it"
-    return next((f"the subscription {who} has {left} messages of it to read" for who, left in unread.items() if left),
-                None)  # fmt: skip
+    return next(
+        (f"the subscription {who} has {left} messages of it to read" for who, left in unread.items() if left), None
+    )

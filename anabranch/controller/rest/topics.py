@@ -30,10 +30,11 @@ Decision = Annotated[
 Layout = Annotated[
     str | None,
     Header(
-        alias="X-Anabranch-Layout", max_length=64,
+        alias="X-Anabranch-Layout",
+        max_length=64,
         description="`createdAtMs.epoch` of the layout that this is meant for: 409 on any other one.",
     ),
-]  # fmt: skip
+]
 
 routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["scalable topics"])
 
@@ -134,10 +135,12 @@ def list_operations(service: Service, topic: Topic) -> JSONResponse:
 @routes.get("/{topic}/sealed", dependencies=READ)
 def list_sealed(service: Service, topic: Topic) -> JSONResponse:
     """List the sealed segments with the reason for keeping each, oldest first (not in Pulsar's REST)."""
-    return JSONResponse([
-        {"segment": one.segment, "sealedAtMs": one.sealed_at_ms, "keptBecause": one.reason}
-        for one in service.sealed(topic)
-    ])  # fmt: skip
+    return JSONResponse(
+        [
+            {"segment": one.segment, "sealedAtMs": one.sealed_at_ms, "keptBecause": one.reason}
+            for one in service.sealed(topic)
+        ]
+    )
 
 
 def _segment_id(text: str) -> int:

@@ -66,11 +66,16 @@ class CommittedOffsets:
         with self._lock:
             kept = self._kept.pop(group, None)
         return kept or Consumer(
-            self._kafka.librdkafka({
-                "client.id": "anabranch-segments", "group.id": group, "enable.auto.commit": False, "log_level": 0,
-                **SOON_BACK,
-            })
-        )  # fmt: skip
+            self._kafka.librdkafka(
+                {
+                    "client.id": "anabranch-segments",
+                    "group.id": group,
+                    "enable.auto.commit": False,
+                    "log_level": 0,
+                    **SOON_BACK,
+                }
+            )
+        )
 
     def _give_back(self, readers: dict[str, Consumer]) -> None:
         old: list[Consumer] = []

@@ -76,9 +76,10 @@ class SubscriptionConsumers(Wire):
         names = sorted(coordinator.sessions, key=lambda name: (not assigned.get(name), name))
         shown = tuple(
             HeldSegments(
-                consumer=name, is_connected=isinstance(coordinator.sessions[name], Link),
+                consumer=name,
+                is_connected=isinstance(coordinator.sessions[name], Link),
                 segments=tuple(segment.segment_id for segment in assigned.get(name, ())),
             )
             for name in names[:MAX_SHOWN]
-        )  # fmt: skip
+        )
         return cls(type=coordinator.type, layout_epoch=coordinator.layout.epoch, count=len(names), consumers=shown)

@@ -23,8 +23,10 @@ from schemas.tables.rows import Action
 _SEGMENTS = {"split": (1, 1), "merge": (2, 2), "rebucket": (1, MAX_SEGMENTS_IN_METADATA)}
 """Minimum and maximum number of segments of an action."""
 _EXAMPLES = {
-    "split": '{"segments":[3]}', "merge": '{"segments":[4,5]}', "rebucket": '{"bucketCount":8,"segments":[3,6]}'
-}  # fmt: skip
+    "split": '{"segments":[3]}',
+    "merge": '{"segments":[4,5]}',
+    "rebucket": '{"bucketCount":8,"segments":[3,6]}',
+}
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,16 @@ def read_segment_decision(row: Mapping[str, Any]) -> SegmentDecision:
         if segment not in layout.segments or not layout.segments[segment].is_active:
             raise MalformedDecision(f"segment {segment} is not active in the layout of inputs (epoch {layout.epoch})")
     return SegmentDecision(
-        row["decision_id"], row["family"], row["subject"], row["action"], segments, layout,
-        policy.max_segments, policy.min_segments, bucket_count,
-    )  # fmt: skip
+        row["decision_id"],
+        row["family"],
+        row["subject"],
+        row["action"],
+        segments,
+        layout,
+        policy.max_segments,
+        policy.min_segments,
+        bucket_count,
+    )
 
 
 def _arguments(action: str, text: str) -> tuple[tuple[int, ...], int | None]:

@@ -72,13 +72,24 @@ class Announcer:
     def announce(self, end: RecordedEnd) -> None:
         """Announce the end of a decision; returns at once."""
         try:
-            event = OutcomeEvent.model_validate({
-                "v": 1, "type": "outcome", "decisionId": end.decision_id, "family": end.family, "topic": end.subject,
-                "status": end.status, "error": end.error, "at": int(end.at.timestamp() * 1000),
-            })  # fmt: skip
+            event = OutcomeEvent.model_validate(
+                {
+                    "v": 1,
+                    "type": "outcome",
+                    "decisionId": end.decision_id,
+                    "family": end.family,
+                    "topic": end.subject,
+                    "status": end.status,
+                    "error": end.error,
+                    "at": int(end.at.timestamp() * 1000),
+                }
+            )
         except ValueError:
-            log.warning("the outcome of decision %r of %r cannot be announced: no such names on Kafka",
-                        end.decision_id[:200], end.subject[:200])  # fmt: skip
+            log.warning(
+                "the outcome of decision %r of %r cannot be announced: no such names on Kafka",
+                end.decision_id[:200],
+                end.subject[:200],
+            )
             return
         again_at = self._clock() + LOOK_SECONDS
         self._waiting[end.decision_id] = _Waiting(event, self._taken_in.position, again_at, LOOK_SECONDS)

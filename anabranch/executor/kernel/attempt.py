@@ -81,9 +81,12 @@ Result = Ended | TryAgain
 
 
 def try_once(
-    decision: Decision, standing: Standing, actor: Actor[Any, Any], may_call: Callable[[], bool],
+    decision: Decision,
+    standing: Standing,
+    actor: Actor[Any, Any],
+    may_call: Callable[[], bool],
     holds_lease: Callable[[], bool],
-) -> tuple[Result, Standing]:  # fmt: skip
+) -> tuple[Result, Standing]:
     """Advance one decision by at most one call.
 
     `may_call` is asked right before the call. If it says no, the look may still settle the decision.

@@ -349,7 +349,7 @@ class Executor:
         namespace = self._actors[family].namespace(subject)
         return Candidate(
             work.decision.decision_id, family, subject, namespace, work.decided_at, work.begun_at is not None
-        )  # fmt: skip
+        )
 
     def _record(self) -> None:
         """Commit all ready steps at once; they take effect only after the commit."""

@@ -193,10 +193,19 @@ class OutcomeLedger:
     ) -> OutcomeRow:
         """Build a row written by this executor."""
         return OutcomeRow(
-            decision_id=decision_id, family=family, subject=subject, status=status, attempt=attempt, at=at,
-            layout_epoch=layout_epoch, seen=json.dumps(seen or {}, separators=(",", ":")), error=error,
-            executor=self.executor, mode=self._mode, day=at.date(),
-        )  # fmt: skip
+            decision_id=decision_id,
+            family=family,
+            subject=subject,
+            status=status,
+            attempt=attempt,
+            at=at,
+            layout_epoch=layout_epoch,
+            seen=json.dumps(seen or {}, separators=(",", ":")),
+            error=error,
+            executor=self.executor,
+            mode=self._mode,
+            day=at.date(),
+        )
 
     def append(self, rows: Sequence[OutcomeRow]) -> None:
         """Append all rows in one commit.

@@ -12,11 +12,19 @@ import pyarrow as pa
 from anabranch.executor.shards.members import Member, Members
 from lake.register import EXECUTORS, Register, read_register
 
-_SCHEMA = pa.schema([
-    ("executor", pa.string()), ("mode", pa.string()), ("shards", pa.int32()), ("seconds", pa.float64()),
-    ("since", pa.timestamp("us", tz="UTC")), ("beat", pa.int64()), ("held", pa.list_(pa.int32())),
-    ("tokens", pa.list_(pa.int64())), ("beat_at", pa.timestamp("us", tz="UTC")),
-])  # fmt: skip
+_SCHEMA = pa.schema(
+    [
+        ("executor", pa.string()),
+        ("mode", pa.string()),
+        ("shards", pa.int32()),
+        ("seconds", pa.float64()),
+        ("since", pa.timestamp("us", tz="UTC")),
+        ("beat", pa.int64()),
+        ("held", pa.list_(pa.int32())),
+        ("tokens", pa.list_(pa.int64())),
+        ("beat_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
 
 
 class MemberRegister:
@@ -33,14 +41,22 @@ class MemberRegister:
 
     def replace(self, members: Members) -> int:
         """Replace the members read last. Raises `Raced`, or Delta's errors."""
-        return self._register.replace([
-            {
-                "executor": one.name, "mode": one.mode, "shards": one.of, "seconds": one.seconds, "since": one.since,
-                "beat": one.beat, "held": list(one.shards), "tokens": [token for _, token in one.tokens],
-                "beat_at": one.at,
-            }
-            for one in members
-        ])  # fmt: skip
+        return self._register.replace(
+            [
+                {
+                    "executor": one.name,
+                    "mode": one.mode,
+                    "shards": one.of,
+                    "seconds": one.seconds,
+                    "since": one.since,
+                    "beat": one.beat,
+                    "held": list(one.shards),
+                    "tokens": [token for _, token in one.tokens],
+                    "beat_at": one.at,
+                }
+                for one in members
+            ]
+        )
 
 
 def read_members(lake: str) -> Members:
@@ -50,7 +66,15 @@ def read_members(lake: str) -> Members:
 
 def _members(rows: list[dict[str, Any]]) -> Members:
     return tuple(
-        Member(row["executor"], row["mode"], row["shards"], row["seconds"], row["since"], row["beat"],
-               tuple(zip(row["held"], row["tokens"], strict=True)), row["beat_at"])
+        Member(
+            row["executor"],
+            row["mode"],
+            row["shards"],
+            row["seconds"],
+            row["since"],
+            row["beat"],
+            tuple(zip(row["held"], row["tokens"], strict=True)),
+            row["beat_at"],
+        )
         for row in sorted(rows, key=lambda row: (row["since"], row["executor"]))
-    )  # fmt: skip
+    )

@@ -58,9 +58,7 @@ class ClusterHistory:
     """The bundles at its end; those that nobody has are left out."""
 
 
-def history(
-    lake: str, cluster: str, since: datetime | None = None, until: datetime | None = None
-) -> ClusterHistory:  # fmt: skip
+def history(lake: str, cluster: str, since: datetime | None = None, until: datetime | None = None) -> ClusterHistory:
     """Return the history. Raises `NoRecord`, and what Delta raises.
 
     Brokers with the extensible manager name only their busiest bundles: moves of other bundles are not seen.
@@ -69,10 +67,14 @@ def history(
     _, moves = outcome_on_record(recorded)
     begin = recorded.began_at
     return ClusterHistory(
-        cluster, begin, begin + recorded.fleet.minutes * MINUTE_MS, [one.name for one in recorded.fleet.brokers],
-        _usage(recorded), [Move(begin + minute * MINUTE_MS, *rest) for minute, *rest in moves],
+        cluster,
+        begin,
+        begin + recorded.fleet.minutes * MINUTE_MS,
+        [one.name for one in recorded.fleet.brokers],
+        _usage(recorded),
+        [Move(begin + minute * MINUTE_MS, *rest) for minute, *rest in moves],
         _now(recorded),
-    )  # fmt: skip
+    )
 
 
 def _usage(recorded: RecordedFleet) -> NDArray[np.float64]:
@@ -110,9 +112,9 @@ def columns(usage: NDArray[np.float64], most: int) -> NDArray[np.float64]:
     groups = np.array_split(usage, min(most, len(usage)))
     there = [np.isfinite(one).sum(axis=0) for one in groups]
     sums = [np.nansum(one, axis=0) for one in groups]
-    return np.array([
-        np.where(count > 0, total / np.maximum(count, 1), np.nan) for total, count in zip(sums, there, strict=True)
-    ])  # fmt: skip
+    return np.array(
+        [np.where(count > 0, total / np.maximum(count, 1), np.nan) for total, count in zip(sums, there, strict=True)]
+    )
 
 
 def bars(values: Sequence[float]) -> str:

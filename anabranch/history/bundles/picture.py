@@ -41,8 +41,11 @@ def picture(history: ClusterHistory, is_alone: bool = True) -> str:
         f'<text class="title" x="{LEFT}" y="24">{escape(heading)}</text>',
         f'<text class="quiet" x="{LEFT}" y="44">{_time(history.since)} to {_time(history.until)} UTC; a band for each '
         "broker, darker where it is fuller; arrows are bundles that were moved</text>",
-        *_bands(history), *(_arrow(history, one) for one in history.moves), *_marks(history, height), "</svg>\n",
-    ]  # fmt: skip
+        *_bands(history),
+        *(_arrow(history, one) for one in history.moves),
+        *_marks(history, height),
+        "</svg>\n",
+    ]
     return "\n".join(parts)
 
 

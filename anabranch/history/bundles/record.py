@@ -81,14 +81,23 @@ def decisions_about(lake: str, cluster: str, bundle: str, until: datetime | None
     Raises `NotOnRecord`, and what Delta raises.
     """
     columns = (
-        "decision_id", "action", "arguments", "reason", "decided_at", "inputs", "gates", "seq", "policy_digest",
-    )  # fmt: skip
+        "decision_id",
+        "action",
+        "arguments",
+        "reason",
+        "decided_at",
+        "inputs",
+        "gates",
+        "seq",
+        "policy_digest",
+    )
     # As it stands in the arguments: rows of other bundles are not read further.
     where = pc.match_substring(pc.field("arguments"), json.dumps(bundle))
     found = [
-        row for row in _rows_of(lake, DECISIONS, cluster, columns, where, until)
+        row
+        for row in _rows_of(lake, DECISIONS, cluster, columns, where, until)
         if json.loads(row["arguments"])["bundle"] == bundle
-    ]  # fmt: skip
+    ]
     if not found:
         raise NotOnRecord(f"no decision about {bundle} of {cluster} is on record" + (" up to then" if until else ""))
     return sorted(found, key=lambda row: (row["decided_at"], row["seq"]))
@@ -103,9 +112,10 @@ def last_cycle(lake: str, cluster: str, until: datetime | None, is_exact: bool =
     batches = Batches(read_batches(lake, columns_of(BATCHES), until=until))
     first, last = batches.span
     nothing = NotOnRecord(
-        f"no cycle of a cluster {cluster} is on record" + (" up to then" if until else "")
+        f"no cycle of a cluster {cluster} is on record"
+        + (" up to then" if until else "")
         + ": does [bundles] enabled say true, and do its brokers' reports reach Kafka?"
-    )  # fmt: skip
+    )
     if first is None or last is None or (until is not None and until < first):
         raise nothing
     end = last if until is None else min(until, last)
@@ -154,7 +164,7 @@ class _Run:
             raise NotOnRecord(f"what was kept of rows that are forgotten cannot be read: {error}") from error
         self.replay = ClustersReplay(
             pack({name: state for name, state in known.items() if name == self._cluster}), every_version=True
-        )  # fmt: skip
+        )
 
     def begin_amid(self, since: datetime) -> None:
         """Begin with the last announcements before an instant, and with the numbers reached on record."""
@@ -229,7 +239,7 @@ def _on_record(lake: str, cluster: str, cycle: Cycle) -> tuple[Decided, ...]:
 
 def _rows_of(
     lake: str, table: Table, cluster: str, columns: Sequence[str], more: pc.Expression | None, until: datetime | None
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+) -> Iterator[dict[str, Any]]:
     """Yield rows of a cluster up to an instant (aware); of `holds` also those of its brokers."""
     where = pc.field("subject") == cluster
     if table is HOLDS:

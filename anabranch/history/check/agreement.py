@@ -47,14 +47,16 @@ def rules(batches_since: date | None, has_all_events: bool) -> Iterator[Rule]:
 
 def _of_decisions() -> Iterator[Rule]:
     yield Rule(
-        "duplicate", DECISIONS, (DECISIONS, BATCHES),
+        "duplicate",
+        DECISIONS,
+        (DECISIONS, BATCHES),
         # With a new checkpoint the same may be decided once more.
         "SELECT decision_id, subject, count(*) AS number FROM decisions WHERE family <> 'bookies' "
         "GROUP BY decision_id, subject "
         "HAVING count(*) > (SELECT greatest(count(DISTINCT generation), 1) FROM batches) AND "
         "count(DISTINCT decided_at) > 1 ORDER BY decision_id",
         "decision {decision_id} of {subject} was taken {number} times by one checkpoint",
-    )  # fmt: skip
+    )
     yield Rule(
         "ended twice",
         OUTCOMES,
@@ -66,12 +68,14 @@ def _of_decisions() -> Iterator[Rule]:
     first = "SELECT decision_id, min(decided_at) AS decided_at FROM decisions GROUP BY decision_id"
     for table in (OUTCOMES, WAITS):
         yield Rule(
-            "too early", table, (table, DECISIONS),
+            "too early",
+            table,
+            (table, DECISIONS),
             f"SELECT o.decision_id, o.subject, o.at, d.decided_at FROM {table.name} o JOIN ({first}) d "
             f"ON d.decision_id = o.decision_id WHERE o.at < d.decided_at - INTERVAL '{SKEW.seconds} seconds' "
             "ORDER BY o.at",
             "decision {decision_id} of {subject}: a row at {at}, and it was taken at {decided_at}",
-        )  # fmt: skip
+        )
         yield Rule(
             "another subject",
             table,
@@ -115,7 +119,9 @@ def _of_no_batch(table: Table, since: date | None) -> Rule:
     at = _OWN_TIME[table.name]
     begin = datetime.combine(since, time(), timezone.utc) if since else datetime(1970, 1, 1, tzinfo=timezone.utc)
     return Rule(
-        "lost batch", BATCHES, (table, BATCHES),
+        "lost batch",
+        BATCHES,
+        (table, BATCHES),
         f"WITH rows AS (SELECT batch_id, {at} AS at, count(*) AS number FROM {table.name} "
         f"WHERE {'family <> ' + repr('bookies') if table is DECISIONS else 'true'} "
         f"AND {at} >= TIMESTAMP '{begin:%Y-%m-%d %H:%M:%S}' GROUP BY batch_id, {at}), "
@@ -130,7 +136,7 @@ def _of_no_batch(table: Table, since: date | None) -> Rule:
         "SELECT batch_id, at, number FROM between WHERE number IS NOT NULL AND after IS NOT NULL "
         "AND coalesce(before = after, true) ORDER BY at",
         f"batch {{batch_id}} at {{at}} is not there; {table.name} has {{number}} rows of it",
-    )  # fmt: skip
+    )
 
 
 def _evaluations() -> Rule:

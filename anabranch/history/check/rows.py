@@ -55,10 +55,12 @@ KEYS = {
 }
 """Key of each table's rows. With a new checkpoint the same may be decided, and read, again later."""
 COUNTED = {
-    DECISIONS.name: ("decided_at", "decisions"), HOLDS.name: ("since", "holds"), EVENTS.name: ("accepted_at", "events"),
+    DECISIONS.name: ("decided_at", "decisions"),
+    HOLDS.name: ("since", "holds"),
+    EVENTS.name: ("accepted_at", "events"),
     SEGMENT_LOAD.name: ("accepted_at", "samples_accepted"),
     DEAD_LETTERS.name: ("rejected_at", "dead_letters + coalesce(samples_refused, 0)"),
-}  # fmt: skip
+}
 """By table the column with its batch's time, and how many rows the batch says that it wrote."""
 _SLICES = {SEGMENT_LOAD.name: 24, EVENTS.name: 4}
 """In how many parts a day of a table is looked at."""

@@ -77,11 +77,12 @@ def _time(snapshot: TopicSnapshot) -> Input:
         *(settled_at(snapshot, one, snapshot.loads.get(one.segment_id)) for one in active if policy.settles),
         *(past.at + policy.split_cooldown_ms for past in snapshot.known_pasts.values() if policy.parallel_actions),
         *(retry_at(key, policy) for key in snapshot.hot_keys),
-        *(start + policy.merge_window_ms for start in set(starts)), *backoff,
+        *(start + policy.merge_window_ms for start in set(starts)),
+        *backoff,
         *(at + policy.split_cooldown_ms for at in [snapshot.last_split_at] if at is not None),
         *(at + policy.merge_cooldown_ms for at in [snapshot.last_merge_at] if at is not None),
         *(at + policy.rebucket_cooldown_ms for at in [snapshot.last_rebucket_at] if at is not None),
-    ]  # fmt: skip
+    ]
     oldest = now - policy.max_load_age_ms
     fresh = {
         number: load
@@ -144,7 +145,7 @@ def _rates(snapshot: TopicSnapshot, segment: int | None) -> Iterator[Input]:
 
 def _rate(
     snapshot: TopicSnapshot, number: int, place: int, name: str, base: int, sign: int, most: int, turns: list[float]
-) -> Input:  # fmt: skip
+) -> Input:
     field = RATE_FIELDS[place]
     load = snapshot.loads.get(number)
     blank = Load(0.0, 0.0, 0.0, 0.0, snapshot.now, snapshot.now) if load is None else load
@@ -154,18 +155,28 @@ def _rate(
         return replace(snapshot, loads={**snapshot.loads, number: after})
 
     return Input(
-        f"loads.{number}.{name}", None if load is None else getattr(load, field), changed,
-        lambda step: base + sign * step, most, [abs(_ceil(turn) - base) for turn in turns if turn < _MOST_RATE],
-        instead_of=f"{name} {sign}", segment=number,
-    )  # fmt: skip
+        f"loads.{number}.{name}",
+        None if load is None else getattr(load, field),
+        changed,
+        lambda step: base + sign * step,
+        most,
+        [abs(_ceil(turn) - base) for turn in turns if turn < _MOST_RATE],
+        instead_of=f"{name} {sign}",
+        segment=number,
+    )
 
 
 def _highest_overload(snapshot: TopicSnapshot) -> float:
     limits = snapshot.policy.split_thresholds
     return max(
-        (rate / limit for load in snapshot.loads.values() for rate, limit in zip(load.rates, limits, strict=True)
-         if limit > 0), default=0.0,
-    )  # fmt: skip
+        (
+            rate / limit
+            for load in snapshot.loads.values()
+            for rate, limit in zip(load.rates, limits, strict=True)
+            if limit > 0
+        ),
+        default=0.0,
+    )
 
 
 def _ceil(value: float) -> int:
@@ -196,9 +207,13 @@ def _consumers(snapshot: TopicSnapshot) -> Iterator[Input]:
 
     marks = [abs(active - largest), abs(snapshot.policy.min_segments - largest)]
     yield Input(
-        f"consumers.{asked}", largest if managed else None, more, lambda step: largest + step,
-        max(active - largest, 0) + 2, marks,
-    )  # fmt: skip
+        f"consumers.{asked}",
+        largest if managed else None,
+        more,
+        lambda step: largest + step,
+        max(active - largest, 0) + 2,
+        marks,
+    )
     if largest:
         yield Input("consumers.*", largest, fewer, lambda step: largest - step, largest, marks)
 
@@ -235,18 +250,23 @@ def _number(snapshot: TopicSnapshot, wire: str, known: PolicyField, value: float
             return base + sign * step
 
         yield Input(
-            f"policy.{wire}", value / unit if unit != 1 else value, changed, after, most,
+            f"policy.{wire}",
+            value / unit if unit != 1 else value,
+            changed,
+            after,
+            most,
             [abs(_ceil(turn / unit) - base) for turn in turns if turn < _MOST_RATE * unit],
-        )  # fmt: skip
+        )
 
 
 def _turns(snapshot: TopicSnapshot, known: PolicyField) -> list[float]:
     """Return the values of a field at which the answer may change."""
     now, policy = snapshot.now, snapshot.policy
     sides = {
-        "split_cooldown_ms": snapshot.last_split_at, "merge_cooldown_ms": snapshot.last_merge_at,
+        "split_cooldown_ms": snapshot.last_split_at,
+        "merge_cooldown_ms": snapshot.last_merge_at,
         "rebucket_cooldown_ms": snapshot.last_rebucket_at,
-    }  # fmt: skip
+    }
     if known.name in sides:
         since = sides[known.name]
         return [] if since is None else [float(now - since)]

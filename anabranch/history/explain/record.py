@@ -128,8 +128,10 @@ def explain(
     if until < begins:
         raise NotOnRecord(f"the record begins at {begins:%F %T} UTC, and {until:%F %T} is before that")
     if until > ends + _AFTER_RECORD:
-        raise NotOnRecord(f"the record ends at {ends:%F %T} UTC, and {until:%F %T} is too long after that to be known"
-                          + _last_such_time(until, begins, ends))  # fmt: skip
+        raise NotOnRecord(
+            f"the record ends at {ends:%F %T} UTC, and {until:%F %T} is too long after that to be known"
+            + _last_such_time(until, begins, ends)
+        )
     try:
         horizon = horizon_for(lake, Batches(course), until, [topic])
     except RowsForgotten as error:
@@ -186,11 +188,21 @@ def explain(
     slowness = slowness_of(_with_delivery(snapshot, tables[EVENTS.name]))
     seen = _with_delivery(seen, tables[EVENTS.name])
     return Explanation(
-        seen, decide(seen), asked_at, explained, decided, hold, held_since, evaluations, slowness,
-        _millis(ends), fresh, doubts,
+        seen,
+        decide(seen),
+        asked_at,
+        explained,
+        decided,
+        hold,
+        held_since,
+        evaluations,
+        slowness,
+        _millis(ends),
+        fresh,
+        doubts,
         _silence(_ran_around(lake, course, until), until, max(outage, _OUTAGE)),
         None if decided is None else became(lake, decided.decision_id),
-    )  # fmt: skip
+    )
 
 
 def _with_delivery(snapshot: TopicSnapshot, events: pa.Table) -> TopicSnapshot:
@@ -271,14 +283,20 @@ def _evaluations(lake: str, topic: str, at: datetime, happened: int | None) -> E
     """Return the evaluations next to an instant; `happened`: the newest one between ticks up to then."""
     begin, end = at - _LOOK_AROUND, at + _LOOK_AROUND
     where = (
-        pc.field("subject").isin([topic, EVERY_TOPIC]) & (pc.field("type") == "tick")
-        & (pc.field("accepted_at") >= pa.scalar(begin)) & (pc.field("accepted_at") <= pa.scalar(end))
-        & (pc.field("day") >= pa.scalar(begin.date())) & (pc.field("day") <= pa.scalar(end.date()))
-    )  # fmt: skip
-    found = sorted({
-        _millis(one) for rows in stream_columns(lake, EVENTS, ("accepted_at",), 65_536, where)
-        for one in rows["accepted_at"].to_pylist()
-    })  # fmt: skip
+        pc.field("subject").isin([topic, EVERY_TOPIC])
+        & (pc.field("type") == "tick")
+        & (pc.field("accepted_at") >= pa.scalar(begin))
+        & (pc.field("accepted_at") <= pa.scalar(end))
+        & (pc.field("day") >= pa.scalar(begin.date()))
+        & (pc.field("day") <= pa.scalar(end.date()))
+    )
+    found = sorted(
+        {
+            _millis(one)
+            for rows in stream_columns(lake, EVENTS, ("accepted_at",), 65_536, where)
+            for one in rows["accepted_at"].to_pylist()
+        }
+    )
     place = bisect_right(found, _millis(at))
     last = max([*found[:place][-1:], *([] if happened is None else [happened])], default=None)
     return Evaluations(last, found[place] if place < len(found) else None)

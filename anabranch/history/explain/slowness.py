@@ -72,13 +72,18 @@ def _line(one: SlowSegment) -> str:
 def slowness_json(found: Slowness) -> dict[str, Any]:
     """Return the verdict and its figures, for scripts."""
     return {
-        "verdict": found.verdict, "backlog": found.backlog, "unreportedSegments": found.unreported,
+        "verdict": found.verdict,
+        "backlog": found.backlog,
+        "unreportedSegments": found.unreported,
         "reportAgeMs": found.age_ms,
         "segments": [
             {
-                "segment": one.segment.segment_id, "cause": one.cause, "overload": one.overload,
-                "idleConsumers": one.idle_consumers, **one.delivery.model_dump(by_alias=True, exclude_none=True),
+                "segment": one.segment.segment_id,
+                "cause": one.cause,
+                "overload": one.overload,
+                "idleConsumers": one.idle_consumers,
+                **one.delivery.model_dump(by_alias=True, exclude_none=True),
             }
             for one in found.slow
         ],
-    }  # fmt: skip
+    }

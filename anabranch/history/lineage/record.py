@@ -77,10 +77,11 @@ class River:
         """Return the river from an instant on."""
         begin = self.since if since is None else max(since, self.since)
         return replace(
-            self, since=begin,
+            self,
+            since=begin,
             reaches=[one for one in self.reaches if one.ends is None or one.ends > begin],
             turns=[one for one in self.turns if one.at >= begin],
-        )  # fmt: skip
+        )
 
 
 def read_river(lake: str, topic: str, since: datetime | None = None, until: datetime | None = None) -> River:
@@ -99,9 +100,13 @@ def read_river(lake: str, topic: str, since: datetime | None = None, until: date
     where = (
         (pc.field("subject") == topic) & (pc.field("type") == "layout") & (pc.field("accepted_at") <= pa.scalar(end))
     )
-    rows = [row for rows in stream_columns(
-        lake, EVENTS, ("body", "accepted_at", "kafka_partition", "kafka_offset"), 1024, where
-    ) for row in rows.to_pylist()]  # fmt: skip
+    rows = [
+        row
+        for rows in stream_columns(
+            lake, EVENTS, ("body", "accepted_at", "kafka_partition", "kafka_offset"), 1024, where
+        )
+        for row in rows.to_pylist()
+    ]
     if not rows:
         raise NothingOnRecord(f"no layout of {topic} is on record up to {end:%F %T} UTC")
     rows.sort(key=lambda row: (row["accepted_at"], row["kafka_partition"], row["kafka_offset"]))
@@ -114,9 +119,12 @@ Action = tuple[str, tuple[int, ...]]
 
 
 def river_of(
-    topic: str, events: Iterable[LayoutEvent], until: int, reasons: dict[str, str],
+    topic: str,
+    events: Iterable[LayoutEvent],
+    until: int,
+    reasons: dict[str, str],
     by_action: dict[Action, list[tuple[int, str]]],
-) -> River:  # fmt: skip
+) -> River:
     """Build the river from layout events in their order.
 
     `reasons`: of decisions by id; `by_action`: instants and ids of decisions by their action.
@@ -162,9 +170,11 @@ def river_of(
 
 
 def _turns(
-    reaches: Sequence[Reach], led: dict[tuple[int, int], str], reasons: dict[str, str],
+    reaches: Sequence[Reach],
+    led: dict[tuple[int, int], str],
+    reasons: dict[str, str],
     by_action: dict[Action, list[tuple[int, str]]],
-) -> list[Turn]:  # fmt: skip
+) -> list[Turn]:
     families: dict[tuple[int, tuple[int, ...], int], list[Reach]] = {}
     for reach in reaches:
         families.setdefault((reach.life, reach.parents, 0 if reach.parents else reach.begins), []).append(reach)
@@ -180,10 +190,17 @@ def _turns(
         if decision_id is None:
             earlier = [one for one in by_action.get((kind, tuple(sorted(parents))), ()) if one[0] <= at]
             decision_id = max(earlier)[1] if earlier else None
-        found.append(Turn(
-            at, kind, parents, tuple(sorted(one.segment_id for one in children)),
-            None if decision_id is None else reasons.get(decision_id), decision_id, life,
-        ))  # fmt: skip
+        found.append(
+            Turn(
+                at,
+                kind,
+                parents,
+                tuple(sorted(one.segment_id for one in children)),
+                None if decision_id is None else reasons.get(decision_id),
+                decision_id,
+                life,
+            )
+        )
     return found
 
 

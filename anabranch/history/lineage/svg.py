@@ -24,9 +24,31 @@ BEND = 22.0
 _NARROWEST = 9.0
 """Height of an arm, pixels, below which it has no number."""
 STEPS = (
-    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800,
-    1_209_600, 2_592_000, 7_776_000, 31_536_000,
-)  # fmt: skip
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    10_800,
+    21_600,
+    43_200,
+    86_400,
+    172_800,
+    604_800,
+    1_209_600,
+    2_592_000,
+    7_776_000,
+    31_536_000,
+)
 """Seconds between two marks of the time scale."""
 _STYLE = (
     "text{font:12px sans-serif;fill:#000}.arm{fill:#d9e2ea}.bank{fill:none;stroke:#000}.mark{stroke:#000;fill:#000}"
@@ -47,9 +69,12 @@ def picture(river: River) -> str:
         f'<text class="title" x="{LEFT}" y="24">{escape(heading)}</text>',
         f'<text class="quiet" x="{LEFT}" y="44">{_time(river.since)} to {_time(river.until)} UTC; hashes from top to '
         "bottom, time from left to right; ▸ split, ◂ merge, numbers are segments</text>",
-        *_scales(river, place), *(_arm(reach, river, place) for reach in river.reaches),
-        *_numbers(river.reaches, place), *_marks(river.turns, place), "</svg>\n",
-    ]  # fmt: skip
+        *_scales(river, place),
+        *(_arm(reach, river, place) for reach in river.reaches),
+        *_numbers(river.reaches, place),
+        *_marks(river.turns, place),
+        "</svg>\n",
+    ]
     return "\n".join(parts)
 
 
@@ -128,15 +153,17 @@ _Bank = tuple[tuple[float, float], ...]
 
 def _bank(
     hash_value: int, inwards: int, reach: Reach, ends: int, left: float, right: float, bend: float, place: Places
-) -> _Bank:  # fmt: skip
+) -> _Bank:
     """Return four points of a bank: its beginning, the end of the first bend, the second bend, its end."""
     y, land = place.y(hash_value), place.land(hash_value, reach.life)
     was = land if not reach.parents or place.is_bank(hash_value, reach.begins, reach.life, before=True) else 0.0
     stays = not place.goes_on(reach) or place.is_bank(hash_value, ends, reach.life, before=False)
     return (
-        (left, y + inwards * was), (left + bend, y + inwards * land), (right - bend, y + inwards * land),
+        (left, y + inwards * was),
+        (left + bend, y + inwards * land),
+        (right - bend, y + inwards * land),
         (right, y + inwards * (land if stays else 0.0)),
-    )  # fmt: skip
+    )
 
 
 def _along(bank: _Bank) -> str:

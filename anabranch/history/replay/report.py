@@ -76,10 +76,16 @@ class Replayed:
     def to_json(self) -> dict[str, Any]:
         """Return the results for scripts."""
         return {
-            "decisions": self.decisions, "holds": self.holds, "evaluations": self.evaluations, "untold": self.untold,
-            "differences": self.differences, "told": self.told, "since": self.since, "until": self.until,
+            "decisions": self.decisions,
+            "holds": self.holds,
+            "evaluations": self.evaluations,
+            "untold": self.untold,
+            "differences": self.differences,
+            "told": self.told,
+            "since": self.since,
+            "until": self.until,
             "engineVersions": self.versions,
-        }  # fmt: skip
+        }
 
 
 def replay(
@@ -163,7 +169,7 @@ class _Doubts(list[str]):
 
 def _compare(
     found: Replayed, disagreements: Iterable[Disagreement], repeated: dict[str, tuple[str | None, str | None]]
-) -> None:  # fmt: skip
+) -> None:
     """Count the differences; one that lasts over consecutive evaluations counts once."""
     for one in disagreements:
         what = one.then, one.now

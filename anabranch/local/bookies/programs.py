@@ -67,22 +67,40 @@ class LedgerWriter:
     def __init__(self, programs: BookKeeperPrograms, folder: Path) -> None:
         with open(Path(folder) / "ledger-writer.log", "ab") as log:
             self._process = subprocess.Popen(
-                tethered(programs.writer(Path(folder))), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                tethered(programs.writer(Path(folder))),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
                 text=True,
-            )  # fmt: skip
+            )
 
     def write(
-        self, uri: str, count: int = 1, ledger: int = -1, entries: int = 3, size: int = 200, seed: int = 1,
-        quorum: int = 1, custom: Mapping[str, str] | None = None, leave_open: bool = False,
-    ) -> list[int]:  # fmt: skip
+        self,
+        uri: str,
+        count: int = 1,
+        ledger: int = -1,
+        entries: int = 3,
+        size: int = 200,
+        seed: int = 1,
+        quorum: int = 1,
+        custom: Mapping[str, str] | None = None,
+        leave_open: bool = False,
+    ) -> list[int]:
         """Write `count` ledgers of `entries` entries of `size` bytes and return their ids.
 
         With `ledger` -1 the cluster chooses the ids. Raises `RuntimeError` if the program reports an error.
         """
         request = {
-            "uri": uri, "count": count, "ledger": ledger, "entries": entries, "bytes": size, "seed": seed,
-            "quorum": quorum, "custom": dict(custom or {}), "open": leave_open,
-        }  # fmt: skip
+            "uri": uri,
+            "count": count,
+            "ledger": ledger,
+            "entries": entries,
+            "bytes": size,
+            "seed": seed,
+            "quorum": quorum,
+            "custom": dict(custom or {}),
+            "open": leave_open,
+        }
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")

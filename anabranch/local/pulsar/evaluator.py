@@ -89,8 +89,12 @@ def decide_as_pulsar(jars: Path, snapshots: Iterable[str]) -> Iterator[dict[str,
         questions.seek(0)
         done = subprocess.run(
             [find_java(), *_FLAGS, "-cp", f"{jars}/*", _MAIN],
-            stdin=questions, stdout=answers, stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+            stdin=questions,
+            stdout=answers,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(f"Pulsar's evaluator ended with {done.returncode}: {done.stderr[-2000:]}")
         answers.seek(0)

@@ -23,10 +23,15 @@ _FLAGS = [
     "-Dlog4j2.disable.jmx=true",
 ]
 _OPENED = [
-    "java.base/java.lang", "java.base/java.nio", "java.base/java.util.zip", "java.base/jdk.internal.misc",
-    "java.base/jdk.internal.platform", "java.base/sun.net", "java.management/sun.management",
+    "java.base/java.lang",
+    "java.base/java.nio",
+    "java.base/java.util.zip",
+    "java.base/jdk.internal.misc",
+    "java.base/jdk.internal.platform",
+    "java.base/sun.net",
+    "java.management/sun.management",
     "jdk.management/com.sun.management.internal",
-]  # fmt: skip
+]
 
 
 def command(
@@ -48,11 +53,21 @@ def command(
     java, class_path = find_java(), os.pathsep.join([*map(str, more), f"{jars}/*"])
     opened = [word for package in _OPENED for word in ("--add-opens", f"{package}=ALL-UNNAMED")]
     return [
-        java, f"-Xms{heap}", f"-Xmx{heap}", f"-XX:MaxDirectMemorySize={heap}", *_FLAGS,
+        java,
+        f"-Xms{heap}",
+        f"-Xmx{heap}",
+        f"-XX:MaxDirectMemorySize={heap}",
+        *_FLAGS,
         *flags,
-        *_of_version(java_version(java)), *opened,
-        f"-Dlog4j2.configurationFile={logging}", f"-Djava.io.tmpdir={folder}", "-cp", class_path, main, *arguments,
-    ]  # fmt: skip
+        *_of_version(java_version(java)),
+        *opened,
+        f"-Dlog4j2.configurationFile={logging}",
+        f"-Djava.io.tmpdir={folder}",
+        "-cp",
+        class_path,
+        main,
+        *arguments,
+    ]
 
 
 def write_properties(file: Path, properties: Mapping[str, object]) -> None:

@@ -25,10 +25,18 @@ from runtime.java_home import SetupError, find_java
 from schemas.settings.root import load_settings
 
 _FLAGS = [
-    "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
-    "-Dio.netty.tryReflectionSetAccessible=true", "--add-opens", "java.base/java.nio=ALL-UNNAMED",
-    "--add-opens", "java.base/jdk.internal.misc=ALL-UNNAMED", "--add-opens", "java.base/java.lang=ALL-UNNAMED",
-]  # fmt: skip
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "--add-opens",
+    "java.base/java.nio=ALL-UNNAMED",
+    "--add-opens",
+    "java.base/jdk.internal.misc=ALL-UNNAMED",
+    "--add-opens",
+    "java.base/java.lang=ALL-UNNAMED",
+]
 _FINISH_SECONDS = 90
 _DUMP_SECONDS = 10
 _TELL_SECONDS = 5
@@ -103,9 +111,19 @@ def keyed_load(
     configuration = log.with_suffix(".log4j2.properties")
     configuration.write_text(_LOGGING)
     command = [
-        find_java(), *_FLAGS, f"-Dlog4j2.configurationFile={configuration}", "-cp", f"{jars}/*",
-        "anabranch.pulsar.KeyedLoad", service_url, topic, str(rate), str(keys), str(in_flight), str(wave_seconds),
-    ]  # fmt: skip
+        find_java(),
+        *_FLAGS,
+        f"-Dlog4j2.configurationFile={configuration}",
+        "-cp",
+        f"{jars}/*",
+        "anabranch.pulsar.KeyedLoad",
+        service_url,
+        topic,
+        str(rate),
+        str(keys),
+        str(in_flight),
+        str(wave_seconds),
+    ]
     with (
         open(log, "ab") as errors,
         subprocess.Popen(
@@ -135,10 +153,20 @@ rootLogger.appenderRef.out.ref = out
 @click.option("--service-url", envvar="PULSAR_SERVICE_URL", default="pulsar://127.0.0.1:6650", show_default=True)
 @click.option("--rate", type=click.IntRange(1), default=150, show_default=True, help="Messages a second.")
 @click.option("--keys", type=click.IntRange(1), default=200, show_default=True)
-@click.option("--in-flight", type=click.IntRange(1), default=1, show_default=True,
-              help="Sends at once; with more the client of 5.0.0-M1 does not keep the order of a key.")  # fmt: skip
-@click.option("--wave-seconds", type=click.FloatRange(0), default=0.0, show_default=True,
-              help="The rate rises and falls once in so long; 0: it stays.")  # fmt: skip
+@click.option(
+    "--in-flight",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Sends at once; with more the client of 5.0.0-M1 does not keep the order of a key.",
+)
+@click.option(
+    "--wave-seconds",
+    type=click.FloatRange(0),
+    default=0.0,
+    show_default=True,
+    help="The rate rises and falls once in so long; 0: it stays.",
+)
 @click.option("--for", "seconds", type=click.FloatRange(0), help="End after so many seconds instead of at Ctrl-C.")
 def main(
     topic: str, service_url: str, rate: int, keys: int, in_flight: int, wave_seconds: float, seconds: float | None

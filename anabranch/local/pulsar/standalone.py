@@ -87,12 +87,21 @@ class StandalonePulsar(EmbeddedServer):
         configuration = self.folder / "standalone.conf"
         write_properties(configuration, self._properties())
         return command(
-            self.folder, self._jars, self._heap, "org.apache.pulsar.PulsarStandaloneStarter",
-            "--config", str(configuration), "--metadata-dir", str(self.folder / "metadata"),
-            "--bookkeeper-dir", str(self.folder / "bookkeeper"),
-            "--advertised-address", "localhost" if self.tls else "127.0.0.1",
-            "--no-functions-worker", "--no-stream-storage",
-        )  # fmt: skip
+            self.folder,
+            self._jars,
+            self._heap,
+            "org.apache.pulsar.PulsarStandaloneStarter",
+            "--config",
+            str(configuration),
+            "--metadata-dir",
+            str(self.folder / "metadata"),
+            "--bookkeeper-dir",
+            str(self.folder / "bookkeeper"),
+            "--advertised-address",
+            "localhost" if self.tls else "127.0.0.1",
+            "--no-functions-worker",
+            "--no-stream-storage",
+        )
 
     def serves(self) -> bool:
         """Return True if Pulsar answers clients and has the namespace `public/default`."""

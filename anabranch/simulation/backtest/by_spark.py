@@ -33,7 +33,7 @@ def parts_by_spark(session: Any, history: History, policies: Mapping[str, Config
 
 def _worker(
     history: History, policies: dict[str, ConfiguredPolicy]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:  # fmt: skip
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["number"].to_pylist():

@@ -44,16 +44,21 @@ class Agreement:
     def to_json(self) -> dict[str, Any]:
         """Return the counts for scripts."""
         return {
-            "matched": self.matched, "missed": dict(self.missed.most_common()), "extra": dict(self.extra.most_common()),
+            "matched": self.matched,
+            "missed": dict(self.missed.most_common()),
+            "extra": dict(self.extra.most_common()),
             "share": None if self.share is None else round(self.share, 4),
-        }  # fmt: skip
+        }
 
 
 def agreement(
-    on_record: Sequence[Action], backtested: Sequence[Action],
-    decided: Sequence[tuple[int, str, int, int, str | None]], held_at: Callable[[int], str | None],
-    guessed_at: Callable[[int], str | None], tick_ms: int,
-) -> Agreement:  # fmt: skip
+    on_record: Sequence[Action],
+    backtested: Sequence[Action],
+    decided: Sequence[tuple[int, str, int, int, str | None]],
+    held_at: Callable[[int], str | None],
+    guessed_at: Callable[[int], str | None],
+    tick_ms: int,
+) -> Agreement:
     """Compare the actions of a topic, both ascending.
 
     `decided`: recorded decisions: instant, kind, hashes, and the outcome of one that was not applied. `held_at`: the
@@ -86,9 +91,10 @@ def agreement(
             found.missed[_why(one.at, guessed_at, odd)] += 1
     for one in rest:
         ended = [
-            status for at, kind, start, end, status in decided
+            status
+            for at, kind, start, end, status in decided
             if status and (kind, start, end) == (one.kind, one.start, one.end) and abs(at - one.at) <= tick_ms
-        ]  # fmt: skip
+        ]
         if ended:
             found.extra[f"was decided, and then {ended[0]}"] += 1
         elif guessed_at(one.at) is not None or (odd and odd[0] < one.at):
@@ -108,7 +114,7 @@ def _is_decided(one: Action, decided: Sequence[tuple[int, str, int, int, str | N
     return one.decision is not None or any(
         (kind, start, end) == (one.kind, one.start, one.end) and 0 <= one.at - at <= _DECIDED_MS
         for at, kind, start, end, _ in decided
-    )  # fmt: skip
+    )
 
 
 def _why(at: int, guessed_at: Callable[[int], str | None], odd: Sequence[int]) -> str:

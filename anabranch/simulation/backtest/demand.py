@@ -106,8 +106,11 @@ def wanted_of(lives: Sequence[Life], loads: Loads, began_at: int, ends_at: int) 
             _lay(cells[its], ended.carried.rates[-1], widths[its])
         open_.append(place)
         total = cells[first:last].sum(axis=0)
-        shape = np.where(total > 0, cells[first:last] / np.where(total > 0, total, 1.0),
-                         (widths[first:last] / widths[first:last].sum())[:, None])  # fmt: skip
+        shape = np.where(
+            total > 0,
+            cells[first:last] / np.where(total > 0, total, 1.0),
+            (widths[first:last] / widths[first:last].sum())[:, None],
+        )
         is_first = life.begins <= began_at or not pieces or all(one.life.begins == life.begins for one in pieces)
         if not len(series.at):
             series = Series(np.array([life.begins]), np.zeros((1, 4)) if is_first else total[None, :])

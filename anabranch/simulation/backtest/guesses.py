@@ -55,9 +55,10 @@ def together(parts: Iterable[Guessed]) -> Guessed:
     """Return the sum of all parts."""
     of_all = list(parts)
     return Guessed(
-        sum(one.total for one in of_all), {kind: sum(one.by_kind[kind] for one in of_all) for kind in KINDS},
+        sum(one.total for one in of_all),
+        {kind: sum(one.by_kind[kind] for one in of_all) for kind in KINDS},
         sum(one.any_kind for one in of_all),
-    )  # fmt: skip
+    )
 
 
 def guessed(intervals: Mapping[str, Ints], begin: int, end: int) -> Guessed:
@@ -121,7 +122,7 @@ def banded(wanted: Wanted, policy: Policy, ran: Policy, band: float) -> Ints:
 
 def divided(
     layouts: Sequence[tuple[int, frozenset[int]]], lives: Sequence[Life], edges: Ints, end: int
-) -> tuple[Ints, Ints]:  # fmt: skip
+) -> tuple[Ints, Ints]:
     """Return two kinds of intervals: a segment begins where none ever did on record, or none did then.
 
     `layouts`: instants, ascending, and the hashes at which segments begin from then on.
@@ -147,7 +148,7 @@ def divided(
 
 def layouts_of(
     first: SegmentLayout, began_at: int, actions: Iterable[tuple[int, str, tuple[int, ...]]]
-) -> tuple[list[tuple[int, frozenset[int]]], list[tuple[int, int]]]:  # fmt: skip
+) -> tuple[list[tuple[int, frozenset[int]]], list[tuple[int, int]]]:
     """Apply actions to a layout; return the starts of segments over time, and the hashes of each action.
 
     `actions`: instant, kind and segments.

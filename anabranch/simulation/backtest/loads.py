@@ -25,7 +25,7 @@ Progress = Callable[[str, float], None]
 
 def spill_loads(
     lake: str, folder: Path, parts: Sequence[Sequence[str]], begin: int, end: int, progress: Progress
-) -> int:  # fmt: skip
+) -> int:
     """Write the loads of all topics until `end`; of those before `begin` the last of each segment.
 
     Returns their number.

@@ -62,9 +62,10 @@ def differences(policy: ConfiguredPolicy, other: ConfiguredPolicy) -> dict[str, 
     """Return the settings that turn `policy` into `other`, by wire name."""
     before, after = resolved(policy), resolved(other)
     return {
-        wire: field.outside(getattr(after, field.name)) for wire, field in POLICY_FIELDS.items()
+        wire: field.outside(getattr(after, field.name))
+        for wire, field in POLICY_FIELDS.items()
         if getattr(before, field.name) != getattr(after, field.name)
-    }  # fmt: skip
+    }
 
 
 def diff(text: str, settings: Mapping[str, Any], file: str) -> str:

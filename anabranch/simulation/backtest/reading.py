@@ -153,12 +153,22 @@ class History:
                 counted_from = max(begin, self.began_at)
                 mine = [one for one in consumers.get(place, []) if one.at >= life.after]
                 before = {one.subscription: one for one in mine if one.at <= begin}
-                found.append(TopicRecord(
-                    name, begin, end, counted_from, announced, _between(loads[place], life, end),
-                    [*(one._replace(at=begin) for one in before.values()),
-                     *(one for one in mine if begin < one.at < end)],
-                    held.get(place, []), decided.get(place, []),
-                ))  # fmt: skip
+                found.append(
+                    TopicRecord(
+                        name,
+                        begin,
+                        end,
+                        counted_from,
+                        announced,
+                        _between(loads[place], life, end),
+                        [
+                            *(one._replace(at=begin) for one in before.values()),
+                            *(one for one in mine if begin < one.at < end),
+                        ],
+                        held.get(place, []),
+                        decided.get(place, []),
+                    )
+                )
         return found
 
     def _span(self, name: str, life: TopicLife) -> tuple[int, int, list[Announced]] | None:
@@ -181,10 +191,16 @@ class History:
 
 
 def open_history(
-    lake: str, folder: Path, since: datetime | None, until: datetime | None, topics: str | None,
-    configured: ConfiguredPolicy, tick_ms: int = 60_000, progress: Progress = lambda *_: None,
+    lake: str,
+    folder: Path,
+    since: datetime | None,
+    until: datetime | None,
+    topics: str | None,
+    configured: ConfiguredPolicy,
+    tick_ms: int = 60_000,
+    progress: Progress = lambda *_: None,
     change_threshold: float = CHANGE_THRESHOLD,
-) -> History:  # fmt: skip
+) -> History:
     """Return the recorded history between two instants (aware; None: all).
 
     `topics`: a pattern of names, as of files in a shell, with or without `topic://`; None: all. `configured`,
@@ -242,10 +258,22 @@ def open_history(
     asked = None if since is None else instant(since)
     kept_from = {one: kept for one in map(namespace_of, names) if one and (kept := retained.of_namespace(one))}
     return History(
-        str(folder), parts, recorded_from, begin, end, outages, ran, other, namespaces, tick_ms, phase,
-        change_threshold, loads, asked if asked is not None and first - asked > OUTAGE_TICKS * tick_ms else None,
+        str(folder),
+        parts,
+        recorded_from,
+        begin,
+        end,
+        outages,
+        ran,
+        other,
+        namespaces,
+        tick_ms,
+        phase,
+        change_threshold,
+        loads,
+        asked if asked is not None and first - asked > OUTAGE_TICKS * tick_ms else None,
         {name: -(-(instant(kept) - phase) // step_ms) * step_ms + phase for name, kept in kept_from.items()},
-    )  # fmt: skip
+    )
 
 
 def _spill(lake: str, folder: Path, parts: Sequence[Sequence[str]], begin: int, end: int, progress: Progress) -> int:
@@ -312,7 +340,7 @@ def _held(rows: pa.Table, first: int) -> dict[int, list[tuple[int, str]]]:
 
 def _decided(
     rows: pa.Table, outcomes: pa.Table, first: int
-) -> dict[int, list[tuple[int, str, tuple[int, ...], str | None]]]:  # fmt: skip
+) -> dict[int, list[tuple[int, str, tuple[int, ...], str | None]]]:
     """Return decisions by the position of the topic, with the outcome of those that were not applied."""
     ended = outcomes.filter(pc.field("status").isin(["rejected", "failed", "superseded"]))
     failed = dict(zip(ended["decision_id"].to_pylist(), ended["status"].to_pylist(), strict=True))

@@ -67,7 +67,7 @@ def recorded_ticks(lake: str, begin: int, end: int, configured_ms: int) -> tuple
 
 def recorded_policies(
     lake: str, begin: int, end: int, configured: ConfiguredPolicy
-) -> tuple[ConfiguredPolicy, list[tuple[int, int]], dict[str, str]]:  # fmt: skip
+) -> tuple[ConfiguredPolicy, list[tuple[int, int]], dict[str, str]]:
     """Return the cluster's policy that ran longest, the spans of other ones, and namespace overrides.
 
     `configured` is assumed to have run where none is on record. Overrides are JSON, the last of each namespace.
@@ -76,9 +76,11 @@ def recorded_policies(
     where = (pc.field("type") == "policy") & (pc.field("accepted_at") < as_arrow(end))
     for rows in stream_columns(lake, EVENTS, ("body", "accepted_at", "kafka_offset"), ROWS, where):
         told += zip(
-            millis(rows["accepted_at"]).tolist(), rows["kafka_offset"].to_pylist(),
-            map(PolicyEvent.model_validate_json, rows["body"].to_pylist()), strict=True,
-        )  # fmt: skip
+            millis(rows["accepted_at"]).tolist(),
+            rows["kafka_offset"].to_pylist(),
+            map(PolicyEvent.model_validate_json, rows["body"].to_pylist()),
+            strict=True,
+        )
     told.sort(key=lambda one: one[:2])
     own, over = configured, None
     namespaces: dict[str, str] = {}

@@ -16,15 +16,22 @@ from anabranch.simulation.backtest.suggesting import Suggestion, Tried
 from schemas.printable import printable
 
 WORDS = {
-    "splits": "splits", "merges": "merges", "reversals": "reversals", "sealedSegments": "disruptions",
-    "segmentHours": "segment-hours", "minutesOverThreshold": "minutes over threshold",
-    "consumerMinutesWaiting": "consumer-minutes waiting", "minutesAtCap": "minutes at cap",
-}  # fmt: skip
+    "splits": "splits",
+    "merges": "merges",
+    "reversals": "reversals",
+    "sealedSegments": "disruptions",
+    "segmentHours": "segment-hours",
+    "minutesOverThreshold": "minutes over threshold",
+    "consumerMinutesWaiting": "consumer-minutes waiting",
+    "minutesAtCap": "minutes at cap",
+}
 MEANINGS = {
-    "gap": "nothing was reported", "ceiling": "over a split threshold: more may have been wanted",
+    "gap": "nothing was reported",
+    "ceiling": "over a split threshold: more may have been wanted",
     "band": "known to within the filter's band, and a threshold lies in it",
-    "uneven": "splits hashes that were never apart", "carried": "splits hashes that were apart at another time",
-}  # fmt: skip
+    "uneven": "splits hashes that were never apart",
+    "carried": "splits hashes that were apart at another time",
+}
 MOST_TOPICS = 50
 JUDGED = "The same policies on the last third, which was not searched"
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -65,8 +72,13 @@ def guesses_of(found: Backtest) -> list[list[str]]:
 def differing(found: Backtest, most: int) -> list[list[str]]:
     """Return topics with their segment-hours and minutes over threshold, the largest difference first."""
     names = policies_of(found)
-    rows = [["topic", *(f"{name}: {words}" for name in names for words in ("segment-hours", "minutes over")),
-             *(f"{name}: confidence" for name in names)]]  # fmt: skip
+    rows = [
+        [
+            "topic",
+            *(f"{name}: {words}" for name in names for words in ("segment-hours", "minutes over")),
+            *(f"{name}: confidence" for name in names),
+        ]
+    ]
 
     def apart(one: Any) -> float:
         hours = [one.counts[name]["segmentHours"] for name in names]
@@ -84,8 +96,10 @@ def agreement_text(found: Backtest) -> list[str]:
     said = found.agreement
     if said.share is None:
         return [f"{RAN}: no action on record, and none in its backtest"]
-    lines = [f"{RAN}, against the record: {said.share:.1%} of actions agree within a tick ({said.matched} matched, "
-             f"{said.missed.total()} missed, {said.extra.total()} extra)"]  # fmt: skip
+    lines = [
+        f"{RAN}, against the record: {said.share:.1%} of actions agree within a tick ({said.matched} matched, "
+        f"{said.missed.total()} missed, {said.extra.total()} extra)"
+    ]
     for title, counted in (("missed", said.missed), ("extra", said.extra)):
         if counted:
             lines.append(f"  {title}: " + ", ".join(f"{why} {times}" for why, times in counted.most_common()))
@@ -102,13 +116,15 @@ def to_json(found: Backtest) -> dict[str, Any]:
         "agreement": found.agreement.to_json(),
         "topics": [
             {
-                "topic": one.topic, "hours": round(one.hours, 3), "onRecord": one.counts[RECORD],
+                "topic": one.topic,
+                "hours": round(one.hours, 3),
+                "onRecord": one.counts[RECORD],
                 "policies": {name: {**one.counts[name], **one.guessed[name].to_json()} for name in names},
                 "agreement": None if one.agreement is None else one.agreement.to_json(),
             }
             for one in found.topics
         ],
-    }  # fmt: skip
+    }
 
 
 def page(found: Backtest, about: Sequence[str]) -> str:
@@ -135,14 +151,31 @@ def judged_rows(found: Suggestion) -> list[list[str]]:
 
 
 def _tried_rows(found: Suggestion, listed: Sequence[Tried]) -> list[list[str]]:
-    rows = [["policy", "segment-hours", "minutes over threshold", "reversals", "splits", "merges",
-             "consumer-minutes waiting", "confidence"]]  # fmt: skip
+    rows = [
+        [
+            "policy",
+            "segment-hours",
+            "minutes over threshold",
+            "reversals",
+            "splits",
+            "merges",
+            "consumer-minutes waiting",
+            "confidence",
+        ]
+    ]
     best = found.best
     for one in listed:
         mark = "* " if best is not None and one.name == best.name else ""
-        rows.append([f"{mark}{one.name}", number(round(one.segment_hours, 1)), number(round(one.minutes_over, 1)),
-                     *(str(count) for count in (one.reversals, one.splits, one.merges)),
-                     number(round(one.minutes_waiting, 1)), f"{one.confidence:.0%}"])  # fmt: skip
+        rows.append(
+            [
+                f"{mark}{one.name}",
+                number(round(one.segment_hours, 1)),
+                number(round(one.minutes_over, 1)),
+                *(str(count) for count in (one.reversals, one.splits, one.merges)),
+                number(round(one.minutes_waiting, 1)),
+                f"{one.confidence:.0%}",
+            ]
+        )
     return rows
 
 
@@ -153,17 +186,23 @@ def suggestion_page(found: Suggestion, about: Sequence[str], advice: str) -> str
 
     def trace(of: Sequence[Tried], name: str, mode: str, size: int) -> Scatter:
         return Scatter(
-            x=[one.segment_hours for one in of], y=[one.minutes_over for one in of],
+            x=[one.segment_hours for one in of],
+            y=[one.minutes_over for one in of],
             text=[f"{one.name} ({one.confidence:.0%})" for one in of],
-            mode=mode, name=name, marker={"size": size},
-        )  # fmt: skip
+            mode=mode,
+            name=name,
+            marker={"size": size},
+        )
 
     allowed = found.allowed
-    figure = Figure([
-        trace([one for one in found.tried if one not in allowed], "too many reversals", "markers", 6),
-        trace(allowed, "tried", "markers", 7), trace(found.frontier, "frontier", "lines+markers+text", 9),
-        trace([found.today], "today", "markers+text", 14),
-    ])  # fmt: skip
+    figure = Figure(
+        [
+            trace([one for one in found.tried if one not in allowed], "too many reversals", "markers", 6),
+            trace(allowed, "tried", "markers", 7),
+            trace(found.frontier, "frontier", "lines+markers+text", 9),
+            trace([found.today], "today", "markers+text", 14),
+        ]
+    )
     figure.update_layout(
         template="plotly_white",
         xaxis_title="segment-hours",
@@ -205,19 +244,28 @@ def _chart(found: Backtest) -> str:
     from plotly.subplots import make_subplots
 
     figure: Figure = make_subplots(
-        rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08,
+        rows=2,
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=0.08,
         subplot_titles=("Segments of all topics", "Topics with a segment over a split threshold"),
-    )  # fmt: skip
+    )
     series: Mapping[str, list[tuple[int, int, int]]] = found.series
     for place, (name, points) in enumerate(series.items()):
         times = [datetime.fromtimestamp(at / 1000, timezone.utc) for at, *_ in points]
         for row in (1, 2):
             figure.add_trace(
                 Scatter(
-                    x=times, y=[point[row] for point in points], mode="lines", name=escape(printable(name)),
-                    line={"dash": _DASHES[place % len(_DASHES)]}, legendgroup=name, showlegend=row == 1,
+                    x=times,
+                    y=[point[row] for point in points],
+                    mode="lines",
+                    name=escape(printable(name)),
+                    line={"dash": _DASHES[place % len(_DASHES)]},
+                    legendgroup=name,
+                    showlegend=row == 1,
                 ),
-                row=row, col=1,
-            )  # fmt: skip
+                row=row,
+                col=1,
+            )
     figure.update_layout(template="plotly_white", margin={"t": 40, "b": 30}, legend={"orientation": "h"})
     return str(to_html(figure, full_html=False, include_plotlyjs=True, default_height="34rem"))

@@ -45,9 +45,15 @@ RECORD = "on record"
 """The row of what was done."""
 RAN = "policy that ran"
 COUNTS = (
-    "splits", "merges", "reversals", "sealedSegments", "segmentHours", "minutesOverThreshold",
-    "consumerMinutesWaiting", "minutesAtCap",
-)  # fmt: skip
+    "splits",
+    "merges",
+    "reversals",
+    "sealedSegments",
+    "segmentHours",
+    "minutesOverThreshold",
+    "consumerMinutesWaiting",
+    "minutesAtCap",
+)
 
 
 @dataclass
@@ -100,9 +106,12 @@ Part = tuple[list[TopicResult], dict[str, list[tuple[int, int, int]]]]
 
 
 def backtest(
-    history: History, policies: Mapping[str, ConfiguredPolicy], processes: int = 1,
-    progress: Progress = lambda *_: None, parts: Iterable[Part] | None = None,
-) -> Backtest:  # fmt: skip
+    history: History,
+    policies: Mapping[str, ConfiguredPolicy],
+    processes: int = 1,
+    progress: Progress = lambda *_: None,
+    parts: Iterable[Part] | None = None,
+) -> Backtest:
     """Backtest every policy and the one that ran. Raises what Delta raises.
 
     `parts`: results of `backtest_part` from other workers; None: compute them here.
@@ -167,21 +176,32 @@ def backtest_part(history: History, number: int, policies: Mapping[str, Configur
 
 def simulated(
     history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]
-) -> Iterable[tuple[list[Prepared], dict[str, Outcome]]]:  # fmt: skip
+) -> Iterable[tuple[list[Prepared], dict[str, Outcome]]]:
     """Yield groups of topics with the same lifetime, and their outcomes by policy."""
     groups: dict[tuple[int, int, int], list[Prepared]] = defaultdict(list)
     for one in prepared:
         groups[one.record.began_at, one.record.counted_from, one.record.ends_at].append(one)
     for (_, counted_from, _), group in groups.items():
-        source = RecordedSource([
-            RecordedTopic(one.record.name, one.record.announced[0].layout, one.wanted, one.record.consumers)
-            for one in group
-        ], counted_from, history.phase_ms, history.step_ms)  # fmt: skip
-        yield group, simulate(
-            source, {name: _with_recorded_buckets(one) for name, one in policies.items()}, yardstick=history.ran,
-            tick_ms=history.tick_ms,
-            change_threshold=history.change_threshold, counted_from=source.counted_from,
-        )  # fmt: skip
+        source = RecordedSource(
+            [
+                RecordedTopic(one.record.name, one.record.announced[0].layout, one.wanted, one.record.consumers)
+                for one in group
+            ],
+            counted_from,
+            history.phase_ms,
+            history.step_ms,
+        )
+        yield (
+            group,
+            simulate(
+                source,
+                {name: _with_recorded_buckets(one) for name, one in policies.items()},
+                yardstick=history.ran,
+                tick_ms=history.tick_ms,
+                change_threshold=history.change_threshold,
+                counted_from=source.counted_from,
+            ),
+        )
 
 
 def _with_recorded_buckets(configured: ConfiguredPolicy) -> ConfiguredPolicy:
@@ -218,9 +238,12 @@ def _prepared(history: History, record: TopicRecord) -> Prepared:
 
 
 def _result(
-    history: History, one: Prepared, place: int, outcomes: Mapping[str, Outcome],
+    history: History,
+    one: Prepared,
+    place: int,
+    outcomes: Mapping[str, Outcome],
     policies: Mapping[str, ConfiguredPolicy],
-) -> TopicResult:  # fmt: skip
+) -> TopicResult:
     record = one.record
     counts = {RECORD: _counts_on_record(one)}
     guesses: dict[str, Guessed] = {}
@@ -234,16 +257,14 @@ def _result(
     return TopicResult(record.name, (record.ends_at - record.counted_from) / 3_600_000, counts, guesses, said)
 
 
-def guessed_of(
-    history: History, one: Prepared, place: int, outcome: Outcome, policy: ConfiguredPolicy
-) -> Guessed:  # fmt: skip
+def guessed_of(history: History, one: Prepared, place: int, outcome: Outcome, policy: ConfiguredPolicy) -> Guessed:
     """Return the assumptions for a topic under a policy; `place`: index of the topic in the outcome."""
     return guessed(_guesses(history, one, place, outcome, policy)[0], one.record.counted_from, one.record.ends_at)
 
 
 def _guesses(
     history: History, one: Prepared, place: int, outcome: Outcome, policy: ConfiguredPolicy
-) -> tuple[dict[str, Ints], list[Action]]:  # fmt: skip
+) -> tuple[dict[str, Ints], list[Action]]:
     """Return the intervals of assumptions by kind, and the actions of the policy."""
     record = one.record
     mine = _actions_of(outcome, place, history.phase_ms)
@@ -251,21 +272,25 @@ def _guesses(
     uneven, carried = divided(layouts, one.lives, one.wanted.edges, record.ends_at)
     own = record.announced[0].layout.auto_scale_policy
     intervals = {
-        **one.known, "uneven": uneven, "carried": carried,
+        **one.known,
+        "uneven": uneven,
+        "carried": carried,
         "band": banded(one.wanted, resolved(policy, own), one.ran, history.change_threshold),
-    }  # fmt: skip
+    }
     return intervals, [Action(at, kind, *of) for (at, kind, _), of in zip(mine, ranges, strict=True)]
 
 
 def _counts_of(outcome: Outcome, place: int) -> dict[str, float]:
     return {
-        "splits": int(outcome.splits[place]), "merges": int(outcome.merges[place]),
-        "reversals": int(outcome.reversals[place]), "sealedSegments": int(outcome.sealed[place]),
+        "splits": int(outcome.splits[place]),
+        "merges": int(outcome.merges[place]),
+        "reversals": int(outcome.reversals[place]),
+        "sealedSegments": int(outcome.sealed[place]),
         "segmentHours": float(outcome.segment_ms[place]) / 3_600_000,
         "minutesOverThreshold": float(outcome.over_ms[place]) / 60_000,
         "consumerMinutesWaiting": float(outcome.waiting_ms[place]) / 60_000,
         "minutesAtCap": float(outcome.capped_ms[place]) / 60_000,
-    }  # fmt: skip
+    }
 
 
 _KINDS = {SPLIT: "split", MERGE: "merge", REBUCKET: "rebucket"}
@@ -294,8 +319,15 @@ def _counts_on_record(one: Prepared) -> dict[str, float]:
         is_reversal = before is not None and before[0] != action.kind and action.at - before[1] <= REVERSAL_MS
         reversals += is_reversal and action.at >= begin
         made[action.children] = action.kind, action.at
-    changes = sorted({begin, end, *(life.begins for life in one.lives), *(life.ends for life in one.lives),
-                      *(change.at for change in record.consumers)})  # fmt: skip
+    changes = sorted(
+        {
+            begin,
+            end,
+            *(life.begins for life in one.lives),
+            *(life.ends for life in one.lives),
+            *(change.at for change in record.consumers),
+        }
+    )
     instants = np.array(changes)
     active = np.zeros(len(instants), np.int64)
     for life in one.lives:
@@ -304,13 +336,15 @@ def _counts_on_record(one: Prepared) -> dict[str, float]:
     lasted = np.diff(np.clip(instants, begin, end), append=end)
     done = Counter(action.kind for action in actions)
     return {
-        "splits": done["split"], "merges": done["merge"], "reversals": reversals,
+        "splits": done["split"],
+        "merges": done["merge"],
+        "reversals": reversals,
         "sealedSegments": done["split"] + 2 * done["merge"] + done["rebucket"],
         "segmentHours": float((active * lasted).sum()) / 3_600_000,
         "minutesOverThreshold": length(merged([one.known["ceiling"]], begin, end)) / 60_000,
         "consumerMinutesWaiting": float((waiting * lasted).sum()) / 60_000,
         "minutesAtCap": float(((active >= one.ran.max_segments) * lasted).sum()) / 60_000,
-    }  # fmt: skip
+    }
 
 
 def _waiting_on_record(one: Prepared, instants: Ints, active: Ints) -> Ints:
@@ -338,12 +372,15 @@ def _agreement(history: History, one: Prepared, done: Sequence[Action], interval
     record = one.record
     segments = {
         number: (segment.start, segment.end)
-        for announced in record.announced for number, segment in announced.layout.segments.items()
-    }  # fmt: skip
+        for announced in record.announced
+        for number, segment in announced.layout.segments.items()
+    }
     decided = [
         (at, kind, min(segments[number][0] for number in part), max(segments[number][1] for number in part), status)
-        for at, kind, of, status in record.decided if segments.keys() >= set(of) for _, part in parts_of(kind, of)
-    ]  # fmt: skip
+        for at, kind, of, status in record.decided
+        if segments.keys() >= set(of)
+        for _, part in parts_of(kind, of)
+    ]
     other = np.array(history.other_policy, np.int64).reshape(-1, 2)
     whys = {**intervals, "another policy ran": other}
 

@@ -65,7 +65,7 @@ class Spill:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Write the buffered rows, and the index."""
         if kind is None:
             self._flush()
@@ -105,9 +105,14 @@ class Spill:
 
 
 def spill_table(
-    lake: str, folder: Path, table: Table, topic: str, columns: Sequence[str], parts: Sequence[Sequence[str]],
+    lake: str,
+    folder: Path,
+    table: Table,
+    topic: str,
+    columns: Sequence[str],
+    parts: Sequence[Sequence[str]],
     where: pc.Expression | None = None,
-) -> int:  # fmt: skip
+) -> int:
     """Write the rows of a table whose column `topic` names a topic of the parts; return their number."""
     with Spill(folder, table, columns, parts) as spill:
         for rows in stream_columns(lake, table, (topic, *columns), ROWS // 16, where):

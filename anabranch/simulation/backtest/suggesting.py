@@ -48,10 +48,15 @@ class Tried:
     def to_json(self) -> dict[str, Any]:
         """Return the results for scripts."""
         return {
-            "policy": self.name, "splits": self.splits, "merges": self.merges, "reversals": self.reversals,
-            "segmentHours": round(self.segment_hours, 3), "minutesOverThreshold": round(self.minutes_over, 3),
-            "consumerMinutesWaiting": round(self.minutes_waiting, 3), "confidence": round(self.confidence, 4),
-        }  # fmt: skip
+            "policy": self.name,
+            "splits": self.splits,
+            "merges": self.merges,
+            "reversals": self.reversals,
+            "segmentHours": round(self.segment_hours, 3),
+            "minutesOverThreshold": round(self.minutes_over, 3),
+            "consumerMinutesWaiting": round(self.minutes_waiting, 3),
+            "confidence": round(self.confidence, 4),
+        }
 
 
 @dataclass
@@ -126,9 +131,14 @@ def frontier(tried: Sequence[Tried]) -> list[Tried]:
 
 
 def suggest(
-    history: History, prepared: Sequence[Prepared], budget: int, max_reversals: int | None, seed: int,
-    progress: Callable[[int, int], None] = lambda *_: None, unseen: tuple[History, Sequence[Prepared]] | None = None,
-) -> Suggestion:  # fmt: skip
+    history: History,
+    prepared: Sequence[Prepared],
+    budget: int,
+    max_reversals: int | None,
+    seed: int,
+    progress: Callable[[int, int], None] = lambda *_: None,
+    unseen: tuple[History, Sequence[Prepared]] | None = None,
+) -> Suggestion:
     """Try `budget` policies on these topics, and judge the result on the `unseen` time.
 
     `max_reversals`: None: as many as today's policy has.
@@ -143,9 +153,11 @@ def suggest(
         # The first half is anywhere, the second near the frontier.
         near = found.frontier or [today]
         drawn = {
-            f"s{tried + number + 1}": anywhere(history.ran, chance, has_buckets) if 2 * tried < budget
-            else neighbour(history.ran, chance.choice(near).policy, chance, has_buckets) for number in range(size)
-        }  # fmt: skip
+            f"s{tried + number + 1}": anywhere(history.ran, chance, has_buckets)
+            if 2 * tried < budget
+            else neighbour(history.ran, chance.choice(near).policy, chance, has_buckets)
+            for number in range(size)
+        }
         found.tried += _try(history, prepared, drawn)
     if unseen is not None:
         listed = {one.name: one.policy for one in (today, *found.frontier)}
@@ -156,17 +168,19 @@ def suggest(
     return found
 
 
-def _try(
-    history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]
-) -> list[Tried]:  # fmt: skip
+def _try(history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]) -> list[Tried]:
     sums = {name: [0.0] * 6 for name in policies}
     guesses: dict[str, list[Guessed]] = {name: [] for name in policies}
     for group, outcomes in simulated(history, prepared, policies):
         for name, one in outcomes.items():
             of_group = (
-                one.splits.sum(), one.merges.sum(), one.reversals.sum(), one.segment_ms.sum() / 3_600_000,
-                one.over_ms.sum() / 60_000, one.waiting_ms.sum() / 60_000,
-            )  # fmt: skip
+                one.splits.sum(),
+                one.merges.sum(),
+                one.reversals.sum(),
+                one.segment_ms.sum() / 3_600_000,
+                one.over_ms.sum() / 60_000,
+                one.waiting_ms.sum() / 60_000,
+            )
             guesses[name] += (
                 guessed_of(history, topic, place, one, policies[name]) for place, topic in enumerate(group)
             )
@@ -189,15 +203,22 @@ def _try(
 
 
 _RANGES = {
-    "split": (0.5, 1.25), "merge": (0.02, 0.45), "split_cooldown": (20, 600), "merge_cooldown": (60, 3600),
-    "merge_window": (60, 7200), "most": (0.5, 4), "least": (1, 4),
-}  # fmt: skip
+    "split": (0.5, 1.25),
+    "merge": (0.02, 0.45),
+    "split_cooldown": (20, 600),
+    "merge_cooldown": (60, 3600),
+    "merge_window": (60, 7200),
+    "most": (0.5, 4),
+    "least": (1, 4),
+}
 """From 0 to 1, logarithmic. `split`: of today's split thresholds, where what a segment can carry is 1; `merge`: of the
 split thresholds; `most`: of today's maxSegments."""
 LOOKING_BACK = {
-    "mergeHeadroom": (0.3, 0.95), "settleSeconds": (60, 7200), "regretWindowSeconds": (600, 28_800),
+    "mergeHeadroom": (0.3, 0.95),
+    "settleSeconds": (60, 7200),
+    "regretWindowSeconds": (600, 28_800),
     "returnsWithinSeconds": (600, 14_400),
-}  # fmt: skip
+}
 """Of the guards that look back, the ones that today's policy has; from 0 to 1, logarithmic."""
 
 
@@ -253,11 +274,12 @@ def _policy(ran: ConfiguredPolicy, places: Mapping[str, float], has_buckets: boo
         "splitCooldownSeconds": round(at["split_cooldown"] / 10) * 10,
         "mergeCooldownSeconds": round(at["merge_cooldown"] / 30) * 30,
         "mergeWindowSeconds": round(at["merge_window"] / 30) * 30,
-        "maxSegments": most, "minSegments": min(most, round(at["least"])),
+        "maxSegments": most,
+        "minSegments": min(most, round(at["least"])),
         **{name: round(at[name] / 60) * 60 for name in LOOKING_BACK if name in at and name.endswith("Seconds")},
         **{name: round(at[name], 2) for name in LOOKING_BACK if name in at and not name.endswith("Seconds")},
         **{name: round(at[name]) for name in OF_BUCKETS if name in at},
-    }  # fmt: skip
+    }
     return with_settings(ran, settings)
 
 
@@ -265,11 +287,15 @@ def _places(ran: ConfiguredPolicy, known: ConfiguredPolicy, has_buckets: bool) -
     today, policy = resolved(ran), resolved(known)
     split = policy.split_msg_rate_in_threshold
     values = {
-        "split": split / today.split_msg_rate_in_threshold, "merge": policy.merge_msg_rate_in_threshold / split,
-        "split_cooldown": policy.split_cooldown_ms / 1000, "merge_cooldown": policy.merge_cooldown_ms / 1000,
-        "merge_window": policy.merge_window_ms / 1000, "most": policy.max_segments / today.max_segments,
-        "least": policy.min_segments, **{name: _guard(policy, name) for name in (*LOOKING_BACK, *OF_BUCKETS)},
-    }  # fmt: skip
+        "split": split / today.split_msg_rate_in_threshold,
+        "merge": policy.merge_msg_rate_in_threshold / split,
+        "split_cooldown": policy.split_cooldown_ms / 1000,
+        "merge_cooldown": policy.merge_cooldown_ms / 1000,
+        "merge_window": policy.merge_window_ms / 1000,
+        "most": policy.max_segments / today.max_segments,
+        "least": policy.min_segments,
+        **{name: _guard(policy, name) for name in (*LOOKING_BACK, *OF_BUCKETS)},
+    }
     return {
         name: min(1.0, max(0.0, log(max(values[name], low / 10) / low) / log(high / low)))
         for name, (low, high) in _ranges(today, has_buckets).items()

@@ -42,18 +42,25 @@ class Backtested:
     def to_json(self) -> dict[str, Any]:
         """Return the results for scripts."""
         return {
-            "beganAt": self.recorded.began_at, "minutes": self.recorded.fleet.minutes,
-            "brokers": len(self.recorded.fleet.brokers), "bundles": len(self.recorded.fleet.bundles),
-            "bundlesSplit": self.recorded.split, "known": self.recorded.known, "cpuError": self.recorded.cpu_error,
+            "beganAt": self.recorded.began_at,
+            "minutes": self.recorded.fleet.minutes,
+            "brokers": len(self.recorded.fleet.brokers),
+            "bundles": len(self.recorded.fleet.bundles),
+            "bundlesSplit": self.recorded.split,
+            "known": self.recorded.known,
+            "cpuError": self.recorded.cpu_error,
             "agreement": {"moved": self.moved, "matched": self.matched, "sameDestination": self.same_way},
             "results": [one.to_json() for one in self.rows],
-        }  # fmt: skip
+        }
 
 
 def backtest(
-    cluster: str, recorded: Recorded, balancers: Sequence[str], settings: Mapping[str, str],
+    cluster: str,
+    recorded: Recorded,
+    balancers: Sequence[str],
+    settings: Mapping[str, str],
     progress: Callable[[int, int], object] = lambda *_: None,
-) -> Backtested:  # fmt: skip
+) -> Backtested:
     """Backtest every balancer on the record. `settings` are laid over those of each.
 
     Raises `ConfigurationError` for a balancer that cannot be read or simulated, and `NoRecord`.
@@ -116,9 +123,9 @@ def _measure(found: Outcome, recorded: RecordedFleet, minute: int, live: Any) ->
     fleet, rates = recorded.fleet, recorded.fleet.recorded
     assert rates is not None
     owned = recorded.owners[minute] >= 0
-    of_brokers = np.array([
-        np.bincount(recorded.owners[minute][owned], rates[minute, owned, one], len(fleet.brokers)) for one in range(4)
-    ])  # fmt: skip
+    of_brokers = np.array(
+        [np.bincount(recorded.owners[minute][owned], rates[minute, owned, one], len(fleet.brokers)) for one in range(4)]
+    )
     usages = [
         max(broker.idle + (rate + out) / broker.messages, taken / broker.network, given / broker.network)
         for broker, (rate, out, taken, given) in zip(fleet.brokers, of_brokers.T.tolist(), strict=True)
@@ -134,9 +141,7 @@ def _measure(found: Outcome, recorded: RecordedFleet, minute: int, live: Any) ->
             found.used_after[broker.name] = minute - broker.joins
 
 
-def _agreement(
-    then: Sequence[tuple[int, str, str, str]], now: Sequence[tuple[int, str, str, str]]
-) -> tuple[int, int]:  # fmt: skip
+def _agreement(then: Sequence[tuple[int, str, str, str]], now: Sequence[tuple[int, str, str, str]]) -> tuple[int, int]:
     """Return the number of moves that were repeated, and of those to the same broker; each counts once."""
     left: dict[str, list[tuple[int, str]]] = {}
     for minute, bundle, _, destination in now:

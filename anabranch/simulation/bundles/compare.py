@@ -17,10 +17,15 @@ from anabranch.simulation.bundles.shapes import SHAPES
 from decisions.bundles.configuration import PROFILES, SHEDDERS, Configuration, ConfigurationError
 
 COLUMNS = (
-    ("deviation", "deviation"), ("highestByMean", "highest / mean"), ("unloads", "unloads"),
-    ("pingPongs", "ping-pongs"), ("secondsUnserved", "seconds unserved"), ("minutesOver", "minutes over"),
-    ("minutesIdle", "minutes idle"), ("usedAfter", "minutes until used"),
-)  # fmt: skip
+    ("deviation", "deviation"),
+    ("highestByMean", "highest / mean"),
+    ("unloads", "unloads"),
+    ("pingPongs", "ping-pongs"),
+    ("secondsUnserved", "seconds unserved"),
+    ("minutesOver", "minutes over"),
+    ("minutesIdle", "minutes idle"),
+    ("usedAfter", "minutes until used"),
+)
 """Key and heading; lower is better in all."""
 
 
@@ -51,9 +56,12 @@ class Compared:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON of the command; null stands for never."""
         return {
-            "shape": self.shape, "balancer": self.balancer, "median": _finite(self.typical()),
-            "worst": _finite(self.worst()), "seeds": [outcome.summary() for outcome in self.outcomes],
-        }  # fmt: skip
+            "shape": self.shape,
+            "balancer": self.balancer,
+            "median": _finite(self.typical()),
+            "worst": _finite(self.worst()),
+            "seeds": [outcome.summary() for outcome in self.outcomes],
+        }
 
 
 def read(text: str, settings: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
@@ -84,9 +92,12 @@ def read(text: str, settings: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
 
 
 def compare(
-    shapes: Sequence[str], balancers: Sequence[str], settings: Mapping[str, str], seeds: Iterable[int],
+    shapes: Sequence[str],
+    balancers: Sequence[str],
+    settings: Mapping[str, str],
+    seeds: Iterable[int],
     progress: Callable[[int, int], object] = lambda *_: None,
-) -> list[Compared]:  # fmt: skip
+) -> list[Compared]:
     """Run every balancer on every shape and seed. Raises `ConfigurationError` before the first run."""
     known = {text: read(text, settings) for text in balancers}
     drawn, found = list(seeds), list[Compared]()

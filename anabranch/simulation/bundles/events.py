@@ -58,7 +58,7 @@ class Recorded:
             "isolation_policies": self.policies.isolation_policies,
             "anti_affinity_groups": self.policies.anti_affinity_groups,
             "failure_domains": self.policies.failure_domains,
-        }  # fmt: skip
+        }
 
 
 def clusters_on_record(lake: str) -> list[str]:
@@ -70,7 +70,7 @@ def clusters_on_record(lake: str) -> list[str]:
 
 def read(
     lake: str, cluster: str, since: datetime | None = None, until: datetime | None = None, *, with_partial: bool = False
-) -> Recorded:  # fmt: skip
+) -> Recorded:
     """Read the record of a cluster from `since` to `until` (aware; None: all). Raises what Delta raises.
 
     `with_partial`: also read reports that name only the busiest bundles; a broker's other bundles count as one.

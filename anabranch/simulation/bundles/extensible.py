@@ -33,17 +33,25 @@ def load_data(last: BrokerLoadData | None, data: LocalBrokerData, conf: Configur
     loads = data.last_stats.values()
     coming, going = (sum(getattr(one, f"msg_throughput_{way}") for one in loads) for way in ("in", "out"))
     found = BrokerLoadData(
-        cpu=data.cpu, bandwidth_in=data.bandwidth_in, bandwidth_out=data.bandwidth_out, msg_throughput_in=coming,
-        msg_throughput_out=going, msg_rate_in=sum(one.msg_rate_in for one in loads),
-        msg_rate_out=sum(one.msg_rate_out for one in loads), bundle_count=len(loads),
-        topics=sum(one.topics for one in loads), updated_at=data.last_update,
-    )  # fmt: skip
+        cpu=data.cpu,
+        bandwidth_in=data.bandwidth_in,
+        bandwidth_out=data.bandwidth_out,
+        msg_throughput_in=coming,
+        msg_throughput_out=going,
+        msg_rate_in=sum(one.msg_rate_in for one in loads),
+        msg_rate_out=sum(one.msg_rate_out for one in loads),
+        bundle_count=len(loads),
+        topics=sum(one.topics for one in loads),
+        updated_at=data.last_update,
+    )
     usage_before = last.weighted_max_e_m_a if last else None
     bytes_before = last.msg_throughput_e_m_a if last else None
-    return found.model_copy(update={
-        "weighted_max_e_m_a": averaged(usage_before, weighted_max(found, conf), history),
-        "msg_throughput_e_m_a": averaged(bytes_before, coming + going, history),
-    })  # fmt: skip
+    return found.model_copy(
+        update={
+            "weighted_max_e_m_a": averaged(usage_before, weighted_max(found, conf), history),
+            "msg_throughput_e_m_a": averaged(bytes_before, coming + going, history),
+        }
+    )
 
 
 def busiest(own: Mapping[str, NamespaceBundleStats]) -> TopBundlesLoadData:

@@ -41,7 +41,12 @@ class Outcome:
         """Return the columns."""
         known = asdict(self)
         return {
-            "deviation": sum(self.deviations) / self.minutes, "highestByMean": sum(self.ratios) / self.minutes,
-            "unloads": len(self.moves), "pingPongs": self.ping_pongs, "secondsUnserved": self.unserved,
-            "minutesOver": self.over, "minutesIdle": self.idle, "usedAfter": known["used_after"],
-        }  # fmt: skip
+            "deviation": sum(self.deviations) / self.minutes,
+            "highestByMean": sum(self.ratios) / self.minutes,
+            "unloads": len(self.moves),
+            "pingPongs": self.ping_pongs,
+            "secondsUnserved": self.unserved,
+            "minutesOver": self.over,
+            "minutesIdle": self.idle,
+            "usedAfter": known["used_after"],
+        }

@@ -52,11 +52,17 @@ def _chart(compared: Sequence[Compared]) -> Figure:
         line = {"dash": _DASHES[balancers.index(one.balancer) % len(_DASHES)]}
         figure.add_trace(
             Scatter(
-                x=list(range(one.outcomes[0].minutes)), y=one.outcomes[0].deviations, mode="lines", line=line,
-                name=escape(printable(one.balancer)), legendgroup=one.balancer, showlegend=row == 1,
+                x=list(range(one.outcomes[0].minutes)),
+                y=one.outcomes[0].deviations,
+                mode="lines",
+                line=line,
+                name=escape(printable(one.balancer)),
+                legendgroup=one.balancer,
+                showlegend=row == 1,
             ),
-            row=row, col=1,
-        )  # fmt: skip
+            row=row,
+            col=1,
+        )
     figure.update_layout(
         template="plotly_white",
         margin={"t": 40, "b": 30},

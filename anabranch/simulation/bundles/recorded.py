@@ -107,9 +107,15 @@ def fleet_of(recorded: Recorded) -> RecordedFleet:
     brokers, error = _brokers(reports, names, live)
     first = [int(column[column >= 0][0]) if (column >= 0).any() else 0 for column in owners.T]
     fleet = Fleet(
-        brokers, tuple(parts.names), tuple(names[place] for place in first), np.zeros((0, 0)), np.zeros(0), np.zeros(0),
-        recorded=rates, rules=recorded.rules,
-    )  # fmt: skip
+        brokers,
+        tuple(parts.names),
+        tuple(names[place] for place in first),
+        np.zeros((0, 0)),
+        np.zeros(0),
+        np.zeros(0),
+        recorded=rates,
+        rules=recorded.rules,
+    )
     split = sum(len(places) > 1 for places in parts.of.values())
     return RecordedFleet(fleet, owners, whole, begin * MINUTE_MS, error, known / max(int(there), 1), split)
 
@@ -159,9 +165,10 @@ def _parts_of(reports: Sequence[Report]) -> _Parts:
         for first, end, bundle in some:
             inside = [one for one in some if first <= one[0] and one[1] <= end and one[:2] != (first, end)]
             smallest = [
-                one[2] for one in inside
+                one[2]
+                for one in inside
                 if not any(other[:2] != one[:2] and one[0] <= other[0] and other[1] <= one[1] for other in inside)
-            ]  # fmt: skip
+            ]
             within[bundle] = sorted(smallest) or [bundle]
             names += [] if smallest else [bundle]
     names.sort()
@@ -180,7 +187,7 @@ def _parts_of(reports: Sequence[Report]) -> _Parts:
 
 def _brokers(
     reports: Sequence[Report], names: Sequence[str], live: NDArray[np.bool_]
-) -> tuple[tuple[Broker, ...], float]:  # fmt: skip
+) -> tuple[tuple[Broker, ...], float]:
     """Return the brokers with fitted capacities, and the mean error of their CPU in points."""
     of_all = [[sum(rates[0] + rates[1] for rates in one.bundles.values()), one.cpu] for one in reports]
     everyone = _line(np.array(of_all)) or (0.0, 1 / _NOTHING_FILLS)

@@ -21,9 +21,15 @@ def stats(fleet: Fleet, minute: int) -> dict[str, NamespaceBundleStats]:
     counted = {}
     for name, (rate, out, taken, given) in zip(fleet.bundles, _rates(fleet, minute), strict=True):
         values = {
-            "msg_rate_in": rate, "msg_rate_out": out, "msg_throughput_in": taken,
-            "msg_throughput_out": given, "consumer_count": 5, "producer_count": 5, "topics": 10, "cache_size": 0,
-        }  # fmt: skip
+            "msg_rate_in": rate,
+            "msg_rate_out": out,
+            "msg_throughput_in": taken,
+            "msg_throughput_out": given,
+            "consumer_count": 5,
+            "producer_count": 5,
+            "topics": 10,
+            "cache_size": 0,
+        }
         counted[name] = built(NamespaceBundleStats, values)
     return counted
 
@@ -48,14 +54,17 @@ def usage(broker: Broker, own: Mapping[str, NamespaceBundleStats]) -> tuple[floa
 
 def report(
     broker: Broker, own: Mapping[str, NamespaceBundleStats], now: int, noise: float, random: np.random.Generator
-) -> LocalBrokerData:  # fmt: skip
+) -> LocalBrokerData:
     """Return a broker's report of this minute."""
     cpu, coming, going = usage(broker, own)
     cpu = max(0.0, cpu + float(random.normal(0, noise)))
     return LocalBrokerData(
-        cpu=_percent_of(cpu), bandwidth_in=_percent_of(coming), bandwidth_out=_percent_of(going),
-        last_stats=dict(own), last_update=now,
-    )  # fmt: skip
+        cpu=_percent_of(cpu),
+        bandwidth_in=_percent_of(coming),
+        bandwidth_out=_percent_of(going),
+        last_stats=dict(own),
+        last_update=now,
+    )
 
 
 def _percent_of(share: float) -> ResourceUsage:

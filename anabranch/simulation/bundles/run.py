@@ -112,7 +112,7 @@ class _Run:
 
     def _owned(
         self, live: Mapping[str, Broker], counted: Mapping[str, NamespaceBundleStats]
-    ) -> dict[str, dict[str, NamespaceBundleStats]]:  # fmt: skip
+    ) -> dict[str, dict[str, NamespaceBundleStats]]:
         own: dict[str, dict[str, NamespaceBundleStats]] = {name: {} for name in live}
         for bundle, broker in self.owner.items():
             if broker in own:
@@ -123,15 +123,26 @@ class _Run:
 
     def _snapshot(self, now: int, operation: Operation, assign: list[str]) -> BundleSnapshot:
         given = {
-            "now": now, "seed": self.fleet.seed + now // 60_000, "operation": operation, "profile": self.profile,
-            "assign": assign, "configuration": self.configuration, "brokers": self.reports, "bundles": self.bundles,
-            "state": self.state, **self.fleet.rules,
-        }  # fmt: skip
+            "now": now,
+            "seed": self.fleet.seed + now // 60_000,
+            "operation": operation,
+            "profile": self.profile,
+            "assign": assign,
+            "configuration": self.configuration,
+            "brokers": self.reports,
+            "bundles": self.bundles,
+            "state": self.state,
+            **self.fleet.rules,
+        }
         if self.settings.extensible:
             given |= {
-                "brokers": {}, "bundles": {}, "broker_load_data": self.published, "top_bundles": self.busiest,
-                "available_brokers": dict.fromkeys(self.published, BrokerLookupData()), "ownership": self.owner,
-            }  # fmt: skip
+                "brokers": {},
+                "bundles": {},
+                "broker_load_data": self.published,
+                "top_bundles": self.busiest,
+                "available_brokers": dict.fromkeys(self.published, BrokerLookupData()),
+                "ownership": self.owner,
+            }
         return BundleSnapshot.model_validate(given)
 
     def _bury(self, live: Mapping[str, Broker], now: int) -> None:
@@ -152,7 +163,7 @@ class _Run:
 
     def _report(
         self, live: Mapping[str, Broker], own: Mapping[str, Mapping[str, NamespaceBundleStats]], now: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         given = dict(self.state.preallocated_bundle_data)
         for name, broker in live.items():
             new = report(broker, own[name], now, self.fleet.noise, self.random)
@@ -186,7 +197,7 @@ class _Run:
 
     def _measure(
         self, minute: int, live: Mapping[str, Broker], own: Mapping[str, Mapping[str, NamespaceBundleStats]]
-    ) -> None:  # fmt: skip
+    ) -> None:
         usages = {name: max(usage(broker, own[name])) for name, broker in live.items()}
         mean, found = fmean(usages.values()), self.outcome
         found.deviations.append(pstdev(usages.values()))

@@ -13,9 +13,17 @@ MINUTES, PER_BROKER = 120, 20
 
 
 def _fleet(
-    brokers: Sequence[Broker], weights: Floats, factors: Floats, *, seed: int, noise: float = 0.01,
-    owners: Sequence[str] | None = None, size: float = 1024.0, load: float = 0.4, fan_out: Floats | None = None,
-) -> Fleet:  # fmt: skip
+    brokers: Sequence[Broker],
+    weights: Floats,
+    factors: Floats,
+    *,
+    seed: int,
+    noise: float = 0.01,
+    owners: Sequence[str] | None = None,
+    size: float = 1024.0,
+    load: float = 0.4,
+    fan_out: Floats | None = None,
+) -> Fleet:
     """Return a fleet with bundles dealt in turns to the brokers present at the start.
 
     `load`: the average share of those brokers' CPU that the bundles take.
@@ -26,9 +34,15 @@ def _fleet(
     names = tuple(f"public/n{place % 4}/0x{place:08x}_0x{place + 1:08x}" for place in range(count))
     dealt = owners or [here[place % len(here)].name for place in range(count)]
     return Fleet(
-        tuple(brokers), names, tuple(dealt), factors * (weights / weights.sum() * total), np.full(count, size),
-        np.ones(count) if fan_out is None else fan_out, noise=noise, seed=seed,
-    )  # fmt: skip
+        tuple(brokers),
+        names,
+        tuple(dealt),
+        factors * (weights / weights.sum() * total),
+        np.full(count, size),
+        np.ones(count) if fan_out is None else fan_out,
+        noise=noise,
+        seed=seed,
+    )
 
 
 def _steady(count: int) -> Floats:
@@ -96,9 +110,7 @@ def fan_out(seed: int) -> Fleet:
     random, count = np.random.default_rng(seed), 6 * PER_BROKER
     consumers = random.choice([1.0, 2.0, 10.0], count, p=[0.6, 0.3, 0.1])
     weights = random.lognormal(0, 0.5, count)
-    return _fleet(
-        _brokers(6), weights, _steady(count), seed=seed, size=2048.0, load=0.25, fan_out=consumers
-    )  # fmt: skip
+    return _fleet(_brokers(6), weights, _steady(count), seed=seed, size=2048.0, load=0.25, fan_out=consumers)
 
 
 def noisy(seed: int) -> Fleet:

@@ -51,9 +51,13 @@ def page(report: dict[str, Any], numbers: Sequence[tuple[str, str, str]]) -> str
 def _chart(report: dict[str, Any]) -> Figure:
     actions = report["actions"]
     figure = make_subplots(
-        rows=2, cols=1, shared_xaxes=True, row_heights=[0.35, 0.65], vertical_spacing=0.08,
+        rows=2,
+        cols=1,
+        shared_xaxes=True,
+        row_heights=[0.35, 0.65],
+        vertical_spacing=0.08,
         subplot_titles=("Splits less merges, since the beginning", "Actions by topic: up is a split, down a merge"),
-    )  # fmt: skip
+    )
     for name, column, colour in (("the cluster's scaler", "theirsAt", THEIRS), ("Anabranch", "oursAt", OURS)):
         steps = sorted((row[column], _STEPS.get(row["action"], 0)) for row in actions if row[column])
         times, level, levels = [report["period"]["from"]], 0, [0]
@@ -66,8 +70,9 @@ def _chart(report: dict[str, Any]) -> Figure:
         line = {"color": colour, "shape": "hv"}
         figure.add_trace(
             Scatter(x=[_instant(at) for at in times], y=levels, mode="lines", line=line, name=name, legendgroup=name),
-            row=1, col=1,
-        )  # fmt: skip
+            row=1,
+            col=1,
+        )
     busiest = {name for name, _ in Counter(row["topic"] for row in actions).most_common(MOST_TOPICS)}
     shown = [row for row in actions if row["topic"] in busiest]
     links: tuple[list[datetime | None], list[str | None]] = ([], [])
@@ -83,14 +88,19 @@ def _chart(report: dict[str, Any]) -> Figure:
         rows = [row for row in shown if row[column]]
         figure.add_trace(
             Scatter(
-                x=[_instant(row[column]) for row in rows], y=[_text(row["topic"]) for row in rows], mode="markers",
+                x=[_instant(row[column]) for row in rows],
+                y=[_text(row["topic"]) for row in rows],
+                mode="markers",
                 marker={"color": colour, "size": 10, "symbol": [_SYMBOLS[row["action"]] for row in rows]},
                 text=[f"{row['action']} {_ids(row)}: {_text(row['verdict'])}" for row in rows],
                 hovertemplate="%{text}<br>%{x}<br>%{y}<extra></extra>",
-                name=name, legendgroup=name, showlegend=False,
+                name=name,
+                legendgroup=name,
+                showlegend=False,
             ),
-            row=2, col=1,
-        )  # fmt: skip
+            row=2,
+            col=1,
+        )
     figure.update_layout(template="plotly_white", margin={"t": 40, "b": 30}, legend={"orientation": "h"})
     return figure
 
@@ -98,11 +108,15 @@ def _chart(report: dict[str, Any]) -> Figure:
 def _actions(actions: Sequence[dict[str, Any]]) -> str:
     rows = [
         (
-            _time(row["theirsAt"]), _time(row["oursAt"]), row["topic"], f"{row['action']} {_ids(row)}",
-            "" if row["leadSeconds"] is None else f"{row['leadSeconds']:.0f} s", row["verdict"],
+            _time(row["theirsAt"]),
+            _time(row["oursAt"]),
+            row["topic"],
+            f"{row['action']} {_ids(row)}",
+            "" if row["leadSeconds"] is None else f"{row['leadSeconds']:.0f} s",
+            row["verdict"],
         )
         for row in actions[:MOST_ROWS]
-    ]  # fmt: skip
+    ]
     left = len(actions) - len(rows)
     more = f"<p>{left} more: <code>--output json</code> has all.</p>" if left else ""
     return _table(("theirs, UTC", "ours, UTC", "topic", "action", "lead", ""), rows) + more

@@ -85,9 +85,11 @@ def _spread(values: Iterable[float]) -> dict[str, Any]:
     if not found:
         return {"count": 0, "median": None, "max": None, "total": 0.0}
     return {
-        "count": len(found), "median": round(median(found), 3), "max": round(found[-1], 3),
+        "count": len(found),
+        "median": round(median(found), 3),
+        "max": round(found[-1], 3),
         "total": round(sum(found), 3),
-    }  # fmt: skip
+    }
 
 
 def _listed(sides: Sides) -> list[dict[str, Any]]:
@@ -101,11 +103,17 @@ def _listed(sides: Sides) -> list[dict[str, Any]]:
     ]
     rows += [
         _row(
-            pair.done.topic, pair.done.action, pair.done.segments, theirs=pair.done.at, ours=pair.wanted.at,
-            reason=pair.wanted.reason, verdict="both", lead=pair.lead_ms / 1000,
+            pair.done.topic,
+            pair.done.action,
+            pair.done.segments,
+            theirs=pair.done.at,
+            ours=pair.wanted.at,
+            reason=pair.wanted.reason,
+            verdict="both",
+            lead=pair.lead_ms / 1000,
         )
         for pair in sides.both
-    ]  # fmt: skip
+    ]
     return sorted(rows, key=lambda row: (min(at for at in (row["theirsAt"], row["oursAt"]) if at), row["topic"]))
 
 
@@ -118,10 +126,23 @@ def _verdict(answer: str | None) -> str:
 
 
 def _row(
-    topic: str, action: str, segments: Sequence[int], *, verdict: str, theirs: int | None = None,
-    ours: int | None = None, reason: str | None = None, lead: float | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    topic: str,
+    action: str,
+    segments: Sequence[int],
+    *,
+    verdict: str,
+    theirs: int | None = None,
+    ours: int | None = None,
+    reason: str | None = None,
+    lead: float | None = None,
+) -> dict[str, Any]:
     return {
-        "topic": topic, "action": action, "segments": list(segments), "theirsAt": theirs, "oursAt": ours,
-        "leadSeconds": lead, "reason": reason, "verdict": verdict,
-    }  # fmt: skip
+        "topic": topic,
+        "action": action,
+        "segments": list(segments),
+        "theirsAt": theirs,
+        "oursAt": ours,
+        "leadSeconds": lead,
+        "reason": reason,
+        "verdict": verdict,
+    }

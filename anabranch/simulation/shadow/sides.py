@@ -163,8 +163,9 @@ def _lacks_a_parent(segment: Segment, layout: SegmentLayout) -> bool:
     """Return True if the segment was merged from two, and one of them is pruned."""
     alone = layout.segments.get(segment.parent_ids[0]) if len(segment.parent_ids) == 1 else None
     return alone is not None and (segment.start, segment.end) != (
-        max(segment.start, alone.start), min(segment.end, alone.end)
-    )  # fmt: skip
+        max(segment.start, alone.start),
+        min(segment.end, alone.end),
+    )
 
 
 def reversals(

@@ -79,16 +79,19 @@ Decide = Callable[[TopicSnapshot], Answer]
 
 
 def alone(
-    demand: Demand, policy: Policy, *, decided_by: Decide = decide, extra_ticks: bool = True, prunes: bool = True,
-) -> Came:  # fmt: skip
+    demand: Demand,
+    policy: Policy,
+    *,
+    decided_by: Decide = decide,
+    extra_ticks: bool = True,
+    prunes: bool = True,
+) -> Came:
     """Run one topic through its demand."""
     return _Loop(demand, policy, decided_by, extra_ticks, prunes).run()
 
 
 class _Loop:
-    def __init__(
-        self, demand: Demand, policy: Policy, decided_by: Decide, extra_ticks: bool, prunes: bool
-    ) -> None:  # fmt: skip
+    def __init__(self, demand: Demand, policy: Policy, decided_by: Decide, extra_ticks: bool, prunes: bool) -> None:
         self._demand, self._policy, self._decide = demand, policy, decided_by
         self._extra_ticks, self._prunes = extra_ticks, prunes
         steps, self._slices = demand.rates.shape
@@ -139,14 +142,23 @@ class _Loop:
 
     def _snapshot(self, now: int, trigger: str, consumers: int) -> TopicSnapshot:
         return TopicSnapshot(
-            topic="topic://a/b/c", now=now, layout=self._layout, policy=self._policy, trigger=trigger,  # type: ignore[arg-type]
-            loads=self._loads, consumers={"s": ("STREAM", consumers)}, last_split_at=self._cooldowns.last_split_at,
-            last_merge_at=self._cooldowns.last_merge_at, last_rebucket_at=self._cooldowns.last_rebucket_at,
+            topic="topic://a/b/c",
+            now=now,
+            layout=self._layout,
+            policy=self._policy,
+            trigger=trigger,  # type: ignore[arg-type]
+            loads=self._loads,
+            consumers={"s": ("STREAM", consumers)},
+            last_split_at=self._cooldowns.last_split_at,
+            last_merge_at=self._cooldowns.last_merge_at,
+            last_rebucket_at=self._cooldowns.last_rebucket_at,
             failures=self._failures.in_a_row,
-            failed_at=self._failures.failed_at, failed_action=self._failures.action,
+            failed_at=self._failures.failed_at,
+            failed_action=self._failures.action,
             merge_depths=self._depths if self._policy.explicit_lineage else None,
-            pasts=self._pasts, hot_keys=self._keys,
-        )  # fmt: skip
+            pasts=self._pasts,
+            hot_keys=self._keys,
+        )
 
     def _carried(self, step: int, start: int, end: int) -> float:
         scale = self._slices / HASHES
@@ -170,9 +182,12 @@ class _Loop:
                 since, back = (None, None) if last is None else (last.cold_since, last.returned_after)
                 cold = is_cold(rates, policy)
                 self._loads[number] = Load(
-                    *rates, now, now, cold_since_after_sample(since, cold, now),
+                    *rates,
+                    now,
+                    now,
+                    cold_since_after_sample(since, cold, now),
                     returned_after_sample(back, last is not None, since, cold, now),
-                )  # fmt: skip
+                )
             else:
                 assert last is not None
                 self._loads[number] = Load(*last.rates, last.modified_at, now, last.cold_since, last.returned_after)

@@ -75,9 +75,18 @@ class Asked(NamedTuple):
 
 
 def ask(
-    segments: list[Shown], policy: Policy, now: int, by_tick: bool, consumers: tuple[int, int], last_split: int,
-    last_merge: int, last_rebucket: int, failures: int, failed_at: int, hot_keys: tuple[HotKey, ...],
-) -> Asked:  # fmt: skip
+    segments: list[Shown],
+    policy: Policy,
+    now: int,
+    by_tick: bool,
+    consumers: tuple[int, int],
+    last_split: int,
+    last_merge: int,
+    last_rebucket: int,
+    failures: int,
+    failed_at: int,
+    hot_keys: tuple[HotKey, ...],
+) -> Asked:
     """Decide for a topic. Instants are milliseconds; `NEVER` and values below 0 as in the columns.
 
     `consumers`: of the largest subscription whose consumers can share a segment, and of the largest whose consumers
@@ -131,10 +140,14 @@ def _actions(answer: Answer) -> list[tuple[int, int, int, int]]:
         reason = REASONS.index(answer.reason)
         return [(REBUCKET, segment, answer.bucket_count, reason) for segment in answer.segments]
     return [
-        (SPLIT if one.action == "split" else MERGE, one.ids[0], one.ids[1] if len(one.ids) > 1 else -1,
-         REASONS.index(one.reason))
+        (
+            SPLIT if one.action == "split" else MERGE,
+            one.ids[0],
+            one.ids[1] if len(one.ids) > 1 else -1,
+            REASONS.index(one.reason),
+        )
         for one in (answer, *answer.also)
-    ]  # fmt: skip
+    ]
 
 
 def _due(answer: Answer, policy: Policy, now: int) -> int | None:

@@ -25,7 +25,7 @@ _LOAD_COLUMNS = ("topic", "segment_id", *_RATE_COLUMNS, "accepted_at", "kafka_pa
 
 def lines_of_lake(
     lake: str, since: datetime | None = None, topics: Collection[str] | None = None, until: datetime | None = None
-) -> tuple[list[RangeLine | ConsumersLine], dict[str, int]]:  # fmt: skip
+) -> tuple[list[RangeLine | ConsumersLine], dict[str, int]]:
     """Return the demand from `since` to before `until`, and the segments of each topic at `since`.
 
     Instants are aware; None: all. Demand that began before and still holds counts from `since`. All of it is in memory.
@@ -85,9 +85,12 @@ def lines_of_lake(
                 initial[what.topic] = len(active)
         elif isinstance(what, ConsumerEvent):
             line = ConsumersLine(
-                topic=what.topic, at=max(at, begin_of(what.topic)), subscription=what.subscription, type=what.type,
+                topic=what.topic,
+                at=max(at, begin_of(what.topic)),
+                subscription=what.subscription,
+                type=what.type,
                 consumers=0 if what.event == "deleted" else what.consumers,
-            )  # fmt: skip
+            )
             subscriptions.setdefault(what.topic, {})[what.subscription] = line
             found.append(line)
         elif (ends := ranges.get(what[0], {}).get(what[1])) is not None:

@@ -49,8 +49,26 @@ from schemas.metadata import MAX_ENTRY_BUCKETS
 Bools = npt.NDArray[np.bool_]
 CHANGE, CONSUMERS, TICK, EXTRA, APPLY = range(5)
 """Events that a row waits for."""
-(_ID, _START, _END, _KEPT_DEPTH, _DEPTH, _CREATED, _MADE, _MADE_AT, _REGRETS, _HANDED_ON, _FINEST, _MODIFIED, _COLD,
- _RETURNED, _HOT, _LOW, _HIGH, _BUCKETS) = range(18)  # fmt: skip
+(
+    _ID,
+    _START,
+    _END,
+    _KEPT_DEPTH,
+    _DEPTH,
+    _CREATED,
+    _MADE,
+    _MADE_AT,
+    _REGRETS,
+    _HANDED_ON,
+    _FINEST,
+    _MODIFIED,
+    _COLD,
+    _RETURNED,
+    _HOT,
+    _LOW,
+    _HIGH,
+    _BUCKETS,
+) = range(18)
 """Columns of whole numbers of a segment."""
 _LAST, _BASE, _LOW_PART, _HIGH_PART = slice(0, 4), slice(4, 8), 8, 9
 """Columns of floats of a segment: its load record, what it carries at level 1, and where it ends inside slices."""
@@ -93,9 +111,18 @@ class Kernel:
     """All rows; row r is the topic `topic[r]` under `policies[r]`, rows of equal policies side by side."""
 
     def __init__(
-        self, layouts: Sequence[SegmentLayout], topic: Ints, limits: Limits, yardstick: Floats, tally: Tally, *,
-        began_at: int, step_ms: int, tick_ms: int, change_threshold: float,
-    ) -> None:  # fmt: skip
+        self,
+        layouts: Sequence[SegmentLayout],
+        topic: Ints,
+        limits: Limits,
+        yardstick: Floats,
+        tally: Tally,
+        *,
+        began_at: int,
+        step_ms: int,
+        tick_ms: int,
+        change_threshold: float,
+    ) -> None:
         """`layouts` by topic; `yardstick`: the four rates that a segment of each row can carry, rows x 4."""
         count = len(topic)
         self._topic, self._limits, self._yardstick, self._tally = topic, limits, yardstick, tally
@@ -158,9 +185,15 @@ class Kernel:
             np.concatenate(column) for column in zip(*self._done, strict=True)
         )
         return row, Actions(
-            self._topic[row], at, action.astype(np.int8), segment, other, reason.astype(np.int8), is_applied,
+            self._topic[row],
+            at,
+            action.astype(np.int8),
+            segment,
+            other,
+            reason.astype(np.int8),
+            is_applied,
             is_reversal,
-        )  # fmt: skip
+        )
 
     # A round
 
@@ -290,9 +323,17 @@ class Kernel:
         kept_depths = self._kept_depths(olds, now), self._kept_depths(others, now)
         taken_back, pruned = [], []
         for number, (row, at, instant, split, old, other, kept_one, kept_other) in enumerate(
-            zip(rows.tolist(), first.tolist(), now.tolist(), is_split.tolist(), olds.tolist(), others.tolist(),
-                *(kept.tolist() for kept in kept_depths), strict=True)
-        ):  # fmt: skip
+            zip(
+                rows.tolist(),
+                first.tolist(),
+                now.tolist(),
+                is_split.tolist(),
+                olds.tolist(),
+                others.tolist(),
+                *(kept.tolist() for kept in kept_depths),
+                strict=True,
+            )
+        ):
             lineage = self._lineages[row]
             if split:
                 lower, upper = lineage.split(old[_ID], instant)
@@ -383,9 +424,7 @@ class Kernel:
         last, base = floats[:, _LAST], floats[:, _BASE]
         rates = base * self._level[rows][of][:, None]
         split, merge = limits.split[policy], limits.merge[policy]
-        codes = accept_causes(
-            last, ints[:, _MODIFIED] != _NO_INSTANT, rates, self._threshold, limits.crossing[policy]
-        )  # fmt: skip
+        codes = accept_causes(last, ints[:, _MODIFIED] != _NO_INSTANT, rates, self._threshold, limits.crossing[policy])
         accepted = np.flatnonzero(codes > 0)
         if len(accepted):
             places, news, instants = segments[accepted], rates[accepted], now[of[accepted]]
@@ -396,7 +435,7 @@ class Kernel:
             since = ints[accepted, _COLD]
             self._ints[places, _RETURNED] = returned_after_sample_all(
                 ints[accepted, _RETURNED], ints[accepted, _MODIFIED] != _NO_INSTANT, since, is_cold, instants
-            )  # fmt: skip
+            )
             self._ints[places, _COLD] = cold_since_after_sample_all(since, is_cold, instants)
             self._ints[places, _HOT] = hot = (news > split[accepted]).any(axis=1)
             is_hot[of[accepted[hot]]] = True
@@ -407,9 +446,12 @@ class Kernel:
         low, high = last * (1 - self._threshold), last * (1 + self._threshold)
         crosses = limits.crosses[policy][:, None]
         written = limits.written[policy]
-        for limit, is_above, counts in ((split, last > split, crosses), (merge, last >= merge, crosses),
-                                        (written, last >= written, crosses),
-                                        (yardstick, exceeds, np.True_)):  # fmt: skip
+        for limit, is_above, counts in (
+            (split, last > split, crosses),
+            (merge, last >= merge, crosses),
+            (written, last >= written, crosses),
+            (yardstick, exceeds, np.True_),
+        ):
             np.maximum(low, limit, out=low, where=is_above & counts)
             np.minimum(high, limit, out=high, where=~is_above & counts)
         bands = np.concatenate([low * (1 + _NEARLY), high * (1 - _NEARLY)], axis=1)
@@ -453,19 +495,27 @@ class Kernel:
 
     # Evaluate
 
-    def _evaluate(
-        self, rows: Ints, step: Ints, now: Ints, is_tick: Bools, is_extra: Bools, by_event: Bools
-    ) -> None:  # fmt: skip
+    def _evaluate(self, rows: Ints, step: Ints, now: Ints, is_tick: Bools, is_extra: Bools, by_event: Bools) -> None:
         segments, of = self._segments(rows)
         ints = self._ints[segments]
         found = Situation(
-            self._limits, rows, now, self._count[rows], self._required[rows], self._last_split[rows],
-            self._last_merge[rows], self._failures[rows], self._failed_at[rows], of,
-            hot=ints[:, _HOT] != 0, is_cold=ints[:, _COLD] != _NO_INSTANT, is_single=ints[:, _START] == ints[:, _END],
+            self._limits,
+            rows,
+            now,
+            self._count[rows],
+            self._required[rows],
+            self._last_split[rows],
+            self._last_merge[rows],
+            self._failures[rows],
+            self._failed_at[rows],
+            of,
+            hot=ints[:, _HOT] != 0,
+            is_cold=ints[:, _COLD] != _NO_INSTANT,
+            is_single=ints[:, _START] == ints[:, _END],
             cold_since=self._limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
             shallow_at=self._shallow_at(rows[of], ints),
             settled_at=self._settled_at(rows[of], ints),
-        )  # fmt: skip
+        )
         by_tick = is_tick | is_extra
         by_consumers = by_event & ~by_tick & found.demand
         may_act = (by_tick & (found.may_split | found.may_merge)) | (by_consumers & found.may_split)
@@ -489,11 +539,12 @@ class Kernel:
         following = self._tick_from(step + 1)
         merges_at = np.where(found.merges_at < NOT_DUE, found.merges_at, now)
         tick = np.where(
-            found.is_urgent | found.may_split, following,
+            found.is_urgent | found.may_split,
+            following,
             np.where(
                 found.merges_at < NOT_DUE, np.maximum(self._tick_from(self._step_at(merges_at)), following), NO_STEP
             ),
-        )  # fmt: skip
+        )
         self._next[TICK, rows] = np.where(acts | (self._next[APPLY, rows] != NO_STEP), NO_STEP, tick)
 
     def _kept_depths(self, ints: Ints, now: Ints) -> Ints:
@@ -523,17 +574,34 @@ class Kernel:
         one, two, three, four = np.ascontiguousarray(self._floats[segments, _LAST].T)
         never = np.full(len(rows), NEVER)
         offsets = np.append(0, np.cumsum(counts))
-        answers = decide_fleet(Fleet(
-            limits.policies, np.searchsorted(rows, limits.starts).tolist(), offsets, now, ~by_tick,
-            self._required[rows], self._last_split[rows], self._last_merge[rows], never, never != NEVER,
-            self._failures[rows],
-            self._failed_at[rows], np.where(self._failures[rows] > 0, ONLY_SPLIT, ANY_ACTION).astype(np.int8),
-            ints[:, _ID], ints[:, _START] == ints[:, _END], (one, two, three, four), now[of],
-            limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
-            limits.depth(rows[of], self._kept_depths(ints, now[of]), ints[:, _DEPTH]),
-            self._shallow_at(rows[of], ints), self._settled_at(rows[of], ints),
-            self._sharing[rows], self._unshared[rows], ints[:, _BUCKETS],
-        ))  # fmt: skip
+        answers = decide_fleet(
+            Fleet(
+                limits.policies,
+                np.searchsorted(rows, limits.starts).tolist(),
+                offsets,
+                now,
+                ~by_tick,
+                self._required[rows],
+                self._last_split[rows],
+                self._last_merge[rows],
+                never,
+                never != NEVER,
+                self._failures[rows],
+                self._failed_at[rows],
+                np.where(self._failures[rows] > 0, ONLY_SPLIT, ANY_ACTION).astype(np.int8),
+                ints[:, _ID],
+                ints[:, _START] == ints[:, _END],
+                (one, two, three, four),
+                now[of],
+                limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
+                limits.depth(rows[of], self._kept_depths(ints, now[of]), ints[:, _DEPTH]),
+                self._shallow_at(rows[of], ints),
+                self._settled_at(rows[of], ints),
+                self._sharing[rows],
+                self._unshared[rows],
+                ints[:, _BUCKETS],
+            )
+        )
         acts: Bools = (answers.action != HOLD) & (answers.action != ASK)
         due = np.full(len(rows), NOT_DUE)
         columns = (answers.action, now, answers.segment, answers.other, answers.reason)
@@ -604,10 +672,21 @@ class Kernel:
                 if past is not None:
                     made = _MADE_BY[past.made], past.at, past.regrets, past.returned_after, past.finest
                 self._ints[row * self._room + slot] = (
-                    one.segment_id, one.start, one.end, kept[place][one.segment_id],
-                    self._lineages[row].depth(one.segment_id), one.created_at_ms, *made, _NO_INSTANT, _NO_INSTANT,
-                    _NO_INSTANT, 0, 0, 0, buckets[slot],
-                )  # fmt: skip
+                    one.segment_id,
+                    one.start,
+                    one.end,
+                    kept[place][one.segment_id],
+                    self._lineages[row].depth(one.segment_id),
+                    one.created_at_ms,
+                    *made,
+                    _NO_INSTANT,
+                    _NO_INSTANT,
+                    _NO_INSTANT,
+                    0,
+                    0,
+                    0,
+                    buckets[slot],
+                )
 
     def _make_room(self) -> None:
         room = 2 * self._room

@@ -17,11 +17,16 @@ from anabranch.simulation.topics.outcome import Outcome
 from schemas.printable import printable
 
 HEADS = (
-    ("splits", "splits"), ("merges", "merges"), ("reversals", "reversals"), ("sealedSegments", "segments sealed"),
-    ("segmentHours", "segment-hours"), ("minutesOverThreshold", "minutes over threshold"),
-    ("consumerMinutesWaiting", "consumer-minutes waiting"), ("minutesAtCap", "minutes at cap"),
+    ("splits", "splits"),
+    ("merges", "merges"),
+    ("reversals", "reversals"),
+    ("sealedSegments", "segments sealed"),
+    ("segmentHours", "segment-hours"),
+    ("minutesOverThreshold", "minutes over threshold"),
+    ("consumerMinutesWaiting", "consumer-minutes waiting"),
+    ("minutesAtCap", "minutes at cap"),
     ("mostSegments", "most segments"),
-)  # fmt: skip
+)
 MOST_TOPICS = 50
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _PAGE = """<!doctype html>
@@ -51,20 +56,29 @@ def page(outcomes: Mapping[str, Outcome], about: str) -> str:
 
 def _chart(outcomes: Mapping[str, Outcome]) -> Figure:
     figure = make_subplots(
-        rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08,
+        rows=2,
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=0.08,
         subplot_titles=("Segments of all topics", "Topics with a segment over a split threshold"),
-    )  # fmt: skip
+    )
     for number, (name, outcome) in enumerate(outcomes.items()):
         times = [datetime.fromtimestamp(at / 1000, timezone.utc) for at, *_ in outcome.series]
         line = {"dash": _DASHES[number % len(_DASHES)]}
         for row, column in ((1, 1), (2, 2)):
             figure.add_trace(
                 Scatter(
-                    x=times, y=[one[column] for one in outcome.series], mode="lines", line=line,
-                    name=escape(printable(name)), legendgroup=name, showlegend=row == 1,
+                    x=times,
+                    y=[one[column] for one in outcome.series],
+                    mode="lines",
+                    line=line,
+                    name=escape(printable(name)),
+                    legendgroup=name,
+                    showlegend=row == 1,
                 ),
-                row=row, col=1,
-            )  # fmt: skip
+                row=row,
+                col=1,
+            )
     figure.update_layout(template="plotly_white", margin={"t": 40, "b": 30}, legend={"orientation": "h"})
     return figure
 

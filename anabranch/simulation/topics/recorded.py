@@ -63,9 +63,11 @@ class RecordedDemand:
     """Demand of all topics in some lines."""
 
     def __init__(
-        self, lines: Iterable[RangeLine | ConsumersLine], initial: Mapping[str, int] | None = None,
+        self,
+        lines: Iterable[RangeLine | ConsumersLine],
+        initial: Mapping[str, int] | None = None,
         step_ms: int = STEP_MS,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`initial`: segments that topics begin with, default one. All of it is kept in memory.
 
         Raises `DemandError` when no line has a rate.

@@ -33,10 +33,16 @@ Progress = Callable[[float, float], None]
 
 
 def simulate(
-    source: Source, policies: Mapping[str, ConfiguredPolicy], *, yardstick: ConfiguredPolicy | None = None,
-    tick_ms: int = TICK_MS, change_threshold: float = CHANGE_THRESHOLD, counted_from: int | None = None,
-    processes: int = 1, progress: Progress = lambda *_: None,
-) -> dict[str, Outcome]:  # fmt: skip
+    source: Source,
+    policies: Mapping[str, ConfiguredPolicy],
+    *,
+    yardstick: ConfiguredPolicy | None = None,
+    tick_ms: int = TICK_MS,
+    change_threshold: float = CHANGE_THRESHOLD,
+    counted_from: int | None = None,
+    processes: int = 1,
+    progress: Progress = lambda *_: None,
+) -> dict[str, Outcome]:
     """Simulate every policy on the same demand; return the outcomes by name.
 
     Each topic's own override (in its layout) is laid over all of the policies. `yardstick`: the policy whose split
@@ -66,9 +72,7 @@ def simulate(
     return {name: together([part[place] for part in done]) for place, name in enumerate(policies)}
 
 
-def _shared(
-    one: Callable[[range], list[Outcome]], chunks: Sequence[range], processes: int
-) -> Iterator[list[Outcome]]:  # fmt: skip
+def _shared(one: Callable[[range], list[Outcome]], chunks: Sequence[range], processes: int) -> Iterator[list[Outcome]]:
     """Yield the outcomes of each chunk, in their order."""
     if processes == 1 or len(chunks) == 1:
         yield from map(one, chunks)
@@ -94,29 +98,46 @@ _one: Callable[[range], list[Outcome]]
 
 
 def _simulate_chunk(
-    source: Source, policies: Sequence[ConfiguredPolicy], yardstick: ConfiguredPolicy | None, tick_ms: int,
-    change_threshold: float, counted_from: int | None, places: range,
-) -> list[Outcome]:  # fmt: skip
+    source: Source,
+    policies: Sequence[ConfiguredPolicy],
+    yardstick: ConfiguredPolicy | None,
+    tick_ms: int,
+    change_threshold: float,
+    counted_from: int | None,
+    places: range,
+) -> list[Outcome]:
     """Simulate some topics under each of the policies."""
     layouts = source.layouts(places)
     rows = [
         (resolved(policy, layout), of, topic)
-        for of, policy in enumerate(policies) for topic, layout in enumerate(layouts)
-    ]  # fmt: skip
+        for of, policy in enumerate(policies)
+        for topic, layout in enumerate(layouts)
+    ]
     order: dict[Policy, int] = {}
     for policy, *_ in rows:
         order.setdefault(policy, len(order))
     rows.sort(key=lambda row: order[row[0]])
     numbers = np.array([order[policy] for policy, *_ in rows])
-    limits = Limits(list(order), np.searchsorted(numbers, np.arange(len(order))).tolist(), len(rows),
-                    any(layout.has_buckets for layout in layouts))  # fmt: skip
+    limits = Limits(
+        list(order),
+        np.searchsorted(numbers, np.arange(len(order))).tolist(),
+        len(rows),
+        any(layout.has_buckets for layout in layouts),
+    )
     topic = np.array([topic for *_, topic in rows])
     measure = [resolved(yardstick or policies[0], layout) for layout in layouts]
     tally = Tally(np.array([of for _, of, _ in rows]), topic, source.steps)
     kernel = Kernel(
-        layouts, topic, limits, np.array([one.split_thresholds for one in measure])[topic], tally,
-        began_at=source.began_at, step_ms=source.step_ms, tick_ms=tick_ms, change_threshold=change_threshold,
-    )  # fmt: skip
+        layouts,
+        topic,
+        limits,
+        np.array([one.split_thresholds for one in measure])[topic],
+        tally,
+        began_at=source.began_at,
+        step_ms=source.step_ms,
+        tick_ms=tick_ms,
+        change_threshold=change_threshold,
+    )
     known: list[Subscriptions] = [{} for _ in layouts]
     for window in source.windows(places):
         if window.begin == counted_from:

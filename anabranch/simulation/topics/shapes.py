@@ -36,10 +36,19 @@ class ShapedDemand:
     """Demand of `topics` topics of one shape; `peak` in messages per second of a topic."""
 
     def __init__(
-        self, shape: Shape, topics: int, hours: float, *, began_at: int = 0, step_ms: int = STEP_MS,
-        peak: float = 40_000.0, message_bytes: float = 1_000.0, fanout: float = 2.0, most_consumers: int = 4,
+        self,
+        shape: Shape,
+        topics: int,
+        hours: float,
+        *,
+        began_at: int = 0,
+        step_ms: int = STEP_MS,
+        peak: float = 40_000.0,
+        message_bytes: float = 1_000.0,
+        fanout: float = 2.0,
+        most_consumers: int = 4,
         seed: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`fanout`: messages out for each in; `most_consumers`: of one STREAM subscription, at the peak."""
         random = np.random.default_rng(seed)
         self.topics = [f"topic://simulated/{shape}/t{number:04d}" for number in range(topics)]
@@ -82,7 +91,7 @@ class ShapedDemand:
                 consumers.append(ConsumersFrom(self.began_at + instant, "consumers", "STREAM", count))
         return Timeline(
             even_slices(SLICES), profiles[:, :, None], self.began_at + at, which, level, self._factors[place], consumers
-        )  # fmt: skip
+        )
 
     def _steps_of(self, place: int, begin: int, end: int) -> tuple[Floats, Ints, Ints, Floats]:
         """Return profiles, the instants and the profile of each step, and its level."""

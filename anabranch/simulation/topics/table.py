@@ -45,9 +45,11 @@ class Row:
 
 
 def table(
-    seeds: Sequence[int], processes: int, others: Mapping[str, Decide] = MappingProxyType({}),
+    seeds: Sequence[int],
+    processes: int,
+    others: Mapping[str, Decide] = MappingProxyType({}),
     progress: Callable[[int, int], None] = lambda *_: None,
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """Return a row for every profile, and every other decider under policy `pip-483`, on every shape.
 
     `progress` gets the number of finished runs, and of all runs.
@@ -80,9 +82,15 @@ def _run(case: Case, decided_by: Decide = decide) -> tuple[Case, tuple[float, ..
     policy = PROFILES.get(case.profile, PROFILES["pip-483"])
     came = alone(SHAPES[case.shape](np.random.default_rng(case.seed)), policy, decided_by=decided_by)
     return case, (
-        came.splits, came.merges, came.reversals, came.failed, came.over_ms / 60_000, came.segment_ms / 3_600_000,
-        came.waiting_ms / 60_000, came.left,
-    )  # fmt: skip
+        came.splits,
+        came.merges,
+        came.reversals,
+        came.failed,
+        came.over_ms / 60_000,
+        came.segment_ms / 3_600_000,
+        came.waiting_ms / 60_000,
+        came.left,
+    )
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -93,10 +101,14 @@ def as_text(rows: Sequence[Row]) -> str:
         line[0], before = ("" if line[0] == before else line[0]), line[0]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     told = [
-        "| " + " | ".join(cell.ljust(width) if place < 2 else cell.rjust(width)
-                          for place, (cell, width) in enumerate(zip(line, widths, strict=True))) + " |"
+        "| "
+        + " | ".join(
+            cell.ljust(width) if place < 2 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        + " |"
         for line in lines
-    ]  # fmt: skip
+    ]
     rule = "|" + "|".join("-" * (width + 1) + ("-" if place < 2 else ":") for place, width in enumerate(widths)) + "|"
     return "\n".join([told[0], rule, *told[1:]]) + "\n"
 

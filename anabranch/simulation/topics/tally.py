@@ -75,7 +75,7 @@ class Tally:
 
     def outcomes(
         self, topics: Sequence[str], began_at: int, step_ms: int, acted: Ints, actions: Actions
-    ) -> list[Outcome]:  # fmt: skip
+    ) -> list[Outcome]:
         """Return the outcome of each policy; `acted`: the row of each action."""
         everything = np.arange(len(self._of))
         self.account(everything, np.full(len(everything), self._steps))
@@ -87,15 +87,25 @@ class Tally:
             of_policy = np.flatnonzero(self._of[acted] == policy)
             of_policy = of_policy[np.lexsort((actions.topic[of_policy], actions.at[of_policy]))]
             points = np.cumsum(self._series[:, policy, :-1], axis=1).tolist()
-            found.append(Outcome(
-                topics=list(topics), topic_ms=(self._steps - self._first) * step_ms, splits=self._splits[rows],
-                merges=self._merges[rows], rebuckets=self._rebuckets[rows], reversals=self._reversals[rows],
-                sealed=self._splits[rows] + 2 * self._merges[rows] + self._rebuckets[rows],
-                segment_ms=segments, over_ms=over, waiting_ms=waiting, capped_ms=capped, most_segments=self._most[rows],
-                actions=actions.of(of_policy),
-                series=[
-                    (began_at + place * self._every * step_ms, *point)
-                    for place, point in enumerate(zip(*points, strict=True))
-                ],
-            ))  # fmt: skip
+            found.append(
+                Outcome(
+                    topics=list(topics),
+                    topic_ms=(self._steps - self._first) * step_ms,
+                    splits=self._splits[rows],
+                    merges=self._merges[rows],
+                    rebuckets=self._rebuckets[rows],
+                    reversals=self._reversals[rows],
+                    sealed=self._splits[rows] + 2 * self._merges[rows] + self._rebuckets[rows],
+                    segment_ms=segments,
+                    over_ms=over,
+                    waiting_ms=waiting,
+                    capped_ms=capped,
+                    most_segments=self._most[rows],
+                    actions=actions.of(of_policy),
+                    series=[
+                        (began_at + place * self._every * step_ms, *point)
+                        for place, point in enumerate(zip(*points, strict=True))
+                    ],
+                )
+            )
         return found

@@ -114,6 +114,8 @@ class TraceDemand:
             at = np.arange(begin, end, self.step_ms)
             level = np.interp(at, self._series.at, self._series.values) * self._threshold
             which = np.zeros(len(at), np.int64)
-            yield Window(begin, end, [
-                Timeline(edges, self._profiles[place][None, :, None], at, which, level, factors) for place in places
-            ])  # fmt: skip
+            yield Window(
+                begin,
+                end,
+                [Timeline(edges, self._profiles[place][None, :, None], at, which, level, factors) for place in places],
+            )

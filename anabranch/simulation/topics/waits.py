@@ -58,14 +58,14 @@ class Limits:
         self.skips_single: Bools = self._by_row([one.skip_unsplittable for one in policies])
         self.acts_in_parallel: Bools = self._by_row([one.parallel_actions for one in policies])
         self.rebuckets: Bools = self._by_row([one.rebuckets for one in policies])
-        self.shares: Bools = self._by_row([
-            one.rebuckets and (has_buckets or one.entry_bucket_budget > 0) for one in policies
-        ])  # fmt: skip
+        self.shares: Bools = self._by_row(
+            [one.rebuckets and (has_buckets or one.entry_bucket_budget > 0) for one in policies]
+        )
         """Consumers may share segments by their entry buckets: those of the topics, or those that the policy gives."""
         self.max_buckets = self._by_row([one.max_entry_buckets_per_segment for one in policies])
-        self.asks: Bools = self.shares | self._by_row([
-            one.parallel_actions or one.hot_key_splits > 0 or one.as_shipped for one in policies
-        ])  # fmt: skip
+        self.asks: Bools = self.shares | self._by_row(
+            [one.parallel_actions or one.hot_key_splits > 0 or one.as_shipped for one in policies]
+        )
         """Rows that `decide` has to answer, a topic at a time."""
         self.evaluates_at_once: Bools = self._by_row([one.evaluates_at_once for one in policies])
         self._settle = self._by_row([min(one.settle_ms, _LONGEST_SETTLE_MS) for one in policies])
@@ -94,9 +94,15 @@ class Limits:
         return np.where(depth < cap, NEVER, np.where(keeps, fades_at, NOT_DUE))
 
     def settled_at(
-        self, row: Ints, made: Ints, at: Ints, regrets: Ints, pauses: Sequence[Ints], cold_since: Ints,
+        self,
+        row: Ints,
+        made: Ints,
+        at: Ints,
+        regrets: Ints,
+        pauses: Sequence[Ints],
+        cold_since: Ints,
         width: Ints,
-    ) -> Ints:  # fmt: skip
+    ) -> Ints:
         """Return the instant until which each segment is not merged.
 
         `made`: `BY_SPLIT`, `BY_MERGE` or 0. See `decisions.autoscale.merge_pass.settled_at`.
@@ -122,10 +128,25 @@ class Situation:
     """Wishes and waits of some rows, as instants; `NOT_DUE`: time alone does not bring it."""
 
     def __init__(
-        self, limits: Limits, rows: Ints, now: Ints, count: Ints, required: Ints, last_split: Ints, last_merge: Ints,
-        failures: Ints, failed_at: Ints, of: Ints, *, hot: Bools, is_cold: Bools, is_single: Bools, cold_since: Ints,
-        shallow_at: Ints, settled_at: Ints,
-    ) -> None:  # fmt: skip
+        self,
+        limits: Limits,
+        rows: Ints,
+        now: Ints,
+        count: Ints,
+        required: Ints,
+        last_split: Ints,
+        last_merge: Ints,
+        failures: Ints,
+        failed_at: Ints,
+        of: Ints,
+        *,
+        hot: Bools,
+        is_cold: Bools,
+        is_single: Bools,
+        cold_since: Ints,
+        shallow_at: Ints,
+        settled_at: Ints,
+    ) -> None:
         """Columns by row, and from `hot` on by segment, each of the row at the place `of`."""
         first = np.cumsum(count) - count
         self.demand: Bools = required > count
@@ -135,9 +156,19 @@ class Situation:
         )
 
     def _splits(
-        self, limits: Limits, rows: Ints, now: Ints, count: Ints, last_split: Ints, failures: Ints, failed_at: Ints,
-        of: Ints, first: Ints, hot: Bools, is_single: Bools,
-    ) -> None:  # fmt: skip
+        self,
+        limits: Limits,
+        rows: Ints,
+        now: Ints,
+        count: Ints,
+        last_split: Ints,
+        failures: Ints,
+        failed_at: Ints,
+        of: Ints,
+        first: Ints,
+        hot: Bools,
+        is_single: Bools,
+    ) -> None:
         self.may_split: Bools = np.zeros(len(rows), np.bool_)
         self.is_urgent: Bools = self.may_split
         """The gate that binds is one that the job asks an extra tick for."""
@@ -173,9 +204,20 @@ class Situation:
         return np.where(pauses, np.where(pauses, failed_at, 0) + pause, NEVER)
 
     def _merges(
-        self, limits: Limits, rows: Ints, now: Ints, count: Ints, required: Ints, last_merge: Ints, of: Ints,
-        first: Ints, is_cold: Bools, cold_since: Ints, shallow_at: Ints, settled_at: Ints,
-    ) -> None:  # fmt: skip
+        self,
+        limits: Limits,
+        rows: Ints,
+        now: Ints,
+        count: Ints,
+        required: Ints,
+        last_merge: Ints,
+        of: Ints,
+        first: Ints,
+        is_cold: Bools,
+        cold_since: Ints,
+        shallow_at: Ints,
+        settled_at: Ints,
+    ) -> None:
         never = np.full(len(rows), NOT_DUE)
         self.merges_at = self.merge_due = never
         """Instant when the first pair may merge, as things are; and the same if its loads are trusted until then."""

@@ -52,17 +52,20 @@ class WeeksRow:
 
 
 def weeks(
-    series: Sequence[Series], seeds: Sequence[int], processes: int = 1,
+    series: Sequence[Series],
+    seeds: Sequence[int],
+    processes: int = 1,
     progress: Callable[[int, int], None] = lambda *_: None,
-) -> Iterator[WeeksRow]:  # fmt: skip
+) -> Iterator[WeeksRow]:
     """Yield a row for every profile, series and distribution of keys, averaged over the seeds."""
     for done, one in enumerate(series):
         progress(done, len(series))
         keys = [(exponent, seed) for exponent in EXPONENTS for seed in (seeds if exponent else seeds[:1])]
         outcomes = simulate(
-            TraceDemand(one, keys, THRESHOLD), {name: ConfiguredPolicy(name, None) for name in PROFILES},
+            TraceDemand(one, keys, THRESHOLD),
+            {name: ConfiguredPolicy(name, None) for name in PROFILES},
             processes=processes,
-        )  # fmt: skip
+        )
         for exponent in EXPONENTS:
             places = [place for place, (of, _) in enumerate(keys) if of == exponent]
             yield from (_row(one, exponent, name, outcomes[name], places) for name in PROFILES)
@@ -86,10 +89,20 @@ def _row(series: Series, exponent: float, profile: str, outcome: Outcome, places
     splits, merges = outcome.splits[chosen].mean(), outcome.merges[chosen].mean()
     hours = float(outcome.segment_ms[chosen].mean()) / 3_600_000
     return WeeksRow(
-        series.name, exponent, profile, round(splits), round(merges), round(outcome.reversals[chosen].mean()), hours,
-        oracle, static, float(outcome.over_ms[chosen].mean()) / 60_000, 1 - load / hours,
-        round(outcome.sealed[chosen].mean()) * CLIENTS, int(outcome.most_segments[chosen].max()),
-    )  # fmt: skip
+        series.name,
+        exponent,
+        profile,
+        round(splits),
+        round(merges),
+        round(outcome.reversals[chosen].mean()),
+        hours,
+        oracle,
+        static,
+        float(outcome.over_ms[chosen].mean()) / 60_000,
+        1 - load / hours,
+        round(outcome.sealed[chosen].mean()) * CLIENTS,
+        int(outcome.most_segments[chosen].max()),
+    )
 
 
 def as_text(rows: Sequence[WeeksRow]) -> str:
@@ -98,10 +111,16 @@ def as_text(rows: Sequence[WeeksRow]) -> str:
     for row in rows:
         keys = f"Zipf {row.exponent:g}" if row.exponent else "uniform"
         cells = [
-            f"{row.splits:,}", f"{row.merges:,}", f"{row.reversals:,}", f"{row.segment_hours:,.0f}",
-            f"{row.segment_hours / row.oracle_hours:.2f}", f"{row.minutes_over:,.1f}", f"{100 * row.slack:.0f}",
-            f"{row.clients_moved:,}", f"{row.most_segments}",
-        ]  # fmt: skip
+            f"{row.splits:,}",
+            f"{row.merges:,}",
+            f"{row.reversals:,}",
+            f"{row.segment_hours:,.0f}",
+            f"{row.segment_hours / row.oracle_hours:.2f}",
+            f"{row.minutes_over:,.1f}",
+            f"{100 * row.slack:.0f}",
+            f"{row.clients_moved:,}",
+            f"{row.most_segments}",
+        ]
         demand = f"{row.series} (oracle {row.oracle_hours:,.0f}, static {row.static_hours:,.0f})"
         lines.append(f"| {demand} | {keys} | {row.profile} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

@@ -60,9 +60,9 @@ class WindowColumns:
         self._first_edge = np.array([0, *accumulate(lengths)][:-1])
         of_each = np.repeat(np.arange(len(timelines)), lengths)
         self._keys = of_each * (HASH_SPACE + 1) + self._edges
-        self._factors = np.array([
-            np.ones(4) if timeline.factors is None else timeline.factors for timeline in timelines
-        ])  # fmt: skip
+        self._factors = np.array(
+            [np.ones(4) if timeline.factors is None else timeline.factors for timeline in timelines]
+        )
         width = max(timeline.profiles.shape[2] for timeline in timelines)
         sizes = [len(timeline.profiles) * length for timeline, length in zip(timelines, lengths, strict=True)]
         self._first_below = np.array([0, *accumulate(sizes)][:-1])
@@ -76,11 +76,13 @@ class WindowColumns:
             np.array([0, *accumulate(len(places) + 1 for places in kept)][:-1]),
             np.concatenate([[*step[places], NO_STEP] for step, places in zip(steps, kept, strict=True)]),
             np.concatenate([[*one.which[places], _END] for one, places in zip(timelines, kept, strict=True)]),
-            np.concatenate([
-                [*(np.ones(len(places)) if one.level is None else one.level[places]), 0.0]
-                for one, places in zip(timelines, kept, strict=True)
-            ]),
-        )  # fmt: skip
+            np.concatenate(
+                [
+                    [*(np.ones(len(places)) if one.level is None else one.level[places]), 0.0]
+                    for one, places in zip(timelines, kept, strict=True)
+                ]
+            ),
+        )
         self._instants = np.minimum(self.changes.step, _LAST_STEP - 1)
         self._instants += np.repeat(np.arange(len(kept)), [len(places) + 1 for places in kept]) * _LAST_STEP
         self._take_consumers([timeline.consumers for timeline in timelines], began_at, step_ms, known)

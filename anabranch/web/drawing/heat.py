@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 LEVELS: Final = {
-    "hu": "no load seen", "hc": "cold", "h1": "below half", "h2": "half to full", "h3": "nearly full",
+    "hu": "no load seen",
+    "hc": "cold",
+    "h1": "below half",
+    "h2": "half to full",
+    "h3": "nearly full",
     "h4": "over the split threshold",
-}  # fmt: skip
+}
 """Class to words, from nothing to hot."""
 
 

@@ -33,9 +33,14 @@ Link = Callable[[int, int | None], str]
 
 
 def river_picture(
-    river: River, loads: Mapping[int, Sequence[Sample]], policy: Policy | None, decided: Sequence[Decided],
-    held: Sequence[Held], why: Link, about: Callable[[str], str],
-) -> Markup:  # fmt: skip
+    river: River,
+    loads: Mapping[int, Sequence[Sample]],
+    policy: Policy | None,
+    decided: Sequence[Decided],
+    held: Sequence[Held],
+    why: Link,
+    about: Callable[[str], str],
+) -> Markup:
     """An `svg` element. `about`: the address of a decision by its id."""
     place = Places(river)
     reaches = [one for one in river.reaches if one.begins <= river.until]
@@ -90,7 +95,7 @@ def sample_at(samples: Sequence[Sample], at: int) -> Sample | None:
 
 def _water(
     reach: Reach, river: River, samples: Sequence[Sample], policy: Policy | None, place: Places, cells: int, why: Link
-) -> Iterator[Markup]:  # fmt: skip
+) -> Iterator[Markup]:
     """Load as colour, in runs of the same level."""
     top, high = place.y(reach.start), place.y(reach.end + 1) - place.y(reach.start)
     step = max((river.until - river.since) / cells, 1.0)
@@ -119,9 +124,17 @@ def _water(
             '<a href="{}" tabindex="-1"><title>segment {}, {} to {}: {}. Why then?</title>'
             '<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/></a>'
         ).format(
-            why((begin + end) // 2, reach.segment_id), reach.segment_id, utc(begin), utc(end, "%H:%M:%S"), words,
-            kind, left, top, max(right - left, 0.5) + 0.3, high,
-        )  # fmt: skip
+            why((begin + end) // 2, reach.segment_id),
+            reach.segment_id,
+            utc(begin),
+            utc(end, "%H:%M:%S"),
+            words,
+            kind,
+            left,
+            top,
+            max(right - left, 0.5) + 0.3,
+            high,
+        )
 
 
 def _heaviest(samples: Sequence[Sample], since: int, until: int, policy: Policy | None) -> Sample | None:
@@ -186,9 +199,17 @@ def _holds(held: Sequence[Held], river: River, place: Places, why: Link) -> Iter
             '<a href="{}" tabindex="-1"><title>held by {} from {} to {}{}. Why?</title>'
             '<rect class="held held{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>'
         ).format(
-            why((begin + end) // 2, None), one.gate, utc(begin), utc(end, "%H:%M:%S"), numbers, number % 2, left, top,
-            max(right - left - 0.5, 0.5), _BAR,
-        )  # fmt: skip
+            why((begin + end) // 2, None),
+            one.gate,
+            utc(begin),
+            utc(end, "%H:%M:%S"),
+            numbers,
+            number % 2,
+            left,
+            top,
+            max(right - left - 0.5, 0.5),
+            _BAR,
+        )
         if right - left > 7 * len(one.gate) + 6:
             yield Markup('<text x="{:.1f}" y="{}">{}</text>').format(left + 4, top + 12, shown(one.gate))
         yield Markup("</a>")

@@ -57,12 +57,19 @@ def show(request: Request) -> Response:
     except (DeltaError, OSError) as error:
         problem = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
     return render(
-        request, "bundles.html", clusters=clusters, chosen=query.get("cluster") or (clusters[0] if clusters else ""),
-        window=window, lengths=LENGTHS, problem=problem, found=found,
+        request,
+        "bundles.html",
+        clusters=clusters,
+        chosen=query.get("cluster") or (clusters[0] if clusters else ""),
+        window=window,
+        lengths=LENGTHS,
+        problem=problem,
+        found=found,
         # It is made by ours and escapes every name.
         picture=Markup(picture(found, is_alone=False)) if found else None,
-        blocks=blocks(found) if found else None, columns=columns_of(found) if found else [],
-    )  # fmt: skip
+        blocks=blocks(found) if found else None,
+        columns=columns_of(found) if found else [],
+    )
 
 
 def columns_of(found: ClusterHistory) -> list[Column]:
@@ -88,12 +95,19 @@ def blocks(found: ClusterHistory) -> Markup:
     for number, one in enumerate(heaviest):
         high = max(one.load * scale, LEAST)
         tops[one.broker] -= high
-        parts.append(Markup(
-            '<rect class="block block{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>'
-        ).format(
-            number % 2, one.broker * wide + 4, tops[one.broker], max(wide - 8, 1), max(high - 0.6, 0.6),
-            _told(one, found),
-        ))  # fmt: skip
+        parts.append(
+            Markup(
+                '<rect class="block block{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}">'
+                "<title>{}</title></rect>"
+            ).format(
+                number % 2,
+                one.broker * wide + 4,
+                tops[one.broker],
+                max(wide - 8, 1),
+                max(high - 0.6, 0.6),
+                _told(one, found),
+            )
+        )
     for place, broker in enumerate(found.brokers):
         parts.append(
             Markup('<text class="middle" x="{:.1f}" y="{}">{}</text>').format(

@@ -15,12 +15,20 @@ from anabranch.web.words import link
 PAGE: Final = 50
 """Topics on a page."""
 FILTERS: Final = {
-    "": "all", "hot": "hot", "waiting": "waiting", "thrashing": "thrashing", "paused": "paused",
+    "": "all",
+    "hot": "hot",
+    "waiting": "waiting",
+    "thrashing": "thrashing",
+    "paused": "paused",
     "stuck": "stuck",
-}  # fmt: skip
+}
 ORDERS: Final = {
-    "load": "fullest first", "name": "name", "acted": "last action", "segments": "segments", "consumers": "consumers",
-}  # fmt: skip
+    "load": "fullest first",
+    "name": "name",
+    "acted": "last action",
+    "segments": "segments",
+    "consumers": "consumers",
+}
 HOT: Final = 1.0
 """Load from which a topic is hot: a rate at its split threshold."""
 _LONGEST_WORD: Final = 1024
@@ -55,9 +63,14 @@ class Choice:
         """The address of this choice, or of one that differs in something, from its first page."""
         new = replace(self, **{"page": 1, **changed})
         return link(
-            path, q=new.words, only=new.only, gate=new.gate, namespace=new.namespace,
-            order=None if new.order == "load" else new.order, page=None if new.page == 1 else new.page,
-        )  # fmt: skip
+            path,
+            q=new.words,
+            only=new.only,
+            gate=new.gate,
+            namespace=new.namespace,
+            order=None if new.order == "load" else new.order,
+            page=None if new.page == 1 else new.page,
+        )
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,7 @@ class Chosen:
 
 def choose(
     rows: Sequence[Row], choice: Choice, paused: Collection[str], now: datetime, sees: Callable[[str], bool]
-) -> Chosen:  # fmt: skip
+) -> Chosen:
     """`paused`: topics, namespaces and `*` that are; `sees`: whether a namespace may be seen."""
     words = [word.casefold() for word in choice.words.split()]
     seen: dict[str, bool] = {}
@@ -101,9 +114,13 @@ def choose(
     page = min(choice.page, pages)
     kept = nsmallest(page * PAGE, found, key=_ORDER[choice.order])[(page - 1) * PAGE :]
     return Chosen(
-        kept, len(found), pages, page, gates.most_common(),
+        kept,
+        len(found),
+        pages,
+        page,
+        gates.most_common(),
         [(name, *counts) for name, counts in sorted(folded.items())],  # type: ignore[misc]
-    )  # fmt: skip
+    )
 
 
 def passes(row: Row, only: str, paused: Collection[str], now: datetime) -> bool:

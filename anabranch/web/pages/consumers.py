@@ -46,9 +46,10 @@ def show(request: Request) -> Response:
         if held is None:
             told = isinstance(reply, Answered | Refused)
             problem = (
-                "The cluster does not say which segments a consumer reads." if told
+                "The cluster does not say which segments a consumer reads."
+                if told
                 else f"The controller does not answer: {str(reply)[:300]}"
-            )  # fmt: skip
+            )
             break
         found.append(held)
     left = len(wanted) - len(found)

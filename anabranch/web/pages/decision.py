@@ -90,10 +90,19 @@ def _page(request: Request, identity: str, problem: str | None = None) -> Respon
         steps, verdict, is_over, has_begun = [], None, True, True
         problem = problem or f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
     return render(
-        request, "decision.html", 409 if problem else 200, row=row, steps=steps, verdict=verdict, is_over=is_over,
-        has_begun=has_begun, problem=problem, may_judge=allows(request, "operate", row["subject"]),
-        segments=json.loads(row["arguments"]).get("segments", ()), **_saw(request, row),
-    )  # fmt: skip
+        request,
+        "decision.html",
+        409 if problem else 200,
+        row=row,
+        steps=steps,
+        verdict=verdict,
+        is_over=is_over,
+        has_begun=has_begun,
+        problem=problem,
+        may_judge=allows(request, "operate", row["subject"]),
+        segments=json.loads(row["arguments"]).get("segments", ()),
+        **_saw(request, row),
+    )
 
 
 def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
@@ -103,9 +112,17 @@ def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
     """
     tried = request.query_params.get("policy", "")[:MAX_POLICY]
     found: dict[str, Any] = {
-        "snapshot": None, "answer": None, "headline": "", "binding": None, "loads": (), "agrees": None, "tried": tried,
-        "other": None, "other_problem": None, "inputs": row["inputs"],
-    }  # fmt: skip
+        "snapshot": None,
+        "answer": None,
+        "headline": "",
+        "binding": None,
+        "loads": (),
+        "agrees": None,
+        "tried": tried,
+        "other": None,
+        "other_problem": None,
+        "inputs": row["inputs"],
+    }
     if row["family"] != "autoscale":
         return found
     try:
@@ -115,12 +132,15 @@ def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
         return found
     answer = decide(snapshot)
     found |= {
-        "snapshot": snapshot, "answer": answer, "headline": headline(answer),
-        "binding": getattr(answer, "binding", None), "agrees": _does(answer, row),
+        "snapshot": snapshot,
+        "answer": answer,
+        "headline": headline(answer),
+        "binding": getattr(answer, "binding", None),
+        "agrees": _does(answer, row),
         "overload": lambda load: overload(load.rates, snapshot.policy)[0],
         "loads": [(one, snapshot.loads.get(one.segment_id)) for one in snapshot.layout.active[:100]],
         "chosen": segments_of(answer),
-    }  # fmt: skip
+    }
     if tried.strip():
         try:
             other = decide(snapshot_from_wire(wire, "pip-483", read_policy(tried)))
@@ -187,9 +207,11 @@ def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, boo
         )
     begun, day = row["decided_at"], timedelta(days=1)
     of_topic = (
-        (pc.field("subject") == row["subject"]) & (pc.field("type") == "layout")
-        & (pc.field("accepted_at") >= pa.scalar(begun - day)) & (pc.field("accepted_at") <= pa.scalar(begun + day))
-    )  # fmt: skip
+        (pc.field("subject") == row["subject"])
+        & (pc.field("type") == "layout")
+        & (pc.field("accepted_at") >= pa.scalar(begun - day))
+        & (pc.field("accepted_at") <= pa.scalar(begun + day))
+    )
     for event in _rows(lake, EVENTS, of_topic, "at", "epoch", "decision_id"):
         if event["decision_id"] == identity:
             steps.append(Step(event["at"], f"layout of epoch {event['epoch']}", "announced by the controller", "good"))

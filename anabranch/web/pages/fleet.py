@@ -29,9 +29,16 @@ def show(request: Request) -> Response:
     views = {view.name: view for view in fleet.views(row.name for row in chosen.rows)}
     lately = [one for one in whole.decisions if covers(caller.scope, namespace_of(one.topic))][:LATELY]
     return render(
-        request, "fleet.html", choice=choice, chosen=chosen, whole=whole, filters=FILTERS, orders=ORDERS, lately=lately,
+        request,
+        "fleet.html",
+        choice=choice,
+        chosen=chosen,
+        whole=whole,
+        filters=FILTERS,
+        orders=ORDERS,
+        lately=lately,
         stuck=sum(row.is_stuck(whole.now) and covers(caller.scope, row.namespace) for row in rows),
         stop=whole.brakes.stop if allows(request, "read") else None,
         pauses=sum(allows(request, "read", **place_of(act.subject)) for act in whole.brakes.pauses),
         topics=[(row, views[row.name], is_paused(row, paused)) for row in chosen.rows if row.name in views],
-    )  # fmt: skip
+    )

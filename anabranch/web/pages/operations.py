@@ -48,14 +48,18 @@ def health(request: Request) -> Response:
     demand(request, "read")
     fleet: Fleet = request.app.state.fleet
     batches = fleet.batches()
-    return JSONResponse({
-        "at": [row["committed_at"].timestamp() for row in batches],
-        "series": [
-            {"label": "ms to the commit",
-             "values": [(row["committed_at"] - row["batch_at"]).total_seconds() * 1000 for row in batches]},
-            {"label": "samples", "values": [row["samples"] for row in batches]},
-        ],
-    })  # fmt: skip
+    return JSONResponse(
+        {
+            "at": [row["committed_at"].timestamp() for row in batches],
+            "series": [
+                {
+                    "label": "ms to the commit",
+                    "values": [(row["committed_at"] - row["batch_at"]).total_seconds() * 1000 for row in batches],
+                },
+                {"label": "samples", "values": [row["samples"] for row in batches]},
+            ],
+        }
+    )
 
 
 async def post(request: Request) -> Response:
@@ -141,11 +145,20 @@ def _page(request: Request, problem: str | None = None) -> Response:
         except (DeltaError, OSError, NotFound) as error:
             unread = str(error).partition("\n")[0]
     return render(
-        request, "operations.html", 409 if problem else 200, problem=problem, whole=whole, letters=letters,
-        alerts=alerts, unread=unread, everywhere=everywhere, waiting=_waiting(whole, caller, request),
-        pauses=_pauses(whole, request), lengths=LENGTHS,
+        request,
+        "operations.html",
+        409 if problem else 200,
+        problem=problem,
+        whole=whole,
+        letters=letters,
+        alerts=alerts,
+        unread=unread,
+        everywhere=everywhere,
+        waiting=_waiting(whole, caller, request),
+        pauses=_pauses(whole, request),
+        lengths=LENGTHS,
         can_act=(everywhere and allows(request, "operate")) or (bool(caller.scope) and caller.role != "read"),
-    )  # fmt: skip
+    )
 
 
 def _pauses(whole: LakeView, request: Request) -> list[tuple[Act, str, str, bool]]:

@@ -28,9 +28,14 @@ def show(request: Request) -> Response:
     except (SqlError, DeltaError, OSError) as error:
         problem = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
     return render(
-        request, "switches.html", problem=problem, found=found[:MAX_SWITCHES], more=len(found) - MAX_SWITCHES,
-        advised=_advised, most=MAX_FAILURES,
-    )  # fmt: skip
+        request,
+        "switches.html",
+        problem=problem,
+        found=found[:MAX_SWITCHES],
+        more=len(found) - MAX_SWITCHES,
+        advised=_advised,
+        most=MAX_FAILURES,
+    )
 
 
 def _advised(switch: SwitchHistory, failure: FailedLedger) -> str:

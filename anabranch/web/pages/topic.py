@@ -50,12 +50,22 @@ def show(request: Request) -> Response:
     window, wrong = _window(request, fleet)
     query = request.query_params
     return render(
-        request, "topic.html", name=name, view=views[0] if views else None, fields=fields,
+        request,
+        "topic.html",
+        name=name,
+        view=views[0] if views else None,
+        fields=fields,
         is_stuck=row is not None and row.is_stuck(datetime.now(timezone.utc)),
-        broken=resolved.broken if resolved else None, lengths=LENGTHS, window=window, wrong=wrong, managed=MANAGED,
-        times=_times(request), at=query.get("at", ""), segment=query.get("segment", ""),
+        broken=resolved.broken if resolved else None,
+        lengths=LENGTHS,
+        window=window,
+        wrong=wrong,
+        managed=MANAGED,
+        times=_times(request),
+        at=query.get("at", ""),
+        segment=query.get("segment", ""),
         profile=max((origin for _, _, origin in fields if origin.startswith("profile ")), default=""),
-    )  # fmt: skip
+    )
 
 
 def river(request: Request) -> Response:
@@ -85,12 +95,20 @@ def river(request: Request) -> Response:
 
             shown |= {
                 "picture": river_picture(
-                    found, loads, policy.policy if policy else None, decided, held, why,
+                    found,
+                    loads,
+                    policy.policy if policy else None,
+                    decided,
+                    held,
+                    why,
                     lambda one: link("/decision", id=one),
                 ),
-                "river": found, "held": held[-200:], "loads": loads,
-                "decided": [one for one in decided if one.at >= millis(window.since)][-200:], "why": why,
-            }  # fmt: skip
+                "river": found,
+                "held": held[-200:],
+                "loads": loads,
+                "decided": [one for one in decided if one.at >= millis(window.since)][-200:],
+                "why": why,
+            }
     return part(request, "river.html", **shown)
 
 
@@ -115,15 +133,18 @@ def why(request: Request) -> Response:
     else:
         snapshot = found.snapshot
         shown |= {
-            "found": found, "segment": segment, "headline": headline(found.answer),
-            "also": getattr(found.answer, "also", ()), "binding": getattr(found.answer, "binding", None),
+            "found": found,
+            "segment": segment,
+            "headline": headline(found.answer),
+            "also": getattr(found.answer, "also", ()),
+            "binding": getattr(found.answer, "binding", None),
             "chosen": segments_of(found.answer),
             "changed": [(change_words(one, snapshot), answer_words(one.answer)) for one in changed[:20]],
             "more": max(0, len(changed) - 20),
             "loads": [(one, snapshot.loads.get(one.segment_id)) for one in snapshot.layout.active[:100]],
             "overload": lambda load: overload(load.rates, snapshot.policy)[0],
             "slowness": slowness_words(found.slowness),
-        }  # fmt: skip
+        }
     return part(request, "why.html", **shown)
 
 

@@ -12,9 +12,14 @@ from datetime import datetime, time, timedelta, timezone
 from typing import Final
 
 LENGTHS: Final = {
-    "15m": "15 minutes", "1h": "an hour", "6h": "6 hours", "1d": "a day", "7d": "a week", "30d": "a month",
+    "15m": "15 minutes",
+    "1h": "an hour",
+    "6h": "6 hours",
+    "1d": "a day",
+    "7d": "a week",
+    "30d": "a month",
     "365d": "a year",
-}  # fmt: skip
+}
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LENGTH = re.compile(r"([1-9][0-9]{0,5})([smhd])", re.ASCII)
 _CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?", re.ASCII)

@@ -38,9 +38,10 @@ def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> tuple[set[str], 
     least = conf.number("gainShedderSpreadPercentage") / 100
     detail = f"above {emptiest.name}"
     givers = {
-        one.name for one in ordered
+        one.name
+        for one in ordered
         if account.measured(Gate.SPREAD, one.usage - emptiest.usage, ">=", least, one.name, detail=detail)
-    }  # fmt: skip
+    }
     if not givers:
         memory.gain_hits = 0
         return givers, 0.0
@@ -61,9 +62,7 @@ def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> tuple[set[str], 
     return (givers, 0.0) if all(enough) else (overloaded, full)
 
 
-def _moves(
-    cluster: Cluster, brokers: dict[str, Projected], givers: set[str], until: float
-) -> list[BundleDecision]:  # fmt: skip
+def _moves(cluster: Cluster, brokers: dict[str, Projected], givers: set[str], until: float) -> list[BundleDecision]:
     """The best move of the fullest broker that has one, again and again."""
     conf, account = cluster.configuration, cluster.account
     most, rest = conf.whole("gainShedderMaxMovesPerCycle"), conf.number("gainShedderRestPercentage") / 100
@@ -87,10 +86,13 @@ def _moves(
         cluster.memory.unloaded_bundles[bundle] = cluster.now
         decisions.append(
             BundleDecision(
-                action="unload", bundle=bundle, source_broker=source.name, destination_broker=destination.name,
+                action="unload",
+                bundle=bundle,
+                source_broker=source.name,
+                destination_broker=destination.name,
                 reason=GAIN,
             )
-        )  # fmt: skip
+        )
     return decisions
 
 

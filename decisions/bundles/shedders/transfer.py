@@ -147,9 +147,14 @@ def _why(cluster: Cluster, loads: _Loads) -> str | None:
     spread = loads.deviation > target
     low, high = loads.ordered[loads.bottom], loads.ordered[loads.top]
     why = (
-        "Overloaded" if spread else "Underloaded" if _underloaded(cluster, loads)
-        else "Overloaded" if _overloaded(cluster, loads) else None
-    )  # fmt: skip
+        "Overloaded"
+        if spread
+        else "Underloaded"
+        if _underloaded(cluster, loads)
+        else "Overloaded"
+        if _overloaded(cluster, loads)
+        else None
+    )
     at = low if why == "Underloaded" else high
     detail = "spread of the brokers' usage" if spread or why is None else f"{why.lower()}, though the spread is small"
     passed = cluster.account.measured(Gate.UNBALANCED, loads.deviation, ">", target, at, detail=detail)
@@ -201,9 +206,7 @@ def _offload(cluster: Cluster, loads: _Loads, high: str, low: str, moved: float)
     before = loads.usage[high] ** 2 + loads.usage[low] ** 2
     after = max(0.0, loads.usage[high] - part) ** 2 + (loads.usage[low] + part) ** 2
     oldest = cluster.configuration.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
-    brokers = sum(
-        cluster.now - one.updated_at <= oldest for one in cluster.snapshot.broker_load_data.values()
-    )  # fmt: skip
+    brokers = sum(cluster.now - one.updated_at <= oldest for one in cluster.snapshot.broker_load_data.values())
     loads.squares += (after - before) / brokers
     loads.deviation = sqrt(abs(loads.squares - loads.average**2))
     loads.shed += 1

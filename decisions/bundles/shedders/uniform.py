@@ -72,13 +72,21 @@ def _give(
     rate_apart = _ratio((rate_high.value - rate_low.value) * 100, rate_low.value)
     bytes_apart = _ratio(bytes_high.value, bytes_low.value)
     rate_hot = rate_limit > 0 and account.measured(
-        Gate.RATE_DIFFERENCE, rate_apart, ">", rate_limit, rate_high.broker,
+        Gate.RATE_DIFFERENCE,
+        rate_apart,
+        ">",
+        rate_limit,
+        rate_high.broker,
         detail=f"percent above {rate_low.broker}",
-    )  # fmt: skip
+    )
     bytes_hot = bytes_limit > 0 and account.measured(
-        Gate.THROUGHPUT_DIFFERENCE, bytes_apart, ">", bytes_limit, bytes_high.broker,
+        Gate.THROUGHPUT_DIFFERENCE,
+        bytes_apart,
+        ">",
+        bytes_limit,
+        bytes_high.broker,
         detail=f"times that of {bytes_low.broker}",
-    )  # fmt: skip
+    )
     if not rate_hot and not bytes_hot:
         return {}
     high, low = (rate_high, rate_low) if rate_hot else (bytes_high, bytes_low)

@@ -125,10 +125,14 @@ def test_no_strangers_name_is_a_nodes(name: str, port: int) -> None:
 @pytest.mark.parametrize(
     ("type", "form"),
     [
-        ("text/plain", True), ("TEXT/PLAIN; charset=utf-8", True), (" multipart/form-data;boundary=x", True),
-        ("application/x-www-form-urlencoded", True), ("application/json", False), ("", False),
+        ("text/plain", True),
+        ("TEXT/PLAIN; charset=utf-8", True),
+        (" multipart/form-data;boundary=x", True),
+        ("application/x-www-form-urlencoded", True),
+        ("application/json", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_the_types_of_forms_are_known(type: str, form: bool) -> None:
     assert is_form(type.encode()) == form
 
@@ -148,9 +152,11 @@ def ask(controller: RunningController, verb: str, path: str, body: bytes = b"", 
 
 
 WEBSOCKET = {
-    "Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": "13",
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec_WebSocket_Version": "13",
     "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -171,10 +177,16 @@ def test_no_page_of_a_stranger_reaches_anything(
     before = controller.client.get(path).json()
     policy = b'{"maxSegments": 1}'
     for verb, where, body in [
-        ("POST", f"{path}/split/0", b""), ("POST", f"{path}/autoScalePolicy", policy), ("DELETE", path, b""),
-        ("PUT", f"{path}2", b""), ("GET", path, b""), ("GET", "/healthz", b""), ("GET", "/openapi.json", b""),
-        ("OPTIONS", path, b""), ("POST", f"{path}/subscriptions/s/seek?timestamp=0", b""),
-    ]:  # fmt: skip
+        ("POST", f"{path}/split/0", b""),
+        ("POST", f"{path}/autoScalePolicy", policy),
+        ("DELETE", path, b""),
+        ("PUT", f"{path}2", b""),
+        ("GET", path, b""),
+        ("GET", "/healthz", b""),
+        ("GET", "/openapi.json", b""),
+        ("OPTIONS", path, b""),
+        ("POST", f"{path}/subscriptions/s/seek?timestamp=0", b""),
+    ]:
         assert ask(controller, verb, where, body, **page) == 403, (verb, where)
     for where in (f"{path}/watch", f"{path}/consumers"):
         assert ask(controller, "GET", where, **WEBSOCKET, **page) == 403

@@ -203,9 +203,15 @@ def test_of_two_changes_of_a_policy_at_the_same_moment_one_is_refused(store: Own
 
 def operation(id: str, step: OperationStep = "create-children") -> Operation:
     return Operation(
-        id=id, topic=TOPIC, kind="split", segments=("0000-ffff-0",), children=("0000-7fff-1", "8000-ffff-2"),
-        step=step, epoch=0, started_at=1_000,
-    )  # fmt: skip
+        id=id,
+        topic=TOPIC,
+        kind="split",
+        segments=("0000-ffff-0",),
+        children=("0000-7fff-1", "8000-ffff-2"),
+        step=step,
+        epoch=0,
+        started_at=1_000,
+    )
 
 
 def test_of_a_topic_one_operation_is_open_and_the_newest_ended_ones_are_kept(store: OwnedStore) -> None:

@@ -74,11 +74,17 @@ def test_what_changes_a_topic_is_sent_to_its_leader_and_reads_are_answered_by_al
     path = "/admin/v2/scalable/acme/failover/a%2Fb%20%C3%BC"
     assert leader.client.put(f"{path}?numInitialSegments=2").status_code == 204
     for verb, call in [
-        ("POST", "/split/0?authoritative=false&x=%20y"), ("POST", "/merge/0/1"), ("DELETE", ""), ("PUT", ""),
-        ("POST", "/autoScalePolicy"), ("DELETE", "/autoScalePolicy"), ("PUT", "/subscriptions/s?type=QUEUE"),
-        ("PUT", "/subscriptions/s/consumers/c"), ("POST", "/subscriptions/s/seek?timestamp=7"),
+        ("POST", "/split/0?authoritative=false&x=%20y"),
+        ("POST", "/merge/0/1"),
+        ("DELETE", ""),
+        ("PUT", ""),
+        ("POST", "/autoScalePolicy"),
+        ("DELETE", "/autoScalePolicy"),
+        ("PUT", "/subscriptions/s?type=QUEUE"),
+        ("PUT", "/subscriptions/s/consumers/c"),
+        ("POST", "/subscriptions/s/seek?timestamp=7"),
         ("POST", "/subscriptions/s/skip-all"),
-    ]:  # fmt: skip
+    ]:
         body = '{"maxSegments":4}' if call == "/autoScalePolicy" else None
         answer = other.client.request(verb, path + call, content=body)
         if (verb, call) == ("DELETE", "/autoScalePolicy"):

@@ -29,9 +29,13 @@ from tests.waiting import wait_until
 PATH = "/admin/v2/scalable/acme/limits/t"
 FEW = LIMITS.model_copy(
     update={
-        "sessions": 3, "registrations_per_second": 1.0, "subscriptions": 4, "waiting_calls": 2, "waiting_bytes": 65_536,
+        "sessions": 3,
+        "registrations_per_second": 1.0,
+        "subscriptions": 4,
+        "waiting_calls": 2,
+        "waiting_bytes": 65_536,
     }
-)  # fmt: skip
+)
 
 
 class Limited:

@@ -72,9 +72,15 @@ RECORDS = [consumer_announcement(TOPIC, "s", "STREAM", "snapshot", number, 1, li
 
 def operation(id: str, topic: str, step: str) -> Operation:
     written = {
-        "id": id, "topic": topic, "kind": "split", "segments": ["0000-ffff-0"],
-        "children": ["0000-7fff-1", "8000-ffff-2"], "step": step, "epoch": 0, "startedAt": 1_000,
-    }  # fmt: skip
+        "id": id,
+        "topic": topic,
+        "kind": "split",
+        "segments": ["0000-ffff-0"],
+        "children": ["0000-7fff-1", "8000-ffff-2"],
+        "step": step,
+        "epoch": 0,
+        "startedAt": 1_000,
+    }
     return Operation.model_validate(written, strict=False)
 
 

@@ -95,8 +95,9 @@ def check_ended_once(database: Path, call: str, kind: str) -> None:
         assert second.client.post(f"{PATH}/{call}").status_code == 412
         events = [event for event in second.announced(TOPIC) if isinstance(event, LayoutEvent)]
         assert [(event.cause, event.decision_id, event.layout.epoch) for event in events] == [
-            ("created", None, 0), (kind, "d-1", 1),
-        ]  # fmt: skip
+            ("created", None, 0),
+            (kind, "d-1", 1),
+        ]
 
 
 @pytest.mark.parametrize(

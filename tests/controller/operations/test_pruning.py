@@ -182,15 +182,26 @@ def test_a_topic_with_a_backlog_is_looked_at_less_and_less_often_until_something
         assert segments.looks <= 21
 
 
-@pytest.mark.parametrize(("retention", "pruned", "reason"), [
-    (Retention(-1, -1), 0, "controller.sealed_retention_seconds is negative"),
-    (Retention(0, -1), 0, "controller.checkpoint_retention_seconds is negative: nobody knows what the CHECKPOINT "
-     "subscription flink has read"),
-    (Retention(0, 60), 0, "it was sealed less than 60 s ago (controller.checkpoint_retention_seconds): nobody knows "
-     "what the CHECKPOINT subscription flink has read"),
-    (Retention(60, 0), 0, "it was sealed less than 60 s ago (controller.sealed_retention_seconds)"),
-    (Retention(0, 0), 1, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("retention", "pruned", "reason"),
+    [
+        (Retention(-1, -1), 0, "controller.sealed_retention_seconds is negative"),
+        (
+            Retention(0, -1),
+            0,
+            "controller.checkpoint_retention_seconds is negative: nobody knows what the CHECKPOINT "
+            "subscription flink has read",
+        ),
+        (
+            Retention(0, 60),
+            0,
+            "it was sealed less than 60 s ago (controller.checkpoint_retention_seconds): nobody knows "
+            "what the CHECKPOINT subscription flink has read",
+        ),
+        (Retention(60, 0), 0, "it was sealed less than 60 s ago (controller.sealed_retention_seconds)"),
+        (Retention(0, 0), 1, None),
+    ],
+)
 def test_a_sealed_segment_is_shown_with_the_reason_for_which_it_is_kept(
     tmp_path: Path, retention: Retention, pruned: int, reason: str | None
 ) -> None:

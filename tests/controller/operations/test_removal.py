@@ -148,10 +148,18 @@ def test_a_topic_that_is_being_deleted_is_404_and_is_made_again_when_that_is_ove
     for _ in range(2):
         assert client.delete(PATH).status_code == 503
     for verb, path in [
-        ("GET", ""), ("GET", "/stats"), ("GET", "/operations"), ("GET", "/autoScalePolicy"), ("POST", "/split/0"),
-        ("PUT", "/subscriptions/s"), ("DELETE", "/subscriptions/s"), ("PUT", "/subscriptions/s/consumers/c"),
-        ("POST", "/subscriptions/s/skip-all"), ("POST", "/migrate"), ("GET", "/watch"),
-    ]:  # fmt: skip
+        ("GET", ""),
+        ("GET", "/stats"),
+        ("GET", "/operations"),
+        ("GET", "/autoScalePolicy"),
+        ("POST", "/split/0"),
+        ("PUT", "/subscriptions/s"),
+        ("DELETE", "/subscriptions/s"),
+        ("PUT", "/subscriptions/s/consumers/c"),
+        ("POST", "/subscriptions/s/skip-all"),
+        ("POST", "/migrate"),
+        ("GET", "/watch"),
+    ]:
         assert (path, client.request(verb, f"{PATH}{path}").status_code) == (path, 404)
     assert client.get("/admin/v2/scalable/acme/removal").json() == []
     assert told(running) == [("deleted", "s"), ("deleted",)]
@@ -163,8 +171,10 @@ def test_a_topic_that_is_being_deleted_is_404_and_is_made_again_when_that_is_ove
     assert (running.life(TOPIC) or 0) > (life or 0)
     assert client.get(f"{PATH}/stats").json()["subscriptions"] == {}
     assert [event.cause for event in running.announced(TOPIC) if isinstance(event, LayoutEvent)] == [
-        "created", "deleted", "created",
-    ]  # fmt: skip
+        "created",
+        "deleted",
+        "created",
+    ]
 
 
 def test_a_deletion_in_many_commits_and_stopped_after_any_announces_each_subscription_once(

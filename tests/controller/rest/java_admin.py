@@ -30,9 +30,16 @@ class JavaAdmin:
     def __init__(self, jars: Path) -> None:
         py4j = next((Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar"))
         port, token, self._process = launch_gateway(
-            jarpath=str(py4j), classpath=f"{jars}/*", java_path=find_java(), javaopts=_OPTIONS, die_on_exit=True,
-            redirect_stdout=None, redirect_stderr=None, enable_auth=True, return_proc=True,
-        )  # fmt: skip
+            jarpath=str(py4j),
+            classpath=f"{jars}/*",
+            java_path=find_java(),
+            javaopts=_OPTIONS,
+            die_on_exit=True,
+            redirect_stdout=None,
+            redirect_stderr=None,
+            enable_auth=True,
+            return_proc=True,
+        )
         parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
         self.gateway = JavaGateway(gateway_parameters=parameters)
         self._pulsar = self.gateway.jvm.org.apache.pulsar

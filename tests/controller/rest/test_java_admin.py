@@ -145,8 +145,13 @@ def test_a_policy_of_a_topic_is_set_read_and_removed(java: JavaAdmin, admin: Jav
     topic = f"topic://{space}/t"
     admin.topics("createScalableTopic", topic, 1)
     assert admin.topics("getAutoScalePolicy", topic) is None
-    fields = {"enabled": True, "maxSegments": 8, "splitMsgRateInThreshold": 5000.5, "splitCooldownSeconds": 30,
-              "splitBytesRateInThreshold": 2**40}  # fmt: skip
+    fields = {
+        "enabled": True,
+        "maxSegments": 8,
+        "splitMsgRateInThreshold": 5000.5,
+        "splitCooldownSeconds": 30,
+        "splitBytesRateInThreshold": 2**40,
+    }
     assert admin.topics("setAutoScalePolicy", topic, java.policy(**fields)) is None
     assert admin.topics("getAutoScalePolicy", topic) == fields
     assert admin.topics("getMetadata", topic)["autoScalePolicy"] == fields

@@ -93,10 +93,12 @@ def test_a_file_of_tokens_that_cannot_be_used_stops_the_start(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "reached",
     [
-        {"host": "0.0.0.0"}, {"names": ["ops.example.org"]}, {"node_url": "http://10.0.0.1:8080"},
+        {"host": "0.0.0.0"},
+        {"names": ["ops.example.org"]},
+        {"node_url": "http://10.0.0.1:8080"},
         {"url": "https://scaling.example.org"},
     ],
-)  # fmt: skip
+)
 def test_an_address_for_others_needs_a_token(tmp_path: Path, reached: dict[str, object]) -> None:
     with pytest.raises(StartError, match=r"is not a loopback address and needs tokens.*ANABRANCH_CONTROLLER_TOKEN"):
         serve(settings(tmp_path, **reached), print)

@@ -86,8 +86,10 @@ def test_a_list_shows_the_namespaces_that_the_token_is_bound_to(tmp_path: Path) 
         assert seen.pop("other").status_code == 403
         every = ["t/a", "t/b", "t/c"]
         assert {name: answer.json() for name, answer in seen.items()} == {
-            "all": every, "some": ["t/a", "t/c"], "whole": every,
-        }  # fmt: skip
+            "all": every,
+            "some": ["t/a", "t/c"],
+            "whole": every,
+        }
 
 
 @pytest.fixture

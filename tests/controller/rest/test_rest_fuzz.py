@@ -23,16 +23,63 @@ MAX_BODY = 1_048_576
 BASE = "/admin/v2/scalable/acme/shop"
 
 PLACES = {
-    "tenant": "acme", "namespace": "shop", "topic": "t", "segment": "0", "first": "0", "second": "1",
-    "subscription": "s", "consumer": "c", "descriptor": "0000-ffff-0",
-}  # fmt: skip
+    "tenant": "acme",
+    "namespace": "shop",
+    "topic": "t",
+    "segment": "0",
+    "first": "0",
+    "second": "1",
+    "subscription": "s",
+    "consumer": "c",
+    "descriptor": "0000-ffff-0",
+}
 
 any_text = st.text(st.characters(codec="utf-8"), max_size=20)
 odd_text = st.sampled_from(
-    ["", ".", "..", "%", "%00", "%2F", "%2e%2e", "%ff", "%C3", "%25%32%46", "%0d%0aX:1", "\\", "'", '"', "topic:", "~",
-     "0", "1", "-1", "00", "1e3", "9" * 18, "9" * 19, "9" * 400, "-" + "9" * 18, "0x1", "1.0", "NaN", "null", "None",
-     "x" * 1023, "x" * 1025, "%F0%9F%A6%A6" * 300, "%25" * 2000, "{topic}", "stats", "split", "*", "a=b", "=", "a="]
-)  # fmt: skip
+    [
+        "",
+        ".",
+        "..",
+        "%",
+        "%00",
+        "%2F",
+        "%2e%2e",
+        "%ff",
+        "%C3",
+        "%25%32%46",
+        "%0d%0aX:1",
+        "\\",
+        "'",
+        '"',
+        "topic:",
+        "~",
+        "0",
+        "1",
+        "-1",
+        "00",
+        "1e3",
+        "9" * 18,
+        "9" * 19,
+        "9" * 400,
+        "-" + "9" * 18,
+        "0x1",
+        "1.0",
+        "NaN",
+        "null",
+        "None",
+        "x" * 1023,
+        "x" * 1025,
+        "%F0%9F%A6%A6" * 300,
+        "%25" * 2000,
+        "{topic}",
+        "stats",
+        "split",
+        "*",
+        "a=b",
+        "=",
+        "a=",
+    ]
+)
 printable = st.text(st.characters(min_codepoint=33, max_codepoint=126))
 odd = st.one_of(odd_text, any_text.map(lambda text: quote(text, safe="")), printable)
 wild_paths = st.lists(odd, max_size=6).map(lambda parts: "/" + "/".join(parts))
@@ -56,9 +103,14 @@ queries = st.lists(
 ).map(lambda pairs: "&".join(f"{name}={value}" for name, value in pairs))
 
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.integers(-(10**400), 10**400), st.floats(), any_text,
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(10**400), 10**400),
+    st.floats(),
+    any_text,
     st.sampled_from([2**31, 2**63, 2**63 - 1, -1, 0, 1e308, 5e-324]),
-)  # fmt: skip
+)
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3), max_leaves=5
 )
@@ -69,9 +121,19 @@ bodies = st.one_of(
     values.map(lambda value: json.dumps(value).encode()),
     st.dictionaries(fields, scalars, max_size=4).map(lambda value: json.dumps(value).encode()),
     st.dictionaries(any_text, any_text, max_size=4).map(lambda value: json.dumps(value).encode()),
-    st.sampled_from([b"[" * 100_000, b'{"a":' * 50_000, b'{"k":"\\ud800"}', b'{"k":1,"k":"2"}', b"1e999",
-                     b"\xef\xbb\xbf{}", b" " * MAX_BODY, b" " * (MAX_BODY + 1)]),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            b"[" * 100_000,
+            b'{"a":' * 50_000,
+            b'{"k":"\\ud800"}',
+            b'{"k":1,"k":"2"}',
+            b"1e999",
+            b"\xef\xbb\xbf{}",
+            b" " * MAX_BODY,
+            b" " * (MAX_BODY + 1),
+        ]
+    ),
+)
 header_names = st.sampled_from(
     ["Content-Type", "X-Anabranch-Decision", "Accept", "Accept-Encoding", "Authorization", "Last-Event-ID"]
 )

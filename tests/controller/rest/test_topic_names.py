@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.auth.spelling import MAX_DECODINGS
 from anabranch.controller.errors import BadRequest, ControllerError, PreconditionFailed
 from anabranch.controller.topic_names import (
-    MAX_DECODINGS,
     canonical_segment,
     namespace_of_path,
     plain_name,

@@ -77,10 +77,16 @@ BROKEN: list[tuple[str, BookieSnapshot]] = [
     ("I6", changed(UNSTAMPED, clusters=[one for one in DONE.clusters if one.name == "new"])),
     ("I7", with_schema(error="no field 1")),
     ("I8", changed(DONE, ledgers={**DONE.ledgers, "new": [ledger(1, length=1), *DONE.ledgers["new"][1:]]})),
-    ("I8", changed(DONE, ledgers={
-        "old": [ledger(1, custom={"a": "1"}), *DONE.ledgers["old"][1:]],
-        "new": [ledger(1, custom={"a": "2"}), *DONE.ledgers["new"][1:]],
-    })),
+    (
+        "I8",
+        changed(
+            DONE,
+            ledgers={
+                "old": [ledger(1, custom={"a": "1"}), *DONE.ledgers["old"][1:]],
+                "new": [ledger(1, custom={"a": "2"}), *DONE.ledgers["new"][1:]],
+            },
+        ),
+    ),
     ("I9", changed(with_cursor(mark_delete=[9, 9]), before=was(in_switch()))),
     ("I9", changed(with_cursor(properties={"x": "y"}), before=was(in_switch()))),
     ("I10", changed(with_schema(position={"entry": 7}), before=was(in_switch()))),
@@ -88,16 +94,22 @@ BROKEN: list[tuple[str, BookieSnapshot]] = [
     ("I11", changed(DONE, generators={"old": Generators(long=BEYOND + 9), "new": Generators(long=2 * BEYOND)})),
     ("I12", changed(DONE, clusters=[one.model_copy(update={"status": "ACTIVE"}) for one in DONE.clusters])),
     ("I12", changed(DONE, clusters=[one.model_copy(update={"status": "STANDBY"}) for one in DONE.clusters])),
-    ("I13", changed(DONE, progress=Progress(epoch=1, promoted=[
-        Promotion(kind="cursor", object=CURSOR, ledger=3, by="compare-and-set", loaded=True)
-    ]))),
+    (
+        "I13",
+        changed(
+            DONE,
+            progress=Progress(
+                epoch=1, promoted=[Promotion(kind="cursor", object=CURSOR, ledger=3, by="compare-and-set", loaded=True)]
+            ),
+        ),
+    ),
     ("I14", changed(DONE, steps=[STEP.model_copy(update={"token": 2}), STEP])),
     ("I15", changed(DONE, steps=[STEP.model_copy(update={"action": "delete", "cluster": "new"})])),
     ("I16", with_cursor(properties={"_pulsar.mine": "x"})),
     ("I17", changed(DONE, before=was(DONE), bootstrap=Bootstrap(bootstrap_cluster_name="old", recorded_at=1))),
     ("I17", changed(UNSTAMPED, bootstrap=None)),
     ("I17", changed(UNSTAMPED, bootstrap=Bootstrap(bootstrap_cluster_name="gone", recorded_at=NOW))),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("invariant", "world"), BROKEN, ids=[f"{at}-{one[0]}" for at, one in enumerate(BROKEN)])
@@ -133,6 +145,14 @@ def test_a_rollover_is_no_promotion_and_a_ledger_that_grew_on_the_target_no_bad_
 
 
 def test_what_a_snapshot_does_not_show_is_not_claimed() -> None:
-    assert broken(changed(DONE, ledgers={}, generators={}, clusters=[*DONE.clusters, OLD.model_copy(
-        update={"name": "third", "status": "STANDBY"}
-    )])) == set()  # fmt: skip
+    assert (
+        broken(
+            changed(
+                DONE,
+                ledgers={},
+                generators={},
+                clusters=[*DONE.clusters, OLD.model_copy(update={"name": "third", "status": "STANDBY"})],
+            )
+        )
+        == set()
+    )

@@ -143,8 +143,9 @@ def test_a_rollback_brings_everything_back_without_copying_what_is_still_there()
     assert [one.stamp for one in world.schemas[0].positions] == ["old:1", "old:2"]
     assert world.cursors[0].stamp == "old:3"
     assert (decide(world).phase, {one.name: one.status for one in world.clusters}) == (
-        "ROLLED_BACK", {"old": "ACTIVE", "new": "STANDBY"}
-    )  # fmt: skip
+        "ROLLED_BACK",
+        {"old": "ACTIVE", "new": "STANDBY"},
+    )
     assert asked(world, "check").violations == []
 
 
@@ -152,11 +153,12 @@ def test_a_rollback_copies_back_what_was_written_on_the_target_since() -> None:
     world = done()
     positions = [*world.schemas[0].positions, Position(version=2, ledger=BEYOND, stamp=f"new:{BEYOND}")]
     world = changed(
-        world, schemas=[world.schemas[0].model_copy(update={"positions": positions})],
+        world,
+        schemas=[world.schemas[0].model_copy(update={"positions": positions})],
         cursors=[cursor(BEYOND + 1, stamp=f"new:{BEYOND + 1}")],
         ledgers={**world.ledgers, "new": [*world.ledgers["new"], ledger(BEYOND), ledger(BEYOND + 1)]},
         generators={"old": Generators(long=2 * BEYOND), "new": Generators(long=BEYOND + 2)},
-    )  # fmt: skip
+    )
     world = to_the_end(back(world))
     assert [one.stamp for one in world.schemas[0].positions] == ["old:1", "old:2", f"old:{BEYOND}"]
     assert world.cursors[0].stamp == f"old:{BEYOND + 1}"
@@ -182,8 +184,9 @@ def test_what_cannot_come_back_is_said_and_left_only_when_accepted() -> None:
     world = done()
     lost = [one for one in world.ledgers["new"] if one.id != 3]
     world = changed(
-        world, ledgers={"old": [one for one in world.ledgers["old"] if one.id != 3], "new": lost},
-    )  # fmt: skip
+        world,
+        ledgers={"old": [one for one in world.ledgers["old"] if one.id != 3], "new": lost},
+    )
     answer = asked(world, "rollback", dry_run=False)
     assert (answer.gate, [(one.object, one.ledger) for one in answer.losses]) == ("nothing-lost", [(CURSOR, 3)])
     assert asked(world, "rollback", dry_run=False, accept_loss=True).action == "rollback"
@@ -202,9 +205,14 @@ def test_rollback_under_stock_brokers_is_refused() -> None:
 def test_brokers_in_the_way_hold_every_acting_command(brokers: dict[str, Any]) -> None:
     flipped_back = in_switch(clusters=before_switch().clusters)
     for world, operation in (
-        (done(), "rollback"), (before_switch(), "switch"), (in_switch(), "switch"), (in_switch(), "next"),
-        (flipped_back, "next"), (back(done()), "next"), (done(), "cleanup"),
-    ):  # fmt: skip
+        (done(), "rollback"),
+        (before_switch(), "switch"),
+        (in_switch(), "switch"),
+        (in_switch(), "next"),
+        (flipped_back, "next"),
+        (back(done()), "next"),
+        (done(), "cleanup"),
+    ):
         request = {"target": "new", "dry_run": False, "force": True}
         answer = asked(changed(world, **brokers), operation, **request)
         assert (answer.action, answer.gate) == ("hold", "brokers-route"), operation

@@ -26,9 +26,13 @@ from tests.decisions.bookkeeper.world import (
 
 IDS = st.integers(1, 8)
 LEDGERS = st.builds(
-    ledger, IDS, closed=st.sampled_from([True, True, True, False]), readable=st.sampled_from([True, True, True, False]),
-    length=st.sampled_from([600, 600, 600, 400]), created_at=st.sampled_from([MADE, MADE, NOW + 1, None]),
-)  # fmt: skip
+    ledger,
+    IDS,
+    closed=st.sampled_from([True, True, True, False]),
+    readable=st.sampled_from([True, True, True, False]),
+    length=st.sampled_from([600, 600, 600, 400]),
+    created_at=st.sampled_from([MADE, MADE, NOW + 1, None]),
+)
 
 
 def distinct(found: list[LedgerSeen]) -> list[LedgerSeen]:
@@ -50,16 +54,19 @@ def worlds(draw: st.DrawFn) -> BookieSnapshot:
     ]
     cursors = [
         cursor(
-            draw(IDS | st.just(-1)), path=f"/managed-ledgers/t/n/persistent/t/c{at}",
-            owner=draw(st.sampled_from([None, "b"])), stamp=draw(STAMPS),
+            draw(IDS | st.just(-1)),
+            path=f"/managed-ledgers/t/n/persistent/t/c{at}",
+            owner=draw(st.sampled_from([None, "b"])),
+            stamp=draw(STAMPS),
         )
         for at in range(draw(st.integers(0, 2)))
-    ]  # fmt: skip
+    ]
     world = in_switch(before_switch(schemas=schemas, cursors=cursors))
     return changed(
-        world, ledgers={"old": draw(LISTED), "new": draw(LISTED)},
+        world,
+        ledgers={"old": draw(LISTED), "new": draw(LISTED)},
         progress=Progress(epoch=1, begun=draw(st.lists(IDS, max_size=3)), promoted_at=NOW),
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=300, deadline=None)
@@ -131,18 +138,22 @@ def test_every_world_comes_to_rest_and_no_attribution_leads_to_a_copy_that_is_no
 @given(worlds())
 def test_the_order_of_what_is_seen_changes_nothing(world: BookieSnapshot) -> None:
     other = changed(
-        world, schemas=world.schemas[::-1], cursors=world.cursors[::-1], clusters=world.clusters[::-1],
+        world,
+        schemas=world.schemas[::-1],
+        cursors=world.cursors[::-1],
+        clusters=world.clusters[::-1],
         ledgers={name: found[::-1] for name, found in world.ledgers.items()},
-    )  # fmt: skip
+    )
     assert plan(other).steps == plan(world).steps
 
 
 @settings(max_examples=200, deadline=None)
 @given(worlds())
 def test_what_is_put_on_record_with_a_step_leads_to_the_same_step(world: BookieSnapshot) -> None:
-    for now in (world, changed(world, operation="cleanup", request=world.request.model_copy(
-        update={"dry_run": False, "force": True}
-    ))):  # fmt: skip
+    for now in (
+        world,
+        changed(world, operation="cleanup", request=world.request.model_copy(update={"dry_run": False, "force": True})),
+    ):
         answer = plan(now) if now.operation == "next" else decide(now)
         reducer = Reducer(now)
         for step in answer.steps:

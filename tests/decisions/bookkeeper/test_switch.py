@@ -52,16 +52,19 @@ def test_everything_is_copied_then_promoted_then_waits_for_cleanup() -> None:
     world = in_switch()
     built = plan(world)
     assert [(one.action, one.object, one.ledger) for one in built.steps] == [
-        ("copy", SCHEMA, 1), ("copy", SCHEMA, 2), ("copy", CURSOR, 3)
-    ]  # fmt: skip
+        ("copy", SCHEMA, 1),
+        ("copy", SCHEMA, 2),
+        ("copy", CURSOR, 3),
+    ]
     assert built.phase == "BUILD"
     for step in built.steps:
         world = carried_out(world, step)
     promoted = plan(world)
     assert promoted.phase == "PROMOTE"
     assert [(one.action, one.object, one.stamps) for one in promoted.steps] == [
-        ("cas_attribution", SCHEMA, {"1": "new:1", "2": "new:2"}), ("cas_attribution", CURSOR, {"3": "new:3"})
-    ]  # fmt: skip
+        ("cas_attribution", SCHEMA, {"1": "new:1", "2": "new:2"}),
+        ("cas_attribution", CURSOR, {"3": "new:3"}),
+    ]
     assert promoted.steps[1].expectation == {"version": 0, "ledger": 3}
     done = to_the_end(world)
     assert (decide(done).phase, decide(done).gate) == ("CLEANUP", "window")
@@ -94,9 +97,13 @@ def test_precheck_needs_the_target_beyond_the_source(generators: tuple[Generator
 
 
 def test_an_id_of_the_source_that_only_its_ledgers_show_counts() -> None:
-    world = before_switch(ledgers={"old": [ledger(1), ledger(50)], "new": []}, generators={
-        "old": Generators(short=10), "new": Generators(short=20),
-    })  # fmt: skip
+    world = before_switch(
+        ledgers={"old": [ledger(1), ledger(50)], "new": []},
+        generators={
+            "old": Generators(short=10),
+            "new": Generators(short=20),
+        },
+    )
     answer = asked(world, "precheck", target="new")
     assert answer.precheck is not None
     assert (answer.precheck.source_max_ledger_id, answer.precheck.ready) == (50, False)
@@ -155,8 +162,9 @@ def test_the_flip_that_somebody_undid_is_the_first_step() -> None:
 def test_nothing_is_copied_before_every_broker_has_taken_the_switch_up() -> None:
     behind = BrokerSeen(name="b", epoch=0, active="old")
     assert (decide(in_switch(brokers=[behind])).phase, decide(in_switch(brokers=[behind])).gate) == (
-        "LIVE_DUAL_READ", "brokers-follow",
-    )  # fmt: skip
+        "LIVE_DUAL_READ",
+        "brokers-follow",
+    )
     follows = behind.model_copy(update={"epoch": 1, "active": "new"})
     assert decide(in_switch(brokers=[follows])).phase == "BUILD"
 
@@ -188,9 +196,12 @@ def twins(world: BookieSnapshot, recorded: bool = False) -> BookieSnapshot:
 def test_one_cluster_under_two_names_holds_everything(recorded: bool) -> None:
     before, done = twins(before_switch(), recorded), twins(to_the_end(in_switch()), recorded)
     for world, operation in (
-        (before, "precheck"), (before, "switch"), (twins(in_switch(), recorded), "next"),
-        (done, "rollback"), (done, "cleanup"),
-    ):  # fmt: skip
+        (before, "precheck"),
+        (before, "switch"),
+        (twins(in_switch(), recorded), "next"),
+        (done, "rollback"),
+        (done, "cleanup"),
+    ):
         answer = asked(world, operation, target="new", dry_run=False, force=True)
         assert (answer.gate, answer.code, answer.action) == ("instance-id", 409, "hold"), operation
         assert not any(one.action in ("copy", "cas_attribution") for one in answer.steps)
@@ -263,9 +274,10 @@ def test_a_compare_and_set_that_is_lost_every_time_is_no_failure_and_is_tried_ag
     verified = [Copy(kind="schema", object=SCHEMA, ledger=one, last=2, length=600) for one in (1, 2)]
     world = in_switch(before_switch(cursors=[]))
     world = changed(
-        world, ledgers={**world.ledgers, "new": [ledger(1), ledger(2)]},
+        world,
+        ledgers={**world.ledgers, "new": [ledger(1), ledger(2)]},
         progress=Progress(epoch=1, verified=verified, tries={SCHEMA: 5}),
-    )  # fmt: skip
+    )
     answer = decide(world)
     assert (answer.steps, answer.failed_ledgers, answer.not_promoted) == ([], [], [SCHEMA, SCHEMA])
     cleanup = asked(world, "cleanup", dry_run=False, force=True)
@@ -312,17 +324,19 @@ def test_a_loaded_cursor_is_promoted_by_its_owner_with_what_was_copied() -> None
         world = carried_out(world, step)
     [step] = [one for one in plan(world).steps if one.kind == "cursor"]
     assert (step.action, step.expectation) == (
-        "forward_owner", {"version": 0, "ledger": 3, "owner": "broker-1", "last": 2}
-    )  # fmt: skip
+        "forward_owner",
+        {"version": 0, "ledger": 3, "owner": "broker-1", "last": 2},
+    )
 
 
 def test_a_cursor_that_rolled_over_to_the_target_is_recorded_and_left_alone() -> None:
     copied = [Copy(kind="cursor", object=CURSOR, ledger=3, last=2, length=600)]
     world = in_switch(before_switch(schemas=[]), progress=Progress(epoch=1, verified=copied))
     world = changed(
-        world, cursors=[cursor(BEYOND, stamp=f"new:{BEYOND}", version=4)],
+        world,
+        cursors=[cursor(BEYOND, stamp=f"new:{BEYOND}", version=4)],
         ledgers={**world.ledgers, "new": [ledger(3), ledger(BEYOND, created_at=NOW + 1)]},
-    )  # fmt: skip
+    )
     assert [one.action for one in plan(world).steps] == ["rollover_fallback"]
     done = to_the_end(world)
     assert decide(done).promoted_via_rollover_fallback == [CURSOR]
@@ -331,9 +345,15 @@ def test_a_cursor_that_rolled_over_to_the_target_is_recorded_and_left_alone() ->
 
 def test_a_stamp_of_another_ledger_says_nothing_of_this_one() -> None:
     rolled = cursor(4, stamp="new:3")
-    world = in_switch(before_switch(cursors=[rolled], ledgers={
-        "old": [ledger(1), ledger(2), ledger(3), ledger(4)], "new": [],
-    }))  # fmt: skip
+    world = in_switch(
+        before_switch(
+            cursors=[rolled],
+            ledgers={
+                "old": [ledger(1), ledger(2), ledger(3), ledger(4)],
+                "new": [],
+            },
+        )
+    )
     resolved = {one.ledger: (one.cluster, one.how) for one in asked(world, "resolve").attributions}
     assert resolved[4] == ("old", "bootstrap")
     assert ("copy", 4) in [(one.action, one.ledger) for one in plan(world).steps]
@@ -357,9 +377,11 @@ def test_a_ledger_is_where_its_stamp_says_or_the_bootstrap_record_and_never_gues
     world = in_switch()
     position = world.schemas[0].positions[0].model_copy(update={"stamp": stamp})
     world = changed(
-        world, schemas=[world.schemas[0].model_copy(update={"positions": [position]})], cursors=[],
+        world,
+        schemas=[world.schemas[0].model_copy(update={"positions": [position]})],
+        cursors=[],
         ledgers={"old": [ledger(1, created_at=made)], "new": [ledger(1, created_at=MADE)]},
-    )  # fmt: skip
+    )
     [one] = asked(world, "resolve").attributions
     assert (one.cluster, one.how) == expected
     if one.cluster is None:
@@ -369,10 +391,14 @@ def test_a_ledger_is_where_its_stamp_says_or_the_bootstrap_record_and_never_gues
 
 def test_so_many_are_worked_on_at_a_time_and_the_rest_is_said_once() -> None:
     ledgers = list(range(1, 41))
-    world = in_switch(before_switch(
-        schemas=[schema(*ledgers)], cursors=[], ledgers={"old": [ledger(one) for one in ledgers], "new": []},
-        generators={"old": Generators(short=50), "new": Generators(long=BEYOND)},
-    ))  # fmt: skip
+    world = in_switch(
+        before_switch(
+            schemas=[schema(*ledgers)],
+            cursors=[],
+            ledgers={"old": [ledger(one) for one in ledgers], "new": []},
+            generators={"old": Generators(short=50), "new": Generators(long=BEYOND)},
+        )
+    )
     answer = decide(world)
     assert len(answer.steps) == 16
     assert [one.gate for one in answer.readings if one.gate == "concurrency"] == ["concurrency"]
@@ -386,10 +412,10 @@ def test_a_promoted_copy_that_is_gone_is_made_again_from_what_the_source_still_h
     for left in ([], [ledger(1, closed=False, last=0, length=200)]):
         others = [one for one in done.ledgers["new"] if one.id != 1]
         world = changed(
-            done, ledgers={**done.ledgers, "new": [*others, *left]}, progress=done.progress.model_copy(
-                update={"begun": [1]}
-            ),
-        )  # fmt: skip
+            done,
+            ledgers={**done.ledgers, "new": [*others, *left]},
+            progress=done.progress.model_copy(update={"begun": [1]}),
+        )
         answer = plan(world)
         assert [(one.action, one.ledger) for one in answer.steps] == [("copy", 1)]
         assert answer.phase == "BUILD"

@@ -53,10 +53,13 @@ def cursor(number: int, path: str = CURSOR, **over: Any) -> CursorRecord:
 def before_switch(**over: Any) -> BookieSnapshot:
     """Two clusters, a schema with the ledgers 1 and 2, a subscription with ledger 3, all on `old`; no switch yet."""
     given: dict[str, Any] = {
-        "now": NOW, "clusters": [OLD, NEW], "schemas": [schema(1, 2)], "cursors": [cursor(3)],
+        "now": NOW,
+        "clusters": [OLD, NEW],
+        "schemas": [schema(1, 2)],
+        "cursors": [cursor(3)],
         "ledgers": {"old": [ledger(1), ledger(2), ledger(3)], "new": []},
         "generators": {"old": Generators(short=10), "new": Generators(short=0, long=BEYOND)},
-    }  # fmt: skip
+    }
     return BookieSnapshot(**{**given, **over})
 
 
@@ -193,9 +196,14 @@ def _rolled(snapshot: BookieSnapshot, step: Step) -> BookieSnapshot:
 
 def _delete(snapshot: BookieSnapshot, step: Step) -> BookieSnapshot:
     taken = StepTaken(
-        epoch=step.epoch, token=1, kind=step.kind, object=step.object, action="delete", ledger=step.ledger,
+        epoch=step.epoch,
+        token=1,
+        kind=step.kind,
+        object=step.object,
+        action="delete",
+        ledger=step.ledger,
         cluster=step.source,
-    )  # fmt: skip
+    )
     return changed(_ledgers(snapshot, str(step.source), without=step.ledger), steps=[*snapshot.steps, taken])
 
 
@@ -211,8 +219,16 @@ def _flip(snapshot: BookieSnapshot, step: Step) -> BookieSnapshot:
 
 
 _EFFECTS = {
-    "copy": _copy, "verify": _verified, "seal": _seal, "unload": _unload, "fail": _fail, "cas_attribution": _promote,
-    "forward_owner": _promote, "rollover_fallback": _rolled, "delete": _delete, "flip_status": _flip,
-}  # fmt: skip
+    "copy": _copy,
+    "verify": _verified,
+    "seal": _seal,
+    "unload": _unload,
+    "fail": _fail,
+    "cas_attribution": _promote,
+    "forward_owner": _promote,
+    "rollover_fallback": _rolled,
+    "delete": _delete,
+    "flip_status": _flip,
+}
 
 __all__ = ["BEYOND", "CURSOR", "HOUR", "MADE", "NEW", "NOW", "OLD", "SCHEMA", "Bootstrap", "Directive"]

@@ -23,23 +23,29 @@ def broker(first: int, loads: list[float], cpu: float = 0.0, rates: list[float] 
     """A broker with a bundle for each throughput (MiB/s), numbered from `first`; cpu in percent."""
     stats = {
         bundle(first + index): {
-            "msgThroughputIn": load * MIB, "msgRateIn": rates[index] if rates else 0.0, "topics": 5,
+            "msgThroughputIn": load * MIB,
+            "msgRateIn": rates[index] if rates else 0.0,
+            "topics": 5,
         }
         for index, load in enumerate(loads)
-    }  # fmt: skip
+    }
     return {"cpu": {"usage": cpu, "limit": 100.0}, "lastStats": stats} | more
 
 
 def cluster(brokers: dict[str, Any], strategy: str = "ThresholdShedder", **more: Any) -> dict[str, Any]:
     """A snapshot as it stands in a file."""
     configuration = {
-        "loadBalancerLoadSheddingStrategy": strategy, "loadBalancerDistributeBundlesEvenlyEnabled": False,
+        "loadBalancerLoadSheddingStrategy": strategy,
+        "loadBalancerDistributeBundlesEvenlyEnabled": False,
         "loadBalancerLoadPlacementStrategy": "AvgShedder" if strategy == "AvgShedder" else "LeastLongTermMessageRate",
-    }  # fmt: skip
+    }
     return {
-        "family": "bundles", "now": NOW, "brokers": brokers, **more,
+        "family": "bundles",
+        "now": NOW,
+        "brokers": brokers,
+        **more,
         "configuration": configuration | more.get("configuration", {}),
-    }  # fmt: skip
+    }
 
 
 def answer(snapshot: dict[str, Any]) -> BundleAnswer:
@@ -59,15 +65,22 @@ def state_of(answered: BundleAnswer) -> Any:
 
 _AMOUNTS = st.floats(0, 1e12) | st.sampled_from([0.0, 1.0, 1000.0, 1e15])
 _USAGES = st.builds(
-    lambda usage, limit: {"usage": usage, "limit": limit}, st.floats(0, 200) | _AMOUNTS,
+    lambda usage, limit: {"usage": usage, "limit": limit},
+    st.floats(0, 200) | _AMOUNTS,
     st.sampled_from([100.0, 0.0, -1.0, 1e-30, 1e6]),
-)  # fmt: skip
+)
 _STATS = st.fixed_dictionaries(
-    {}, optional={
-        "msgRateIn": _AMOUNTS, "msgRateOut": _AMOUNTS, "msgThroughputIn": _AMOUNTS, "msgThroughputOut": _AMOUNTS,
-        "topics": st.integers(0, 60_000), "consumerCount": st.integers(0, 2000), "producerCount": st.integers(0, 2000),
+    {},
+    optional={
+        "msgRateIn": _AMOUNTS,
+        "msgRateOut": _AMOUNTS,
+        "msgThroughputIn": _AMOUNTS,
+        "msgThroughputOut": _AMOUNTS,
+        "topics": st.integers(0, 60_000),
+        "consumerCount": st.integers(0, 2000),
+        "producerCount": st.integers(0, 2000),
     },
-)  # fmt: skip
+)
 
 
 def _gain_states(names: list[str], bundles: list[str]) -> st.SearchStrategy[dict[str, Any]]:
@@ -77,10 +90,13 @@ def _gain_states(names: list[str], bundles: list[str]) -> st.SearchStrategy[dict
         {"source": st.none() | brokers, "destination": brokers, "at": at, "messages": _AMOUNTS, "bytesIn": _AMOUNTS}
     )
     cost = st.fixed_dictionaries({"cost": _AMOUNTS, "samples": st.integers(1, 10), "lastUpdate": at})
-    return st.fixed_dictionaries({
-        "hits": st.integers(0, 6), "costs": st.dictionaries(brokers, cost, max_size=3),
-        "moves": st.dictionaries(st.sampled_from(bundles), move, max_size=3),
-    })  # fmt: skip
+    return st.fixed_dictionaries(
+        {
+            "hits": st.integers(0, 6),
+            "costs": st.dictionaries(brokers, cost, max_size=3),
+            "moves": st.dictionaries(st.sampled_from(bundles), move, max_size=3),
+        }
+    )
 
 
 @st.composite
@@ -98,11 +114,17 @@ def snapshots(draw: st.DrawFn, operation: str = "shed") -> dict[str, Any]:
     counts = st.dictionaries(st.sampled_from(names or ["b"]), st.integers(0, 10))
     found = cluster(
         {
-            name: {"lastStats": {one: draw(_STATS) for one in owned[name]}, "cpu": draw(_USAGES),
-                   "bandwidthIn": draw(_USAGES)}
+            name: {
+                "lastStats": {one: draw(_STATS) for one in owned[name]},
+                "cpu": draw(_USAGES),
+                "bandwidthIn": draw(_USAGES),
+            }
             for name in names
         },
-        strategy, operation=operation, seed=draw(st.integers(0, 9)), assign=every[:2],
+        strategy,
+        operation=operation,
+        seed=draw(st.integers(0, 9)),
+        assign=every[:2],
         state={
             "recentlyUnloadedBundles": draw(lately),
             "avgShedder": {"brokerHitCountForLow": draw(counts), "brokerHitCountForHigh": draw(counts)},
@@ -110,19 +132,25 @@ def snapshots(draw: st.DrawFn, operation: str = "shed") -> dict[str, Any]:
             "gainShedder": None if strategy != "GainShedder" else draw(_gain_states(names or ["b"], every or ["t/n"])),
         },
         deviationLoads={name: {one: draw(_AMOUNTS) for one in owned[name]} for name in names},
-        configuration={"lowerBoundarySheddingEnabled": draw(st.booleans()),
-                       "loadBalancerDistributeBundlesEvenlyEnabled": draw(st.booleans()),
-                       "maxUnloadBundleNumPerShedding": draw(st.sampled_from([-1, 0, 2]))},
-    )  # fmt: skip
+        configuration={
+            "lowerBoundarySheddingEnabled": draw(st.booleans()),
+            "loadBalancerDistributeBundlesEvenlyEnabled": draw(st.booleans()),
+            "maxUnloadBundleNumPerShedding": draw(st.sampled_from([-1, 0, 2])),
+        },
+    )
     if strategy == "GainShedder":
         found["configuration"]["loadBalancerLoadPlacementStrategy"] = "LeastProjectedUsage"
     if draw(st.booleans()):
         found["loadManager"] = "extensible"
         found["brokerLoadData"] = {
-            name: {"weightedMaxEMA": draw(st.floats(0, 2)), "updatedAt": NOW - draw(st.sampled_from([0, 1_900_000])),
-                   "msgThroughputIn": draw(_AMOUNTS), "msgThroughputEMA": draw(_AMOUNTS)}
+            name: {
+                "weightedMaxEMA": draw(st.floats(0, 2)),
+                "updatedAt": NOW - draw(st.sampled_from([0, 1_900_000])),
+                "msgThroughputIn": draw(_AMOUNTS),
+                "msgThroughputEMA": draw(_AMOUNTS),
+            }
             for name in names
-        }  # fmt: skip
+        }
         found["topBundles"] = {
             name: {"topBundlesLoadData": [{"bundleName": one, "stats": draw(_STATS)} for one in owned[name]]}
             for name in names

@@ -33,9 +33,14 @@ def test_topics_and_clusters_stand_in_one_file():
     assert (topic["action"], named["family"], result.exit_code) == ("split", "bundles", 0)
     assert named == by_shape
     assert named["decisions"] == [
-        {"action": "unload", "bundle": bundle(3), "sourceBroker": "a", "destinationBroker": "b",
-         "reason": "OverloadShedder"}
-    ]  # fmt: skip
+        {
+            "action": "unload",
+            "bundle": bundle(3),
+            "sourceBroker": "a",
+            "destinationBroker": "b",
+            "reason": "OverloadShedder",
+        }
+    ]
 
 
 def test_an_explanation_says_who_moves_and_why_the_others_stay():
@@ -68,8 +73,9 @@ def test_what_cannot_be_read_is_an_error_in_its_place(change, problem):
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
 
 
 def answered_or_refused(snapshot):

@@ -16,13 +16,16 @@ def top_bundles(*names, topics=5, load=0.0):
 
 
 EXTENSIBLE = {
-    "family": "bundles", "now": NOW, "loadManager": "extensible", "state": {"unloadConditionHitCount": 3},
+    "family": "bundles",
+    "now": NOW,
+    "loadManager": "extensible",
+    "state": {"unloadConditionHitCount": 3},
     "brokerLoadData": {
         "a": {"weightedMaxEMA": 0.9, "msgThroughputIn": 9e7, "updatedAt": NOW},
         "b": {"weightedMaxEMA": 0.1, "msgThroughputIn": 1e7, "updatedAt": NOW},
     },
     "topBundles": {"a": top_bundles(bundle(1), bundle(2), load=1e6)},
-}  # fmt: skip
+}
 
 
 def placed(a, b, **more):
@@ -90,10 +93,14 @@ def test_each_broker_of_the_extensible_manager_splits_ten():
         )
 
     hits = {one["bundleName"]: 5 for start in (0, 20) for one in top(start)["topBundlesLoadData"]}
-    found = answer({
-        **EXTENSIBLE, "operation": "split", "topBundles": {"a": top(0), "b": top(20)},
-        "state": {"bundleSplitHitCounts": hits},
-    })  # fmt: skip
+    found = answer(
+        {
+            **EXTENSIBLE,
+            "operation": "split",
+            "topBundles": {"a": top(0), "b": top(20)},
+            "state": {"bundleSplitHitCounts": hits},
+        }
+    )
     assert Counter(one.source_broker for one in found.decisions) == {"a": 10, "b": 10}
 
 

@@ -94,8 +94,9 @@ def test_21025_the_uniform_shedder_takes_from_the_broker_with_the_most_messages(
     """apache/pulsar#21016: who has more bytes takes the slot over, with its own lower rate."""
     brokers = {
         "most-messages": broker(0, [0.1] * 8, rates=[5000.0] * 8),
-        "most-bytes": broker(10, [10] * 4, rates=[4000.0] * 4), "least": broker(20, [0.1], rates=[100.0]),
-    }  # fmt: skip
+        "most-bytes": broker(10, [10] * 4, rates=[4000.0] * 4),
+        "least": broker(20, [0.1], rates=[100.0]),
+    }
     on, off = both("fix21025", cluster(brokers, "UniformLoadShedder"))
     assert set(on.selected) == {"most-messages"}
     assert set(off.selected) == {"most-bytes"}
@@ -133,19 +134,25 @@ def test_24954_avg_shedder_pairs_by_exact_scores():
 def planned(fix: bool, twins: bool) -> BundleAnswer:
     """Two pairs of brokers that fire; with `twins` the upper two have bundles with the same numbers."""
     brokers = {
-        "high-1": broker(0, [40] * 4, cpu=90), "high-2": broker(10, [40 if twins else 41] * 4, cpu=80),
-        "low-1": broker(20, [1], cpu=10), "low-2": broker(30, [2], cpu=11),
-    }  # fmt: skip
+        "high-1": broker(0, [40] * 4, cpu=90),
+        "high-2": broker(10, [40 if twins else 41] * 4, cpu=80),
+        "low-1": broker(20, [1], cpu=10),
+        "low-2": broker(30, [2], cpu=11),
+    }
     state = {"avgShedder": {"brokerHitCountForHigh": dict.fromkeys(brokers, 5)}}
     configuration = {"fix26246": fix, "maxUnloadPercentage": 0.5}
     return answer(cluster(brokers, "AvgShedder", state=state, configuration=configuration))
 
 
-@pytest.mark.parametrize(("fix", "twins", "receivers"), [
-    (True, True, {"high-1": {"low-1"}, "high-2": {"low-2"}}), (True, False, {"high-1": {"low-1"}, "high-2": {"low-2"}}),
-    (False, True, {"high-1": {"low-2"}, "high-2": {"low-2"}}),
-    (False, False, {"high-1": {"low-1"}, "high-2": {"low-2"}}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fix", "twins", "receivers"),
+    [
+        (True, True, {"high-1": {"low-1"}, "high-2": {"low-2"}}),
+        (True, False, {"high-1": {"low-1"}, "high-2": {"low-2"}}),
+        (False, True, {"high-1": {"low-2"}, "high-2": {"low-2"}}),
+        (False, False, {"high-1": {"low-1"}, "high-2": {"low-2"}}),
+    ],
+)
 def test_26246_bundles_with_the_same_numbers_keep_their_own_planned_destinations(fix, twins, receivers):
     found = planned(fix, twins)
     went = {source: set() for source in receivers}
@@ -169,17 +176,26 @@ def test_26246_a_plan_ends_with_its_cycle_and_before_that_with_the_bundles_next_
 def test_26246_a_planned_destination_that_is_full_meanwhile_is_avoided(fix, chosen):
     brokers = {"full": broker(0, [1], cpu=95), "healthy": broker(10, [1], cpu=20), "too": broker(20, [1], cpu=90)}
     state = {"avgShedder": {"bundleBrokerMap": {bundle(50): "full"}}}
-    given = cluster(brokers, "AvgShedder", operation="assign", assign=[bundle(50)], state=state,
-                    configuration={"fix26246": fix})  # fmt: skip
+    given = cluster(
+        brokers, "AvgShedder", operation="assign", assign=[bundle(50)], state=state, configuration={"fix26246": fix}
+    )
     assert [one.destination_broker for one in answer(given).decisions] == [chosen]
     nobody = {name: one | {"cpu": {"usage": 95, "limit": 100}} for name, one in brokers.items()}
     assert [one.destination_broker for one in answer(given | {"brokers": nobody}).decisions] == ["full"]
 
 
-@pytest.mark.parametrize(("counts", "may_leave"), [
-    ((1, 0, 0), True), ((1, 1, 1), False), ((2, 1, 1), True), ((1, 2, 1), True), ((2, 2, 2), False), ((0, 0, 0), True),
-    ((0, 1, 1), True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("counts", "may_leave"),
+    [
+        ((1, 0, 0), True),
+        ((1, 1, 1), False),
+        ((2, 1, 1), True),
+        ((1, 2, 1), True),
+        ((2, 2, 2), False),
+        ((0, 0, 0), True),
+        ((0, 1, 1), True),
+    ],
+)
 def test_an_anti_affinity_group_holds_a_bundle_only_where_all_candidates_have_the_same_number(counts, may_leave):
     brokers = {
         name: {"lastStats": {bundle(0, f"t/{name}{place}"): {} for place in range(count)}}

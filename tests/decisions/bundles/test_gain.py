@@ -45,16 +45,23 @@ def extensible(cluster: Owned, minute: int = 0, **more: Any) -> dict[str, Any]:
     for name, bundles in cluster.items():
         points = sum(bundles.values())
         loads[name] = {
-            "cpu": {"usage": points, "limit": 100}, "msgRateIn": points * 1000, "bundleCount": len(bundles),
+            "cpu": {"usage": points, "limit": 100},
+            "msgRateIn": points * 1000,
+            "bundleCount": len(bundles),
             "updatedAt": now,
-        }  # fmt: skip
+        }
         ordered = sorted(bundles.items(), key=lambda one: one[1])
         top[name] = {
             "topBundlesLoadData": [{"bundleName": one, "stats": {"msgRateIn": load * 1000}} for one, load in ordered]
         }
     return {
-        "family": "bundles", "profile": "default", "now": now, "brokerLoadData": loads, "topBundles": top, **more,
-    }  # fmt: skip
+        "family": "bundles",
+        "profile": "default",
+        "now": now,
+        "brokerLoadData": loads,
+        "topBundles": top,
+        **more,
+    }
 
 
 def moves(found: BundleAnswer) -> list[tuple[str, str | None, str | None]]:

@@ -44,12 +44,17 @@ def test_a_plain_pattern_is_exact(pattern):
 ATOMS = st.sampled_from(["a", "b", "/", ".", "[ab]", "[^a]", r"\w", r"\(", "a*", "b+?", "(?:a|b/)", r"\Qa+\E"])
 PATTERNS = st.recursive(
     ATOMS,
-    lambda inner: st.builds("({})".format, inner) | st.builds("{}{}".format, inner, inner)
-    | st.builds("{}|{}".format, inner, inner) | st.builds("(?:{})*".format, inner)
-    | st.builds("(?={}){}".format, inner, inner) | st.builds("(?!{}){}".format, inner, inner)
-    | st.builds(r"({})\1".format, inner),
+    lambda inner: (
+        st.builds("({})".format, inner)
+        | st.builds("{}{}".format, inner, inner)
+        | st.builds("{}|{}".format, inner, inner)
+        | st.builds("(?:{})*".format, inner)
+        | st.builds("(?={}){}".format, inner, inner)
+        | st.builds("(?!{}){}".format, inner, inner)
+        | st.builds(r"({})\1".format, inner)
+    ),
     max_leaves=6,
-)  # fmt: skip
+)
 
 
 @given(PATTERNS, st.text("ab/(+", max_size=5))

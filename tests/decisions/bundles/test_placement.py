@@ -73,8 +73,12 @@ def test_round_robin_goes_through_all_brokers():
 
 def test_an_isolated_namespace_goes_to_its_primaries_and_others_never_do():
     brokers = {"a:8080": broker(0, []), "b:8080": broker(10, []), "c:8080": broker(20, [])}
-    policy = {"namespaces": ["t/n"], "primary": ["a"], "secondary": ["b"],
-              "auto_failover_policy": {"policy_type": "min_available", "parameters": {"min_limit": "1"}}}  # fmt: skip
+    policy = {
+        "namespaces": ["t/n"],
+        "primary": ["a"],
+        "secondary": ["b"],
+        "auto_failover_policy": {"policy_type": "min_available", "parameters": {"min_limit": "1"}},
+    }
     assert chosen(brokers, isolationPolicies={"one": policy}) == "a:8080"
     assert chosen(brokers, isolationPolicies={"one": policy | {"namespaces": ["t/other"]}}) != "a:8080"
     policy["auto_failover_policy"]["parameters"]["min_limit"] = "2"
@@ -85,8 +89,10 @@ def test_an_isolated_namespace_goes_to_its_primaries_and_others_never_do():
 
 def test_an_anti_affinity_group_spreads_over_domains_and_then_brokers():
     brokers = {
-        "a": broker(0, []) | {"bundles": [bundle(1, "t/m")]}, "b": broker(10, []), "c": broker(20, []),
-    }  # fmt: skip
+        "a": broker(0, []) | {"bundles": [bundle(1, "t/m")]},
+        "b": broker(10, []),
+        "c": broker(20, []),
+    }
     groups = {"t/n": "Group", "t/m": "group"}
     assert placed(brokers, antiAffinityGroups=groups).ties[0].brokers == ["b", "c"]
     domains = {"one": {"brokers": ["a", "b"]}, "two": {"brokers": ["c"]}}

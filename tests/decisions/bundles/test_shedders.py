@@ -18,10 +18,15 @@ def test_an_overloaded_broker_gives_its_largest_bundles_until_five_points_below(
 
 def test_exactly_the_threshold_is_overloaded():
     at, below = (
-        answer(cluster({"a": broker(0, [10, 20], cpu=cpu), "b": broker(10, [1])}, "OverloadShedder",
-                       configuration={"loadBalancerBrokerOverloadedThresholdPercentage": 50}))
+        answer(
+            cluster(
+                {"a": broker(0, [10, 20], cpu=cpu), "b": broker(10, [1])},
+                "OverloadShedder",
+                configuration={"loadBalancerBrokerOverloadedThresholdPercentage": 50},
+            )
+        )
         for cpu in (50, 49.9)
-    )  # fmt: skip
+    )
     assert at.selected == {"a": [bundle(1)]}
     assert below.selected == {}
 
@@ -87,8 +92,9 @@ def test_a_reading_above_the_limit_is_left_out_of_the_usage():
 
 def test_the_highest_message_rate_gives_a_share_of_the_difference():
     brokers = {
-        "a": broker(0, [1, 1, 1], rates=[8000, 1500, 500]), "b": broker(10, [1], rates=[1000]),
-    }  # fmt: skip
+        "a": broker(0, [1, 1, 1], rates=[8000, 1500, 500]),
+        "b": broker(10, [1], rates=[1000]),
+    }
     answered = answer(cluster(brokers, "UniformLoadShedder"))
     assert answered.selected == {"a": [bundle(1), bundle(2)]}, "1800 needed; a bundle may be 1000 larger than the need"
     assert failing(answered, "fits-what-is-needed") == [("a", bundle(0))]
@@ -96,8 +102,9 @@ def test_the_highest_message_rate_gives_a_share_of_the_difference():
 
 def test_throughput_counts_where_rates_are_equal():
     brokers = {
-        "a": broker(0, [10, 40, 50], rates=[100, 100, 100]), "b": broker(10, [10], rates=[300]),
-    }  # fmt: skip
+        "a": broker(0, [10, 40, 50], rates=[100, 100, 100]),
+        "b": broker(10, [10], rates=[300]),
+    }
     answered = answer(cluster(brokers, "UniformLoadShedder"))
     assert answered.selected == {"a": [bundle(0)]}, "18 MiB/s needed"
 
@@ -109,9 +116,10 @@ def test_a_need_below_the_minimum_moves_nothing():
 
 def test_the_old_uniform_rule_misses_the_true_maximum_which_the_new_one_finds():
     brokers = {
-        "a": broker(0, [10, 10], rates=[50_000, 4000]), "b": broker(10, [300, 300], rates=[100, 100]),
+        "a": broker(0, [10, 10], rates=[50_000, 4000]),
+        "b": broker(10, [300, 300], rates=[100, 100]),
         "c": broker(20, [10, 10], rates=[100, 100]),
-    }  # fmt: skip
+    }
     configuration = {"maxUnloadPercentage": 0.5, "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold": 0}
     new, old = (
         answer(cluster(brokers, name, configuration=configuration))

@@ -48,9 +48,7 @@ def test_a_namespace_with_as_many_bundles_as_it_may_have_is_left():
 def test_splits_accepted_in_the_same_round_count():
     other = "t/n/0x80000000_0xffffffff"
     brokers = {"a": broker(0, []) | {"lastStats": {ONE: stats(topics=1001), other: stats(topics=1001)}}}
-    answered = answer(
-        cluster(brokers | {"b": broker(10, [])}, operation="split", namespaceBundles={"t/n": 127})
-    )  # fmt: skip
+    answered = answer(cluster(brokers | {"b": broker(10, [])}, operation="split", namespaceBundles={"t/n": 127}))
     assert [one.bundle for one in answered.decisions] == [ONE]
 
 

@@ -11,7 +11,9 @@ def cluster(usages, hits=3, loads=(1, 2), **more):
     """Brokers with a usage, and throughput in proportion; bundles in ascending order of load."""
     brokers = {f"b{number}": usage for number, usage in enumerate(usages)}
     found = {
-        "now": NOW, "loadManager": "extensible", "state": {"unloadConditionHitCount": hits},
+        "now": NOW,
+        "loadManager": "extensible",
+        "state": {"unloadConditionHitCount": hits},
         "brokerLoadData": {
             name: {"weightedMaxEMA": usage, "msgThroughputIn": usage * 100 * MIB, "updatedAt": NOW}
             for name, usage in brokers.items()
@@ -25,7 +27,7 @@ def cluster(usages, hits=3, loads=(1, 2), **more):
             }
             for number, name in enumerate(brokers)
         },
-    }  # fmt: skip
+    }
     return found | more
 
 
@@ -134,8 +136,9 @@ def test_a_large_bundle_is_swapped_against_small_ones():
     ]
     answered = decided(snapshot)
     assert [(one.bundle, one.destination_broker) for one in answered.decisions] == [
-        (bundle(11), "b0"), (bundle(0), "b1"),
-    ]  # fmt: skip
+        (bundle(11), "b0"),
+        (bundle(0), "b1"),
+    ]
 
 
 def test_no_more_brokers_give_than_one_cycle_permits():

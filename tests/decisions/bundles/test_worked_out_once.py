@@ -21,12 +21,17 @@ _POLICIES = st.dictionaries(
     st.sampled_from("pqr"),
     st.builds(
         lambda namespaces, primary, secondary, least: {
-            "namespaces": namespaces, "primary": primary, "secondary": secondary,
+            "namespaces": namespaces,
+            "primary": primary,
+            "secondary": secondary,
             "auto_failover_policy": {"policy_type": "min_available", "parameters": {"min_limit": str(least)}},
         },
-        st.lists(st.sampled_from([*NAMESPACES, "t/.*"]), max_size=2), _BROKERS, _BROKERS, st.integers(0, 3),
+        st.lists(st.sampled_from([*NAMESPACES, "t/.*"]), max_size=2),
+        _BROKERS,
+        _BROKERS,
+        st.integers(0, 3),
     ),
-)  # fmt: skip
+)
 _BUNDLES = st.builds(bundle, st.integers(0, 12), st.sampled_from(NAMESPACES))
 
 
@@ -59,9 +64,10 @@ def test_whoever_asks_again_for_a_bundles_brokers_gets_the_rules_answer_and_the_
 
 
 @given(
-    st.dictionaries(_BUNDLES, st.sampled_from(NAMES), max_size=12), st.booleans(),
+    st.dictionaries(_BUNDLES, st.sampled_from(NAMES), max_size=12),
+    st.booleans(),
     st.lists(st.tuples(st.sampled_from(NAMES), _BUNDLES), max_size=8),
-)  # fmt: skip
+)
 def test_a_brokers_namespaces_are_right_after_every_bundle_that_it_is_given(owners, by_report, given_away):
     reports = {
         name: {"lastStats": {one: {} for one, owner in owners.items() if owner == name and by_report}} for name in NAMES

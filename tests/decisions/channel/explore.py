@@ -60,9 +60,13 @@ def explore(rules: Rules) -> Explored:
 
 
 def _found(
-    parents: dict[World, tuple[World, str] | None], depths: dict[World, int],
-    transitions: int, rounds: int, broken: str, trace: tuple[str, ...],
-) -> Explored:  # fmt: skip
+    parents: dict[World, tuple[World, str] | None],
+    depths: dict[World, int],
+    transitions: int,
+    rounds: int,
+    broken: str,
+    trace: tuple[str, ...],
+) -> Explored:
     return Explored(len(parents), transitions, max(depths.values()), rounds, broken, trace)
 
 

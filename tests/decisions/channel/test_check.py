@@ -83,7 +83,7 @@ def test_a_life_of_assignment_transfer_split_and_removal_is_in_order():
         ([*ASSIGNED, b"x" * (2 * MAX_LINE_BYTES + 5)], (), ("bad-line", 3, None)),
         ([*ASSIGNED, b"key:[\xff], properties:[], content:"], (), ("bad-line", 3, None)),
     ],
-)  # fmt: skip
+)
 def test_each_fault_is_the_one_thing_that_is_found(lines, options, expected):
     assert check(*lines, options=options)[0] == [expected]
 

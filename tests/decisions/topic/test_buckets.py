@@ -60,9 +60,13 @@ def test_rebucket_replaces_a_segment_by_one_of_its_range():
 
 @pytest.mark.parametrize(
     ("segment", "buckets", "said"),
-    [(0, 4, "has these 4 entry buckets already"), (7, 8, "segment not found: 7"), (0, 0, "in 1..65536"),
-     (0, 65_537, "in 1..65536")],
-)  # fmt: skip
+    [
+        (0, 4, "has these 4 entry buckets already"),
+        (7, 8, "segment not found: 7"),
+        (0, 0, "in 1..65536"),
+        (0, 65_537, "in 1..65536"),
+    ],
+)
 def test_rebucket_refuses_what_changes_nothing(segment, buckets, said):
     with pytest.raises(LayoutArgumentError, match=said):
         SegmentLayout.create(1, 0, bucket_budget=4).rebucket_segment(segment, buckets, 1)

@@ -59,8 +59,9 @@ def test_a_split_seals_the_parent_and_halves_its_range():
     assert (parent.state, parent.child_ids) == (SegmentState.SEALED, (1, 2))
     assert (parent.sealed_at_epoch, parent.sealed_at_ms) == (1, 9)
     assert [(s.start, s.end, s.parent_ids, s.created_at_epoch, s.created_at_ms) for s in (lower, upper)] == [
-        (0, 0x7FFF, (0,), 1, 9), (0x8000, 0xFFFF, (0,), 1, 9),
-    ]  # fmt: skip
+        (0, 0x7FFF, (0,), 1, 9),
+        (0x8000, 0xFFFF, (0,), 1, 9),
+    ]
 
 
 def test_of_an_odd_width_the_lower_half_is_one_larger():
@@ -183,21 +184,48 @@ def test_whatever_is_done_the_active_segments_tile_and_every_hash_is_found(count
 def test_the_record_is_written_as_pulsar_5_ships_it():
     record = metadata(SegmentLayout.create(2, 5).split_segment(0, 9))
     assert record["segments"]["0"] == {
-        "segmentId": 0, "hashRange": {"start": 0, "end": 32767}, "state": "SEALED", "parentIds": [], "childIds": [2, 3],
-        "createdAtEpoch": 0, "sealedAtEpoch": 1, "createdAtMs": 5, "sealedAtMs": 9,
-        "sealed": True, "active": False, "root": True, "leaf": False, "legacy": False,
-    }  # fmt: skip
+        "segmentId": 0,
+        "hashRange": {"start": 0, "end": 32767},
+        "state": "SEALED",
+        "parentIds": [],
+        "childIds": [2, 3],
+        "createdAtEpoch": 0,
+        "sealedAtEpoch": 1,
+        "createdAtMs": 5,
+        "sealedAtMs": 9,
+        "sealed": True,
+        "active": False,
+        "root": True,
+        "leaf": False,
+        "legacy": False,
+    }
     assert record["segments"]["2"] == {
-        "segmentId": 2, "hashRange": {"start": 0, "end": 16383}, "state": "ACTIVE", "parentIds": [0], "childIds": [],
-        "createdAtEpoch": 1, "sealedAtEpoch": -1, "createdAtMs": 9, "sealedAtMs": -1,
-        "sealed": False, "active": True, "root": False, "leaf": True, "legacy": False,
-    }  # fmt: skip
+        "segmentId": 2,
+        "hashRange": {"start": 0, "end": 16383},
+        "state": "ACTIVE",
+        "parentIds": [0],
+        "childIds": [],
+        "createdAtEpoch": 1,
+        "sealedAtEpoch": -1,
+        "createdAtMs": 9,
+        "sealedAtMs": -1,
+        "sealed": False,
+        "active": True,
+        "root": False,
+        "leaf": True,
+        "legacy": False,
+    }
 
 
 def test_the_record_of_the_pip_text_is_read_too_and_written_as_shipped():
     record = metadata(SegmentLayout.create(1, 0))
-    record["segments"]["0"] = {"segmentId": 0, "hashRange": {"start": 0, "end": 65535}, "state": "ACTIVE",
-                               "createdAtEpoch": 0, "sealedAtEpoch": 0}  # fmt: skip
+    record["segments"]["0"] = {
+        "segmentId": 0,
+        "hashRange": {"start": 0, "end": 65535},
+        "state": "ACTIVE",
+        "createdAtEpoch": 0,
+        "sealedAtEpoch": 0,
+    }
     assert metadata(read(record))["segments"]["0"]["sealedAtEpoch"] == -1
 
 
@@ -240,8 +268,12 @@ ATTRIBUTES = ("model_config", "segment_id", "auto_scale_policy", "copy", "segmen
 @settings(max_examples=50)
 def test_an_unknown_field_of_any_name_is_carried_over_also_when_it_is_null(unknown):
     record = json.loads(json.dumps(FOREIGN))
-    places = (lambda it: it, lambda it: it["segments"]["0"], lambda it: it["segments"]["0"]["hashRange"],
-              lambda it: it["autoScalePolicy"])  # fmt: skip
+    places = (
+        lambda it: it,
+        lambda it: it["segments"]["0"],
+        lambda it: it["segments"]["0"]["hashRange"],
+        lambda it: it["autoScalePolicy"],
+    )
     for place in places:
         place(record).update(unknown)
     after = metadata(read(record).split_segment(1, 1))

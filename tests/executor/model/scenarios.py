@@ -33,7 +33,7 @@ def scenarios(rules: Rules, detours: int = 0) -> list[Scenario]:
 
 def _histories(
     state: State, rules: Rules, detours: int, trace: tuple[Step, ...], seen: frozenset[State]
-) -> Iterator[Scenario]:  # fmt: skip
+) -> Iterator[Scenario]:
     if is_done(state) and len(state.decisions) == rules.evaluations * rules.siblings:
         yield trace, state
         return

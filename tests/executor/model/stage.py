@@ -383,10 +383,23 @@ class Performance:
 
     def _batch(self, kind: str, body: str) -> None:
         number = next(self._batches)
-        write(self._lake, EventRow(
-            subject=self._world.subject, type=kind, cause=None, body=body, at=AT, kafka_topic="control-events",
-            kafka_partition=0, kafka_offset=number, kafka_timestamp=AT, accepted_at=AT, batch_id=number, day=AT.date(),
-        ))  # fmt: skip
+        write(
+            self._lake,
+            EventRow(
+                subject=self._world.subject,
+                type=kind,
+                cause=None,
+                body=body,
+                at=AT,
+                kafka_topic="control-events",
+                kafka_partition=0,
+                kafka_offset=number,
+                kafka_timestamp=AT,
+                accepted_at=AT,
+                batch_id=number,
+                day=AT.date(),
+            ),
+        )
 
     def _only_open(self) -> int:
         return next((n for n in range(len(self._rows)) if n not in self._ended), len(self._rows) - 1)
@@ -518,9 +531,15 @@ class Performance:
         process = Process(gate, ledger, publisher, threading.Thread(target=lambda: run(), daemon=True), failed)
         announcer = Announcer(publisher, follow_outcomes(self._lake), lambda: process.announcer_now)
         executor = Executor(
-            chosen, tail, ledger, {self._world.family: actor}, announcer, self._brakes_of(chosen, ledger, clock),
-            clock, actor.holds_lease,
-        )  # fmt: skip
+            chosen,
+            tail,
+            ledger,
+            {self._world.family: actor},
+            announcer,
+            self._brakes_of(chosen, ledger, clock),
+            clock,
+            actor.holds_lease,
+        )
 
         def begin() -> None:
             publisher.is_open = False
@@ -548,7 +567,7 @@ class Performance:
 
     def _brakes_of(
         self, chosen: ExecutorSettings, ledger: OutcomeLedger, clock: Callable[[], datetime]
-    ) -> Brakes[Work]:  # fmt: skip
+    ) -> Brakes[Work]:
         record, waits = BrakeLog(self._lake), WaitTable(self._lake, ledger.executor)
         return Brakes(chosen, record, waits, ledger.executor, clock, time.monotonic)
 

@@ -247,8 +247,9 @@ def _retry(state: State, me: int, rules: Rules) -> Iterator[Next]:
     delayed = state if state.executors[me].answer == "elsewhere" else _of_work(state, me, known=state.layout)
     yield from _record(delayed, me, rules, "record the retry", "")
     if state.faults and not state.executors[me].work.absences:
-        yield _next(_faulty(state), me, "the time is up", which=state.executors[me].decision, fault=True,
-                    at="end failed")  # fmt: skip
+        yield _next(
+            _faulty(state), me, "the time is up", which=state.executors[me].decision, fault=True, at="end failed"
+        )
 
 
 def _end(state: State, me: int, rules: Rules) -> Iterator[Next]:
@@ -292,10 +293,18 @@ def _nothing(state: State, me: int, rules: Rules) -> Iterator[Next]:
 
 
 _STEPS = {
-    "standby": _take, "fence": _fence, "read": _read, "idle": _idle, "check": _check, "send": _send,
-    "calling": _await, "look again": _look_again, "retry": _retry, "announce": _announce,
+    "standby": _take,
+    "fence": _fence,
+    "read": _read,
+    "idle": _idle,
+    "check": _check,
+    "send": _send,
+    "calling": _await,
+    "look again": _look_again,
+    "retry": _retry,
+    "announce": _announce,
     **{f"end {status}": _end for status in ("applied", "superseded", "rejected", "failed")},
-}  # fmt: skip
+}
 
 
 def judge(decision: Decision, live: Layout, may_have_called: bool, rules: Rules) -> str:
@@ -473,9 +482,17 @@ def _others(state: State, me: int) -> list[Executor]:
 
 
 def _next(
-    state: State | None, me: int, what: str, how: str = "", *, which: int | None = None, broken: str = "",
-    fault: bool = False, new: Executor | None = None, **changed: object,
-) -> Next:  # fmt: skip
+    state: State | None,
+    me: int,
+    what: str,
+    how: str = "",
+    *,
+    which: int | None = None,
+    broken: str = "",
+    fault: bool = False,
+    new: Executor | None = None,
+    **changed: object,
+) -> Next:
     assert state is not None
     executor = (new or state.executors[me])._replace(**changed)  # type: ignore[arg-type]
     step = Step(NAMES[me], what, how, None if which is None else _which(state, which))

@@ -22,9 +22,9 @@ def of_shard(lake: str, number: int, token: int) -> OutcomeLedger:
 
 
 def record(ledger: OutcomeLedger, topic: str) -> None:
-    ledger.append([
-        ledger.row(decision_id=topic, family="autoscale", subject=topic, status="intent", attempt=0, at=DECIDED_AT)
-    ])  # fmt: skip
+    ledger.append(
+        [ledger.row(decision_id=topic, family="autoscale", subject=topic, status="intent", attempt=0, at=DECIDED_AT)]
+    )
 
 
 def test_shards_record_side_by_side_and_who_was_overtaken_on_one_is_refused_there(lake: str):

@@ -15,8 +15,15 @@ from runtime.java_home import SetupError
 from tests.harness.chaos.nodes import ControllerNode
 from tests.harness.ensemble import EnsembleMember, ZooKeeperEnsemble
 
-FAULTS = ("kill", "freeze", "cut", "kill a ZooKeeper", "freeze a ZooKeeper", "kill the ZooKeepers' leader",
-          "freeze the ZooKeepers' leader")  # fmt: skip
+FAULTS = (
+    "kill",
+    "freeze",
+    "cut",
+    "kill a ZooKeeper",
+    "freeze a ZooKeeper",
+    "kill the ZooKeepers' leader",
+    "freeze the ZooKeepers' leader",
+)
 
 
 class Faults:

@@ -80,10 +80,12 @@ class Collecting:
     def __init__(self, url: str, consumers: str = "attached", topics: int = TOPICS + 1) -> None:
         settings = load_settings(environment={}).collect.model_copy(
             update={
-                "namespaces": ["public/default"], "brokers_seconds": 1, "request_timeout_seconds": 3,
+                "namespaces": ["public/default"],
+                "brokers_seconds": 1,
+                "request_timeout_seconds": 3,
                 "consumers": consumers,
             }
-        )  # fmt: skip
+        )
         self._topics = topics
         self.samples, self._stop = Samples(), threading.Event()
         transport = Transport(url, None, user_agent="anabranch-collect", timeout_seconds=3)

@@ -26,11 +26,14 @@ NAMESPACE, BUNDLES, TOPICS, RATE = "public/shop", 16, 16, 20
 _PATIENCE_S = 120
 BY_RATES = {
     "loadBalancerLoadSheddingStrategy": "org.apache.pulsar.broker.loadbalance.impl.UniformLoadShedder",
-    "minUnloadMessage": 1, "minUnloadMessageThroughput": 1, "maxUnloadPercentage": 0.5,
-    "maxUnloadBundleNumPerShedding": 2, "loadBalancerDistributeBundlesEvenlyEnabled": False,
+    "minUnloadMessage": 1,
+    "minUnloadMessageThroughput": 1,
+    "maxUnloadPercentage": 0.5,
+    "maxUnloadBundleNumPerShedding": 2,
+    "loadBalancerDistributeBundlesEvenlyEnabled": False,
     "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold": 2,
     "loadBalancerMsgRateDifferenceShedderThreshold": 100,
-}  # fmt: skip
+}
 """Of the modular manager. Brokers of one machine all report the usage of the machine: only their rates tell them
 apart."""
 
@@ -66,10 +69,21 @@ def main(folder: Path, extensible: bool, lines: tuple[str, ...]) -> None:
         transport = Transport(cluster.brokers[0].admin_url, None, user_agent="anabranch-lab", timeout_seconds=30)
         _make_namespace(transport)
         load = subprocess.Popen(
-            [find_java(), "-Xmx128m", "-Djava.net.preferIPv4Stack=true", "-cp", f"{of_load}/*",
-             "anabranch.pulsar.PlainLoad", cluster.brokers[0].service_url, NAMESPACE, str(TOPICS), str(RATE)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [
+                find_java(),
+                "-Xmx128m",
+                "-Djava.net.preferIPv4Stack=true",
+                "-cp",
+                f"{of_load}/*",
+                "anabranch.pulsar.PlainLoad",
+                cluster.brokers[0].service_url,
+                NAMESPACE,
+                str(TOPICS),
+                str(RATE),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         _say("waiting for load, and piling all bundles up on the first broker …")
         _pile_up(cluster, Bundles(transport), ended)
         click.echo(f"export ANABRANCH_CONTROLLER_URL={cluster.brokers[0].admin_url}")

@@ -45,9 +45,14 @@ class _Program:
         """Start the program without waiting."""
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                tethered(prepared), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                cwd=self.folder, env=without_secrets(os.environ),
-            )  # fmt: skip
+                tethered(prepared),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.folder,
+                env=without_secrets(os.environ),
+            )
 
     def failed(self) -> SetupError:
         """Return the error of a failed start, with the end of the log."""
@@ -110,9 +115,13 @@ class PulsarCluster:
     """ZooKeeper, bookie and brokers in one folder."""
 
     def __init__(
-        self, folder: Path, jars: Path, zookeeper_jars: Path, heap: str = "384m",
+        self,
+        folder: Path,
+        jars: Path,
+        zookeeper_jars: Path,
+        heap: str = "384m",
         settings: Mapping[str, object] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`jars` and `zookeeper_jars` are the folders of `anabranch.local.setup`; `heap` is a broker's, `settings` are
         laid over
         its `broker.conf`."""
@@ -159,17 +168,25 @@ class PulsarCluster:
         write_properties(
             file,
             {
-                **_BROKER, "metadataStoreUrl": f"zk:{self.zookeeper.address}",
+                **_BROKER,
+                "metadataStoreUrl": f"zk:{self.zookeeper.address}",
                 "configurationMetadataStoreUrl": f"zk:{self.zookeeper.address}",
-                "brokerServicePort": broker.port, "webServicePort": broker.web_port, **self._settings,
+                "brokerServicePort": broker.port,
+                "webServicePort": broker.web_port,
+                **self._settings,
             },
-        )  # fmt: skip
+        )
         broker.launch(
             command(
-                file.parent, self._jars, self._heap, "org.apache.pulsar.PulsarBrokerStarter", "-c", str(file),
+                file.parent,
+                self._jars,
+                self._heap,
+                "org.apache.pulsar.PulsarBrokerStarter",
+                "-c",
+                str(file),
                 flags=_FLAGS,
             )
-        )  # fmt: skip
+        )
 
     def _made(self) -> PulsarBroker:
         made = PulsarBroker(f"broker-{len(self.brokers) + 1}", self.folder)
@@ -181,10 +198,23 @@ class PulsarCluster:
         made = _Program("metadata", self.folder)
         made.launch(
             command(
-                self.folder / "metadata", self._jars, "128m", main, "-c", str(_BROKER["clusterName"]), "-md", address,
-                "-cs", address, "-uw", first.admin_url, "-ub", first.service_url, flags=_FLAGS,
+                self.folder / "metadata",
+                self._jars,
+                "128m",
+                main,
+                "-c",
+                str(_BROKER["clusterName"]),
+                "-md",
+                address,
+                "-cs",
+                address,
+                "-uw",
+                first.admin_url,
+                "-ub",
+                first.service_url,
+                flags=_FLAGS,
             )
-        )  # fmt: skip
+        )
         assert made.process is not None
         if made.process.wait(_START_SECONDS):
             raise made.failed()
@@ -195,11 +225,14 @@ class PulsarCluster:
         write_properties(
             file,
             {
-                **BOOKIE, "bookiePort": port, "listeningInterface": loopback(),
+                **BOOKIE,
+                "bookiePort": port,
+                "listeningInterface": loopback(),
                 "metadataServiceUri": f"zk+hierarchical://{self.zookeeper.address}/ledgers",
-                "journalDirectory": file.parent / "journal", "ledgerDirectories": file.parent / "ledgers",
+                "journalDirectory": file.parent / "journal",
+                "ledgerDirectories": file.parent / "ledgers",
             },
-        )  # fmt: skip
+        )
         main = "org.apache.bookkeeper.server.Main"
         self._bookie.launch(command(file.parent, self._jars, "256m", main, "--conf", str(file), flags=_FLAGS))
         end = time.monotonic() + _START_SECONDS

@@ -35,17 +35,22 @@ RATE = 60
 SPLIT_SECONDS = 90.0
 """Longest time that the scaler may take after its leader is gone: clients reconnect, it reads the load, it looks."""
 SETTINGS: dict[str, object] = {
-    "scalableTopicAutoScaleEnabled": True, "scalableTopicAutoScaleIntervalSeconds": 3,
-    "scalableTopicLoadReportIntervalSeconds": 2, "scalableTopicSplitCooldownSeconds": 5,
-}  # fmt: skip
+    "scalableTopicAutoScaleEnabled": True,
+    "scalableTopicAutoScaleIntervalSeconds": 3,
+    "scalableTopicLoadReportIntervalSeconds": 2,
+    "scalableTopicSplitCooldownSeconds": 5,
+}
 
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), required=False)
 @click.option(
-    "--consumers", type=click.Choice(["attached", "registered", "none"]), default="attached", show_default=True,
+    "--consumers",
+    type=click.Choice(["attached", "registered", "none"]),
+    default="attached",
+    show_default=True,
     help="How the collector counts them; none: no collector runs, to compare.",
-)  # fmt: skip
+)
 def main(folder: Path | None, consumers: str) -> None:
     """Kill the leader while a collector runs, and wait for splits. FOLDER keeps the brokers' logs."""
     with tempfile.TemporaryDirectory() as scratch:

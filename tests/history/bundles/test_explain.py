@@ -59,8 +59,12 @@ def ask(lake, *arguments):
 
 
 def decided(bucket, cluster="west"):
-    return [row for output in bucket.outputs for row in bundle_rows(output)
-            if row["subject"] == cluster and "decision_id" in row]  # fmt: skip
+    return [
+        row
+        for output in bucket.outputs
+        for row in bundle_rows(output)
+        if row["subject"] == cluster and "decision_id" in row
+    ]
 
 
 def test_why_a_bundle_was_moved_is_told_with_its_gates_and_the_two_brokers(bucket, lake):
@@ -150,8 +154,10 @@ def test_of_a_long_record_two_hours_lead_to_what_all_of_it_does(tmp_path, monkey
     assert [(one.number, one.decision_id) for one in late.cycle.decided] == [
         (one.number, one.decision_id) for one in whole.cycle.decided
     ]
-    gates = [[(one.gate, one.passed, one.broker, one.bundle) for one in known.cycle.shedding.readings]
-             for known in (whole, late)]  # fmt: skip
+    gates = [
+        [(one.gate, one.passed, one.broker, one.bundle) for one in known.cycle.shedding.readings]
+        for known in (whole, late)
+    ]
     assert gates[0] == gates[1]
 
 

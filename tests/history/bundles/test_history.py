@@ -62,7 +62,7 @@ def test_reports_of_the_extensible_manager_are_shown(tmp_path):
         reports = [
             extensible(f"broker-{place}:8080", load, at, usage=0.01 * sum(load.values()))
             for place, load in enumerate(loads)
-        ]  # fmt: skip
+        ]
         bucket.batch(at, *reports, tick(minute))
     for table in (EVENTS, BATCHES):
         write_deltalake(made[table.name], bucket.table(table), mode="append")
@@ -75,8 +75,9 @@ def test_reports_of_the_extensible_manager_are_shown(tmp_path):
     rows = LakeSql(lake).ask("SELECT broker, usage, bundles FROM broker_usage ORDER BY accepted_at, broker").read_all()
     first = rows.to_pylist()[:2]
     assert [(row["broker"], round(row["usage"], 3), row["bundles"]) for row in first] == [
-        ("broker-0:8080", 0.4, 2), ("broker-1:8080", 0.05, 1)
-    ]  # fmt: skip
+        ("broker-0:8080", 0.4, 2),
+        ("broker-1:8080", 0.05, 1),
+    ]
 
 
 def test_the_command_draws_a_line_for_each_broker_and_tells_the_newest_moves(lake):

@@ -98,9 +98,16 @@ def test_a_decision_that_waits_past_its_time_is_open(copy):
     held = decisions.slice(0, 1).to_pylist()[0]
     replace(copy, OUTCOMES, outcomes.filter(pc.not_equal(outcomes["decision_id"], held["decision_id"])))
     wait = WaitRow(
-        decision_id=held["decision_id"], family="autoscale", subject=held["subject"], brake="approval", reason="r",
-        until=None, at=held["decided_at"], executor="e", day=held["day"],
-    )  # fmt: skip
+        decision_id=held["decision_id"],
+        family="autoscale",
+        subject=held["subject"],
+        brake="approval",
+        reason="r",
+        until=None,
+        at=held["decided_at"],
+        executor="e",
+        day=held["day"],
+    )
     write_deltalake(table_path(copy, WAITS), to_arrow(WAITS, [wait]), mode="append")
     assert found(copy)["decisions", "open"] == 1
     assert ("decisions", "open") not in found(copy, stuck_seconds=7 * 86_400)

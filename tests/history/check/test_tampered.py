@@ -90,10 +90,19 @@ def test_decision_taken_again_later_is_a_duplicate(copy):
 def test_gap_in_the_numbers_of_brakes_is_found(copy, story):
     at, last = story.outcomes[0]["at"], max(row["number"] for row in rows(copy, BRAKES).to_pylist())
     acts = [
-        BrakeRow(number=last + number, act="pause", subject="*", decision_id=None, reason="r", until=None, actor="ada",
-                 at=at, day=at.date())
+        BrakeRow(
+            number=last + number,
+            act="pause",
+            subject="*",
+            decision_id=None,
+            reason="r",
+            until=None,
+            actor="ada",
+            at=at,
+            day=at.date(),
+        )
         for number in (1, 3)
-    ]  # fmt: skip
+    ]
     write_deltalake(table_path(copy, BRAKES), to_arrow(BRAKES, acts), mode="append")
     assert found(copy) == {("brakes", "gap"): 1}
 
@@ -108,9 +117,11 @@ def test_row_in_a_wrong_day_is_found(copy, table):
 def test_evaluation_too_many_is_unbalanced(copy, is_tick):
     ticks = {row["batch_id"] for row in rows(copy, EVENTS).to_pylist() if row["type"] == "tick"}
     change(
-        copy, BATCHES, lambda row: (row["batch_id"] in ticks) == is_tick and row["evaluations"] > 0,
+        copy,
+        BATCHES,
+        lambda row: (row["batch_id"] in ticks) == is_tick and row["evaluations"] > 0,
         evaluations=lambda number: number + 1,
-    )  # fmt: skip
+    )
     assert found(copy) == {("batches", "unbalanced"): 1}
 
 

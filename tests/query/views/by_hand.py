@@ -101,17 +101,21 @@ def end_of_record(story: Story) -> datetime:
 def why_not_split(story: Story) -> list[Row]:
     instant = at(11, 20)
     rates = [load[0] for (topic, _), load in loads(story, instant).items() if topic == ORDERS]
-    last = max((row for row in decisions(story) if row["subject"] == ORDERS and row["decided_at"] <= instant),
-               key=lambda row: row["decided_at"])  # fmt: skip
+    last = max(
+        (row for row in decisions(story) if row["subject"] == ORDERS and row["decided_at"] <= instant),
+        key=lambda row: row["decided_at"],
+    )
     threshold = json.loads(last["inputs"])["policy"]["splitMsgRateInThreshold"]
     open_then = [
-        row for row in decisions(story)
+        row
+        for row in decisions(story)
         if row["subject"] == ORDERS and row["decided_at"] <= instant < ends(story)[row["decision_id"]]["at"]
-    ]  # fmt: skip
+    ]
     consumers = [
         (row["accepted_at"], json.loads(row["body"])["consumers"])
-        for row in rows(story, EVENTS) if row["type"] == "consumer" and row["subject"] == ORDERS
-    ]  # fmt: skip
+        for row in rows(story, EVENTS)
+        if row["type"] == "consumer" and row["subject"] == ORDERS
+    ]
     waiting = max(0, (newest(consumers, instant) or 0) - len(rates))
     return [(len(rates), max(rates), threshold, waiting, len(open_then))]
 
@@ -120,10 +124,17 @@ def what_was_done(story: Story) -> list[Row]:
     found = sorted((row for row in decisions(story) if row["subject"] == ORDERS), key=lambda row: row["decided_at"])
     end = ends(story)
     return [
-        (row["decided_at"], row["action"], segments_of(row), row["reason"], row["trigger"],
-         end[row["decision_id"]]["status"], (end[row["decision_id"]]["at"] - row["decided_at"]).total_seconds())
+        (
+            row["decided_at"],
+            row["action"],
+            segments_of(row),
+            row["reason"],
+            row["trigger"],
+            end[row["decision_id"]]["status"],
+            (end[row["decision_id"]]["at"] - row["decided_at"]).total_seconds(),
+        )
         for row in found
-    ]  # fmt: skip
+    ]
 
 
 def what_holds_now(story: Story) -> list[Row]:
@@ -160,19 +171,32 @@ def how_long_until_applied(story: Story) -> list[Row]:
             times = begun[row["decision_id"]], end["at"]
             seconds[row["action"]].append([(one - row["decided_at"]).total_seconds() for one in times])
     return [
-        (action, len(found), median(one[0] for one in found), median(one[1] for one in found),
-         max(one[1] for one in found))
+        (
+            action,
+            len(found),
+            median(one[0] for one in found),
+            median(one[1] for one in found),
+            max(one[1] for one in found),
+        )
         for action, found in sorted(seconds.items())
-    ]  # fmt: skip
+    ]
 
 
 def what_failed(story: Story) -> list[Row]:
     found = [(row, ends(story)[row["decision_id"]]) for row in decisions(story)]
     return [
-        (row["decided_at"], row["subject"], row["action"], segments_of(row), end["status"], end["attempt"],
-         end["error"])
-        for row, end in found if end["status"] in ("failed", "rejected", "superseded")
-    ]  # fmt: skip
+        (
+            row["decided_at"],
+            row["subject"],
+            row["action"],
+            segments_of(row),
+            end["status"],
+            end["attempt"],
+            end["error"],
+        )
+        for row, end in found
+        if end["status"] in ("failed", "rejected", "superseded")
+    ]
 
 
 def hours_of_topics(story: Story) -> dict[str, float]:
@@ -192,19 +216,24 @@ def what_it_cost(story: Story) -> list[Row]:
 def what_cost_most(story: Story) -> list[Row]:
     most = {
         # Layouts that another one of their batch replaced stood for no time.
-        topic: max(len(active(newest(steps, since))) for since, _ in steps) for topic, steps in layouts(story).items()
-    }  # fmt: skip
-    return sorted(((topic, hours, most[topic]) for topic, hours in hours_of_topics(story).items()),
-                  key=lambda row: -row[1])  # fmt: skip
+        topic: max(len(active(newest(steps, since))) for since, _ in steps)
+        for topic, steps in layouts(story).items()
+    }
+    return sorted(
+        ((topic, hours, most[topic]) for topic, hours in hours_of_topics(story).items()), key=lambda row: -row[1]
+    )
 
 
 def layout_of_clicks(story: Story) -> list[Row]:
     steps = [(since, (since, layout)) for since, layout in layouts(story)[CLICKS]]
     since, layout = newest(steps, at(11, 5))
     return sorted(
-        ((one["segmentId"], one["hashRange"]["start"], one["hashRange"]["end"], layout["epoch"], since)
-         for one in active(layout)), key=lambda row: row[1],
-    )  # fmt: skip
+        (
+            (one["segmentId"], one["hashRange"]["start"], one["hashRange"]["end"], layout["epoch"], since)
+            for one in active(layout)
+        ),
+        key=lambda row: row[1],
+    )
 
 
 def what_is_hottest(story: Story) -> list[Row]:
@@ -248,8 +277,19 @@ def was_all_accounted_for(story: Story) -> list[Row]:
 
 
 ANSWERS: dict[int, Callable[[Story], list[Row]]] = {
-    1: why_not_split, 2: what_was_done, 3: what_holds_now, 4: what_undoes, 7: how_long_until_applied, 8: what_failed,
-    10: what_it_cost, 11: what_cost_most, 13: layout_of_clicks, 14: what_is_hottest, 15: how_even,
-    17: what_held_longest, 18: what_led_to_actions, 19: was_all_accounted_for,
-}  # fmt: skip
+    1: why_not_split,
+    2: what_was_done,
+    3: what_holds_now,
+    4: what_undoes,
+    7: how_long_until_applied,
+    8: what_failed,
+    10: what_it_cost,
+    11: what_cost_most,
+    13: layout_of_clicks,
+    14: what_is_hottest,
+    15: how_even,
+    17: what_held_longest,
+    18: what_led_to_actions,
+    19: was_all_accounted_for,
+}
 """By the number of the question."""

@@ -110,16 +110,25 @@ class Incarnations:
         self._pending += self.bucket.batch(now, *records).decisions
         topics, table = self.bucket.states()
         there = {name: topic for name, topic in topics.topics.items() if topic.known is not None}
-        self.known.append(Known(
-            instant(now),
-            {name: (topic.known.epoch, topic.active_ids) for name, topic in there.items()},
-            {(name, number): load.rates[0] for name, topic in there.items()
-             for number, load in table.loads_of(name).items() if number in topic.active_ids},
-            {(name, subscription): (kind, count - len(topic.active_ids)) for name, topic in there.items()
-             for subscription, (kind, count) in topic.consumers.items()
-             if kind != "QUEUE" and count > len(topic.active_ids)},
-            {name: topic.hold_gate for name, topic in there.items() if topic.hold_gate is not None},
-        ))  # fmt: skip
+        self.known.append(
+            Known(
+                instant(now),
+                {name: (topic.known.epoch, topic.active_ids) for name, topic in there.items()},
+                {
+                    (name, number): load.rates[0]
+                    for name, topic in there.items()
+                    for number, load in table.loads_of(name).items()
+                    if number in topic.active_ids
+                },
+                {
+                    (name, subscription): (kind, count - len(topic.active_ids))
+                    for name, topic in there.items()
+                    for subscription, (kind, count) in topic.consumers.items()
+                    if kind != "QUEUE" and count > len(topic.active_ids)
+                },
+                {name: topic.hold_gate for name, topic in there.items() if topic.hold_gate is not None},
+            )
+        )
 
     def _create(self, topic: str, at: int) -> Any:
         is_said = {"all": True, "none": False, "some": TOPICS.index(topic) % 2 == 0}[self.says_life]
@@ -216,21 +225,37 @@ class Incarnations:
         self._step(row, "intent", at - 100, before)
         self._step(row, "applied", at, after)
         children = frozenset(after.segments[segments[0]].child_ids)
-        self.applied.append(Applied(
-            row["decision_id"], topic, self._incarnation[topic], row["action"], frozenset(segments), children,
-            instant(at),
-        ))  # fmt: skip
+        self.applied.append(
+            Applied(
+                row["decision_id"],
+                topic,
+                self._incarnation[topic],
+                row["action"],
+                frozenset(segments),
+                children,
+                instant(at),
+            )
+        )
         return [self._announce(topic, row["action"], at), outcome(row["decision_id"], "applied", at, topic)]
 
     def _step(self, row: dict[str, Any], status: str, at: int, seen: SegmentLayout | None) -> None:
         described = describe(read_segment_decision(row), seen)
-        self.outcomes.append({
-            "decision_id": row["decision_id"], "family": "autoscale", "subject": row["subject"], "status": status,
-            "attempt": int(status == "applied"), "at": instant(at),
-            "layout_epoch": None if seen is None else seen.epoch,
-            "seen": json.dumps(described, separators=(",", ":")), "error": None, "executor": "e1", "mode": "act",
-            "day": instant(at).date(),
-        })  # fmt: skip
+        self.outcomes.append(
+            {
+                "decision_id": row["decision_id"],
+                "family": "autoscale",
+                "subject": row["subject"],
+                "status": status,
+                "attempt": int(status == "applied"),
+                "at": instant(at),
+                "layout_epoch": None if seen is None else seen.epoch,
+                "seen": json.dumps(described, separators=(",", ":")),
+                "error": None,
+                "executor": "e1",
+                "mode": "act",
+                "day": instant(at).date(),
+            }
+        )
 
 
 def instant(at: int) -> datetime:

@@ -104,13 +104,22 @@ class Story:
         decision = read_segment_decision(row)
         for number, (step, at, seen) in enumerate((("intent", now + 400, before), (status, now + 1_500, after))):
             when = datetime.fromtimestamp(at / 1000, timezone.utc)
-            self.outcomes.append({
-                "decision_id": row["decision_id"], "family": "autoscale", "subject": topic, "status": step,
-                "attempt": number, "at": when, "layout_epoch": seen.epoch,
-                "seen": json.dumps(describe(decision, seen), separators=(",", ":")),
-                "error": "503 from the broker" if step == "failed" else None,
-                "executor": "e1", "mode": "act", "day": when.date(),
-            })  # fmt: skip
+            self.outcomes.append(
+                {
+                    "decision_id": row["decision_id"],
+                    "family": "autoscale",
+                    "subject": topic,
+                    "status": step,
+                    "attempt": number,
+                    "at": when,
+                    "layout_epoch": seen.epoch,
+                    "seen": json.dumps(describe(decision, seen), separators=(",", ":")),
+                    "error": "503 from the broker" if step == "failed" else None,
+                    "executor": "e1",
+                    "mode": "act",
+                    "day": when.date(),
+                }
+            )
         said = [outcome(row["decision_id"], status, now + 1_500, topic)]
         if not fails:
             self.layouts[topic] = after
@@ -130,16 +139,29 @@ class Story:
         """What people did about the executor, and the executor itself, a minute apart."""
         failed = next(row["decision_id"] for row in self.outcomes if row["status"] == "failed")
         done = [
-            ("pause", "acme/shop", 1), ("pause", ALL, 0), ("stop", ALL, 0), ("resume", ALL, 0), ("pause", ORDERS, 0),
-            ("pause", ORDERS, 0), ("pause", CLICKS, 600_000), ("resume", CLICKS, 0), ("approve", AUDIT, 0),
-            ("pause", GONE, 50_000_000), ("reject", ORDERS, 0),
-        ]  # fmt: skip
+            ("pause", "acme/shop", 1),
+            ("pause", ALL, 0),
+            ("stop", ALL, 0),
+            ("resume", ALL, 0),
+            ("pause", ORDERS, 0),
+            ("pause", ORDERS, 0),
+            ("pause", CLICKS, 600_000),
+            ("resume", CLICKS, 0),
+            ("approve", AUDIT, 0),
+            ("pause", GONE, 50_000_000),
+            ("reject", ORDERS, 0),
+        ]
         ids = {8: failed, 10: "not-ended"}
         begun = datetime.fromtimestamp(START / 1000, timezone.utc)
         return [
             Act(
-                kind, subject, "a reason", "ann", begun + timedelta(minutes=place), decision_id=ids.get(place),
+                kind,
+                subject,
+                "a reason",
+                "ann",
+                begun + timedelta(minutes=place),
+                decision_id=ids.get(place),
                 until=begun + timedelta(minutes=place + length) if length else None,
             )  # type: ignore[arg-type]
             for place, (kind, subject, length) in enumerate(done)
-        ]  # fmt: skip
+        ]

@@ -57,8 +57,11 @@ class ClusterStory:
             now, there = START + minute * 60_000, BROKERS[: 3 if minute >= JOINS else 2]
             reports = []
             for broker in there:
-                own = {name: demand(number, minute) for number, name in enumerate(self.owners)
-                       if self.owners[name] == broker}  # fmt: skip
+                own = {
+                    name: demand(number, minute)
+                    for number, name in enumerate(self.owners)
+                    if self.owners[name] == broker
+                }
                 reports.append(report(broker, own, now - 10_000, cpu=4 + sum(own.values()) * 0.7))
             if minute == 100:
                 reports.append(record("broker-load", "west", b"{"))
@@ -80,17 +83,32 @@ class ClusterStory:
             (("intent", now + 400, arguments["sourceBroker"]), (status, now + 1_500, owner))
         ):
             when = datetime.fromtimestamp(at / 1000, timezone.utc)
-            self.outcomes.append({
-                "decision_id": row["decision_id"], "family": "bundles", "subject": "west", "status": step,
-                "attempt": number, "at": when, "layout_epoch": None,
-                "seen": json.dumps({"bundles": [name], "cluster": "west", "owner": who}, separators=(",", ":")),
-                "error": None if step == "intent" else error, "executor": "e1", "mode": "act", "day": when.date(),
-            })  # fmt: skip
+            self.outcomes.append(
+                {
+                    "decision_id": row["decision_id"],
+                    "family": "bundles",
+                    "subject": "west",
+                    "status": step,
+                    "attempt": number,
+                    "at": when,
+                    "layout_epoch": None,
+                    "seen": json.dumps({"bundles": [name], "cluster": "west", "owner": who}, separators=(",", ":")),
+                    "error": None if step == "intent" else error,
+                    "executor": "e1",
+                    "mode": "act",
+                    "day": when.date(),
+                }
+            )
         self.owners[name] = owner
         body = {
-            "v": 1, "type": "outcome", "family": "bundles", "topic": "west", "status": status, "at": now + 1_500,
+            "v": 1,
+            "type": "outcome",
+            "family": "bundles",
+            "topic": "west",
+            "status": status,
+            "at": now + 1_500,
             "decisionId": row["decision_id"],
-        }  # fmt: skip
+        }
         return [record("control-events", "west", body)]
 
     def write(self, lake: Path) -> str:

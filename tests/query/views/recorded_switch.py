@@ -44,7 +44,7 @@ class SwitchStory:
             schemas=[schema(1, 2, 3, path=f"{SCHEMAS}/orders"), schema(4, 5, 6, path=f"{SCHEMAS}/carts")],
             cursors=[cursor(number, path=f"{CURSORS}/s{number}") for number in (7, 8, 9, 10)],
             ledgers={"old": [ledger(one) for one in ids], "new": []},
-        )  # fmt: skip
+        )
         self.world = in_switch(world)
         self.world = changed(self.world, ledgers={**self.world.ledgers, "new": [ledger(TAKEN, length=1)]})
         self.lost = {f"{SCHEMAS}/orders"}
@@ -63,9 +63,11 @@ class SwitchStory:
         self._to_rest()
         self.now += timedelta(days=16)
         self.world = changed(
-            self.world, now=round(self.now.timestamp() * 1000), operation="cleanup",
+            self.world,
+            now=round(self.now.timestamp() * 1000),
+            operation="cleanup",
             request=Request(dry_run=False, force=True),
-        )  # fmt: skip
+        )
         self._carry_out([one for one in decide(self.world).steps if one.action == "delete"])
         return self
 

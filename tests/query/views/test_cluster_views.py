@@ -42,10 +42,17 @@ def test_every_decision_is_a_move_with_its_bundle_brokers_and_end(cluster_story,
     for row in sorted(cluster_story.bucket.table(DECISIONS).to_pylist(), key=lambda row: row["seq"]):
         arguments, end = json.loads(row["arguments"]), ends[row["decision_id"]]
         owner = json.loads(end["seen"])["owner"]
-        expected.append((
-            row["action"], arguments["bundle"], arguments["sourceBroker"], arguments.get("destinationBroker"),
-            end["status"], owner, end["error"],
-        ))  # fmt: skip
+        expected.append(
+            (
+                row["action"],
+                arguments["bundle"],
+                arguments["sourceBroker"],
+                arguments.get("destinationBroker"),
+                end["status"],
+                owner,
+                end["error"],
+            )
+        )
     found = ask("SELECT action, bundle, source, destination, status, owner, error FROM bundle_moves ORDER BY seq")
     assert [tuple(row.values()) for row in found] == expected
 
@@ -54,10 +61,12 @@ def test_a_bundle_returns_when_it_is_moved_back_within_the_hour(ask):
     moves = ask("SELECT * FROM bundle_moves WHERE status = 'applied'")
     expected = sorted(
         (a["decision_id"], b["decision_id"])
-        for a in moves for b in moves
-        if a["bundle"] == b["bundle"] and a["source"] == b["destination"]
+        for a in moves
+        for b in moves
+        if a["bundle"] == b["bundle"]
+        and a["source"] == b["destination"]
         and timedelta(0) < b["ended_at"] - a["ended_at"] <= timedelta(hours=1)
-    )  # fmt: skip
+    )
     assert expected
     found = ask("SELECT decision_id, undone_by FROM bundle_returns")
     assert sorted(tuple(row.values()) for row in found) == expected
@@ -81,15 +90,17 @@ def test_usage_and_balance_are_those_of_the_reports(ask, usages):
 
 @pytest.mark.parametrize(
     ("rule", "at", "said"),
-    [("BrokerIdle", "13:05", [{"cluster": "west", "broker": "broker-3:8080"}]),
-     ("BrokerIdle", "12:30", []),
-     ("BundlePingPong", "14:55", [{"cluster": "west", "bundle": "acme/shop/0x00000000_0x00000010"}]),
-     ("BundlePingPong", "14:20", []),
-     ("ClusterUnheard", "15:30", [{"cluster": "west"}]),
-     ("ClusterUnheard", "14:30", []),
-     ("BundlesNotMoved", "13:00", []),
-     ("AppliedNotObserved", "14:50", [])],
-)  # fmt: skip
+    [
+        ("BrokerIdle", "13:05", [{"cluster": "west", "broker": "broker-3:8080"}]),
+        ("BrokerIdle", "12:30", []),
+        ("BundlePingPong", "14:55", [{"cluster": "west", "bundle": "acme/shop/0x00000000_0x00000010"}]),
+        ("BundlePingPong", "14:20", []),
+        ("ClusterUnheard", "15:30", [{"cluster": "west"}]),
+        ("ClusterUnheard", "14:30", []),
+        ("BundlesNotMoved", "13:00", []),
+        ("AppliedNotObserved", "14:50", []),
+    ],
+)
 def test_a_rule_that_ships_says_what_happened_to_a_cluster(lake_of_clusters, rule, at, said):
     hour, minute = map(int, at.split(":"))
     asking = Asking(lake_of_clusters, DAY + timedelta(hours=hour, minutes=minute))

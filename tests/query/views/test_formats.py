@@ -112,9 +112,12 @@ def test_largest_unsigned_number_is_itself(settings):
 
 @pytest.mark.parametrize(
     "value",
-    ["to_timestamp_seconds(99999999999999)", "to_timestamp_millis(-99999999999999)",
-     "CAST('2026-01-01' AS DATE) + INTERVAL '90000 years'"],
-)  # fmt: skip
+    [
+        "to_timestamp_seconds(99999999999999)",
+        "to_timestamp_millis(-99999999999999)",
+        "CAST('2026-01-01' AS DATE) + INTERVAL '90000 years'",
+    ],
+)
 def test_instant_that_no_calendar_has_is_an_error(tmp_path, value):
     with pytest.raises(SqlError, match="column x has instants outside of the years 1 to 9999"):
         LakeSql(str(tmp_path)).ask(f"SELECT {value} AS x").read_all()

@@ -46,8 +46,10 @@ def test_stream_recreates_topics_and_is_late(stream, ask):
 def test_layouts_are_those_the_engine_knew(stream, ask):
     spans = ask("SELECT topic, epoch, active_segments, valid_from, valid_to FROM layout_spans")
     for known in stream.known:
-        found = {row["topic"]: (row["epoch"], row["active_segments"]) for row in
-                 standing(spans, known.at, "valid_from", "valid_to")}  # fmt: skip
+        found = {
+            row["topic"]: (row["epoch"], row["active_segments"])
+            for row in standing(spans, known.at, "valid_from", "valid_to")
+        }
         assert found == {topic: (epoch, len(active)) for topic, (epoch, active) in known.layouts.items()}, known.at
 
 
@@ -73,8 +75,10 @@ def test_load_at_is_what_the_engine_knew(stream, ask):
 def test_consumers_wait_as_the_engine_knew(stream, ask):
     rows = ask("SELECT * FROM consumers_waiting")
     for known in stream.known:
-        found = {(row["topic"], row["subscription"]): (row["type"], row["waiting"]) for row in
-                 standing(rows, known.at, "waiting_from", "waiting_to")}  # fmt: skip
+        found = {
+            (row["topic"], row["subscription"]): (row["type"], row["waiting"])
+            for row in standing(rows, known.at, "waiting_from", "waiting_to")
+        }
         assert found == known.waiting, known.at
     assert any(known.waiting for known in stream.known)
 

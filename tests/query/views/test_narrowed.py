@@ -59,11 +59,15 @@ def test_time_over_a_threshold_is_what_the_loads_say_one_by_one(tmp_path):
     asked_for = [(*one, reason) for one in [*known, ("topic://a/b/d", 9)] for reason in REASONS] * 8
     splits = [
         decision(
-            random.randrange(13) * 60, number, subject=topic, reason=reason, arguments=f'{{"segments":[{segment}]}}',
+            random.randrange(13) * 60,
+            number,
+            subject=topic,
+            reason=reason,
+            arguments=f'{{"segments":[{segment}]}}',
             inputs=json.dumps({"policy": POLICY}, separators=(",", ":")),
         )
         for number, (topic, segment, reason) in enumerate(asked_for)
-    ]  # fmt: skip
+    ]
     write(lake, *loads, *splits)
     expected = {}
     for split in splits:

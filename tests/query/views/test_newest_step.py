@@ -10,10 +10,18 @@ from tests.local.lake import decision, outcome, write
 STEPS = [
     ("intent", 1, {"attempt": 0}),
     ("intent", 2, {"attempt": 1, "error": "the call was answered with 503 Service Unavailable"}),
-    ("failed", 301, {"attempt": 2, "error": "given up after 300 s: no connection", "mode": "observe",
-                     "seen": '{"owner":"broker-1","length":7}'}),
+    (
+        "failed",
+        301,
+        {
+            "attempt": 2,
+            "error": "given up after 300 s: no connection",
+            "mode": "observe",
+            "seen": '{"owner":"broker-1","length":7}',
+        },
+    ),
     ("superseded", 302, {"attempt": 2, "mode": "act", "seen": '{"length":9,"owner":"a-broker"}'}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("backwards", [False, True], ids=["in order", "backwards"])

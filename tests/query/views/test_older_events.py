@@ -13,8 +13,16 @@ from schemas.tables.rows import EVENTS
 from tests.local.lake import batch, consumer_event, layout_event, layout_json, write
 from tests.query.views.recorded import TABLES
 
-COLUMNS = ("in_columns", "life", "epoch", "active_segments", "decision_id", "subscription", "subscription_type",
-           "consumers")  # fmt: skip
+COLUMNS = (
+    "in_columns",
+    "life",
+    "epoch",
+    "active_segments",
+    "decision_id",
+    "subscription",
+    "subscription_type",
+    "consumers",
+)
 AT = "TIMESTAMP '2026-11-22 11:41:00'"
 
 

@@ -123,11 +123,29 @@ CHANGES = [
     "PREPARE found AS SELECT 1",
 ]
 COVERS = [
-    "{}", "-- x\n{}", "/* x */ {}", "/* /* */ select ' */ {} --'", "/* /* */ */ {}", "/* ' */ {} -- '", "--'\n{} --'",
-    "select E'\\' ; {} --'", "select $a$ ' $a$ ; {} --'", "(SELECT 1); {}", "SELECT 1; {}", "SELECT * FROM ({})",
-    "WITH a AS ({}) SELECT * FROM a", "WITH a AS (SELECT 1) {}", "SELECT R'\\' ; {} --'", 'SELECT 1 AS "\\"; {} --"',
-    "SELECT 1 AS `\\`; {} --`", "EXPLAIN {}", "DESCRIBE {}", "/*/*/*/**/*/*/*/ {}", "SELECT '\\'; {} --'", "/**/{}/**/",
-]  # fmt: skip
+    "{}",
+    "-- x\n{}",
+    "/* x */ {}",
+    "/* /* */ select ' */ {} --'",
+    "/* /* */ */ {}",
+    "/* ' */ {} -- '",
+    "--'\n{} --'",
+    "select E'\\' ; {} --'",
+    "select $a$ ' $a$ ; {} --'",
+    "(SELECT 1); {}",
+    "SELECT 1; {}",
+    "SELECT * FROM ({})",
+    "WITH a AS ({}) SELECT * FROM a",
+    "WITH a AS (SELECT 1) {}",
+    "SELECT R'\\' ; {} --'",
+    'SELECT 1 AS "\\"; {} --"',
+    "SELECT 1 AS `\\`; {} --`",
+    "EXPLAIN {}",
+    "DESCRIBE {}",
+    "/*/*/*/**/*/*/*/ {}",
+    "SELECT '\\'; {} --'",
+    "/**/{}/**/",
+]
 
 
 @pytest.mark.parametrize("cover", COVERS)
@@ -159,16 +177,28 @@ def test_no_mix_of_quotes_and_comments_changes_anything(tmp_path_factory, parts)
 @pytest.mark.parametrize(
     "statement",
     [
-        "SELECT count(*) AS \"insert\", 'copy into' AS b FROM batches", "EXPLAIN SELECT 1", "EXPLAIN ANALYZE SELECT 1",
-        "EXPLAIN VERBOSE SELECT 1", "EXPLAIN FORMAT TREE SELECT 1", "DESCRIBE batches", "VALUES (1)",
-        "/* a /* nested */ comment */ SELECT 1 -- and another", "SELECT 1 UNION SELECT 2", "SELECT 1 ORDER BY 1",
+        "SELECT count(*) AS \"insert\", 'copy into' AS b FROM batches",
+        "EXPLAIN SELECT 1",
+        "EXPLAIN ANALYZE SELECT 1",
+        "EXPLAIN VERBOSE SELECT 1",
+        "EXPLAIN FORMAT TREE SELECT 1",
+        "DESCRIBE batches",
+        "VALUES (1)",
+        "/* a /* nested */ comment */ SELECT 1 -- and another",
+        "SELECT 1 UNION SELECT 2",
+        "SELECT 1 ORDER BY 1",
         "WITH RECURSIVE a AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM a WHERE n < 3) SELECT * FROM a",
-        "SELECT unnest([1, 2])", "SELECT * FROM batches a CROSS JOIN batches b", "SELECT DISTINCT samples FROM batches",
-        "SELECT * FROM batches a LEFT JOIN batches b USING (samples)", "SELECT '/* no comment', '--' AS b",
-        "SELECT row_number() OVER (ORDER BY samples) FROM batches", "SELECT * FROM batches WHERE samples > 1e9",
-        "SELECT * FROM batches WHERE samples IN (SELECT max(samples) FROM batches)", "SELECT 1 WHERE false",
+        "SELECT unnest([1, 2])",
+        "SELECT * FROM batches a CROSS JOIN batches b",
+        "SELECT DISTINCT samples FROM batches",
+        "SELECT * FROM batches a LEFT JOIN batches b USING (samples)",
+        "SELECT '/* no comment', '--' AS b",
+        "SELECT row_number() OVER (ORDER BY samples) FROM batches",
+        "SELECT * FROM batches WHERE samples > 1e9",
+        "SELECT * FROM batches WHERE samples IN (SELECT max(samples) FROM batches)",
+        "SELECT 1 WHERE false",
     ],
-)  # fmt: skip
+)
 def test_questions_are_answered(lake, statement):
     assert LakeSql(lake).ask(statement).read_all().schema.names
 
@@ -179,12 +209,15 @@ def test_tables_that_are_not_made_yet_are_empty_and_columns_of_later_releases_nu
     at = pa.scalar(1_795_341_600_000_000, pa.int64())
     row = [pa.array([1 if pa.types.is_integer(one.type) else 0]).cast(pa.int64()) for one in old]
     row = [
-        pa.array(["x"]) if pa.types.is_string(one.type)
-        else pa.array([at.as_py()]).cast(one.type) if pa.types.is_timestamp(one.type)
-        else pa.array([20_000], pa.int32()).cast(one.type) if pa.types.is_date(one.type)
+        pa.array(["x"])
+        if pa.types.is_string(one.type)
+        else pa.array([at.as_py()]).cast(one.type)
+        if pa.types.is_timestamp(one.type)
+        else pa.array([20_000], pa.int32()).cast(one.type)
+        if pa.types.is_date(one.type)
         else array.cast(one.type)
         for one, array in zip(old, row, strict=True)
-    ]  # fmt: skip
+    ]
     write_deltalake(tmp_path / "batches", pa.table(row, schema=old), partition_by=["day"])
     lake = LakeSql(str(tmp_path))
     assert lake.ask("SELECT messages, samples_refused FROM batches").read_all().to_pylist() == [
@@ -208,8 +241,12 @@ def test_the_prompt_completes_views_and_the_columns_of_what_is_named():
 
 def test_enter_asks_when_a_statement_is_whole():
     assert [is_whole(text) for text in ("SELECT 1;", "SELECT 1", "\\views", "", "quit")] == [
-        True, False, True, True, True
-    ]  # fmt: skip
+        True,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_a_question_beyond_the_memory_it_may_take_ends_and_the_next_is_answered(lake):

@@ -28,18 +28,29 @@ def ask(lake_of_switch):
 def test_every_step_stands_with_what_it_is_about_and_its_end(lake_of_switch, ask):
     steps = read_steps(lake_of_switch, f"standalone/{SWITCH}")
     expected = [
-        (one.seq, one.attempt, one.step.phase, one.step.action, one.step.kind, one.step.object, one.step.ledger,
-         one.end.status, one.end.error, one.end.seen.get("length"))
+        (
+            one.seq,
+            one.attempt,
+            one.step.phase,
+            one.step.action,
+            one.step.kind,
+            one.step.object,
+            one.step.ledger,
+            one.end.status,
+            one.end.error,
+            one.end.seen.get("length"),
+        )
         for one in steps
-    ]  # fmt: skip
+    ]
     found = ask(
         "SELECT seq, attempt, phase, action, kind, object, ledger, status, error, bytes FROM bookie_steps ORDER BY seq"
     )
     assert [tuple(row.values()) for row in found] == expected
     assert len(expected) > 20
-    ends = {(row["cluster"], row["switch"], row["source"], row["target"], row["epoch"]) for row in ask(
-        "SELECT * FROM bookie_steps"
-    )}  # fmt: skip
+    ends = {
+        (row["cluster"], row["switch"], row["source"], row["target"], row["epoch"])
+        for row in ask("SELECT * FROM bookie_steps")
+    }
     assert ends == {("standalone", SWITCH, "old", "new", 1)}
 
 
@@ -53,8 +64,12 @@ def test_a_switch_is_what_its_steps_have_come_to(lake_of_switch, ask):
     assert row["promoted"] == len({one.step.object for one in applied if one.step.action in promotes})
     assert row["deleted"] == sum(one.step.action == "delete" for one in applied)
     assert (row["attempts"], row["failed"], row["superseded"], row["rolled_over"], row["phase"]) == (
-        2, 0, 1, 1, "CLEANUP",
-    )  # fmt: skip
+        2,
+        0,
+        1,
+        1,
+        "CLEANUP",
+    )
     assert (row["begun_at"], row["last_at"]) == (START + timedelta(seconds=1), max(one.at for one in steps))
 
 

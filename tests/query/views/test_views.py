@@ -36,8 +36,11 @@ def layouts(story):
 
 
 def active(layout):
-    ranges = {one["segmentId"]: one["hashRange"] for one in (layout or {"segments": {}})["segments"].values()
-              if one["state"] == "ACTIVE"}  # fmt: skip
+    ranges = {
+        one["segmentId"]: one["hashRange"]
+        for one in (layout or {"segments": {}})["segments"].values()
+        if one["state"] == "ACTIVE"
+    }
     return {number: (one["start"], one["end"]) for number, one in ranges.items()}
 
 
@@ -124,9 +127,11 @@ def test_what_is_undone_within_an_hour_is_thrash(ask, story):
         (first[4], second[4])
         for first in actions
         for second in actions
-        if first[1] == second[1] and first[2] != second[2] and timedelta(0) <= second[0] - first[0] <= HOUR
+        if first[1] == second[1]
+        and first[2] != second[2]
+        and timedelta(0) <= second[0] - first[0] <= HOUR
         and set(kids[first[4]]) & set(second[3])
-    }  # fmt: skip
+    }
     rows = ask("SELECT decision_id, undone_by FROM thrash")
     assert sorted(map(tuple, (row.values() for row in rows))) == sorted(expected)
     assert {action for _, _, action, *_ in actions} == {"split", "merge"}
@@ -187,8 +192,9 @@ def test_health_agrees_with_the_views_that_it_is_made_of(at, ask, layouts):
     standing = [active(newest(told, at)) for told in layouts.values()]
     assert (row["topics"], row["active_segments"]) == (sum(map(bool, standing)), sum(map(len, standing)))
     then = literal(at)
-    held = ask(f"SELECT count(*) AS n FROM hold_intervals WHERE held_from <= {then} "
-               f"AND coalesce(held_until > {then}, true)")  # fmt: skip
+    held = ask(
+        f"SELECT count(*) AS n FROM hold_intervals WHERE held_from <= {then} AND coalesce(held_until > {then}, true)"
+    )
     assert row["topics_held"] == held[0]["n"]
     assert row["dead_letters_last_hour"] == (1 if at < INSTANTS[0] + HOUR else 0)
 
@@ -207,8 +213,14 @@ def test_safeguards_tell_what_is_in_force_and_how_the_others_ended(ask, story):
     assert told == [
         (number, act, how is None, how, at if isinstance(at, datetime) else minute(at), by)
         for number, act, how, at, by in (
-            (1, "pause", "elapsed", 1, None), (2, "pause", "resumed", 3, "ann"), (3, "stop", "resumed", 3, "ann"),
-            (5, "pause", "replaced", 5, "ann"), (6, "pause", None, None, None), (7, "pause", "resumed", 7, "ann"),
-            (9, "approve", "failed", failed, None), (10, "pause", None, None, None), (11, "reject", None, None, None),
+            (1, "pause", "elapsed", 1, None),
+            (2, "pause", "resumed", 3, "ann"),
+            (3, "stop", "resumed", 3, "ann"),
+            (5, "pause", "replaced", 5, "ann"),
+            (6, "pause", None, None, None),
+            (7, "pause", "resumed", 7, "ann"),
+            (9, "approve", "failed", failed, None),
+            (10, "pause", None, None, None),
+            (11, "reject", None, None, None),
         )
-    ]  # fmt: skip
+    ]

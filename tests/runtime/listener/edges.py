@@ -79,9 +79,12 @@ def running(kind: str, folder: Path, **bounds: Any) -> Iterator[Edge]:
         create_lake(lake)
         token = add_token(folder / "tokens", "ann", "operate")
         app = create_app(
-            lake, Access(folder / "tokens"), NodeNames("127.0.0.1", called="web"), lambda: CONFIGURED,
+            lake,
+            Access(folder / "tokens"),
+            NodeNames("127.0.0.1", called="web"),
+            lambda: CONFIGURED,
             max_head_bytes=limits.head_bytes,
-        )  # fmt: skip
+        )
         with _served(app, limits, app.state.fleet.stop) as (server, port):
             yield Edge(kind, port, server, limits, "/", token, "/sign-in")
     else:

@@ -101,10 +101,13 @@ def test_answered_connection_that_dribbles_has_an_end(edge: Edge) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        b"X: " + b"a" * 200_000, b"a: b\r\n" * 101, b"X: " + b"a" * 16_385, b"a:\r\n" * 40_000,
+        b"X: " + b"a" * 200_000,
+        b"a: b\r\n" * 101,
+        b"X: " + b"a" * 16_385,
+        b"a:\r\n" * 40_000,
         b'Cookie: anabranch="' + b"\\" * 60_000 + b'"',
     ],
-)  # fmt: skip
+)
 def test_large_head_is_refused_unparsed(
     edge: Edge, headers: bytes, upgrade: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,12 +123,18 @@ def test_large_head_is_refused_unparsed(
 @pytest.mark.parametrize(
     "request_line",
     [
-        b"GET /a HTTP/9.9", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"GET", b"\x00" * 4_000, b"GET  / HTTP/1.1",
-        b"GET /%" + b"25" * 7_000 + b" HTTP/1.1", b"GET /" + b"%ff" * 4_000 + b" HTTP/1.1", b"PRI * HTTP/2.0",
+        b"GET /a HTTP/9.9",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
+        b"GET",
+        b"\x00" * 4_000,
+        b"GET  / HTTP/1.1",
+        b"GET /%" + b"25" * 7_000 + b" HTTP/1.1",
+        b"GET /" + b"%ff" * 4_000 + b" HTTP/1.1",
+        b"PRI * HTTP/2.0",
         b"GET /healthz HTTP/1.1\r\nX:" + b" \t" * 8_000 + b"\0",
         b"POST /healthz HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX:" + b" \t" * 30_000 + b"\0",
     ],
-)  # fmt: skip
+)
 def test_nonsense_costs_no_time_and_no_log(edge: Edge, request_line: bytes, caplog: pytest.LogCaptureFixture) -> None:
     connection, began = edge.open(), time.process_time()
     connection.sendall(request_line + b"\r\nHost: localhost\r\nUpgrade: nonsense\r\nConnection: upgrade\r\n\r\n")
@@ -138,10 +147,12 @@ def test_nonsense_costs_no_time_and_no_log(edge: Edge, request_line: bytes, capl
 @pytest.mark.parametrize(
     "headers",
     [
-        b"Host: evil.example\r\n", b"Host: localhost\r\nOrigin: https://evil.example\r\n",
-        b"Host: localhost\r\nSec-Fetch-Site: cross-site\r\n", b"Host: localhost\r\nHost: evil.example\r\n",
+        b"Host: evil.example\r\n",
+        b"Host: localhost\r\nOrigin: https://evil.example\r\n",
+        b"Host: localhost\r\nSec-Fetch-Site: cross-site\r\n",
+        b"Host: localhost\r\nHost: evil.example\r\n",
     ],
-)  # fmt: skip
+)
 def test_pages_of_strangers_are_refused(edge: Edge, headers: bytes) -> None:
     with edge.open() as connection:
         token = f"Authorization: Bearer {edge.token}\r\n" if edge.token else ""

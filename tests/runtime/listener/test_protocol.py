@@ -39,12 +39,15 @@ def events(data: bytes) -> list[str]:
 @pytest.mark.parametrize(
     ("head", "fault"),
     [
-        (GET + b"X:" + b" \t" * 8_000 + b"\0\r\n\r\n", 400), (GET + b"X:" + b" " * (MAX_BLANKS + 1), 400),
-        (GET + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 411), (GET + b"tRANSFER-eNCODING :\r\n\r\n", 411),
-        (GET + b"X: " + b"a" * MAX_HEAD, 431), (GET + b"a:\r\n" * (MAX_HEADERS + 2) + b"\r\n", 431),
+        (GET + b"X:" + b" \t" * 8_000 + b"\0\r\n\r\n", 400),
+        (GET + b"X:" + b" " * (MAX_BLANKS + 1), 400),
+        (GET + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 411),
+        (GET + b"tRANSFER-eNCODING :\r\n\r\n", 411),
+        (GET + b"X: " + b"a" * MAX_HEAD, 431),
+        (GET + b"a:\r\n" * (MAX_HEADERS + 2) + b"\r\n", 431),
         (GET + b"\0: 1\r\n\r\n", None),
     ],
-)  # fmt: skip
+)
 def test_bad_head_is_refused_in_any_place(head: bytes, fault: int | None) -> None:
     assert events(head) == [f"fault {fault}"]
     assert events(GET + b"\r\n" + head) == ["Request", "EndOfMessage", f"fault {fault}"]
@@ -53,10 +56,11 @@ def test_bad_head_is_refused_in_any_place(head: bytes, fault: int | None) -> Non
 @pytest.mark.parametrize(
     "head",
     [
-        GET + b"X:" + b" " * MAX_BLANKS + b"a\r\n\r\n", GET + b"X: transfer-encoding: chunked\r\n\r\n",
+        GET + b"X:" + b" " * MAX_BLANKS + b"a\r\n\r\n",
+        GET + b"X: transfer-encoding: chunked\r\n\r\n",
         GET + b"X: " + b"a" * (MAX_HEAD - 100) + b"\r\n\r\n",
     ],
-)  # fmt: skip
+)
 def test_unusual_head_is_parsed(head: bytes) -> None:
     assert events(head) == ["Request", "EndOfMessage", "wait"]
 

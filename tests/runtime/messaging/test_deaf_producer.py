@@ -23,9 +23,14 @@ from tests.waiting import wait_until
 
 TOPIC = "control-events"
 CONFIGURATION = {
-    "acks": "all", "enable.idempotence": True, "linger.ms": 0, "message.timeout.ms": 0, "reconnect.backoff.ms": 50,
-    "reconnect.backoff.max.ms": 200, "log_level": 0,
-}  # fmt: skip
+    "acks": "all",
+    "enable.idempotence": True,
+    "linger.ms": 0,
+    "message.timeout.ms": 0,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 200,
+    "log_level": 0,
+}
 
 
 @pytest.fixture

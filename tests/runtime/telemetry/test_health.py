@@ -57,10 +57,12 @@ def test_a_process_that_waits_is_live_and_not_ready():
 @pytest.mark.parametrize(
     ("host", "bound", "status"),
     [
-        ("10.1.2.3:9090", "0.0.0.0", 200), ("10.1.2.3:9090", "127.0.0.1", 403), ("metrics.example", "0.0.0.0", 200),
+        ("10.1.2.3:9090", "0.0.0.0", 200),
+        ("10.1.2.3:9090", "127.0.0.1", 403),
+        ("metrics.example", "0.0.0.0", 200),
         ("rebound.example", "0.0.0.0", 403),
     ],
-)  # fmt: skip
+)
 def test_probes_reach_a_pod_by_its_address(host, bound, status):
     assert asked("/livez", Health(), host, bound)[0] == status
 
@@ -76,9 +78,15 @@ def test_a_short_outage_of_evaluation_restarts_no_job():
 def test_only_this_machine_scrapes_without_a_pace(client, is_known):
     trusted = []
     scope = {
-        "type": "http", "method": "GET", "path": "/livez", "raw_path": b"/livez", "query_string": b"",
-        "headers": [(b"host", b"metrics.example")], "client": (client, 1), "state": {TRUST: lambda: trusted.append(1)},
-    }  # fmt: skip
+        "type": "http",
+        "method": "GET",
+        "path": "/livez",
+        "raw_path": b"/livez",
+        "query_string": b"",
+        "headers": [(b"host", b"metrics.example")],
+        "client": (client, 1),
+        "state": {TRUST: lambda: trusted.append(1)},
+    }
     app = metrics_app(CollectorRegistry(), names=NodeNames("0.0.0.0", (), ["metrics.example"], called="metrics"))
     sent = []
 
@@ -97,9 +105,11 @@ def test_a_process_says_that_it_is_ready(tmp_path, part, section):
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
     environment = os.environ | {
-        "ANABRANCH_LAKE__PATH": str(tmp_path / "lake"), f"ANABRANCH_{section.upper()}__METRICS_PORT": str(port),
-        "ANABRANCH_WEB__PORT": "0", "ANABRANCH_HOME": str(tmp_path),
-    }  # fmt: skip
+        "ANABRANCH_LAKE__PATH": str(tmp_path / "lake"),
+        f"ANABRANCH_{section.upper()}__METRICS_PORT": str(port),
+        "ANABRANCH_WEB__PORT": "0",
+        "ANABRANCH_HOME": str(tmp_path),
+    }
     command = [sys.executable, "-m", "anabranch", part]
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -68,7 +68,7 @@ class Seeded:
 
 def really_run(
     demand: Seeded, policy: ConfiguredPolicy, hours: float, lake: Path, band: float = 0.25, batches: int = 20
-) -> str:  # fmt: skip
+) -> str:
     """The lake of a job that ran with this policy, a file of so many batches in each table."""
     bucket = RecordedBucket(EngineSettings(band, MINUTE))
     bucket.packed = knowing(policy, bucket.settings)
@@ -98,12 +98,15 @@ def really_run(
             name, segments = row["subject"], json.loads(row["arguments"])["segments"]
             before = layouts[name]
             after = (
-                before.split_segment(*segments, now + STEP) if row["action"] == "split"
+                before.split_segment(*segments, now + STEP)
+                if row["action"] == "split"
                 else before.merge_segments(*segments, now + STEP)
-            )  # fmt: skip
+            )
             layouts[name] = _pruned(after)
-            records += [layout(layouts[name], row["action"], at=now + STEP, topic=name),
-                        outcome(row["decision_id"], "applied", now + STEP, name)]  # fmt: skip
+            records += [
+                layout(layouts[name], row["action"], at=now + STEP, topic=name),
+                outcome(row["decision_id"], "applied", now + STEP, name),
+            ]
     return written_by_batch(bucket, lake, batches)
 
 
@@ -121,12 +124,27 @@ def _sample(demand: Seeded, number: int, now_layout: SegmentLayout, now: int):
     for one in now_layout.active:
         low, high = np.interp([one.start, one.end + 1], bounds, below)
         rate = float(max(0.0, high - low)) * demand.noise()
-        segments.append({"id": one.segment_id, "msgRateIn": rate, "bytesRateIn": rate * size,
-                         "msgRateOut": 2 * rate, "bytesRateOut": 2 * rate * size})  # fmt: skip
+        segments.append(
+            {
+                "id": one.segment_id,
+                "msgRateIn": rate,
+                "bytesRateIn": rate * size,
+                "msgRateOut": 2 * rate,
+                "bytesRateOut": 2 * rate * size,
+            }
+        )
     name = demand.topics[number]
-    return record("segment-stats", name, {
-        "v": 1, "topic": name, "reporter": "broker-1", "sampledAt": now, "segments": segments,
-    })  # fmt: skip
+    return record(
+        "segment-stats",
+        name,
+        {
+            "v": 1,
+            "topic": name,
+            "reporter": "broker-1",
+            "sampledAt": now,
+            "segments": segments,
+        },
+    )
 
 
 def judged(policies: dict[str, ConfiguredPolicy], folder: Path, topics: int, hours: float, seed: int):
@@ -157,14 +175,28 @@ def main() -> None:
     given = parser.parse_args()
     policies = {
         "default": ConfiguredPolicy("default", None),
-        "eager": ConfiguredPolicy("default", json.dumps({
-            "splitMsgRateInThreshold": 7000.0, "mergeMsgRateInThreshold": 1500.0, "mergeCooldownSeconds": 120,
-            "mergeWindowSeconds": 120,
-        })),
-        "patient": ConfiguredPolicy("default", json.dumps({
-            "splitMsgRateInThreshold": 14000.0, "mergeMsgRateInThreshold": 500.0, "mergeWindowSeconds": 1200,
-        })),
-    }  # fmt: skip
+        "eager": ConfiguredPolicy(
+            "default",
+            json.dumps(
+                {
+                    "splitMsgRateInThreshold": 7000.0,
+                    "mergeMsgRateInThreshold": 1500.0,
+                    "mergeCooldownSeconds": 120,
+                    "mergeWindowSeconds": 120,
+                }
+            ),
+        ),
+        "patient": ConfiguredPolicy(
+            "default",
+            json.dumps(
+                {
+                    "splitMsgRateInThreshold": 14000.0,
+                    "mergeMsgRateInThreshold": 500.0,
+                    "mergeWindowSeconds": 1200,
+                }
+            ),
+        ),
+    }
     with TemporaryDirectory() as folder:
         found = judged(policies, Path(folder), given.topics, given.hours, given.seed)
         print("| history of | policy | " + " | ".join(NAMES) + " | confidence |")

@@ -88,9 +88,17 @@ def test_topic_made_again_without_lives_is_there_twice(tmp_path):
         said["segments"]["0"] |= {"createdAtMs": millis(created), "parentIds": [], "childIds": []}
         return layout_event(said, seconds, cause)
 
-    write(lake, announced(0, "snapshot", 0), announced(0, "snapshot", 300), announced(0, "deleted", 3600),
-          announced(3700, "snapshot", 3700), load(0, 100.0, 1), load(0, 120.0, 3701), policy_event(0),
-          *(batch(second, second) for second in range(0, 7200, 60)))  # fmt: skip
+    write(
+        lake,
+        announced(0, "snapshot", 0),
+        announced(0, "snapshot", 300),
+        announced(0, "deleted", 3600),
+        announced(3700, "snapshot", 3700),
+        load(0, 100.0, 1),
+        load(0, 120.0, 3701),
+        policy_event(0),
+        *(batch(second, second) for second in range(0, 7200, 60)),
+    )
     history = open_history(lake, tmp_path / "rows", None, None, None, DEFAULT)
     assert [len(one.announced) for one in history.part(0)] == [1, 1]
     assert [round((one.ends_at - one.began_at) / 60_000) for one in history.part(0)] == [60, 57]
@@ -99,8 +107,12 @@ def test_topic_made_again_without_lives_is_there_twice(tmp_path):
 
 def test_record_without_a_policy_is_of_the_configured_one(tmp_path):
     lake = str(tmp_path / "lake")
-    write(lake, layout_event(layout_json((0, 0, 65535)), 0), load(0, 100.0, 1),
-          *(batch(second, second) for second in range(0, 3600, 60)))  # fmt: skip
+    write(
+        lake,
+        layout_event(layout_json((0, 0, 65535)), 0),
+        load(0, 100.0, 1),
+        *(batch(second, second) for second in range(0, 3600, 60)),
+    )
     found = invoke(tmp_path, lake, "backtest")
     assert found.exit_code == 0, found.output
     assert json.loads(found.output)["topicHours"] == pytest.approx(1.0, abs=0.05)
@@ -109,8 +121,13 @@ def test_record_without_a_policy_is_of_the_configured_one(tmp_path):
 def test_minutes_over_are_by_a_topics_own_thresholds(tmp_path):
     lake = str(tmp_path / "lake")
     own = {"splitMsgRateInThreshold": 4000.0, "mergeMsgRateInThreshold": 100.0, "maxSegments": 1}
-    write(lake, policy_event(0), layout_event(layout_json((0, 0, 65535)) | {"autoScalePolicy": own}, 0),
-          load(0, 5000.0, 1), *(batch(second, second) for second in range(0, 7200, 60)))  # fmt: skip
+    write(
+        lake,
+        policy_event(0),
+        layout_event(layout_json((0, 0, 65535)) | {"autoScalePolicy": own}, 0),
+        load(0, 5000.0, 1),
+        *(batch(second, second) for second in range(0, 7200, 60)),
+    )
     history = open_history(lake, tmp_path / "rows", None, None, ORDERS, DEFAULT)
     found = backtest(history, {"pip-483": ConfiguredPolicy("pip-483", None)})
     over = {name: found.totals(name)["minutesOverThreshold"] for name in (RECORD, RAN, "pip-483")}

@@ -21,10 +21,17 @@ from tests.simulation.backtest.really import MINUTE, NOW, Seeded, really_over, r
 
 TOPICS, HOURS = 4, 2
 DEFAULT = ConfiguredPolicy("default", None)
-EAGER = ConfiguredPolicy("default", json.dumps({
-    "splitMsgRateInThreshold": 7000.0, "mergeMsgRateInThreshold": 1500.0, "mergeCooldownSeconds": 120,
-    "mergeWindowSeconds": 120,
-}))  # fmt: skip
+EAGER = ConfiguredPolicy(
+    "default",
+    json.dumps(
+        {
+            "splitMsgRateInThreshold": 7000.0,
+            "mergeMsgRateInThreshold": 1500.0,
+            "mergeCooldownSeconds": 120,
+            "mergeWindowSeconds": 120,
+        }
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -185,8 +192,10 @@ def test_a_diff_changes_what_is_set_and_adds_what_is_not():
     changed = diff(text, {"maxSegments": 8, "mergeWindowSeconds": 600}, "conf/policies/default.toml")
     assert changed.splitlines()[0] == "--- a/conf/policies/default.toml"
     assert [line for line in changed.splitlines()[3:] if line[0] in "+-"] == [
-        "-maxSegments = 64 # many", "+maxSegments = 8", "+mergeWindowSeconds = 600"
-    ]  # fmt: skip
+        "-maxSegments = 64 # many",
+        "+maxSegments = 8",
+        "+mergeWindowSeconds = 600",
+    ]
 
 
 @pytest.mark.process

@@ -42,7 +42,9 @@ def test_an_action_agrees_within_a_tick_of_the_job():
 def test_shares_of_topics_add_up():
     whole = Agreement()
     assert whole.share is None
-    for one in (agreement([split(0)], [split(1)], [], str, lambda _: None, MINUTE),
-                agreement([split(0)], [], [], str, lambda _: None, MINUTE)):  # fmt: skip
+    for one in (
+        agreement([split(0)], [split(1)], [], str, lambda _: None, MINUTE),
+        agreement([split(0)], [], [], str, lambda _: None, MINUTE),
+    ):
         whole.add(one)
     assert (whole.share, whole.to_json()["missed"]) == (0.5, {"unexplained": 1})

@@ -43,9 +43,10 @@ def test_each_segment_on_record_carries_what_is_on_record_of_it(seed):
             try:
                 place = int(random.integers(len(ids)))
                 layout = (
-                    layout.split_segment(ids[place], at) if random.random() < 0.6
+                    layout.split_segment(ids[place], at)
+                    if random.random() < 0.6
                     else layout.merge_segments(*ids[place : place + 2], at)
-                )  # fmt: skip
+                )
             except (LayoutError, TypeError):
                 pass
             else:
@@ -55,9 +56,11 @@ def test_each_segment_on_record_carries_what_is_on_record_of_it(seed):
     known = {(at, segment): rate for at, segment, rate in rows}
     instants, rates = wanted.between(0, 40 * STEP_MS, STEP_MS)
     for begin, layout, end in zip(
-        [one.at for one in announced], [one.layout for one in announced],
-        [*(one.at for one in announced[1:]), 40 * STEP_MS], strict=True,
-    ):  # fmt: skip
+        [one.at for one in announced],
+        [one.layout for one in announced],
+        [*(one.at for one in announced[1:]), 40 * STEP_MS],
+        strict=True,
+    ):
         for at in range(begin, end, STEP_MS):
             for one in layout.active:
                 slices = slice(*np.searchsorted(wanted.edges, (one.start, one.end + 1)))
@@ -116,8 +119,9 @@ def test_layouts_tell_of_splits_and_merges_by_what_was_decided_and_by_whom():
     merged = layouts[-1].layout.merge_segments(1, 2, END)
     layouts.append(Announced(END, merged, "d2"))
     assert [one[:5] for one in actions_of(layouts)] == [
-        (3_600_000, "split", 0, 0xFFFF, None), (END, "merge", 0, 0xFFFF, "d2")
-    ]  # fmt: skip
+        (3_600_000, "split", 0, 0xFFFF, None),
+        (END, "merge", 0, 0xFFFF, "d2"),
+    ]
     assert [one.children for one in actions_of(layouts)] == [(1, 2), (3,)]
 
 
@@ -139,8 +143,13 @@ def test_late_news_of_a_deleted_life_is_left_out():
     gone, late = first._replace(at=100), first._replace(at=200)
     second = Announced(300, SegmentLayout.create(1, 250))
     for created_at, other in ((None, None), (0, 250)):
-        told = [said(first, 0, created_at), said(gone, 100, created_at, True), said(late, 50, created_at),
-                said(second, 250, other), said(late._replace(at=400), 60, created_at)]  # fmt: skip
+        told = [
+            said(first, 0, created_at),
+            said(gone, 100, created_at, True),
+            said(late, 50, created_at),
+            said(second, 250, other),
+            said(late._replace(at=400), 60, created_at),
+        ]
         assert topic_lives(told) == [TopicLife([first], 0, 100), TopicLife([second], 100, None)]
 
 

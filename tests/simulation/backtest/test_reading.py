@@ -25,8 +25,14 @@ def history(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lake")
     bucket = RecordedBucket()
     one = SegmentLayout.create(1, NOW)
-    bucket.batch(NOW, configured({"maxSegments": 9}), policy({"minSegments": 2}, "acme/shop"),
-                 layout(one, at=NOW, topic=HERE), consumers(1, NOW, topic=HERE), tick(NOW))  # fmt: skip
+    bucket.batch(
+        NOW,
+        configured({"maxSegments": 9}),
+        policy({"minSegments": 2}, "acme/shop"),
+        layout(one, at=NOW, topic=HERE),
+        consumers(1, NOW, topic=HERE),
+        tick(NOW),
+    )
     for minute in range(1, 60):
         at = NOW + minute * MINUTE
         if 30 <= minute < 40:

@@ -31,21 +31,30 @@ def backtested(first, consumers=7, kind="STREAM", rate=5_000.0, then=()):
     """The result of a topic of two warm segments that gets consumers after half an hour; `then`: later layouts."""
     loads = Loads(np.array([BEGIN, BEGIN]), np.array([0, 1]), np.array([[rate, 0.0, 30_000.0, 0.0]] * 2))
     record = TopicRecord(
-        "topic://acme/shop/orders", BEGIN, END, BEGIN, [Announced(BEGIN, first), *then], loads,
+        "topic://acme/shop/orders",
+        BEGIN,
+        END,
+        BEGIN,
+        [Announced(BEGIN, first), *then],
+        loads,
         [ConsumersFrom(BEGIN + HOUR // 2, "billing", kind, consumers)],
-    )  # fmt: skip
+    )
     history = History("", [[record.name]], BEGIN, BEGIN, END, [], DEFAULT)
     prepared = _prepared(history, record)
     [(_, outcomes)] = simulated(history, [prepared], POLICIES)
     return _result(history, prepared, 0, outcomes, POLICIES), outcomes
 
 
-@pytest.mark.parametrize(("kind", "first", "rate", "splits", "rebuckets"), [
-    ("STREAM", TWO_BUCKETS, 500.0, 0, 2),
-    ("STREAM", NO_BUCKETS, 500.0, 0, 2),
-    ("CHECKPOINT", TWO_BUCKETS, 500.0, 0, 0),
-    ("CHECKPOINT", TWO_BUCKETS, 5_000.0, 5, 0),
-], ids=["shared", "one-bucket-each", "checkpoint-below-the-floor", "checkpoint"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "first", "rate", "splits", "rebuckets"),
+    [
+        ("STREAM", TWO_BUCKETS, 500.0, 0, 2),
+        ("STREAM", NO_BUCKETS, 500.0, 0, 2),
+        ("CHECKPOINT", TWO_BUCKETS, 500.0, 0, 0),
+        ("CHECKPOINT", TWO_BUCKETS, 5_000.0, 5, 0),
+    ],
+    ids=["shared", "one-bucket-each", "checkpoint-below-the-floor", "checkpoint"],
+)
 def test_pulsar_rebuckets_what_is_on_record(kind, first, rate, splits, rebuckets):
     result, outcomes = backtested(first, kind=kind, rate=rate)
     assert (result.counts["pulsar-5.0"]["splits"], int(outcomes["pulsar-5.0"].rebuckets[0])) == (splits, rebuckets)

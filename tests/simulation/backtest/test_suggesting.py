@@ -57,9 +57,17 @@ def test_what_is_suggested_is_allowed_and_beats_todays(some, most):
         assert not any(beats(one, some[0]) for one in some if one.reversals <= most)
 
 
-@pytest.mark.parametrize(("hours", "over", "is_confirmed"), [
-    (4, 1, True), (4, 2, True), (5, 2, True), (6, 1, False), (4, 3, False), (None, None, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("hours", "over", "is_confirmed"),
+    [
+        (4, 1, True),
+        (4, 2, True),
+        (5, 2, True),
+        (6, 1, False),
+        (4, 3, False),
+        (None, None, None),
+    ],
+)
 def test_best_has_to_be_no_worse_in_unseen_time(hours, over, is_confirmed):
     today, best = tried(9, 9, name="today"), tried(3, 3, name="s1")
     judged = {} if hours is None else {"today": tried(5, 2, name="today"), "s1": tried(hours, over, name="s1")}

@@ -143,9 +143,13 @@ def lake(tmp_path):
         cold = {bundle(9): 1.0 + minute % 3}
         told = [policies(at, {"loadBalancerLoadSheddingStrategy": "OverloadShedder"})] if not minute else []
         bucket.batch(
-            at, *told, live(at, "broker-1:8080", "broker-2:8080"), report("broker-1:8080", hot, at, cpu=90),
-            report("broker-2:8080", cold, at, cpu=5), tick(at),
-        )  # fmt: skip
+            at,
+            *told,
+            live(at, "broker-1:8080", "broker-2:8080"),
+            report("broker-1:8080", hot, at, cpu=90),
+            report("broker-2:8080", cold, at, cpu=5),
+            tick(at),
+        )
     in_a_lake(bucket, tmp_path / "lake")
     return str(tmp_path / "lake")
 
@@ -174,13 +178,19 @@ def test_the_command_shows_what_is_on_record_and_what_others_would_have_done(lak
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
-    [(["--family", "bundles", "--cluster", "north"], 1, "no report of a broker with all of its bundles is on record"),
-     (["--family", "bundles", "--topics", "a"], 2, "--topics is not for --family bundles"),
-     (["--cluster", "west"], 2, "--cluster is not for --family autoscale"),
-     (["--family", "bundles", "--policy", "Nothing"], 2, "is no profile"),
-     (["--family", "bundles", "--set", "x"], 2, "NAME=VALUE is wanted"),
-     (["--family", "bundles", "--since", "2025-11-21T00:00Z"], 1, "no report")],
-)  # fmt: skip
+    [
+        (
+            ["--family", "bundles", "--cluster", "north"],
+            1,
+            "no report of a broker with all of its bundles is on record",
+        ),
+        (["--family", "bundles", "--topics", "a"], 2, "--topics is not for --family bundles"),
+        (["--cluster", "west"], 2, "--cluster is not for --family autoscale"),
+        (["--family", "bundles", "--policy", "Nothing"], 2, "is no profile"),
+        (["--family", "bundles", "--set", "x"], 2, "NAME=VALUE is wanted"),
+        (["--family", "bundles", "--since", "2025-11-21T00:00Z"], 1, "no report"),
+    ],
+)
 def test_what_cannot_be_answered_is_said(lake, tmp_path, words, code, said):
     done = asked(lake, tmp_path, *words)
     assert (done.exit_code, said in done.output) == (code, True), done.output

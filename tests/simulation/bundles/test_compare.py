@@ -59,18 +59,21 @@ def test_a_page_needs_a_file_and_shows_what_was_asked_for_as_text(tmp_path):
     assert "<td>never</td>" in written
 
 
-@pytest.mark.parametrize(("arguments", "says"), [
-    (["--policy", "4.x", "--shape", "round"], "round is none of flat"),
-    (["--policy", "6.0"], "'6.0' is no profile (2.10, 3.0, 4.x, 5.0, default)"),
-    (["--policy", "ThresholdShedder,profile=6.0"], "'6.0' is no profile"),
-    (["--policy", "AvgShedder+LeastLongTermMessageRate"], "has to be both"),
-    (["--policy", "4.x,loadBalancerShedding=1"], "'loadBalancerShedding' is no setting"),
-    (["--policy", "4.x", "--set", "minUnloadMessage"], "NAME=VALUE is wanted"),
-    (["--policy", "4.x", "--set", "minUnloadMessage=few"], "a whole number is wanted"),
-    (["--policy", "DeviationShedder"], "DeviationShedder is not simulated"),
-    (["--policy", "4.x", "--demand", "day"], "--demand is not for --family bundles"),
-    (["--policy", "4.x", "--hours", "24"], "--hours is not for --family bundles"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--policy", "4.x", "--shape", "round"], "round is none of flat"),
+        (["--policy", "6.0"], "'6.0' is no profile (2.10, 3.0, 4.x, 5.0, default)"),
+        (["--policy", "ThresholdShedder,profile=6.0"], "'6.0' is no profile"),
+        (["--policy", "AvgShedder+LeastLongTermMessageRate"], "has to be both"),
+        (["--policy", "4.x,loadBalancerShedding=1"], "'loadBalancerShedding' is no setting"),
+        (["--policy", "4.x", "--set", "minUnloadMessage"], "NAME=VALUE is wanted"),
+        (["--policy", "4.x", "--set", "minUnloadMessage=few"], "a whole number is wanted"),
+        (["--policy", "DeviationShedder"], "DeviationShedder is not simulated"),
+        (["--policy", "4.x", "--demand", "day"], "--demand is not for --family bundles"),
+        (["--policy", "4.x", "--hours", "24"], "--hours is not for --family bundles"),
+    ],
+)
 def test_what_cannot_be_simulated_is_refused_with_what_is_wrong(arguments, says):
     refused = simulated(*arguments)
     assert refused.exit_code == 2, refused.output

@@ -21,8 +21,11 @@ def fleet(loads: dict[str, list[tuple[float, float]]], minutes: int = 60) -> Fle
     return Fleet(
         tuple(Broker(name, idle=0.0) for name in loads),
         tuple(f"t/n/0x{place:08x}_0x{place + 1:08x}" for place in range(len(all_of))),
-        tuple(name for name, *_ in all_of), np.tile(rates, (minutes, 1)), sizes, np.ones(len(all_of)),
-    )  # fmt: skip
+        tuple(name for name, *_ in all_of),
+        np.tile(rates, (minutes, 1)),
+        sizes,
+        np.ones(len(all_of)),
+    )
 
 
 def ran(what: Fleet, text: str) -> Outcome:
@@ -69,8 +72,10 @@ def test_threshold_shedder_with_least_long_term_rate_sends_bundles_from_one_full
 def test_the_old_uniform_shedder_takes_from_the_wrong_broker():
     """apache/pulsar#21016: whoever has more bytes takes over the slot, with its own lower rate."""
     loads = {
-        "most-messages": [(4000.0, 100.0)] * 10, "most-bytes": [(1500.0, 4000.0)] * 10, "least": [(100.0, 100.0)] * 10,
-    }  # fmt: skip
+        "most-messages": [(4000.0, 100.0)] * 10,
+        "most-bytes": [(1500.0, 4000.0)] * 10,
+        "least": [(100.0, 100.0)] * 10,
+    }
     placed = "+LeastLongTermMessageRate" + EVEN_OFF
     assert ran(fleet(loads, 3), "UniformLoadShedder" + placed).moves[0][2] == "most-messages"
     assert ran(fleet(loads, 3), "UniformLoadShedder-21016" + placed).moves[0][2] == "most-bytes"

@@ -60,11 +60,14 @@ def report(at: int, cpu: float, rate: float = 100.0) -> LocalBrokerData:
     ("last", "new", "due"),
     [
         (None, report(0, 0), True),
-        (report(0, 5), report(60_000, 14.9), False), (report(0, 5), report(60_000, 15.1), True),
-        (report(0, 5, 100), report(60_000, 5, 110), False), (report(0, 5, 100), report(60_000, 5, 110.1), True),
-        (report(0, 5), report(900_000, 5), False), (report(0, 5), report(900_001, 5), True),
+        (report(0, 5), report(60_000, 14.9), False),
+        (report(0, 5), report(60_000, 15.1), True),
+        (report(0, 5, 100), report(60_000, 5, 110), False),
+        (report(0, 5, 100), report(60_000, 5, 110.1), True),
+        (report(0, 5), report(900_000, 5), False),
+        (report(0, 5), report(900_001, 5), True),
     ],
-)  # fmt: skip
+)
 def test_a_report_is_written_for_points_of_usage_percent_of_the_rest_and_age(last, new, due):
     assert is_due(last, new) is due
 

@@ -76,10 +76,19 @@ def test_own_split_is_known_by_the_decision_in_its_layout():
 
 def outcome_row(decision, status):
     return OutcomeRow(
-        decision_id=decision["decision_id"], family="autoscale", subject=T0, status=status, attempt=1,
-        at=datetime.now(timezone.utc), layout_epoch=0, seen="{}", error=None, executor="e", mode="act",
+        decision_id=decision["decision_id"],
+        family="autoscale",
+        subject=T0,
+        status=status,
+        attempt=1,
+        at=datetime.now(timezone.utc),
+        layout_epoch=0,
+        seen="{}",
+        error=None,
+        executor="e",
+        mode="act",
         day=datetime.now(timezone.utc).date(),
-    )  # fmt: skip
+    )
 
 
 def test_intent_without_an_end_makes_the_action_ours(tmp_path):
@@ -209,8 +218,9 @@ def test_rebucket_is_paired_segment_by_segment():
     bucket.they(T0, "rebucket", 1, 4, at=NOW + 9 * SECOND)
     sides = sides_of(bucket)
     assert [(one.done.what, one.lead_ms) for one in sides.both] == [
-        (("rebucket", (0,)), 4 * SECOND), (("rebucket", (1,)), 8 * SECOND),
-    ]  # fmt: skip
+        (("rebucket", (0,)), 4 * SECOND),
+        (("rebucket", (1,)), 8 * SECOND),
+    ]
     assert (sides.theirs, sides.ours) == ([], [])
 
 

@@ -89,8 +89,9 @@ def test_what_they_did_first_is_theirs_with_what_we_would_have_said_and_when_we_
     bucket.minute(1, t0={}, t1={})
     sides = found(bucket, tmp_path).sides
     assert [(one.topic, one.answer, one.looked_at) for one in sides.theirs] == [
-        (T0, SAME, NOW + MINUTE), (T1, "merge-thresholds", NOW + MINUTE)
-    ]  # fmt: skip
+        (T0, SAME, NOW + MINUTE),
+        (T1, "merge-thresholds", NOW + MINUTE),
+    ]
     assert (sides.both, sides.ours) == ([], [])
 
 
@@ -117,8 +118,9 @@ def test_an_action_whose_parents_were_pruned_before_anybody_saw_them_sealed_is_k
         bucket.minute(minute, t0={})
         bucket.batch(NOW + minute * MINUTE + SECOND, layout(bucket.layouts[T0], cause="snapshot", topic=T0))
     assert [(one.what, one.at) for one in found(bucket, tmp_path).sides.theirs] == [
-        (("split", (0,)), NOW + MINUTE), (("merge", (1, 3)), NOW + 2 * MINUTE)
-    ]  # fmt: skip
+        (("split", (0,)), NOW + MINUTE),
+        (("merge", (1, 3)), NOW + 2 * MINUTE),
+    ]
 
 
 def pruned(found):
@@ -138,11 +140,11 @@ def test_what_they_never_did_is_ours_with_what_became_of_it(tmp_path):
     bucket.minute(2, t0={}, t1={0: WARM}, t2={0: HOT + 1})
     sides = found(bucket, tmp_path).sides
     assert [(one.topic, one.what, one.ending) for one in sides.ours] == [
-        (T0, ("split", (0,)), "overtaken"), (T1, ("split", (0,)), "withdrawn"), (T2, ("split", (0,)), "open")
-    ]  # fmt: skip
-    assert [(one.topic, one.what, one.answer) for one in sides.theirs] == [
-        (T0, ("merge", (0, 1)), "other: split 0")
-    ]  # fmt: skip
+        (T0, ("split", (0,)), "overtaken"),
+        (T1, ("split", (0,)), "withdrawn"),
+        (T2, ("split", (0,)), "open"),
+    ]
+    assert [(one.topic, one.what, one.answer) for one in sides.theirs] == [(T0, ("merge", (0, 1)), "other: split 0")]
 
 
 def test_a_decision_that_is_observed_again_and_again_counts_once_from_its_first_time(tmp_path):
@@ -201,8 +203,11 @@ def test_the_report_counts_both_sides(told):
     recorded = read(str(told / "lake"), told)
     report = compare(recorded, recorded.began_at, recorded.ended_at)
     assert report["theirs"] | {"minutesOverThreshold": None} == {
-        "splits": 2, "merges": 1, "reversals": 1, "minutesOverThreshold": None
-    }  # fmt: skip
+        "splits": 2,
+        "merges": 1,
+        "reversals": 1,
+        "minutesOverThreshold": None,
+    }
     assert report["theirs"]["minutesOverThreshold"] == {"count": 1, "median": 1.0, "max": 1.0, "total": 1.0}
     assert (report["ours"]["splits"], report["ours"]["merges"], report["ours"]["reversals"]) == (1, 0, 0)
     assert (report["agreement"]["share"], report["onlyTheirs"]) == (pytest.approx(1 / 3), 2)

@@ -83,10 +83,12 @@ class Look:
 
     def clickable(self) -> set[str]:
         """The same marks of all that a mouse can click and that is seen."""
-        return set(self.driver.execute_script(
-            "return [...document.querySelectorAll('[data-place]')].filter(one => one.checkVisibility() "
-            "&& !one.disabled && one.tabIndex >= 0).map(one => one.dataset.place)"
-        ))  # fmt: skip
+        return set(
+            self.driver.execute_script(
+                "return [...document.querySelectorAll('[data-place]')].filter(one => one.checkVisibility() "
+                "&& !one.disabled && one.tabIndex >= 0).map(one => one.dataset.place)"
+            )
+        )
 
     def find(self, selector: str) -> WebElement:
         """The first element of a CSS selector."""
@@ -125,10 +127,15 @@ def chromium(folder: Path) -> Iterator[Chrome]:
     options = ChromeOptions()
     options.binary_location = str(browser.chromium)
     for argument in (
-        "--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        "--headless=new",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
         f"--user-data-dir={folder / 'profile'}",
-    ):  # fmt: skip
+    ):
         options.add_argument(argument)
     if os.geteuid() == 0:
         # Chromium's sandbox refuses root; the pages are our own.

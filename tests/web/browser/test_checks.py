@@ -58,9 +58,13 @@ def test_what_a_script_says_is_found(browser, pages):
 
 @pytest.mark.parametrize(
     ("body", "fault"),
-    [("<img src=data:,>", "image-alt"), ("<p style='color:#ddd;background:#fff'>pale</p>", "color-contrast"),
-     ("<button></button>", "button-name"), ("<input>", "label")],
-)  # fmt: skip
+    [
+        ("<img src=data:,>", "image-alt"),
+        ("<p style='color:#ddd;background:#fff'>pale</p>", "color-contrast"),
+        ("<button></button>", "button-name"),
+        ("<input>", "label"),
+    ],
+)
 def test_what_shuts_people_out_is_found(browser, pages, body, fault):
     assert any(one.startswith(fault) for one in opened(browser, pages, body).faults())
 

@@ -17,9 +17,12 @@ fetch("/").then(() => document.body.append("reached"), () => document.body.appen
 
 @pytest.mark.parametrize(
     ("path", "text"),
-    [("/bundles?cluster=west&last=365d", "what each broker has"), ("/switches", "Ledgers that failed"),
-     ("/reports", "can be mailed")],
-)  # fmt: skip
+    [
+        ("/bundles?cluster=west&last=365d", "what each broker has"),
+        ("/switches", "Ledgers that failed"),
+        ("/reports", "can be mailed"),
+    ],
+)
 def test_a_page_is_sound_in_light_and_dark_on_a_desk_and_on_a_phone(path, text, look, tmp_path):
     lake = str(ClusterStory().run().write(tmp_path / "lake"))
     SwitchStory(lake).run(first_attempt_only=True)

@@ -39,11 +39,12 @@ def decided(lake, action="split"):
 
 
 PAGES = {
-    "fleet": (lambda lake: "/", "orders"), "topic": (lambda lake: topic(ORDERS), "The river"),
+    "fleet": (lambda lake: "/", "orders"),
+    "topic": (lambda lake: topic(ORDERS), "The river"),
     "topic of an instant": (lambda lake: topic(ORDERS) + "&at=2026-11-22T11:20:00Z", "The river"),
     "decision": (lambda lake: f"/decision?id={decided(lake)}", "Timeline"),
     "operations": (lambda lake: "/operations", "What brakes them"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -126,9 +127,11 @@ def test_open_page_tells_that_its_server_is_frozen(look, growing):
 
 
 HOSTILE = [
-    "topic://acme/shop/<script>window.hostile=1</script>", "topic://acme/shop/\"'><img src=x onerror=window.hostile=1>",
-    "topic://acme/shop/abc\u202egnp.exe", "topic://acme/shop/" + "long" * 2_500,
-]  # fmt: skip
+    "topic://acme/shop/<script>window.hostile=1</script>",
+    "topic://acme/shop/\"'><img src=x onerror=window.hostile=1>",
+    "topic://acme/shop/abc\u202egnp.exe",
+    "topic://acme/shop/" + "long" * 2_500,
+]
 
 
 def test_names_and_bytes_that_mean_harm_stay_text_on_every_page(look, growing):
@@ -138,10 +141,11 @@ def test_names_and_bytes_that_mean_harm_stay_text_on_every_page(look, growing):
     accepted = [name for name in HOSTILE if any(row["subject"] == name for row in events)]
     assert accepted
     growing.batch(
-        *(stats({0: 50_000.0}, growing.now, name) for name in accepted), tick(growing.now),
+        *(stats({0: 50_000.0}, growing.now, name) for name in accepted),
+        tick(growing.now),
         *(consumers(9, growing.now, topic=name, sub="<img src=x onerror=window.hostile=3>") for name in accepted),
         record("consumer-events", HOSTILE[0], b"<script>window.hostile=2</script>\xff\x00\xe2\x80\xae"),
-    )  # fmt: skip
+    )
     identities = LakeSql(growing.lake).ask("SELECT decision_id FROM decisions").read_all()["decision_id"].to_pylist()
     assert len(identities) >= len(accepted)
     page = look(growing.lake)

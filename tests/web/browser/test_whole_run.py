@@ -34,9 +34,12 @@ class Run:
         )
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                self.command("run", "--local", "--no-screen"), cwd=HOME, stdin=subprocess.DEVNULL, stdout=log,
+                self.command("run", "--local", "--no-screen"),
+                cwd=HOME,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
                 stderr=log,
-            )  # fmt: skip
+            )
 
     def command(self, *words: str) -> list[str]:
         # Written by the run: where its parts are.

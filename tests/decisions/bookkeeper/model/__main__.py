@@ -28,7 +28,8 @@ WITHOUT = (
     ("the flip as one transaction (PIP-477 writes one status, then the other)", Rules(one_write=False), "are ACTIVE"),
     (
         "the wait before anything is deleted after a takeover from somebody who did not leave",
-        Rules(expiry=False, takeovers=2, commands=("switch new", "cleanup")), "no cluster has a whole copy",
+        Rules(expiry=False, takeovers=2, commands=("switch new", "cleanup")),
+        "no cluster has a whole copy",
     ),
     (
         "a deadline that is fixed before the term is checked (it is fixed when the deletion is asked for)",
@@ -38,7 +39,8 @@ WITHOUT = (
     ("making a promoted copy again that is gone", Rules(repair=False, takeovers=2), "has no whole copy"),
     (
         "making it again, and with a stamp that does not name the ledger",
-        Rules(repair=False, stamps=False, others=("roll back",)), "has no whole copy",
+        Rules(repair=False, stamps=False, others=("roll back",)),
+        "has no whole copy",
     ),
     (
         "term and directive in every transaction, and without reading attributions again before a deletion",
@@ -47,7 +49,7 @@ WITHOUT = (
         ),
         "no cluster has a whole copy",
     ),
-)  # fmt: skip
+)
 """A protection that is taken away, and what breaks then."""
 
 HEAD = """\

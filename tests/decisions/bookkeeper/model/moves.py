@@ -75,9 +75,12 @@ def _written(world: World, rules: Rules, answer: BookieAnswer) -> World:
         else {}
     )
     return world._replace(
-        clusters=clusters, booted=True, cleaning=False,
-        directive=(directive.kind, directive.source, directive.target, directive.epoch), **fresh,
-    )  # fmt: skip
+        clusters=clusters,
+        booted=True,
+        cleaning=False,
+        directive=(directive.kind, directive.source, directive.target, directive.epoch),
+        **fresh,
+    )
 
 
 def _others(world: World, rules: Rules) -> Iterator[Move]:

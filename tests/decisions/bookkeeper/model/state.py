@@ -148,32 +148,41 @@ def snapshot(world: World) -> BookieSnapshot:
             CursorRecord(path=CURSOR, version=world.cursor_version, ledger=world.cursor[0], stamp=world.cursor[1])
         ]
     progress = Progress(
-        epoch=directive.epoch if directive else 1, begun=sorted(world.begun),
+        epoch=directive.epoch if directive else 1,
+        begun=sorted(world.begun),
         verified=[_copy(one) for one in sorted(world.verified)],
         promoted=[
             Promotion(kind="cursor" if what == CURSOR else "schema", object=what, ledger=one, by=_by(what, one, world))
             for what, one in sorted(world.promoted)
         ],
         failed=[
-            Failure(kind="cursor" if one in (2, 12, 13) else "schema", object=CURSOR if one in (2, 12, 13) else SCHEMA,
-                    ledger=one, reason="as it was")
+            Failure(
+                kind="cursor" if one in (2, 12, 13) else "schema",
+                object=CURSOR if one in (2, 12, 13) else SCHEMA,
+                ledger=one,
+                reason="as it was",
+            )
             for one in sorted(world.failed)
         ],
         promoted_at=NOW if world.promoted else None,
-    )  # fmt: skip
+    )
     return BookieSnapshot(
-        now=NOW + 1, operation="next",
+        now=NOW + 1,
+        operation="next",
         clusters=[
             ClusterEntry(name=name, metadata_service_uri=f"zk://{name}/ledgers", status=status, version=version)  # type: ignore[arg-type]
             for name, status, version in world.clusters
         ],
         bootstrap=Bootstrap(bootstrap_cluster_name="old", recorded_at=NOW) if world.booted else None,
-        directive=directive, schemas=[SchemaRecord(path=SCHEMA, version=world.schema_version, positions=positions)],
-        cursors=cursors, ledgers={name: _seen(world, name) for name in NAMES}, progress=progress,
+        directive=directive,
+        schemas=[SchemaRecord(path=SCHEMA, version=world.schema_version, positions=positions)],
+        cursors=cursors,
+        ledgers={name: _seen(world, name) for name in NAMES},
+        progress=progress,
         # Ids are another matter: those that are made anew here are distinct.
         generators={name: Generators(long=(10 + at) << 32) for at, name in enumerate(NAMES)},
         settings=SwitchSettings(max_tries=1000, skip_idgen_precheck=True),
-    )  # fmt: skip
+    )
 
 
 @cache
@@ -203,8 +212,13 @@ def _asked(world: World, operation: str, request: Request) -> BookieAnswer:
 
 
 def _copy(ledger: int) -> Copy:
-    return Copy(kind="cursor" if ledger == 2 else "schema", object=CURSOR if ledger == 2 else SCHEMA, ledger=ledger,
-                last=2, length=600)  # fmt: skip
+    return Copy(
+        kind="cursor" if ledger == 2 else "schema",
+        object=CURSOR if ledger == 2 else SCHEMA,
+        ledger=ledger,
+        last=2,
+        length=600,
+    )
 
 
 def _by(what: str, ledger: int, world: World) -> str:
@@ -215,13 +229,30 @@ def _by(what: str, ledger: int, world: World) -> str:
 def _seen(world: World, cluster: str) -> list[LedgerSeen]:
     """As a look shows them; a half is open."""
     return [
-        LedgerSeen(id=one, closed=state == WHOLE, last=2 if state == WHOLE else 0, length=600 if state == WHOLE else 0,
-                   created_at=MADE if one <= 2 else NOW + 1, custom={"ledger": str(one)})
+        LedgerSeen(
+            id=one,
+            closed=state == WHOLE,
+            last=2 if state == WHOLE else 0,
+            length=600 if state == WHOLE else 0,
+            created_at=MADE if one <= 2 else NOW + 1,
+            custom={"ledger": str(one)},
+        )
         for one, state in sorted(world.on(cluster).items())
-    ]  # fmt: skip
+    ]
 
 
 __all__ = [
-    "CURSOR", "NAMES", "SCHEMA", "WHOLE", "Actor", "Rules", "World", "answer_of", "beginning", "deletions",
-    "next_steps", "replace", "snapshot",
-]  # fmt: skip
+    "CURSOR",
+    "NAMES",
+    "SCHEMA",
+    "WHOLE",
+    "Actor",
+    "Rules",
+    "World",
+    "answer_of",
+    "beginning",
+    "deletions",
+    "next_steps",
+    "replace",
+    "snapshot",
+]
