@@ -1,4 +1,4 @@
-"""Command line: `anabranch COMMAND`. Each command is a module of `anabranch.cli.commands`, loaded on use.
+"""Command line: `anabranch COMMAND`. Commands are in modules of `anabranch.cli.commands`, loaded on use.
 
 Exit codes: `anabranch.cli.exits`. What failed is one line on stderr.
 """
@@ -7,50 +7,96 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
 import click
 
 from anabranch.cli.context import Context
+from anabranch.cli.examples import EXAMPLES
 from schemas.printable import printable
 
+
+@dataclass(frozen=True)
+class Entry:
+    """A command by its module, or a group by its entries."""
+
+    help: str
+    module: str = ""
+    """`MODULE` with an object `command`, or `MODULE:OBJECT`."""
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+
+
 COMMANDS = {
-    "run": "the whole system on this machine: broker, controller, traffic, job, executor",
-    "stream": "the Spark job: segment load and events in, decisions out",
-    "state": "what the job knows of a topic; a lost checkpoint rebuilt from the lake",
-    "executor": "applies decisions from the Delta table through the admin REST interface; its brakes",
-    "approve": "let decisions be applied that wait for a person",
-    "reject": "end decisions that nobody should apply",
-    "collect": "reads a Pulsar cluster's load, layouts and consumers into Kafka",
-    "controller": "the scalable-topic controller: layouts, split, merge, sessions, REST",
-    "traffic": "the load generator of the local run",
-    "status": "the fleet in ten lines: processes, topics over their threshold, open decisions, alerts",
-    "plan": "what would be done now, topic by topic, and what holds the others",
-    "explain": "why a topic was split, merged or left alone, now or at any time, and what would change that",
-    "web": "the page that operators keep open: fleet, topics as rivers, decisions, brakes",
-    "history": "how a topic's segments split and merged, in the terminal or as a picture",
-    "replay": "decide everything on record again with this release, and compare: a gate for upgrades",
-    "sql": "questions in SQL over the lake: its tables and views, without a JVM",
-    "simulate": "what policies would do with a demand, in virtual time",
-    "backtest": "what policies would have done on the recorded history",
-    "suggest": "which policy to have, found by backtests of many; a diff to review",
-    "shadow": "what the cluster's own scaler did, beside what we would have done",
-    "alerts": "rules on the lake, evaluated as it grows, and told to Alertmanager, Slack, webhooks",
-    "decide": "decide snapshots from a file or standard input, one JSON object a line",
-    "bundles": "Pulsar's bundles: why they were moved and brokers left alone; check an ownership channel",
-    "bookies": "brokers to another BookKeeper cluster: precheck, switch, status, cleanup, rollback, check",
-    "topics": "scalable topics at the controller: create, show, split, merge, delete, watch, policy",
-    "namespaces": "namespaces at the controller: create, list, delete",
-    "token": "the tokens of the controller and their roles: make, list, remove",
-    "policy": "show, explain and check policies",
-    "config": "show and check the settings that count in the end, print their JSON Schema",
-    "kafka": "create and check the Kafka topics, or print them for Strimzi",
-    "lake": "create the Delta tables and show what is in them",
-    "doctor": "check this machine and the set-up, and say what is wrong",
-    "setup": "fetch and check the jars (done by make and by the first local run)",
-    "reset": "forget all state of the local run",
+    "run": Entry("the whole system on this machine: broker, controller, traffic, job, executor", "run"),
+    "serve": Entry(
+        "one process of a deployment: stream, executor, controller, collector, web, alerts",
+        entries={
+            "stream": Entry("the Spark job: segment load and events in, decisions out", "stream"),
+            "executor": Entry("applies decisions from the Delta table through the admin REST interface", "executor"),
+            "controller": Entry("the scalable-topic controller: layouts, split, merge, sessions, REST", "controller"),
+            "collector": Entry("reads a Pulsar cluster's load, layouts and consumers into Kafka", "collect"),
+            "web": Entry("the page that operators keep open", "web"),
+            "alerts": Entry("rules on the lake, told to Alertmanager, Slack, webhooks", "alerts"),
+        },
+    ),
+    "status": Entry("the fleet in ten lines: processes, overloaded topics, open decisions, alerts", "status"),
+    "plan": Entry("what would be done now, topic by topic, and what holds the others", "plan"),
+    "explain": Entry("why a topic was split, merged or left alone, and what would change that", "explain"),
+    "history": Entry("how a topic's segments split and merged, in the terminal or as a picture", "history"),
+    "sql": Entry("questions in SQL over the lake: its tables and views, without a JVM", "sql"),
+    "decisions": Entry(
+        "list, show, approve, reject, pause, resume, decide and replay decisions",
+        entries={
+            "list": Entry("the newest decisions and how each ended", "decisions:list_decisions"),
+            "show": Entry("one decision: what it was decided on, its calls and its end", "decisions:show"),
+            "waiting": Entry("safeguards in force, and the decisions that wait for them", "executor:status"),
+            "approve": Entry("let decisions be applied that wait for a person", "approve"),
+            "reject": Entry("end decisions that nobody should apply", "reject"),
+            "pause": Entry("have nothing applied to a topic, a namespace, a cluster or all", "executor:pause"),
+            "resume": Entry("end a pause, or the stop after too many failures", "executor:resume"),
+            "decide": Entry("decide snapshots from a file or standard input, one JSON object a line", "decide"),
+            "replay": Entry("decide everything on record again with this release, and compare", "replay"),
+        },
+    ),
+    "whatif": Entry(
+        "policies compared: simulate, backtest, suggest, shadow",
+        entries={
+            "simulate": Entry("what policies would do with a demand, in virtual time", "simulate"),
+            "backtest": Entry("what policies would have done on the recorded history", "backtest"),
+            "suggest": Entry("which policy to have, found by backtests of many; a diff to review", "suggest"),
+            "shadow": Entry("what the cluster's own scaler did, beside what we would have done", "shadow"),
+        },
+    ),
+    "topics": Entry("topics and namespaces at the controller: create, show, split, merge, policy", "topics"),
+    "policy": Entry("show, explain and check policies", "policy"),
+    "bundles": Entry("Pulsar's bundles: why they were moved and brokers left alone", "bundles"),
+    "bookies": Entry("brokers to another BookKeeper cluster: precheck, switch, status, rollback, check", "bookies"),
+    "lake": Entry("the Delta tables: create, show, check, retain; the job's state beside them", "lake"),
+    "kafka": Entry("create and check the Kafka topics, or print them for Strimzi", "kafka"),
+    "config": Entry("the settings that count in the end, their JSON Schema, and tokens", "config"),
+    "doctor": Entry("check this machine and the set-up, and say what is wrong", "doctor"),
+    "local": Entry(
+        "parts of the local run: setup, traffic, reset",
+        entries={
+            "setup": Entry("fetch and check the jars (done by make and by the first local run)", "setup"),
+            "traffic": Entry("the load generator of the local run", "traffic"),
+            "reset": Entry("forget all state of the local run", "reset"),
+        },
+    ),
 }
+
+ALIASES = {
+    **{name: f"{group} {name}" for group in ("serve", "whatif", "local") for name in COMMANDS[group].entries},
+    **{name: f"decisions {name}" for name in ("approve", "reject", "decide", "replay")},
+    "collect": "serve collector",
+    "state": "lake state",
+    "namespaces": "topics namespaces",
+    "token": "config token",
+}
+"""Former names and today's; not listed, and to be removed in release 0.2."""
 
 
 OF_THE_JOB = ("pyspark", "delta", "pandas", "plotly")
@@ -60,29 +106,62 @@ OF_THE_JOB = ("pyspark", "delta", "pandas", "plotly")
 class LazyGroup(click.Group):
     """A group whose commands are imported only when they are called: `anabranch decide` must start fast."""
 
+    def __init__(self, *arguments: object, path: str = "", entries: Mapping[str, Entry] = COMMANDS, **more: object):
+        super().__init__(*arguments, **more)  # type: ignore[arg-type]
+        self._path, self._entries = path, entries
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self._entries)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        return importlib.import_module(f"anabranch.cli.commands.{name}").command  # type: ignore[no-any-return]
+        entry = self._entries.get(name)
+        if entry is None:
+            return None if self._path or name not in ALIASES else self._former(ctx, name)
+        path = f"{self._path} {name}".strip()
+        if entry.entries:
+            summary = entry.help[0].upper() + entry.help[1:] + "."
+            return LazyGroup(name, path=path, entries=entry.entries, help=summary, no_args_is_help=True)
+        module, _, attribute = entry.module.partition(":")
+        loaded = importlib.import_module(f"anabranch.cli.commands.{module}")
+        command: click.Command = getattr(loaded, attribute or "command")
+        return with_examples(command, path)
+
+    def _former(self, ctx: click.Context, name: str) -> click.Command | None:
+        command: click.Command | None = self
+        for part in ALIASES[name].split():
+            command = command.get_command(ctx, part) if isinstance(command, click.Group) else None
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return name, command and the remaining arguments.
 
-        The error for a misspelt name lists the nearest ones.
+        The error for a misspelt name lists the nearest ones, with the group that they are in.
         """
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            nearest = ", ".join(get_close_matches(args[0], COMMANDS))
+        if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            names = {name: f"{self._path} {name}".strip() for name in self._entries}
+            if not self._path:
+                names = {
+                    inner: f"{name} {inner}" for name, entry in COMMANDS.items() for inner in entry.entries
+                } | names
+            nearest = ", ".join(names[name] for name in get_close_matches(args[0], names))
             ctx.fail(f"there is no command {printable(args[0])}" + (f"; nearest: {nearest}" if nearest else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, entry.help) for name, entry in self._entries.items()])
+
+
+def with_examples(command: click.Command, path: str) -> click.Command:
+    """Return the command with its examples, and those of its subcommands, at the end of the help."""
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            with_examples(inner, f"{path} {name}")
+    if path in EXAMPLES:
+        command.epilog = "\b\nExamples:\n" + "\n".join(f"  anabranch {example}" for example in EXAMPLES[path])
+    return command
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -120,7 +199,8 @@ def cli(
 
     \b
     Start here:   anabranch run --local
-    Then look:    anabranch doctor, anabranch lake show, anabranch explain TOPIC
+    Then look:    anabranch status, anabranch plan, anabranch explain TOPIC
+    A deployment: anabranch doctor, anabranch serve stream, anabranch serve executor
     """
     ctx.obj = Context(config, home, log_level, log_format)
 

@@ -151,7 +151,7 @@ class LakeSql:
             .to_pylist()
         )
         cases = "".join(
-            f" WHEN {_literal(name)} THEN {_literal(decoded)}"
+            f" WHEN {literal(name)} THEN {literal(decoded)}"
             for name in found
             if name and "\\" in name and (decoded := _decoded(name)) is not None
         )
@@ -230,7 +230,8 @@ def _decoded(text: str) -> str | None:
     return decoded
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """Return the text as a literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from pydantic import SecretStr
 
+from anabranch.cli.commands import token
 from anabranch.cli.context import Context
 from anabranch.cli.exits import FOUND
 
@@ -115,3 +116,6 @@ def as_toml(value: Any) -> str:
     if value is None:
         return "(not set)"
     return "{}" if value == {} else json.dumps(shown(value), ensure_ascii=False, default=str)
+
+
+command.add_command(token.command)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from anabranch.cli.commands import state
 from anabranch.cli.commands.lake_check import check
 from anabranch.cli.commands.lake_retain import retain
 from anabranch.cli.context import Context
@@ -253,3 +254,6 @@ def _print(renderable: object) -> None:
     from rich.console import Console
 
     Console(markup=True, highlight=False).print(renderable)
+
+
+command.add_command(state.command)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from anabranch.cli.admin_client import AdminInterface, Unreachable, WatchUnsupported
+from anabranch.cli.commands import namespaces
 from anabranch.cli.commands.topic_policy import policy
 from anabranch.cli.connection import connected, encodable, namespace_name, say, subscription_name, topic_name
 from anabranch.cli.duration import DURATION
@@ -296,3 +297,6 @@ def _outline(value: Any, indent: str = "") -> list[str]:
 
 def _plain(value: Any) -> str:
     return printable(value) if isinstance(value, str) else json.dumps(value)
+
+
+command.add_command(namespaces.command)

@@ -1,0 +1,131 @@
+"""`anabranch decisions list` and `show`: decisions on record and how they ended. No Spark, no JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+
+from anabranch.cli.connection import encodable
+from anabranch.cli.context import Context
+from anabranch.cli.exits import Unreachable
+from anabranch.cli.instants import INSTANT
+from schemas.printable import printable
+
+STATES = ("open", "intent", "applied", "superseded", "rejected", "failed", "observed")
+_COLUMNS = "decision_id, subject, action, segments, reason, decided_at, ended_at, status, calls, error"
+
+
+@click.command("list")
+@click.option("--topic", metavar="TOPIC", help="Only those of one topic, as in `anabranch explain`.")
+@click.option("--state", "state", type=click.Choice(STATES), help="Only those that are open, or ended so.")
+@click.option("--since", type=INSTANT, metavar="TIME", help="As 14:05, 2026-11-22T14:05:00Z or '2d ago', UTC.")
+@click.option("--until", type=INSTANT, metavar="TIME", help="Without it, now.")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_obj
+def list_decisions(
+    context: Context,
+    topic: str | None,
+    state: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+    output: str,
+) -> None:
+    """List the newest decisions, with how each ended."""
+    from anabranch.query.sql import LakeSql, literal
+    from anabranch.query.topics import topic_on_record
+
+    with _lake(context) as lake:
+        conditions = []
+        if topic is not None:
+            conditions.append(f"subject = {literal(topic_on_record(lake, encodable(topic)))}")
+        if state is not None:
+            conditions.append(f"status = {literal(state)}")
+        for instant, comparison in ((since, ">="), (until, "<")):
+            if instant is not None:
+                conditions.append(
+                    f"decided_at {comparison} TIMESTAMP '{instant.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S.%f}'"
+                )
+        where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
+        rows = _rows(
+            LakeSql(lake),
+            f"SELECT {_COLUMNS} FROM decision_outcomes {where}ORDER BY decided_at DESC, decision_id LIMIT {limit}",
+        )
+    if output == "json":
+        click.echo(json.dumps(rows, default=datetime.isoformat))
+        return
+    for row in rows:
+        click.echo(
+            f"{row['decided_at']:%Y-%m-%d %H:%M:%S}  {row['decision_id'][:12]}  {row['status']:<10}  "
+            f"{row['action']} {row['segments'] or ''} of {printable(row['subject'])} ({printable(row['reason'])})"
+        )
+    if not rows:
+        click.echo("no such decision is on record", err=True)
+
+
+@click.command("show")
+@click.argument("id", metavar="ID")
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_obj
+def show(context: Context, id: str, output: str) -> None:
+    """Show one decision: what it was decided on, its calls and its end.
+
+    ID is that of `anabranch decisions list`, or the beginning of one.
+    """
+    from anabranch.query.sql import LakeSql, literal
+
+    if not id.isalnum():
+        raise click.BadParameter("an id has letters and digits only", param_hint="ID")
+    with _lake(context) as lake:
+        sql = LakeSql(lake)
+        matches = _rows(sql, f"SELECT decision_id FROM decisions WHERE starts_with(decision_id, {literal(id)}) LIMIT 2")
+        if len(matches) != 1:
+            raise click.ClickException(
+                f"{'several decisions begin' if matches else 'no decision on record begins'} with {id}"
+            )
+        where = f"WHERE decision_id = {literal(matches[0]['decision_id'])}"
+        (decision,) = _rows(sql, f"SELECT * FROM decisions {where} LIMIT 1")
+        (ended,) = _rows(sql, f"SELECT * FROM decision_outcomes {where} LIMIT 1")
+        steps = _rows(sql, f"SELECT at, status, attempt, mode, error FROM outcomes {where} ORDER BY at, attempt")
+    for column in ("inputs", "gates", "arguments"):
+        decision[column] = json.loads(decision[column])
+    if output == "json":
+        click.echo(json.dumps(decision | {"status": ended["status"], "steps": steps}, default=datetime.isoformat))
+        return
+    click.echo(f"{decision['action']} {ended['segments'] or ''} of {printable(decision['subject'])}: {ended['status']}")
+    click.echo(f"  decision  {decision['decision_id']}")
+    click.echo(f"  why       {printable(decision['reason'])}, at a {decision['trigger']}")
+    click.echo(f"  decided   {decision['decided_at']:%Y-%m-%d %H:%M:%S} UTC on layout epoch {decision['layout_epoch']}")
+    for step in steps:
+        detail = f": {printable(step['error'])}" if step["error"] else ""
+        click.echo(f"  {step['at']:%Y-%m-%d %H:%M:%S}  {step['status']} (attempt {step['attempt']}){detail}")
+    click.echo(f"  next      anabranch explain {printable(decision['subject'])}", err=True)
+
+
+@contextmanager
+def _lake(context: Context) -> Iterator[str]:
+    """Yield the lake's path; errors become one line and an exit code."""
+    from deltalake.exceptions import DeltaError
+
+    from anabranch.query.sql import SqlError
+    from anabranch.query.topics import UnknownTopic
+    from lake.tables import LakeError
+
+    lake = context.settings.lake_path
+    try:
+        yield lake
+    except UnknownTopic as error:
+        raise click.ClickException(printable(str(error))) from error
+    except (DeltaError, LakeError, OSError, SqlError) as error:
+        raise Unreachable(f"the lake {lake} cannot be read: {error}") from error
+
+
+def _rows(sql: Any, question: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = sql.ask(question).read_all().to_pylist()
+    return rows
