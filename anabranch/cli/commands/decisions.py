@@ -58,7 +58,7 @@ def list_decisions(
             f"SELECT {_COLUMNS} FROM decision_outcomes {where}ORDER BY decided_at DESC, decision_id LIMIT {limit}",
         )
     if output == "json":
-        click.echo(json.dumps(rows, default=datetime.isoformat))
+        click.echo(json.dumps(rows, default=str))
         return
     for row in rows:
         click.echo(
@@ -96,7 +96,7 @@ def show(context: Context, id: str, output: str) -> None:
     for column in ("inputs", "gates", "arguments"):
         decision[column] = json.loads(decision[column])
     if output == "json":
-        click.echo(json.dumps(decision | {"status": ended["status"], "steps": steps}, default=datetime.isoformat))
+        click.echo(json.dumps(decision | {"status": ended["status"], "steps": steps}, default=str))
         return
     click.echo(f"{decision['action']} {ended['segments'] or ''} of {printable(decision['subject'])}: {ended['status']}")
     click.echo(f"  decision  {decision['decision_id']}")
@@ -115,10 +115,13 @@ def _lake(context: Context) -> Iterator[str]:
 
     from anabranch.query.sql import SqlError
     from anabranch.query.topics import UnknownTopic
-    from lake.tables import LakeError
+    from lake.tables import LakeError, open_table
+    from schemas.tables.rows import DECISIONS
 
     lake = context.settings.lake_path
     try:
+        if open_table(lake, DECISIONS) is None:
+            raise Unreachable(f"there is no table {DECISIONS.name} in {lake}: is [lake] path right?")
         yield lake
     except UnknownTopic as error:
         raise click.ClickException(printable(str(error))) from error
