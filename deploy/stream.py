@@ -1,4 +1,4 @@
-"""`anabranch stream` for spark-submit: the same job, settings, options and exit codes (docs/cluster.md).
+"""`anabranch stream` for spark-submit: the same job, settings, options and exit codes (docs/deploy.md).
 
 spark-submit … deploy/stream.py [--config FILE] [--home FOLDER] [--log-level LEVEL] [--new-checkpoint]
 """

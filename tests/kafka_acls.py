@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md that give each part its rights in Kafka, carried out as they stand there."""
+"""The commands of docs/deploy.md that give each part its rights in Kafka, carried out as they stand there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 
 from schemas.kafka.connection import KafkaConnection
 
-PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[1] / "docs" / "deploy.md"
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
 

@@ -99,7 +99,7 @@ def start_session(
 def authenticated(conf: Mapping[str, str]) -> dict[str, str]:
     """Restrict Spark's own ports, which execute what they receive, to this job's processes.
 
-    With local cores Spark creates the secret itself. A cluster needs one that its daemons share (docs/cluster.md).
+    With local cores Spark creates the secret itself. A cluster needs one that its daemons share (docs/deploy.md).
     """
     if conf.get("spark.master", "local").startswith("local"):
         return {"spark.authenticate": "true", **conf}

@@ -84,7 +84,7 @@ def test_one_exploration_finds_every_rule_that_a_search_for_it_finds_broken(assu
 
 
 def test_the_page_says_what_the_model_says_now():
-    written = (Path(__file__).parents[2] / "docs" / "executor-protocol.md").read_text()
+    written = (Path(__file__).parent / "model" / "PROTOCOL.md").read_text()
     assert written.startswith(page.beginning())
     assert page.explained() in written
     assert written.endswith(page.ending())

@@ -1,6 +1,6 @@
 """Everything behind TLS and passwords at once: job, controller, executor and lab on a broker that lets nobody else in.
 
-The rights are those of docs/operations.md, as the commands stand there.
+The rights are those of docs/deploy.md, as the commands stand there.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def cluster(tmp_path, jars) -> Iterator[StandaloneCluster]:
 
 
 def submitted(master: str, settings_file: Path, jars: Path) -> list[str]:
-    """The command line of docs/cluster.md, with small heaps."""
+    """The command line of docs/deploy.md, with small heaps."""
     return [
         str(Path(pyspark.__file__).with_name("bin") / "spark-submit"),
         "--master",

@@ -148,7 +148,7 @@ def optimize(context: Context, name: str | None, zorder: bool, writer: str) -> N
 def vacuum(context: Context, name: str | None, dry_run: bool) -> None:
     """Delete old files without live rows: replaced by a compaction, or left by a killed writer.
 
-    Old is a day, and seven days in the tables whose log is as long (docs/cluster.md). Safe while the job and an
+    Old is a day, and seven days in the tables whose log is as long (docs/operations.md). Safe while the job and an
     executor run. No row is deleted, but older versions of the tables can no longer be read.
     """
     from deltalake.exceptions import DeltaError

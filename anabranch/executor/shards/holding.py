@@ -4,7 +4,7 @@ Stage: under `anabranch.executor.process`; runs in the main thread of the proces
 from just before the newest recorded heartbeat, by a clock that goes on while the machine is suspended. A call is begun
 only if its time-out ends before that, and nobody takes over a shard until its member has been silent for as long. So
 two members never have a call out for one subject. One case is not covered: a process that is frozen between reading the
-clock and sending the first byte (docs/high-availability.md).
+clock and sending the first byte (docs/design.md).
 """
 
 from __future__ import annotations

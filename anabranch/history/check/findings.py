@@ -28,10 +28,10 @@ REMEDIES = {
     "duplicate": _TWICE,
     "unbalanced": "The counts of a batch contradict each other: keep the lake as it is and report it as a fault.",
     "applied twice": "Look at both rows with `anabranch sql`: two executors may have acted. All executors of a lake "
-    "have to be of one ZooKeeper (docs/high-availability.md).",
+    "have to be of one ZooKeeper (docs/deploy.md).",
     "lost batch": _LOST,
     "ended twice": "Look at both rows with `anabranch sql`: two executors may have acted, or a row was changed. All "
-    "executors of a lake have to be of one ZooKeeper (docs/high-availability.md).",
+    "executors of a lake have to be of one ZooKeeper (docs/deploy.md).",
     "too early": "Look whether the clocks of job and executor agree (NTP). If they do, a row was changed: put a backup "
     "of the table in its place.",
     "another subject": "A row was changed, or the tables of two lakes were mixed: put a backup of the table in its "

@@ -7,5 +7,5 @@
 - `stage`     the real executor with a real lake, driven step by step along a scenario
 - `explore`   breadth first over all interleavings; counterexamples, and the check that everything ends
 
-`python -m tests.executor.model > docs/executor-protocol.md` explores larger bounds and prints the record.
+`python -m tests.executor.model > tests/executor/model/PROTOCOL.md` explores larger bounds and prints the record.
 """

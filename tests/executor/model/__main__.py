@@ -1,5 +1,5 @@
-"""`python -m tests.executor.model > docs/executor-protocol.md`: explores the larger bounds, has the real executor take
-the steps of many histories, and prints the record.
+"""`python -m tests.executor.model > tests/executor/model/PROTOCOL.md`: explores the larger bounds, has the real
+executor take the steps of many histories, and prints the record.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ subject is a cluster with two bundles, each to be moved, and somebody may move o
 freeze (SIGSTOP), a lease that runs out in the hands of a living process, a lost call, a lost answer, a refusal, a look
 without an answer, a look at a copy that lags, an outcome that Kafka loses, a change by hand, a brake, the end of
 `give_up_seconds`. Every order of steps with up to so many faults is explored, breadth first. This page is generated:
-`python -m tests.executor.model > docs/executor-protocol.md`.
+`python -m tests.executor.model > tests/executor/model/PROTOCOL.md`.
 
 What must hold, in each state:
 """
