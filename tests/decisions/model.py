@@ -3,7 +3,7 @@
 The world is closed: what is decided is applied to the layout at once, clocks are set by what was applied, every segment
 reports the demand that falls on its range, and sealed segments may be pruned. `live` runs it under constant demand
 until it rests or repeats itself; `explore` tries every move of an adversary within bounds. `python -m
-tests.decisions.model` prints docs/flip-flop.md.
+tests.decisions.model` prints tests/decisions/flip-flop.md.
 """
 
 from __future__ import annotations
@@ -311,12 +311,12 @@ def trace(life: Life, most: int) -> list[str]:
 
 
 def cold_topic_with_consumers(profile: str, prune: bool = True, rate: float = 1.0) -> World:
-    """A cold topic whose one subscription has three consumers (docs/flip-flop.md)."""
+    """A cold topic whose one subscription has three consumers (tests/decisions/flip-flop.md)."""
     return World(small_policy(profile, 8), SegmentLayout.create(1, 0), (rate,) * 4, consumers=3, prune=prune)
 
 
 def page() -> str:
-    """docs/flip-flop.md."""
+    """tests/decisions/flip-flop.md."""
     pip = live(cold_topic_with_consumers("pip-483"))
     kept = live(cold_topic_with_consumers("pip-483", prune=False))
     silent = live(cold_topic_with_consumers("pip-483", rate=0.0))
@@ -333,7 +333,7 @@ def page() -> str:
 _PAGE = """# Split and merge chasing each other
 
 Found by the model check (`tests/decisions/model.py`), which runs `decide`, the layout and the clocks as a closed world
-under constant demand. This page is generated: `python -m tests.decisions.model > docs/flip-flop.md`.
+under constant demand. This page is generated: `python -m tests.decisions.model > tests/decisions/flip-flop.md`.
 
 A cold topic, four messages a second, one segment, one STREAM subscription with three consumers. The consumer rule of
 PIP-483 wants three segments. Its merge pass does not look at consumers, so once the segments have been cold for

@@ -1,7 +1,7 @@
 """What the channel says of one bundle, and which state may follow which.
 
 Source: PIP-192 "Bundle State Channel", `ServiceUnitState`, `ServiceUnitStateData`. Run as a module: the table of
-docs/bundles-channel.md. Under the whole channel.
+tests/decisions/channel/explored.md. Under the whole channel.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from tests.decisions.bookkeeper.model.__main__ import SMALL, WITHOUT
 from tests.decisions.bookkeeper.model.explore import explore
 from tests.decisions.bookkeeper.model.state import Rules
 
-PAGE = Path(__file__).parents[3] / "docs" / "bookies-protocol.md"
+PAGE = Path(__file__).parent / "model" / "explored.md"
 
 
 @pytest.mark.parametrize("rules", SMALL, ids=[", ".join((*one.commands, *one.others)) for one in SMALL])
@@ -26,5 +26,5 @@ def test_without_a_protection_a_short_history_breaks_a_rule(words: str, rules: R
     assert broken in (found.broken or "")
     assert len(found.history) <= 40
     assert f"Without {words}:\n\n```\n{found}\n```" in PAGE.read_text(), (
-        "python -m tests.decisions.bookkeeper.model > docs/bookies-protocol.md"
+        "python -m tests.decisions.bookkeeper.model > tests/decisions/bookkeeper/model/explored.md"
     )

@@ -4,5 +4,5 @@
 - `steps`    pure: every step that can come next, and what it breaks
 - `explore`  breadth first over all orders of steps; counterexamples, and the check that every run comes to rest
 
-`python -m tests.decisions.channel > docs/bundles-channel.md` explores and prints the record.
+`python -m tests.decisions.channel > tests/decisions/channel/explored.md` explores and prints the record.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.decisions.channel > docs/bundles-channel.md`: explores and prints the record; some seconds."""
+"""Explore and print the record, `explored.md` (some seconds): `python -m tests.decisions.channel`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ HEAD = """\
 Brokers with the extensible load manager tell one another who has a bundle over a channel (PIP-192): a compacted system
 topic, or since 4.0 the metadata store. `decisions/bundles/channel/` is that state machine, without a broker;
 `tests/decisions/channel/` explores it. `anabranch bundles check` reads a real one (docs/bundles.md).
-This page is generated: `python -m tests.decisions.channel > docs/bundles-channel.md`.
+This page is generated: `python -m tests.decisions.channel > tests/decisions/channel/explored.md`.
 
 ## Which state may follow which
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.decisions.bookkeeper.model > docs/bookies-protocol.md`: explores the larger bounds, prints it."""
+"""Explore the larger bounds and print `explored.md`: `python -m tests.decisions.bookkeeper.model`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ is decided by the code itself (`decisions.bookkeeper`), on what an orchestrator 
 out follows `anabranch/bookkeeper/steps.py`, one request after the other. The world is small: a schema, a subscription,
 three clusters, two orchestrators that take over from each other, operators, and brokers that change records. Anybody
 may be frozen between any two requests, for as long as it takes, and go on; or be killed. Every order is explored. This
-page is generated: `python -m tests.decisions.bookkeeper.model > docs/bookies-protocol.md`.
+page is generated: `python -m tests.decisions.bookkeeper.model > tests/decisions/bookkeeper/model/explored.md`.
 
 What must hold, in each state:
 
