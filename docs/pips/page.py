@@ -1,9 +1,9 @@
-"""docs/pip-483.md and docs/pip-468.md: every section, rule and property of the PIPs, and where it is here.
+"""Generator of docs/pip-483.md and docs/pip-468.md: each section, rule and property of the PIPs, and where it is here.
 
-`python -m docs.pips.page` writes the pages (`make schemas` does). They are made from `pip-483.toml` and `pip-468.toml`,
-the maps, and `outline.toml`, the PIPs' headings and properties by name. A row of a map names functions as
-`module:qualname`, which are imported, and tests as `path::name`, which are looked up; what does not exist is an error
-that names the row. `--mend` first follows what was only moved: a name that is now at one other place.
+`python -m docs.pips.page` writes the pages (`make schemas` runs it) from the maps `pip-483.toml` and `pip-468.toml`
+and from `outline.toml`, the names of the PIPs' headings and properties. A row of a map names functions as
+`module:qualname` and tests as `path::name`; a name that does not exist is an error that names the row. `--mend` first
+updates names whose function or test has moved to one other place.
 """
 
 from __future__ import annotations
@@ -29,38 +29,24 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).resolve().parent
 PIPS = ("pip-483", "pip-468")
-PACKAGES = (
-    "schemas",
-    "decisions",
-    "admin",
-    "lake",
-    "messaging",
-    "telemetry",
-    "engine",
-    "streaming",
-    "executor",
-    "controller",
-    "ledger",
-    "lab",
-    "anabranch",
-)
+PACKAGES = ("schemas", "decisions", "runtime", "lake", "engine", "streaming", "anabranch")
 _KEYS = {"rule", "property", "key", "code", "test", "not_built"}
 
 
 def outline(pip: str) -> dict[str, Any]:
-    """What a PIP contains, by name: `headings` in order with their level as `#`, `properties`, `names`."""
+    """Return the names in a PIP: `headings` in order with their level as `#`, `properties`, `names`."""
     found: dict[str, Any] = tomllib.loads((FOLDER / "outline.toml").read_text())[pip]
     return found
 
 
 def sections(pip: str) -> list[dict[str, Any]]:
-    """The map of a PIP: one table for each heading, in order."""
+    """Return the map of a PIP: one table for each heading, in order."""
     found: list[dict[str, Any]] = tomllib.loads((FOLDER / f"{pip}.toml").read_text())["section"]
     return found
 
 
 def problems(pip: str) -> list[str]:
-    """What is wrong with a map, a line each with what to write; empty when all of it leads somewhere."""
+    """Return the faults of a map, one line each with what to write instead; empty if every name exists."""
     known, mapped = outline(pip), sections(pip)
     found = _incomplete(pip, known, mapped)
     for section in mapped:
@@ -136,7 +122,7 @@ def _hint(name: str, places: dict[str, list[str]]) -> str:
 
 @cache
 def _keys() -> set[str]:
-    """What a person can set: fields of the policy as Pulsar spells them, and keys of the settings by section."""
+    """Return all keys that a person can set: policy fields as Pulsar spells them, and settings as section.key."""
     found = set(POLICY_FIELDS) | {str(field.alias) for field in ScalableTopicMetadata.model_fields.values()}
     for section, field in Settings.model_fields.items():
         found |= {f"{section}.{key}" for key in getattr(field.annotation, "model_fields", {})}
@@ -145,7 +131,7 @@ def _keys() -> set[str]:
 
 @cache
 def _definitions() -> dict[str, list[str]]:
-    """Every function, class, method and constant of the packages: qualname to `module:qualname`."""
+    """Map the qualname of each function, class, method and constant to its `module:qualname`."""
     found: dict[str, list[str]] = {}
     for package in PACKAGES:
         for file in sorted((ROOT / package).rglob("*.py")):
@@ -169,7 +155,7 @@ def _names(body: list[ast.stmt], prefix: str) -> Iterator[str]:
 
 @cache
 def _tests() -> dict[str, set[str]]:
-    """Path of a test module to the names of its tests."""
+    """Map the path of each test module to the names of its tests."""
     return {
         str(file.relative_to(ROOT)): set(re.findall(r"^\s*(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE))
         for file in sorted((ROOT / "tests").rglob("test_*.py"))
@@ -182,7 +168,7 @@ def _moved_test(name: str) -> tuple[str, dict[str, list[str]]]:
 
 
 def mend() -> list[str]:
-    """Follows in the maps what was only moved; answers what was changed."""
+    """Update names in the maps that have only moved, and return a line for each change."""
     done = []
     for pip in PIPS:
         file = FOLDER / f"{pip}.toml"
@@ -197,7 +183,7 @@ def mend() -> list[str]:
 
 
 def _moved_to(name: str) -> list[str]:
-    """Where a function or test that is gone may be now: in the same package or a file of the same name, if in any."""
+    """Return possible new places of a missing function or test; same package or file name first."""
     if "::" in name:
         path, _, test = name.partition("::")
         if test in _tests().get(path, ()):
@@ -213,7 +199,7 @@ def _moved_to(name: str) -> list[str]:
 
 
 def page(pip: str) -> str:
-    """The page of a PIP."""
+    """Return the text of a PIP's page."""
     known = outline(pip)
     lines = [_PAGE.format(name=pip.upper(), title=known["title"], pip=pip)]
     for heading, section in zip(known["headings"], sections(pip), strict=True):
@@ -226,15 +212,18 @@ def page(pip: str) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    cells = [("rule", "our key", "function", "test"), ("---",) * 4]
+    """Return the rows as a table; the column of keys is left out where no row has one."""
+    cells: list[tuple[str, ...]] = [("rule", "our key", "function", "test"), ("---",) * 4]
     for row in rows:
         rule = f"`{row['property']}`: {row['rule']}" if "property" in row else row["rule"]
-        key = ", ".join(f"`{name}`" for name in row.get("key", "").split()) or "-"
+        key = ", ".join(f"`{name}`" for name in row.get("key", "").split())
         if "not_built" in row:
-            cells.append((rule, key, f"not built, because {row['not_built']}", "-"))
+            cells.append((rule, key, f"not built: {row['not_built']}", ""))
         else:
             code = ", ".join(_code_link(name) for name in row["code"].split())
             cells.append((rule, key, code, ", ".join(_test_link(name) for name in row["test"].split())))
+    if not any("key" in row for row in rows):
+        cells = [(rule, *rest) for rule, _, *rest in cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
@@ -248,19 +237,18 @@ def _code_link(name: str) -> str:
 
 def _test_link(name: str) -> str:
     path, _, test = name.partition("::")
-    return f"[{test.removeprefix('test_').replace('_', ' ')}](../{path})"
+    return f"[`{test}`](../{path})"
 
 
 _PAGE = """# {name}: {title}
 
-Every section, rule and property of {name}, and where it is here: the key by which a person sets it, the function that
-does it, and a test of it. The headings are those of the PIP. This page is generated from `docs/pips/{pip}.toml`:
-`make schemas`.
+Each rule of {name}, the key that sets it, the function that implements it and a test that fails without it, under the
+PIP's own headings. Generated from `docs/pips/{pip}.toml` by `make schemas`.
 """
 
 
 def main() -> int:
-    """Writes the pages, or says on stderr what is wrong with the maps."""
+    """Write the pages, or print the faults of the maps to stderr."""
     if "--mend" in sys.argv[1:]:
         print("\n".join(mend()))
     wrong = [line for pip in PIPS for line in problems(pip)]
