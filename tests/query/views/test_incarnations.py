@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 
 from anabranch.query.sql import LakeSql
+from lake.tables import create_lake
 from schemas.tables.rows import DECISIONS
+from tests.local.lake import at, decision, load, millis, write
 from tests.query.views.incarnations import Incarnations
 
 HOUR = timedelta(hours=1)
@@ -124,3 +127,15 @@ def test_time_over_threshold_begins_in_the_incarnation(stream, ask):
         key = row["topic"], row["segment_id"]
         # What was over is so in the batch's state, unless the split was decided on a load that did not last the batch.
         assert row["over_since"] == over[row["decided_at"]][key], row
+
+
+@pytest.mark.parametrize("created", [100, 0])
+def test_time_over_threshold_begins_with_the_topic_when_its_events_are_forgotten(created, tmp_path):
+    lake = str(tmp_path / "lake")
+    create_lake(lake)
+    segment = {"segmentId": 0, "createdAtMs": millis(created) if created else 0}
+    inputs = {"policy": {"splitMsgRateInThreshold": 10_000.0}, "layout": {"segments": {"0": segment}}}
+    rates = [load(0, 30_000.0, 50), load(0, 20_000.0, 110), load(0, 25_000.0, 115)]
+    write(lake, *rates, decision(120, inputs=json.dumps(inputs, separators=(",", ":"))))
+    (row,) = LakeSql(lake).ask("SELECT over_since, rate FROM over_threshold").read_all().to_pylist()
+    assert row == {"over_since": at(110 if created else 50), "rate": 25_000.0}

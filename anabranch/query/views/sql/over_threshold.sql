@@ -1,6 +1,6 @@
 -- How long a segment was over its threshold before it was split: the rate that the split by load names, by what is on
 -- record of it.
--- version: 2
+-- version: 3
 -- decision_id string: The split.
 -- topic string: The topic.
 -- segment_id bigint: The segment.
@@ -20,7 +20,10 @@ WITH all_splits AS (
            WHEN 'bytesRateIn' THEN $first(inputs, '"splitBytesRateInThreshold":([-+.0-9eE]+)')
            WHEN 'msgRateOut' THEN $first(inputs, '"splitMsgRateOutThreshold":([-+.0-9eE]+)')
            ELSE $first(inputs, '"splitBytesRateOutThreshold":([-+.0-9eE]+)')
-         END AS DOUBLE) AS threshold
+         END AS DOUBLE) AS threshold,
+         -- The oldest segment on record then: a topic's deletion may have been forgotten since (`lake retain`), and its
+         -- loads not.
+         1000 * CAST($first(inputs, '"createdAtMs":([0-9]+)') AS BIGINT) AS created_micros
   FROM decisions
   WHERE family = 'autoscale' AND action = 'split'
     AND reason IN ('msgRateIn', 'bytesRateIn', 'msgRateOut', 'bytesRateOut')
@@ -45,6 +48,7 @@ WITH all_splits AS (
   FROM splits s
   JOIN segment_load l ON l.topic = s.subject AND l.segment_id = s.segment_id AND l.accepted_at <= s.decided_at
     AND (s.begun_from IS NULL OR l.accepted_at >= s.begun_from)
+    AND (s.created_micros IS NULL OR $micros(l.accepted_at) >= s.created_micros)
   GROUP BY s.subject, s.decision_id
 ), bounded AS (
   SELECT s.*, c.calm_at
@@ -63,6 +67,7 @@ WITH all_splits AS (
   FROM bounded s
   JOIN segment_load l ON l.topic = s.subject AND l.segment_id = s.segment_id AND l.accepted_at <= s.decided_at
     AND (s.begun_from IS NULL OR l.accepted_at >= s.begun_from)
+    AND (s.created_micros IS NULL OR $micros(l.accepted_at) >= s.created_micros)
     AND (s.calm_at IS NULL OR l.accepted_at >= s.calm_at)
 ), calm AS (
   SELECT subject, decision_id, accepted_at, rate, place,
