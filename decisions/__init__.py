@@ -1,4 +1,4 @@
-"""The decisions: pure functions from frozen values to frozen values. No Spark, Kafka, Delta, clock, log or random.
+"""Decisions: pure functions over frozen values, without Spark, Kafka, Delta, clock, log or random.
 
 - `kernel`      what every family of decisions shares: gates and readings, waits, bounds, quantities
 - `topic`       the scalable topic of PIP-468: names, hashing, the layout of its segments

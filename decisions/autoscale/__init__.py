@@ -1,4 +1,4 @@
-"""When to split and when to merge (PIP-483). In the order in which a topic meets them:
+"""Rules for splits and merges (PIP-483). In the order in which a topic meets them:
 
 - `policy`                       the knobs, their profiles, their resolution, their rules
 - `rates`, `significance`        a segment's load against the thresholds; which sample becomes a load record

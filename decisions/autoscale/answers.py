@@ -1,4 +1,4 @@
-"""The actions of autoscale, split a segment, merge two neighbours or rebucket some, and any of its answers as JSON.
+"""Actions of autoscale (split, merge, rebucket), and any of its answers as JSON.
 
 Stage: what `decisions.autoscale.decide` returns. Holds are those of `decisions.kernel.answers`.
 """
@@ -80,7 +80,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Rebucket:
-    """Replace each of some segments by one of the same range with more entry buckets: one decision, all or the rest.
+    """Replace segments by ones of the same range with more entry buckets, in one decision.
 
     `reason` is `below-split-rate-floor` or `at-max-segments`: why consumers are not given a segment.
     """
@@ -115,8 +115,10 @@ Answer = Action | Hold[Gate]
 def answer_to_wire(
     answer: Answer, hot_keys: Sequence[HotKey] | None = None
 ) -> SplitAnswer | MergeAnswer | RebucketAnswer | HoldAnswer:
-    """The answer as JSON model: a line of what `anabranch decide` prints; `hot_keys`: what the next snapshot has to say
-    of them, if it is something else than this one."""
+    """Return the answer as JSON model: a line of the output of `anabranch decide`.
+
+    `hot_keys`: the hot keys for the next snapshot, if they differ from those of this one.
+    """
     keys = None if hot_keys is None else [HotKeyRecord(**key._asdict()) for key in hot_keys]
     gates = [
         GateReading(

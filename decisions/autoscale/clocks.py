@@ -1,4 +1,4 @@
-"""The clocks of auto split/merge: what an event does to a topic's cooldowns, loads, failures and open decision.
+"""Clocks of auto split/merge: effects of events on a topic's cooldowns, loads, failures and decision.
 
 Stage: between evaluations. `decide` reads these values and changes none of them; what keeps them over time (`engine`,
 the model check) changes them here. What is committed sets a clock, never what was tried. All instants are milliseconds;
@@ -45,7 +45,7 @@ class Cooldowns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpenDecision:
-    """The decision of a topic whose end is not known yet (PIP-483 "Pass 1", the in-flight-operation guard)."""
+    """Decision of a topic whose end is not known yet (PIP-483 "Pass 1", the in-flight-operation guard)."""
 
     decision_id: str
     epoch: int
@@ -75,12 +75,12 @@ class Failures(NamedTuple):
 
 
 def cooldowns_after_layout(cooldowns: Cooldowns, known: Container[int], layout: SegmentLayout, now: int) -> Cooldowns:
-    """What a layout change does to the cooldowns: each segment that is not among the `known` sets a clock to its
-    creation.
+    """Return the cooldowns after a layout change.
 
-    It is read off the layout and not off our own decisions, so a manual operation sets the same clock as an automatic
-    one (PIP-483 "Manual operations and cooldown"). A clock never goes back (PIP-483 "Pass 1" and "Pass 2").
-    A creation that is said to be before 1970 counts as of 1970.
+    Each segment that is not among the `known` sets the clock of the operation that made it to its creation. That is
+    read off the layout and not off our own decisions, so a manual operation sets the same clock as an automatic one
+    (PIP-483 "Manual operations and cooldown"). A clock never goes back (PIP-483 "Pass 1" and "Pass 2"). A creation
+    before 1970 counts as of 1970.
     """
     last = {"split": cooldowns.last_split_at, "merge": cooldowns.last_merge_at, "rebucket": cooldowns.last_rebucket_at}
     for number, segment in layout.segments.items():
@@ -92,9 +92,12 @@ def cooldowns_after_layout(cooldowns: Cooldowns, known: Container[int], layout: 
 
 
 def is_done(decision: OpenDecision, epoch: int, active: Container[int]) -> bool:
-    """Whether an open decision is closed by a layout of `epoch` with these active segments: it was applied, and the
-    layout shows it (PIP-483 "Pass 1", the in-flight-operation guard). Of several decisions on one layout the first that
-    is applied makes a newer one, so it is its own segments that tell."""
+    """Tell if a layout of `epoch` with these active segments closes an open decision.
+
+    It does if the decision was applied and the layout shows it (PIP-483 "Pass 1", the in-flight-operation guard). Of
+    several decisions on one layout the first that is applied makes a newer one, so the decision's own segments are what
+    counts.
+    """
     return decision.applied and epoch > decision.epoch and not any(one in active for one in decision.segments)
 
 
@@ -109,26 +112,32 @@ MAX_DELIVERY_MS = 60_000
 
 
 def instant_of_sample(sampled_at: int, kafka_at: int | None, now: int) -> int:
-    """When a sample is taken to have been measured: when its reporter says, within seconds of when Kafka took it
-    (`kafka_at`; None: it is not known), and no later than now."""
+    """Return the instant at which a sample counts as measured.
+
+    That is the reporter's instant, but within seconds of when Kafka took it (`kafka_at`; None: not known) and no later
+    than now.
+    """
     if kafka_at is None:
         return min(sampled_at, now)
     return min(max(sampled_at, kafka_at - MAX_CLOCK_SKEW_MS), kafka_at + MAX_CLOCK_SKEW_MS, now)
 
 
 def claim_of_sample(sampled_at: int, kafka_at: int | None, now: int) -> int:
-    """The instant up to which no older sample of the same reporter counts: when it says that it measured, and no more
-    than seconds after Kafka took it, so that a reporter whose clock is set right is heard."""
+    """Return the instant up to which no older sample of the same reporter counts.
+
+    That is the instant that the reporter gave, but at most seconds after Kafka took the sample, so that a reporter
+    whose clock is set right is heard again.
+    """
     return min(sampled_at, (now if kafka_at is None else kafka_at) + MAX_CLOCK_SKEW_MS)
 
 
 def is_stale_sample(
     sampled_at: int, kafka_at: int | None, now: int, is_same_reporter: bool, claimed: int, seen_at: int
 ) -> bool:
-    """Whether a sample of a segment is repeated or late, after one with the claim `claimed` that was seen at `seen_at`.
+    """Tell if a sample is repeated or late, after one with the claim `claimed` that was seen at `seen_at`.
 
-    Reporters are told apart, for their clocks are: of the same one an older sample is stale, of another one what was
-    long under way while the first has spoken.
+    Reporters are told apart because their clocks are. Of the same reporter an older sample is stale; of another one a
+    sample is stale if it was under way for long while the first reporter has spoken.
     """
     if is_same_reporter:
         return sampled_at <= claimed
@@ -161,9 +170,9 @@ def are_stale_samples(
 
 
 def seen_after_sample(seen_at: int | None, at: int) -> int:
-    """When the load of a segment was last seen, after a sample of the instant `at` (guard `maxLoadAgeSeconds`).
+    """Return when the load of a segment was last seen, after a sample (guard `maxLoadAgeSeconds`).
 
-    Every sample counts that is newer than the last one, significant or not.
+    Each sample of an instant `at` that is newer than the last one counts, significant or not.
     """
     return at if seen_at is None else max(seen_at, at)
 
@@ -174,8 +183,10 @@ def seen_after_sample_all(seen_at: Ints, at: Ints) -> Ints:
 
 
 def modified_after_sample(modified_at: int | None, at: int) -> int:
-    """When the load record of a segment was last modified, after a significant sample of the instant `at` (PIP-483
-    "SegmentLoadStats": windows derive from the modified time)."""
+    """Return when a load record was last modified, after a significant sample of the instant `at`.
+
+    PIP-483 "SegmentLoadStats": windows derive from the modified time.
+    """
     return at if modified_at is None else max(modified_at, at)
 
 
@@ -185,8 +196,11 @@ def modified_after_sample_all(modified_at: Ints, at: Ints) -> Ints:
 
 
 def cold_since_after_sample(cold_since: int | None, is_cold: bool, at: int) -> int | None:
-    """Cold since: the instant of the significant sample that fell below all merge thresholds, kept while those that
-    follow are below too (guard `coldSinceThreshold`; PIP-483 "Pass 2")."""
+    """Return since when a segment is cold, after a significant sample.
+
+    That is the instant of the sample that fell below all merge thresholds, kept while those that follow are below too
+    (guard `coldSinceThreshold`; PIP-483 "Pass 2").
+    """
     if not is_cold:
         return None
     return at if cold_since is None else cold_since
@@ -200,10 +214,10 @@ def cold_since_after_sample_all(cold_since: Ints, is_cold: Bools, at: Ints) -> I
 def returned_after_sample(
     returned_after: int | None, has_record: bool, cold_since: int | None, is_cold: bool, at: int
 ) -> int | None:
-    """How long the pause was after which a load came back, after a significant sample (guard `returnsWithinSeconds`).
+    """Return the pause after which a load came back, by the sample given (guard `returnsWithinSeconds`).
 
-    None: it never fell. 0: it fell, and has not come back. When it comes back: how long it was cold, or half of the
-    pause before when that is longer, so that one short pause does not hide it.
+    None: it never fell. 0: it fell, and has not come back. When it comes back: the time for which it was cold, or half
+    of the pause before if that is longer, so that one short pause does not hide it. The sample is a significant one.
     """
     if is_cold:
         return 0 if returned_after is None and has_record and cold_since is None else returned_after
@@ -227,8 +241,11 @@ def returned_after_sample_all(
 
 
 def cold_since_after_thresholds(cold_since: int | None, is_cold: bool, modified_at: int) -> int | None:
-    """Cold since, after the merge thresholds of a topic have changed: what is cold under the new ones counts as cold
-    from its record on, for how it stood to them before is not known (guard `coldSinceThreshold`; PIP-483 "Pass 2")."""
+    """Return since when a segment is cold, after the merge thresholds of its topic have changed.
+
+    What is cold under the new ones counts as cold from its record on, because how it stood to them before is not known
+    (guard `coldSinceThreshold`; PIP-483 "Pass 2").
+    """
     if not is_cold:
         return None
     return modified_at if cold_since is None else max(cold_since, modified_at)
@@ -245,9 +262,11 @@ def cold_since_after_thresholds_all(cold_since: Ints, is_cold: Bools, modified_a
 def open_after_outcome(
     decision: OpenDecision, status: OutcomeStatus, epoch: int | None, active: Container[int] = ()
 ) -> OpenDecision | None:
-    """The open decision after its outcome: an applied one stays open until a layout is here that shows it (`epoch` and
-    `active`: of the newest that is known); any other end closes it (PIP-483 "Pass 1", the in-flight-operation
-    guard)."""
+    """Return the open decision after its outcome; None when it is closed.
+
+    An applied one stays open until a layout shows it (`epoch` and `active` are of the newest that is known); any other
+    end closes it (PIP-483 "Pass 1", the in-flight-operation guard).
+    """
     if status != "applied":
         return None
     applied = replace(decision, applied=True)
@@ -255,9 +274,11 @@ def open_after_outcome(
 
 
 def failures_after_outcome(failures: Failures, action: str, status: OutcomeStatus, now: int) -> Failures:
-    """The failures after a decision's outcome: an applied one ends them, a failed or rejected one is one more (guard
-    `retryBackoffSeconds`). None is one that was observed, or superseded: the topic had changed, so the next decision is
-    another one."""
+    """Return the failures after a decision's outcome (guard `retryBackoffSeconds`).
+
+    An applied decision ends them; a failed or rejected one is one more. An observed or superseded one does not count:
+    the topic had changed, so the next decision is another one.
+    """
     if status == "applied":
         return Failures()
     if status in ("observed", "superseded"):
@@ -269,6 +290,8 @@ def failures_after_outcome(failures: Failures, action: str, status: OutcomeStatu
 
 
 def not_after(at: int | None, now: int) -> int | None:
-    """An instant of a clock, when the job's clock was set back behind it: it begins anew now. What is waited for comes
-    late by one wait at most, however far the clock was set back."""
+    """Return an instant of a clock, moved to `now` if the job's clock was set back behind it.
+
+    A wait then ends late by at most its own length, however far the clock was set back.
+    """
     return None if at is None else min(at, now)

@@ -40,7 +40,7 @@ FAILED_ACTIONS = {None: ANY_ACTION, "split": ONLY_SPLIT, "merge": ONLY_MERGE, "r
 
 @dataclass(frozen=True)
 class Fleet:
-    """The snapshots of n topics with m active segments, topics of one policy side by side; instants in milliseconds."""
+    """Snapshots of n topics with m active segments, grouped by policy; instants in milliseconds."""
 
     policies: Sequence[Policy]
     policy_starts: Sequence[int]

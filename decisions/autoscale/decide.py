@@ -51,8 +51,11 @@ __all__ = [
 
 
 def decide(snapshot: TopicSnapshot) -> Answer:
-    """What to do now, or why nothing; by the guard `parallelActions` several actions, on disjoint parts of the key
-    space: the first, and in it what else; a merge that waits to be applied leaves splits alone."""
+    """Decide what to do now, or why nothing.
+
+    With the guard `parallelActions` there may be several actions, on disjoint parts of the key space: the first one
+    contains the others. A merge that waits to be applied then does not hold splits.
+    """
     switched_off = _switched_off(snapshot)
     only_merges_wait = snapshot.may_split_meanwhile and all(one.gate is Gate.IN_FLIGHT for one in switched_off)
     if switched_off and not only_merges_wait:
@@ -110,13 +113,15 @@ def _actions(split: SplitPass, merge: MergePass, gates: Sequence[Reading[Gate]])
 
 
 def consumers_ask_nothing(policy: Policy, required: int, active: int, is_open: bool) -> bool:
-    """Whether `decide` answers a consumer event with a hold for `consumer-demand`, whatever else it would see: scaling
-    is not switched off, and `active` segments are enough for the `required`."""
+    """Tell if `decide` would answer a consumer event with a hold for `consumer-demand` in any case.
+
+    It does if scaling is not switched off and the `active` segments are enough for the `required`.
+    """
     return policy.broken is None and policy.enabled and not is_open and required <= active
 
 
 def _switched_off(snapshot: TopicSnapshot) -> list[Reading[Gate]]:
-    """What switches scaling off for this topic: its policy, or its open decision.
+    """Return the readings that switch scaling off for this topic: its policy, or its open decision.
 
     PIP-483 "Policy resolution (namespace + topic overrides)"; the in-flight guard is that of
     PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)".
@@ -132,7 +137,7 @@ def _switched_off(snapshot: TopicSnapshot) -> list[Reading[Gate]]:
 
 
 def _rest(snapshot: TopicSnapshot, loads: Loads) -> Situation:
-    """Where a topic stands that wants neither to split nor to merge."""
+    """Return the situation of a topic that needs neither a split nor a merge."""
     if len(loads) > max(snapshot.policy.min_segments, 1):
         can_tell = any(left and right for left, right in pairwise(loads))
         return Situation.ABOVE_FLOOR if can_tell else Situation.UNKNOWN_LOAD

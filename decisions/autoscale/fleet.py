@@ -97,7 +97,7 @@ def _blocks(offsets: Ints, start: int, end: int) -> Iterable[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What was found in one situation: for each of its gates, which of the topics in it the gate does not let pass."""
+    """Findings in one situation: for each of its gates, the topics that the gate does not let pass."""
 
     failing: Mapping[Gate, Bools]
     ends: Mapping[Gate, Ints] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class _Block:
         self.segment, self.other = answers.segment[self.topics], answers.other[self.topics]
 
     def decide(self) -> None:
-        """The same as `decisions.autoscale.decide.decide`."""
+        """Decide as `decisions.autoscale.decide.decide` does, for all topics of the block."""
         open_decision = self.fleet.in_flight[self.topics]
         found = self._switched_off(open_decision)
         if self.policy.broken is None and self.policy.enabled:
@@ -147,7 +147,7 @@ class _Block:
         self.gate[self.action != HOLD] = -1
 
     def _bind(self, found: Mapping[Situation, _Found]) -> None:
-        """The binding gate of each topic: the table from its end, so that what comes first in it is written last."""
+        """Set the binding gate of each topic, from the table's end, so that its first rows are written last."""
         for row in reversed(PRECEDENCE):
             if row.situation in found:
                 self._bind_row(row, found[row.situation])
@@ -176,7 +176,7 @@ class _Block:
         return {Situation.SWITCHED_OFF: _Found(failing)}
 
     def _rest(self) -> dict[Situation, _Found]:
-        """Where topics stand that want neither."""
+        """Return the situations of topics that need neither a split nor a merge."""
         above_floor = self.counts > max(self.policy.min_segments, 1)
         found = {
             Situation.ABOVE_FLOOR: _Found({Gate.MERGE_THRESHOLDS: above_floor}),
@@ -205,8 +205,10 @@ class _Block:
         return unknown if unknown.any() else None
 
     def _find_shared(self) -> None:
-        """Find the topics whose consumers share segments, and those of them whose consumers are all served by that
-        (`decisions.autoscale.rebucket_pass`)."""
+        """Find the topics whose consumers share segments, and those whose consumers are all served by that.
+
+        See `decisions.autoscale.rebucket_pass`.
+        """
         policy, buckets = self.policy, self.fleet.buckets[self.segments]
         self.shares: Bools = np.zeros(len(self.counts), np.bool_)
         self.served: Bools = self.shares
@@ -382,8 +384,10 @@ class _Block:
         return kept
 
     def _settling(self, pairs: Ints, topics: Ints, since: Ints) -> Ints:
-        """When the pair of each topic settles that does so first, of those whose window has passed if there are any;
-        `NEVER` where nothing has to."""
+        """Return for each topic when the first of its pairs settles; `NEVER` where none has to.
+
+        Pairs whose window has passed come first, if there are any.
+        """
         found = np.full(len(self.counts), NEVER, np.int64)
         if not self.policy.settles or not len(pairs):
             return found

@@ -1,7 +1,7 @@
-"""What a fleet measured at its binding gates: the readings that `decide` would name, in columns.
+"""Readings of a fleet at its binding gates, in columns: those that `decide` would name.
 
-Stage: behind `decisions.autoscale.fleet`, for the topics whose gate has changed. A row of the table `holds` has what is
-told here. Each gate is one function below, of topics that it binds and that share a policy; a test compares them with
+Stage: behind `decisions.autoscale.fleet`, for the topics whose gate has changed. They fill the rows of the table
+`holds`. Each gate is one function below, of topics that it binds and that share a policy; a test compares them with
 `decide` topic by topic.
 """
 
@@ -41,7 +41,10 @@ class FleetReadings(NamedTuple):
 
 
 def binding_readings(fleet: Fleet, gates: npt.NDArray[np.int8]) -> FleetReadings:
-    """What was measured at the gate that binds each topic; `gates` are those of `FleetAnswers`, and all are holds."""
+    """Return the reading of the gate that binds each topic.
+
+    `gates` are those of `FleetAnswers`; all are holds.
+    """
     found = _nothing(len(fleet))
     ends = [*fleet.policy_starts, len(fleet)][1:]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -267,7 +270,7 @@ def _losses(fleet: Fleet, policy: Policy) -> Ints:
 
 
 def _by_segment(fleet: Fleet, column: Ints) -> Ints:
-    """What each topic has, for each of its segments."""
+    """Repeat the value of each topic for each of its segments."""
     found: Ints = np.repeat(column, np.diff(fleet.offsets))
     return found
 

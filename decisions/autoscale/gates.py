@@ -1,4 +1,4 @@
-"""The gates: every reason for which a topic can be held, in words, and the one table that says which of them binds.
+"""Gates: every reason for which a topic can be held, and the table that says which of them binds.
 
 Stage: the vocabulary of every answer. `decisions.autoscale.decide` and `decisions.autoscale.fleet` take the binding
 gate from `PRECEDENCE`, the job's metrics take their labels from it, and docs/gates.md is made from both tables
@@ -15,7 +15,7 @@ from decisions.kernel.precedence import Row
 
 
 class Gate(str, Enum):
-    """What can hold a topic, in the order in which an evaluation looks."""
+    """Gates that can hold a topic, in the order in which an evaluation looks."""
 
     INVALID_POLICY = "invalid-policy"
     DISABLED = "disabled"
@@ -44,7 +44,7 @@ class Gate(str, Enum):
 
 
 class Situation(Enum):
-    """What a topic is in, or wants, when an evaluation ends with a hold."""
+    """Situations in which an evaluation ends with a hold."""
 
     SWITCHED_OFF = "switched off"
     WANTS_TO_REBUCKET = "wants to rebucket"

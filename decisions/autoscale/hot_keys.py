@@ -1,9 +1,9 @@
-"""One hot key: load that no split relieves, found early, remembered, and tried again rarely (guard `hotKeySplits`).
+"""One hot key: load that no split relieves, found early and tried again rarely (guard `hotKeySplits`).
 
-Stage: in the split pass of `decisions.autoscale.decide`. A split halves a range, and a hot range that is wide enough is
-relieved by it. Of one key nearly all stays in one half, split after split. So a segment that is above a threshold and
-still carries most of the load of the range that it was cut out of, so many halvings ago, is taken to hold one hot key:
-more segments cannot help. It is seen in the loads as they are, at one instant, not in what was measured before a split.
+Stage: in the split pass of `decisions.autoscale.decide`. A split halves a range and relieves a hot range that is wide
+enough. The load of one key nearly all stays in one half, split after split. So a segment is taken to hold one hot key
+if it is above a threshold and still carries most of the load of the range that it was cut out of, many halvings ago:
+more segments cannot help. Loads are compared at one instant, not with those measured before a split.
 
 Hashes are inclusive ranges; instants are milliseconds.
 """
@@ -29,7 +29,7 @@ MAX_TRIES = 16
 
 
 class HotKey(NamedTuple):
-    """What is remembered of one."""
+    """Record of one hot key."""
 
     start: int
     """About where it is: the range of the segment that was left with it."""
@@ -45,7 +45,7 @@ class HotKey(NamedTuple):
 
 
 def retry_at(key: HotKey, policy: Policy) -> int:
-    """When splits are tried again."""
+    """Return when splits for the key are tried again."""
     return key.found_at + min(policy.hot_key_retry_ms << min(max(key.tries - 1, 0), MAX_TRIES), MAX_RETRY_MS)
 
 
@@ -76,12 +76,15 @@ def halvings(keys: Sequence[HotKey], segment: Segment, overload: float, policy: 
 
 
 def _is_inside(segment: Segment, key: HotKey) -> bool:
-    """Whether a segment is a piece of what is given back; a wider one is split until the key is isolated again."""
+    """Tell if a segment is a piece of the range that is given back.
+
+    A wider segment is split until the key is isolated again.
+    """
     return key.within_start <= segment.start and segment.end <= key.within_end
 
 
 def is_within(key: HotKey, left: Segment, right: Segment) -> bool:
-    """Whether two neighbours are pieces of what was split in search of a key."""
+    """Tell if two neighbours are pieces of a range that was split in search of a key."""
     return key.within_start <= left.start and right.end <= key.within_end
 
 
@@ -119,8 +122,10 @@ def find_key(
 
 
 def remembered(keys: Sequence[HotKey], found: Mapping[int, HotKey], policy: Policy, now: int) -> tuple[HotKey, ...]:
-    """The keys that are known after an evaluation that has `found` some: one found again pauses for twice as long, one
-    that was not found again for as long as its pause was is forgotten."""
+    """Return the known keys after an evaluation that has `found` some.
+
+    A key that was found again pauses for twice as long. A key that was not found for as long as its pause is forgotten.
+    """
     new = list(found.values())
     kept = []
     for key in keys:

@@ -1,4 +1,4 @@
-"""What an evaluation knows of the loads: which are known, until when, and what is not known of them.
+"""Loads as an evaluation knows them: which are known, until when, and what is missing.
 
 Stage: under both passes of `decisions.autoscale.decide`.
 """
@@ -29,7 +29,7 @@ def known_loads(snapshot: TopicSnapshot) -> Loads:
 
 
 def evidence(snapshot: TopicSnapshot) -> list[Reading[Gate]]:
-    """What is not known of the load, before it is judged."""
+    """Return the readings on missing and old loads, before any load is judged."""
     active, found = snapshot.layout.active, snapshot.loads
     missing = [segment.segment_id for segment in active if segment.segment_id not in found]
     readings = [at_most(Gate.LOAD_MISSING, len(missing), 0, missing[0] if missing else None)]

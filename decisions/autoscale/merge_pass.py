@@ -26,8 +26,10 @@ from decisions.topic.segment import Segment
 
 
 class MergePass(NamedTuple):
-    """What pass 2 found: its readings; the pairs to merge; or which readings hold a merge that is wanted, and when time
-    alone would let it go."""
+    """Result of pass 2: its readings and the pairs to merge.
+
+    Where a merge is wanted but held: the readings that hold it, and when time alone would let it go.
+    """
 
     readings: list[Reading[Gate]]
     chosen: Sequence[tuple[int, int]] = ()
@@ -38,7 +40,7 @@ class MergePass(NamedTuple):
 def merge_pass(
     snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], splits: Collection[int] = ()
 ) -> MergePass:
-    """What pass 2 finds; `keys` are the hot keys that are known by now, `splits` the segments that pass 1 splits."""
+    """Run pass 2; `keys` are the known hot keys, `splits` the segments that pass 1 splits."""
     policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
     count, required = len(active) + len(splits), snapshot.required_segments
     readings = backoff(snapshot, "merge")
@@ -112,7 +114,10 @@ def merge_pass(
 
 
 def _depth(snapshot: TopicSnapshot, depths: Mapping[int, int], shallow_at: Mapping[int, int]) -> Reading[Gate]:
-    """The depth of the shallowest pair, and when the first pair is below the cap; pairs by index of the left one."""
+    """Return the reading of the shallowest pair, and when the first pair falls below the cap.
+
+    Pairs are given by the index of the left segment.
+    """
     active, policy = snapshot.layout.active, snapshot.policy
     shallowest = min(depths, key=depths.__getitem__)
     reading = below(Gate.MAX_DAG_DEPTH, depths[shallowest], policy.max_dag_depth, active[shallowest].segment_id)
@@ -121,8 +126,11 @@ def _depth(snapshot: TopicSnapshot, depths: Mapping[int, int], shallow_at: Mappi
 
 
 def _stays_shared(snapshot: TopicSnapshot, loads: Loads, at: int) -> bool:
-    """Tell if consumers still share segments after a merge that leaves fewer segments than consumers: no segment is
-    worth a split then, by the part of the floor that the guard `mergeHeadroom` has of a split threshold."""
+    """Tell if consumers still share segments after a merge that leaves fewer segments than consumers.
+
+    They do if no segment is then worth a split. The limit is the floor, times the part of a split threshold that the
+    guard `mergeHeadroom` allows.
+    """
     policy = snapshot.policy
     rates = [None if load is None else load.msg_rate_in for load in loads]
     left, right = rates[at], rates[at + 1]
@@ -133,7 +141,7 @@ def _stays_shared(snapshot: TopicSnapshot, loads: Loads, at: int) -> bool:
 
 
 def _loss(snapshot: TopicSnapshot, at: int) -> int:
-    """Return the entry buckets that a merge costs, because a segment has no more than `maxEntryBucketsPerSegment`."""
+    """Return how many entry buckets a merge would cost, given `maxEntryBucketsPerSegment`."""
     left, right = snapshot.layout.active[at : at + 2]
     return max(left.bucket_count + right.bucket_count - snapshot.policy.max_entry_buckets_per_segment, 0)
 
@@ -169,7 +177,7 @@ def _within_capacity(snapshot: TopicSnapshot, pairs: Sequence[int]) -> list[int]
 
 
 def _disjoint(pairs: Sequence[int], most: int) -> list[int]:
-    """As many of the pairs as do not touch each other, the first ones first."""
+    """Return at most `most` pairs that do not touch each other, first ones first."""
     chosen: list[int] = []
     taken: set[int] = set()
     for at in pairs:
@@ -196,7 +204,7 @@ def settled_at(snapshot: TopicSnapshot, segment: Segment, load: Load | None) -> 
 
 
 def _settling(now: int, at_rest: dict[int, int], pairs: Sequence[int], active: Sequence[Segment]) -> Reading[Gate]:
-    """How long the pair that settles first has still to wait."""
+    """Return the reading of the pair that settles first."""
     first = min(pairs, key=at_rest.__getitem__)
     left = max(at_rest[first] - now, 0)
     eligible_at = at_rest[first] if left > 0 and at_rest[first] < MAX_INSTANT_MS else None
@@ -204,7 +212,7 @@ def _settling(now: int, at_rest: dict[int, int], pairs: Sequence[int], active: S
 
 
 class _fruitless:
-    """Which neighbours are pieces of what was split in search of a hot key: cold ones beside the one that has it."""
+    """Neighbours that are pieces of a range split in search of a hot key: cold ones beside the hot one."""
 
     def __init__(self, snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], cold: Sequence[bool]) -> None:
         policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now

@@ -1,7 +1,7 @@
-"""A segment's past: what made it, when, and how often what it stands for was taken back and wanted again.
+"""Past of a segment: what made it, when, and how often its merge was taken back.
 
 Stage: beside `decisions.autoscale.clocks`, for the guard `settleSeconds`. A layout sets it, like a cooldown; it is
-remembered by the segment's id, for a pruned layout no longer says where a segment comes from. Instants are
+remembered by the segment's id, because a pruned layout no longer says where a segment comes from. Instants are
 milliseconds.
 """
 
@@ -29,7 +29,7 @@ MAX_SETTLE_MS = 14_400_000
 
 
 class Past(NamedTuple):
-    """Where an active segment comes from."""
+    """Origin of an active segment."""
 
     at: int
     """When it was made."""
@@ -46,10 +46,11 @@ class Past(NamedTuple):
 def past_after_layout(
     past: Mapping[int, Past], known: Container[int], layout: SegmentLayout, now: int, returned: Mapping[int, int] = {}
 ) -> dict[int, Past]:
-    """The pasts of the active segments after a layout has come; `known` are the ids of the layout before, `returned`
-    the pauses of its segments as `decisions.autoscale.clocks.returned_after_sample` has them.
+    """Return the pasts of the active segments after a layout has come.
 
-    A merge has outlived what was expected to come back; a split hands it on. A rebucket changes nothing of it.
+    `known` are the ids of the layout before, `returned` the pauses of its segments as
+    `decisions.autoscale.clocks.returned_after_sample` has them. A merge has outlived the pause after which load was
+    expected to come back; a split hands it on. A rebucket changes nothing.
     """
     found = {}
     for segment in layout.active:
@@ -98,7 +99,10 @@ def _stands_for(segment: Segment, past: Container[int], segments: Mapping[int, S
 
 
 def regret_ms(width: int) -> int:
-    """Within which time a split of what was merged, so many hashes wide, is a regret: the wider, the longer."""
+    """Return the time within which a split of a merged segment, `width` hashes wide, is a regret.
+
+    The wider the segment, the longer.
+    """
     return max(REGRET_MS, WIDE_REGRET_MS * width // HASH_SPACE)
 
 
@@ -128,11 +132,11 @@ def shallow_at(depth: int, since: int, cap: int) -> int:
 def depths_after_layout(
     depths: Mapping[int, int], pasts: Mapping[int, Past], known: Container[int], layout: SegmentLayout, now: int
 ) -> dict[int, int]:
-    """The merge depth of each active segment when it was made, after a layout has come (guard `explicitLineage`).
+    """Return the merge depth of each active segment when it was made (guard `explicitLineage`).
 
-    The longest chain of merges, not their number: a new segment goes on from the deepest of its parents as that counted
-    by then. `depths` and `pasts` are those before, `known` the ids of the layout before. Nothing but instants in the
-    layout is used, so that a rebuild from a layout with all its ancestors finds the same.
+    The depth is the longest chain of merges, not their number: a new segment goes on from the deepest of its parents as
+    that counted by then. `depths` and `pasts` are those before the `layout`, `known` the ids of the layout before. Only
+    instants in the layout are used, so that a rebuild from a layout with all its ancestors finds the same.
     """
     segments, found = layout.segments, dict[int, int]()
     for number in sorted(segments):
@@ -154,7 +158,7 @@ def depths_after_layout(
 
 
 def made_at(number: int, pasts: Mapping[int, Past], segments: Mapping[int, Segment], now: int) -> int:
-    """When a segment was made, as it is remembered or else as its layout says; 0 for one that neither has."""
+    """Return when a segment was made, as remembered or else as its layout says; 0 if neither does."""
     if number not in pasts and number in segments:
         number = _stands_for(segments[number], pasts, segments).segment_id
     if number in pasts:
@@ -181,9 +185,10 @@ def settle_ms(past: Past, policy: Policy) -> int:
 
 
 def regret_window_ms(past: Past | None, width: int, policy: Policy) -> int:
-    """For how long a segment, so many hashes wide, has to be cold that was merged before and split again too soon.
+    """Return how long a segment must be cold whose last merge was split again too soon.
 
-    The wider, the longer: a merge of the whole key space saves one segment and moves every client.
+    `width` is in hashes. The wider, the longer: a merge of the whole key space saves one segment and moves every
+    client.
     """
     if past is None or not past.regrets or not policy.regret_window_ms:
         return 0

@@ -1,4 +1,4 @@
-"""The auto-scale policy: every knob of PIP-483 and every guard, its profiles, its resolution and its rules.
+"""Auto-scale policy: every setting of PIP-483 and every guard, with profiles, resolution and rules.
 
 Stage: before every decision. An override sets some fields; resolution lays cluster, namespace and topic over a profile,
 field by field, the most specific wins. Three kinds of fault are kept apart: an unreadable policy is a `PolicyError`, an
@@ -40,7 +40,7 @@ class PolicyError(ValueError):
 
 @dataclass(frozen=True)
 class Policy:
-    """The effective policy of a topic. Rates are per second, durations milliseconds; defaults are those of the PIP.
+    """Effective policy of a topic: rates per second, durations in milliseconds, defaults of the PIP.
 
     The first fifteen fields are those of PIP-483 "Configuration (`broker.conf`)", the rest guards that the PIP does not
     have, off unless set. The last six are of entry buckets, four of them with the defaults of Pulsar 5.0.
@@ -106,8 +106,10 @@ class Policy:
 
     @cached_property
     def merge_thresholds(self) -> tuple[float, float, float, float]:
-        """The four merge thresholds in the order of the rates; by the guard `mergeHeadroom` not lower than half of that
-        part of the split thresholds."""
+        """Return the four merge thresholds in the order of the rates.
+
+        With the guard `mergeHeadroom` none is lower than half of that part of the split threshold.
+        """
         one, two, three, four = self.written_merge_thresholds
         if not self.merge_headroom:
             return one, two, three, four
@@ -127,22 +129,22 @@ class Policy:
 
     @cached_property
     def merges_into_hot(self) -> bool:
-        """Whether two cold segments can make one above a split threshold."""
+        """Tell if two cold segments can make one above a split threshold."""
         return any(2 * merge > split for merge, split in zip(self.merge_thresholds, self.split_thresholds, strict=True))
 
     @property
     def looks_back(self) -> bool:
-        """Whether it counts what made a segment."""
+        """Tell if decisions depend on what made a segment."""
         return self.settles or self.parallel_actions or self.explicit_lineage
 
     @property
     def evaluates_at_once(self) -> bool:
-        """Whether a sample above a split threshold is followed by an evaluation."""
+        """Tell if a sample above a split threshold is followed by an evaluation."""
         return self.prompt_splits and self.threshold_crossing
 
     @property
     def settles(self) -> bool:
-        """Whether merges wait for as long as a load may come back."""
+        """Tell if merges wait for as long as a load may come back."""
         return self.settle_ms > 0 or self.regret_window_ms > 0 or self.returns_within_ms > 0
 
     @cached_property
@@ -268,7 +270,7 @@ def policy_violations(policy: Policy) -> list[str]:
 
 
 def policy_warnings(policy: Policy) -> list[str]:
-    """Warnings about a valid policy: two cold neighbours whose union is hot enough to be split again at once."""
+    """Warn about a valid policy whose cold neighbours can merge into a segment that is split at once."""
     if policy_violations(policy):
         return []
     return [
@@ -297,9 +299,10 @@ def policy_digest(policy: Policy) -> str:
 
 
 def policy_override(policy: Policy, has_buckets: bool = True) -> AutoScalePolicyOverride:
-    """The effective policy with every field set, as a snapshot carries it; sub-second parts of durations are cut.
+    """Return the effective policy with every field set, as a snapshot carries it.
 
-    Without those of entry buckets for a topic that has none: they say nothing of it, unless one of them breaks a rule.
+    Sub-second parts of durations are cut. For a topic without entry buckets their fields are left out, unless one of
+    them breaks a rule.
     """
     has_buckets = has_buckets or policy.broken is not None
     return AutoScalePolicyOverride(
@@ -324,9 +327,9 @@ def read_cluster_policy(profile: Profile, text: str) -> ClusterPolicy:
 
 
 def read_policy(text: str) -> AutoScalePolicyOverride:
-    """An override from TOML with human units: `"60s"`, `"5m"`, `"50MB"` (decimal), `"10k"`, or plain numbers.
+    """Read an override from TOML with units: `"60s"`, `"5m"`, `"50MB"` (decimal), `"10k"`, plain numbers.
 
-    Raises `PolicyError` naming the key for what is no TOML, an unknown key, or a value that is not of the key's kind.
+    Raises `PolicyError` naming the key, for text that is no TOML, an unknown key, or a value that does not fit the key.
     """
     try:
         found = tomllib.loads(text)
@@ -407,7 +410,7 @@ def _whole(amount: Any, expected: str, written: Any) -> int:
 
 
 def _said(value: Any) -> Any:
-    """A field's value as canonical JSON can say it: a threshold beyond all floats is infinite, and has no number."""
+    """Return a field's value as canonical JSON can hold it: infinity, which has no number, as text."""
     return str(value) if value in (math.inf, -math.inf) else value
 
 

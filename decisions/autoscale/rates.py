@@ -1,4 +1,4 @@
-"""The four rates of a segment against a policy's thresholds: its overload, its heat, and whether it is cold.
+"""Rates of a segment against a policy's thresholds: its overload, its heat, and if it is cold.
 
 *Overload* is the largest rate over its split threshold, *heat* the largest rate over its merge threshold.
 
@@ -18,7 +18,7 @@ MAX_RATIO = 1.7976931348623157e308
 
 
 def overload(rates: Rates, policy: Policy) -> tuple[float, str]:
-    """The largest of the four ratios rate / split threshold, and the rate that it is of (the first of equals).
+    """Return the largest of the four ratios rate / split threshold, and its rate (the first of equals).
 
     Above 1 exactly when that rate is above its threshold: PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)", (b).
     """
@@ -37,7 +37,7 @@ def overload(rates: Rates, policy: Policy) -> tuple[float, str]:
 
 
 def is_cold(rates: Rates, policy: Policy) -> bool:
-    """Whether all four rates are strictly below the merge thresholds.
+    """Tell if all four rates are strictly below the merge thresholds.
 
     PIP-483 "Pass 2 — MERGE (lazy, rate-limited)".
     """

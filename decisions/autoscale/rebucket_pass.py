@@ -21,9 +21,11 @@ AT_MAX_SEGMENTS, BELOW_FLOOR = "at-max-segments", "below-split-rate-floor"
 
 
 class RebucketPass(NamedTuple):
-    """Result of the lane: its readings; the segments to rebucket and their new number of buckets; or which readings
-    hold a rebucket that is wanted, and when time alone would let it go. Nothing is wanted where every consumer has a
-    bucket."""
+    """Result of the lane: its readings, the segments to rebucket and their new number of buckets.
+
+    Where a rebucket is wanted but held: the readings that hold it, and when time alone would let it go. Nothing is
+    wanted where every consumer has a bucket.
+    """
 
     readings: list[Reading[Gate]]
     chosen: tuple[int, ...] = ()
@@ -34,7 +36,7 @@ class RebucketPass(NamedTuple):
 
 
 def rebucket_pass(snapshot: TopicSnapshot, loads: Loads) -> RebucketPass | None:
-    """Return the result of the lane; None where consumers have a segment each, or are to be given one by a split."""
+    """Run the lane; None where consumers have a segment each, or a split is to give them one."""
     active, policy = snapshot.layout.active, snapshot.policy
     if not snapshot.shares_segments or snapshot.required_segments <= len(active):
         return None

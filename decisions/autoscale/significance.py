@@ -1,4 +1,4 @@
-"""Significant change: which sample of a segment becomes a load record (PIP-483 "Significant-change threshold").
+"""Significant change: which samples become load records (PIP-483 "Significant-change threshold").
 
 Stage: the filter, before anything is decided. A rate is compared with the last *accepted* value, strictly: exactly the
 band is not significant; from 0 any move is. With `threshold_crossing` a sample that lands on the other side of a policy
@@ -26,7 +26,10 @@ CAUSES: dict[int, Cause] = {1: "first", 2: "changed", 3: "crossed"}
 
 
 def accept_cause(last: Rates | None, current: Rates, threshold: float, policy: Policy | None) -> Cause | None:
-    """Why a sample is significant, or None. `threshold` is a fraction (0.25); `policy` None means no crossing test."""
+    """Return why a sample is significant, or None.
+
+    `threshold` is a fraction (0.25). Without a `policy` crossings are not tested.
+    """
     if last is None:
         return "first"
     if any(_moved(before, now, threshold) for before, now in zip(last, current, strict=True)):
@@ -68,8 +71,10 @@ def accept_causes(
 
 
 def crossing_thresholds(policy: Policy) -> tuple[float, ...]:
-    """The twelve thresholds whose crossing is significant: the split thresholds, the merge thresholds, and these as the
-    policy has them, without its headroom."""
+    """Return the twelve thresholds whose crossing is significant.
+
+    These are the split thresholds, the merge thresholds, and the merge thresholds as written, without headroom.
+    """
     return (*policy.split_thresholds, *policy.merge_thresholds, *policy.written_merge_thresholds)
 
 

@@ -1,4 +1,4 @@
-"""Slowness of a topic: short of segments, short of working consumers, or one hot key. Pure; `decide` does not use it.
+"""Slowness of a topic: short of segments or consumers, or one hot key. `decide` does not use it.
 
 Theory: a subscription is slow on a segment when its backlog is old (`SLOW_SECONDS`). Messages pass two stations. A
 consumer that has no permits left, is blocked or is not there does not take them; a broker whose consumers are ready has
@@ -75,7 +75,7 @@ class Slowness:
 
 
 def slowness_of(snapshot: TopicSnapshot) -> Slowness:
-    """Judge a topic by the newest report on its delivery; `unknown` where the report is missing, old or incomplete."""
+    """Judge a topic by its newest delivery report; `unknown` if that is missing, old or incomplete."""
     report, active = snapshot.delivery, {one.segment_id: one for one in snapshot.layout.active}
     if report is None:
         return Slowness("unknown", (), len(active), None)

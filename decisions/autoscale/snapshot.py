@@ -33,7 +33,10 @@ SHARING = frozenset({"STREAM"})
 
 
 def required_segments(consumers: Mapping[str, tuple[str, int]]) -> int:
-    """Segments that consumers need: the largest count over the managed subscriptions, as in `TopicSnapshot`."""
+    """Return the segments that consumers need: the largest count over the managed subscriptions.
+
+    As in `TopicSnapshot`.
+    """
     return max((count for kind, count in consumers.values() if kind in MANAGED), default=0)
 
 
@@ -70,12 +73,15 @@ class Load:
 
     @property
     def last_seen_at(self) -> int:
-        """When the load was last known to be true: what the guard `maxLoadAgeSeconds` measures from."""
+        """Instant at which the load was last known to be true; the guard `maxLoadAgeSeconds` measures from it."""
         return self.modified_at if self.seen_at is None else self.seen_at
 
     def window_start(self, policy: Policy) -> int:
-        """When the merge window of a cold segment began: with its load record, by the modified time of
-        PIP-483 "`SegmentLoadStats` (new metadata record)"; by the guard `coldSinceThreshold`, when it became cold."""
+        """Return when the merge window of a cold segment began.
+
+        It begins with the load record, by the modified time of PIP-483 "`SegmentLoadStats` (new metadata record)"; with
+        the guard `coldSinceThreshold`, when the segment became cold.
+        """
         if policy.cold_since_threshold and self.cold_since is not None:
             return self.cold_since
         return self.modified_at
@@ -126,8 +132,7 @@ class TopicSnapshot:
 
     @property
     def may_split_meanwhile(self) -> bool:
-        """Whether the open decision leaves splits alone: a merge that waits never blocks a split (guard
-        `parallelActions`)."""
+        """Tell if the open decision is a merge, which never holds a split (guard `parallelActions`)."""
         return self.policy.parallel_actions and self.in_flight is not None and self.in_flight.action == "merge"
 
     @cached_property
@@ -147,12 +152,12 @@ class TopicSnapshot:
 
     @property
     def sharing_consumers(self) -> int:
-        """Consumers of the largest subscription of those whose consumers can share a segment by its entry buckets."""
+        """Consumers of the largest subscription that can share a segment by its entry buckets."""
         return sharing_consumers(self.consumers)
 
     @property
     def unshared_consumers(self) -> int:
-        """Consumers of the largest subscription of those whose consumers need a segment each whatever its buckets."""
+        """Consumers of the largest subscription that need a segment each, whatever its buckets."""
         return unshared_consumers(self.consumers)
 
     @property
@@ -168,14 +173,17 @@ class TopicSnapshot:
         return self.merge_depths
 
     def merge_depth(self, segment_id: int) -> int:
-        """Merges in a segment's lineage as the layout shows it; by the guard, the longest chain that still counts."""
+        """Return the merges in a segment's lineage as the layout shows them.
+
+        With the guard `explicitLineage`: the longest chain that still counts.
+        """
         if not self.policy.explicit_lineage:
             return self.layout.merge_depth(segment_id)
         depth = self.known_depths.get(segment_id, 0)
         return faded_depth(depth, self._made_at(segment_id), self.now) if depth else 0
 
     def shallow_at(self, segment_id: int) -> int:
-        """From when on the depth of a segment lets it be merged; `MAX_INSTANT_MS`: time alone does not bring it."""
+        """Return from when on a segment's depth lets it be merged; `MAX_INSTANT_MS` if time alone never does."""
         cap = self.policy.max_dag_depth
         if not self.policy.explicit_lineage:
             return -MAX_INSTANT_MS if self.layout.merge_depth(segment_id) < cap else MAX_INSTANT_MS
@@ -222,7 +230,7 @@ def snapshot_from_wire(
 
 
 def snapshot_to_wire(snapshot: TopicSnapshot) -> Snapshot:
-    """The wire form, with the whole effective policy: deciding on it again gives the same answer in any profile."""
+    """Return the wire form with the whole effective policy, so it is decided the same in any profile."""
     return Snapshot(
         topic=snapshot.topic,
         now=snapshot.now,
@@ -254,7 +262,7 @@ def snapshot_to_wire(snapshot: TopicSnapshot) -> Snapshot:
 
 
 def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
-    """`snapshot_to_wire(snapshot).to_json()` ten times as fast, for a caller that has its two largest parts as text.
+    """Return `snapshot_to_wire(snapshot).to_json()` ten times as fast, from two parts already in JSON.
 
     `layout` is the layout's record as JSON, `policy` is that of `policy_override` with `snapshot.has_buckets`.
     """

@@ -27,8 +27,10 @@ SHIPPED_REASONS = {"bytesRateIn": "byteRateIn", "bytesRateOut": "byteRateOut"}
 
 
 class SplitPass(NamedTuple):
-    """What pass 1 found: its readings; the segments to split, each with the reason; or which readings hold a split that
-    is wanted, and when time alone would let it go."""
+    """Result of pass 1: its readings and the segments to split, each with the reason.
+
+    Where a split is wanted but held: the readings that hold it, and when time alone would let it go.
+    """
 
     readings: list[Reading[Gate]]
     chosen: Sequence[tuple[int, str]] = ()
@@ -39,8 +41,10 @@ class SplitPass(NamedTuple):
 def split_pass(
     snapshot: TopicSnapshot, loads: Loads, keys: Sequence[HotKey], lane: RebucketPass | None = None
 ) -> SplitPass:
-    """Run pass 1; `keys` are the hot keys that are known by now. Where consumers are served by the bucket `lane`
-    none is split for them."""
+    """Run pass 1; `keys` are the known hot keys.
+
+    Where consumers are served by the bucket `lane`, nothing is split for them.
+    """
     policy, active = snapshot.policy, snapshot.layout.active
     room = policy.max_segments - len(active)
     readings = backoff(snapshot, "split")
@@ -101,7 +105,7 @@ def split_pass(
 
 
 def _held_in_lane(snapshot: TopicSnapshot, loads: Loads, readings: Sequence[Reading[Gate]]) -> list[Reading[Gate]]:
-    """Return the gate `max-segments` where it holds consumers that cannot share a segment, those of a CHECKPOINT."""
+    """Return the gate `max-segments` where it holds CHECKPOINT consumers, which cannot share a segment."""
     floor = snapshot.policy.split_vs_rebucket_min_msg_rate_in_threshold
     if snapshot.unshared_consumers <= len(snapshot.layout.active):
         return []
@@ -111,8 +115,10 @@ def _held_in_lane(snapshot: TopicSnapshot, loads: Loads, readings: Sequence[Read
 
 
 def _worth_a_split(snapshot: TopicSnapshot, loads: Loads, busiest: Sequence[Segment]) -> tuple[list[Segment], int]:
-    """Return which of the busiest segments are split for consumers that could share them, and until when their loads
-    say so: those at or above the floor, and one for each consumer that cannot share."""
+    """Return the busiest segments to split for consumers that could share, and the end of that.
+
+    These are the segments at or above the floor, and one for each consumer that cannot share.
+    """
     policy, active = snapshot.policy, snapshot.layout.active
     alone = 0 if policy.as_shipped else max(snapshot.unshared_consumers - len(active), 0)
     load_of = {segment.segment_id: load for segment, load in zip(active, loads, strict=True)}
@@ -133,7 +139,7 @@ def _place(reading: Reading[Gate]) -> int:
 
 
 def hot_keys_after(snapshot: TopicSnapshot) -> tuple[HotKey, ...]:
-    """The hot keys that are known after an evaluation: what the next snapshot has to say (guard `hotKeySplits`)."""
+    """Return the known hot keys after an evaluation, for the next snapshot (guard `hotKeySplits`)."""
     policy, active = snapshot.policy, snapshot.layout.active
     if not policy.hot_key_splits or snapshot.trigger != "tick" or not policy.enabled or policy.broken is not None:
         return snapshot.hot_keys
@@ -161,14 +167,16 @@ def hot_keys_after(snapshot: TopicSnapshot) -> tuple[HotKey, ...]:
 
 
 def news_of_hot_keys(snapshot: TopicSnapshot) -> tuple[HotKey, ...] | None:
-    """The same where it is something else than the snapshot says; None: it is not."""
+    """Return `hot_keys_after(snapshot)` if it differs from the snapshot's own, else None."""
     found = hot_keys_after(snapshot)
     return None if found == snapshot.hot_keys else found
 
 
 def _busiest(snapshot: TopicSnapshot, loads: Loads) -> list[Segment]:
-    """Rule (a): the active segments that can be split, the highest msgRateIn first, 0 when not known; of equals the one
-    with the lowest id, by the guard the widest."""
+    """Return, for rule (a), the active segments that can be split, highest msgRateIn first.
+
+    An unknown rate counts as 0. Of equals the lowest id comes first; with the guard `parallelActions`, the widest.
+    """
     skip, widest = snapshot.policy.skip_unsplittable, snapshot.policy.parallel_actions
     rated = [
         (0.0 if load is None else -load.msg_rate_in, -segment.width if widest else 0, segment.segment_id, segment)
@@ -187,8 +195,11 @@ def _scores(snapshot: TopicSnapshot, loads: Loads) -> Scores:
 
 
 def _overloaded(snapshot: TopicSnapshot, scores: Scores, readings: list[Reading[Gate]]) -> list[int] | None:
-    """Rule (b): the places of the segments above a threshold that can be split, the most overloaded first; of all that
-    are above when none of them can be split. None: no segment is above one. The readings tell of the first."""
+    """Return, for rule (b), the indexes of overloaded segments that can be split, most overloaded first.
+
+    If none of them can be split, all overloaded ones are returned; if none is overloaded, None. The readings tell of
+    the first.
+    """
     active, skip = snapshot.layout.active, snapshot.policy.skip_unsplittable
     ranked = sorted((-score[0], active[at].segment_id, at) for at, score in enumerate(scores) if score is not None)
     if not ranked:
@@ -214,8 +225,11 @@ def _acting(
     keys: Sequence[HotKey],
     readings: list[Reading[Gate]],
 ) -> list[int]:
-    """Guard `parallelActions`: which of the overloaded segments are split now: those that hold no known hot key, and
-    are urgent or have stood for a cooldown. A reading tells of the one that is let go first."""
+    """Return which overloaded segments are split now, with the guard `parallelActions`.
+
+    These hold no known hot key, and are urgent or have stood for a cooldown. A reading tells of the one that is let go
+    first.
+    """
     policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
     overloads = {at: min(score[0], MAX_RATIO) for at in candidates if (score := scores[at]) is not None}
     held = {at: key for at in candidates if (key := key_in(keys, active[at], overloads[at], policy, now)) is not None}

@@ -1,4 +1,4 @@
-"""What is to be done when brokers switch to another BookKeeper cluster (PIP-477), decided in the open.
+"""Decisions on a switch of brokers to another BookKeeper cluster (PIP-477).
 
 From the bottom:
 
@@ -12,5 +12,5 @@ From the bottom:
 - `invariants`           I1 to I17 over snapshots
 - `decide`               the entry
 
-docs/decisions says how each hole of the proposal is closed or refused.
+docs/decisions/0032 says how each gap of the proposal is closed or refused; `hole N` in this package is its row N.
 """

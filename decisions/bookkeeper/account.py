@@ -12,7 +12,7 @@ BAD, UNKNOWN, CONFLICT = 400, 404, 409
 
 
 class Account:
-    """What an evaluation looked at."""
+    """List of all that an evaluation looked at."""
 
     def __init__(self) -> None:
         self.readings: list[BookieReading] = []

@@ -1,4 +1,4 @@
-"""What an operator can do about a ledger that stays where it is, by the reason that is on record.
+"""Advice to operators about a ledger that stays where it is, by the reason on record.
 
 Stage: beside `work`, for the commands and the page; pure.
 """
@@ -34,7 +34,7 @@ _OTHERWISE = "bring back what cannot be read or written, such as bookies that ar
 
 
 def advice(ledger: int, reason: str, source: str, target: str) -> str:
-    """What an operator can do about a ledger that stays where it is."""
+    """Return what an operator can do about a ledger that stays where it is."""
     for part, text in _ADVICE:
         if part in reason:
             return text.format(source=source, target=target, ledger=ledger)

@@ -1,4 +1,4 @@
-"""Brokers and a switch: they find what is moved by its attribution, or they are stopped, or nothing is moved.
+"""Brokers during a switch: they route by attribution or they are stopped; otherwise nothing is moved.
 
 Stage: under everything that acts. A claim that brokers are stopped is checked against those that are registered now.
 """

@@ -1,4 +1,4 @@
-"""Which old copies may be deleted: those whose every name on record leads to an equal copy on another cluster.
+"""Old copies that may be deleted: all records that name them lead to an equal copy on another cluster.
 
 Stage: over `seen`, beside `switching`. Source: PIP-477 phase 6. Attributions are looked at again here (hole 9), as a
 lost promotion is no failure; a deletion waits for the longer of the two windows (hole 2). `force` passes the window
@@ -44,7 +44,10 @@ def has_passed(snapshot: BookieSnapshot) -> bool:
 
 
 def candidates(seen: Seen, source: str) -> list[Candidate]:
-    """Every ledger of `source` that a schema or cursor elsewhere has a copy of, or that was copied from it."""
+    """Return each ledger of `source` that was copied, or that a record elsewhere has a copy of.
+
+    Records are schemas and cursors.
+    """
     ids = {
         item.ledger
         for item in seen.items

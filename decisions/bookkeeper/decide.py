@@ -1,6 +1,6 @@
-"""`decide`: what is to be done now with a switch, or what a command would do; with every gate on the way.
+"""Entry of the family: `decide` says what to do now with a switch or a command, with every gate.
 
-Stage: the entry of the family; pure, `now` is in the snapshot.
+Stage: over all modules of the family; pure, `now` is in the snapshot.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def decide(snapshot: BookieSnapshot) -> BookieAnswer:
 
 
 def plan(snapshot: BookieSnapshot) -> BookieAnswer:
-    """`next`, with all steps that are to be done now: for an orchestrator that works on so many at a time itself."""
+    """Return `next` with all steps that are due, for an orchestrator that limits its parallel work itself."""
     seen = Seen(snapshot)
     return _next(seen, Account(), standing(seen), at_once=False)
 
@@ -107,7 +107,7 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
 
 
 def _at_once(seen: Seen, account: Account, steps: list[Step]) -> list[Step]:
-    """As many as may be worked on together; those that are worked on already are left out."""
+    """Return as many steps as may be worked on together, without those in progress."""
     flying = frozenset(seen.progress.in_flight)
     free = [one for one in steps if one.object not in flying]
     for one in steps:

@@ -1,4 +1,4 @@
-"""Every reason for which a command is refused or a ledger is left as it is, in the words that an answer has.
+"""Gates: every reason to refuse a command or to leave a ledger as it is, in the words of an answer.
 
 Stage: under the whole family. Run as `python -m decisions.bookkeeper.gates`: the table of docs/bookies.md.
 """

@@ -118,7 +118,10 @@ def precheck(seen: Seen, source: str | None, target: str, account: Account) -> P
 
 
 def apart(seen: Seen, account: Account) -> bool:
-    """Require that the source gives no id that the target can give (hole 11), before every step; unknown ids hold."""
+    """Require before every step that the source gives no id that the target can give (hole 11).
+
+    Unknown ids hold.
+    """
     directive = seen.snapshot.directive
     if directive is None or directive.target_ids_from is None or seen.snapshot.settings.skip_idgen_precheck:
         return True

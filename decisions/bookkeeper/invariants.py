@@ -1,4 +1,4 @@
-"""The invariants I1 to I17 of PIP-477 over a snapshot, and over the two ends of a change where `before` is given.
+"""Invariants I1 to I17 of PIP-477 over a snapshot, or over a change if `before` is given.
 
 Stage: beside `work`, under `decide` (`anabranch bookies check`). Each is one function and says only what the snapshot
 shows: what is not in it is not claimed either way, and `unseen` says so.
@@ -55,7 +55,7 @@ def unseen(seen: Seen) -> dict[str, str]:
 
 
 def _stamped_when_made(seen: Seen) -> Found:
-    """I1: a new ledger's stamp is written with its id: none that was made after the bootstrap record lacks it."""
+    """I1: a ledger's stamp is written with its id; none made after the bootstrap record lacks it."""
     if seen.bootstrap is None:
         return
     for item in seen.items:
@@ -162,7 +162,7 @@ def _old_readers(seen: Seen) -> Found:
 
 
 def _copies_equal(seen: Seen) -> Found:
-    """I8: a copy has the source's ids, contents and custom metadata, wherever both are and something names it."""
+    """I8: where both exist and something names them, a copy has the source's ids, contents and metadata."""
     directive = seen.snapshot.directive
     if directive is None:
         return
@@ -239,7 +239,7 @@ def _one_active(seen: Seen) -> Found:
 
 
 def _by_the_owner(seen: Seen) -> Found:
-    """I13: a cursor whose topic a broker has is promoted by that broker, and only with the ledger that was copied."""
+    """I13: if a broker has a cursor's topic, that broker promotes the cursor, with the ledger copied."""
     for one in seen.progress.promoted:
         if one.kind == "cursor" and one.loaded and one.by == "compare-and-set":
             yield one.object, "it was promoted behind the back of the broker that has its topic"
@@ -255,7 +255,7 @@ def _one_orchestrator(seen: Seen) -> Found:
 
 
 def _deletion_routed(seen: Seen) -> Found:
-    """I15: what is deleted or opened goes by attribution: nothing was deleted where a record attributes it to."""
+    """I15: deletions and opens go by attribution; nothing was deleted where a record attributes it to."""
     for step in seen.snapshot.steps:
         if step.action != "delete" or step.ledger is None:
             continue

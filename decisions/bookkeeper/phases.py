@@ -1,4 +1,4 @@
-"""In which phase a switch is: read off what the clusters and the records show, so that nothing stored can disagree.
+"""Phase of a switch, read off the clusters and records, so that nothing stored can disagree.
 
 Stage: over `work` and `cleanup`, under `switching` and `decide`. Phases are those of PIP-477; SWITCH_TRIGGERED is left
 when the registry has the target as ACTIVE, LIVE_DUAL_READ when every broker has taken the switch up.
@@ -30,11 +30,11 @@ class Standing:
 
     @property
     def is_open(self) -> bool:
-        """Whether ledgers are still to be built or promoted."""
+        """Tell if ledgers are still to be built or promoted."""
         return self.directive is not None and self.phase not in (*ENDED, "CLEANUP")
 
     def count(self, *stages: Stage) -> int:
-        """How many ledgers are in these stages."""
+        """Return the number of ledgers in these stages."""
         return sum(1 for one in self.works if one.stage in stages)
 
 

@@ -1,6 +1,6 @@
-"""What one step of a switch was decided on, out of the snapshot of all: what is put on record with the step.
+"""Part of a snapshot that one step of a switch was decided on, put on record with the step.
 
-Stage: beside `decide`. `decide` on it comes to the same step.
+Stage: beside `decide`, which comes to the same step on it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The registry of BookKeeper clusters: `register`, `unregister`, and the one transaction that changes which is ACTIVE.
+"""Registry of BookKeeper clusters: `register`, `unregister`, and the change of the ACTIVE one.
 
-Stage: beside `switching`. Source: PIP-477 "Register", I12; DELETE refuses also for a cluster that still owns ledgers.
+Stage: beside `switching`. That change is one transaction. Source: PIP-477 "Register", I12; DELETE refuses also for a
+cluster that still owns ledgers.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def unregister(seen: Seen, account: Account) -> list[ClusterEntry] | None:
 
 
 def _is_its_own(seen: Seen, account: Account, name: str, is_new: bool) -> bool:
-    """Require a cluster that no other name has, by the instance ids: addresses do not tell, as hosts have aliases."""
+    """Require, by instance ids, that no other name has this cluster; addresses may be aliases."""
     looked, others = seen.snapshot.generators, [one for one in seen.clusters if one != name]
     unknown = [
         one
@@ -167,7 +168,7 @@ def _is_its_own(seen: Seen, account: Account, name: str, is_new: bool) -> bool:
 
 
 def _may_have(seen: Seen, account: Account, name: str, status: Status) -> bool:
-    """Whether exactly one cluster is ACTIVE afterwards, and no switch is done by the back door."""
+    """Tell if exactly one cluster is ACTIVE afterwards; only `switch` changes which."""
     others = [one for one in seen.active if one != name]
     directive = seen.snapshot.directive
     if status != "ACTIVE":

@@ -1,4 +1,4 @@
-"""What a snapshot shows, by ledger: which records name it, and to which cluster each of them attributes it.
+"""View of a snapshot by ledger: the records that name it, and the cluster each attributes it to.
 
 Stage: over `schemas.bookies`, under every rule of the family. The resolver is the only place that says where a ledger
 is: by its stamp; without one, by the bootstrap record when it was made before that; else it is corruption, never a
@@ -42,7 +42,7 @@ class Item:
 
 
 def stamp_of(cluster: str, ledger: int) -> str:
-    """The attribution that is written: it names the ledger too, as a stamp on a cursor outlives its ledger."""
+    """Return the attribution to write; it names the ledger, as a cursor's stamp outlives its ledger."""
     return f"{cluster}:{ledger}"
 
 
@@ -70,7 +70,7 @@ class Seen:
         return frozenset(one for one in known if one is not None)
 
     def listed(self, cluster: str) -> bool:
-        """Whether the ledgers of a cluster are known."""
+        """Tell if the ledgers of a cluster are known."""
         return cluster in self._ledgers
 
     def ledger(self, cluster: str, ledger: int) -> LedgerSeen | None:
@@ -86,7 +86,7 @@ class Seen:
         return ledgers_beside(self.snapshot.cursors)
 
     def of_another_use(self, cluster: str) -> list[tuple[str, int]]:
-        """Return ledgers of a cluster that are neither schemas', subscriptions' nor topics', with whose they are."""
+        """Return ledgers of a cluster that belong to no schema, subscription or topic, with their owners."""
         named = {number: path for path, number in self.beside() if self.ledger(cluster, number) is not None}
         for one in self.ledgers(cluster).values():
             component = (one.custom or {}).get("component")
@@ -156,7 +156,7 @@ def attribution(item: Item) -> Attribution:
 
 
 def equal(one: LedgerSeen, other: LedgerSeen) -> str | None:
-    """What tells two closed ledgers apart as far as was looked, or None (I8)."""
+    """Return what tells two closed ledgers apart, as far as was looked, or None (I8)."""
     pairs = (
         ("last entry", one.last, other.last),
         ("length", one.length, other.length),

@@ -1,4 +1,4 @@
-"""`switch` and `rollback`: what an operator asks for becomes a directive, written in one transaction with the registry.
+"""`switch` and `rollback`: requests that become a directive, in one transaction with the registry.
 
 Stage: over `phases`, under `decide`. PIP-477 flips the statuses in two writes at the end; here they change together, in
 the transaction that writes the directive (holes 3 and 10): from then on new ledgers belong on the target, and the
@@ -55,7 +55,7 @@ def ask_for_precheck(seen: Seen, account: Account) -> Precheck | None:
 
 
 def ask_for_switch(seen: Seen, account: Account, now: Standing) -> tuple[str, Directive | None, Precheck | None]:
-    """What `switch` does, the directive that it writes, and the precheck."""
+    """Return the answer to `switch`, the directive to write, and the precheck."""
     snapshot, directive = seen.snapshot, now.directive
     target = known_target(seen, account)
     if target is None:
@@ -166,7 +166,10 @@ def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Direc
 
 
 def _fresh(seen: Seen, source: str, target: str) -> int:
-    """Return the largest id on the source that the target lacks; -1: none. Data ledgers, only counted, may be such."""
+    """Return the largest id on the source that the target lacks, or -1.
+
+    Data ledgers, which are only counted, may be such.
+    """
     generators = seen.snapshot.generators.get(source)
     largest = generators.largest if generators is not None and seen.snapshot.data_ledgers.get(source) else None
     lacking = (one for one in seen.ledgers(source) if seen.ledger(target, one) is None)
@@ -174,7 +177,7 @@ def _fresh(seen: Seen, source: str, target: str) -> int:
 
 
 def _go_on_back(seen: Seen, account: Account, now: Standing, directive: Directive) -> Directive | None:
-    """Return the next attempt of a rollback that was begun: its losses were accepted and its window judged then."""
+    """Return the next attempt of a rollback in progress, whose losses and window were judged at its start."""
     require_routing(seen, account)
     done = f"everything is back on {directive.target}; 'anabranch bookies switch' asks for the next switch"
     account.require(Gate.WORK, now.is_open or bool(now.works) or bool(seen.lost()), done, 200)

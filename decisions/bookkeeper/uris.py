@@ -1,4 +1,4 @@
-"""Metadata service URIs of BookKeeper: which ensemble, which root; and which two cannot both be registered.
+"""Metadata service URIs of BookKeeper: ensemble and root, and which two cannot both be registered.
 
 Stage: under `registry`. Source: PIP-477 "Register": no URI twice; on one ensemble the chroots differ. The forms are
 those that BookKeeper's client and Pulsar's brokers take.
@@ -22,7 +22,7 @@ class BadUri(ValueError):
 
 @dataclass(frozen=True)
 class MetadataService:
-    """Where a cluster's metadata is."""
+    """Address of a cluster's metadata."""
 
     members: frozenset[str]
     """`host:port` of every member of the ensemble; of another store than ZooKeeper, its URI."""
@@ -46,7 +46,10 @@ def read_uri(text: str) -> MetadataService:
 
 
 def collide(one: MetadataService, other: MetadataService) -> bool:
-    """Return whether two clusters would share metadata: they share a member, and one root is the other or inside it."""
+    """Tell if two clusters would share metadata.
+
+    They do if they share a member and one root is the other or inside it.
+    """
     if not _hosts(one) & _hosts(other):
         return False
     shorter = min(len(one.root), len(other.root))

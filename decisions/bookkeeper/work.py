@@ -1,4 +1,4 @@
-"""What is to be done with each ledger that the source still owns: BUILD copies and compares it, PROMOTE attributes it.
+"""Work on each ledger that the source still owns: BUILD copies and compares it, PROMOTE attributes it.
 
 Stage: over `seen`, under `phases`, `switching` and `decide`. Nothing here is remembered between evaluations: what the
 clusters and the records show decides, so a step that was done is not asked for again, and one that got lost is.
@@ -19,7 +19,7 @@ from schemas.bookies import Directive, Failure, Kind, LedgerSeen
 
 
 class Stage(Enum):
-    """How far a ledger has come."""
+    """Stages of the work on a ledger."""
 
     UNLOAD = "unload"
     SEAL = "seal"
@@ -49,10 +49,10 @@ class Work:
 
 
 def works(seen: Seen, directive: Directive) -> list[Work]:
-    """Return every schema and cursor ledger that is not on the target yet, in order; none while one is not listed.
+    """Return each schema and cursor ledger that is not on the target yet, in order.
 
-    A ledger that an earlier switch left on a third cluster is among those that failed. When the same switch is asked
-    for again it is moved from where it is, like everything that failed.
+    Empty while a cluster is not listed. A ledger that an earlier switch left on a third cluster is among those that
+    failed. When the same switch is asked for again it is moved from where it is, like everything that failed.
     """
     if not (seen.listed(directive.source) and seen.listed(directive.target)):
         return []
@@ -93,7 +93,10 @@ def works(seen: Seen, directive: Directive) -> list[Work]:
 
 
 def build_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator[Step]:
-    """What BUILD does next; a ledger that several records name, and a topic with several cursors, once."""
+    """Yield the next steps of BUILD.
+
+    A ledger that several records name, and a topic with several cursors, come once.
+    """
     done: set[tuple[str, object]] = set()
     for work in found:
         if work.stage not in BUILDING:
@@ -127,7 +130,7 @@ def build_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator
 
 
 def promote_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator[Step]:
-    """What PROMOTE does next: a compare-and-set for a record, on the attributions of its built ledgers only."""
+    """Yield the next steps of PROMOTE: one compare-and-set per record, for its built ledgers only."""
     by_record: dict[tuple[str, str], list[Item]] = {}
     for work in found:
         if work.stage is Stage.BUILT:
@@ -158,7 +161,7 @@ def promote_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterat
 
 
 def rolled_over(seen: Seen, directive: Directive) -> list[Step]:
-    """Cursors that were copied and have another ledger now, on the target already: recorded, nothing to change."""
+    """Return copied cursors whose ledger is another one by now, on the target: recorded, not changed."""
     cursors = {item.object: item for item in seen.items if item.kind == "cursor"}
     known = {(one.object, one.ledger) for one in seen.progress.promoted}
     steps = []
@@ -200,8 +203,11 @@ def failures(found: list[Work], directive: Directive) -> list[Failure]:
 
 
 def _copy_is_gone(seen: Seen, directive: Directive, item: Item, begun: frozenset[int]) -> bool:
-    """Whether the source still has what the target has lost: an orchestrator that was overtaken while it made half a
-    copy anew may have deleted a whole one. Nobody opens a ledger again that the source has closed."""
+    """Tell if the source still has a ledger that the target has lost.
+
+    An orchestrator that was overtaken while it made a partial copy anew may have deleted a whole one. Nobody opens a
+    ledger again that the source has closed.
+    """
     source, target = seen.ledger(directive.source, item.ledger), seen.ledger(directive.target, item.ledger)
     if item.ledger < 0 or source is None or not source.closed or not source.readable:
         return False
@@ -209,7 +215,7 @@ def _copy_is_gone(seen: Seen, directive: Directive, item: Item, begun: frozenset
 
 
 def _left_behind(seen: Seen, directive: Directive, item: Item, begun: bool) -> Work:
-    """Look at a ledger on a third cluster, whose ids have to be apart from the target's as those of the source are."""
+    """Return the work on a ledger of a third cluster, whose ids must be below the target's first."""
     origin = str(item.cluster)
     if not seen.listed(origin):
         return Work(item, Stage.FAIL, Gate.LISTED, f"the ledgers of {origin} were not listed", origin)
@@ -223,7 +229,7 @@ def _left_behind(seen: Seen, directive: Directive, item: Item, begun: bool) -> W
 
 
 def _alike(source: LedgerSeen, target: LedgerSeen) -> bool:
-    """Whether one may be half of the other: what was given to them when they were made is known, and equal."""
+    """Tell if one ledger may be a part of the other: their attributes at creation are known and equal."""
     return source.custom is not None and (source.custom, source.quorums) == (target.custom, target.quorums)
 
 

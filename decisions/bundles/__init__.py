@@ -1,4 +1,4 @@
-"""When to unload, place and split bundles: Pulsar's own broker load balancer, decided in the open.
+"""Rules for unloading, placing and splitting bundles: Pulsar's own broker load balancer.
 
 In the order in which a cycle meets them:
 

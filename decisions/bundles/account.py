@@ -1,4 +1,4 @@
-"""The account of one cycle: every gate that a broker or a bundle came to, in order, and every random choice.
+"""Account of one cycle: each gate of each broker and bundle, in order, and each random choice.
 
 Stage: handed through a cycle by its driver; the answer is made of it.
 """
@@ -20,7 +20,7 @@ _FIELDS = tuple(BundleReading.model_fields)
 
 
 class Account:
-    """What a cycle looked at."""
+    """List of all that a cycle looked at."""
 
     def __init__(self, seed: int) -> None:
         self.notes: list[Note] = []

@@ -1,6 +1,7 @@
-"""Time averages of a bundle and of a broker. Source: `TimeAverageMessageData`, `BundleData`, `TimeAverageBrokerData`.
+"""Time averages of a bundle and of a broker.
 
-The plain mean until the samples reach their cap, from then on every sample weighs one part in the cap.
+Source: `TimeAverageMessageData`, `BundleData`, `TimeAverageBrokerData`. The plain mean until the samples reach their
+cap; from then on every sample weighs one part in the cap.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a bundle is split: Pulsar's four algorithms, in the space of 32-bit hashes.
+"""Boundaries at which a bundle is split: Pulsar's four algorithms, in the space of 32-bit hashes.
 
 Source: `NamespaceBundleSplitAlgorithm`. A topic's hash is the CRC-32 of its full name.
 """
@@ -50,7 +50,10 @@ def boundaries(
     positions: Sequence[int],
     conf: Configuration,
 ) -> list[int] | None:
-    """The cuts, strictly inside the bundle, or None when there is none. Raises `ValueError` with what is wrong."""
+    """Return the cuts, strictly inside the bundle, or None when there is none.
+
+    Raises `ValueError` with the fault of the request.
+    """
     lower, upper = bundle_range(bundle)
     if algorithm not in ALGORITHMS:
         raise ValueError(f"{algorithm[:80]!r} is none of {', '.join(ALGORITHMS)}")

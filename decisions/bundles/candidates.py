@@ -1,6 +1,7 @@
-"""Which brokers policies and filters let through. Source: `LoadManagerShared`, `SimpleResourceAllocationPolicies`.
+"""Brokers that policies and filters let through.
 
-Stage: before every placement, and before a bundle may leave its broker.
+Source: `LoadManagerShared`, `SimpleResourceAllocationPolicies`. Stage: before every placement, and before a bundle may
+leave its broker.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def policy_of(cluster: Cluster, namespace: str) -> IsolationPolicy | None:
 
 
 def unreadable_policies(cluster: Cluster) -> dict[str, str]:
-    """Isolation policies that cannot be followed, by name, and why: a pattern or a limit that is not understood."""
+    """Map isolation policies that cannot be followed to the reason: a pattern or limit not understood."""
     found = cluster.found
     if found.unreadable is None:
         found.unreadable = {
@@ -91,7 +92,10 @@ def _fault(policy: IsolationPolicy) -> str | None:
 
 
 def unknown_policy(cluster: Cluster, bundle: str) -> str | None:
-    """The policy that cannot be followed and may be the bundle's, and why; None: the bundle's policy is known."""
+    """Return an unreadable policy that may apply to the bundle, with the reason.
+
+    None if the bundle's policy is known.
+    """
     unreadable, known = unreadable_policies(cluster), cluster.found.unknown
     if not unreadable:
         return None
@@ -112,9 +116,9 @@ def stays(cluster: Cluster, bundle: str, broker: str) -> bool:
 
 
 def isolated(cluster: Cluster, bundle: str, brokers: Iterable[str]) -> list[str]:
-    """The brokers that a bundle may be on: its policy's, or with no policy those that are nobody's primary.
+    """Return the brokers that a bundle may be on.
 
-    None if its policy is not known.
+    Those of its policy; without a policy, those that are nobody's primary. Empty if its policy is not known.
     """
     namespace, known = namespace_of(bundle), cluster.found.isolated
     if (why := unknown_policy(cluster, bundle)) is not None:
@@ -166,7 +170,7 @@ def _min_limit(policy: IsolationPolicy) -> int | None:
 
 
 def owned_namespaces(cluster: Cluster, broker: str) -> dict[str, int]:
-    """Bundles of each namespace on a broker: those it has, and those it was given and has not reported yet."""
+    """Count a broker's bundles by namespace, with those it was given and has not reported yet."""
     known = cluster.found.owned
     if broker not in known:
         bundles = _owned(cluster, broker) | cluster.memory.preallocated.get(broker, {}).keys()
@@ -194,7 +198,7 @@ def _group(cluster: Cluster, bundle: str) -> set[str]:
 
 
 def has_policies(cluster: Cluster, bundle: str) -> bool:
-    """Whether the bundle's namespace has an isolation policy or an anti-affinity group."""
+    """Tell if the bundle's namespace has an isolation policy or an anti-affinity group."""
     return namespace_of(bundle) in cluster.snapshot.anti_affinity_groups or (
         policy_of(cluster, namespace_of(bundle)) is not None
     )
@@ -206,7 +210,10 @@ def _group_counts(cluster: Cluster, bundle: str, brokers: Iterable[str]) -> dict
 
 
 def spread(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
-    """The brokers with the fewest namespaces of the bundle's anti-affinity group; first the domains with the fewest."""
+    """Return the brokers with the fewest namespaces of the bundle's anti-affinity group.
+
+    Failure domains with the fewest come first.
+    """
     counts = _group_counts(cluster, bundle, brokers)
     if not counts:
         return brokers
@@ -228,7 +235,7 @@ def spread(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
 
 
 def unload_spreads(cluster: Cluster, bundle: str, current: str, brokers: Iterable[str]) -> bool:
-    """Whether the anti-affinity group lets a bundle leave its broker.
+    """Tell if the anti-affinity group lets a bundle leave its broker.
 
     As upstream: it stays only when all candidates have the same count, above 0. A broker that has fewest already may be
     left; placement keeps the bundle there.
@@ -254,9 +261,10 @@ def under_topic_cap(cluster: Cluster, bundle: str, brokers: list[str]) -> list[s
 
 
 def allowed_by_filters(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
-    """Of brokers with a report: those with room for the bundle's topics, that spread its group, of class and version.
+    """Return the reporting brokers that have room for the bundle's topics and pass all other filters.
 
-    Stricter than placement, which takes what there is when a filter leaves nobody: a bundle that has a broker can stay.
+    The filters: its group is spread, class and version fit. Stricter than placement, which takes what there is when a
+    filter leaves nobody: a bundle that has a broker can stay.
     """
     most = cluster.configuration.whole("loadBalancerBrokerMaxTopics")
     more = cluster.bundles[bundle].topics if bundle in cluster.bundles else 0
@@ -285,8 +293,11 @@ def fewest_bundles(cluster: Cluster, bundle: str, brokers: list[str]) -> list[st
 
 
 def same_class(cluster: Cluster, bundle: str, classes: dict[str, str | None]) -> list[str]:
-    """The brokers that run the load manager which decides. One that does not say which it runs is another, where the
-    decider says its own and any other broker does."""
+    """Return the brokers that run the load manager that decides.
+
+    A broker that does not say which one it runs counts as running another, if the decider names its own and some broker
+    does.
+    """
     own = _simple(cluster.configuration.text("loadManagerClassName"))
     is_told = "loadManagerClassName" in cluster.snapshot.configuration and any(classes.values())
     kept = [broker for broker, name in classes.items() if (not is_told if name is None else _simple(name) == own)]

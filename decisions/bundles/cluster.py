@@ -1,4 +1,4 @@
-"""What one cycle sees and remembers: the snapshot with all that was left out filled in, and the state to change.
+"""Cluster as one cycle sees it: the snapshot with defaults filled in, and the memory to change.
 
 Stage: made once by `decide`, handed to every rule. Rules read `reports`, `bundles`, `configuration`; what they change
 is `memory` alone, a copy of the snapshot's state.
@@ -60,7 +60,7 @@ class Report:
 
 @dataclass(slots=True)
 class Found:
-    """What follows from the snapshot alone, or is kept right by who changes it: worked out once in a cycle."""
+    """Results computed once per cycle; whoever changes their inputs also updates them."""
 
     weighted: dict[str, float] = field(default_factory=dict)
     long_term: dict[str, TimeAverageBrokerData] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Cluster:
         return known[broker]
 
     def fullest(self, broker: str) -> float:
-        """What placement calls usage when it asks whether a broker is overloaded."""
+        """Return the usage by which placement judges if a broker is overloaded."""
         if self.configuration.on("fix22888"):
             return self.weighted(broker)
         return max_usage(self.reports[broker].data, self.configuration)
@@ -158,7 +158,10 @@ class Cluster:
             self.found.planned[_numbers(self.bundles[bundle])] = broker
 
     def planned(self, bundle: str) -> str | None:
-        """Where AvgShedder wants a bundle; before apache/pulsar#26246: any bundle with the same numbers, the last."""
+        """Return the broker to which AvgShedder wants a bundle to go.
+
+        Before apache/pulsar#26246 the plan of any bundle with the same numbers counts, the last one.
+        """
         if self.configuration.on("fix26246") or bundle not in self.bundles:
             return self.memory.plan.get(bundle)
         if self.found.planned is None:
@@ -168,7 +171,7 @@ class Cluster:
         return self.found.planned.get(_numbers(self.bundles[bundle]))
 
     def preallocated_to(self, bundle: str) -> str | None:
-        """The broker that was given a bundle and has not reported it yet. What dead ones were given is forgotten."""
+        """Return the broker that was given a bundle and has not reported it yet; dead brokers are forgotten."""
         known = self.found.preallocated
         if known is None:
             known = self.found.preallocated = {}
@@ -207,7 +210,7 @@ class Cluster:
         return known[broker]
 
     def owns(self, broker: str, bundle: str) -> bool:
-        """Whether a broker has a bundle, as ownership says or as it reports."""
+        """Tell if a broker has a bundle, as ownership says or as it reports."""
         ownership = self.snapshot.ownership
         if ownership is not None:
             return ownership.get(bundle) == broker
@@ -217,12 +220,12 @@ class Cluster:
 
 
 def never_moved(bundle: str) -> bool:
-    """Whether a bundle is of a namespace in which a broker watches itself: heartbeat and SLA monitor."""
+    """Tell if a bundle's namespace is one in which a broker watches itself: heartbeat and SLA monitor."""
     return _NEVER_MOVED.match(bundle) is not None
 
 
 def _numbers(data: BundleData) -> _Numbers:
-    """What makes two bundles' data equal."""
+    """Return the numbers by which two bundles' data are equal."""
     return (
         data.topics,
         *(

@@ -175,7 +175,7 @@ class Configuration:
 
     @property
     def extensible(self) -> bool:
-        """Whether the extensible load manager is set."""
+        """Tell if the extensible load manager is set."""
         return "Extensible" in str(self.values["loadManagerClassName"])
 
     def number(self, name: str) -> float:

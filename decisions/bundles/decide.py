@@ -26,7 +26,10 @@ Action = Literal["hold", "unload", "assign", "split", "average"]
 
 
 def decide(snapshot: BundleSnapshot) -> BundleAnswer:
-    """What the balancer would do now. Raises `ConfigurationError` when a setting or a policy cannot be read."""
+    """Decide what the balancer would do now.
+
+    Raises `ConfigurationError` when a setting or a policy cannot be read.
+    """
     cluster = see(snapshot)
     if snapshot.operation == "average":
         return _average(cluster)

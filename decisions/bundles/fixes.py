@@ -1,4 +1,4 @@
-"""What later releases of Pulsar's balancer decide otherwise than earlier ones, each as a switch of its own.
+"""Fixes of Pulsar's balancer in later releases, each as a switch of its own.
 
 Stage: under `configuration`, which lays a profile's switches under what is given. A switch that is on decides as the
 fixed release does, one that is off as the release before it. Run as `python -m decisions.bundles.fixes`: the table of

@@ -1,4 +1,4 @@
-"""What the balancer keeps between cycles: copied out of a snapshot's state, changed by the rules, put into the answer.
+"""Memory of the balancer between cycles: from a snapshot's state, through the rules, into the answer.
 
 Stage: a part of `cluster`; `decide` puts it back.
 """
@@ -12,7 +12,7 @@ from schemas.bundles import BalancerState, BundleData, GainCost, GainMemory, Gai
 
 @dataclass(slots=True)
 class Memory:
-    """What the balancer keeps between cycles, open to changes."""
+    """Memory of the balancer between cycles, open to changes."""
 
     unloaded_bundles: dict[str, int] = field(default_factory=dict)
     unloaded_brokers: dict[str, int] = field(default_factory=dict)

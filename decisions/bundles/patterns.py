@@ -1,4 +1,4 @@
-"""Regular expressions of isolation policies, matched in time that is linear in the text (RE2, by pyarrow).
+"""Regular expressions of isolation policies, matched in linear time (RE2, by pyarrow).
 
 Stage: under `candidates`. Pulsar's are Java's, and a pattern as `(a+)+b` can keep Java's matcher, or Python's, busy for
 ever. RE2 knows neither look-around nor back references. A pattern with these is `inexact`: it is widened to one that

@@ -1,4 +1,4 @@
-"""Brokers as they will be: usage and bundles of the last reports, with the moves that these do not show yet.
+"""Projection of brokers: last reported usage and bundles, plus the moves that reports do not show yet.
 
 Stage: between the view of a cycle and the strategies of profile `default`; the same for both load managers. A move
 counts at once and until a report from after it has settled says where the bundle is.
@@ -38,7 +38,10 @@ _Report: TypeAlias = LocalBrokerData | BrokerLoadData
 
 
 def project(cluster: Cluster) -> dict[str, Projected]:
-    """Every broker with a report, by name, worked out once in a cycle; moves that are settled leave the memory."""
+    """Return every broker with a report, by name; settled moves leave the memory.
+
+    The result is computed once per cycle.
+    """
     if cluster.found.projected is None:
         cluster.found.projected = _project(cluster)
     return cluster.found.projected
@@ -97,7 +100,7 @@ def load_of(stats: TopicLoad) -> Load:
 
 
 def mean_load(brokers: Iterable[Projected]) -> Load:
-    """What a bundle has on average: the guess for one of which nothing is known."""
+    """Return the mean load of a bundle, the guess for one of which nothing is known."""
     loads = [load for broker in brokers for load in broker.bundles.values()]
     if not loads:
         return load_of(DEFAULT_BUNDLE.short_term_data)
@@ -114,7 +117,7 @@ def _total(cluster: Cluster, broker: str) -> Load:
 
 
 def _shared_cost(given: Mapping[str, _Report], totals: Mapping[str, Load], place: int) -> float:
-    """What all brokers together use of a resource, in its own unit, for one unit of load."""
+    """Return the use of a resource by all brokers, in its own unit, per unit of load."""
     used, load = 0.0, 0.0
     for name, data in given.items():
         resource = getattr(data, _SIGNALS[place][0])
@@ -126,10 +129,10 @@ def _shared_cost(given: Mapping[str, _Report], totals: Mapping[str, Load], place
 def _averaged(
     cluster: Cluster, broker: str, cost: float | None, load: float, usual: float, updated: int
 ) -> float | None:
-    """What a message costs a broker's CPU, less noise; None where too little is used to tell.
+    """Return the cost of a message to a broker's CPU, less noise; None where too little is used to tell.
 
-    The mean over its last reports. As far as it is from what messages cost the cluster by no more than noise, it counts
-    as that; a reading or a broker that is further off is believed.
+    The mean over its last reports. Where that differs from the cluster's cost by no more than noise, the cluster's cost
+    counts; a reading or a broker that differs by more is believed.
     """
     costs = cluster.memory.gain_costs
     known = costs.get(broker)

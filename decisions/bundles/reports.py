@@ -1,4 +1,4 @@
-"""Whether a broker's load is reported again, and which reports are read twice.
+"""Reports of broker load: when one is written, and which come twice.
 
 Source: PIP-192's `BrokerLoadDataReporter` and the modular manager's `needBrokerDataUpdate`. The last report is the only
 state; instants are arguments, milliseconds since 1970.
@@ -18,7 +18,7 @@ THRESHOLD_PERCENT = 10.0
 
 
 class Load(NamedTuple):
-    """What the rule reads of a report.
+    """Load of a report as the rule reads it.
 
     `usage` is a fraction (1.0 = 100 %): with weights for the modular manager (`usage.weighted_max`), without for the
     extensible one (`usage.max_usage`). `rate` and `throughput` are in and out together, a second.
@@ -39,7 +39,7 @@ def is_reported(
     threshold: float = THRESHOLD_PERCENT,
     max_interval_ms: int = MAX_INTERVAL_MS,
 ) -> bool:
-    """Whether a report is written. Both limits are strict; without a report before it always is."""
+    """Tell if a report is written. Both limits are strict; without a report before it always is."""
     if forced or last is None or now.at - last.at > max_interval_ms:
         return True
     return change(last, now) > threshold
@@ -63,13 +63,13 @@ def relative(old: float, new: float) -> float:
 
 
 class Reports:
-    """Which reports are new: one of the same (broker, lastUpdate), or an older one, must not move an average again."""
+    """Filter of new reports: one of the same (broker, lastUpdate), or older, moves no average again."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
     def is_new(self, broker: str, last_update: int) -> bool:
-        """Whether a broker's report is later than all that were asked about; it is remembered."""
+        """Tell if a broker's report is later than all before, and remember it."""
         if last_update <= self._last.get(broker, -1):
             return False
         self._last[broker] = last_update

@@ -1,4 +1,4 @@
-"""A shedding cycle of the modular load manager: the shedder's picks, then what policies and placement say to each.
+"""Shedding cycle of the modular manager: the shedder's picks, then policies and placement for each.
 
 Source: `ModularLoadManagerImpl.doLoadShedding`.
 """
@@ -38,7 +38,7 @@ def forget_old(cluster: Cluster) -> None:
 
 
 def shed(cluster: Cluster) -> tuple[dict[str, list[str]], list[BundleDecision]]:
-    """What the shedder picked, by broker, and the unloads that are left of it."""
+    """Return the shedder's picks by broker, and the unloads that are left of them."""
     conf, account = cluster.configuration, cluster.account
     on = conf.on("loadBalancerEnabled") and conf.on("loadBalancerSheddingEnabled")
     if not account.passes(Gate.ENABLED, on) or not account.passes(Gate.LEADER, cluster.snapshot.leader):
@@ -83,7 +83,7 @@ def find_alone(cluster: Cluster) -> tuple[dict[str, list[str]], list[BundleDecis
 
 
 def _destination(cluster: Cluster, broker: str, bundle: str) -> str | None:
-    """Where a picked bundle goes, or None with the gate that kept it."""
+    """Return the destination of a picked bundle, or None, with the gate that kept it."""
     account, namespace = cluster.account, candidates.namespace_of(bundle)
     if namespace in cluster.configuration.names("loadBalancerSheddingExcludedNamespaces"):
         account.held(Gate.EXCLUDED, broker, bundle)

@@ -1,4 +1,4 @@
-"""Which bundles are split: `BundleSplitterTask` of the modular manager, and the extensible manager's strategy.
+"""Bundles to split, by the modular manager's `BundleSplitterTask` and the extensible one's strategy.
 
 The modular leader looks at every broker's last report and at long-term averages; an extensible broker at its own
 bundles of this moment, after enough cycles in a row. Profile `default` waits for as many with either manager.
@@ -110,7 +110,10 @@ def _reason(cluster: Cluster, broker: str, bundle: str, stats: NamespaceBundleSt
 
 
 def _hot(cluster: Cluster) -> set[str]:
-    """With profile `default`, bundles that take more than brokers use on average: no move makes the cluster even."""
+    """Return bundles that take more than a broker's mean usage, which no move evens out.
+
+    Only with profile `default`.
+    """
     conf, found = cluster.configuration, set[str]()
     if conf.text("loadBalancerLoadSheddingStrategy") != GAIN or not (brokers := project(cluster).values()):
         return found
@@ -142,7 +145,10 @@ def _often_enough(cluster: Cluster, broker: str, bundle: str, needed: bool) -> b
 
 
 def _counts(cluster: Cluster) -> Callable[[str], int]:
-    """Bundles of a namespace: as given, or as reported, which is counted once and for all namespaces together."""
+    """Return a function that counts the bundles of a namespace, as given or else as reported.
+
+    The reported ones are counted once, for all namespaces together.
+    """
     given = cluster.snapshot.namespace_bundles
     reported = Counter[str]()
 

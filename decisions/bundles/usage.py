@@ -1,6 +1,7 @@
-"""A broker's usage of its resources, as fractions (1.0 = 100 %). Source: `LocalBrokerData`, `ResourceUsage`.
+"""Usage of a broker's resources, as fractions (1.0 = 100 %).
 
-Percentages are single-precision as upstream; weights and all that follows are double.
+Source: `LocalBrokerData`, `ResourceUsage`. Percentages are single-precision as upstream; weights and all that follows
+are double.
 """
 
 from __future__ import annotations
@@ -45,5 +46,5 @@ def weighted_max(broker: LocalBrokerData | BrokerLoadData, conf: Configuration) 
 
 
 def weighted_max_within_limit(broker: LocalBrokerData, conf: Configuration) -> float:
-    """The same without what is above 100 %: a reading that cannot be right."""
+    """Return the weighted maximum without readings above 100 %, which cannot be right."""
     return max((one for one in weighted_signals(broker, conf) if 0 < one <= 100), default=0.0) / 100

@@ -1,4 +1,4 @@
-"""What every family of decisions shares. A family brings its own list of gates, its own actions and its own passes.
+"""Parts that every family of decisions shares; a family brings its own gates, actions and passes.
 
 - `readings`     one gate as it was found: bounds, waits, and when time alone would open it
 - `precedence`   which gate binds, as a table of situations

@@ -1,4 +1,4 @@
-"""What an evaluation answers: one action, or a hold; each with all the gates that were read.
+"""Answers of an evaluation: one action or a hold, each with all the gates that were read.
 
 Stage: between a family's `decide` and those who write its answer down. A family's actions are classes of its own that
 have what `Action` asks for, so that a row of the table `decisions` is written without knowing the family.
@@ -18,15 +18,15 @@ class Action(Protocol[GateT]):
 
     @property
     def action(self) -> str:
-        """What to do: `split`."""
+        """Name of the action, such as `split`."""
 
     @property
     def arguments(self) -> Mapping[str, object]:
-        """What to do it to, as JSON can hold it: `{"segments": [3]}`."""
+        """Subject of the action as JSON: `{"segments": [3]}`."""
 
     @property
     def reason(self) -> str:
-        """What led to it, in a word."""
+        """Cause of the action, in one word."""
 
     @property
     def gates(self) -> tuple[Reading[GateT], ...]:
@@ -49,8 +49,8 @@ class Hold(Generic[GateT]):
 
 
 def next_due(answer: Action[GateT] | Hold[GateT]) -> int | None:
-    """The earliest instant (ms) at which the same evaluation would act with nothing changed but the time, or None.
+    """Return the earliest instant (ms) at which the same evaluation would act if only time passed.
 
-    None also for an action, which is due now.
+    None if it never would, and for an action, which is due now.
     """
     return answer.due if isinstance(answer, Hold) else None

@@ -52,9 +52,9 @@ class Row(Generic[SituationT, GateT]):
 def binding(
     table: Iterable[Row[SituationT, GateT]], found: Mapping[SituationT, Iterable[Reading[GateT]]]
 ) -> Reading[GateT]:
-    """The reading that binds a subject which is in these situations; `found` has the readings that count in each.
+    """Return the reading that binds a subject in these situations.
 
-    Raises `LookupError` when nothing holds it.
+    `found` has the readings that count in each situation. Raises `LookupError` when nothing holds the subject.
     """
     for row in table:
         readings = found.get(row.situation)

@@ -1,4 +1,4 @@
-"""Quantities as people write them: `60s`, `5m`, `50MB`, `10k`, and plain numbers; read exactly, without rounding.
+"""Quantities as people write them, read without rounding: `60s`, `5m`, `50MB`, `10k`, plain numbers.
 
 Stage: under every reader of policy files. Units: durations in seconds, sizes in bytes (decimal: 1 MB = 1,000,000, as in
 Pulsar), rates in messages per second.

@@ -1,4 +1,4 @@
-"""Readings: each gate as one evaluation found it, with what was measured, the limit, and when waiting would open it.
+"""Readings: one gate in one evaluation, with measured value, limit and when waiting would open it.
 
 Stage: under every family. A family lists its gates in an enum of its own, whose values are the names on the wire.
 Instants and durations are milliseconds.
@@ -54,7 +54,10 @@ def at_most(gate: GateT, measured: float, limit: float, segment: int | None = No
 
 
 def waited(gate: GateT, now: int, since: int | None, wait_ms: int, segment: int | None = None) -> Reading[GateT]:
-    """Passes when at least `wait_ms` have gone by since `since`, or nothing ever happened. Exactly equal passes."""
+    """Return a reading that passes once `wait_ms` have gone by since `since`, or if nothing ever happened.
+
+    Exactly equal passes.
+    """
     if since is None:
         return Reading(gate, True, None, float(wait_ms))
     elapsed = now - since
@@ -65,7 +68,7 @@ def waited(gate: GateT, now: int, since: int | None, wait_ms: int, segment: int 
 
 
 def opens_at(failing: Reading[GateT]) -> int:
-    """When time alone opens a gate that does not pass; `MAX_INSTANT_MS` stands for never."""
+    """Return when time alone opens a gate that does not pass; `MAX_INSTANT_MS` stands for never."""
     return MAX_INSTANT_MS if failing.eligible_at is None else failing.eligible_at
 
 

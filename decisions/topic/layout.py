@@ -1,8 +1,8 @@
-"""The segment layout: an immutable DAG whose active segments tile the hash space (PIP-468 "SegmentLayout").
+"""Segment layout: an immutable DAG whose active segments tile the hash space.
 
-Stage: under every decision, and under the controller's and the executor's idea of a topic. All mutations answer a new
-layout. Two kinds of fault are kept apart: `LayoutArgumentError` says that the caller's argument is wrong,
-`LayoutStateError` that the layout itself does not allow it.
+PIP-468 "SegmentLayout". Stage: under every decision, and under the controller's and the executor's model of a topic.
+All mutations return a new layout. Two kinds of fault are kept apart: `LayoutArgumentError` says that the caller's
+argument is wrong, `LayoutStateError` that the layout itself does not allow the change.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ class SegmentLayout:
 
     @classmethod
     def from_metadata(cls, metadata: ScalableTopicMetadata) -> SegmentLayout:
-        """The layout of a metadata record; `LayoutStateError` when its active segments do not tile the hash space."""
+        """Return the layout of a metadata record.
+
+        Raises `LayoutStateError` when its active segments do not tile the hash space.
+        """
         segments = {number: _segment(info) for number, info in metadata.segments.items()}
         layout = cls(
             epoch=metadata.epoch,
@@ -194,7 +197,7 @@ class SegmentLayout:
         return self._successor([*sealed, merged], merged.segment_id + 1)
 
     def rebucket_segment(self, segment_id: int, bucket_count: int, now_ms: int) -> SegmentLayout:
-        """Seal an active segment and add its successor: the same range, with so many entry buckets of equal width."""
+        """Seal an active segment and add a successor of its range with `bucket_count` equal entry buckets."""
         parent = self._active_segment(segment_id, "rebucket")
         if not 1 <= bucket_count <= BUCKET_RING:
             raise LayoutArgumentError(f"the number of entry buckets must be in 1..{BUCKET_RING}, got {bucket_count}")
@@ -228,7 +231,7 @@ class SegmentLayout:
         return replace(self, epoch=self.epoch + 1, segments=MappingProxyType(kept))
 
     def with_policy(self, policy: AutoScalePolicyOverride | None) -> SegmentLayout:
-        """The same layout with another policy override of the topic; the epoch stays."""
+        """Return the layout with another policy override of the topic; the epoch stays."""
         return replace(self, auto_scale_policy=policy)
 
     def lineage(self, segment_id: int) -> frozenset[int]:

@@ -1,7 +1,7 @@
-"""Lineage: which segments a segment comes from, what made it, and its merge depth, also through pruning (PIP-468).
+"""Lineage of segments: ancestors, the operation that made each, and merge depth (PIP-468).
 
 Stage: under `decisions.topic.layout`, whose methods answer from here, and under what keeps a topic's state over time
-(`engine`, the model check). A DAG is a mapping of segment ids to segments; edges to pruned segments are not in it.
+(`engine`, the model check). A DAG is a mapping of segment ids to segments; it has no edges to pruned segments.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from decisions.topic.segment import Segment
 
 
 def lineage(segments: Mapping[int, Segment], segment_id: int) -> frozenset[int]:
-    """A segment, all its ancestors and all its descendants that are still in the DAG (PIP-468 "SegmentLayout",
-    getLineage)."""
+    """Return a segment with all its ancestors and descendants that are still in the DAG.
+
+    PIP-468 "SegmentLayout", getLineage.
+    """
     return _reach(segments, [segment_id], "parent_ids") | _reach(segments, [segment_id], "child_ids")
 
 
 def compare_lives(known: Mapping[int, Segment], other: Mapping[int, Segment]) -> int:
-    """Whether `other` are segments of the same topic as `known` (0), or of one of the same name that was created later
-    (1) or earlier (-1): then an id that both have names another segment. A created instant of 0 is an unknown one."""
+    """Compare two sets of segments by the incarnation of their topic.
+
+    0: `other` has segments of the same incarnation as `known`. 1 or -1: of one of the same name that was created later
+    or earlier, so an id in both names another segment. A created instant of 0 is unknown.
+    """
     for number in known.keys() & other.keys():
         one, two = known[number], other[number]
         if one.created_at_ms > 0 and two.created_at_ms > 0 and one.created_at_ms != two.created_at_ms:
@@ -32,11 +37,11 @@ def compare_lives(known: Mapping[int, Segment], other: Mapping[int, Segment]) ->
 
 
 def count_merges(segments: Mapping[int, Segment]) -> dict[int, int]:
-    """Merge depth of each segment as a layout shows it: segments with two or more parents among it and its ancestors
-    (PIP-483 "Caps", `maxDagDepth`).
+    """Return each segment's merge depth as its layout shows it (PIP-483 "Caps", `maxDagDepth`).
 
-    A union count, not the longest chain; ancestors that were pruned are not there to be counted. All at once: one by
-    one takes half a minute for a layout of 1 MiB.
+    The depth counts the segments with two or more parents among a segment and its ancestors: a union, not the longest
+    chain. Pruned ancestors are not counted. All are computed at once: one by one takes half a minute for a layout of 1
+    MiB.
     """
     merges: dict[int, int] = {}
     """Of each segment those among it and its ancestors, a bit for each."""
@@ -54,11 +59,11 @@ def count_merges(segments: Mapping[int, Segment]) -> dict[int, int]:
 def made_by(
     segment: Segment, segments: Mapping[int, Segment] = MappingProxyType({})
 ) -> Literal["split", "merge", "rebucket"] | None:
-    """Return the operation that made a segment, read off its parents: two or more are a merge, one with the same range
-    is a rebucket, one with another range a split; None without parents.
+    """Return the operation that made a segment, read off its parents; None without parents.
 
-    Pulsar rebuilds its clocks by the same rule. A segment that lost its parents to pruning counts as none of them, one
-    whose single parent is not among the `segments` as a split.
+    Two or more parents are a merge, one with the same range a rebucket, one with another range a split. Pulsar rebuilds
+    its clocks by the same rule. A segment that lost its parents to pruning counts as none of them, one whose single
+    parent is not among the `segments` as a split.
     """
     if not segment.parent_ids:
         return None
@@ -70,8 +75,11 @@ def made_by(
 
 
 def _circles(segments: Mapping[int, Segment]) -> Iterator[list[int]]:
-    """The segments, parents first. Those that are ancestors of one another come together, as a damaged record may have
-    them; every other one is alone (Tarjan's strongly connected components, without recursion)."""
+    """Yield the segments in groups, parents first.
+
+    A group has one segment, or all that are ancestors of one another, which a damaged record may contain (Tarjan's
+    strongly connected components, without recursion).
+    """
     number_of: dict[int, int] = {}
     low: dict[int, int] = {}
     done: set[int] = set()

@@ -14,7 +14,7 @@ _DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
 
 
 class Descriptor(NamedTuple):
-    """What a segment's descriptor says: the inclusive hash range and the id."""
+    """Contents of a segment's descriptor: the inclusive hash range and the id."""
 
     start: int
     end: int
@@ -40,7 +40,10 @@ def segment_topic_name(topic: str, descriptor: str) -> str:
 
 
 def parse_segment_topic_name(name: str) -> tuple[str, Descriptor]:
-    """The scalable topic's name and the descriptor of a segment topic's name; `ValueError` for another form."""
+    """Split a segment topic's name into the scalable topic's name and the descriptor.
+
+    Raises `ValueError` for another form.
+    """
     domain, separator, path = name.partition("://")
     parent, _, descriptor = path.rpartition("/")
     parts = parent.split("/", 2)

@@ -1,4 +1,4 @@
-"""One segment of a topic: a range of hashes, where it stands in the DAG, and the topic that holds its messages.
+"""Segment of a topic: a range of hashes, its place in the DAG and the topic that holds its messages.
 
 Stage: under `decisions.topic.lineage` and `decisions.topic.layout`.
 """
@@ -21,7 +21,7 @@ BUCKET_RING = 0x10000
 
 
 class SegmentState(str, Enum):
-    """Whether a segment takes writes."""
+    """States of a segment; only an active one takes writes."""
 
     ACTIVE = "ACTIVE"
     SEALED = "SEALED"
@@ -63,7 +63,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_active(self) -> bool:
-        """Whether it takes writes."""
+        """Tell if the segment takes writes."""
         return self.state is SegmentState.ACTIVE
 
     @property
@@ -73,10 +73,10 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def equal_buckets(count: int) -> tuple[int, ...]:
-    """Starts of the buckets after the first when the ring of entry hashes is cut into `count` of equal width."""
+    """Return the starts of all buckets but the first when the ring is cut into `count` of equal width."""
     return tuple(number * BUCKET_RING // count for number in range(1, count))
 
 
 def segment_topic(topic: str, segment: Segment) -> str:
-    """The name of the topic that contains a segment's messages: `segment://tenant/namespace/name/0000-7fff-1`."""
+    """Return the name of a segment's topic: `segment://tenant/namespace/name/0000-7fff-1`."""
     return segment_topic_name(topic, segment.descriptor)

@@ -1,4 +1,4 @@
-"""The ownership channel of PIP-192: who has a bundle, as a state machine without a broker, a topic or a clock.
+"""Ownership channel of PIP-192: a state machine of who has a bundle, without broker, topic or clock.
 
 In the order in which a change goes:
 

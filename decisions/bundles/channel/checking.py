@@ -1,6 +1,6 @@
-"""A channel's messages read back, in their order: every fault of the channel, and what is wrong as it ends.
+"""Checker of a channel's messages, in their order: all faults on the way and at the end.
 
-Stage: over the rules. Keeps one entry a bundle, however many messages there are; what is found is given out at once.
+Stage: over the rules. Keeps one entry per bundle, however many messages there are; findings are yielded at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from decisions.bundles.channel.recovery import IN_FLIGHT_MS, brokers_of
 
 
 class Kind(str, Enum):
-    """What may be wrong."""
+    """Kinds of fault."""
 
     BAD_LINE = "bad-line"
     TRANSITION = "illegal-transition"
@@ -63,7 +63,7 @@ class Finding(NamedTuple):
 
 
 class _Entry:
-    """What is kept of a bundle."""
+    """Memory of one bundle."""
 
     __slots__ = ("line", "lower", "record", "upper", "was_split")
 
@@ -93,7 +93,7 @@ class Checker:
         return sum(entry.record is not None for known in self._namespaces.values() for entry in known.values())
 
     def read(self, bundle: str, record: Record | None, line: int) -> Iterator[Finding]:
-        """What is wrong with the next message. Raises `ValueError` for a name without a range."""
+        """Yield the faults of the next message. Raises `ValueError` for a name without a range."""
         known = self._namespaces.get(bundle.rpartition("/")[0], {})
         entry = known.get(bundle) or _Entry(bundle)
         self._namespaces.setdefault(bundle.rpartition("/")[0], known)[bundle] = entry
@@ -131,7 +131,7 @@ class Checker:
                     yield Finding(Kind.TWO_OWNERS, line, bundle, detail)
 
     def end(self, now: int, brokers: Collection[str] | None = None) -> Iterator[Finding]:
-        """What is wrong with what is left. `brokers`: those that live; None: not known."""
+        """Yield the faults that remain at the end. `brokers`: those that live; None: not known."""
         for known in self._namespaces.values():
             for bundle, entry in known.items():
                 if entry.record is not None:
@@ -150,7 +150,7 @@ class Checker:
 
 
 def _overlaps(known: Mapping[str, _Entry]) -> Iterator[Finding]:
-    """Neighbours among the active ones, by where they begin; each with the one that reaches furthest before it."""
+    """Yield overlaps of active bundles, each with the earlier one that reaches furthest."""
     active = [(bundle, entry) for bundle, entry in known.items() if state_of(entry.record) in ACTIVE]
     active.sort(key=lambda one: (one[1].lower, -one[1].upper))
     furthest: tuple[str, _Entry] | None = None

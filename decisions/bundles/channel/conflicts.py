@@ -1,4 +1,4 @@
-"""Whether a reader takes a record, or keeps the one it has.
+"""Conflict resolution: if a reader takes a record or keeps the one it has.
 
 Source: PIP-192, `ServiceUnitStateDataConflictResolver`. Every reader, and the topic's compaction, folds the records in
 order by this rule; the metadata store asks it at each write.
@@ -22,7 +22,7 @@ from decisions.bundles.channel.records import (
 
 
 class Refusal(Enum):
-    """Why a record is not taken."""
+    """Reasons for which a record is not taken."""
 
     STALE = "stale"
     GAP = "version-gap"
@@ -43,7 +43,7 @@ REFUSALS: Mapping[Refusal, str] = MappingProxyType(
 
 
 def refusal(old: Record | None, new: Record | None, store: Store) -> Refusal | None:
-    """Why `new` is not taken after `old`; None when it is taken. A tombstone (None) always is."""
+    """Return why `new` is not taken after `old`, or None. A tombstone (None) always is."""
     if new is None:
         return None
     if old is None and store is Store.METADATA:
@@ -60,7 +60,7 @@ def refusal(old: Record | None, new: Record | None, store: Store) -> Refusal | N
 
 
 def illegal(old: Record | None, new: Record | None, store: Store) -> Refusal | None:
-    """The same without a look at versions and force: may this state with these brokers follow that?"""
+    """Return why this state with these brokers may not follow that one, leaving out versions and force."""
     if state_of(new) not in TRANSITIONS[store][state_of(old)]:
         return Refusal.TRANSITION
     if old is None or new is None:

@@ -1,4 +1,4 @@
-"""What is asked of the channel and what brokers do as they read it: each function gives what is written next.
+"""Requests to the channel and reactions of brokers: each function returns what is written next.
 
 Source: PIP-192 "Bundle State Channel" and "Bundle Transfer", PIP-307 (connections are kept until the new owner is
 there), `ServiceUnitStateChannelImpl`.
@@ -26,7 +26,7 @@ class Write(NamedTuple):
 
 
 class Answer(Enum):
-    """What a lookup says."""
+    """Answers of a lookup."""
 
     OWNER = "owner"
     LATER = "later"
@@ -43,7 +43,7 @@ class Lookup(NamedTuple):
 
 
 class Clients(Enum):
-    """What happens to a bundle's connections at the broker that reads a record."""
+    """Effects on a bundle's connections at the broker that reads a record."""
 
     KEEP = "keep"
     SERVE = "serve"
@@ -54,14 +54,14 @@ class Clients(Enum):
 
 
 class Reaction(NamedTuple):
-    """What a broker does as it reads a record that it takes."""
+    """Reaction of a broker to a record that it takes."""
 
     writes: tuple[Write, ...] = ()
     clients: Clients = Clients.KEEP
 
 
 def lookup(record: Record | None, asked: str, now: int) -> Lookup:
-    """Who owns a bundle, as the broker `asked` says (PIP-192 "Bundle Ownership Lookup").
+    """Return the owner of a bundle by the broker `asked` (PIP-192 "Bundle Ownership Lookup").
 
     The destination of a hand-over puts the answer off until it is the owner; others name it at once.
     """
@@ -89,21 +89,27 @@ def assign(record: Record | None, broker: str, now: int) -> Record | None:
 
 
 def unload(record: Record | None, destination: str, now: int) -> Record | None:
-    """`Releasing` by the owner: to a destination, or to nobody. None when it is not owned, or by the destination."""
+    """Return `Releasing` by the owner, to a destination or to nobody.
+
+    None when nobody owns it, or the destination does.
+    """
     if record is None or record.state is not State.OWNED or record.destination == destination:
         return None
     return Record(State.RELEASING, next_version(record), destination, record.destination, at=now)
 
 
 def split(record: Record | None, children: Sequence[tuple[str, str]], now: int) -> Record | None:
-    """`Splitting` by the owner, into children with the broker each shall go to, or none. None if nobody owns it."""
+    """Return `Splitting` by the owner, into children, each with its broker or none.
+
+    None if nobody owns it.
+    """
     if record is None or record.state is not State.OWNED:
         return None
     return Record(State.SPLITTING, next_version(record), "", record.destination, children=tuple(children), at=now)
 
 
 def react(me: str, bundle: str, record: Record | None, now: int, multi_phase: bool = True) -> Reaction:
-    """What the broker `me` does as it takes a record of a bundle. A split goes on with `advance_split`.
+    """Return the reaction of broker `me` to a record that it takes; splits go on with `advance_split`.
 
     - `Assigning`: the destination writes `Owned`.
     - `Releasing`: the source stops serving, then writes `Assigning`, or `Free` without a destination.
@@ -129,7 +135,7 @@ def react(me: str, bundle: str, record: Record | None, now: int, multi_phase: bo
 def advance_split(
     me: str, bundle: str, record: Record | None, children: Mapping[str, Record | None], now: int
 ) -> tuple[Write, ...]:
-    """What the owner of a bundle in `Splitting` writes next, by what it has read of the children.
+    """Return the next writes by the owner of a bundle in `Splitting`, from the children read so far.
 
     First each child that has no record: `Owned` by the splitter, version 1; once all have one: the parent `Deleted`.
     Repeating it does no harm, and a crash between loses nothing.
@@ -143,7 +149,7 @@ def advance_split(
 
 
 def is_to_be_removed(record: Record | None, now: int) -> bool:
-    """Whether the tombstone of a bundle that was split, or that nobody has, is due (`monitorOwnerships`)."""
+    """Tell if the tombstone of a split or ownerless bundle is due (`monitorOwnerships`)."""
     return record is not None and record.state not in ACTIVE and now - record.at > TOMBSTONE_AFTER_MS
 
 

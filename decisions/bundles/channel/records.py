@@ -1,4 +1,4 @@
-"""What the channel says of one bundle, and which state may follow which.
+"""Records of the channel about one bundle, and which state may follow which.
 
 Source: PIP-192 "Bundle State Channel", `ServiceUnitState`, `ServiceUnitStateData`. Run as a module: the table of
 tests/decisions/channel/explored.md. Under the whole channel.
@@ -29,7 +29,7 @@ class State(str, Enum):
 
 
 class Store(str, Enum):
-    """Where the channel is kept (`loadManagerServiceUnitStateTableViewClassName`)."""
+    """Stores of the channel (`loadManagerServiceUnitStateTableViewClassName`)."""
 
     TOPIC = "topic"
     """The compacted system topic `loadbalancer-service-unit-state`."""
@@ -52,7 +52,7 @@ class Record(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """Who serves the bundle by this record: nobody while it is handed over."""
+        """Return the broker that serves the bundle by this record: nobody while it is handed over."""
         if self.state is State.OWNED:
             return self.destination
         return self.source if self.state is State.SPLITTING else ""

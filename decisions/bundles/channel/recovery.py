@@ -21,7 +21,7 @@ SYSTEM_NAMESPACE = "pulsar/system/"
 
 
 class Session(Enum):
-    """How far the leader's own session with the metadata store is to be believed."""
+    """Trustworthiness of the leader's own session with the metadata store."""
 
     STABLE = "Stable"
     JITTERY = "Jittery"
@@ -36,7 +36,7 @@ def session(connected: bool, since: int, now: int) -> Session:
 
 
 def reowned_at(health: Session, now: int) -> int | None:
-    """When the bundles of a broker that was lost now get other owners; None: what was heard is not believed."""
+    """Return when the bundles of a broker lost now get other owners; None if the loss is not believed."""
     return {Session.STABLE: now, Session.JITTERY: now + JITTER_MS, Session.UNSTABLE: None}[health]
 
 
@@ -69,15 +69,16 @@ def override(record: Record | None, lost: str, chosen: str, now: int) -> Record 
 
 
 def is_stuck(record: Record | None, now: int) -> bool:
-    """Whether a change is under way for longer than it may be."""
+    """Tell if a change is under way for longer than it may be."""
     return record is not None and record.state in IN_FLIGHT and now - record.at > IN_FLIGHT_MS
 
 
 def monitor(record: Record | None, alive: Collection[str], chosen: str, now: int) -> Record | None:
-    """What one round of the monitor writes for a bundle; None when it is in order, or `chosen` is needed and ''.
+    """Return what one round of the monitor writes for a bundle.
 
-    What a dead broker concerns is overridden. What is stuck: a split is published again; a bundle that is released
-    goes back to its source, one that is assigned forward to `chosen` (`getOverrideInFlightStateData`).
+    None when it is in order, or `chosen` is needed and ''. Records that concern a dead broker are overridden. Of stuck
+    ones a split is published again; a bundle that is released goes back to its source, one that is assigned forward to
+    `chosen` (`getOverrideInFlightStateData`).
     """
     if record is None:
         return None

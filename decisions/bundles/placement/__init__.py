@@ -1,1 +1,1 @@
-"""Where a bundle goes: `select` runs the filters in their order, then the strategy; a module a strategy."""
+"""Placement of a bundle: `select` runs the filters in order, then the strategy; a module per strategy."""

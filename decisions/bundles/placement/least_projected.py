@@ -1,4 +1,4 @@
-"""LeastProjectedUsage, of profile `default`: the broker that has the lowest usage once it has the bundle.
+"""LeastProjectedUsage, of profile `default`: the broker with the lowest usage once it has the bundle.
 
 Usage is as it will be with all that was given and that reports do not show yet. A bundle of which nothing is known
 counts as much as bundles do on average, so that one broker is not given all of them.

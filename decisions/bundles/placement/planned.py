@@ -1,6 +1,7 @@
-"""AvgShedder as placement: where its plan says, otherwise any candidate; remembered before apache/pulsar#26246.
+"""AvgShedder as placement: where its plan says, otherwise any candidate.
 
-Upstream takes the CRC-32 of a random number; the random number here is the seed.
+Before apache/pulsar#26246 that candidate is remembered. Upstream takes the CRC-32 of a random number; the random number
+here is the seed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,10 @@ from decisions.bundles.numbers import INT_MAX
 
 
 def select(cluster: Cluster, bundle: str, brokers: list[str]) -> str | None:
-    """The broker, or None without candidates. The list is replaced when its size or the pick is no longer right."""
+    """Return the broker, or None without candidates.
+
+    The list is replaced when its size or the pick is no longer right.
+    """
     memory = cluster.memory
     if not brokers:
         return None

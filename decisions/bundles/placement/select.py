@@ -1,4 +1,7 @@
-"""The whole order in which the modular load manager finds a broker. Source: `ModularLoadManagerImpl.selectBroker`."""
+"""Order in which the modular load manager finds a broker.
+
+Source: `ModularLoadManagerImpl.selectBroker`.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def select_broker(cluster: Cluster, bundle: str) -> str | None:
 
 
 def assign(cluster: Cluster, bundle: str) -> str | None:
-    """Places a bundle that nobody owns: where it was preallocated, or on a new broker, which is remembered."""
+    """Place a bundle that nobody owns where it was preallocated, or on a new broker, and remember that."""
     known = cluster.preallocated_to(bundle)
     if known is not None:
         return known

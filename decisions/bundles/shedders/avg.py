@@ -1,4 +1,4 @@
-"""AvgShedder: the lowest broker is paired with the highest, and given to after enough cycles (PIP-364). Default in 5.0.
+"""AvgShedder: pairs the highest broker with the lowest after enough cycles (PIP-364). Default in 5.0.
 
 Counters are a broker's, not a pair's: it may change partners and keeps counting. The plan says where each picked
 bundle goes; placement by the same strategy follows it.
@@ -59,7 +59,10 @@ def _pairs(cluster: Cluster) -> list[tuple[str, str]]:
 
 
 def _ordered(scores: Mapping[str, float], exact: bool) -> list[str]:
-    """Brokers from the lowest score to the highest; not exact: by whole points of difference, as first released."""
+    """Return the brokers from the lowest score to the highest.
+
+    Not `exact`: by whole points of difference, as first released.
+    """
     named = sorted(scores)
     if exact:
         return sorted(named, key=lambda broker: scores[broker])

@@ -1,4 +1,4 @@
-"""DeviationShedder: the most loaded broker gives while it is too many standard deviations above the mean.
+"""DeviationShedder: the fullest broker gives while it is many standard deviations above the mean.
 
 Upstream ships the abstract class only, so the load of each bundle comes with the snapshot (`deviationLoads`). One
 deviation from upstream, on purpose: the receiver's load grows by what it is given, where upstream subtracts it.

@@ -1,4 +1,4 @@
-"""GainShedder, of profile `default`: moves the bundle, to the broker, that makes the fuller of the two emptiest.
+"""GainShedder, of profile `default`: makes the move that most empties the fuller of two brokers.
 
 Bundle and destination are chosen together, on usage as it will be once the moves under way are done. The gain of a move
 is by how many points of usage the fuller of the two brokers gets emptier. A move that gains less than
@@ -30,8 +30,11 @@ def shed(cluster: Cluster) -> list[BundleDecision]:
 
 
 def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> tuple[set[str], float]:
-    """The brokers far enough above the emptiest, once it has been so for enough cycles in a row; and the usage down to
-    which they give. Before that, those that are overloaded, until they are no more."""
+    """Return the brokers that give, and the usage down to which they give.
+
+    These are the brokers far enough above the emptiest, once it has been so for enough cycles in a row; before that,
+    the overloaded ones, until they are overloaded no more.
+    """
     conf, account, memory = cluster.configuration, cluster.account, cluster.memory
     ordered = sorted(brokers.values(), key=lambda one: (one.usage, one.name))
     emptiest, fullest = ordered[0], ordered[-1]
@@ -161,7 +164,7 @@ def _best(
 
 
 def _permitted(cluster: Cluster, bundle: str, source: str) -> set[str]:
-    """The brokers that policies and filters leave for a bundle that leaves `source`; the same in all of a cycle."""
+    """Return the brokers that policies and filters leave for a bundle of `source`, the same all cycle."""
     known = cluster.found.permitted
     if bundle not in known:
         known[bundle] = _find_permitted(cluster, bundle, source)

@@ -1,4 +1,4 @@
-"""How OverloadShedder and ThresholdShedder pick bundles of one broker, by throughput.
+"""Selection of one broker's bundles by throughput, for OverloadShedder and ThresholdShedder.
 
 The largest first, until their sum reaches the target: it overshoots by up to one bundle, and picks at least one.
 """
@@ -11,7 +11,7 @@ from decisions.bundles.gates import Gate
 
 
 def has_several(cluster: Cluster, broker: str) -> bool:
-    """Whether a broker has bundles to give and one to keep."""
+    """Tell if a broker has bundles to give and one to keep."""
     return cluster.account.measured(Gate.SOLE_BUNDLE, len(cluster.reports[broker].bundles), ">", 1, broker)
 
 

@@ -1,4 +1,4 @@
-"""OverloadShedder: every broker over a fixed threshold gives until it is five points below. Default until 2.9."""
+"""OverloadShedder: brokers over a fixed threshold give until five points below it. Default until 2.9."""
 
 from __future__ import annotations
 

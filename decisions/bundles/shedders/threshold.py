@@ -1,4 +1,4 @@
-"""ThresholdShedder: brokers whose averaged usage is far above the cluster's mean give. Default from 2.10 to 4.x.
+"""ThresholdShedder: brokers with averaged usage far above the mean give. Default from 2.10 to 4.x.
 
 `lowerBoundarySheddingEnabled` lets the fullest broker give to an idle one. As upstream, that step runs the average a
 second time in the same cycle.

@@ -1,4 +1,4 @@
-"""TransferShedder of the extensible load manager: from the fullest brokers to the emptiest (PIP-192, PIP-220).
+"""TransferShedder of the extensible load manager: fullest brokers to emptiest (PIP-192, PIP-220).
 
 One cycle: the brokers' statistics, then whether the cluster was out of balance for enough cycles in a row, then pairs
 from the outside in. What a swap brings back counts in the bookkeeping only with `loadBalancerDebugModeEnabled`, as
@@ -22,7 +22,7 @@ SWAP_SHARE = 0.75
 
 @dataclass(slots=True)
 class Outcome:
-    """What a cycle came to, in upstream's words."""
+    """Outcomes of a cycle, in upstream's words."""
 
     decisions: list[BundleDecision]
     label: str
@@ -89,7 +89,7 @@ def shed(cluster: Cluster) -> Outcome:
 
 
 def _unfit(cluster: Cluster) -> str | None:
-    """Why the load data cannot be used, if so."""
+    """Return why the load data cannot be used, or None."""
     conf, account, unloaded = cluster.configuration, cluster.account, cluster.memory.unloaded_brokers
     oldest = conf.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
     delay = conf.number("loadBalanceSheddingDelayInSeconds") * 1000
@@ -142,7 +142,7 @@ def _overloaded(cluster: Cluster, loads: _Loads) -> bool:
 
 
 def _why(cluster: Cluster, loads: _Loads) -> str | None:
-    """Why load should move: the spread, else an idle broker, else a full one."""
+    """Return why load should move: the spread, else an idle broker, else a full one."""
     target = cluster.configuration.number("loadBalancerBrokerLoadTargetStd")
     spread = loads.deviation > target
     low, high = loads.ordered[loads.bottom], loads.ordered[loads.top]
@@ -171,7 +171,10 @@ def _hit(cluster: Cluster, loads: _Loads) -> bool:
 
 
 def _transfers(cluster: Cluster, loads: _Loads) -> tuple[list[BundleDecision], str, int, int]:
-    """The transfers, the last reason for one, and how many brokers gave none for want of data and of bundles."""
+    """Return the transfers, the last reason for one, and the numbers of brokers that gave none.
+
+    One number is of those without data, the other of those with too few bundles.
+    """
     account, top_bundles = cluster.account, cluster.snapshot.top_bundles
     most = cluster.configuration.number("loadBalancerMaxNumberOfBrokerSheddingPerCycle")
     decisions, taken, first_reason, no_data, few = list[BundleDecision](), set[tuple[str, str]](), "", 0, 0
@@ -216,7 +219,7 @@ def _offload(cluster: Cluster, loads: _Loads, high: str, low: str, moved: float)
 def _between(
     cluster: Cluster, loads: _Loads, high: str, low: str, reason: str
 ) -> tuple[list[BundleDecision], float, float]:
-    """The transfers of one pair, with the throughput that leaves the fuller broker and that which it gains."""
+    """Return the transfers of one pair, and the throughput that the fuller broker loses and gains."""
     conf, account = cluster.configuration, cluster.account
     transfer, debug = conf.on("loadBalancerTransferEnabled"), conf.on("loadBalancerDebugModeEnabled")
     usage = loads.usage[high]

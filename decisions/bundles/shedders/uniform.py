@@ -1,4 +1,4 @@
-"""UniformLoadShedder: the broker with the highest rate or throughput gives when it is far from the lowest.
+"""UniformLoadShedder: the broker with the highest rate or throughput gives if far above the lowest.
 
 The rule since apache/pulsar#21025, and `shed_21016`, the rule before it, with its fault: one slot for "overloaded" and
 one for "underloaded", which either signal takes over and which then holds both values.
@@ -40,7 +40,7 @@ def shed(cluster: Cluster) -> dict[str, list[str]]:
 
 
 def shed_21016(cluster: Cluster) -> dict[str, list[str]]:
-    """The same as releases up to 2.10.5, 3.0.1 and 3.1.0 decide; the order of `brokers` in the snapshot counts."""
+    """Shed as releases up to 2.10.5, 3.0.1 and 3.1.0 do; the order of `brokers` in the snapshot counts."""
     rates, sizes = (_Extreme(-1), _Extreme(INT_MAX)), (_Extreme(-1), _Extreme(INT_MAX))
     for broker in cluster.snapshot.brokers:
         report = cluster.reports[broker]
