@@ -1,4 +1,4 @@
-"""Calls that change no layout, and the status that our controller answers; `docs/pulsar-differences.md` says where a
+"""Calls that change no layout, and the status that our controller answers; `docs/pulsar.md` says where a
 Pulsar answers another one. `{ns}` is the namespace of `tests.contract.servers`."""
 
 from __future__ import annotations

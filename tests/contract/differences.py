@@ -1,4 +1,4 @@
-"""The tables of docs/pulsar-differences.md, as the tests read them."""
+"""The tables of docs/pulsar.md, as the tests read them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "pulsar-differences.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "pulsar.md"
 
 
 class Difference(NamedTuple):

@@ -1,6 +1,6 @@
 """One contract, two servers: what our controller answers to the admin calls, a real Pulsar 5.0.0-M1 answers too.
 
-What differs is in docs/pulsar-differences.md, which these tests read.
+What differs is in docs/pulsar.md, which these tests read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.pulsar
 
 def expected(server: Server, call: str) -> int:
     """The status of a call at a server."""
-    known = differences("Calls").get(call)
+    known = differences("Calls that differ").get(call)
     return int(known.pulsar) if known and server.kind == "pulsar" else CALLS[call].status
 
 
 def check(server: Server, what: str, observed: str, usual: str) -> None:
     """Compares a behaviour with the table of behaviours, which names those that are not as usual."""
-    known = differences("Behaviour").get(what)
+    known = differences("Behaviour that differs").get(what)
     assert observed == (getattr(known, server.kind) if known else usual), what
 
 

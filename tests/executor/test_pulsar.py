@@ -33,7 +33,7 @@ FENCED = "Attempting to subscribe to a fenced topic {{topic=segment://{}/([^}}]+
 FOR_GOOD = 8
 """So often a client has asked within some ten seconds, longer and longer after the time before."""
 PRUNED = r"TopicDoesNotExistException.*Topic not found segment://{}/"
-"""A send that the client of 5.0.0-M1 kept for an ended segment until that was pruned (docs/pulsar-differences.md)."""
+"""A send that the client of 5.0.0-M1 kept for an ended segment until that was pruned (docs/pulsar.md)."""
 MIDDLE_S = 0.03
 """After the call, which takes a Pulsar some 0.1 s: children made, the parent ended, and then the layout changed."""
 
@@ -51,7 +51,7 @@ def flows(load: KeyedLoad, log: Path, pulsar: StandalonePulsar, topic: str, segm
     """Wait until `more` messages have come, and messages of so many segments in all.
 
     A broker of 5.0.0-M1 may keep a segment that it ended fenced until it is started anew, if the client's connection
-    broke just then (docs/pulsar-differences.md): where its log says so, it is killed and started. Return how often
+    broke just then (docs/pulsar.md): where its log says so, it is killed and started. Return how often
     that was done.
     """
     before = load.counts.get("received", 0)

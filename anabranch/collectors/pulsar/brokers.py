@@ -3,8 +3,7 @@
 Stage: under `collector`; makes no calls. Layouts may be asked of any broker, so a topic leaves one that is silent at
 once. Registered consumers may not: a broker that is asked for them keeps a controller for the topic from then on, and
 stands by if another one leads it. One of 5.0.0-M1 that stood by when the leader died is elected and never knows it: it
-answers every split and merge with 500 until it is started again. So only the leader is asked. See
-docs/pulsar-brokers.md.
+answers every split and merge with 500 until it is started again. So only the leader is asked. See docs/pulsar.md.
 """
 
 from __future__ import annotations

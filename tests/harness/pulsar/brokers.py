@@ -2,7 +2,7 @@
 
 One broker joins, one is killed with kill -9 and comes back. Prints a record, and fails when something is wrong.
 
-Stage: by hand (docs/pulsar-brokers.md has one run); it takes minutes, so it is no test.
+Stage: by hand; it takes minutes, so it is no test.
 """
 
 from __future__ import annotations

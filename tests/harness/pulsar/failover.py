@@ -3,8 +3,8 @@
 Runs topics with clients on three real brokers, then a collector, and kills the broker that leads a topic with kill -9.
 Afterwards the cluster's scaler has to split.
 
-Stage: by hand (docs/pulsar-brokers.md has its output); it takes minutes, so it is no test. It shows that a collector
-leaves the failover of Pulsar's scaler as it is.
+Stage: by hand; it takes minutes, so it is no test. It shows that a collector leaves the failover of
+Pulsar's scaler as it is.
 """
 
 from __future__ import annotations
