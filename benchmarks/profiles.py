@@ -1,4 +1,4 @@
-"""Tables of docs/profiles.md: both profiles on shapes of demand, a fleet's day, and weeks of series.
+"""Tables of benchmarks/profiles.txt: both profiles on shapes of demand, a fleet's day, and weeks of series.
 
 Run as `python -m benchmarks.profiles FILE.csv… [--seeds 20]`; not part of `make bench`. Series are those of
 `anabranch simulate --trace`: `FILE.csv` or `FILE.csv@DAYS@PERCENTILE`, of 14 days and the largest value by default.
@@ -22,7 +22,7 @@ from anabranch.simulation.topics.weeks import as_text as weeks_text
 from anabranch.simulation.topics.weeks import weeks
 from engine.autoscale.topics import ConfiguredPolicy
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "profiles.md"
+PAGE = Path(__file__).with_name("profiles.txt")
 PROFILES = {name: ConfiguredPolicy(name, None) for name in ("pip-483", "default")}  # type: ignore[arg-type]
 FLEET_HEADS = {
     "splits": "splits",
@@ -74,7 +74,7 @@ def _written(page: str, part: str, table_text: str) -> str:
 @click.option("--topics", type=click.IntRange(1), default=250, show_default=True, help="Of each shape of the fleet.")
 @click.option("--processes", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="the cores")
 def main(series: Sequence[str], seeds: int, topics: int, processes: int) -> None:
-    """Measure both profiles, and write the tables into docs/profiles.md."""
+    """Measure both profiles, and write the tables into benchmarks/profiles.txt."""
     about = (
         f"Seeds 1 to {seeds} of the shapes, {4 * topics:,} topics of the fleet, seed 1 of the series; "
         f"{datetime.now(timezone.utc):%F}. No figure depends on the machine.\n"

@@ -5,7 +5,7 @@ Kafka, job, executor, controller and traffic under the supervisor, in fresh fold
 backtested on the record of the first (and the other way round), simulated on what is on record of the first, and
 simulated on the demand itself. What really happened is added up from the raw rows of each lake, and what was over its
 threshold from the demand under the layouts on record (`raw_rows`); thresholds are those of the policy on record.
-`--compare FOLDER` compares runs that are there already, `--write` puts the table into docs/backtest.md;
+`--compare FOLDER` compares runs that are there already, `--write` puts the table into benchmarks/backtest.txt;
 benchmarks/reality.json has it in any case.
 """
 
@@ -40,7 +40,7 @@ from engine.autoscale.topics import ConfiguredPolicy
 from schemas.settings.root import Settings, load_settings
 
 HOME = Path(__file__).resolve().parents[1]
-PAGE, BEGINS, ENDS = HOME / "docs" / "backtest.md", "<!-- reality: begin -->\n", "<!-- reality: end -->\n"
+PAGE, BEGINS, ENDS = HOME / "benchmarks" / "backtest.txt", "<!-- reality: begin -->\n", "<!-- reality: end -->\n"
 POLICIES = {
     # Clocks that give thirty minutes some hundred actions, all at ticks: `shapes_live` has decisions between them.
     "A": 'splitCooldownSeconds = "20s"\nmergeCooldownSeconds = "40s"\nmergeWindowSeconds = "30s"\n'
@@ -184,7 +184,7 @@ def error(predicted: float, real: float) -> float:
 
 
 def table(found: list[dict[str, Any]]) -> list[str]:
-    """Return the rows of the table in docs/backtest.md."""
+    """Return the rows of the table in benchmarks/backtest.txt."""
     lines = [f"| record of | policy | by | {' | '.join(HEADS)} |", "| --- | --- | --- |" + " ---: |" * len(HEADS)]
     for one in found:
         sides = {f"what ran on record ({one['record']})": one["before"], f"really ran ({one['policy']})": one["real"]}
@@ -198,7 +198,7 @@ def table(found: list[dict[str, Any]]) -> list[str]:
 
 
 def said(report: Mapping[str, Any]) -> str:
-    """Return what stands in docs/backtest.md: machine, date, table, and what the first check says."""
+    """Return what stands in benchmarks/backtest.txt: machine, date, table, and what the first check says."""
     machine = report["machine"]
     checks = [
         f"{one['record']}: {one['itself']['share']:.1%} of the actions on record come again within a tick; "
@@ -261,7 +261,7 @@ def _counts(totals: Mapping[str, float]) -> dict[str, float]:
     metavar="FOLDER",
     help="Compare the runs in this folder, and run nothing.",
 )
-@click.option("--write", is_flag=True, help="Put the table into docs/backtest.md.")
+@click.option("--write", is_flag=True, help="Put the table into benchmarks/backtest.txt.")
 def main(minutes: float, topics: int, seed: int, folder: Path | None, known: Path | None, write: bool) -> None:
     """Run the system under two policies on one demand, and compare what was predicted with what happened."""
     with tempfile.TemporaryDirectory(prefix="anabranch-reality-") as scratch:

@@ -12,7 +12,7 @@ from tests.local.lake import at, decision, layout_event, layout_json, load, outc
 MINUTES, TOPICS = 2.5, 24
 BOUNDS = {"splits": 0.1, "merges": 0.1, "segmentHours": 0.1, "minutesOverThreshold": 0.3}
 FLOORS = {"splits": 5, "merges": 5, "segmentHours": 0.1, "minutesOverThreshold": 2.0}
-"""Of a short run, what a part is too little for: a tick more or less of a topic. Minutes: see docs/backtest.md."""
+"""Of a short run, what a part is too little for: a tick more or less of a topic. Minutes: benchmarks/backtest.txt."""
 MOST_LAG_SECONDS = 2.0
 """A machine that is busy with something else carries out decisions late, and runs another system than is predicted."""
 

@@ -87,7 +87,7 @@ def command(
 
     Demand is what segments carried, laid over the key space. Rows: what is on record, the policy that ran (its backtest
     against the record says how far to believe the others), and each policy. "Over threshold" is by the split thresholds
-    of the policy that ran. What had to be guessed, and the columns: docs/backtest.md.
+    of the policy that ran. What had to be guessed, and the columns: docs/what-if.md.
     """
     from anabranch.simulation.backtest.report import (
         MEANINGS,

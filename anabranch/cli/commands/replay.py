@@ -41,7 +41,7 @@ def command(
 
     Each decision from its own inputs, byte for byte; and each evaluation, at ticks and events, from the state that is
     rebuilt out of `segment_load` and `events`. Of clusters with bundles each cycle is run again. Run it with a new
-    release on a copy of the lake before an upgrade (docs/replay.md). Exit code 0: the same; 1: different, with the
+    release on a copy of the lake before an upgrade (docs/what-if.md). Exit code 0: the same; 1: different, with the
     differences, or nothing to compare; 3: the lake cannot be read.
     """
     from deltalake.exceptions import DeltaError

@@ -132,7 +132,7 @@ def command(
     anabranch simulate --family bundles --shape join --policy 4.x --policy AvgShedder+AvgShedder --seeds 10
 
     The job's own engine decides, and segments split and merge as it says. Shapes, the form of a file, and what the
-    columns mean: docs/simulate.md. `lab` is the demand of the local run, `lake` what is on record of loads and
+    columns mean: docs/what-if.md. `lab` is the demand of the local run, `lake` what is on record of loads and
     consumers. Ticks and the filter's band are those of [stream]. The first policy's split thresholds are the measure of
     "over threshold" for all. Ctrl-C ends it with the topics that are done, and exit code 130.
     """

@@ -64,7 +64,7 @@ def command(
 
     Prints every policy that no other one beats in both, today's beside them, and a diff of the policy's file to review.
     The first two thirds of the record are searched; the last third judges what was found. Nothing is applied. The same
-    seed and history give the same answer. How it searches, and how far to believe it: docs/backtest.md.
+    seed and history give the same answer. How it searches, and how far to believe it: docs/what-if.md.
     """
     from anabranch.simulation.backtest.policies import diff, differences, settings_of
     from anabranch.simulation.backtest.report import JUDGED, judged_rows, suggestion_page, suggestion_rows, table_text

@@ -1,6 +1,6 @@
 """Replay of a record: every decision from its own inputs, every evaluation from the rebuilt state.
 
-Stage: above `again`, under `anabranch replay`. docs/replay.md describes the comparison and the form of each difference.
+Stage: above `again`, under `anabranch replay`. docs/what-if.md describes comparison and form of each difference.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `python -m tests.simulation.backtest.judging` runs the default policy and four others on each seeded demand, each
 recorded as the job writes it; backtests the four on the history of the default; and prints the table of
-docs/backtest.md. The topics of all seeds are in one history, for topics do not know of each other; counts are sums over
-them.
+benchmarks/backtest.txt. The topics of all seeds are in one history, for topics do not know of each other; counts are
+sums over them.
 """
 
 from __future__ import annotations

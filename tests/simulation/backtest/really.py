@@ -1,8 +1,8 @@
 """Policies that ran on a seeded demand in virtual time: the job's bucket, its rows in a lake as the sink writes them,
 layouts that follow what it decides. Every decision is applied at once; with the executor it is `benchmarks.reality`.
 
-`python -m tests.simulation.backtest.really` prints the table of docs/backtest.md: what a backtest of each policy says
-on the history of another, beside what came of it when it really ran.
+`python -m tests.simulation.backtest.really` prints the table of benchmarks/backtest.txt: what a backtest of each policy
+says on the history of another, beside what came of it when it really ran.
 """
 
 from __future__ import annotations
