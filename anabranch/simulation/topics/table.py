@@ -1,6 +1,6 @@
 """Table of profiles on shapes of demand: medians and the worst over seeds.
 
-Stage: above `alone` and `demands`; printed by `anabranch simulate --shapes` and shown in docs/profiles.md.
+Stage: above `alone` and `demands`; printed by `anabranch simulate --shapes` and shown in benchmarks/profiles.txt.
 """
 
 from __future__ import annotations
