@@ -45,13 +45,13 @@ def build_balance(
       `segments` (at its end), and `reasons`: at how many of these evaluations the topic acted or was held, by action
       or binding gate; `inFlight`: the decisions that were open at its end
     """
-    taken = [row for row in lake.committed(DECISIONS) if started_at <= row["decided_at"] <= stopped_at]
+    decisions = [row for row in lake.committed(DECISIONS) if started_at <= row["decided_at"] <= stopped_at]
     steps = last_steps(lake.rows(OUTCOMES))
     waits = {row["decision_id"]: row for row in sorted(lake.rows(WAITS), key=lambda row: row["at"])}
 
     def ended(status: str) -> list[StoredRow]:
-        found = (steps.get(row["decision_id"]) for row in taken)
-        return [step for step in found if step is not None and step["status"] == status]
+        ends = (steps.get(row["decision_id"]) for row in decisions)
+        return [step for step in ends if step is not None and step["status"] == status]
 
     def state(row: StoredRow) -> str:
         if executor_stopped_at is not None and row[COMMITTED_AT] >= executor_stopped_at:
@@ -62,7 +62,7 @@ def build_balance(
         return "the executor has not begun" if step is None else f"last step: {step['status']}"
 
     return {
-        "decisions": len(taken),
+        "decisions": len(decisions),
         "applied": len(ended("applied")),
         "observed": len(ended("observed")),
         **{name: _by_cause(ended(name)) for name in ("superseded", "rejected", "failed")},
@@ -74,7 +74,7 @@ def build_balance(
                 "decidedAt": row["decided_at"].isoformat(),
                 "state": state(row),
             }
-            for row in sorted(taken, key=lambda row: row["decided_at"])
+            for row in sorted(decisions, key=lambda row: row["decided_at"])
             if row["decision_id"] not in steps or steps[row["decision_id"]]["status"] not in FINAL
         ],
         "overThreshold": _over_threshold(lake, steps, started_at, stopped_at),
@@ -84,12 +84,16 @@ def build_balance(
 def balance_lines(balance: Mapping[str, Any]) -> list[str]:
     """Return the balance as lines of text."""
     counts = {
-        name: found if isinstance(found, int) else len(found) if isinstance(found, list) else sum(found.values())
-        for name, found in balance.items()
+        name: content
+        if isinstance(content, int)
+        else len(content)
+        if isinstance(content, list)
+        else sum(content.values())
+        for name, content in balance.items()
         if name not in ("decisions", "overThreshold")
     }
-    said = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    lines = [f"balance      {balance['decisions']} decisions" + (f": {said}" if said else "")]
+    summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    lines = [f"balance      {balance['decisions']} decisions" + (f": {summary}" if summary else "")]
     for name in ("superseded", "rejected", "failed"):
         lines += [f"  {name:<11}{count} {printable(cause)}" for cause, count in balance[name].items()]
     lines += [
@@ -151,17 +155,17 @@ def _over_threshold(
     """Return the topics that stayed over a threshold, the longest first."""
     longest: dict[str, _Streak] = {}
     running: dict[str, _Streak] = {}
-    for topic, at, over in _evaluations(lake):
-        if not over or not started_at <= at <= stopped_at:
+    for topic, instant, over in _evaluations(lake):
+        if not over or not started_at <= instant <= stopped_at:
             running.pop(topic, None)
             continue
         streak = running.setdefault(topic, _Streak())
-        streak.moments.append(at)
+        streak.moments.append(instant)
         streak.overload = max(streak.overload, *over.values())
         streak.segments = sorted(over)
         if len(streak.moments) >= len(longest.get(topic, _Streak()).moments):
             longest[topic] = streak
-    found = [
+    rows = [
         {
             "topic": topic,
             "evaluations": len(streak.moments),
@@ -174,7 +178,7 @@ def _over_threshold(
         for topic, streak in longest.items()
         if len(streak.moments) > EVALUATIONS_TOLERATED
     ]
-    return sorted(found, key=lambda row: (-row["evaluations"], row["topic"]))
+    return sorted(rows, key=lambda row: (-row["evaluations"], row["topic"]))
 
 
 def _reasons(
@@ -184,9 +188,9 @@ def _reasons(
     holds = sorted((row for row in lake.rows(HOLDS) if row["subject"] == topic), key=lambda row: row["since"])
     decisions = [row for row in lake.rows(DECISIONS) if row["subject"] == topic]
     reasons: Counter[str] = Counter()
-    for at in moments:
-        actions = {row["action"] for row in decisions if row["decided_at"] == at}
-        gates = [row["gate"] for row in holds if row["since"] <= at]
+    for moment in moments:
+        actions = {row["action"] for row in decisions if row["decided_at"] == moment}
+        gates = [row["gate"] for row in holds if row["since"] <= moment]
         reasons[" and ".join(sorted(actions)) or (gates[-1] if gates else "no hold on record")] += 1
 
     def is_open(row: StoredRow) -> bool:
@@ -206,7 +210,7 @@ def _evaluations(lake: WholeTables) -> Iterator[tuple[str, datetime, dict[int, f
             batches[row["accepted_at"]][0].append(row)
     for row in lake.rows(SEGMENT_LOAD):
         batches[row["accepted_at"]][1].append(row)
-    for at, (events, loads) in sorted(batches.items()):
+    for instant, (events, loads) in sorted(batches.items()):
         ticked: set[str] = set()
         for row in sorted(events, key=_kafka_order):
             if row["type"] == "policy":
@@ -219,7 +223,7 @@ def _evaluations(lake: WholeTables) -> Iterator[tuple[str, datetime, dict[int, f
             rates = (row["msg_rate_in"], row["bytes_rate_in"], row["msg_rate_out"], row["bytes_rate_out"])
             topics[row["topic"]].loads[row["segment_id"]] = rates
         for topic in sorted(topics) if "*" in ticked else sorted(ticked & topics.keys()):
-            yield topic, at, _overloads(policies, topic, topics[topic])
+            yield topic, instant, _overloads(policies, topic, topics[topic])
 
 
 def _kafka_order(row: StoredRow) -> tuple[int, int]:
@@ -231,22 +235,22 @@ def _apply_layout(topics: dict[str, _Topic], row: StoredRow) -> None:
         topics.pop(row["subject"], None)
         return
     layout = json.loads(row["body"])["layout"]
-    life, known = row["life"] or layout.get("createdAtMs") or 0, topics[row["subject"]]
-    if (life, layout["epoch"]) < (known.life, known.epoch):
+    life, current = row["life"] or layout.get("createdAtMs") or 0, topics[row["subject"]]
+    if (life, layout["epoch"]) < (current.life, current.epoch):
         return
     active = frozenset(active_ranges(layout))
-    loads = known.loads if life == known.life or not known.life else {}
+    loads = current.loads if life == current.life or not current.life else {}
     topics[row["subject"]] = _Topic(life, layout["epoch"], active, layout.get("autoScalePolicy"), loads)
 
 
-def _overloads(policies: PoliciesOnRecord, topic: str, known: _Topic) -> dict[int, float]:
+def _overloads(policies: PoliciesOnRecord, topic: str, current: _Topic) -> dict[int, float]:
     """Return rate / threshold of each active segment over a split threshold: the largest of its four."""
-    policy = policies.of(topic, known.own_policy)
+    policy = policies.of(topic, current.own_policy)
     if policy is None:
         return {}
-    found = {
+    ratios = {
         segment: max(rate / limit for rate, limit in zip(rates, policy.split_thresholds, strict=True))
-        for segment, rates in known.loads.items()
-        if segment in known.active
+        for segment, rates in current.loads.items()
+        if segment in current.active
     }
-    return {segment: overload for segment, overload in found.items() if overload > 1}
+    return {segment: overload for segment, overload in ratios.items() if overload > 1}

@@ -30,28 +30,28 @@ PIECES = 16
 
 
 def make_horizon(
-    lake: str, at: datetime, settings: EngineSettings, configured: ConfiguredPolicy, scratch: Path | None = None
+    lake: str, midnight: datetime, settings: EngineSettings, configured: ConfiguredPolicy, scratch: Path | None = None
 ) -> Horizon:
     """Build the horizon at a midnight (aware), starting from the previous one if any. Does not store it.
 
     Topics whose later rows are removed too are left out: a later horizon covers them. Memory: the state of the whole
     fleet, and a chunk of the lake. Raises `RebuildError`, and what Delta and the file system raise.
     """
-    before = at - timedelta(microseconds=1)
+    before = midnight - timedelta(microseconds=1)
     batches = Batches(read_outline(lake, columns_of(BATCHES)))
-    if not batches.is_parted(at):
-        raise RebuildError(f"the job's clock was set back over {at:%F}: choose another number of days")
-    if not batches.goes_on_after(at):
+    if not batches.is_parted(midnight):
+        raise RebuildError(f"the job's clock was set back over {midnight:%F}: choose another number of days")
+    if not batches.goes_on_after(midnight):
         # Its first batch may be a repetition, which is compared with the rows of the last one.
-        raise RebuildError(f"the job has not run since {at:%F}: its last rows have to stay until it has")
+        raise RebuildError(f"the job has not run since {midnight:%F}: its last rows have to stay until it has")
     with TemporaryDirectory(prefix="anabranch-horizon-", dir=scratch) as folder:
         history = RecordedHistory(lake, Path(folder), until=before, horizon=_begin(lake, before))
         if history.generation is None:
-            raise RebuildError(f"no batch before {at:%F} is on record")
+            raise RebuildError(f"no batch before {midnight:%F} is on record")
         names: list[list[str]] = [[] for _ in range(PIECES)]
         retained = Retained(lake)
         for name in history.topics:
-            if (kept_from := retained.of(name)) is not None and kept_from > at:
+            if (kept_from := retained.of(name)) is not None and kept_from > midnight:
                 continue
             names[zlib.crc32(name.encode()) % PIECES].append(name)
         replays = [BucketReplay(settings, configured, **history.begun(some)) for some in names]
@@ -65,7 +65,7 @@ def make_horizon(
         pieces.append(Piece(replay.parts[TOPICS].pack(), replay.parts[LOADS].pack()))
         of_older |= replay.of_older
     return Horizon(
-        at, history.generation, history.next_offsets, frozenset(of_older), pieces, clusters.parts[BUNDLES].pack()
+        midnight, history.generation, history.next_offsets, frozenset(of_older), pieces, clusters.parts[BUNDLES].pack()
     )
 
 

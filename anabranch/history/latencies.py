@@ -53,23 +53,23 @@ def latencies(
     for row in outcomes:
         step = (row["decision_id"], row["status"])
         first[step] = min(row["at"], first.get(step, row["at"]))
-    found: dict[str, list[float]] = {name: [] for name in LATENCIES}
+    by_stage: dict[str, list[float]] = {name: [] for name in LATENCIES}
     for row in decisions:
         committed = row[COMMITTED_AT]
         intent, applied = (first.get((row["decision_id"], status)) for status in ("intent", "applied"))
         if intent is not None:
-            found["committedToIntent"].append(milliseconds(committed, intent))
+            by_stage["committedToIntent"].append(milliseconds(committed, intent))
         if applied is not None:
-            found["committedToApplied"].append(milliseconds(committed, applied))
+            by_stage["committedToApplied"].append(milliseconds(committed, applied))
         event = newest.get((row["subject"], row["decided_at"])) if row["trigger"] == "consumer" else None
         if event is not None and event["batch_id"] == row["batch_id"]:
-            found["eventToKafka"].append(milliseconds(event["at"], event["kafka_timestamp"]))
-            found["kafkaToBatch"].append(milliseconds(event["kafka_timestamp"], event["accepted_at"]))
-            found["batchToCommitted"].append(milliseconds(row["decided_at"], committed))
-            found["eventToCommitted"].append(milliseconds(event["at"], committed))
+            by_stage["eventToKafka"].append(milliseconds(event["at"], event["kafka_timestamp"]))
+            by_stage["kafkaToBatch"].append(milliseconds(event["kafka_timestamp"], event["accepted_at"]))
+            by_stage["batchToCommitted"].append(milliseconds(row["decided_at"], committed))
+            by_stage["eventToCommitted"].append(milliseconds(event["at"], committed))
             if applied is not None:
-                found["eventToApplied"].append(milliseconds(event["at"], applied))
-    return {name: distribution(values) for name, values in found.items()}
+                by_stage["eventToApplied"].append(milliseconds(event["at"], applied))
+    return {name: distribution(values) for name, values in by_stage.items()}
 
 
 def milliseconds(earlier: datetime, later: datetime) -> float:

@@ -218,11 +218,11 @@ class LakeReader:
         if row["type"] not in ("layout", "consumer"):
             return
         body = json.loads(row["body"])
-        created_at, known = body.get("topicCreatedAt") or 0, self._topics.get(row["subject"])
-        if known is not None and created_at and created_at != known.created_at:
-            if created_at < known.created_at:
+        created_at, state = body.get("topicCreatedAt") or 0, self._topics.get(row["subject"])
+        if state is not None and created_at and created_at != state.created_at:
+            if created_at < state.created_at:
                 return
-            if known.created_at:
+            if state.created_at:
                 self._forget(row["subject"])
         if row["type"] == "consumer":
             topic = self._topic(row["subject"])
@@ -250,10 +250,10 @@ class LakeReader:
             topic.hold, topic.newest, topic.outcome = None, row, None
             self._decisions[row["decision_id"]] = row
             while len(self._decisions) > MAX_DECISIONS:
-                gone = next(iter(self._decisions))
-                del self._decisions[gone]
-                self._outcomes.pop(gone, None)
-                self._applied.discard(gone)
+                oldest = next(iter(self._decisions))
+                del self._decisions[oldest]
+                self._outcomes.pop(oldest, None)
+                self._applied.discard(oldest)
         else:
             topic.hold = HoldView(
                 gate=row["gate"],

@@ -82,13 +82,13 @@ def rebuild_checkpoint(
         history = RecordedHistory(lake, Path(folder), horizon=newest_before(lake))
         if history.generation is None:
             raise RebuildError(f"no batch is on record in {lake}: a job that starts with nothing needs no state")
-        offsets, gone = start_offsets(history.next_offsets, bounds)
+        offsets, missing = start_offsets(history.next_offsets, bounds)
         identity = free_generation(history.generation, lambda generation: _has_written(lake, generation))
         names = _by_bucket(history.topics, bucket_of, buckets)
         replays = {
             bucket: BucketReplay(settings, configured, **history.begun(topics)) for bucket, topics in names.items()
         }
-        rebuilt = Rebuilt(identity, history.generation, 0, 0, 0, gone=gone)
+        rebuilt = Rebuilt(identity, history.generation, 0, 0, 0, gone=missing)
         for chunk in history.chunks():
             rebuilt.until = chunk.times[-1][0]
             for bucket, topics in names.items():
@@ -96,27 +96,27 @@ def rebuild_checkpoint(
                     replays[bucket].take(batch)
     has_clusters = settings.bundles and history.has_clusters
     clusters = _clusters(lake, bucket_of, buckets, scratch) if has_clusters else {}
-    with files.make() as made:
-        (made / REBUILT).mkdir()
-        _write_states(made / STATE_FILE, parts_of(settings), replays, clusters, rebuilt)
+    with files.make() as folder_of_state:
+        (folder_of_state / REBUILT).mkdir()
+        _write_states(folder_of_state / STATE_FILE, parts_of(settings), replays, clusters, rebuilt)
         start = {
             "buckets": buckets,
             "startingOffsets": offsets,
             "rebuiltFrom": rebuilt.rebuilt_from,
             "parts": parts_of(settings),
         }
-        (made / START).write_text(json.dumps(start, indent=1))
-        (made / IDENTITY).write_text(json.dumps({"id": identity}))
+        (folder_of_state / START).write_text(json.dumps(start, indent=1))
+        (folder_of_state / IDENTITY).write_text(json.dumps({"id": identity}))
     return rebuilt
 
 
 def _by_bucket(
     names: list[str], bucket_of: Callable[[list[str]], Mapping[str, int]], buckets: int
 ) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {bucket: [] for bucket in range(buckets)}
+    by_bucket: dict[int, list[str]] = {bucket: [] for bucket in range(buckets)}
     for name, bucket in bucket_of(names).items():
-        found[bucket].append(name)
-    return found
+        by_bucket[bucket].append(name)
+    return by_bucket
 
 
 def _clusters(
@@ -136,9 +136,9 @@ def _clusters(
 
 def refuse(different: Sequence[Different]) -> None:
     """Raise `RebuildError` if clusters differ from the record."""
-    for one in different[:1]:
-        at = datetime.fromtimestamp(one.at / 1000, timezone.utc)
-        raise RebuildError(f"the cluster {one.cluster} at {at:%F %T} UTC: {one.said}")
+    for difference in different[:1]:
+        instant = datetime.fromtimestamp(difference.at / 1000, timezone.utc)
+        raise RebuildError(f"the cluster {difference.cluster} at {instant:%F %T} UTC: {difference.said}")
 
 
 def _write_states(
@@ -152,14 +152,14 @@ def _write_states(
     schema = pa.schema([("bucket", pa.int32()), *((name, pa.binary()) for name in (FINGERPRINT, *parts))])
     with pq.ParquetWriter(target, schema) as file:
         for bucket in sorted(replays):
-            replay, known = replays.pop(bucket), clusters.pop(bucket, None)
+            replay, clusters_replay = replays.pop(bucket), clusters.pop(bucket, None)
             states = replay.state.topics.values()
             rebuilt.topics += len(states)
             rebuilt.open_decisions += sum(topic.open_decision is not None for topic in states)
-            if known is not None:
-                rebuilt.clusters += len(known.clusters)
-                rebuilt.open_decisions += sum(len(state.open) for state in known.clusters.values())
-            packed = pack_anew({**replay.parts, **(known.parts if known is not None else {})})
+            if clusters_replay is not None:
+                rebuilt.clusters += len(clusters_replay.clusters)
+                rebuilt.open_decisions += sum(len(state.open) for state in clusters_replay.clusters.values())
+            packed = pack_anew({**replay.parts, **(clusters_replay.parts if clusters_replay is not None else {})})
             bases = {name: part.base for name, part in packed.parts.items()}
             row = {"bucket": bucket, FINGERPRINT: packed.fingerprint, **bases}
             file.write_table(pa.Table.from_pylist([row], schema))
@@ -173,7 +173,7 @@ def start_offsets(
     Raises `RebuildError` when Kafka ends before the lake's newest record.
     """
     offsets: dict[str, dict[int, int]] = {}
-    gone: list[str] = []
+    lost: list[str] = []
     for topic, partitions in bounds.items():
         recorded = next_offsets.get(topic, {})
         if missing := sorted(recorded.keys() - partitions.keys()):
@@ -182,17 +182,17 @@ def start_offsets(
             )
         offsets[topic] = {}
         for partition, (first, end) in partitions.items():
-            at = recorded.get(partition, _EARLIEST)
-            if at > end:
+            offset = recorded.get(partition, _EARLIEST)
+            if offset > end:
                 raise RebuildError(
-                    f"the lake has read {topic}-{partition} up to offset {at - 1}, and Kafka has it up to {end - 1}: "
-                    f"this is not the Kafka that the lake was filled from"
+                    f"the lake has read {topic}-{partition} up to offset {offset - 1}, and Kafka has it up to "
+                    f"{end - 1}: this is not the Kafka that the lake was filled from"
                 )
-            if 0 <= at < first:
-                gone.append(f"{topic}-{partition}: {first - at} records from offset {at}")
-                at = first
-            offsets[topic][partition] = at
-    return offsets, gone
+            if 0 <= offset < first:
+                lost.append(f"{topic}-{partition}: {first - offset} records from offset {offset}")
+                offset = first
+            offsets[topic][partition] = offset
+    return offsets, lost
 
 
 def kafka_bounds(kafka: KafkaConnection, topics: Iterable[KafkaTopic]) -> dict[str, dict[int, tuple[int, int]]]:
@@ -201,12 +201,12 @@ def kafka_bounds(kafka: KafkaConnection, topics: Iterable[KafkaTopic]) -> dict[s
     try:
         bounds: dict[str, dict[int, tuple[int, int]]] = {}
         for topic in topics:
-            known = reader.list_topics(topic.name, timeout=10).topics[topic.name]
-            if known.error is not None:
-                raise RebuildError(f"Kafka at {kafka.bootstrap} has no topic {topic.name}: {known.error.str()}")
+            metadata = reader.list_topics(topic.name, timeout=10).topics[topic.name]
+            if metadata.error is not None:
+                raise RebuildError(f"Kafka at {kafka.bootstrap} has no topic {topic.name}: {metadata.error.str()}")
             bounds[topic.name] = {
                 partition: reader.get_watermark_offsets(TopicPartition(topic.name, partition), timeout=10)
-                for partition in sorted(known.partitions)
+                for partition in sorted(metadata.partitions)
             }
         return bounds
     except KafkaException as error:

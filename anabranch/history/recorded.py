@@ -146,10 +146,12 @@ class RecordedHistory:
     @property
     def next_offsets(self) -> dict[str, dict[int, int]]:
         """By Kafka topic and partition: the offset after the last recorded message."""
-        found = {} if self.horizon is None else {name: dict(one) for name, one in self.horizon.next_offsets.items()}
-        for name, one in self._rows.next_offsets.items():
-            found[name] = {**found.get(name, {}), **one}
-        return found
+        by_topic = (
+            {} if self.horizon is None else {name: dict(offsets) for name, offsets in self.horizon.next_offsets.items()}
+        )
+        for name, offsets in self._rows.next_offsets.items():
+            by_topic[name] = {**by_topic.get(name, {}), **offsets}
+        return by_topic
 
     def begun(self, names: Collection[str]) -> Begun:
         """Return the starting point of a replay of these topics (arguments of `BucketReplay`).
@@ -230,16 +232,16 @@ class _ChunkFiles:
 
     def take(self, number: int, keep: bool = False) -> dict[str, pa.Table]:
         """Read the rows of a chunk, and delete its files unless `keep`."""
-        found = {table.name: [_nothing(table.name)] for table in HISTORY_TABLES}
+        tables = {table.name: [_nothing(table.name)] for table in HISTORY_TABLES}
         folder = self._folder / str(number)
         for file in sorted(folder.glob("*.arrow"), key=lambda file: int(file.stem.rpartition("-")[2])):
             with pa.OSFile(str(file)) as opened, pa.ipc.open_file(opened) as reader:
-                found[file.stem.rpartition("-")[0]].append(reader.read_all())
+                tables[file.stem.rpartition("-")[0]].append(reader.read_all())
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
         for name, chunks, rows in self._waiting:
-            found[name].append(rows.filter(pa.array(chunks == number)))
-        return {name: pa.concat_tables(parts) for name, parts in found.items()}
+            tables[name].append(rows.filter(pa.array(chunks == number)))
+        return {name: pa.concat_tables(parts) for name, parts in tables.items()}
 
     def _write(self) -> None:
         """Write a file for each table and chunk with rows."""

@@ -53,19 +53,19 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
     """
     if open_table(lake, BATCHES) is None:
         raise LakeError("it has no table `batches`: is [lake] path right, and did the job ever run?")
-    at = f"{now:%Y-%m-%d %H:%M:%S.%f}"
+    timestamp = f"{now:%Y-%m-%d %H:%M:%S.%f}"
     sql = LakeSql(lake, now)
 
     def ask(question: str) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = sql.ask(question).read_all().to_pylist()
         return rows
 
-    (health,) = ask(f"SELECT * FROM fleet_health_at(TIMESTAMP '{at}')")
+    (health,) = ask(f"SELECT * FROM fleet_health_at(TIMESTAMP '{timestamp}')")
     held = {row["subject"]: row for row in ask(_HELD)}
     reader = LakeReader(lake)
     view = reader.refresh(now)
     over = []
-    for load in ask(f"SELECT * FROM load_at(TIMESTAMP '{at}') WHERE msg_rate_in IS NOT NULL"):
+    for load in ask(f"SELECT * FROM load_at(TIMESTAMP '{timestamp}') WHERE msg_rate_in IS NOT NULL"):
         policy = reader.policy(load["topic"])
         if policy is None:
             continue
@@ -87,7 +87,7 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
     for segment in sorted(over, key=lambda segment: -segment["overload"]):
         worst.setdefault(segment["topic"], segment)
     ended: dict[str, dict[str, int]] = {}
-    for row in ask(_ENDED.format(at=at)):
+    for row in ask(_ENDED.format(at=timestamp)):
         ended.setdefault(row["action"], {})[row["status"]] = row["decisions"]
     late = late_seconds([row["committed_at"] for row in reader.batches])
     silent, oldest = health["seconds_since_batch"], health["oldest_open_seconds"]

@@ -79,8 +79,8 @@ def switches(lake: str) -> list[SwitchHistory]:
     sql = LakeSql(lake)
 
     def ask(question: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = sql.ask(question).read_all().to_pylist()
-        return found
+        rows: list[dict[str, Any]] = sql.ask(question).read_all().to_pylist()
+        return rows
 
     phases, failures = dict[tuple[str, str], list[PhaseSpan]](), dict[tuple[str, str], list[FailedLedger]]()
     for row in ask(_PHASES):
@@ -89,10 +89,10 @@ def switches(lake: str) -> list[SwitchHistory]:
     for row in ask(_FAILED.format(limit=MAX_FAILURES)):
         failed = FailedLedger(row["ledger"], row["object"], row["error"] or "", row["ended_at"])
         failures.setdefault((row["cluster"], row["switch"]), []).append(failed)
-    found = []
+    history = []
     for row in ask("SELECT * FROM bookie_switches ORDER BY begun_at DESC"):
         key = row["cluster"], row["switch"]
-        found.append(
+        history.append(
             SwitchHistory(
                 *key,
                 row["source"],
@@ -104,7 +104,7 @@ def switches(lake: str) -> list[SwitchHistory]:
                 tuple(failures.get(key, ())),
             )
         )
-    return found
+    return history
 
 
 _COUNTS = (

@@ -85,15 +85,15 @@ class SqlError(ValueError):
 class LakeSql:
     """Tables as of the first question about each; a new instance sees later rows."""
 
-    def __init__(self, lake: str, at: datetime | None = None, memory_mb: int | None = None) -> None:
+    def __init__(self, lake: str, as_of: datetime | None = None, memory_mb: int | None = None) -> None:
         """`memory_mb`: limit of the engine's memory; None: half of the machine's.
 
-        `at`: an instant as of which everything is asked: of the rows on record by then, with that as `$now`. It goes by
-        the rows' own times, not by versions of the tables: so it reaches back as far as rows are kept.
+        `as_of`: an instant as of which everything is asked: of the rows on record by then, with that as `$now`. It goes
+        by the rows' own times, not by versions of the tables: so it reaches back as far as rows are kept.
         """
         self._lake, self._dialect, self._recorded_by = lake, DATAFUSION, ""
-        if at is not None:
-            utc = at.astimezone(timezone.utc)
+        if as_of is not None:
+            utc = as_of.astimezone(timezone.utc)
             instant = f"arrow_cast('{utc:%Y-%m-%dT%H:%M:%S.%fZ}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
             self._dialect = replace(DATAFUSION, now=instant)
             # The partition too: a condition on it leaves files out.
@@ -110,11 +110,11 @@ class LakeSql:
         Raises `SqlError`, and `DeltaError` or `OSError` when a table cannot be read.
         """
         try:
-            found = statements(without_comments(sql))
-            if len(found) != 1:
-                raise SqlError("one statement at a time" if found else "there is no statement")
-            _check_words(found[0])
-            written = self._dialect.translate(write_out(found[0]))
+            parsed = statements(without_comments(sql))
+            if len(parsed) != 1:
+                raise SqlError("one statement at a time" if parsed else "there is no statement")
+            _check_words(parsed[0])
+            written = self._dialect.translate(write_out(parsed[0]))
         except ValueError as error:
             raise SqlError(str(error)) from None
         mentioned = names(written)
@@ -140,7 +140,7 @@ class LakeSql:
         """Return the dialect with the names of subscriptions that old releases wrote with JSON escapes."""
         self._make_known([EVENTS.name])
         pattern = """'"subscription" *: *"((?:[^"\\\\]|\\\\.)*)"'"""
-        found = (
+        escaped = (
             self._run(
                 self._dialect.translate(
                     f"SELECT DISTINCT $first(body, {pattern}) AS name FROM events "
@@ -152,7 +152,7 @@ class LakeSql:
         )
         cases = "".join(
             f" WHEN {literal(name)} THEN {literal(decoded)}"
-            for name in found
+            for name in escaped
             if name and "\\" in name and (decoded := _decoded(name)) is not None
         )
         calls = {"$unescaped": lambda a: f"CASE {a[0]}{cases} ELSE {a[0]} END" if cases else a[0]}
@@ -196,11 +196,11 @@ class LakeSql:
 @cache
 def memory_of_the_machine_mb() -> int:
     """Return the memory limit of this process, in MiB: the machine's, or the container's if that is less."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for file in _LIMITS:
         with suppress(OSError, ValueError):
-            found.append(int(Path(file).read_text()))
-    return max(1, min(found) // 2**20)
+            limits.append(int(Path(file).read_text()))
+    return max(1, min(limits) // 2**20)
 
 
 def _check_words(sql: str) -> None:
@@ -208,14 +208,14 @@ def _check_words(sql: str) -> None:
 
     `_check_plan` has the last word.
     """
-    said = [*words(_EXPLAINING.sub("", sql, count=1) if _EXPLAINING.match(sql) else sql)] or [""]
-    if said[0] not in _READING or {"insert", "into", "copy"} & set(said):
-        raise _refused(said[0].upper() or repr(sql))
+    tokens = [*words(_EXPLAINING.sub("", sql, count=1) if _EXPLAINING.match(sql) else sql)] or [""]
+    if tokens[0] not in _READING or {"insert", "into", "copy"} & set(tokens):
+        raise _refused(tokens[0].upper() or repr(sql))
 
 
-def _refused(what: str) -> SqlError:
+def _refused(beginning: str) -> SqlError:
     return SqlError(
-        f"{what} cannot be asked: begin with SELECT, WITH, VALUES, DESCRIBE or EXPLAIN SELECT; "
+        f"{beginning} cannot be asked: begin with SELECT, WITH, VALUES, DESCRIBE or EXPLAIN SELECT; "
         "nothing can be changed here"
     )
 
@@ -242,7 +242,7 @@ def _sql_type(kind: pa.DataType) -> str:
 def _plain(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
     """Convert an answer to common types: no string views, instants to the microsecond."""
     named = zip(_distinct(reader.schema.names), reader.schema, strict=True)
-    schema = pa.schema([pa.field(name, _plain_type(one.type)) for name, one in named])
+    schema = pa.schema([pa.field(name, _plain_type(column.type)) for name, column in named])
 
     def batches() -> Iterable[pa.RecordBatch]:
         try:
@@ -271,14 +271,14 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 def _distinct(columns: Sequence[str]) -> list[str]:
     """Return unique names for an answer's columns: repeated ones are numbered, `at`, `at_2`."""
-    found: list[str] = []
+    unique: list[str] = []
     for column in columns:
         number, name = 1, column
-        while name in found or (number > 1 and name in columns):
+        while name in unique or (number > 1 and name in columns):
             number += 1
             name = f"{column}_{number}"
-        found.append(name)
-    return found
+        unique.append(name)
+    return unique
 
 
 def _plain_column(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -293,37 +293,39 @@ def _check_range(column: pa.Array, name: str) -> None:
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         return
     if pa.types.is_date(kind):
-        first, last = (pa.scalar(at.date(), pa.date32()).cast(kind) for at in (_FIRST_INSTANT, _LAST_INSTANT))
+        first, last = (pa.scalar(limit.date(), pa.date32()).cast(kind) for limit in (_FIRST_INSTANT, _LAST_INSTANT))
     elif kind.unit == "ns":
         return  # It reaches from 1677 to 2262.
     else:
-        first, last = (pa.scalar(at, pa.timestamp("us", "UTC")).cast(kind) for at in (_FIRST_INSTANT, _LAST_INSTANT))
+        first, last = (
+            pa.scalar(limit, pa.timestamp("us", "UTC")).cast(kind) for limit in (_FIRST_INSTANT, _LAST_INSTANT)
+        )
     if pc.any(pc.or_(pc.less(column, first), pc.greater_equal(column, last))).as_py():
         raise SqlError(
             f"column {name} has instants outside of the years 1 to 9999: leave them out, or cast them to text"
         )
 
 
-def _told(said: str, mentioned: Iterable[str]) -> SqlError:
+def _told(message: str, mentioned: Iterable[str]) -> SqlError:
     """Return the engine's message in a line, with the names nearest to an unknown one."""
-    text = " ".join(said.split())
+    text = " ".join(message.split())
     if "Resources exhausted" in text:
         return SqlError(
             "the question needs more memory than half of this machine's, which is the most that one may take: narrow "
             "it by a topic or a time, ask for fewer columns (texts such as layout and inputs are the largest), or "
             "leave out ORDER BY"
         )
-    if found := re.search(r"table '(?:datafusion\.public\.)?([^']+)' not found", text):
-        known = [*TABLES, *(view.name for view in views().values())]
-        nearest = difflib.get_close_matches(found[1], known, 3)
+    if match := re.search(r"table '(?:datafusion\.public\.)?([^']+)' not found", text):
+        candidates = [*TABLES, *(view.name for view in views().values())]
+        nearest = difflib.get_close_matches(match[1], candidates, 3)
         functions = {name for name, view in views().items() if view.parameters}
-        if found[1] in functions:
-            return SqlError(f"{found[1]} is asked with an instant: {found[1]}(TIMESTAMP '2026-11-22 14:05:00')")
-        return SqlError(f"there is no table or view {found[1]}; {_near(nearest, 'anabranch sql --views lists them')}")
-    if found := re.search(r"No field named (\S+?)\.? (?:Did you mean|Valid fields|$)", f"{text} "):
-        wanted = found[1].strip("'\"").rpartition(".")[2].strip("'\"")
-        known = [column for name in mentioned for column in columns_of(name)]
-        nearest = difflib.get_close_matches(wanted, dict.fromkeys(known), 3)
+        if match[1] in functions:
+            return SqlError(f"{match[1]} is asked with an instant: {match[1]}(TIMESTAMP '2026-11-22 14:05:00')")
+        return SqlError(f"there is no table or view {match[1]}; {_near(nearest, 'anabranch sql --views lists them')}")
+    if match := re.search(r"No field named (\S+?)\.? (?:Did you mean|Valid fields|$)", f"{text} "):
+        wanted = match[1].strip("'\"").rpartition(".")[2].strip("'\"")
+        candidates = [column for name in mentioned for column in columns_of(name)]
+        nearest = difflib.get_close_matches(wanted, dict.fromkeys(candidates), 3)
         return SqlError(f"there is no column {wanted} here; {_near(nearest, 'DESCRIBE NAME lists those of a view')}")
     return SqlError(text.removeprefix("Error during planning: ").removeprefix("Schema error: "))
 

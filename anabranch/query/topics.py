@@ -28,13 +28,13 @@ class UnknownTopic(LookupError):
 
 def topics_on_record(lake: str) -> list[str]:
     """Return every topic with a layout in the lake, sorted. Raises what Delta raises."""
-    found: set[str] = set()
+    subjects: set[str] = set()
     for rows in stream_columns(lake, EVENTS, ("subject",), 65_536, pc.field("type") == "layout"):
-        found.update(pc.unique(rows["subject"]).to_pylist())
-    return sorted(found - {EVERY_TOPIC})
+        subjects.update(pc.unique(rows["subject"]).to_pylist())
+    return sorted(subjects - {EVERY_TOPIC})
 
 
-def topic_on_record(lake: str, given: str) -> str:
+def topic_on_record(lake: str, text: str) -> str:
     """Return the topic of the lake that a name means. Raises `UnknownTopic`, and what Delta raises."""
     names = topics_on_record(lake)
     if not names:
@@ -42,35 +42,35 @@ def topic_on_record(lake: str, given: str) -> str:
             f"no layout of any topic is on record in {lake}: is the job running, with [lake] path there, and does "
             "something announce layouts?"
         )
-    return find_topic(names, given)
+    return find_topic(names, text)
 
 
-def find_topic(names: Collection[str], given: str, hints: bool = True) -> str:
+def find_topic(names: Collection[str], text: str, hints: bool = True) -> str:
     """Return the topic meant by `topic://acme/shop/orders`, `acme/shop/orders`, `shop/orders` or `orders`.
 
     Raises `UnknownTopic`; with `hints` it names the nearest ones, which takes tens of milliseconds.
     """
-    if given in names:
-        return given
-    tail = given.removeprefix(_SCHEME)
+    if text in names:
+        return text
+    tail = text.removeprefix(_SCHEME)
     if _SCHEME + tail in names:
         return _SCHEME + tail
     ending = [name for name in names if name.endswith(f"/{tail}")]
     if len(ending) == 1:
         return ending[0]
     if ending:
-        raise UnknownTopic(f"{printable(given)} may be each of {_listed(sorted(ending))}: give more of the name")
+        raise UnknownTopic(f"{printable(text)} may be each of {_listed(sorted(ending))}: give more of the name")
     if not names:
         raise UnknownTopic("no layout of any topic is on record: is the job running, and does something announce them?")
-    if not hints or len(given) > MAX_NAME_BYTES:
-        raise UnknownTopic(f"no topic {printable(given[:MAX_NAME_BYTES])} is on record")
+    if not hints or len(text) > MAX_NAME_BYTES:
+        raise UnknownTopic(f"no topic {printable(text[:MAX_NAME_BYTES])} is on record")
     last = tail.rpartition("/")[2]
     compared = sorted(names, key=lambda name: not name.rpartition("/")[2].startswith(last[:2]))[:_COMPARED]
     short = {name.rpartition("/")[2]: name for name in compared}
-    near = [short[one] for one in get_close_matches(last, short, _NEAREST, 0.5)]
-    near += [one for one in get_close_matches(_SCHEME + tail, compared, _NEAREST, 0.6) if one not in near]
+    near = [short[match] for match in get_close_matches(last, short, _NEAREST, 0.5)]
+    near += [match for match in get_close_matches(_SCHEME + tail, compared, _NEAREST, 0.6) if match not in near]
     hint = f"the nearest names are {_listed(near)}" if near else f"there are {len(names)} topics, as {min(names)}"
-    raise UnknownTopic(f"no topic {printable(given)} is on record; {printable(hint)}")
+    raise UnknownTopic(f"no topic {printable(text)} is on record; {printable(hint)}")
 
 
 def nearest_subjects(lake: str, scope: str) -> list[str] | None:
@@ -78,18 +78,18 @@ def nearest_subjects(lake: str, scope: str) -> list[str] | None:
 
     A subject is a topic or a cluster. Raises what Delta raises.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     # Nearly every subject has held once; those that have not are in the larger tables.
     for table in (HOLDS, DECISIONS, EVENTS):
         subjects: set[str] = set()
         for rows in stream_columns(lake, table, ("subject",), 65_536):
             subjects.update(pc.unique(rows["subject"]).to_pylist())
-        found |= subjects | _namespaces(subjects)
-        if scope in found:
+        names |= subjects | _namespaces(subjects)
+        if scope in names:
             return None
-    near = get_close_matches(scope, sorted(found), _NEAREST, 0.6)
-    short = {name.rpartition("/")[2]: name for name in sorted(found) if ("://" in name) == ("://" in scope)}
-    near += [short[one] for one in get_close_matches(scope.rpartition("/")[2], short, _NEAREST, 0.6)]
+    near = get_close_matches(scope, sorted(names), _NEAREST, 0.6)
+    short = {name.rpartition("/")[2]: name for name in sorted(names) if ("://" in name) == ("://" in scope)}
+    near += [short[match] for match in get_close_matches(scope.rpartition("/")[2], short, _NEAREST, 0.6)]
     return list(dict.fromkeys(near))[:_NEAREST]
 
 

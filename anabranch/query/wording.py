@@ -24,7 +24,7 @@ def explained(snapshot: TopicSnapshot, answer: Answer) -> str:
     ]
     active = len(snapshot.layout.active)
     heading = f"{printable(snapshot.topic)} at {instant(snapshot.now)}, by {snapshot.trigger}, {active} active segments"
-    also = [] if isinstance(answer, Hold) else [f"  and {headline(one)}" for one in answer.also]
+    also = [] if isinstance(answer, Hold) else [f"  and {headline(action)}" for action in answer.also]
     return "\n".join([heading, f"  {headline(answer)}", *also, *table, *_due_line(answer, snapshot.now), ""])
 
 
@@ -51,12 +51,12 @@ def instant(at_ms: int) -> str:
 
 def duration(milliseconds: float) -> str:
     """Return milliseconds for people: `250ms`, `12.5s`, `4m0s`, `3h20m`."""
-    sign, rest = ("-" if milliseconds < 0 else ""), abs(milliseconds)
-    if rest < 1000:
-        return f"{sign}{rest:.0f}ms"
-    if rest < 60_000:
-        return f"{sign}{rest / 1000:.4g}s"
-    minutes, seconds = divmod(int(rest // 1000), 60)
+    sign, remaining = ("-" if milliseconds < 0 else ""), abs(milliseconds)
+    if remaining < 1000:
+        return f"{sign}{remaining:.0f}ms"
+    if remaining < 60_000:
+        return f"{sign}{remaining / 1000:.4g}s"
+    minutes, seconds = divmod(int(remaining // 1000), 60)
     if minutes < 60:
         return f"{sign}{minutes}m{seconds}s"
     hours, minutes = divmod(minutes, 60)

@@ -70,9 +70,9 @@ def history(lake: str, cluster: str, since: datetime | None = None, until: datet
         cluster,
         begin,
         begin + recorded.fleet.minutes * MINUTE_MS,
-        [one.name for one in recorded.fleet.brokers],
+        [broker.name for broker in recorded.fleet.brokers],
         _usage(recorded),
-        [Move(begin + minute * MINUTE_MS, *rest) for minute, *rest in moves],
+        [Move(begin + minute * MINUTE_MS, *fields) for minute, *fields in moves],
         _now(recorded),
     )
 
@@ -80,38 +80,40 @@ def history(lake: str, cluster: str, since: datetime | None = None, until: datet
 def _usage(recorded: RecordedFleet) -> NDArray[np.float64]:
     fleet, rates = recorded.fleet, recorded.fleet.recorded
     assert rates is not None
-    found = np.full((fleet.minutes, len(fleet.brokers)), np.nan)
+    usage = np.full((fleet.minutes, len(fleet.brokers)), np.nan)
     for minute in range(fleet.minutes):
         owners = recorded.owners[minute]
         owned = owners >= 0
-        sums = [np.bincount(owners[owned], rates[minute, owned, one], len(fleet.brokers)) for one in range(4)]
-        for place, broker in enumerate(fleet.brokers):
+        sums = [
+            np.bincount(owners[owned], rates[minute, owned, rate_index], len(fleet.brokers)) for rate_index in range(4)
+        ]
+        for index, broker in enumerate(fleet.brokers):
             if broker.lives(minute):
-                rate, out, taken, given = (float(one[place]) for one in sums)
+                rate, out, received, sent = (float(total[index]) for total in sums)
                 cpu = broker.idle + (rate + out) / broker.messages
-                found[minute, place] = max(cpu, taken / broker.network, given / broker.network)
-    return found
+                usage[minute, index] = max(cpu, received / broker.network, sent / broker.network)
+    return usage
 
 
 def _now(recorded: RecordedFleet) -> list[BundleNow]:
     fleet, rates = recorded.fleet, recorded.fleet.recorded
     assert rates is not None
-    found = []
-    for name, owner, (into, out, taken, given) in zip(
+    bundles = []
+    for name, owner, (into, out, received, sent) in zip(
         fleet.bundles, recorded.owners[-1].tolist(), rates[-1].tolist(), strict=True
     ):
         if owner >= 0:
             broker = fleet.brokers[owner]
-            load = max((into + out) / broker.messages, taken / broker.network, given / broker.network)
-            found.append(BundleNow(name, owner, load))
-    return found
+            load = max((into + out) / broker.messages, received / broker.network, sent / broker.network)
+            bundles.append(BundleNow(name, owner, load))
+    return bundles
 
 
 def columns(usage: NDArray[np.float64], most: int) -> NDArray[np.float64]:
     """Return at most `most` means over time for each broker; NaN while it was not there at all."""
     groups = np.array_split(usage, min(most, len(usage)))
-    there = [np.isfinite(one).sum(axis=0) for one in groups]
-    sums = [np.nansum(one, axis=0) for one in groups]
+    there = [np.isfinite(group).sum(axis=0) for group in groups]
+    sums = [np.nansum(group, axis=0) for group in groups]
     return np.array(
         [np.where(count > 0, total / np.maximum(count, 1), np.nan) for total, count in zip(sums, there, strict=True)]
     )
@@ -119,8 +121,8 @@ def columns(usage: NDArray[np.float64], most: int) -> NDArray[np.float64]:
 
 def bars(values: Sequence[float]) -> str:
     """Return a character for each value: `·` for NaN, a full bar from 1.0 on."""
-    found = ""
+    text = ""
     for value in values:
         level = 0 if np.isnan(value) else 1 + int(min(max(value, 0.0), 0.999) * (len(BARS) - 1))
-        found += "·" if np.isnan(value) else BARS[level]
-    return found
+        text += "·" if np.isnan(value) else BARS[level]
+    return text

@@ -42,7 +42,7 @@ def picture(history: ClusterHistory, is_alone: bool = True) -> str:
         f'<text class="quiet" x="{LEFT}" y="44">{_time(history.since)} to {_time(history.until)} UTC; a band for each '
         "broker, darker where it is fuller; arrows are bundles that were moved</text>",
         *_bands(history),
-        *(_arrow(history, one) for one in history.moves),
+        *(_arrow(history, move) for move in history.moves),
         *_marks(history, height),
         "</svg>\n",
     ]
@@ -52,10 +52,10 @@ def picture(history: ClusterHistory, is_alone: bool = True) -> str:
 def _bands(history: ClusterHistory) -> Iterator[str]:
     means = columns(history.usage, _MOST_COLUMNS)
     width = (WIDTH - LEFT - RIGHT) / len(means)
-    for place, broker in enumerate(history.brokers):
-        top = _top(place)
+    for index, broker in enumerate(history.brokers):
+        top = _top(index)
         yield f'<text class="end" x="{LEFT - 8}" y="{top + BAND / 2 + 4:.0f}">{escape(printable(broker))}</text>'
-        for column, value in enumerate(means[:, place].tolist()):
+        for column, value in enumerate(means[:, index].tolist()):
             x = f'x="{LEFT + column * width:.1f}" y="{top}" width="{width + 0.3:.1f}" height="{BAND}"'
             if np.isnan(value):
                 yield f'<rect class="away" {x}/>'
@@ -71,29 +71,29 @@ def _arrow(history: ClusterHistory, move: Move) -> str:
     down = destination > source
     begin, end = _top(source) + BAND / 2, _top(destination) + (0 if down else BAND)
     tip = -6 if down else 6
-    said = escape(
+    caption = escape(
         f"{_time(move.at)} {printable(move.bundle)}: {printable(move.source)} to {printable(move.destination)}"
     )
     return (
-        f'<g><title>{said}</title><path class="move" d="M{x:.1f} {begin:.1f}V{end:.1f}"/>'
+        f'<g><title>{caption}</title><path class="move" d="M{x:.1f} {begin:.1f}V{end:.1f}"/>'
         f'<path class="head" d="M{x:.1f} {end:.1f}l-4 {tip}h8z"/></g>'
     )
 
 
 def _marks(history: ClusterHistory, height: int) -> Iterator[str]:
     for number in range(_MARKS + 1):
-        at = history.since + (history.until - history.since) * number // _MARKS
-        x, where = _x(history, at), "end" if number == _MARKS else "middle"
-        yield f'<text class="{where} quiet" x="{x:.1f}" y="{height - 14}">{_time(at)[5:16]}</text>'
+        instant = history.since + (history.until - history.since) * number // _MARKS
+        x, where = _x(history, instant), "end" if number == _MARKS else "middle"
+        yield f'<text class="{where} quiet" x="{x:.1f}" y="{height - 14}">{_time(instant)[5:16]}</text>'
 
 
-def _top(place: int) -> int:
-    return TOP + place * (BAND + GAP)
+def _top(index: int) -> int:
+    return TOP + index * (BAND + GAP)
 
 
-def _x(history: ClusterHistory, at: int) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * (at - history.since) / max(history.until - history.since, 1)
+def _x(history: ClusterHistory, instant: int) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * (instant - history.since) / max(history.until - history.since, 1)
 
 
-def _time(at: int) -> str:
-    return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%F %T}"
+def _time(instant: int) -> str:
+    return f"{datetime.fromtimestamp(instant / 1000, timezone.utc):%F %T}"

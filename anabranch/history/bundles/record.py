@@ -93,14 +93,14 @@ def decisions_about(lake: str, cluster: str, bundle: str, until: datetime | None
     )
     # As it stands in the arguments: rows of other bundles are not read further.
     where = pc.match_substring(pc.field("arguments"), json.dumps(bundle))
-    found = [
+    rows = [
         row
         for row in _rows_of(lake, DECISIONS, cluster, columns, where, until)
         if json.loads(row["arguments"])["bundle"] == bundle
     ]
-    if not found:
+    if not rows:
         raise NotOnRecord(f"no decision about {bundle} of {cluster} is on record" + (" up to then" if until else ""))
-    return sorted(found, key=lambda row: (row["decided_at"], row["seq"]))
+    return sorted(rows, key=lambda row: (row["decided_at"], row["seq"]))
 
 
 def last_cycle(lake: str, cluster: str, until: datetime | None, is_exact: bool = False) -> Known:
@@ -143,7 +143,7 @@ def last_cycle(lake: str, cluster: str, until: datetime | None, is_exact: bool =
     if since is not None:
         cycle = replace(cycle, decided=_on_record(lake, cluster, cycle))
         different = []
-    doubt = next((one.said for one in different if one.at == cycle.now), None)
+    doubt = next((difference.said for difference in different if difference.at == cycle.now), None)
     return Known(run.replay.clusters[cluster], cycle, since, doubt)
 
 
@@ -159,11 +159,11 @@ class _Run:
         if horizon is None or horizon.clusters is None:
             return
         try:
-            known = unpack(StoredPart(horizon.clusters))
+            states = unpack(StoredPart(horizon.clusters))
         except StateError as error:
             raise NotOnRecord(f"what was kept of rows that are forgotten cannot be read: {error}") from error
         self.replay = ClustersReplay(
-            pack({name: state for name, state in known.items() if name == self._cluster}), every_version=True
+            pack({name: state for name, state in states.items() if name == self._cluster}), every_version=True
         )
 
     def begin_amid(self, since: datetime) -> None:
@@ -174,21 +174,21 @@ class _Run:
         decided = ("seq", "decision_id", "action", "arguments", "decided_at")
         for row in _rows_of(self._lake, DECISIONS, self._cluster, decided, None, before):
             state.decisions = max(state.decisions, row["seq"])
-            at, arguments = _millis(row["decided_at"]), json.loads(row["arguments"])
-            if at > _millis(since) - MAX_OPEN_MS:
-                opened = OpenDecision(row["decision_id"], row["action"], at)
+            decided_at, arguments = _millis(row["decided_at"]), json.loads(row["arguments"])
+            if decided_at > _millis(since) - MAX_OPEN_MS:
+                opened = OpenDecision(row["decision_id"], row["action"], decided_at)
                 source, destination = arguments.get("sourceBroker"), arguments.get("destinationBroker")
                 state.open_decision(arguments["bundle"], opened, source, destination)
-            if row["action"] == "unload" and at > _millis(since - WINDOWS[0]):
-                bundles[arguments["bundle"]] = max(at, bundles.get(arguments["bundle"], 0))
-                brokers[arguments["sourceBroker"]] = max(at, brokers.get(arguments["sourceBroker"], 0))
+            if row["action"] == "unload" and decided_at > _millis(since - WINDOWS[0]):
+                bundles[arguments["bundle"]] = max(decided_at, bundles.get(arguments["bundle"], 0))
+                brokers[arguments["sourceBroker"]] = max(decided_at, brokers.get(arguments["sourceBroker"], 0))
         for row in _rows_of(self._lake, HOLDS, self._cluster, ("subject", "gate", "seq"), None, before):
-            if row["seq"] > (known := state.held.get(row["subject"], HeldAt(None, 0))).seq:
-                known.gate, known.seq = row["gate"], row["seq"]
-                state.held[row["subject"]] = known
+            if row["seq"] > (hold := state.held.get(row["subject"], HeldAt(None, 0))).seq:
+                hold.gate, hold.seq = row["gate"], row["seq"]
+                state.held[row["subject"]] = hold
         where = pc.field("type").isin(_CIRCUMSTANCES) & is_since(EVENTS, since - _EARLIER)
-        said = [_record(row) for row in _rows_of(self._lake, EVENTS, self._cluster, _PLACE, where, before)]
-        self.replay.take(RecordedBatch(_millis(since) - 1, False, said, None, (), ()))
+        announcements = [_record(row) for row in _rows_of(self._lake, EVENTS, self._cluster, _PLACE, where, before)]
+        self.replay.take(RecordedBatch(_millis(since) - 1, False, announcements, None, (), ()))
 
     def until(self, begin: datetime, end: datetime) -> list[Different]:
         """Run the record from one instant to another; return the differences from it."""
@@ -204,12 +204,12 @@ class _Run:
         rows = HistoryRows(self._batches, of_clusters=True)
         tables = {}
         for table in HISTORY_TABLES:
-            kept = [arrow_schema(table.row).empty_table().select(list(columns_of(table)))]
+            parts = [arrow_schema(table.row).empty_table().select(list(columns_of(table)))]
             if table in _READ:
                 where = is_of_clusters([self._cluster]) & is_since(table, begin) & is_until(table, end)
                 read = stream_columns(self._lake, table, columns_of(table), _ROWS, where)
-                kept += [rows.take(table.name, some)[0] for some in read]
-            tables[table.name] = pa.concat_tables(kept)
+                parts += [rows.take(table.name, some)[0] for some in read]
+            tables[table.name] = pa.concat_tables(parts)
         yield from history_chunk(self._batches, tables).of_bucket([self._cluster])
 
 
@@ -224,17 +224,23 @@ def _that_matter(different: Sequence[Different], begin: int) -> list[Different]:
 
     Splits are left out, and so are brokers with bundles to be split: nothing holds those at that time.
     """
-    splitting = {one.broker for one in different if one.action == SPLIT}
-    later = [one for one in different if one.at >= begin and one.action != SPLIT and not one.is_only_numbers]
-    return [one for one in later if one.action is not None or one.broker not in splitting]
+    splitting = {difference.broker for difference in different if difference.action == SPLIT}
+    later = [
+        difference
+        for difference in different
+        if difference.at >= begin and difference.action != SPLIT and not difference.is_only_numbers
+    ]
+    return [difference for difference in later if difference.action is not None or difference.broker not in splitting]
 
 
 def _on_record(lake: str, cluster: str, cycle: Cycle) -> tuple[Decided, ...]:
     """Return the decisions of a cycle that are on record."""
-    at = datetime.fromtimestamp(cycle.now / 1000, timezone.utc)
-    rows = _rows_of(lake, DECISIONS, cluster, ("action", "arguments", "decided_at"), is_since(DECISIONS, at), at)
-    known = {(row["action"], json.loads(row["arguments"])["bundle"]) for row in rows}
-    return tuple(one for one in cycle.decided if (one.decision.action, one.decision.bundle) in known)
+    instant = datetime.fromtimestamp(cycle.now / 1000, timezone.utc)
+    rows = _rows_of(
+        lake, DECISIONS, cluster, ("action", "arguments", "decided_at"), is_since(DECISIONS, instant), instant
+    )
+    recorded = {(row["action"], json.loads(row["arguments"])["bundle"]) for row in rows}
+    return tuple(decided for decided in cycle.decided if (decided.decision.action, decided.decision.bundle) in recorded)
 
 
 def _rows_of(
@@ -253,9 +259,9 @@ def _rows_of(
 
 def _record(row: dict[str, Any]) -> RawRecord:
     value = row["body"].encode()
-    place = (row["kafka_partition"], row["kafka_offset"])
-    return RawRecord(row["kafka_topic"], row["subject"].encode(), value, len(value), *place, 0, True)
+    position = (row["kafka_partition"], row["kafka_offset"])
+    return RawRecord(row["kafka_topic"], row["subject"].encode(), value, len(value), *position, 0, True)
 
 
-def _millis(at: datetime) -> int:
-    return round(at.timestamp() * 1000)
+def _millis(instant: datetime) -> int:
+    return round(instant.timestamp() * 1000)

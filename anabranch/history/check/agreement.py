@@ -99,13 +99,13 @@ def _brakes() -> Rule:
 
 
 def _of_day(table: Table) -> Rule:
-    at = _OWN_TIME[table.name]
+    column = _OWN_TIME[table.name]
     return Rule(
         "wrong day",
         table,
         (table,),
-        f"SELECT day, CAST({at} AS DATE) AS expected, count(*) AS number, min({at}) AS first FROM {table.name} "
-        f"WHERE day <> CAST({at} AS DATE) GROUP BY day, CAST({at} AS DATE) ORDER BY day",
+        f"SELECT day, CAST({column} AS DATE) AS expected, count(*) AS number, min({column}) AS first FROM {table.name} "
+        f"WHERE day <> CAST({column} AS DATE) GROUP BY day, CAST({column} AS DATE) ORDER BY day",
         "day {day} has {number} rows of {expected}, the first of {first}: questions about a day miss them",
     )
 
@@ -116,15 +116,15 @@ def _of_no_batch(table: Table, since: date | None) -> Rule:
     Only the running batch, or one that was cut off at the end of a checkpoint, may have left some. `since` as of
     `rules`.
     """
-    at = _OWN_TIME[table.name]
+    column = _OWN_TIME[table.name]
     begin = datetime.combine(since, time(), timezone.utc) if since else datetime(1970, 1, 1, tzinfo=timezone.utc)
     return Rule(
         "lost batch",
         BATCHES,
         (table, BATCHES),
-        f"WITH rows AS (SELECT batch_id, {at} AS at, count(*) AS number FROM {table.name} "
+        f"WITH rows AS (SELECT batch_id, {column} AS at, count(*) AS number FROM {table.name} "
         f"WHERE {'family <> ' + repr('bookies') if table is DECISIONS else 'true'} "
-        f"AND {at} >= TIMESTAMP '{begin:%Y-%m-%d %H:%M:%S}' GROUP BY batch_id, {at}), "
+        f"AND {column} >= TIMESTAMP '{begin:%Y-%m-%d %H:%M:%S}' GROUP BY batch_id, {column}), "
         "points AS (SELECT batch_at AS at, batch_id, generation, CAST(NULL AS BIGINT) AS number FROM batches "
         "UNION ALL SELECT r.at, r.batch_id, NULL, r.number FROM rows r "
         "LEFT ANTI JOIN batches b ON b.batch_id = r.batch_id AND b.batch_at = r.at), "

@@ -20,22 +20,22 @@ def check_lake(lake: str, digests: Digests | None = None, stuck_seconds: float =
 
     Raises `SqlError`, `DeltaError` or `OSError` when the check cannot be completed.
     """
-    found = Findings()
+    findings = Findings()
     broken = set()
     for name, table in TABLES.items():
         try:
             opened = open_table(lake, table)
         except DeltaError as error:
-            found.add("unreadable", name, str(error).splitlines()[0])
+            findings.add("unreadable", name, str(error).splitlines()[0])
             broken.add(name)
             continue
-        for told in () if opened is None else missing_files(lake, table, opened):
-            found.add("missing file", name, told)
+        for fault in () if opened is None else missing_files(lake, table, opened):
+            findings.add("missing file", name, fault)
             broken.add(name)
         if opened is None or digests is None or name in broken:
             continue
-        for told in damaged_files(lake, table, opened, digests):
-            found.add("damaged file", name, told)
+        for fault in damaged_files(lake, table, opened, digests):
+            findings.add("damaged file", name, fault)
             broken.add(name)
-    Rows(lake, broken, stuck_seconds).look(found)
-    return found
+    Rows(lake, broken, stuck_seconds).look(findings)
+    return findings

@@ -60,19 +60,19 @@ def damaged_files(lake: str, table: Table, delta: DeltaTable, digests: Digests) 
     """Yield a line for each file of the newest version with damaged contents. Raises `OSError`."""
     files = PyFileSystem(DeltaStorageHandler(table_path(lake, table)))
     named = pa.table(delta.get_add_actions(flatten=True)).select(["path", "num_records"])
-    known, kept = digests.of_table(table.name), dict[str, str]()
+    previous, current = digests.of_table(table.name), dict[str, str]()
     for path, records in zip(*(column.to_pylist() for column in named.columns), strict=True):
         with files.open_input_file(unquote(path)) as source:
             digest = _digest(source)
-            fault = None if path in known else _decoding_fault(source, records)
+            fault = None if path in previous else _decoding_fault(source, records)
         if fault is not None:
             yield f"{path} with {records} rows: {fault}"
             continue
         # A file that differs keeps the digest that it had.
-        kept[path] = known.get(path, digest)
-        if kept[path] != digest:
+        current[path] = previous.get(path, digest)
+        if current[path] != digest:
             yield f"{path} with {records} rows is not what it was at an earlier check"
-    digests.keep(table.name, kept)
+    digests.keep(table.name, current)
 
 
 def _digest(source: pa.NativeFile) -> str:

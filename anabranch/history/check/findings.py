@@ -68,14 +68,14 @@ class Findings:
         self.rows: dict[str, int] = {}
         """Rows of each table that were looked at."""
 
-    def add(self, kind: str, table: str, said: str) -> None:
+    def add(self, kind: str, table: str, text: str) -> None:
         """Add a finding. `kind` is one of `REMEDIES`."""
         if kind not in REMEDIES:
             raise ValueError(f"nobody knows what to do about {kind!r}")
-        one = self._found.setdefault((kind, table), Finding(kind, table))
-        one.count += 1
-        if len(one.told) < MOST_TOLD:
-            one.told.append(said)
+        finding = self._found.setdefault((kind, table), Finding(kind, table))
+        finding.count += 1
+        if len(finding.told) < MOST_TOLD:
+            finding.told.append(text)
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._found.values())
@@ -89,7 +89,13 @@ class Findings:
             "ok": not self,
             "rows": self.rows,
             "findings": [
-                {"kind": one.kind, "table": one.table, "count": one.count, "told": one.told, "do": REMEDIES[one.kind]}
-                for one in self
+                {
+                    "kind": finding.kind,
+                    "table": finding.table,
+                    "count": finding.count,
+                    "told": finding.told,
+                    "do": REMEDIES[finding.kind],
+                }
+                for finding in self
             ],
         }

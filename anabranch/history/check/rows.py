@@ -81,39 +81,39 @@ class Rows:
             if table.name not in self._without:
                 self._ask(f"SELECT 1 FROM {table.name} LIMIT 0")
 
-    def look(self, found: Findings) -> None:
+    def look(self, findings: Findings) -> None:
         """Apply every rule to every readable table. Raises `SqlError`, `DeltaError` or `OSError`."""
         for name in TABLES:
             if name in self._without:
                 continue
             days = self._ask(f"SELECT day, count(*) AS number FROM {name} GROUP BY day ORDER BY day")
-            found.rows[name] = sum(row["number"] for row in days)
+            findings.rows[name] = sum(row["number"] for row in days)
             for day in [row["day"] for row in days]:
-                self._duplicates(found, name, day)
+                self._duplicates(findings, name, day)
         if self._can(BATCHES):
-            self._balances(found)
+            self._balances(findings)
         for name in COUNTED:
             if self._can(BATCHES, TABLES[name]):
-                self._counts(found, name)
+                self._counts(findings, name)
         if self._can(BATCHES, EVENTS):
-            for table, at in ((DECISIONS, "decided_at"), (HOLDS, "since")):
+            for table, time_column in ((DECISIONS, "decided_at"), (HOLDS, "since")):
                 if self._can(table):
-                    self._numbers(found, table.name, at)
+                    self._numbers(findings, table.name, time_column)
         if self._can(HOLDS, EVENTS):
-            self._layouts(found)
+            self._layouts(findings)
         if self._can(DECISIONS, OUTCOMES, WAITS):
-            self._orphans(found)
+            self._orphans(findings)
         if self._can(DECISIONS, OUTCOMES, BATCHES):
-            self._stuck(found)
+            self._stuck(findings)
         if self._can(OUTCOMES, EVENTS, BATCHES):
-            self._unheard(found)
-        self._agreement(found)
+            self._unheard(findings)
+        self._agreement(findings)
 
-    def _agreement(self, found: Findings) -> None:
+    def _agreement(self, findings: Findings) -> None:
         for rule in rules(self._forgotten(BATCHES), self._forgotten(EVENTS) is None):
             for batch in self._stream(rule.sql) if self._can(*rule.needs) else ():
                 for row in batch.to_pylist():
-                    found.add(rule.kind, rule.table.name, rule.text.format_map(_in_words(row)))
+                    findings.add(rule.kind, rule.table.name, rule.text.format_map(_in_words(row)))
 
     def _forgotten(self, table: Table) -> date | None:
         opened = open_table(self._lake, table)
@@ -123,13 +123,13 @@ class Rows:
         return not any(table.name in self._without for table in tables)
 
     def _ask(self, sql: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._sql.ask(sql).read_all().to_pylist()
-        return found
+        rows: list[dict[str, Any]] = self._sql.ask(sql).read_all().to_pylist()
+        return rows
 
     def _stream(self, sql: str) -> Iterator[pa.RecordBatch]:
         return iter(self._sql.ask(sql))
 
-    def _duplicates(self, found: Findings, name: str, day: date) -> None:
+    def _duplicates(self, findings: Findings, name: str, day: date) -> None:
         keys = ", ".join(KEYS[name])
         parts = _SLICES.get(name, 1)
         for part in range(parts):
@@ -137,30 +137,30 @@ class Rows:
             if parts > 1:
                 begin = datetime(day.year, day.month, day.day, tzinfo=timezone.utc) + timedelta(hours=24 / parts) * part
                 end = begin + timedelta(hours=24 / parts)
-                at = COUNTED[name][0]
-                where += f" AND {at} >= {_instant(begin)} AND {at} < {_instant(end)}"
+                time_column = COUNTED[name][0]
+                where += f" AND {time_column} >= {_instant(begin)} AND {time_column} < {_instant(end)}"
             for row in self._ask(
                 f"SELECT {keys}, count(*) AS times FROM {name} WHERE {where} GROUP BY {keys} HAVING count(*) > 1 "
                 f"ORDER BY {keys}"
             ):
                 times = row.pop("times")
-                found.add("duplicate", name, f"{_told(row)}: {times} rows of day {day}")
+                findings.add("duplicate", name, f"{_told(row)}: {times} rows of day {day}")
 
-    def _balances(self, found: Findings) -> None:
+    def _balances(self, findings: Findings) -> None:
         for row in self._ask(
             "SELECT generation, batch_id FROM batches "
             "WHERE messages <> messages_accepted + messages_suppressed + dead_letters "
             "OR samples <> samples_accepted + samples_insignificant + samples_stale ORDER BY batch_at"
         ):
-            found.add("unbalanced", BATCHES.name, _told(row))
+            findings.add("unbalanced", BATCHES.name, _told(row))
 
-    def _counts(self, found: Findings, name: str) -> None:
-        at, counted = COUNTED[name]
+    def _counts(self, findings: Findings, name: str) -> None:
+        time_column, counted = COUNTED[name]
         forgotten = self._forgotten(TABLES[name])
         since = "" if forgotten is None else f" AND b.batch_at >= {_instant(datetime.combine(forgotten, time()))}"
         for batch in self._stream(
-            f"WITH there AS (SELECT batch_id AS number, {at} AS at, count(*) AS there FROM {name} "
-            f"GROUP BY batch_id, {at}) "
+            f"WITH there AS (SELECT batch_id AS number, {time_column} AS at, count(*) AS there FROM {name} "
+            f"GROUP BY batch_id, {time_column}) "
             f"SELECT b.batch_id, b.batch_at, {counted} AS said, coalesce(t.there, 0) AS there FROM batches b "
             "LEFT JOIN there t ON t.number = b.batch_id AND t.at = b.batch_at "
             f"WHERE coalesce(t.there, 0) <> {counted}{since} ORDER BY b.batch_at"
@@ -168,19 +168,19 @@ class Rows:
             for row in batch.to_pylist():
                 kind = "missing rows" if row["there"] < row["said"] else "too many rows"
                 which = f"batch {row['batch_id']} at {_time(row['batch_at'])}"
-                told = f"{which} wrote {row['said']} rows; {row['there']} are there"
-                found.add(kind, name, told)
+                text = f"{which} wrote {row['said']} rows; {row['there']} are there"
+                findings.add(kind, name, text)
 
-    def _numbers(self, found: Findings, name: str, at: str) -> None:
+    def _numbers(self, findings: Findings, name: str, time_column: str) -> None:
         restarts = self._ask("SELECT count(DISTINCT generation) > 1 AS restarts FROM batches")[0]["restarts"]
         # Batches of one checkpoint are in the order of their numbers, also when the clock was set back.
-        order = f"r.{at}" if restarts else "r.batch_id"
+        order = f"r.{time_column}" if restarts else "r.batch_id"
         stream = self._stream(
             f"WITH whole AS ({_WHOLE}), deleted AS (SELECT DISTINCT subject AS gone FROM events "
             "WHERE type = 'layout' AND cause = 'deleted') "
-            f"SELECT r.family, r.subject, r.seq, r.{at} AS at, w.number IS NOT NULL AS is_whole, "
+            f"SELECT r.family, r.subject, r.seq, r.{time_column} AS at, w.number IS NOT NULL AS is_whole, "
             f"{'true' if restarts else 'd.gone IS NOT NULL'} AS begins_anew FROM {name} r "
-            f"LEFT JOIN whole w ON w.number = r.batch_id AND w.batch_at = r.{at} "
+            f"LEFT JOIN whole w ON w.number = r.batch_id AND w.batch_at = r.{time_column} "
             "LEFT JOIN deleted d ON d.gone = r.subject "
             f"ORDER BY r.family, r.subject, {order}, r.seq"
         )
@@ -190,12 +190,12 @@ class Rows:
             if forgotten is not None and gap.row.at.date() < forgotten:
                 continue
             before = "the first" if gap.since is None else f"after the one at {_time(gap.since)}"
-            told = f"{gap.row.subject} at {_time(gap.row.at)}: number {gap.row.seq}, {before}, should be {gap.expected}"
+            text = f"{gap.row.subject} at {_time(gap.row.at)}: number {gap.row.seq}, {before}, should be {gap.expected}"
             if name == HOLDS.name:
-                told += "; what held in between is not on record"
-            found.add("gap", name, told)
+                text += "; what held in between is not on record"
+            findings.add("gap", name, text)
 
-    def _layouts(self, found: Findings) -> None:
+    def _layouts(self, findings: Findings) -> None:
         forgotten = self._forgotten(EVENTS)
         since = "" if forgotten is None else f" AND since >= {_instant(datetime.combine(forgotten, time()))}"
         holds = (
@@ -206,24 +206,26 @@ class Rows:
             )
         )
         events = self._stream("SELECT subject, body FROM events WHERE type = 'layout'")
-        for told, _ in unknown_layouts(holds, events):
-            found.add("unknown layout", HOLDS.name, told)
+        for text, _ in unknown_layouts(holds, events):
+            findings.add("unknown layout", HOLDS.name, text)
 
-    def _orphans(self, found: Findings) -> None:
+    def _orphans(self, findings: Findings) -> None:
         for table in (OUTCOMES, WAITS):
             for row in self._ask(
                 f"SELECT o.decision_id, o.subject, count(*) AS number FROM {table.name} o "
                 "LEFT ANTI JOIN decisions d ON d.decision_id = o.decision_id "
                 "GROUP BY o.decision_id, o.subject ORDER BY o.subject, o.decision_id"
             ):
-                found.add("orphan", table.name, f"{row['number']} rows of {_decision(row)}, which is not in decisions")
+                findings.add(
+                    "orphan", table.name, f"{row['number']} rows of {_decision(row)}, which is not in decisions"
+                )
         for row in self._ask(
             "SELECT decision_id, subject, count(*) AS number FROM outcomes WHERE status = 'applied' "
             "GROUP BY decision_id, subject HAVING count(*) > 1 ORDER BY subject"
         ):
-            found.add("applied twice", OUTCOMES.name, f"{_decision(row)} has {row['number']} rows `applied`")
+            findings.add("applied twice", OUTCOMES.name, f"{_decision(row)} has {row['number']} rows `applied`")
 
-    def _stuck(self, found: Findings) -> None:
+    def _stuck(self, findings: Findings) -> None:
         for row in self._ask(
             "WITH ended AS (SELECT DISTINCT decision_id FROM outcomes WHERE status <> 'intent'), "
             "newest AS (SELECT max(batch_at) AS now FROM batches) "
@@ -232,9 +234,9 @@ class Rows:
             f"WHERE d.decided_at < n.now - INTERVAL '{int(self._stuck_seconds)} seconds' "
             "GROUP BY d.decision_id, d.subject ORDER BY at"
         ):
-            found.add("open", DECISIONS.name, f"{_decision(row)} of {_time(row['at'])} has not ended")
+            findings.add("open", DECISIONS.name, f"{_decision(row)} of {_time(row['at'])} has not ended")
 
-    def _unheard(self, found: Findings) -> None:
+    def _unheard(self, findings: Findings) -> None:
         newest = self._ask("SELECT max(batch_at) AS at FROM batches")[0]["at"]
         if newest is None:
             return
@@ -248,19 +250,19 @@ class Rows:
             f"AND o.at >= {_instant(first)} AND o.at < {_instant(last)} "
             "GROUP BY o.decision_id, o.subject, o.status ORDER BY at"
         ):
-            found.add("unheard", OUTCOMES.name, f"{_decision(row)} was {row['status']} at {_time(row['at'])}")
+            findings.add("unheard", OUTCOMES.name, f"{_decision(row)} was {row['status']} at {_time(row['at'])}")
 
 
 def _decision(row: dict[str, Any]) -> str:
     return f"decision {row['decision_id']} of {row['subject']}"
 
 
-def _instant(at: datetime) -> str:
-    return f"arrow_cast('{at:%Y-%m-%dT%H:%M:%S}Z', 'Timestamp(Microsecond, Some(\"UTC\"))')"
+def _instant(instant: datetime) -> str:
+    return f"arrow_cast('{instant:%Y-%m-%dT%H:%M:%S}Z', 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
 
-def _time(at: datetime) -> str:
-    return f"{at:%F %T} UTC"
+def _time(instant: datetime) -> str:
+    return f"{instant:%F %T} UTC"
 
 
 def _in_words(row: dict[str, Any]) -> dict[str, Any]:

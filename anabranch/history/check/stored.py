@@ -26,8 +26,8 @@ def missing_files(lake: str, table: Table, delta: DeltaTable) -> Iterator[str]:
     files = PyFileSystem(DeltaStorageHandler(table_path(lake, table)))
     rows = zip(*(column.to_pylist() for column in named.columns), strict=True)
     while some := list(islice(rows, _AT_ONCE)):
-        found = files.get_file_info([unquote(path) for path, *_ in some])
-        for (path, size, records), info in zip(some, found, strict=True):
+        infos = files.get_file_info([unquote(path) for path, *_ in some])
+        for (path, size, records), info in zip(some, infos, strict=True):
             if info.type == FileType.NotFound:
                 yield f"{path} with {records} rows is not there"
             elif info.size != size:

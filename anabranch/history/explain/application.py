@@ -34,18 +34,18 @@ def became(lake: str, decision_id: str) -> Became | None:
 
     Raises what Delta raises.
     """
-    found = [
+    steps = [
         Became(row["status"], row["at"], row["mode"], row["error"])
         for row in _rows(lake, OUTCOMES, decision_id, "status", "at", "mode", "error")
     ]
-    ended = [one for one in found if one.status != INTENT]
+    ended = [step for step in steps if step.status != INTENT]
     waits = _rows(lake, WAITS, decision_id, "brake", "reason", "at")
     if waits and not ended:
         newest = max(waits, key=lambda row: row["at"])
         # A step that is as new as the brake's change, or newer, says that nothing holds it any more.
-        if all(one.at < newest["at"] for one in found):
+        if all(step.at < newest["at"] for step in steps):
             return Became("waits", newest["at"], None, f"{newest['brake']}: {newest['reason']}")
-    return max(ended or found, key=lambda one: one.at, default=None)
+    return max(ended or steps, key=lambda step: step.at, default=None)
 
 
 def _rows(lake: str, table: Table, decision_id: str, *columns: str) -> list[StoredRow]:

@@ -42,7 +42,7 @@ class Change:
         """
         actions = () if isinstance(self.answer, Hold) else (self.answer, *self.answer.also)
         is_other = self.changed.policy.merge_thresholds != seen.policy.merge_thresholds
-        return is_other and any(isinstance(one, Merge) for one in actions)
+        return is_other and any(isinstance(action, Merge) for action in actions)
 
     def to_json(self) -> dict[str, Any]:
         """Return the change for scripts."""
@@ -56,24 +56,24 @@ def changes(snapshot: TopicSnapshot, segment: int | None = None) -> list[Change]
     loads, consumers, open or failed decisions, and the policy.
     """
     asked = _asked(decide(snapshot), segment)
-    found: list[Change] = []
+    smallest: list[Change] = []
     settled: set[str] = set()
-    for one in inputs_of(snapshot, segment):
-        if one.instead_of in settled:
+    for candidate in inputs_of(snapshot, segment):
+        if candidate.instead_of in settled:
             continue
-        change = _change(one, asked, segment)
+        change = _change(candidate, asked, segment)
         if change is not None:
-            found.append(change)
-            if one.instead_of is not None:
-                settled.add(one.instead_of)
-    return found
+            smallest.append(change)
+            if candidate.instead_of is not None:
+                settled.add(candidate.instead_of)
+    return smallest
 
 
 def answer_words(answer: Answer) -> str:
     """Return the answer in a few words: `split segment 3`, `merge segments 4 and 5`, `hold, merge-window`."""
     if isinstance(answer, Hold):
         return f"hold, {answer.gate.value}"
-    return ", ".join(_action_words(one) for one in (answer, *answer.also))
+    return ", ".join(_action_words(action) for action in (answer, *answer.also))
 
 
 def _action_words(action: Action) -> str:
@@ -86,28 +86,28 @@ def _action_words(action: Action) -> str:
 
 def segments_of(answer: Answer) -> tuple[int, ...]:
     """Return the segments that an answer acts on."""
-    return () if isinstance(answer, Hold) else tuple(n for one in (answer, *answer.also) for n in one.ids)
+    return () if isinstance(answer, Hold) else tuple(n for action in (answer, *answer.also) for n in action.ids)
 
 
 def _asked(answer: Answer, segment: int | None) -> object:
     """Return the part of an answer that is compared: two answers with equal parts count as equal."""
     if segment is not None:
         return segment in segments_of(answer)
-    return None if isinstance(answer, Hold) else {(one.action, *one.ids) for one in (answer, *answer.also)}
+    return None if isinstance(answer, Hold) else {(action.action, *action.ids) for action in (answer, *answer.also)}
 
 
-def _change(one: Input, asked: object, segment: int | None) -> Change | None:
+def _change(candidate: Input, asked: object, segment: int | None) -> Change | None:
     def leads_away(step: int) -> bool:
-        changed = one.changed(step)
+        changed = candidate.changed(step)
         return changed is not None and _asked(decide(changed), segment) != asked
 
-    step = smallest_step(leads_away, one.most, one.marks)
+    step = smallest_step(leads_away, candidate.most, candidate.marks)
     if step is None:
         return None
-    changed = one.changed(step)
+    changed = candidate.changed(step)
     assert changed is not None
-    almost = one.changed(step - 1) if step > 1 else None
-    return Change(one.path, one.value, one.value_after(step), decide(changed), changed, almost)
+    almost = candidate.changed(step - 1) if step > 1 else None
+    return Change(candidate.path, candidate.value, candidate.value_after(step), decide(changed), changed, almost)
 
 
 _RATES = {"msgRateIn": "msg/s in", "bytesRateIn": "B/s in", "msgRateOut": "msg/s out", "bytesRateOut": "B/s out"}
@@ -115,29 +115,29 @@ _RATES = {"msgRateIn": "msg/s in", "bytesRateIn": "B/s in", "msgRateOut": "msg/s
 
 def change_words(change: Change, snapshot: TopicSnapshot) -> str:
     """Return a change as a condition: `at 12,401 msg/s in on segment 3 (now 8,000)`."""
-    head, _, rest = change.path.partition(".")
+    head, _, tail = change.path.partition(".")
     if head == "now":
         wait = int(change.needed or 0) - snapshot.now
         return f"in {duration(wait)}, at {instant(snapshot.now + wait)}, if all else stays as it is"
     if head == "loads":
-        number, _, name = rest.partition(".")
+        number, _, name = tail.partition(".")
         if name == "seenAt":
             return f"if the load of segment{'s' * (',' in number)} {number.replace(',', ', ')} were reported again"
         now = "not reported" if change.value is None else f"now {number_words(change.value)}"
         return f"at {number_words(change.needed)} {_RATES[name]} on segment {number} ({now})"
     if head == "consumers":
-        if rest == "*":
+        if tail == "*":
             return f"with at most {number_words(change.needed)} consumers in any STREAM or CHECKPOINT subscription"
         more = int(change.needed or 0) - int(change.value or 0)
         return (
-            f"with {more} more consumer{'s' * (more != 1)} of {printable(rest)} ({number_words(change.needed)} in all)"
+            f"with {more} more consumer{'s' * (more != 1)} of {printable(tail)} ({number_words(change.needed)} in all)"
         )
     if head == "inFlight":
         return "if its open decision had ended"
     if head == "failures":
         return f"without the {number_words(change.value)} decisions that ended without effect before"
     later = ", after another merge window" if change.restarts_windows(snapshot) else ""
-    return f"with {rest} {_said(change.needed)} (now {_said(change.value)}){later}"
+    return f"with {tail} {_said(change.needed)} (now {_said(change.value)}){later}"
 
 
 def _said(value: float | bool | None) -> str:

@@ -70,18 +70,22 @@ def _time(snapshot: TopicSnapshot) -> Input:
     """Return the input of a later instant, with every known load unchanged and still reported."""
     policy, now = snapshot.policy, snapshot.now
     backoff = [] if snapshot.failed_at is None else [snapshot.failed_at + 3_600_000, snapshot.failed_at]
-    backoff += [at + (policy.retry_backoff_ms << n) for at in backoff[1:] for n in range(12)]
+    backoff += [instant + (policy.retry_backoff_ms << n) for instant in backoff[1:] for n in range(12)]
     starts = [load.window_start(policy) for load in snapshot.loads.values()]
     active = snapshot.layout.active
     ends = [
-        *(settled_at(snapshot, one, snapshot.loads.get(one.segment_id)) for one in active if policy.settles),
+        *(
+            settled_at(snapshot, segment, snapshot.loads.get(segment.segment_id))
+            for segment in active
+            if policy.settles
+        ),
         *(past.at + policy.split_cooldown_ms for past in snapshot.known_pasts.values() if policy.parallel_actions),
         *(retry_at(key, policy) for key in snapshot.hot_keys),
         *(start + policy.merge_window_ms for start in set(starts)),
         *backoff,
-        *(at + policy.split_cooldown_ms for at in [snapshot.last_split_at] if at is not None),
-        *(at + policy.merge_cooldown_ms for at in [snapshot.last_merge_at] if at is not None),
-        *(at + policy.rebucket_cooldown_ms for at in [snapshot.last_rebucket_at] if at is not None),
+        *(instant + policy.split_cooldown_ms for instant in [snapshot.last_split_at] if instant is not None),
+        *(instant + policy.merge_cooldown_ms for instant in [snapshot.last_merge_at] if instant is not None),
+        *(instant + policy.rebucket_cooldown_ms for instant in [snapshot.last_rebucket_at] if instant is not None),
     ]
     oldest = now - policy.max_load_age_ms
     fresh = {
@@ -106,11 +110,11 @@ def _reported(snapshot: TopicSnapshot, segment: int | None) -> Iterator[Input]:
     if not policy.max_load_age_ms:
         return
     old = [
-        one.segment_id
-        for one in snapshot.layout.active
-        if (load := snapshot.loads.get(one.segment_id)) is not None
+        active.segment_id
+        for active in snapshot.layout.active
+        if (load := snapshot.loads.get(active.segment_id)) is not None
         and load.last_seen_at < snapshot.now - policy.max_load_age_ms
-        and segment in (None, one.segment_id)
+        and segment in (None, active.segment_id)
     ]
     if old:
         seen = {number: replace(snapshot.loads[number], seen_at=snapshot.now) for number in old}
@@ -120,33 +124,45 @@ def _reported(snapshot: TopicSnapshot, segment: int | None) -> Iterator[Input]:
 
 def _rates(snapshot: TopicSnapshot, segment: int | None) -> Iterator[Input]:
     """Yield each rate, up and down: nearest to its threshold first."""
-    active = [one.segment_id for one in snapshot.layout.active if segment in (None, one.segment_id)]
-    for place, name in enumerate(RATES):
-        thresholds = (snapshot.policy.split_thresholds[place], snapshot.policy.merge_thresholds[place])
-        known = [
-            (0.0 if (load := snapshot.loads.get(number)) is None else load.rates[place], number) for number in active
+    active = [
+        active_segment.segment_id
+        for active_segment in snapshot.layout.active
+        if segment in (None, active_segment.segment_id)
+    ]
+    for rate_index, name in enumerate(RATES):
+        thresholds = (snapshot.policy.split_thresholds[rate_index], snapshot.policy.merge_thresholds[rate_index])
+        rates = [
+            (0.0 if (load := snapshot.loads.get(number)) is None else load.rates[rate_index], number)
+            for number in active
         ]
-        highest = max((load.rates[place] for load in snapshot.loads.values()), default=0.0)
+        highest = max((load.rates[rate_index] for load in snapshot.loads.values()), default=0.0)
         # To be chosen before another one it has to be as far above its threshold as any rate is above its own.
         excess = _highest_overload(snapshot) * thresholds[0]
         turns = [*thresholds, highest, excess]
         most = _ceil(max(turns)) * 2 + 2
-        for rate, number in sorted(known, key=lambda one: (-one[0], one[1]))[:MOST_TRIED]:
+        for rate, number in sorted(rates, key=lambda pair: (-pair[0], pair[1]))[:MOST_TRIED]:
             base = math.floor(rate) if rate < _MOST_RATE else None
             if base is not None and most < _MOST_RATE and base < most:
-                yield _rate(snapshot, number, place, name, base, +1, most - base, turns)
-        lowered = [one for one in known if one[0] > 0 and one[1] in snapshot.loads]
+                yield _rate(snapshot, number, rate_index, name, base, +1, most - base, turns)
+        lowered = [pair for pair in rates if pair[0] > 0 and pair[1] in snapshot.loads]
         # What is cold already makes nothing colder, so it comes last.
-        lowered.sort(key=lambda one: (one[0] < thresholds[1], *one))
+        lowered.sort(key=lambda pair: (pair[0] < thresholds[1], *pair))
         for rate, number in lowered[:MOST_TRIED]:
             if rate < _MOST_RATE:
-                yield _rate(snapshot, number, place, name, math.ceil(rate), -1, math.ceil(rate), turns)
+                yield _rate(snapshot, number, rate_index, name, math.ceil(rate), -1, math.ceil(rate), turns)
 
 
 def _rate(
-    snapshot: TopicSnapshot, number: int, place: int, name: str, base: int, sign: int, most: int, turns: list[float]
+    snapshot: TopicSnapshot,
+    number: int,
+    rate_index: int,
+    name: str,
+    base: int,
+    sign: int,
+    most: int,
+    turns: list[float],
 ) -> Input:
-    field = RATE_FIELDS[place]
+    field = RATE_FIELDS[rate_index]
     load = snapshot.loads.get(number)
     blank = Load(0.0, 0.0, 0.0, 0.0, snapshot.now, snapshot.now) if load is None else load
 
@@ -189,7 +205,7 @@ def _ceil(value: float) -> int:
 def _consumers(snapshot: TopicSnapshot) -> Iterator[Input]:
     """Yield more consumers of the largest managed subscription, and a maximum for all subscriptions."""
     managed = {name: count for name, (kind, count) in snapshot.consumers.items() if kind in MANAGED}
-    name = max(managed, key=lambda one: (managed[one], one)) if managed else None
+    name = max(managed, key=lambda subscription: (managed[subscription], subscription)) if managed else None
     largest = 0 if name is None else managed[name]
     active = len(snapshot.layout.active)
     asked, kind = ("a STREAM subscription", "STREAM") if name is None else (name, snapshot.consumers[name][0])
@@ -200,8 +216,8 @@ def _consumers(snapshot: TopicSnapshot) -> Iterator[Input]:
     def fewer(step: int) -> TopicSnapshot:
         most = largest - step
         capped = {
-            one: (its, min(count, most) if its in MANAGED else count)
-            for one, (its, count) in snapshot.consumers.items()
+            subscription: (its, min(count, most) if its in MANAGED else count)
+            for subscription, (its, count) in snapshot.consumers.items()
         }
         return replace(snapshot, consumers=capped)
 
@@ -224,27 +240,27 @@ def _consumers(snapshot: TopicSnapshot) -> Iterator[Input]:
 def _policy(snapshot: TopicSnapshot) -> Iterator[Input]:
     """Yield each field of the policy, but never that scaling is switched off."""
     policy = snapshot.policy
-    for wire, known in POLICY_FIELDS.items():
-        value = getattr(policy, known.name)
+    for wire, field in POLICY_FIELDS.items():
+        value = getattr(policy, field.name)
         if isinstance(value, bool):
-            if not (known.name == "enabled" and value):
-                changed = _with_policy(snapshot, known, not value)
+            if not (field.name == "enabled" and value):
+                changed = _with_policy(snapshot, field, not value)
                 if changed is not None:
                     yield _once(f"policy.{wire}", value, not value, changed)
-        elif value < _MOST_RATE * known.factor:
-            yield from _number(snapshot, wire, known, value)
+        elif value < _MOST_RATE * field.factor:
+            yield from _number(snapshot, wire, field, value)
 
 
-def _number(snapshot: TopicSnapshot, wire: str, known: PolicyField, value: float) -> Iterator[Input]:
-    turns = _turns(snapshot, known)
-    unit = known.factor
+def _number(snapshot: TopicSnapshot, wire: str, field: PolicyField, value: float) -> Iterator[Input]:
+    turns = _turns(snapshot, field)
+    unit = field.factor
     for sign, base in ((+1, math.floor(value / unit)), (-1, math.ceil(value / unit))):
         most = base if sign < 0 else max([_ceil(turn / unit) for turn in turns], default=base) - base + 2
         if most <= 0:
             continue
 
         def changed(step: int, base: int = base, sign: int = sign) -> TopicSnapshot | None:
-            return _with_policy(snapshot, known, type(value)((base + sign * step) * unit))
+            return _with_policy(snapshot, field, type(value)((base + sign * step) * unit))
 
         def after(step: int, base: int = base, sign: int = sign) -> float:
             return base + sign * step
@@ -259,7 +275,7 @@ def _number(snapshot: TopicSnapshot, wire: str, known: PolicyField, value: float
         )
 
 
-def _turns(snapshot: TopicSnapshot, known: PolicyField) -> list[float]:
+def _turns(snapshot: TopicSnapshot, field: PolicyField) -> list[float]:
     """Return the values of a field at which the answer may change."""
     now, policy = snapshot.now, snapshot.policy
     sides = {
@@ -267,24 +283,24 @@ def _turns(snapshot: TopicSnapshot, known: PolicyField) -> list[float]:
         "merge_cooldown_ms": snapshot.last_merge_at,
         "rebucket_cooldown_ms": snapshot.last_rebucket_at,
     }
-    if known.name in sides:
-        since = sides[known.name]
+    if field.name in sides:
+        since = sides[field.name]
         return [] if since is None else [float(now - since)]
-    if known.name == "merge_window_ms":
+    if field.name == "merge_window_ms":
         return [float(now - load.window_start(policy)) for load in snapshot.loads.values()]
-    if known.name == "max_load_age_ms":
+    if field.name == "max_load_age_ms":
         return [float(now - load.last_seen_at) for load in snapshot.loads.values()]
-    if known.name == "retry_backoff_ms":
+    if field.name == "retry_backoff_ms":
         return [] if snapshot.failed_at is None else [float(now - snapshot.failed_at)]
-    if known.name in ("max_segments", "min_segments"):
+    if field.name in ("max_segments", "min_segments"):
         return [float(len(snapshot.layout.active))]
-    if known.name == "max_dag_depth":
-        return [float(snapshot.merge_depth(one.segment_id)) for one in snapshot.layout.active]
-    rate = known.name.removeprefix("split_").removeprefix("merge_").removesuffix("_threshold")
+    if field.name == "max_dag_depth":
+        return [float(snapshot.merge_depth(active.segment_id)) for active in snapshot.layout.active]
+    rate = field.name.removeprefix("split_").removeprefix("merge_").removesuffix("_threshold")
     return [getattr(load, rate) for load in snapshot.loads.values()] if rate in RATE_FIELDS else []
 
 
-def _with_policy(snapshot: TopicSnapshot, known: PolicyField, value: float | bool) -> TopicSnapshot | None:
+def _with_policy(snapshot: TopicSnapshot, field: PolicyField, value: float | bool) -> TopicSnapshot | None:
     """Return the snapshot under another policy, as for `anabranch decide --policy`; None: it is invalid.
 
     In the job other merge thresholds also begin every merge window anew. That is left out: a threshold that moves by a
@@ -293,7 +309,7 @@ def _with_policy(snapshot: TopicSnapshot, known: PolicyField, value: float | boo
     before = snapshot.policy
     # A broken policy is switched off by its resolution; one that is valid again is not.
     enabled = {} if before.broken is None else {"enabled": True}
-    policy: Policy = replace(before, **{**enabled, known.name: value})  # type: ignore[arg-type]
+    policy: Policy = replace(before, **{**enabled, field.name: value})  # type: ignore[arg-type]
     if policy.broken is not None:
         return None
     return replace(snapshot, policy=policy)

@@ -110,7 +110,7 @@ class Explanation:
 
 
 def explain(
-    lake: str, topic: str, at: datetime | None, configured: ConfiguredPolicy, outage: timedelta = _OUTAGE
+    lake: str, topic: str, instant: datetime | None, configured: ConfiguredPolicy, outage: timedelta = _OUTAGE
 ) -> Explanation:
     """Explain a topic's action or hold at an instant (aware; None: of the last batch on record).
 
@@ -122,7 +122,7 @@ def explain(
     ends = last_batch(lake)
     if ends is None:
         raise NotOnRecord(f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?")
-    until = at or ends
+    until = instant or ends
     course = read_outline(lake, columns_of(BATCHES), until)
     begins = pc.min(course["batch_at"]).as_py() or first_batch_after(lake, until) or ends
     if until < begins:
@@ -209,7 +209,9 @@ def _with_delivery(snapshot: TopicSnapshot, events: pa.Table) -> TopicSnapshot:
     """Return a snapshot with the newest report on the topic's delivery up to then."""
     is_report = pc.and_(pc.equal(events["type"], "delivery"), pc.equal(events["subject"], snapshot.topic))
     reports = (Delivery.model_validate_json(row["body"]) for row in events.filter(is_report).to_pylist())
-    newest = max((one for one in reports if one.at <= snapshot.now), key=lambda one: one.at, default=None)
+    newest = max(
+        (report for report in reports if report.at <= snapshot.now), key=lambda report: report.at, default=None
+    )
     return replace(snapshot, delivery=newest)
 
 
@@ -218,39 +220,39 @@ def check_segment(layout: SegmentLayout, segment: int) -> None:
 
     The message says what the segment became.
     """
-    active = [one.segment_id for one in layout.active]
+    active = [active_segment.segment_id for active_segment in layout.active]
     if segment in active:
         return
     there = f"active are {', '.join(map(str, active[:10]))}{' and more' if len(active) > 10 else ''}"
-    known = layout.segments.get(segment)
-    if known is None:
+    sealed = layout.segments.get(segment)
+    if sealed is None:
         raise NotOnRecord(f"there is no segment {segment} at that time; {there}")
-    into = " and ".join(map(str, known.child_ids)) or "others"
-    child = layout.segments.get(known.child_ids[0]) if known.child_ids else None
-    what = "merged" if len(known.child_ids) == 1 else "split"
+    into = " and ".join(map(str, sealed.child_ids)) or "others"
+    child = layout.segments.get(sealed.child_ids[0]) if sealed.child_ids else None
+    change = "merged" if len(sealed.child_ids) == 1 else "split"
     if child is not None and made_by(child, layout.segments) == "rebucket":
-        what = "rebucketed"
-    when = datetime.fromtimestamp(known.sealed_at_ms / 1000, timezone.utc) if known.sealed_at_ms > 0 else None
-    at = "" if when is None else f" at {when:%F %T} UTC"
-    raise NotOnRecord(f"segment {segment} is no longer active: it was {what} into {into}{at}; {there}")
+        change = "rebucketed"
+    when = datetime.fromtimestamp(sealed.sealed_at_ms / 1000, timezone.utc) if sealed.sealed_at_ms > 0 else None
+    sealed_at = "" if when is None else f" at {when:%F %T} UTC"
+    raise NotOnRecord(f"segment {segment} is no longer active: it was {change} into {into}{sealed_at}; {there}")
 
 
 def _no_layout(lake: str, topic: str, until: datetime) -> str:
     """Return a message on why a topic has no layout at an instant."""
     where = (pc.field("subject") == topic) & (pc.field("type") == "layout")
-    found = sorted(
+    events = sorted(
         (row["accepted_at"], row["kafka_offset"], row["cause"])
         for rows in stream_columns(lake, EVENTS, ("accepted_at", "kafka_offset", "cause"), 65_536, where)
         for row in rows.to_pylist()
     )
-    before = [one for one in found if one[0] <= until]
+    before = [layout for layout in events if layout[0] <= until]
     if before and before[-1][2] == "deleted":
-        again = [at for at, _, _ in found if at > until]
+        again = [announced_at for announced_at, _, _ in events if announced_at > until]
         later = f", and made again at {again[0]:%F %T} UTC" if again else ""
         return f"{topic} was deleted at {before[-1][0]:%F %T} UTC{later}; ask about a time before: --at"
-    if found and not before:
+    if events and not before:
         return (
-            f"no layout of {topic} is on record up to {until:%F %T} UTC; the first one came at {found[0][0]:%F %T} UTC"
+            f"no layout of {topic} is on record up to {until:%F %T} UTC; the first one came at {events[0][0]:%F %T} UTC"
         )
     return (
         f"no layout of {topic} is on record up to {until:%F %T} UTC: it was not there, its name is another, or the "
@@ -273,15 +275,15 @@ def _ran_around(lake: str, course: pa.Table, until: datetime) -> list[datetime]:
 def _silence(ran_at: list[datetime], until: datetime, outage: timedelta) -> tuple[int, int] | None:
     """Return the batches around an instant, if they are too far apart; `ran_at`: their times, in order."""
     # At the very instant of a batch the job was at work.
-    place = bisect_left(ran_at, until)
-    if not 0 < place < len(ran_at) or ran_at[place] - ran_at[place - 1] <= outage:
+    index = bisect_left(ran_at, until)
+    if not 0 < index < len(ran_at) or ran_at[index] - ran_at[index - 1] <= outage:
         return None
-    return _millis(ran_at[place - 1]), _millis(ran_at[place])
+    return _millis(ran_at[index - 1]), _millis(ran_at[index])
 
 
-def _evaluations(lake: str, topic: str, at: datetime, happened: int | None) -> Evaluations:
+def _evaluations(lake: str, topic: str, instant: datetime, happened: int | None) -> Evaluations:
     """Return the evaluations next to an instant; `happened`: the newest one between ticks up to then."""
-    begin, end = at - _LOOK_AROUND, at + _LOOK_AROUND
+    begin, end = instant - _LOOK_AROUND, instant + _LOOK_AROUND
     where = (
         pc.field("subject").isin([topic, EVERY_TOPIC])
         & (pc.field("type") == "tick")
@@ -290,20 +292,20 @@ def _evaluations(lake: str, topic: str, at: datetime, happened: int | None) -> E
         & (pc.field("day") >= pa.scalar(begin.date()))
         & (pc.field("day") <= pa.scalar(end.date()))
     )
-    found = sorted(
+    evaluated_at = sorted(
         {
-            _millis(one)
+            _millis(accepted_at)
             for rows in stream_columns(lake, EVENTS, ("accepted_at",), 65_536, where)
-            for one in rows["accepted_at"].to_pylist()
+            for accepted_at in rows["accepted_at"].to_pylist()
         }
     )
-    place = bisect_right(found, _millis(at))
-    last = max([*found[:place][-1:], *([] if happened is None else [happened])], default=None)
-    return Evaluations(last, found[place] if place < len(found) else None)
+    index = bisect_right(evaluated_at, _millis(instant))
+    last = max([*evaluated_at[:index][-1:], *([] if happened is None else [happened])], default=None)
+    return Evaluations(last, evaluated_at[index] if index < len(evaluated_at) else None)
 
 
-def _millis(at: datetime) -> int:
-    return (at - _EPOCH) // timedelta(milliseconds=1)
+def _millis(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _as_found(replayed: TopicSnapshot, hold: RecordedRow | None) -> TopicSnapshot:

@@ -15,13 +15,13 @@ def smallest_step(leads_away: Callable[[int], bool], most: int, marks: Iterable[
     them; the change between the last try that stays and the first that leads away is found by bisection. The result is
     the overall minimum if the answer changes only once, or only at marks.
     """
-    tries = {one + more for one in marks for more in (-1, 0, 1)} | {most}
+    tries = {mark + more for mark in marks for more in (-1, 0, 1)} | {most}
     step = 1
     while step < most:
         tries.add(step)
         step *= 2
     stays = 0
-    for away in sorted(one for one in tries if 0 < one <= most):
+    for away in sorted(attempt for attempt in tries if 0 < attempt <= most):
         if leads_away(away):
             break
         stays = away

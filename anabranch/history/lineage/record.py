@@ -43,9 +43,9 @@ class Reach:
     life: int = 0
     """Which life of the topic's name it is of, from 0."""
 
-    def is_there(self, at: int) -> bool:
+    def is_there(self, instant: int) -> bool:
         """Return True if the segment is active at an instant; its end is excluded."""
-        return self.begins <= at and (self.ends is None or self.ends > at)
+        return self.begins <= instant and (self.ends is None or self.ends > instant)
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class River:
         return replace(
             self,
             since=begin,
-            reaches=[one for one in self.reaches if one.ends is None or one.ends > begin],
-            turns=[one for one in self.turns if one.at >= begin],
+            reaches=[reach for reach in self.reaches if reach.ends is None or reach.ends > begin],
+            turns=[turn for turn in self.turns if turn.at >= begin],
         )
 
 
@@ -129,7 +129,7 @@ def river_of(
 
     `reasons`: of decisions by id; `by_action`: instants and ids of decisions by their action.
     """
-    known: dict[tuple[int, int], Reach] = {}
+    by_segment: dict[tuple[int, int], Reach] = {}
     before: dict[int, Segment] = {}
     led: dict[tuple[int, int], str] = {}
     turns: list[Turn] = []
@@ -137,17 +137,17 @@ def river_of(
     for event in events:
         layout = SegmentLayout.from_metadata(event.layout)
         if before and (compare_lives(before, layout.segments) > 0 or _is_later(created, event.topic_created_at)):
-            turns += _end_all(known, life, event.at)
+            turns += _end_all(by_segment, life, event.at)
             life, epoch, before = life + 1, -1, {}
         if event.cause == "deleted":
-            turns += _end_all(known, life, event.at)
+            turns += _end_all(by_segment, life, event.at)
             life, epoch, before = life + 1, -1, {}
             continue
         if layout.epoch < epoch:
             continue
         epoch, created = layout.epoch, event.topic_created_at
         for number, segment in layout.segments.items():
-            reach = known.get((life, number))
+            reach = by_segment.get((life, number))
             if reach is None:
                 begins = segment.created_at_ms or event.at
                 reach = Reach(number, segment.start, segment.end, begins, None, segment.parent_ids, life)
@@ -157,16 +157,16 @@ def river_of(
                 reach = replace(
                     reach, ends=max(reach.begins, segment.sealed_at_ms if segment.sealed_at_ms > 0 else event.at)
                 )
-            known[life, number] = reach
+            by_segment[life, number] = reach
         for number in before.keys() - layout.segments.keys():
-            reach = known[life, number]
+            reach = by_segment[life, number]
             if reach.ends is None:
-                known[life, number] = replace(reach, ends=event.at)
+                by_segment[life, number] = replace(reach, ends=event.at)
         before = dict(layout.segments)
-    reaches = sorted(known.values(), key=lambda one: (one.begins, one.life, one.start))
+    reaches = sorted(by_segment.values(), key=lambda stretch: (stretch.begins, stretch.life, stretch.start))
     turns += _turns(reaches, led, reasons, by_action)
     turns.sort(key=lambda turn: (turn.at, turn.life, turn.kind != "deleted", turn.children))
-    return River(topic, min(one.begins for one in reaches) if reaches else until, until, reaches, turns)
+    return River(topic, min(stretch.begins for stretch in reaches) if reaches else until, until, reaches, turns)
 
 
 def _turns(
@@ -178,38 +178,42 @@ def _turns(
     families: dict[tuple[int, tuple[int, ...], int], list[Reach]] = {}
     for reach in reaches:
         families.setdefault((reach.life, reach.parents, 0 if reach.parents else reach.begins), []).append(reach)
-    first = {life: min(one.begins for one in reaches if one.life == life) for life in {one.life for one in reaches}}
+    first = {
+        life: min(reach.begins for reach in reaches if reach.life == life) for life in {reach.life for reach in reaches}
+    }
     ranges = {(reach.life, reach.segment_id): (reach.start, reach.end) for reach in reaches}
-    found = []
+    turns = []
     for (life, parents, _), children in families.items():
-        at = min(one.begins for one in children)
-        kind = {0: "created" if at == first[life] else "made", 1: "split"}.get(len(parents), "merge")
+        begun_at = min(member.begins for member in children)
+        kind = {0: "created" if begun_at == first[life] else "made", 1: "split"}.get(len(parents), "merge")
         if kind == "split" and (children[0].start, children[0].end) == ranges.get((life, parents[0])):
             kind = "rebucket"
         decision_id = led.get((life, children[0].segment_id))
         if decision_id is None:
-            earlier = [one for one in by_action.get((kind, tuple(sorted(parents))), ()) if one[0] <= at]
+            earlier = [
+                decision for decision in by_action.get((kind, tuple(sorted(parents))), ()) if decision[0] <= begun_at
+            ]
             decision_id = max(earlier)[1] if earlier else None
-        found.append(
+        turns.append(
             Turn(
-                at,
+                begun_at,
                 kind,
                 parents,
-                tuple(sorted(one.segment_id for one in children)),
+                tuple(sorted(reach.segment_id for reach in children)),
                 None if decision_id is None else reasons.get(decision_id),
                 decision_id,
                 life,
             )
         )
-    return found
+    return turns
 
 
-def _end_all(known: dict[tuple[int, int], Reach], life: int, at: int) -> list[Turn]:
+def _end_all(by_segment: dict[tuple[int, int], Reach], life: int, ended_at: int) -> list[Turn]:
     """End every segment of a life; return the turn."""
-    ended = [key for key, reach in known.items() if key[0] == life and reach.ends is None]
+    ended = [key for key, reach in by_segment.items() if key[0] == life and reach.ends is None]
     for key in ended:
-        known[key] = replace(known[key], ends=max(at, known[key].begins))
-    return [Turn(at, "deleted", tuple(number for _, number in sorted(ended)), (), life=life)] if ended else []
+        by_segment[key] = replace(by_segment[key], ends=max(ended_at, by_segment[key].begins))
+    return [Turn(ended_at, "deleted", tuple(number for _, number in sorted(ended)), (), life=life)] if ended else []
 
 
 def _decisions(lake: str, topic: str) -> tuple[dict[str, str], dict[Action, list[tuple[int, str]]]]:
@@ -225,9 +229,9 @@ def _decisions(lake: str, topic: str) -> tuple[dict[str, str], dict[Action, list
     return reasons, by_action
 
 
-def _is_later(known: int | None, said: int | None) -> bool:
-    return known is not None and said is not None and said > known
+def _is_later(previous: int | None, announced: int | None) -> bool:
+    return previous is not None and announced is not None and announced > previous
 
 
-def _millis(at: datetime) -> int:
-    return (at - _EPOCH) // timedelta(milliseconds=1)
+def _millis(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(milliseconds=1)

@@ -59,7 +59,7 @@ _STYLE = (
 
 def picture(river: River) -> str:
     """Return the text of the file."""
-    place = Places(river)
+    coordinates = Places(river)
     splits, merges = (sum(turn.kind == kind for turn in river.turns) for kind in ("split", "merge"))
     heading = f"{printable(river.topic)}: {splits} splits, {merges} merges"
     parts = [
@@ -69,10 +69,10 @@ def picture(river: River) -> str:
         f'<text class="title" x="{LEFT}" y="24">{escape(heading)}</text>',
         f'<text class="quiet" x="{LEFT}" y="44">{_time(river.since)} to {_time(river.until)} UTC; hashes from top to '
         "bottom, time from left to right; ▸ split, ◂ merge, numbers are segments</text>",
-        *_scales(river, place),
-        *(_arm(reach, river, place) for reach in river.reaches),
-        *_numbers(river.reaches, place),
-        *_marks(river.turns, place),
+        *_scales(river, coordinates),
+        *(_arm(reach, river, coordinates) for reach in river.reaches),
+        *_numbers(river.reaches, coordinates),
+        *_marks(river.turns, coordinates),
         "</svg>\n",
     ]
     return "\n".join(parts)
@@ -95,8 +95,8 @@ class Places:
                 self._land[reach.life, bank] = min(room, self._land.get((reach.life, bank), ISLAND))
         self._parents = {(reach.life, parent) for reach in river.reaches for parent in reach.parents}
 
-    def x(self, at: int) -> float:
-        part = min(max((at - self._since) / self._span, 0.0), 1.0)
+    def x(self, instant: int) -> float:
+        part = min(max((instant - self._since) / self._span, 0.0), 1.0)
         return LEFT + part * (WIDTH - LEFT - RIGHT)
 
     def y(self, hash_value: int) -> float:
@@ -110,41 +110,41 @@ class Places:
         """Return True if the hashes continue in other segments: a deleted topic's do not."""
         return (reach.life, reach.segment_id) in self._parents
 
-    def is_bank(self, hash_value: int, at: int, life: int, *, before: bool) -> bool:
+    def is_bank(self, hash_value: int, instant: int, life: int, *, before: bool) -> bool:
         """Return True if two arms meet at a hash, just before an instant or at it."""
         if hash_value in (0, HASH_SPACE):
             return True
         for reach in self._starts.get(hash_value, ()):
             if reach.life != life:
                 continue
-            if before and reach.begins < at and (reach.ends is None or reach.ends >= at):
+            if before and reach.begins < instant and (reach.ends is None or reach.ends >= instant):
                 return True
-            if not before and reach.is_there(at):
+            if not before and reach.is_there(instant):
                 return True
         return False
 
 
-def outline(reach: Reach, until: int, place: Places) -> tuple[str, str]:
+def outline(reach: Reach, until: int, coordinates: Places) -> tuple[str, str]:
     """Return the paths of a segment: its water, and its two banks."""
     ends = until if reach.ends is None else reach.ends
-    left = place.x(reach.begins)
-    right = max(place.x(ends), left + 0.5)
+    left = coordinates.x(reach.begins)
+    right = max(coordinates.x(ends), left + 0.5)
     bend = min(BEND, (right - left) / 2)
-    upper = _bank(reach.start, +1, reach, ends, left, right, bend, place)
-    lower = _bank(reach.end + 1, -1, reach, ends, left, right, bend, place)
+    upper = _bank(reach.start, +1, reach, ends, left, right, bend, coordinates)
+    lower = _bank(reach.end + 1, -1, reach, ends, left, right, bend, coordinates)
     (x0, y0), (x3, y3) = upper[0], lower[3]
     water = f"M{x0:.1f} {y0:.1f}{_along(upper)}L{x3:.1f} {y3:.1f}{_along(lower[::-1])}Z"
     banks = f"M{x0:.1f} {y0:.1f}{_along(upper)}M{lower[0][0]:.1f} {lower[0][1]:.1f}{_along(lower)}"
     return water, banks
 
 
-def _arm(reach: Reach, river: River, place: Places) -> str:
+def _arm(reach: Reach, river: River, coordinates: Places) -> str:
     """Return the elements of a segment: its water, and its two banks."""
-    water, banks = outline(reach, river.until, place)
+    water, banks = outline(reach, river.until, coordinates)
     still = "still active" if reach.ends is None else f"to {_time(reach.ends)}"
-    told = f"segment {reach.segment_id}, hashes {reach.start:04x}-{reach.end:04x}, {_time(reach.begins)} {still}"
+    title = f"segment {reach.segment_id}, hashes {reach.start:04x}-{reach.end:04x}, {_time(reach.begins)} {still}"
     name = f"segment-{reach.life}-{reach.segment_id}"
-    arm = f'<path class="arm" id="{name}" d="{water}"><title>{escape(told)}</title></path>'
+    arm = f'<path class="arm" id="{name}" d="{water}"><title>{escape(title)}</title></path>'
     return f'{arm}<path class="bank" d="{banks}"/>'
 
 
@@ -152,12 +152,12 @@ _Bank = tuple[tuple[float, float], ...]
 
 
 def _bank(
-    hash_value: int, inwards: int, reach: Reach, ends: int, left: float, right: float, bend: float, place: Places
+    hash_value: int, inwards: int, reach: Reach, ends: int, left: float, right: float, bend: float, coordinates: Places
 ) -> _Bank:
     """Return four points of a bank: its beginning, the end of the first bend, the second bend, its end."""
-    y, land = place.y(hash_value), place.land(hash_value, reach.life)
-    was = land if not reach.parents or place.is_bank(hash_value, reach.begins, reach.life, before=True) else 0.0
-    stays = not place.goes_on(reach) or place.is_bank(hash_value, ends, reach.life, before=False)
+    y, land = coordinates.y(hash_value), coordinates.land(hash_value, reach.life)
+    was = land if not reach.parents or coordinates.is_bank(hash_value, reach.begins, reach.life, before=True) else 0.0
+    stays = not coordinates.goes_on(reach) or coordinates.is_bank(hash_value, ends, reach.life, before=False)
     return (
         (left, y + inwards * was),
         (left + bend, y + inwards * land),
@@ -177,10 +177,13 @@ def _curve(x0: float, y0: float, x1: float, y1: float) -> str:
     return f"C{middle:.1f} {y0:.1f} {middle:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
 
 
-def _numbers(reaches: Sequence[Reach], place: Places) -> Iterator[str]:
+def _numbers(reaches: Sequence[Reach], coordinates: Places) -> Iterator[str]:
     for reach in reaches:
-        left, right = place.x(reach.begins), place.x(place.until if reach.ends is None else reach.ends)
-        top, bottom = place.y(reach.start), place.y(reach.end + 1)
+        left, right = (
+            coordinates.x(reach.begins),
+            coordinates.x(coordinates.until if reach.ends is None else reach.ends),
+        )
+        top, bottom = coordinates.y(reach.start), coordinates.y(reach.end + 1)
         if bottom - top >= _NARROWEST and right - left >= 8 + 7 * len(str(reach.segment_id)):
             size = min(12.0, bottom - top - 2)
             yield (
@@ -189,37 +192,37 @@ def _numbers(reaches: Sequence[Reach], place: Places) -> Iterator[str]:
             )
 
 
-def _marks(turns: Sequence[Turn], place: Places) -> Iterator[str]:
+def _marks(turns: Sequence[Turn], coordinates: Places) -> Iterator[str]:
     """Yield a triangle above the key space for each split and merge, opening or closing as it does."""
     y = TOP - 7
     for turn in turns:
         if turn.kind not in ("split", "merge"):
             continue
-        x = place.x(turn.at)
+        x = coordinates.x(turn.at)
         points = f"{x:.1f},{y - 4} {x:.1f},{y + 4} {x + (6 if turn.kind == 'split' else -6):.1f},{y}"
         parents, children = (" and ".join(map(str, ids)) for ids in (turn.parents, turn.children))
-        told = f"{turn.kind} {parents} into {children} at {_time(turn.at)} UTC, {turn.reason or 'by somebody else'}"
-        yield f'<polygon class="mark" points="{points}"><title>{escape(told)}</title></polygon>'
+        title = f"{turn.kind} {parents} into {children} at {_time(turn.at)} UTC, {turn.reason or 'by somebody else'}"
+        yield f'<polygon class="mark" points="{points}"><title>{escape(title)}</title></polygon>'
 
 
-def _scales(river: River, place: Places) -> Iterator[str]:
+def _scales(river: River, coordinates: Places) -> Iterator[str]:
     bottom = HEIGHT - BOTTOM
     for hash_value in range(0, HASH_SPACE + 1, HASH_SPACE // 8):
-        y = place.y(hash_value)
+        y = coordinates.y(hash_value)
         name = f"{min(hash_value, HASH_SPACE - 1):04x}"
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="end quiet" x="{LEFT - 8}" y="{y + 4:.1f}">{name}</text>'
     span = max((river.until - river.since) / 1000, 1)
-    step = next((one for one in STEPS if span / one <= 10), STEPS[-1]) * 1000
+    step = next((seconds for seconds in STEPS if span / seconds <= 10), STEPS[-1]) * 1000
     form = "%m-%d %H:%M" if span > 86_400 else "%H:%M" if step >= 60_000 else "%H:%M:%S"
-    at = -(-river.since // step) * step
-    while at <= river.until:
-        x = place.x(at)
+    instant = -(-river.since // step) * step
+    while instant <= river.until:
+        x = coordinates.x(instant)
         yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{bottom}"/>'
-        yield f'<text class="middle quiet" x="{x:.1f}" y="{bottom + 18}">{_time(at, form)}</text>'
-        at += step
+        yield f'<text class="middle quiet" x="{x:.1f}" y="{bottom + 18}">{_time(instant, form)}</text>'
+        instant += step
     yield f'<text class="middle quiet" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{bottom + 38}">UTC</text>'
 
 
-def _time(at: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    return datetime.fromtimestamp(at / 1000, timezone.utc).strftime(form)
+def _time(instant: int, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    return datetime.fromtimestamp(instant / 1000, timezone.utc).strftime(form)

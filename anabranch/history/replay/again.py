@@ -70,23 +70,23 @@ class Again:
         seen_at = loads.seen_at
         loads.seen_at = np.where(loads.modified_at >= 0, np.maximum(seen_at, now), seen_at)
         try:
-            found = self._replay.view.look(now, _NOTHING_URGENT, now)
-            said: dict[str, Said] = {
+            seen = self._replay.view.look(now, _NOTHING_URGENT, now)
+            answers: dict[str, Said] = {
                 name: f"hold {GATES[gate].value}"
-                for name, gate in zip(found.held.names, found.held.gates.tolist(), strict=True)
+                for name, gate in zip(seen.held.names, seen.held.gates.tolist(), strict=True)
             }
-            for name in found.chosen:
+            for name in seen.chosen:
                 topic = self._replay.state.topics[name]
                 snapshot, _ = self._replay.seen_by(topic, now, "tick")
                 if (news := _news(topic, snapshot, decide(snapshot))) is not None:
-                    said[name] = news
+                    answers[name] = news
         finally:
             loads.seen_at = seen_at
-        self.evaluations += found.evaluated
-        return said
+        self.evaluations += seen.evaluated
+        return answers
 
     def _at_events(self, now: int, due: Due) -> dict[str, Said]:
-        said: dict[str, Said] = {}
+        answers: dict[str, Said] = {}
         for name in due.by_tick | due.by_event:
             topic = self._replay.state.topics.get(name)
             if topic is None or topic.known is None:
@@ -97,8 +97,8 @@ class Again:
                 continue
             fresh = may_have_been(snapshot)[0][0]
             if (news := _news(topic, fresh, decide(fresh))) is not None:
-                said[name] = news
-        return said
+                answers[name] = news
+        return answers
 
     def _may_have_said(self, name: str, now: int, trigger: str, then: Said) -> bool:
         """Return True if one of the possible cases leads to the recorded answer, or not all could be tried."""
@@ -107,7 +107,7 @@ class Again:
             return False
         snapshot, _ = self._replay.seen_by(topic, now, trigger)
         snapshots, are_all = may_have_been(snapshot)
-        if any(_news(topic, one, decide(one)) == then for one in snapshots):
+        if any(_news(topic, possible, decide(possible)) == then for possible in snapshots):
             return True
         if not are_all:
             self.untold += 1
@@ -122,16 +122,16 @@ def _news(topic: TopicState, snapshot: TopicSnapshot, answer: Answer) -> Said:
         return None if answer.gate.value == topic.hold_gate else f"hold {answer.gate.value}"
     epoch, now = snapshot.layout.epoch, snapshot.now
     actions = (answer, *answer.also)
-    new = [one for one in actions if not topic.was_observed_lately(epoch, one.action, one.arguments, now)]
-    return ", ".join(_action(one.action, one.arguments) for one in new) or None
+    new = [action for action in actions if not topic.was_observed_lately(epoch, action.action, action.arguments, now)]
+    return ", ".join(_action(action.action, action.arguments) for action in new) or None
 
 
 def _on_record(batch: RecordedBatch) -> dict[str, Said]:
-    said: dict[str, Said] = {row["subject"]: f"hold {row['gate']}" for row in batch.holds}
+    recorded: dict[str, Said] = {row["subject"]: f"hold {row['gate']}" for row in batch.holds}
     actions: dict[str, list[str]] = {}
     for row in sorted(batch.decisions, key=lambda row: (row["subject"], row["seq"])):
         actions.setdefault(row["subject"], []).append(_action(row["action"], json.loads(row["arguments"])))
-    return {**said, **{subject: ", ".join(done) for subject, done in actions.items()}}
+    return {**recorded, **{subject: ", ".join(done) for subject, done in actions.items()}}
 
 
 def _action(action: str, arguments: Mapping[str, Any]) -> str:

@@ -28,13 +28,13 @@ class RecordedClusters(Protocol):
 
 
 def replay_clusters(
-    found: Replayed,
+    replayed: Replayed,
     recorded: RecordedClusters,
     since: int | None = None,
     clusters: Collection[str] | None = None,
     progress: Progress = lambda *_: None,
 ) -> None:
-    """Add the differences of clusters to `found`.
+    """Add the differences of clusters to `replayed`.
 
     Nothing is compared before `since` (milliseconds; None: all). Raises what reading the record raises.
     """
@@ -47,14 +47,14 @@ def replay_clusters(
             different = replay.take(batch)
             if since is not None and batch.now < since:
                 continue
-            found.since = batch.now if found.since is None else min(found.since, batch.now)
-            found.until = batch.now if found.until is None else max(found.until, batch.now)
-            found.decisions += replay.decisions - before[0]
-            found.holds += replay.holds - before[1]
-            found.evaluations += replay.evaluations - before[2]
-            for one in different:
-                at = datetime.fromtimestamp(one.at / 1000, timezone.utc)
-                found.add(f"cluster {one.cluster} at {at:%F %T} UTC: {one.said}")
+            replayed.since = batch.now if replayed.since is None else min(replayed.since, batch.now)
+            replayed.until = batch.now if replayed.until is None else max(replayed.until, batch.now)
+            replayed.decisions += replay.decisions - before[0]
+            replayed.holds += replay.holds - before[1]
+            replayed.evaluations += replay.evaluations - before[2]
+            for difference in different:
+                instant = datetime.fromtimestamp(difference.at / 1000, timezone.utc)
+                replayed.add(f"cluster {difference.cluster} at {instant:%F %T} UTC: {difference.said}")
             if (now := time.monotonic()) >= next_told:
                 next_told = now + 1.0
-                progress(found.decisions + found.holds, batch.now)
+                progress(replayed.decisions + replayed.holds, batch.now)

@@ -59,19 +59,19 @@ class Replayed:
     versions: dict[str, int] = field(default_factory=dict)
     """Number of rows by version of the engine."""
 
-    def add(self, said: str) -> None:
+    def add(self, text: str) -> None:
         """Add a difference."""
         self.differences += 1
         if len(self.told) < MOST_TOLD:
-            self.told.append(said)
+            self.told.append(text)
 
     def include(self, other: Replayed) -> None:
         """Add the results of other topics."""
         for name in ("decisions", "holds", "evaluations", "untold", "differences"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.told = [*self.told, *other.told][:MOST_TOLD]
-        self.since = min((at for at in (self.since, other.since) if at is not None), default=None)
-        self.until = max((at for at in (self.until, other.until) if at is not None), default=None)
+        self.since = min((bound for bound in (self.since, other.since) if bound is not None), default=None)
+        self.until = max((bound for bound in (self.until, other.until) if bound is not None), default=None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the results for scripts."""
@@ -100,7 +100,7 @@ def replay(
     Before `since` the state is rebuilt and nothing is compared. `configured`: the job's policy now, for releases that
     did not record it. Raises what reading the record raises.
     """
-    found = Replayed()
+    results = Replayed()
     doubts = _Doubts()
     names = [name for name in recorded.topics if topics is None or name in topics]
     replayed = BucketReplay(AS_RECORDED, configured, doubts, every_version=True, **recorded.begun(names))
@@ -112,18 +112,18 @@ def replay(
             due = replayed.take_in(batch)
             is_compared = since is None or batch.now >= since
             if is_compared:
-                found.since = batch.now if found.since is None else found.since
-                found.until = batch.now
-                versions.compare(found, batch)
-                _compare(found, again.evaluate(batch, due), repeated)
-                _decide_again(found, batch)
-            doubts.sink = found.add if is_compared else None
+                results.since = batch.now if results.since is None else results.since
+                results.until = batch.now
+                versions.compare(results, batch)
+                _compare(results, again.evaluate(batch, due), repeated)
+                _decide_again(results, batch)
+            doubts.sink = results.add if is_compared else None
             replayed.take_over(batch)
             if (now := time.monotonic()) >= next_told:
                 next_told = now + 1.0
-                progress(found.decisions + found.holds, batch.now)
-    found.evaluations, found.untold = again.evaluations, again.untold
-    return found
+                progress(results.decisions + results.holds, batch.now)
+    results.evaluations, results.untold = again.evaluations, again.untold
+    return results
 
 
 class _Versions:
@@ -139,21 +139,21 @@ class _Versions:
         self._only: str | None = None
         """The batch of the present version, in words, as long as it is the only one."""
 
-    def compare(self, found: Replayed, batch: RecordedBatch) -> None:
+    def compare(self, replayed: Replayed, batch: RecordedBatch) -> None:
         """Count the rows of a batch, and add impossible versions as differences."""
         rows = [row["engine_version"] for row in (*batch.decisions, *batch.holds)]
         for version in rows:
-            found.versions[version] = found.versions.get(version, 0) + 1
+            replayed.versions[version] = replayed.versions.get(version, 0) + 1
         if not rows:
             return
         which = f"the batch at {_time(batch.now)} UTC"
         if len(set(rows)) > 1:
-            found.add(f"{which} has rows of engine versions {' and '.join(sorted(set(rows)))}")
+            replayed.add(f"{which} has rows of engine versions {' and '.join(sorted(set(rows)))}")
         elif rows[0] == self._now:
             self._only = None
         else:
             if rows[0] == self._before and self._only is not None:
-                found.add(f"{self._only} has rows of engine version {self._now}, between those of {rows[0]}")
+                replayed.add(f"{self._only} has rows of engine version {self._now}, between those of {rows[0]}")
             self._before, self._now, self._only = self._now, rows[0], which
 
 
@@ -162,54 +162,56 @@ class _Doubts(list[str]):
 
     sink: Callable[[str], None] | None = None
 
-    def append(self, said: str) -> None:
+    def append(self, text: str) -> None:
         if self.sink is not None:
-            self.sink(said)
+            self.sink(text)
 
 
 def _compare(
-    found: Replayed, disagreements: Iterable[Disagreement], repeated: dict[str, tuple[str | None, str | None]]
+    replayed: Replayed, disagreements: Iterable[Disagreement], repeated: dict[str, tuple[str | None, str | None]]
 ) -> None:
     """Count the differences; one that lasts over consecutive evaluations counts once."""
-    for one in disagreements:
-        what = one.then, one.now
-        if repeated.get(one.topic) != what:
-            repeated[one.topic] = what
-            found.add(
-                f"{one.topic} at {_time(one.at)} UTC: on record is {one.then or 'nothing new'}, this release says "
-                f"{one.now or 'nothing new'}"
+    for difference in disagreements:
+        answers = difference.then, difference.now
+        if repeated.get(difference.topic) != answers:
+            repeated[difference.topic] = answers
+            replayed.add(
+                f"{difference.topic} at {_time(difference.at)} UTC: on record is "
+                f"{difference.then or 'nothing new'}, this release says {difference.now or 'nothing new'}"
             )
 
 
-def _decide_again(found: Replayed, batch: RecordedBatch) -> None:
+def _decide_again(replayed: Replayed, batch: RecordedBatch) -> None:
     """Decide every row with recorded inputs again."""
     for row in batch.decisions:
-        found.decisions += 1
-        _compare_row(found, row, batch.now, "decision")
+        replayed.decisions += 1
+        _compare_row(replayed, row, batch.now, "decision")
     for row in batch.holds:
-        found.holds += 1
+        replayed.holds += 1
         if row["inputs"] is not None:
-            _compare_row(found, row, batch.now, "hold")
+            _compare_row(replayed, row, batch.now, "hold")
 
 
-def _compare_row(found: Replayed, row: RecordedRow, at: int, kind: str) -> None:
-    which = f"{kind} {row['seq']} of {row['subject']} at {_time(at)} UTC"
+def _compare_row(replayed: Replayed, row: RecordedRow, decided_at: int, kind: str) -> None:
+    which = f"{kind} {row['seq']} of {row['subject']} at {_time(decided_at)} UTC"
     try:
         snapshot = snapshot_on_record(row)
     except (ValueError, LayoutError) as error:
-        found.add(f"{which}: its inputs cannot be read: {str(error).splitlines()[0]}")
+        replayed.add(f"{which}: its inputs cannot be read: {str(error).splitlines()[0]}")
         return
     if snapshot is None:
         return
     answer = decide(snapshot)
-    said, now = _said(row, kind), _says(answer, kind)
+    stored, now = _said(row, kind), _says(answer, kind)
     if not isinstance(answer, Hold):
         # Of several actions it is the one that the row is of.
-        of_all = [{**now, **_action(one)} for one in (answer, *answer.also)]
-        now = next((one for one in of_all if one["arguments"] == row["arguments"]), now)
-    told = [f"{name} was {_cut(said[name])}, is now {_cut(now[name])}" for name in said if said[name] != now[name]]
-    if told:
-        found.add(f"{which}, from its own inputs: {'; '.join(told)}")
+        of_all = [{**now, **_action(action)} for action in (answer, *answer.also)]
+        now = next((candidate for candidate in of_all if candidate["arguments"] == row["arguments"]), now)
+    changes = [
+        f"{name} was {_cut(stored[name])}, is now {_cut(now[name])}" for name in stored if stored[name] != now[name]
+    ]
+    if changes:
+        replayed.add(f"{which}, from its own inputs: {'; '.join(changes)}")
 
 
 def _said(row: RecordedRow, kind: str) -> dict[str, object]:
@@ -225,12 +227,12 @@ def _says(answer: Answer, kind: str) -> dict[str, object]:
     return {"gate": answer.action, **_action(answer), "gates": gates_to_json(answer.gates)}
 
 
-def _action(one: Action) -> dict[str, object]:
-    return {"action": one.action, "arguments": canonical_json(one.arguments), "reason": one.reason}
+def _action(action: Action) -> dict[str, object]:
+    return {"action": action.action, "arguments": canonical_json(action.arguments), "reason": action.reason}
 
 
-def _time(at: int) -> str:
-    return f"{datetime.fromtimestamp(at / 1000, timezone.utc):%F %T}"
+def _time(instant: int) -> str:
+    return f"{datetime.fromtimestamp(instant / 1000, timezone.utc):%F %T}"
 
 
 def _cut(value: object) -> str:

@@ -46,7 +46,11 @@ class View:
     @property
     def signature(self) -> str:
         """Return `thrash`, or `load_at(at)`."""
-        return f"{self.name}({', '.join(one.name for one in self.parameters)})" if self.parameters else self.name
+        return (
+            f"{self.name}({', '.join(parameter.name for parameter in self.parameters)})"
+            if self.parameters
+            else self.name
+        )
 
     def sql(self, dialect: Dialect) -> str:
         """Return the SQL for an engine: called functions are expanded, its own parameters appear as `$name`."""
@@ -64,11 +68,11 @@ def write_out(sql: str) -> str:
 
 
 def _writer(view: View) -> Rewrite:
-    def written(given: Sequence[str]) -> str:
-        if len(given) != len(view.parameters):
-            raise ValueError(f"{view.signature} takes {len(view.parameters)} argument, not {len(given)}")
+    def written(arguments: Sequence[str]) -> str:
+        if len(arguments) != len(view.parameters):
+            raise ValueError(f"{view.signature} takes {len(view.parameters)} argument, not {len(arguments)}")
         text = write_out(view.text)
-        for parameter, argument in zip(view.parameters, given, strict=True):
+        for parameter, argument in zip(view.parameters, arguments, strict=True):
             text = f"({argument})".join(re.split(rf"\${parameter.name}\b", text))
         return f"({text})"
 
@@ -78,24 +82,24 @@ def _writer(view: View) -> Rewrite:
 @cache
 def views() -> dict[str, View]:
     """Return all views by name."""
-    found = (one for one in (files("anabranch.query.views") / "sql").iterdir() if one.name.endswith(".sql"))
-    return {name: _read(name) for name in sorted(one.name.removesuffix(".sql") for one in found)}
+    texts = (file for file in (files("anabranch.query.views") / "sql").iterdir() if file.name.endswith(".sql"))
+    return {name: _read(name) for name in sorted(file.name.removesuffix(".sql") for file in texts)}
 
 
 @cache
 def _read(name: str) -> View:
     """Return the view of a text. Raises `ValueError` for an invalid description of a column."""
     lines = (files("anabranch.query.views") / "sql" / f"{name}.sql").read_text().splitlines()
-    said = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
+    comments = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
     about, version, parameters, columns = list[str](), 0, list[Column](), list[Column]()
-    for line in said:
-        what, _, rest = line.partition(": ")
-        if what == "version":
-            version = int(rest)
-        elif what == "like":
-            columns += _read(rest).columns
-        elif found := _COLUMN.fullmatch(line.removeprefix("parameter ")):
-            (parameters if line.startswith("parameter ") else columns).append(Column(**found.groupdict()))
+    for line in comments:
+        key, _, value = line.partition(": ")
+        if key == "version":
+            version = int(value)
+        elif key == "like":
+            columns += _read(value).columns
+        elif match := _COLUMN.fullmatch(line.removeprefix("parameter ")):
+            (parameters if line.startswith("parameter ") else columns).append(Column(**match.groupdict()))
         elif columns:
             raise ValueError(f"{name}.sql: {line!r} is no column, like `topic string: The topic.`")
         else:
@@ -106,15 +110,15 @@ def _read(name: str) -> View:
 
 def in_order(wanted: Iterable[str]) -> list[View]:
     """Return the wanted views and those that they need, each after those that it needs."""
-    found: dict[str, View] = {}
+    ordered: dict[str, View] = {}
 
     def add(name: str) -> None:
-        if name in found:
+        if name in ordered:
             return
         for needed in sorted(views()[name].needs() & set(views())):
             add(needed)
-        found[name] = views()[name]
+        ordered[name] = views()[name]
 
     for name in wanted:
         add(name)
-    return list(found.values())
+    return list(ordered.values())

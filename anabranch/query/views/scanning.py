@@ -26,9 +26,9 @@ def without_comments(sql: str) -> str:
     Comments nest here, as in the engine, but not in the other functions of this module. Raises `ValueError` for one
     that is not closed.
     """
-    found, position = [], 0
+    pieces, position = [], 0
     while token := _COMMENTED.search(sql, position):
-        found.append(sql[position : token.start()])
+        pieces.append(sql[position : token.start()])
         position = token.end()
         if token[0] == "/*":
             depth = 1
@@ -38,8 +38,8 @@ def without_comments(sql: str) -> str:
                     raise ValueError("a comment is not closed")
                 depth += 1 if mark[0] == "/*" else -1
                 position = mark.end()
-        found.append(" " if token[0][:2] in ("/*", "--") else token[0])
-    return "".join([*found, sql[position:]])
+        pieces.append(" " if token[0][:2] in ("/*", "--") else token[0])
+    return "".join([*pieces, sql[position:]])
 
 
 def words(sql: str) -> Iterator[str]:
@@ -57,19 +57,19 @@ def names(sql: str) -> set[str]:
 
 def sources(sql: str) -> set[str]:
     """Return every word directly after a FROM or JOIN."""
-    said = list(words(sql))
-    return {name for before, name in pairwise(said) if before in ("from", "join")}
+    tokens = list(words(sql))
+    return {name for before, name in pairwise(tokens) if before in ("from", "join")}
 
 
-def qualify(sql: str, known: Container[str], database: str) -> str:
+def qualify(sql: str, table_names: Container[str], database: str) -> str:
     """Prefix every known name directly after a FROM or JOIN with the database."""
-    found, position, before = [], 0, ""
+    pieces, position, before = [], 0, ""
     for token in _TOKEN.finditer(sql):
-        if token["word"] and before in ("from", "join") and token["word"].lower() in known:
-            found += [sql[position : token.start()], f"{database}."]
+        if token["word"] and before in ("from", "join") and token["word"].lower() in table_names:
+            pieces += [sql[position : token.start()], f"{database}."]
             position = token.start()
         before = (token["word"] or token["mark"] or "").lower()
-    return "".join([*found, sql[position:]])
+    return "".join([*pieces, sql[position:]])
 
 
 def statements(sql: str) -> list[str]:
@@ -81,12 +81,12 @@ def statements(sql: str) -> list[str]:
 
 def replace_word(sql: str, word: str, replacement: str) -> str:
     """Replace every `word` (lower case), but not in literals, quoted names and comments."""
-    found, position = [], 0
+    pieces, position = [], 0
     for token in _TOKEN.finditer(sql):
         if (token["word"] or "").lower() == word:
-            found += [sql[position : token.start()], replacement]
+            pieces += [sql[position : token.start()], replacement]
             position = token.end()
-    return "".join([*found, sql[position:]])
+    return "".join([*pieces, sql[position:]])
 
 
 def rewrite_calls(sql: str, rewrites: Mapping[str, Rewrite]) -> str:
@@ -94,7 +94,7 @@ def rewrite_calls(sql: str, rewrites: Mapping[str, Rewrite]) -> str:
 
     A name without parentheses after it is left alone. Raises `ValueError` when a parenthesis is not closed.
     """
-    found, position = [], 0
+    pieces, position = [], 0
     for token in _TOKEN.finditer(sql):
         if token.start() < position or not token["word"] or token["word"].lower() not in rewrites:
             continue
@@ -102,10 +102,12 @@ def rewrite_calls(sql: str, rewrites: Mapping[str, Rewrite]) -> str:
         if opening is None:
             continue
         arguments, end = _arguments(sql, opening.end(), token["word"])
-        rewritten = rewrites[token["word"].lower()]([rewrite_calls(one, rewrites).strip() for one in arguments])
-        found += [sql[position : token.start()], rewritten]
+        rewritten = rewrites[token["word"].lower()](
+            [rewrite_calls(argument, rewrites).strip() for argument in arguments]
+        )
+        pieces += [sql[position : token.start()], rewritten]
         position = end
-    return "".join([*found, sql[position:]])
+    return "".join([*pieces, sql[position:]])
 
 
 def _arguments(sql: str, start: int, name: str) -> tuple[list[str], int]:

@@ -33,13 +33,13 @@ def _view(view: View, database: str) -> str:
 
 def _function(view: View, database: str) -> str:
     parameters, columns = (
-        ", ".join(f"{one.name} {one.type.upper()} COMMENT {_text(one.meaning)}" for one in found)
-        for found in (view.parameters, view.columns)
+        ", ".join(f"{column.name} {column.type.upper()} COMMENT {_text(column.meaning)}" for column in group)
+        for group in (view.parameters, view.columns)
     )
     body = _qualified(view, database)
-    for one in view.parameters:
+    for parameter in view.parameters:
         # With the function's name: tables have columns of that name.
-        body = re.sub(rf"\${one.name}\b", f"{view.name}.{one.name}", body)
+        body = re.sub(rf"\${parameter.name}\b", f"{view.name}.{parameter.name}", body)
     return (
         f"CREATE OR REPLACE FUNCTION {database}.{view.name}({parameters}) RETURNS TABLE ({columns}) "
         f"COMMENT {_text(view.about)} RETURN {body}"
@@ -51,5 +51,5 @@ def _qualified(view: View, database: str) -> str:
     return qualify(view.sql(SPARK), {*TABLES, *views()}, database)
 
 
-def _text(said: str) -> str:
-    return "'" + said.replace("\\", "\\\\").replace("'", "\\'") + "'"
+def _text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
