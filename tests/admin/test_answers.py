@@ -36,7 +36,8 @@ def test_anything_else_is_the_servers_fault(status):
     assert judge(status, b'{"reason": "not now"}') == ServerFault(status, "not now")
 
 
-def test_pulsars_500_for_a_wrong_argument_is_the_callers_fault_and_no_other_500():
+def test_pulsar_500_for_wrong_argument_is_refusal():
+    """Pulsar answers 500 for a wrong argument: the caller's fault. Any other 500 is not."""
     for kind in ("IllegalState", "IllegalArgument"):
         body = ILLEGAL_ARGUMENT.replace("IllegalState", kind).encode()
         assert judge(500, body) == Refused(500, "Cannot split range of size 1", from_interface=True)
@@ -63,27 +64,28 @@ def test_pulsars_500_for_a_wrong_argument_is_the_callers_fault_and_no_other_500(
         (b'{"reason": "' + b"a" * 5000 + b'"}', "a" * MAX_REASON),
     ],
 )
-def test_a_body_that_is_not_the_interfaces_is_shown_in_one_line(body, reason):
+def test_foreign_body_shown_in_one_line(body, reason):
     found = judge(404, body)
     assert found == Refused(404, reason, from_interface=body.endswith(b'a"}'))
     assert str(found) == f"404 {reason}".rstrip()
 
 
-def test_the_servers_name_for_the_status_is_kept_apart_from_its_reason():
+def test_server_status_name_separate_from_reason():
     for status in (404, 401, 503):
         found = judge(status, phrase="Gone Fishing")
         assert not isinstance(found, Answered)
         assert (found.reason, found.phrase, str(found)) == ("", "Gone Fishing", str(status))
 
 
-def test_text_is_read_in_the_servers_encoding_and_in_utf_8_when_that_is_none():
+def test_text_decoded_in_server_charset():
+    """Falls back to UTF-8 when the server names no charset."""
     assert judge(404, "für".encode("latin-1"), encoding="latin-1").reason == "für"
     for codec in ("hex", "rot13", "no-such", "idna", "punycode"):
         assert isinstance(judge(404, "für".encode(), encoding=codec).reason, str)
 
 
 @given(st.integers(100, 999), st.binary(), st.text())
-def test_every_answer_means_something_and_a_reason_is_one_short_line(status, body, phrase):
+def test_every_answer_has_one_line_reason(status, body, phrase):
     found = judge(status, body, phrase)
     if not isinstance(found, Answered):
         assert len(found.reason) <= MAX_REASON

@@ -55,7 +55,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControl
         yield running
 
 
-def test_a_token_is_asked_for_once_and_again_shortly_before_it_ends(provider, key_file, clock):
+def test_token_renewed_shortly_before_expiry(provider, key_file, clock):
     tokens = ClientCredentials(Provider(key_file, audience="urn:pulsar", scope="admin"), now=clock)
     assert [tokens.token() for _ in range(3)] == ["token-0"] * 3
     clock.now += 3600 * 0.9 - 1
@@ -82,7 +82,7 @@ def test_a_life_that_is_no_number_is_taken_for_five_minutes(said, provider, key_
     assert tokens.token() == "token-1"
 
 
-def test_a_call_that_is_refused_with_a_token_is_made_again_with_another_one_once(provider, key_file, guarded):
+def test_refused_call_retried_once_with_new_token(provider, key_file, guarded):
     topics = ScalableTopics(transport(guarded.url, ClientCredentials(Provider(key_file)), timeout_seconds=10))
     namespace = guarded.new_namespace()
     assert isinstance(topics.create_topic(f"topic://{namespace}/t", 1, {}), Answered)
@@ -91,7 +91,7 @@ def test_a_call_that_is_refused_with_a_token_is_made_again_with_another_one_once
     assert len(provider.asked) == 2
 
 
-def test_a_client_that_no_token_opens_the_door_to_is_denied_after_two(provider, key_file, guarded):
+def test_call_denied_after_two_tokens(provider, key_file, guarded):
     provider.tokens = ["wrong", "wrong too", "never asked for"]
     provider.tokens[1] = "wrong-too"
     topics = ScalableTopics(transport(guarded.url, ClientCredentials(Provider(key_file)), timeout_seconds=10))
@@ -99,7 +99,8 @@ def test_a_client_that_no_token_opens_the_door_to_is_denied_after_two(provider, 
     assert len(provider.asked) == 2
 
 
-def test_a_role_without_the_right_is_no_reason_to_ask_the_provider_again_within_a_minute(provider, key_file, clock):
+def test_missing_right_does_not_renew_token(provider, key_file, clock):
+    """A role without the right does not ask the provider again within a minute."""
     tokens = ClientCredentials(Provider(key_file), now=clock)
     assert tokens.renew(tokens.token())
     assert not tokens.renew(tokens.token())
@@ -110,7 +111,7 @@ def test_a_role_without_the_right_is_no_reason_to_ask_the_provider_again_within_
     assert tokens.token() == "token-2"
 
 
-def test_by_tls_the_provider_is_believed_by_its_certificate_alone(tmp_path):
+def test_tls_provider_trusted_by_certificate_only(tmp_path):
     with providing(tls=True) as provider:
         file = tmp_path / "key.json"
         file.write_text(provider.key())
@@ -120,7 +121,7 @@ def test_by_tls_the_provider_is_believed_by_its_certificate_alone(tmp_path):
             ClientCredentials(Provider(file)).token()
 
 
-def test_without_a_token_nothing_is_sent_and_the_secret_is_not_told(provider, key_file, clock):
+def test_no_call_without_token_and_secret_hidden(provider, key_file, clock):
     key_file.write_text(provider.key(client_secret="not-the-secret"))
     with serving(http(200, b"[]")) as server:
         client = transport(server.url, ClientCredentials(Provider(key_file), now=clock), timeout_seconds=10)
@@ -149,7 +150,7 @@ def test_without_a_token_nothing_is_sent_and_the_secret_is_not_told(provider, ke
         (r'{"client_id": "a", "client_secret": "b", "issuer_url": "https://\u0000"}', "is no URL"),
     ],
 )
-def test_a_key_file_that_cannot_be_used_is_named_with_what_is_wrong(text, said, tmp_path):
+def test_unusable_key_file_named_with_reason(text, said, tmp_path):
     file = tmp_path / "key.json"
     if text is not None:
         file.write_text(text)
@@ -170,7 +171,7 @@ def test_a_key_file_that_cannot_be_used_is_named_with_what_is_wrong(text, said, 
         (dribble(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"), "gives no answer: .*Time"),
     ],
 )
-def test_a_provider_that_answers_nonsense_or_never_ends_is_named(script, said, tmp_path, monkeypatch):
+def test_bad_or_endless_provider_answer_named(script, said, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.5)
     with serving(script) as server:
         file = tmp_path / "key.json"
@@ -185,7 +186,7 @@ def test_a_token_that_no_header_can_hold_is_not_sent(provider, key_file):
         ClientCredentials(Provider(key_file)).token()
 
 
-def test_the_settings_name_the_key_file_and_exclude_a_second_token(provider, key_file, tmp_path):
+def test_settings_take_key_file_or_token(provider, key_file, tmp_path):
     settings = tmp_path / "oauth2.toml"
     settings.write_text(f'[controller]\noauth2_key = "{key_file}"\noauth2_issuer = "{provider.url}"\n')
     found = credentials_of(load_settings([settings], environment={}))

@@ -42,7 +42,8 @@ def canonical(*parts: str) -> list[str]:
 @given(PARTS, PARTS, NAMES)
 @example("acme", "shop", "..%2Fx")
 @example("..", ".", "..")
-def test_a_topic_of_any_name_is_found_by_its_name_and_by_the_name_that_lists_show(tenant, namespace, name):
+def test_topic_found_by_name_and_listed_name(tenant, namespace, name):
+    """Any topic name is found by itself and by the name that lists show."""
     expected = topic_name(*canonical(tenant, namespace, name))
     for spelling in (topic_name(tenant, namespace, name), expected):
         empty, admin, v2, scalable, *parts = sent(topic_path(spelling))
@@ -78,7 +79,7 @@ def test_no_cluster_or_plain_topic_climbs(name):
 
 
 @given(NAMES, NAMES)
-def test_subscriptions_and_consumers_keep_every_character_of_their_names(subscription, consumer):
+def test_subscription_and_consumer_names_kept_whole(subscription, consumer):
     topic = "topic://acme/shop/orders"
     parts = sent(consumer_path(topic, subscription, consumer))
     assert parts[:8] == ["", "admin", "v2", "scalable", "acme", "shop", "orders", "subscriptions"]

@@ -43,14 +43,14 @@ def test_a_redirect_leads_to_any_http_address(asked, location, url):
         "https://one:8443@two/x",
     ],
 )
-def test_a_redirect_away_from_https_or_to_nowhere_is_not_followed(location):
+def test_redirect_from_https_or_nowhere_refused(location):
     assert next_hop(SECURE, location) is None
 
 
 @pytest.mark.parametrize(
     "location", ["ftp://two/x", "javascript:0", "http://[::b", "http://h:port/", "http://a:b@two/"]
 )
-def test_a_redirect_to_what_is_no_http_address_is_not_followed(location):
+def test_redirect_to_other_scheme_refused(location):
     assert next_hop(PLAIN, location) is None
 
 
@@ -113,7 +113,8 @@ def test_a_list_that_names_nobody_changes_nothing(listed):
     assert not addresses.admit(httpx.URL("https://b/"))
 
 
-def test_what_a_server_with_a_certificate_lists_may_have_the_token_by_https_alone():
+def test_tls_server_listed_gets_token_by_https_only():
+    """Addresses listed by a server with a certificate get the token through https alone."""
     addresses = TokenAddresses(TLS)
     addresses.learn(b'["one:8443", "two:8443", "two", "three:1/x", "me@four:8443"]')
     for url, goes in [
@@ -142,7 +143,8 @@ locations = st.one_of(
 
 
 @given(locations)
-def test_whatever_a_location_says_a_token_goes_to_the_host_that_was_configured(location):
+def test_token_goes_to_configured_hosts_only(location):
+    """A token goes only to configured hosts, regardless of the Location header."""
     asked = httpx.URL("http://one:8080/admin")
     found = next_hop(asked, location)
     if found is not None and TokenAddresses("http://one:8080").admit(found):

@@ -59,7 +59,7 @@ def test_policies_are_set_read_and_removed(front: Front) -> None:
         assert topics.policy(subject) == Answered(None)
 
 
-def test_consumers_and_subscriptions_are_reached_by_their_names(front: Front) -> None:
+def test_consumers_and_subscriptions_by_name(front: Front) -> None:
     topics, topic = front.topics, front.create("orders")
     assert topics.register_consumer(topic, "a/b 50%", "c%2F1", "STREAM") == Answered(None)
     assert front.controller.service.stats(topic)["subscriptions"]["a/b 50%"]["consumerCount"] == 1
@@ -70,7 +70,7 @@ def test_consumers_and_subscriptions_are_reached_by_their_names(front: Front) ->
         assert refused.status == 409
 
 
-def test_what_the_controller_refuses_is_refused_with_its_reason(front: Front) -> None:
+def test_controller_refusal_carries_reason(front: Front) -> None:
     topic = front.create("orders", 4)
     assert front.topics.split_segment(topic, 0, "d") == Answered(None)
     for refused in (
@@ -86,7 +86,7 @@ def test_what_the_controller_refuses_is_refused_with_its_reason(front: Front) ->
         assert len(refused.reason) > 10
 
 
-def test_a_topic_that_does_not_exist_is_refused_by_the_interface_itself(front: Front) -> None:
+def test_missing_topic_refused_by_interface(front: Front) -> None:
     found = front.topics.layout(f"topic://{front.namespace}/none")
     reason = f"Scalable topic not found: topic://{front.namespace}/none"
     assert found == Refused(404, reason, from_interface=True, phrase="Not Found")
@@ -121,7 +121,7 @@ def test_a_name_of_dots_does_not_climb_in_the_path(front: Front) -> None:
         (answers(302, location="/"), ServerFault),
     ],
 )
-def test_what_is_no_clear_answer_is_the_servers_or_the_networks_fault(front: Front, fault, expected) -> None:
+def test_unclear_answer_blames_server_or_network(front: Front, fault, expected) -> None:
     topic = front.create("orders")
     front.gate.on("GET", fault)
     front.gate.on("POST", fault)
@@ -149,13 +149,13 @@ def test_a_success_that_is_no_layout_is_nonsense(front: Front, body: str) -> Non
 
 
 @pytest.mark.parametrize("body", ["<html>", '{"a": 1}', "[1]", "[" * 100_000])
-def test_a_success_that_is_no_list_of_names_and_no_policy_is_nonsense(front: Front, body: str) -> None:
+def test_malformed_success_is_an_error(front: Front, body: str) -> None:
     front.gate.on("GET", answers(200, body), answers(200, "[]"))
     assert isinstance(front.topics.list_topics("acme/shop"), Nonsense)
     assert front.topics.policy(ORDERS) == Nonsense("a policy was expected")
 
 
-def test_a_404_of_something_in_front_is_not_from_the_interface(front: Front) -> None:
+def test_foreign_404_is_not_from_the_interface(front: Front) -> None:
     front.gate.on("GET", answers(404, '{"message":"Not Found","url":"…","status":"404"}'), answers(404, "<html>"))
     for _ in range(2):
         found = front.topics.layout(ORDERS)
@@ -163,14 +163,14 @@ def test_a_404_of_something_in_front_is_not_from_the_interface(front: Front) -> 
         assert not found.from_interface
 
 
-def test_nobody_there_is_not_connected_and_a_closed_client_asks_nobody() -> None:
+def test_unreachable_or_closed_client_not_connected() -> None:
     topics = ScalableTopics(transport("http://127.0.0.1:1"))
     assert isinstance(topics.layout(ORDERS), NotConnected)
     topics.close()
     assert isinstance(topics.layout(ORDERS), NotConnected)
 
 
-def test_a_redirect_to_the_leader_on_another_port_takes_method_body_and_token_along(tmp_path: Path) -> None:
+def test_redirect_to_leader_keeps_method_body_token(tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db", token="secret") as leader, open_gate(leader.url) as gate:
         topics = ScalableTopics(transport(leader.url, "secret", 5))
         assert topics.create_topic(ORDERS, 1, {}) == Answered(None)
@@ -212,7 +212,7 @@ def test_the_role_operate_is_all_that_an_executor_needs(tmp_path: Path) -> None:
         assert layout_of(topics, ORDERS).epoch == 2
 
 
-def test_a_token_of_a_lesser_role_is_denied_and_the_reason_names_the_role(tmp_path: Path) -> None:
+def test_lesser_role_denied_by_name(tmp_path: Path) -> None:
     token = add_token(tmp_path / "tokens", "reader", "read")
     with run_controller(tmp_path / "layouts.db", tokens_file=tmp_path / "tokens") as controller:
         called = ScalableTopics(transport(controller.url, token, 5)).split_segment(ORDERS, 0, "d")

@@ -91,7 +91,7 @@ def test_a_silence_ends_before_the_deadline():
         assert isinstance(timed(server.url, deadline_seconds=60), Lost)
 
 
-def test_a_slow_body_is_read_to_its_end_when_the_deadline_is_long():
+def test_slow_body_read_within_long_deadline():
     with serving(dribble(b"", 0.005, end=http(200, b"a" * 60))) as server:
         answer = transport(server.url, timeout_seconds=0.3, deadline_seconds=30).exchange("GET", "/x")
     assert isinstance(answer, Response)
@@ -114,7 +114,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("script", BROKEN.values(), ids=list(BROKEN))
-def test_what_is_no_whole_answer_is_lost_and_a_change_is_not_sent_again(script):
+def test_partial_answer_lost_and_change_not_resent(script):
     with serving(script) as server:
         for method in ("GET", "POST"):
             answer = timed(server.url, method)
@@ -146,14 +146,16 @@ def test_a_body_that_is_too_large_is_not_read_on(monkeypatch):
         assert isinstance(transport(server.url).exchange("GET", "/x"), Response)
 
 
-def test_nobody_listening_a_name_that_is_none_and_no_address_are_not_connected():
+def test_unreachable_address_not_connected():
+    """Nobody listening, a name that is no host and no address at all."""
     for url in ("http://127.0.0.1:1", "http://no-such-host.invalid", "ftp://127.0.0.1", "http://[::bad", "nonsense"):
         answer = transport(url, timeout_seconds=5).exchange("POST", "/x")
         assert isinstance(answer, NotConnected), url
         assert answer.why
 
 
-def test_a_redirect_goes_with_method_body_and_token_and_the_answer_says_from_where():
+def test_redirect_keeps_method_body_and_token():
+    """The answer names the redirecting server."""
     with serving(http(200, b"done")) as leader, serving(http(308, Location=f"{leader.url}/y")) as follower:
         answer = transport(follower.url, "s3cret").exchange("PUT", "/x", body="{}", headers={"X-One": "1"})
     assert isinstance(answer, Response)
@@ -179,7 +181,7 @@ def test_a_token_stays_away_from_where_a_location_leads():
 
 
 @pytest.mark.parametrize("host", ["a" * 100, "127.0.0.1:999999", "x..y", "xn--ü"])
-def test_a_redirect_to_a_host_that_cannot_be_is_not_followed_far(host):
+def test_redirect_to_impossible_host_stops(host):
     with serving(http(307, Location=f"http://{host}/")) as server:
         assert isinstance(timed(server.url), NotConnected | Misdirected)
 
@@ -199,7 +201,7 @@ def test_other_redirects_are_answers_and_not_followed(status):
     assert len(server.asked) == 1
 
 
-def test_the_environment_gives_neither_a_proxy_nor_a_password(monkeypatch, tmp_path):
+def test_environment_gives_no_proxy_or_password(monkeypatch, tmp_path):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     (tmp_path / ".netrc").write_text("default login me password s3cret\n")
@@ -221,7 +223,7 @@ def test_tls_with_a_certificate_that_is_believed():
     assert "Bearer s3cret" in server.asked[0]
 
 
-def test_tls_with_a_strange_certificate_or_for_another_name_gets_no_token():
+def test_untrusted_tls_server_gets_no_token():
     with serving(http(200), tls=True) as server:
         strange = transport(server.url, "s3cret", timeout_seconds=10).exchange("GET", "/x")
         other_name = server.url.replace("localhost", "127.0.0.1")
@@ -240,7 +242,7 @@ def test_a_redirect_from_https_to_http_is_not_followed():
     assert plain.asked == []
 
 
-def test_an_address_that_the_server_announces_by_tls_gets_the_token():
+def test_tls_announced_address_gets_token():
     with serving(http(200, b"done"), tls=True) as leader:
         moved = http(307, Location=f"{leader.url}/x")
         own = leader.url.removeprefix("https://").encode()
@@ -257,7 +259,7 @@ def test_an_address_that_the_server_announces_by_tls_gets_the_token():
         assert len(server.asked) == 3
 
 
-def test_a_handshake_that_never_ends_is_not_connected_in_time():
+def test_endless_handshake_times_out():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         answer = timed(f"https://127.0.0.1:{silent.getsockname()[1]}")
     assert isinstance(answer, NotConnected)
@@ -285,7 +287,8 @@ def test_closing_ends_what_waits_and_what_comes_later():
     assert [type(answer) for answer in answers] == [Lost, NotConnected]
 
 
-def test_one_transport_serves_threads_at_the_same_time_each_with_its_own_deadline():
+def test_transport_serves_threads_concurrently():
+    """Each thread has its own deadline."""
     answers: dict[str, object] = {}
     with serving(http(200)) as quick, serving(dribble(b"", every_s=60)) as slow:
         one = transport(quick.url, timeout_seconds=0.5)

@@ -38,7 +38,7 @@ def pushed(*scripts, since: int = -1, **more) -> list:
         return list(watch_layouts(transport(server.url, **more), ORDERS, since))
 
 
-def test_a_controller_pushes_every_layout_until_the_topic_is_deleted(front: Front) -> None:
+def test_controller_pushes_layouts_until_deletion(front: Front) -> None:
     topics, topic = ScalableTopics(transport(front.controller.url, timeout_seconds=5)), front.create("orders")
     front.controller.service.split_segment(topic, 0)
     epochs = []
@@ -52,12 +52,12 @@ def test_a_controller_pushes_every_layout_until_the_topic_is_deleted(front: Fron
     assert epochs == [1, 2, 3, 4]
 
 
-def test_each_event_is_a_layout_and_comments_and_other_events_are_none():
+def test_layout_events_read_and_others_ignored():
     stream = b": \n\n" + event(layout()) + b": still here\n\n" + event(layout(1), "another") + event(layout(2))
     assert pushed(HEAD + stream) == [layout(), layout(2)]
 
 
-def test_lines_may_end_as_the_standard_allows_and_pieces_fall_anywhere():
+def test_line_endings_and_chunk_borders_accepted():
     stream = event(layout(), end="\r\n") + event(layout(1), end="\r") + event(layout(2))
 
     def in_pieces(send):

@@ -194,7 +194,7 @@ def test_resolved_alert_outlives_a_kill(program, tmp_path, receiver):
             wait_until(lambda: heard(receiver, "resolved") == ["a"], 60)
 
 
-def test_resolved_alert_is_repeated_for_a_quarter_of_an_hour(receiver):
+def test_resolved_alert_repeated_for_15_minutes(receiver):
     started = utc_now()
     clock = lambda: started + timedelta(seconds=offset[0])  # noqa: E731
     offset = [0.0]

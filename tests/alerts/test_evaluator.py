@@ -88,7 +88,9 @@ def told(receiver):
     return [(body["status"], body["alerts"][0]["annotations"]["summary"]) for body in receiver.bodies]
 
 
-def test_what_a_courier_was_given_before_it_is_stopped_is_told_however_late_it_runs():
+def test_stopped_courier_reports_late_delivery():
+    """A delivery that a notifier took on before its stop is recorded even when it ends late."""
+
     class Heard:
         batch, resend_seconds = 1, None
 
@@ -127,7 +129,7 @@ def test_an_alert_fires_once_is_told_once_and_is_resolved(lake, receiver):
     assert live_alerts(rows) == []
 
 
-def test_what_was_due_and_not_told_is_told_by_the_next_process_and_nothing_twice(lake, receiver):
+def test_next_process_sends_due_notices_once(lake, receiver):
     clock = Clock(101)
     with evaluating(lake, receiver, clock, start=False) as evaluator:
         evaluator.round()
@@ -139,7 +141,7 @@ def test_what_was_due_and_not_told_is_told_by_the_next_process_and_nothing_twice
     assert told(receiver) == [("firing", f"{ORDERS} 101")]
 
 
-def test_what_was_sent_and_not_recorded_as_told_is_sent_again_with_the_same_id(lake, receiver):
+def test_unrecorded_notice_resent_with_same_id(lake, receiver):
     clock = Clock(101)
     with evaluating(lake, receiver, clock) as evaluator:
         evaluator.round()
@@ -185,7 +187,7 @@ def test_pending_goes_on_after_a_restart(lake, receiver):
         assert [(alert.status, alert.since) for alert in evaluator.round()] == [("firing", at(101))]
 
 
-def test_a_destination_that_refuses_is_told_when_it_takes_it(lake, receiver):
+def test_refusing_receiver_notified_on_recovery(lake, receiver):
     receiver.status = 500
     with evaluating(lake, receiver, Clock(101)) as evaluator:
         evaluator.round()
@@ -195,7 +197,7 @@ def test_a_destination_that_refuses_is_told_when_it_takes_it(lake, receiver):
     assert len({headers["webhook-id"] for _, headers, _ in receiver.came}) == 1
 
 
-def test_a_notice_that_nobody_takes_for_a_day_is_given_up_and_said(lake, receiver):
+def test_undelivered_notice_dropped_after_a_day(lake, receiver):
     receiver.status, clock = 500, Clock(101)
     with evaluating(lake, receiver, clock) as evaluator:
         evaluator.round()
@@ -213,7 +215,8 @@ def test_a_second_evaluator_takes_over_and_the_first_ends(lake, receiver):
             first.round()
 
 
-def test_a_rule_that_cannot_be_asked_keeps_its_alerts_and_is_an_alert_of_its_own(lake, receiver):
+def test_failing_rule_keeps_alerts_and_alerts(lake, receiver):
+    """A rule that cannot be evaluated keeps its alerts and is an alert of its own."""
     clock = Clock(101)
     with evaluating(lake, receiver, clock) as evaluator:
         evaluator.round()
@@ -258,7 +261,8 @@ def shipped_that_speak(lake, seconds):
     return {rule.name for rule in read_rules(SHIPPED).rules if asking.found(rule)}
 
 
-def test_the_rules_that_ship_say_when_the_job_the_executor_or_a_topic_is_stuck(lake):
+def test_shipped_rules_detect_stuck_parts(lake):
+    """The rules that ship detect a stuck job, executor or topic."""
     write(
         lake,
         *[dead_letter("malformed", 100 + number) for number in range(12)],
@@ -284,7 +288,7 @@ def test_the_rules_that_ship_say_when_the_job_the_executor_or_a_topic_is_stuck(l
     assert {"NoEvaluation", "CapBinding", "OpenDecision"} <= shipped_that_speak(lake, 90 * 86_400)
 
 
-def test_what_was_applied_is_missed_until_a_layout_comes_after_the_intent(lake):
+def test_applied_decision_missing_until_layout(lake):
     seen, missed = "topic://acme/shop/seen", "topic://acme/shop/missed"
     layout = layout_json((0, 0, 0xFFFF))
     write(
@@ -325,7 +329,8 @@ def test_the_rules_that_ship_say_while_the_executor_is_held(lake):
     assert found == [set(), {"acme/shop"}, {"acme/shop", "*"}, {"acme/shop"}, set()]
 
 
-def test_the_rules_that_ship_say_when_the_clusters_own_scaler_does_what_we_did_not_decide(lake):
+def test_shipped_rules_detect_unwanted_scaling(lake):
+    """The rules that ship detect that the cluster's own scaler acts where we did not decide."""
     layout = layout_json((0, 0, 0xFFFF))
     ours = [decision(1000 * number, number + 1) for number in (1, 2)]
     theirs = [layout_event(layout, 1000 * number + 60, "split") for number in (1, 2)]

@@ -50,7 +50,7 @@ def sender(environment=None, **chosen):
     return sender_of("d", rules.destinations["d"], rules, environment or {})
 
 
-def test_a_webhook_is_sent_alertmanagers_body_signed_by_standard_webhooks(receiver):
+def test_webhook_sends_signed_alertmanager_body(receiver):
     key = b"0123456789abcdef01234567"
     secret = "whsec_" + base64.b64encode(key).decode()
     sender({"S": secret}, kind="webhook", url=receiver.url + "/hook?a=1", secret_variable="S", allow_local=True).send(
@@ -67,7 +67,7 @@ def test_a_webhook_is_sent_alertmanagers_body_signed_by_standard_webhooks(receiv
     assert headers["webhook-signature"] == "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
 
 
-def test_a_notice_has_the_same_id_at_every_sending_and_another_when_it_is_resolved(receiver):
+def test_notice_id_stable_until_resolved(receiver):
     one = sender(kind="webhook", url=receiver.url, allow_local=True)
     for status in ("firing", "firing", "resolved"):
         one.send([notice(status)], at(61))
@@ -85,7 +85,7 @@ def test_slack_is_sent_one_escaped_line(receiver):
     assert body["text"] == "*FIRING Hot* too &lt;hot&gt; &amp; \\x1b[31mred <https://example.com/hot|runbook>"
 
 
-def test_alertmanager_is_told_when_a_firing_alert_ends_without_another_word(receiver):
+def test_alertmanager_told_when_alert_ends(receiver):
     sender({"T": "secret"}, kind="alertmanager", url=receiver.url + "/am/", token_variable="T", allow_local=True).send(
         [notice(), notice("resolved")], at(61)
     )

@@ -84,7 +84,8 @@ def heard(receiver, status):
     )
 
 
-def test_evaluator_and_alertmanager_killed_in_turn_lose_no_alert_and_repeat_none(running):
+def test_evaluator_kills_lose_and_repeat_no_alert(running):
+    """Evaluator and Alertmanager are killed in turn."""
     receiver, manager, alerts = running
     write(alerts.lake, decision(0, subject="one"))
     alerts.start()

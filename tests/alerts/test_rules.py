@@ -23,7 +23,7 @@ def wrong(content):
     return str(caught.value)
 
 
-def test_the_rules_that_ship_are_those_of_the_docs_and_every_one_can_be_asked(tmp_path):
+def test_shipped_rules_documented_and_runnable(tmp_path):
     rules = read_rules(SHIPPED)
     docs = (SHIPPED.parents[1] / "docs" / "alerts.md").read_text()
     create_lake(tmp_path / "lake")

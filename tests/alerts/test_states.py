@@ -47,12 +47,12 @@ def test_pending_until_just_before_for_and_firing_at_it():
     assert (firing.status, firing.since, firing.value, firing.alert_id) == ("firing", T0, 7.0, pending.alert_id)
 
 
-def test_a_firing_alert_says_nothing_more_while_its_row_stays():
+def test_firing_alert_silent_while_row_stays():
     alerts = advance(rule(), [], [row()], T0)
     assert advance(rule(), alerts, [row(value=9.0)], later(60)) == []
 
 
-def test_a_row_that_is_gone_resolves_and_comes_back_as_another_alert():
+def test_row_resolves_and_returns_as_new_alert():
     [first] = advance(rule(), [], [row()], T0)
     [resolved] = advance(rule(), [first], [], later(60))
     assert (resolved.status, resolved.alert_id) == ("resolved", first.alert_id)
@@ -60,7 +60,7 @@ def test_a_row_that_is_gone_resolves_and_comes_back_as_another_alert():
     assert again.alert_id != first.alert_id
 
 
-def test_a_pending_row_that_is_gone_is_inactive_and_starts_its_clock_again():
+def test_missing_pending_row_restarts_wait():
     slow = rule(**{"for": "1m"})
     [pending] = advance(slow, [], [row()], T0)
     [inactive] = advance(slow, [pending], [], later(30))
@@ -69,7 +69,8 @@ def test_a_pending_row_that_is_gone_is_inactive_and_starts_its_clock_again():
     assert (again.status, again.since) == ("pending", later(40))
 
 
-def test_a_clock_that_went_back_fires_nothing_early_and_resolves_not_before_it_fired():
+def test_clock_set_back_fires_nothing_early():
+    """No alert is resolved before it fired, either."""
     slow = rule(**{"for": "1m"})
     [pending] = advance(slow, [], [row()], T0)
     assert advance(slow, [pending], [row()], later(-600)) == []
@@ -77,7 +78,8 @@ def test_a_clock_that_went_back_fires_nothing_early_and_resolves_not_before_it_f
     assert advance(slow, [firing], [], later(-600))[0].at == later(60)
 
 
-def test_more_rows_than_allowed_are_one_more_alert_that_counts_them_and_those_known_stay():
+def test_rows_over_limit_become_one_alert():
+    """The alert counts the surplus rows; alerts that are known stay."""
     few = rule(max_alerts=2)
     known = live([], advance(few, [], [row("z")], T0))
     alerts = live(known, advance(few, known, [row(name) for name in "abcz"], later(1)))
@@ -86,7 +88,7 @@ def test_more_rows_than_allowed_are_one_more_alert_that_counts_them_and_those_kn
 
 
 @given(st.lists(st.sets(st.sampled_from("abc")), max_size=30), st.integers(0, 4))
-def test_an_alert_fires_exactly_when_its_row_was_there_for_the_whole_time(rounds, minutes):
+def test_alert_fires_after_row_stays_whole_wait(rounds, minutes):
     slow = rule(**{"for": f"{minutes}m"})
     known: list[Alert] = []
     streak = dict.fromkeys("abc", 0)
@@ -98,7 +100,7 @@ def test_an_alert_fires_exactly_when_its_row_was_there_for_the_whole_time(rounds
         assert {alert.labels[0][1] for alert in known} == names
 
 
-def test_above_and_below_are_strict_and_no_number_is_beyond_nothing():
+def test_thresholds_are_strict_and_ignore_null():
     assert [rule(above=3).is_beyond(value) for value in (3, 3.1, None, float("nan"))] == [False, True, False, False]
     assert [rule(below=3).is_beyond(value) for value in (3, 2.9, None, float("nan"))] == [False, True, False, False]
     assert rule().is_beyond(None)

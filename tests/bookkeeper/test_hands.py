@@ -77,7 +77,7 @@ def test_half_a_copy_is_made_again_wherever_it_stopped(bookkeepers: BookKeepers,
     assert bookkeepers.hands.verify("old", "new", ledger).same
 
 
-def test_programs_killed_while_they_copy_leave_nothing_that_is_not_mended(bookkeepers: BookKeepers) -> None:
+def test_killed_copies_are_repaired(bookkeepers: BookKeepers) -> None:
     """Many copies at a time, so that each kill meets some at each step."""
     ledgers = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 16, entries=40, size=4000)
     done: list[int] = []
@@ -116,7 +116,7 @@ def test_an_open_source_is_refused_until_it_is_sealed(bookkeepers: BookKeepers) 
     assert bookkeepers.hands.copy("old", "new", ledger, soon()).last == 19
 
 
-def test_an_id_that_bookies_keep_as_fenced_is_refused_by_name(bookkeepers: BookKeepers) -> None:
+def test_ids_fenced_by_bookies_refused_by_name(bookkeepers: BookKeepers) -> None:
     """On all bookies: a copy that happens on others goes through."""
     hands, ledger = bookkeepers.hands, bookkeepers.write("old", quorum=2)
     bookkeepers.write("new", ledger=ledger, quorum=2, entries=2, leave_open=True)
@@ -126,7 +126,7 @@ def test_an_id_that_bookies_keep_as_fenced_is_refused_by_name(bookkeepers: BookK
     assert not hands.verify("old", "new", ledger).same
 
 
-def test_a_lost_source_bookie_costs_only_ledgers_without_another_copy(bookkeepers: BookKeepers) -> None:
+def test_lost_source_bookie_costs_only_sole_copies(bookkeepers: BookKeepers) -> None:
     hands, bookies = bookkeepers.hands, bookkeepers.clusters["old"].bookies
     twice = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 4, quorum=2)
     once = bookkeepers.writer.write(bookkeepers.clusters["old"].uri, 8)

@@ -76,7 +76,7 @@ def test_second_switch_shows_what_the_first_one_left(sim: Simulated) -> None:
     assert "all in order" in sim.ok("check")
 
 
-def test_ledger_left_behind_is_not_moved_over_the_targets_ids(sim: Simulated) -> None:
+def test_remaining_ledger_not_moved_over_target_ids(sim: Simulated) -> None:
     there = sim.world.ledgers["old"]
     there[1] = replace(there[1], unreadable="bookies are down")
     failing(sim, *SWITCH)
@@ -134,7 +134,7 @@ def delayed(number: int) -> bytes:
 
 
 @pytest.mark.parametrize("record", [compaction(5), delayed(5), None], ids=["compacted", "delayed", "by-component"])
-def test_ledgers_of_compaction_and_delays_keep_their_cluster(sim: Simulated, record: bytes | None) -> None:
+def test_compaction_and_delay_ledgers_keep_cluster(sim: Simulated, record: bytes | None) -> None:
     """Those that a znode names, and those that only their own metadata tell."""
     sim.world.ledgers["old"][5] = ledger(5, "schema" if record else "compacted-ledger")
     if record:

@@ -57,9 +57,7 @@ def put(client: KazooClient, path: str, content: bytes) -> str:
     return path
 
 
-def test_schemas_topics_and_cursors_are_found_with_their_versions(
-    metadata: PulsarMetadata, client: KazooClient
-) -> None:
+def test_schemas_topics_cursors_found_with_versions(metadata: PulsarMetadata, client: KazooClient) -> None:
     assert list(metadata.schemas()) == list(metadata.cursors()) == []
     schemas = {put(client, f"/schemas/acme/app/t{at}", locator(at)): at for at in range(300)}
     topic = put(client, "/managed-ledgers/acme/app/persistent/t", b"\x0a\x02\x08\x05")
@@ -100,7 +98,7 @@ def test_a_flip_is_written_whole_or_not_at_all(metadata: PulsarMetadata, client:
         metadata.write(flip)
 
 
-def test_a_znode_of_others_is_refused_and_not_taken_for_changed(metadata: PulsarMetadata, client: KazooClient) -> None:
+def test_foreign_znode_refused_as_unrelated(metadata: PulsarMetadata, client: KazooClient) -> None:
     path = put(client, "/schemas/acme/app/t", locator(3))
     client.set_acls(path, [make_acl("world", "anyone", read=True, delete=True)])
     with pytest.raises(MetadataRefused, match="NoAuthError"):
@@ -111,9 +109,7 @@ def test_a_znode_of_others_is_refused_and_not_taken_for_changed(metadata: Pulsar
     client.set_acls("/schemas/acme/app", [make_acl("world", "anyone", all=True)])
 
 
-def test_id_generators_say_the_next_id_and_are_moved_beyond_another(
-    bookkeepers: BookKeepers, client: KazooClient
-) -> None:
+def test_id_generators_report_and_advance(bookkeepers: BookKeepers, client: KazooClient) -> None:
     colo = bookkeepers.clusters["colo"]
     ids = LedgerIds(client, colo.root)
     assert ids.read().long is None
@@ -132,7 +128,7 @@ def test_id_generators_say_the_next_id_and_are_moved_beyond_another(
     assert ids.read().next == given + 1
 
 
-def test_a_zookeeper_that_is_gone_is_said_within_the_deadline(jars: Jars, tmp_path: Path) -> None:
+def test_lost_zookeeper_reported_within_deadline(jars: Jars, tmp_path: Path) -> None:
     server = EmbeddedZooKeeper(tmp_path, jars.zookeeper)
     server.start()
     client: Any = KazooClient(server.address)

@@ -46,7 +46,7 @@ def test_a_program_that_always_dies_is_given_up(tmp_path: Path) -> None:
     assert one.starts == 3
 
 
-def test_a_program_without_an_answer_is_killed_at_the_deadline(tmp_path: Path) -> None:
+def test_silent_program_killed_at_deadline(tmp_path: Path) -> None:
     with hands(tmp_path, "if start < 2: sys.stdin.read()", deadline_s=10) as one:
         assert list(one.ledgers("old")) == []
         assert one.starts == 2
@@ -95,7 +95,7 @@ def test_deletion_is_not_asked_again_after_its_deadline(tmp_path: Path) -> None:
     assert (caught.value.name, one.starts) == (TOO_LATE, 2)
 
 
-def test_a_cluster_that_cannot_be_reached_is_said_at_the_first_call(tmp_path: Path) -> None:
+def test_unreachable_cluster_reported_on_first_call(tmp_path: Path) -> None:
     program = "import json,sys\nfor line in sys.stdin: print(json.dumps({'id': json.loads(line)['id'], 'ok': False, "
     command = [sys.executable, "-c", program + "'error': 'ZK', 'message': 'no such root'}), flush=True)"]
     addresses = {"old": BookKeeperAddress("zk://nowhere")}

@@ -120,7 +120,7 @@ def change(metadata: PulsarMetadata, path: str, to: Callable[[bytes], bytes]) ->
     metadata.write([Write(path, to(record.content), record.version)])
 
 
-def test_schemas_and_cursors_of_a_killed_broker_are_copied_and_read_again(brokered: Brokered) -> None:
+def test_killed_broker_schemas_and_cursors_copied(brokered: Brokered) -> None:
     [broker], metadata, hands = brokered.cluster.brokers, brokered.metadata, brokered.hands
     broker.kill()
     schema_path = f"/schemas/{NAMESPACE}/t"
@@ -165,7 +165,7 @@ def test_schemas_and_cursors_of_a_killed_broker_are_copied_and_read_again(broker
     assert (read_cursor(record.content).ledger, read_cursor(record.content).stamp) == (-1, f"new:{cursor.ledger}")
 
 
-def test_a_switch_while_the_broker_runs_loses_no_position_and_no_schema(brokered: Brokered, tmp_path: Path) -> None:
+def test_live_switch_loses_no_position_or_schema(brokered: Brokered, tmp_path: Path) -> None:
     """As with brokers that route by attribution, which this one does not: it reads on from the old cluster."""
     [broker] = brokered.cluster.brokers
     address = brokered.cluster.zookeeper.address

@@ -50,7 +50,7 @@ def test_a_locator_is_read_as_the_library_reads_it(locator: Any) -> None:
 
 
 @given(LOCATORS, st.dictionaries(st.integers(0, 12), STAMPS))
-def test_stamping_a_locator_changes_only_stamps_of_these_ledgers(locator: Any, stamps: dict[int, str | None]) -> None:
+def test_locator_stamp_limited_to_its_ledgers(locator: Any, stamps: dict[int, str | None]) -> None:
     raw = locator.SerializeToString()
     found = stamp_locator(raw, stamps)
     for entry in [locator.info, *locator.index]:

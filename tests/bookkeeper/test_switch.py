@@ -23,7 +23,7 @@ def pulsar(bookkeepers: BookKeepers, tmp_path: Path) -> Iterator[PulsarLike]:
         yield one
 
 
-def test_a_switch_moves_everything_and_a_rollback_brings_it_back_and_cleanup_loses_nothing(pulsar: PulsarLike) -> None:
+def test_switch_rollback_cleanup_lose_nothing(pulsar: PulsarLike) -> None:
     pulsar.populate(schemas=6, cursors=5)
     before = pulsar.dump()
     rehearsed = pulsar.ok("switch", "--target", "new")
@@ -57,7 +57,8 @@ def test_a_switch_moves_everything_and_a_rollback_brings_it_back_and_cleanup_los
     assert pulsar.answer("status")["phase"] == "DONE"
 
 
-def test_three_ledgers_fail_status_says_why_and_what_to_do_and_the_retry_takes_them(pulsar: PulsarLike) -> None:
+def test_failed_ledgers_explained_and_retried(pulsar: PulsarLike) -> None:
+    """Status says why three ledgers failed and what to do; the retry takes them."""
     bookkeepers = pulsar.bookkeepers
     pulsar.populate(schemas=2, cursors=2)
     [taken], [lost], [open_one] = pulsar.ledgers(), pulsar.ledgers(), pulsar.ledgers(leave_open=True)
@@ -130,7 +131,7 @@ def bookkeepers_write_on_new(pulsar: PulsarLike) -> list[int]:
         broker.close()
 
 
-def test_bookies_that_are_down_fail_what_needs_them_and_the_retry_takes_all(pulsar: PulsarLike) -> None:
+def test_missing_bookies_fail_then_retry_succeeds(pulsar: PulsarLike) -> None:
     old, new = (pulsar.bookkeepers.clusters[name] for name in ("old", "new"))
     ids = pulsar.ledgers(12)
     [wide] = pulsar.ledgers(quorum=2)
@@ -158,9 +159,8 @@ def test_bookies_that_are_down_fail_what_needs_them_and_the_retry_takes_all(puls
     assert "all in order" in pulsar.ok("check", "--contents")
 
 
-def test_a_switch_to_a_cluster_under_the_same_zookeeper_moves_everything_and_cleans_up_its_own_side(
-    bookkeepers: BookKeepers, tmp_path: Path
-) -> None:
+def test_switch_within_one_zookeeper_cleans_up(bookkeepers: BookKeepers, tmp_path: Path) -> None:
+    """The clusters share a ZooKeeper; cleanup touches the source's side only."""
     with pulsar_like(bookkeepers, tmp_path) as pulsar:
         pulsar.register("colo")
         pulsar.populate(schemas=6, cursors=5)

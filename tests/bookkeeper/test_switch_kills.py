@@ -95,7 +95,8 @@ def one_active(pulsar: PulsarLike) -> Iterator[Counter[int]]:
         looking.join()
 
 
-def test_killed_at_random_with_its_hands_again_and_again_everything_arrives_once(pulsar: PulsarLike) -> None:
+def test_random_kills_deliver_everything_once(pulsar: PulsarLike) -> None:
+    """The switch and its bookie clients are killed again and again."""
     chance, killed = random.Random(7), 0
     with one_active(pulsar) as seen:
         for enough in sorted(chance.sample(range(1, 560), 6)):
@@ -160,7 +161,7 @@ def test_kill_at_every_step_is_resumed_as_status_says(bookkeepers: BookKeepers, 
         assert not set(bookkeepers.hands.ledgers("old")) & set(one.attributions())
 
 
-def test_one_that_was_frozen_is_overtaken_and_changes_nothing_when_it_wakes_up(pulsar: PulsarLike) -> None:
+def test_frozen_process_is_fenced_after_takeover(pulsar: PulsarLike) -> None:
     with running(pulsar, "switch", "--target", "new", "--no-dry-run") as frozen:
         wait_until(lambda: steps_begun(pulsar) > 0, 60)
         os.kill(frozen.pid, signal.SIGSTOP)

@@ -75,7 +75,7 @@ def test_a_status_says_who_is_at_work_and_how_far() -> None:
     assert shown.splitlines()[-1].startswith("next: wait")
 
 
-def test_every_failure_that_a_switch_can_have_comes_with_advice_of_its_own() -> None:
+def test_every_switch_failure_has_advice() -> None:
     worlds = {
         "has no such ledger": [ledger(2), ledger(3)],
         "it is open": [ledger(1, closed=False), ledger(2), ledger(3)],

@@ -24,7 +24,7 @@ def test_files_of_the_command_line_stand_in_place_of_it(tmp_path):
     assert (settings.stream.buckets, settings.stream.tick_seconds) == (16, 7)
 
 
-def test_files_are_absolute_for_the_processes_that_are_given_them(tmp_path, monkeypatch):
+def test_files_passed_to_processes_are_absolute(tmp_path, monkeypatch):
     (tmp_path / "home").mkdir()
     (tmp_path / "mine.toml").touch()
     monkeypatch.chdir(tmp_path)

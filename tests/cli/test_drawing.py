@@ -39,7 +39,8 @@ def drawn(renderable, width, terminal=False):
 
 
 @given(layouts(), st.integers(17, 200))
-def test_a_strip_has_exactly_its_width_and_every_wide_segment_starts_at_its_column_with_its_id(layout, width):
+def test_strip_keeps_width_and_starts_with_ids(layout, width):
+    """Every wide segment starts at its column with its id."""
     text = strip(layout.active, width).plain
     assert len(text) == width
     assert set(text) <= set("0123456789abcdef|-#: ")
@@ -52,7 +53,7 @@ def test_a_strip_has_exactly_its_width_and_every_wide_segment_starts_at_its_colu
 
 
 @given(layouts(), st.integers(50, 200), st.integers(1, 20))
-def test_a_picture_keeps_to_its_width_and_names_what_it_leaves_out(layout, width, limit):
+def test_picture_keeps_width_and_names_omissions(layout, width, limit):
     shown = drawn(picture(TOPIC, layout, width, limit), width)
     assert max(map(len, shown.splitlines())) <= width
     assert "\x1b" not in shown
@@ -80,7 +81,7 @@ def test_the_lineage_shows_what_each_segment_came_from():
     ]
 
 
-def test_pruned_ancestors_leave_a_gap_and_are_said_to_be_pruned():
+def test_pruned_ancestors_leave_labelled_gap():
     layout = SegmentLayout.create(1, 0).split_segment(0, 0).split_segment(1, 0)
     shown = drawn(picture(TOPIC, layout.prune_segment(0).prune_segment(1), 80, 10), 80)
     lineage = shown[shown.index("lineage") :].splitlines()

@@ -28,7 +28,7 @@ def test_strimzi_topics_have_partitions_and_settings():
     assert stats["spec"]["config"]["message.timestamp.type"] == "LogAppendTime"
 
 
-def test_longer_retention_is_no_problem_and_client_time_is_one():
+def test_longer_retention_ok_client_time_is_not():
     right = {**CONTROL_EVENTS.config, "retention.ms": "-1"}
     assert kafka.config_problems(CONTROL_EVENTS, right) == []
     wrong = {**right, "message.timestamp.type": "CreateTime", "retention.ms": "1000"}

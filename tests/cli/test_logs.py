@@ -47,7 +47,7 @@ def test_a_line_is_one_json_object_with_these_fields():
     }
 
 
-def test_a_line_about_a_batch_has_its_number_and_one_about_an_error_its_traceback():
+def test_log_lines_carry_batch_and_traceback():
     assert line_of("written", batch_id=12)["batch_id"] == 12
     try:
         raise ValueError("broken")
@@ -62,7 +62,7 @@ NASTY = "a\nb\r\x1b[31mred\x9b2J\u202egnol\u2066\u2028\x00\x7f\ud800\ufeffü"
 
 
 @pytest.mark.parametrize("formatter", [TextLines("executor"), JsonLines("executor")], ids=["text", "json"])
-def test_a_strangers_text_can_neither_end_a_line_nor_steer_a_terminal(formatter):
+def test_hostile_text_cannot_control_terminal(formatter):
     def written(message: str, *arguments: object, **more: Any) -> str:
         line = formatter.format(
             logging.LogRecord("one", logging.INFO, "one.py", 1, message, arguments, more.get("error"))
@@ -100,7 +100,8 @@ def logged(*log_format: str) -> str:
 
 
 @pytest.mark.process
-def test_the_option_wins_over_the_settings_and_no_address_that_was_called_is_in_a_line():
+def test_option_overrides_settings_and_hides_urls():
+    """No address that was called is in a log line."""
     (line,) = logged("json").splitlines()
     assert {**json.loads(line), "ts": ""} == {
         "ts": "",
@@ -118,7 +119,7 @@ def test_without_it_lines_are_text(options):
     assert line.endswith(" INFO executor one: hello")
 
 
-def test_kazoo_does_not_write_its_requests_down_even_for_debugging(monkeypatch):
+def test_kazoo_requests_not_logged_in_debug(monkeypatch):
     # One of them is the log-in, with its password.
     monkeypatch.setattr(logging.getLogger(), "level", logging.DEBUG)
     monkeypatch.setattr(logging.getLogger("kazoo"), "level", logging.NOTSET)

@@ -76,7 +76,7 @@ def test_a_refusal_in_any_form_is_one_printable_line(body, said):
         (b"[]", ("policy", "get", TOPIC)),
     ],
 )
-def test_a_server_that_is_no_admin_interface_exits_with_3_and_names_the_url(body, arguments):
+def test_foreign_server_exits_3_naming_url(body, arguments):
     with stranger((200, {}, body)) as other:
         done = run(other.url, *arguments)
     assert (done.exit_code, done.stdout) == (3, "")
@@ -91,7 +91,7 @@ def test_a_record_that_is_no_layout_is_not_drawn(body):
     assert done.stderr.startswith(f"Error: the layout of {TOPIC} cannot be read: ")
 
 
-def test_a_connection_that_breaks_exits_with_3_and_does_not_send_a_change_again():
+def test_broken_connection_exits_3_without_resend():
     with stranger(None) as other:
         done = run(other.url, "split", TOPIC, "0")
     assert (done.exit_code, done.stdout) == (3, "")
@@ -100,14 +100,14 @@ def test_a_connection_that_breaks_exits_with_3_and_does_not_send_a_change_again(
     assert len(other.asked) == 1
 
 
-def test_a_server_that_never_answers_is_left_after_the_time_out():
+def test_silent_server_times_out():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         admin = AdminInterface(f"http://127.0.0.1:{silent.getsockname()[1]}", None, timeout_seconds=0.05)
         with pytest.raises(Unreachable, match="try again"):
             admin.layout(TOPIC)
 
 
-def test_a_redirect_to_the_leader_is_followed_with_method_and_token():
+def test_leader_redirect_keeps_method_and_token():
     with stranger((204, {}, b"")) as leader:
         moved = {"Location": f"{leader.url}/admin/v2/scalable/acme/shop/orders/split/0"}
         with stranger((307, moved, b"")) as follower:
@@ -116,7 +116,7 @@ def test_a_redirect_to_the_leader_is_followed_with_method_and_token():
     assert leader.asked == [("POST", "/admin/v2/scalable/acme/shop/orders/split/0", "Bearer s3cret")]
 
 
-def test_a_subscription_is_moved_with_the_calls_of_pulsars_admin_client():
+def test_subscription_moves_by_pulsar_admin_calls():
     before = int(time.time() * 1000)
     base = "/admin/v2/scalable/acme/shop/orders/subscriptions/a%2Fb"
     with stranger((204, {}, b"")) as pulsar:
@@ -144,7 +144,7 @@ def test_a_redirect_that_leads_nowhere_ends(target):
     assert "redirect" in done.stderr
 
 
-def test_watch_prints_each_new_layout_once_and_ends_when_the_topic_is_gone():
+def test_watch_prints_each_layout_until_deletion():
     gone = json_answer({"reason": "Scalable topic not found"}, 404)
     with stranger(layout_answer(), layout_answer(), layout_answer(1), layout_answer(1), layout_answer(3), gone) as one:
         done = run(one.url, "watch", TOPIC, "--every", "0.01")
@@ -158,14 +158,14 @@ def test_watch_prints_each_new_layout_once_and_ends_when_the_topic_is_gone():
     ]
 
 
-def test_watch_tells_a_topic_that_was_made_again_at_the_same_epoch():
+def test_watch_shows_recreation_at_same_epoch():
     again = SegmentLayout.create(2, 5).to_metadata().to_json().encode()
     with stranger(layout_answer(), (200, {}, again), json_answer({}, 404)) as one:
         done = run(one.url, "watch", TOPIC, "--every", "0.01", "--output", "json")
     assert [len(json.loads(line)["segments"]) for line in done.stdout.splitlines()] == [1, 2]
 
 
-def test_watch_outlives_a_server_that_does_not_answer_for_a_while():
+def test_watch_survives_silent_server():
     with stranger(layout_answer(), None, None, layout_answer(1), json_answer({}, 404)) as one:
         done = run(one.url, "watch", TOPIC, "--every", "0.01")
     assert [line.split(",")[0] for line in done.stdout.splitlines() if "epoch" in line] == [

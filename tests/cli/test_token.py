@@ -24,7 +24,7 @@ def token(conf: Path, *arguments: str) -> Result:
 
 
 @pytest.mark.process
-def test_a_token_that_was_made_opens_what_its_role_opens_and_nothing_once_removed(conf: Path, tmp_path: Path) -> None:
+def test_token_opens_its_role_until_removed(conf: Path, tmp_path: Path) -> None:
     admin, reader = (token(conf, "new", name, "--role", name).stdout.strip() for name in ("admin", "read"))
     with run_controller(tmp_path / "layouts.db", tokens_file=tmp_path / "tokens") as controller:
         as_admin, as_reader = {"ANABRANCH_CONTROLLER_TOKEN": admin}, {"ANABRANCH_CONTROLLER_TOKEN": reader}

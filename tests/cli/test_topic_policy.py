@@ -108,13 +108,13 @@ def test_every_field_has_an_option(topics, namespace, controller):
         ),
     ],
 )
-def test_a_policy_that_is_wrong_by_itself_exits_with_2_before_any_server_is_asked(wrong, said):
+def test_invalid_policy_exits_2_before_any_call(wrong, said):
     done = run(CLOSED, "policy", "set", "acme/shop", *wrong)
     assert (done.exit_code, done.stdout) == (2, ""), done.output
     assert said in done.stderr
 
 
-def test_a_policy_that_only_the_wider_scopes_can_judge_is_sent_to_them(topics, namespace):
+def test_policy_needing_wider_scopes_is_sent(topics, namespace):
     topics("create", f"{namespace}/orders")
     assert "(412)" in topics.refused("policy", "set", f"{namespace}/orders", "--min-segments", "100")
     topics("policy", "set", namespace, "--max-segments", "200")
@@ -123,7 +123,7 @@ def test_a_policy_that_only_the_wider_scopes_can_judge_is_sent_to_them(topics, n
 
 
 @pytest.mark.process
-def test_a_server_that_keeps_another_policy_than_it_was_sent_is_told_on():
+def test_altered_stored_policy_is_reported():
     with stranger((204, {}, b""), (204, {}, b""), (200, {}, b"{}")) as forgetful:
         done = run(forgetful.url, "policy", "set", "acme/shop", "--skip-unsplittable", "true")
     assert done.exit_code == 1
@@ -138,7 +138,7 @@ def shown_policy(url, *arguments):
     return {wire: tuple(rest.split(None, 1)) for wire, rest in rows}, done
 
 
-def test_policy_show_asks_the_controller_what_a_topics_policy_is_and_who_set_it(topics, controller, namespace):
+def test_policy_show_names_policy_and_origin(topics, controller, namespace):
     topic = f"topic://{namespace}/orders"
     topics("create", topic)
     topics("policy", "set", namespace, "--merge-window-seconds", "30", "--max-segments", "5")
@@ -162,7 +162,7 @@ def test_policy_show_asks_the_controller_what_a_topics_policy_is_and_who_set_it(
 
 
 @pytest.mark.process
-def test_policy_show_lays_the_overrides_of_a_pulsar_over_the_own_settings():
+def test_policy_show_merges_pulsar_overrides():
     def answer(value, status=200):
         return status, {"Content-Type": "application/json"}, json.dumps(value).encode()
 

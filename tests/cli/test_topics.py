@@ -105,7 +105,7 @@ def test_stats_show_segments_and_consumers(topics, controller, topic, namespace)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_a_hostile_name_is_one_topic_and_its_listed_name_leads_back_to_it(topics, controller, namespace, hostile):
+def test_hostile_name_round_trips_through_list(topics, controller, namespace, hostile):
     name = f"topic://{namespace}/{hostile}"
     topics("create", name, "--segments", "3")
     (listed,) = json.loads(topics("list", namespace, "--output", "json"))
@@ -121,13 +121,13 @@ def test_a_hostile_name_is_one_topic_and_its_listed_name_leads_back_to_it(topics
     assert controller.client.get("/healthz").status_code in (200, 503)
 
 
-def test_properties_with_escape_sequences_do_not_reach_the_terminal(topics, namespace):
+def test_escape_sequences_kept_from_terminal(topics, namespace):
     topics("create", f"{namespace}/a", "-p", "note=\x1b]0;owned\x07\n[red]x[/]")
     shown = topics("show", f"{namespace}/a")
     assert "properties: note=\\x1b]0;owned\\x07\\n[red]x[/]\n" in shown
 
 
-def test_what_is_not_there_exits_with_1_and_the_message_of_the_server(topics, namespace, topic):
+def test_missing_object_exits_1_with_server_message(topics, namespace, topic):
     missing = f"topic://{namespace}/missing"
     for arguments in (
         ("show",),
@@ -146,7 +146,7 @@ def test_what_is_not_there_exits_with_1_and_the_message_of_the_server(topics, na
 
 
 @pytest.mark.parametrize("name", ["s", "a/b", "50%", "a%2Fb", "..", ".", "ñ ü?#", "x;y"])
-def test_a_subscription_of_any_name_is_the_one_that_is_moved(topics, controller, topic, name):
+def test_any_subscription_name_is_moved(topics, controller, topic, name):
     controller.node.registry.create_subscription(topic, name, "STREAM")
     for arguments in (("seek", topic, name, "--ago", "2h"), ("clear-backlog", topic, name, "--yes")):
         # Found, and not said to be moved: the controller of these tests keeps no messages.
@@ -158,14 +158,14 @@ def test_a_subscription_of_any_name_is_the_one_that_is_moved(topics, controller,
     assert topics.refused("seek", topic, name, "--timestamp", "9" * 20).endswith("(412)")
 
 
-def test_a_conflict_exits_with_1_and_the_message_of_the_server(topics, topic):
+def test_conflict_exits_1_with_server_message(topics, topic):
     assert topics.refused("create", topic) == f"Error: Scalable topic already exists: {topic} (409)"
     topics("split", topic, "0")
     assert topics.refused("split", topic, "0") == "Error: cannot split non-active segment: 0 (412)"
     assert topics.refused("merge", topic, "2", "1").startswith("Error: segments are not adjacent: [0000, 3fff] and")
 
 
-def test_what_is_never_allowed_exits_with_1_and_the_message_of_the_server(topics, topic, namespace):
+def test_forbidden_call_exits_1_with_server_message(topics, topic, namespace):
     assert topics.refused("create", f"{namespace}/wide", "--segments", "70000").endswith("(412)")
     said = topics.refused("policy", "set", topic, "--min-segments", "100")
     assert "maxSegments (64) must not be less than minSegments (100) (412)" in said
@@ -212,7 +212,7 @@ def test_wrong_usage_exits_with_2_and_asks_no_server(wrong):
     assert (done.exit_code, done.stdout) == (2, ""), done.output
 
 
-def test_nobody_listening_exits_with_3_and_says_the_url_and_what_to_do():
+def test_unreachable_url_exits_3_with_advice():
     for arguments in (("list", "acme/shop"), ("create", "acme/shop/a"), ("watch", "acme/shop/a")):
         done = run(CLOSED, *arguments)
         assert (done.exit_code, done.stdout) == (3, "")
@@ -221,12 +221,12 @@ def test_nobody_listening_exits_with_3_and_says_the_url_and_what_to_do():
         assert "--url" in done.stderr
 
 
-def test_the_url_of_the_command_goes_before_that_of_the_settings(topics, topic):
+def test_url_option_overrides_settings(topics, topic):
     assert run(CLOSED, "show", topic, "--url", topics.url + "/").stdout == topics("show", topic)
 
 
 @pytest.mark.process
-def test_a_token_comes_from_the_environment_and_is_never_shown(tmp_path):
+def test_environment_token_never_shown(tmp_path):
     with run_controller(tmp_path / "layouts.db", token="s3cret") as guarded:
         missing = run(guarded.url, "list", "acme/shop")
         assert (missing.exit_code, missing.stdout) == (1, "")
@@ -243,14 +243,14 @@ def test_a_token_comes_from_the_environment_and_is_never_shown(tmp_path):
 
 
 @pytest.mark.parametrize("token", ["two\nlines", "schlüssel"])
-def test_a_token_that_no_header_can_hold_is_refused_without_being_shown(token):
+def test_unsendable_token_refused_unshown(token):
     done = run(CLOSED, "list", "acme/shop", environment={"ANABRANCH_CONTROLLER_TOKEN": token})
     assert isinstance(done.exception, SettingsError)
     assert "controller.token: Value error, it holds characters that no token has" in str(done.exception)
     assert token not in done.output + str(done.exception)
 
 
-def test_a_password_in_the_url_is_refused_without_being_shown():
+def test_url_with_password_refused_unshown():
     done = run(CLOSED, "list", "acme/shop", "--url", "http://me:s3cret@127.0.0.1:1")
     assert done.exit_code == 2
     assert "s3cret" not in done.output
@@ -262,7 +262,7 @@ def test_delete_where_nobody_can_be_asked_needs_yes(topics, topic):
 
 
 @pytest.mark.parametrize(("typed", "exit_code", "left"), [("n\n", 130, 1), ("\n", 130, 1), ("y\n", 0, 0)])
-def test_delete_on_a_terminal_asks_and_takes_no_answer_for_no(topics, topic, namespace, typed, exit_code, left):
+def test_delete_asks_and_no_answer_means_no(topics, topic, namespace, typed, exit_code, left):
     ours, theirs = pty.openpty()
     try:
         os.write(ours, typed.encode())
@@ -281,7 +281,7 @@ def test_delete_on_a_terminal_asks_and_takes_no_answer_for_no(topics, topic, nam
     assert len(json.loads(topics("list", namespace, "--output", "json"))) == left
 
 
-def test_a_refusal_of_the_real_process_is_one_line_without_a_stack_trace(topics, topic):
+def test_real_refusal_is_one_line(topics, topic):
     done = subprocess.run(
         [sys.executable, "-m", "anabranch", "topics", "split", topic, "9", "--url", topics.url],
         capture_output=True,

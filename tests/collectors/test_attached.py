@@ -100,7 +100,7 @@ def test_consumer_counts_until_its_grace_period_is_over():
     assert fleet.counts == {"billing": 0}
 
 
-def test_segments_of_a_broker_that_left_are_counted_where_they_are():
+def test_segments_of_departed_broker_still_counted():
     fleet = Fleet()
     fleet.shows(0, {0: "a", 1: "b"})
     fleet.shows(1, {2: "c", 3: "d"})
@@ -110,13 +110,13 @@ def test_segments_of_a_broker_that_left_are_counted_where_they_are():
     assert fleet.counts == {"billing": 2}
 
 
-def test_subscription_that_ended_between_two_collectors_is_announced_gone():
+def test_subscription_ended_between_runs_retracted():
     fleet = Fleet(brokers=1, subscriptions={T: {"old": "STREAM"}})
     fleet.shows(0, {0: "a"})
     assert fleet.counts == {"old": 0, "billing": 1}
 
 
-def test_unknown_subscription_of_a_former_collector_stays_until_all_is_seen():
+def test_inherited_subscription_kept_until_full_scan():
     fleet = Fleet(subscriptions={T: {"old": "STREAM"}})
     fleet.shows(0, {0: "a", 1: "a"})
     assert "old" not in fleet.counts
@@ -137,7 +137,7 @@ def test_attached_count_forbids_the_same_merges(segments, consumers, seed):
     assert fleet.counts["billing"] == min(consumers, segments)
 
 
-def test_readers_of_checkpoints_count_together_and_queues_do_not():
+def test_checkpoint_readers_count_jointly():
     def segment(id, **subscriptions):
         shown = {
             name: {"type": type, "consumers": [{"consumerName": f"{consumer}-seg-{id}"} for consumer in consumers]}

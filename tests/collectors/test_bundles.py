@@ -27,7 +27,7 @@ pulsar_lb_resource_usage{cluster="test", broker="127.0.0.1", feature="max_ema", 
 """
 
 
-def test_a_bundle_is_the_sum_of_its_topics_and_pulsars_own_are_left_out():
+def test_bundle_sums_topics_without_system_ones():
     assert read_bundle_stats(STATS.encode()) == {
         "public/hot/0x00000000_0x40000000": NamespaceBundleStats(
             msg_rate_in=5.0,
@@ -47,7 +47,7 @@ def test_an_answer_that_is_cut_or_another_is_no_load(body):
         read_bundle_stats(body)
 
 
-def test_every_setting_of_a_broker_that_a_rule_reads_is_told():
+def test_broker_settings_used_by_rules_reported():
     left_out = {"loadBalancerSheddingEnabled", "loadManagerClassName"}
     upstreams = {name for name in DEFAULTS if not name.startswith("gain")}
     told = _chosen(dict.fromkeys(upstreams, "1") | {"brokerServicePort": "6650"}, None)
@@ -71,7 +71,7 @@ def test_usage_is_percent_of_a_hundred():
     }
 
 
-def test_a_report_of_the_extensible_manager_has_the_brokers_own_average():
+def test_extensible_report_has_broker_average():
     stats = {f"public/hot/0x{low}0000000_0x{low}8000000": stat(100.0 * low) for low in range(3)}
     load = read_broker_load(stats, METRICS, 5)
     assert (load.weighted_max_e_m_a, load.updated_at) == (0.4, 5)
@@ -81,7 +81,7 @@ def test_a_report_of_the_extensible_manager_has_the_brokers_own_average():
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 9])
-def test_the_busiest_bundles_come_last_and_no_more_than_are_asked_for(most):
+def test_busiest_bundles_last_and_limited(most):
     stats = {name: stat(load) for name, load in (("b/c/x", 3.0), ("b/c/y", 1.0), ("b/c/z", 2.0))}
     names = [one.bundle_name for one in top_bundles(stats, most).top_bundles_load_data]
     assert names == ["b/c/y", "b/c/z", "b/c/x"][3 - min(most, 3) :]

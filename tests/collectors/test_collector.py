@@ -98,7 +98,7 @@ def test_everything_that_a_cluster_has_is_said(cluster):
         assert running.status.is_complete
 
 
-def test_attached_consumers_are_counted_without_asking_for_stats(cluster):
+def test_attached_consumers_counted_without_stats(cluster):
     cluster.topics[T].consumers = {"billing": 2}
     with collecting(cluster, consumers="attached") as running:
         out = running.outlet
@@ -125,7 +125,7 @@ def test_changes_are_said_within_two_seconds(cluster):
         assert time.monotonic() - began < 9
 
 
-def test_what_has_not_changed_is_not_said_again_before_its_time(cluster):
+def test_unchanged_state_not_repeated_early(cluster):
     with collecting(cluster) as running:
         out = running.outlet
         wait_until(lambda: out.consumers.get(T) == {"billing": 3})
@@ -139,7 +139,7 @@ def test_what_has_not_changed_is_not_said_again_before_its_time(cluster):
         assert running.outlet.consumers[T] == {"billing": 3}
 
 
-def test_a_topic_that_is_deleted_is_said_to_be_gone_and_one_that_comes_again_is_new(cluster):
+def test_deleted_topic_retracted_and_recreated_as_new(cluster):
     with collecting(cluster) as running:
         out = running.outlet
         wait_until(lambda: out.consumers.get(T))
@@ -151,7 +151,7 @@ def test_a_topic_that_is_deleted_is_said_to_be_gone_and_one_that_comes_again_is_
         assert out.deleted == [T]
 
 
-def test_a_deleted_topic_that_is_listed_on_and_on_is_gone_all_the_same(cluster, monkeypatch):
+def test_deleted_topic_still_listed_is_retracted(cluster, monkeypatch):
     with collecting(cluster) as running:
         out = running.outlet
         wait_until(lambda: T in out.layouts)
@@ -198,7 +198,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_broker_that_does_not_answer_as_it_should_makes_its_segments_unknown_and_never_idle(cluster, fault):
+def test_faulty_broker_makes_segments_unknown(cluster, fault):
+    """A broker that does not answer properly never makes its segments idle."""
     with collecting(cluster, max_bytes=5_000_000) as running:
         out, status = running.outlet, lambda: running.status
         wait_until(lambda: len(out.rates()) == 2 and status().coverage == 1.0)
@@ -217,7 +218,7 @@ def test_a_broker_that_does_not_answer_as_it_should_makes_its_segments_unknown_a
         wait_until(lambda: status().coverage == 1.0 and status().is_complete, 20)
 
 
-def test_brokers_restart_join_and_leave_and_topics_are_read_on(cluster):
+def test_broker_changes_do_not_stop_reading(cluster):
     with collecting(cluster) as running:
         out, status = running.outlet, lambda: running.status
         wait_until(lambda: out.consumers.get(T) and status().segments_seen == 2)
@@ -280,7 +281,7 @@ def test_registered_consumers_are_asked_of_leaders_only(monkeypatch):
             assert all(asked[name] == {cluster.leaders[name]} for name in names if name not in its)
 
 
-def test_leader_that_is_no_listed_broker_leaves_consumers_unknown(cluster):
+def test_unlisted_leader_leaves_consumers_unknown(cluster):
     outside = FakeBroker(cluster)
     cluster.listed = [one.name for one in cluster.brokers]
     cluster.brokers.append(outside)
@@ -308,7 +309,7 @@ def test_no_broker_at_all_is_said_and_waited_for():
             wait_until(lambda: T in running.outlet.layouts)
 
 
-def test_a_second_collector_says_everything_again_and_nothing_that_is_wrong(cluster):
+def test_second_collector_announces_all_correctly(cluster):
     """As after a kill -9: the second knows nothing of the first."""
     first, second = Listed(), Listed()
     with collecting(cluster, first):
@@ -321,7 +322,7 @@ def test_a_second_collector_says_everything_again_and_nothing_that_is_wrong(clus
     assert second.layouts[T].sender > first.layouts[T].sender
 
 
-def test_a_topic_that_was_deleted_while_no_collector_ran_is_said_to_be_gone(cluster, tmp_path):
+def test_deletion_without_collector_is_announced(cluster, tmp_path):
     file, url = tmp_path / "topics.json", cluster.brokers[0].url
     cluster.topic("topic://acme/shop/stays", 1)
     with collecting(cluster) as running:
@@ -340,7 +341,8 @@ def test_a_topic_that_was_deleted_while_no_collector_ran_is_said_to_be_gone(clus
     assert recall(file, url, 7).sender == 7
 
 
-def test_a_token_goes_to_no_broker_that_is_not_of_this_machine_and_not_configured(cluster):
+def test_token_kept_from_unconfigured_brokers(cluster):
+    """Brokers of this machine and configured ones get the token, no others."""
     cluster.listed = [broker.name for broker in cluster.brokers] + ["broker-9.example:8080"]
     with collecting(cluster, token="secret") as running:
         wait_until(lambda: any("the token is not sent" in trouble for trouble in running.status.troubles))
@@ -357,7 +359,7 @@ def test_strange_lists_of_brokers_and_topics_stop_nothing(cluster):
         assert set(running.outlet.layouts) == {T}
 
 
-def test_rates_that_do_not_change_under_traffic_are_sent_no_more(cluster):
+def test_stale_rates_under_traffic_not_sent(cluster):
     with collecting(cluster) as running:
         out, status = running.outlet, lambda: running.status
         wait_until(lambda: len(out.rates()) == 2 and status().coverage == 1.0)
@@ -404,7 +406,7 @@ STATS = {
 }
 
 
-def test_stats_of_slow_segments_are_asked_for_where_that_is_wanted(cluster):
+def test_slow_segment_stats_asked_when_enabled(cluster):
     cluster.topics[T].slow = {1: STATS}
     with collecting(cluster, segment_stats=True, consumers="attached") as running:
         out = running.outlet
@@ -415,7 +417,7 @@ def test_stats_of_slow_segments_are_asked_for_where_that_is_wanted(cluster):
         wait_until(lambda: not out.deliveries[T].segments)
 
 
-def test_stats_of_slow_segments_are_not_asked_for_as_delivered(cluster):
+def test_slow_segment_stats_off_by_default(cluster):
     cluster.topics[T].slow = {1: STATS}
     with collecting(cluster, consumers="attached") as running:
         wait_until(lambda: T in running.outlet.deliveries and running.outlet.deliveries[T].reported == 2)

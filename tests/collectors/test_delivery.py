@@ -102,7 +102,7 @@ def test_a_backlog_that_lasts_is_reported_with_its_figures():
     assert (slow.backlog_age_seconds, slow.waiting_publishers, slow.unacked_messages) == (None, None, None)
 
 
-def test_a_slow_topic_is_reported_each_minute_and_once_more_when_it_recovers():
+def test_slow_topic_reported_each_minute_until_ok():
     cluster = Cluster()
     assert [len(one.segments) for one in cluster.shows(behind(), KEEPS_UP)] == [0]
     assert [len(one.segments) for one in cluster.shows(behind(), KEEPS_UP)] == [1]
@@ -119,7 +119,7 @@ def test_a_topic_that_keeps_up_is_reported_once_an_hour():
     assert len(cluster.shows(KEEPS_UP, KEEPS_UP, seconds=1)) == 1
 
 
-def test_a_subscription_with_consumers_comes_before_one_that_nobody_reads():
+def test_attached_subscription_comes_first():
     abandoned = {"old": {**SUBSCRIPTION, "consumers": [], "msgBacklog": 10**6, "msgRateOut": 0.0}}
     [slow] = read_broker_stats(body({**abandoned, **behind()})).behind[T]
     assert slow.subscription == "s"

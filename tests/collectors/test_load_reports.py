@@ -37,7 +37,7 @@ def published(znodes=ZNODES, frames=FRAMES):
     return PublishedLoads(read, *topics)
 
 
-def test_stored_report_counts_and_carries_the_leaders_averages():
+def test_stored_report_carries_leader_averages():
     report = published().read_local("test", BROKER, NOW)
     assert report.forced
     assert (report.last_update, report.data.msg_rate_in) == (1795527743423, 301.59694977367724)
@@ -52,7 +52,7 @@ def test_damaged_znode_is_unknown_by_name(path):
         published({**ZNODES, path: ZNODES[path][:-9]}).read_local("test", BROKER, NOW)
 
 
-def test_missing_report_is_unknown_and_missing_average_is_none():
+def test_missing_report_unknown_average_absent():
     with pytest.raises(UnknownLoad, match="there is no /loadbalance/brokers/gone:1"):
         published().read_local("test", "gone:1", NOW)
     only = {path: text for path, text in ZNODES.items() if "bundle-data" not in path}
@@ -113,7 +113,7 @@ def test_load_that_cannot_be_read_holds_the_cluster(cluster):  # noqa: F811
     assert "/loadbalance/brokers/127.0.0.1:8081" in held.reason
 
 
-def test_extensible_brokers_are_asked_where_a_shedder_needs_their_bundles(cluster):  # noqa: F811
+def test_extensible_brokers_asked_for_shedder(cluster):  # noqa: F811
     rounds = BundleRounds(Brokers(cluster), {"loadBalancerLoadSheddingStrategy": "UniformLoadShedder"}, published())
     assert not of(BalancerPolicies, rounds.read(NOW))[0].unreadable
     rounds = BundleRounds(Brokers(cluster), {"loadBalancerLoadSheddingStrategy": "TransferShedder"}, published())

@@ -99,7 +99,7 @@ def running(file):
 
 @pytest.mark.process
 @pytest.mark.broker
-def test_a_collector_that_is_killed_and_started_again_says_nothing_that_is_wrong(tmp_path, broker, namespace, heard):
+def test_killed_collector_announces_nothing_wrong(tmp_path, broker, namespace, heard):
     kept, gone = f"topic://{namespace}/kept", f"topic://{namespace}/gone"
     with serving_cluster(brokers=2) as cluster:
         cluster.topic(kept, 2, billing=3).rates = {0: (5.0, 6.0, 7.0, 8.0)}
@@ -132,7 +132,7 @@ def test_a_collector_that_is_killed_and_started_again_says_nothing_that_is_wrong
 
 @pytest.mark.process
 @pytest.mark.broker
-def test_once_says_what_was_seen_and_fails_when_a_broker_does_not_answer(tmp_path, broker, namespace):
+def test_once_reports_and_fails_on_silent_broker(tmp_path, broker, namespace):
     with serving_cluster(brokers=2) as cluster:
         cluster.topic(f"topic://{namespace}/orders", 2, billing=3)
         file = settings_file(tmp_path, broker, cluster.brokers[0].url, namespace, "attached")

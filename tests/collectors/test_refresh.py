@@ -35,7 +35,7 @@ def follow(period, phase, seconds, *, took=0.05, drift=0.0, idle_from=float("inf
 
 @settings(max_examples=60)
 @given(st.sampled_from([5.0, 10.0, 60.0]), st.floats(0, 60))
-def test_a_load_is_read_within_two_seconds_of_its_computation(period, phase):
+def test_load_read_within_two_seconds(period, phase):
     lags, reads = follow(period, phase % period - period, 20 * period)
     assert len(lags) >= 19
     assert all(lag <= 2.0 for at, lag in lags if at > 2 * period)
@@ -63,7 +63,7 @@ def test_after_no_answer_nothing_is_known_any_more():
     assert refresh.due_at() < 10
 
 
-def test_a_long_answer_is_read_less_often_and_still_soon_after_its_computation():
+def test_long_answer_read_less_often_yet_promptly():
     lags, reads = follow(60.0, 7.0, 1200, size=12_000_000)
     assert all(lag <= 2.0 for at, lag in lags if at > 68), "all but the first, which nobody could expect"
     assert reads < 60
@@ -71,7 +71,7 @@ def test_a_long_answer_is_read_less_often_and_still_soon_after_its_computation()
 
 @settings(max_examples=60)
 @given(st.floats(0, 60), st.sets(st.integers(3, 38), max_size=6), st.floats(1.0, 8.0))
-def test_a_computation_that_comes_late_does_not_make_the_next_ones_be_read_late(phase, turns, seconds):
+def test_late_computation_does_not_delay_next_reads(phase, turns, seconds):
     late = {turn: seconds for turn in turns if turn - 1 not in turns}
     lags, reads = follow(60.0, phase - 60, 2400, size=10_000_000, took=0.4, late=late)
     assert sum(lag > 2.0 for at, lag in lags if at > 130) <= 2 * len(late)
@@ -79,6 +79,6 @@ def test_a_computation_that_comes_late_does_not_make_the_next_ones_be_read_late(
     assert reads < 150
 
 
-def test_instants_that_were_learned_from_late_computations_are_learned_anew():
+def test_late_instants_are_learned_anew():
     lags, _ = follow(60.0, 0.0, 2400, late=dict.fromkeys(range(5, 9), 6.0))
     assert all(lag <= 2.0 for at, lag in lags if at > 60 * 15)

@@ -51,7 +51,7 @@ def test_a_server_whose_memory_is_behind_is_not_believed():
     assert said.layout(T, SPLIT.to_metadata(), NOW + 3) == []
 
 
-def test_a_topic_that_is_deleted_and_created_again_is_said_to_be_gone_first():
+def test_recreated_topic_retracted_first():
     said = Said(7)
     said.layout(T, SPLIT.to_metadata(), NOW)
     said.consumers(T, {"s": Consumers("STREAM", 2)}, NOW)
@@ -79,12 +79,12 @@ def test_announcements_take_the_short_way_of_the_job():
         assert plain.sender == 7
 
 
-def test_consumers_of_a_topic_whose_layout_was_not_said_wait_for_it():
+def test_consumers_wait_for_announced_layout():
     said = Said(7)
     assert said.consumers(T, {"s": Consumers("STREAM", 2)}, NOW) == []
 
 
-def test_a_layout_above_a_message_goes_without_its_sealed_segments():
+def test_oversized_layout_sent_without_sealed():
     wide = SegmentLayout.create(5_000, NOW).to_metadata()
     halves = {id: one.model_copy(update={"state": "SEALED"} if id % 2 else {}) for id, one in wide.segments.items()}
     said = Said(7)
@@ -94,7 +94,7 @@ def test_a_layout_above_a_message_goes_without_its_sealed_segments():
     assert len(told.layout.segments) == 2_500
 
 
-def test_a_layout_that_never_fits_is_noted_and_its_end_is_said_all_the_same():
+def test_unsendable_layout_noted_and_end_announced():
     said = Said(7)
     said.layout(T, BEFORE.to_metadata(), NOW)
     huge = SegmentLayout.create(8_000, NOW + 9).to_metadata()
@@ -112,7 +112,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60)
 @given(STEPS)
-def test_a_listener_knows_what_was_read_whatever_happens_in_between(steps):
+def test_listener_learns_state_despite_losses(steps):
     """Also when records are lost on the way: what was lost is said again at the next reading."""
     said, listener, now = Said(7), Listed(), NOW
     layouts: dict[str, SegmentLayout] = {}
@@ -165,7 +165,7 @@ def test_a_listener_knows_what_was_read_whatever_happens_in_between(steps):
         assert read(topic) == []
 
 
-def test_a_layout_is_repeated_by_its_digest_and_in_full_when_that_was_long_ago(monkeypatch):
+def test_layout_repeated_by_digest_then_in_full(monkeypatch):
     said, listener, clock = Said(7), Listed(), [NOW]
     monkeypatch.setattr(repeats, "time", SimpleNamespace(time_ns=lambda: clock[0] * 1_000_000))
     again = Repeats(said, 10, lambda records: [listener.announce(record) for record in records])
@@ -185,7 +185,7 @@ def test_a_layout_is_repeated_by_its_digest_and_in_full_when_that_was_long_ago(m
     assert digests == [2 - number for number in full]
 
 
-def test_a_layout_that_did_not_reach_kafka_is_not_repeated_by_its_digest():
+def test_undelivered_layout_not_repeated_by_digest():
     said = Said(7)
     (record,) = said.layout(T, SPLIT.to_metadata(), NOW)
     assert said.known(T, NOW, 1_000) is not None

@@ -44,7 +44,7 @@ def status(**other):
     return CollectorStatus(**{**given, **other})
 
 
-def test_a_status_names_what_is_not_seen_and_which_broker_is_silent():
+def test_status_names_gaps_and_silent_broker():
     said = describe(status())
     assert "3 of 4 segments seen (75.0%)" in said
     assert "broker b2:8080: no connection" in said
@@ -92,7 +92,7 @@ def test_prometheus_gets_every_metric_of_the_page():
 
 
 @pytest.mark.process
-def test_the_doctor_says_what_the_collector_cannot_see_and_that_it_does_not_run(tmp_path):
+def test_doctor_reports_collector_gaps_or_absence(tmp_path):
     file = home_with(tmp_path)
     file.write_text(file.read_text() + f'\n[collect]\nfolder = "{tmp_path}"\n')
 

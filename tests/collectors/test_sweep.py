@@ -33,7 +33,7 @@ def test_every_topic_is_looked_at_before_one_is_again():
     assert sweep.next(1.0) is not None
 
 
-def test_a_topic_that_changes_is_looked_at_first_and_every_other_one_still_has_its_turn():
+def test_changing_topic_first_without_starving():
     sweep = sweep_of(1000)
     for _ in range(1000):
         sweep.next(0.0)
@@ -49,7 +49,7 @@ def test_a_topic_that_changes_is_looked_at_first_and_every_other_one_still_has_i
     assert len(looked) > 700
 
 
-def test_topics_that_are_used_are_looked_at_more_often_and_the_others_are_not_forgotten():
+def test_busy_topics_visited_more_without_starving():
     sweep = sweep_of(1000)
     for _ in range(1000):
         sweep.next(0.0)
@@ -65,7 +65,7 @@ def test_topics_that_are_used_are_looked_at_more_often_and_the_others_are_not_fo
     assert sweep.oldest_seconds(now, used=True) < 20 < sweep.oldest_seconds(now)
 
 
-def test_a_topic_that_is_not_used_any_more_has_the_turns_of_the_others():
+def test_idle_topic_yields_its_turns():
     sweep = sweep_of(10)
     for number in range(10):
         sweep.is_used(str(number), 0.0)
@@ -109,7 +109,7 @@ def test_age_goes_on_when_a_topic_moves():
 
 
 @pytest.mark.parametrize("take", ["next", "next_at_once"])
-def test_first_look_at_a_topic_costs_the_same_in_a_large_fleet(take):
+def test_first_visit_cost_independent_of_fleet(take):
     """Entries that are read for a look, not time: a machine under load measures anything."""
 
     def reads(topics):

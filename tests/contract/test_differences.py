@@ -6,7 +6,8 @@ from tests.contract.calls import CALLS
 from tests.contract.differences import differences
 
 
-def test_every_line_of_the_page_is_about_a_call_that_is_made_and_a_real_difference() -> None:
+def test_page_lines_are_real_tested_differences() -> None:
+    """Every line of the page is about a call that the contract makes."""
     for call, answers in differences("Calls that differ").items():
         assert int(answers.anabranch) == CALLS[call].status
         assert int(answers.pulsar) != CALLS[call].status
