@@ -53,7 +53,7 @@ def consumers(controller: RunningController) -> int | None:
     return int(answered.json()["subscriptions"]["s"]["consumerCount"])
 
 
-def test_ten_thousand_consumers_of_a_dead_leader_are_evicted_and_each_is_announced(
+def test_ten_thousand_evictions_all_announced(
     nodes: Callable[[], ZooKeeperStore],
 ) -> None:
     with run_controller(nodes()) as first:
@@ -75,7 +75,7 @@ def test_ten_thousand_consumers_of_a_dead_leader_are_evicted_and_each_is_announc
             assert second.client.delete(PATH).status_code == 204
 
 
-def test_every_name_that_is_accepted_can_be_stored_found_and_removed(place: Place) -> None:
+def test_accepted_names_stored_found_and_removed(place: Place) -> None:
     odd = [LONGEST, "%" * MAX_NAME_BYTES, ".", "..", "a/b", "%2F", "\x00\x7f", "\ufeff\u2028", "ü 日本", "controller"]
     with run_controller(place.open()) as controller:
         topics = ScalableTopics(Transport(controller.url, None, user_agent="test", timeout_seconds=30))
@@ -106,7 +106,7 @@ def test_every_name_that_is_accepted_can_be_stored_found_and_removed(place: Plac
         topics.close()
 
 
-def test_a_layout_that_would_not_fit_is_refused_before_anything_is_done(nodes: Callable[[], ZooKeeperStore]) -> None:
+def test_oversized_layout_refused_before_any_step(nodes: Callable[[], ZooKeeperStore]) -> None:
     with run_controller(nodes()) as controller:
         path = PATH.replace("/t", "/large")
         refused = controller.client.put(f"{path}?numInitialSegments=20000")

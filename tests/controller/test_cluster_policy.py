@@ -35,14 +35,15 @@ def strict(tmp_path_factory):
         ({"mergeMsgRateInThreshold": 2_000.0}, "splitMsgRateInThreshold (2000) must be greater than"),
     ],
 )
-def test_an_override_that_contradicts_the_clusters_policy_is_refused(strict, path, override, rule):
+def test_override_against_cluster_policy_refused(strict, path, override, rule):
     answer = strict.client.post(path, json=override)
     assert answer.status_code == 412
     assert rule in answer.json()["reason"]
     assert not strict.client.get(path).content
 
 
-def test_a_changed_policy_of_the_cluster_counts_for_the_next_override_of_topics_and_namespaces(tmp_path):
+def test_new_cluster_policy_applies_to_overrides(tmp_path):
+    """The next override of a topic or namespace is checked against it."""
     topic, namespace = (
         "/admin/v2/scalable/a/b/t/autoScalePolicy",
         "/admin/v2/namespaces/a/b/scalableTopicAutoScalePolicy",
@@ -62,7 +63,7 @@ def test_an_override_that_fits_the_clusters_policy_is_taken(strict):
     assert strict.client.get(path).json()["minSegments"] == 8
 
 
-def test_topics_are_made_and_merged_with_the_buckets_of_the_policy(tmp_path):
+def test_topics_use_buckets_of_policy(tmp_path):
     policy = ClusterPolicy("pulsar-5.0", AutoScalePolicyOverride(max_entry_buckets_per_segment=6))
     with run_controller(tmp_path / "layouts.db", policy=policy) as running:
         topics = "/admin/v2/scalable/a/b"

@@ -33,7 +33,7 @@ def columns(reporter: str, ids: list[int], rates: list[float], *, slashes: str =
 
 
 @pytest.mark.broker
-def test_stats_show_the_newest_load_of_each_segment_that_was_reported_in_this_life(kafka: str, tmp_path: Path) -> None:
+def test_stats_show_newest_load_of_incarnation(kafka: str, tmp_path: Path) -> None:
     producer = Producer({"bootstrap.servers": kafka})
 
     def report(value: bytes, ago: int = 0, key: str = f"topic://{NAME}") -> None:
@@ -69,7 +69,7 @@ def test_stats_show_the_newest_load_of_each_segment_that_was_reported_in_this_li
 
 
 @pytest.mark.process
-def test_stats_wait_for_a_kafka_that_is_away_once_and_a_moment_only() -> None:
+def test_stats_wait_for_kafka_once_and_briefly() -> None:
     loads, asked, began = ReportedLoads(KafkaConnection(NOWHERE)), list[str](), time.monotonic()
     read = loads._read
     loads._read = lambda topic: asked.append(topic) or read(topic)  # type: ignore[method-assign,func-returns-value]

@@ -39,7 +39,7 @@ def shown(url: str) -> str:
         return dict(part[0] for part in secured.getpeercert()["subject"])["commonName"]
 
 
-def test_all_that_a_controller_answers_goes_through_tls_and_its_certificate_is_renewed_at_once(tmp_path):
+def test_controller_serves_tls_and_renews_at_once(tmp_path):
     put("server", tmp_path)
     more = f'certificate = "{tmp_path}/own.pem"\nkey = "{tmp_path}/own.key"\nclient_ca = "{tls.CA}"\n'
     service = ControllerProcess(tmp_path, more=more, tls=client_context(OWN))

@@ -124,7 +124,7 @@ def routes_of(routes: Iterable[Any]) -> Iterator[Any]:
 
 
 @pytest.mark.process
-def test_every_route_of_the_app_has_the_role_that_it_should_have(guarded: Guarded) -> None:
+def test_every_route_has_its_role(guarded: Guarded) -> None:
     found: dict[str | None, set[tuple[str, str]]] = {}
     app = guarded.controller.server.config.app
     for route in routes_of(app.routes):  # type: ignore[union-attr]
@@ -145,7 +145,7 @@ def test_a_route_without_a_role_is_not_taken_in(add: str) -> None:
 
 @pytest.mark.parametrize("needed", ROLES)
 @pytest.mark.parametrize("role", ROLES)
-def test_a_token_opens_what_its_role_and_the_lesser_ones_open(guarded: Guarded, role: Role, needed: Role) -> None:
+def test_token_allows_its_role_and_lesser_ones(guarded: Guarded, role: Role, needed: Role) -> None:
     allowed = ROLES.index(role) >= ROLES.index(needed)
     for verb, template in sorted(CALLS[needed]):
         # The topic is nowhere to be found, or the path would change what the next one finds.
@@ -167,7 +167,9 @@ def test_a_token_opens_what_its_role_and_the_lesser_ones_open(guarded: Guarded, 
     )
 
 
-def test_a_token_that_is_bound_opens_its_tenants_and_namespaces_and_no_others(guarded: Guarded) -> None:
+def test_bound_token_limited_to_its_namespaces(guarded: Guarded) -> None:
+    """A bound token opens its tenants and namespaces and no others."""
+
     def status(token: str, verb: str, template: str) -> int:
         path = re.sub(r"{(segment|first|second)}", "0", template).replace("{descriptor}", "0000-ffff-0")
         path = re.sub(r"{(\w+)}", r"\1", path.replace("{topic}", "absent")).replace("/tenant", "/t%65nant")
@@ -224,7 +226,8 @@ def test_the_log_says_who_changed_what_and_never_the_token(guarded: Guarded, cap
     ]
 
 
-def test_a_token_counts_from_the_request_after_it_was_made_until_it_is_removed(guarded: Guarded) -> None:
+def test_token_valid_from_creation_to_removal(guarded: Guarded) -> None:
+    """It counts from the request after its creation on."""
     token = add_token(guarded.file, "short-lived", "read")
     assert guarded.call(token, "GET", "/admin/v2/scalable/a/b").status_code == 200
     assert guarded.connect(token, "/admin/v2/scalable/a/b/t/watch") == 404

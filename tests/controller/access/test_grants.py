@@ -60,9 +60,8 @@ def end_of(connection: ClientConnection) -> tuple[int, str]:
 
 
 @pytest.mark.process
-def test_watch_sessions_of_a_removed_token_are_ended_with_the_reason_and_others_go_on(
-    running: tuple[RunningController, str], file: Path
-) -> None:
+def test_removed_token_ends_its_watch_sessions(running: tuple[RunningController, str], file: Path) -> None:
+    """They end with the reason; others go on."""
     controller, admin = running
     url, gone = f"{controller.url}{PATH}/watch", add_token(file, "gone", "read")
     with (
@@ -81,9 +80,8 @@ def test_watch_sessions_of_a_removed_token_are_ended_with_the_reason_and_others_
 
 
 @pytest.mark.process
-def test_a_consumer_of_a_narrowed_token_is_cut_off_and_keeps_its_segments_for_a_token_that_suffices(
-    running: tuple[RunningController, str], file: Path
-) -> None:
+def test_narrowed_token_loses_its_consumer(running: tuple[RunningController, str], file: Path) -> None:
+    """Its segments stay reserved for a return with a token that suffices."""
     controller, admin = running
     worker = add_token(file, "worker", "operate")
     with client(controller, CONSUMERS_PATH, additional_headers=_header(worker)) as one:
@@ -101,7 +99,7 @@ def test_a_consumer_of_a_narrowed_token_is_cut_off_and_keeps_its_segments_for_a_
         again.assigned_until([0])
 
 
-def test_a_token_made_anew_under_the_same_name_does_not_carry_the_sessions_of_the_one_before(file: Path) -> None:
+def test_recreated_token_does_not_inherit_sessions(file: Path) -> None:
     token = add_token(file, "worker", "read")
     access = Access(file)
     caller = access.caller(f"Bearer {token}".encode())
@@ -117,7 +115,7 @@ def test_a_token_made_anew_under_the_same_name_does_not_carry_the_sessions_of_th
     ("scope", "opens"),
     [("", True), ("acme", True), ("x acme/grants", True), ("acme/grant", False), ("acme/grants2 grants", False)],
 )
-def test_a_session_goes_on_while_its_token_is_bound_to_where_it_is(file: Path, scope: str, opens: bool) -> None:
+def test_session_continues_while_token_covers_it(file: Path, scope: str, opens: bool) -> None:
     token = add_token(file, "worker", "read")
     access = Access(file)
     caller = access.caller(f"Bearer {token}".encode())
@@ -127,7 +125,7 @@ def test_a_session_goes_on_while_its_token_is_bound_to_where_it_is(file: Path, s
     assert access.opens(caller, READ_IT) == opens
 
 
-def test_a_session_whose_token_went_while_it_was_let_in_is_ended_at_once(file: Path) -> None:
+def test_session_of_token_lost_on_entry_ends(file: Path) -> None:
     add_token(file, "other", "read")
     grants, ended = Grants(Access(file)), []
     with grants.held(Caller("gone", "read", b"0" * 64), READ_IT, lambda: ended.append(True)):

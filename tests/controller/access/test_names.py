@@ -64,7 +64,7 @@ def test_a_node_answers_to_its_own_names_alone(names: NodeNames, host: str, own:
     assert (names.refusal(asked(host=host)) is None) == own
 
 
-def test_a_client_without_host_is_no_browser_and_one_with_two_is_refused() -> None:
+def test_missing_host_or_two_hosts_refused() -> None:
     assert LOCAL.refusal([]) is None
     assert LOCAL.refusal([(b"host", b"localhost"), (b"host", b"localhost")]) is not None
 
@@ -108,7 +108,7 @@ def test_a_browser_says_itself_that_a_page_is_a_strangers(site: str, own: bool) 
 @given(
     st.text(st.characters(min_codepoint=0, max_codepoint=255)), st.sampled_from(["http://", "https://", "ws://", ""])
 )
-def test_whatever_a_header_holds_is_an_answer_and_an_origin_is_its_host(text: str, scheme: str) -> None:
+def test_any_header_answered_and_origin_matches_host(text: str, scheme: str) -> None:
     assert LOCAL.refusal(asked(host=text)) is None or "controller.names" in str(LOCAL.refusal(asked(host=text)))
     if LOCAL.refusal(asked(host="localhost", origin=scheme + text)) is None:
         assert text.lower().partition(":")[0].removesuffix(".") == "localhost"
@@ -194,9 +194,7 @@ def test_no_page_of_a_stranger_reaches_anything(
     assert ask(controller, "GET", f"{path}/consumers", **WEBSOCKET) == 101
 
 
-def test_a_body_as_a_form_sends_it_is_refused_and_one_as_clients_send_it_taken(
-    controller: RunningController, namespace: str
-) -> None:
+def test_form_body_refused_and_json_accepted(controller: RunningController, namespace: str) -> None:
     path = f"/admin/v2/scalable/{namespace}/t"
     controller.client.put(path).raise_for_status()
     policy = b'{"maxSegments": 5}'

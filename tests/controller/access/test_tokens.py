@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "new" / "tokens"
 
 
-def test_a_token_is_answered_once_and_only_its_digest_is_kept(file: Path) -> None:
+def test_token_shown_once_and_stored_as_digest(file: Path) -> None:
     token = add_token(file, "executor", "operate")
     assert read_tokens(file) == [TokenEntry("executor", "operate", digest_of(token.encode()))]
     assert token not in file.read_text()
@@ -63,7 +63,7 @@ def test_what_a_person_wrote_into_the_file_stays(file: Path) -> None:
         (f"zero read {DIGEST}", "line 2: 'zero' is there twice"),
     ],
 )
-def test_a_line_that_is_wrong_is_named_and_what_may_be_a_token_is_not_shown(file: Path, line: str, said: str) -> None:
+def test_bad_line_named_without_showing_token(file: Path, line: str, said: str) -> None:
     with pytest.raises(TokensError) as refused:
         parse_tokens(file, f"zero admin {DIGEST}\n{line}\n")
     assert said in str(refused.value)

@@ -57,7 +57,7 @@ def test_a_replacement_on_an_old_version_changes_nothing(store: OwnedStore) -> N
     assert len(stored.metadata.segments) == 2
 
 
-def test_a_version_is_not_used_again_by_a_topic_created_again(store: OwnedStore) -> None:
+def test_recreated_topic_gets_unused_version(store: OwnedStore) -> None:
     with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout(1))
     old = version_of(store)
@@ -70,7 +70,7 @@ def test_a_version_is_not_used_again_by_a_topic_created_again(store: OwnedStore)
     assert version_of(store) > old
 
 
-def test_what_raises_leaves_neither_the_change_nor_its_announcement(store: OwnedStore) -> None:
+def test_exception_discards_change_and_announcement(store: OwnedStore) -> None:
     def fail_half_way() -> None:
         with store.writing(TOPIC) as transaction:
             transaction.insert_topic(TOPIC, layout())
@@ -83,7 +83,8 @@ def test_what_raises_leaves_neither_the_change_nor_its_announcement(store: Owned
     assert store.announced() == []
 
 
-def test_announcements_keep_the_order_of_the_commits_and_go_with_the_fence_only(store: OwnedStore) -> None:
+def test_announcements_keep_commit_order_and_fence(store: OwnedStore) -> None:
+    """They leave in the order of the commits, and only with the fence."""
     records = [
         consumer_announcement(TOPIC, f"s{number}", "STREAM", "snapshot", 0, 1, life=None) for number in range(12)
     ]
@@ -101,7 +102,7 @@ def test_announcements_keep_the_order_of_the_commits_and_go_with_the_fence_only(
     assert outbox.names(after=names[3]) == names[4:]
 
 
-def test_deleting_a_topic_takes_its_subscriptions_and_sessions_along(store: OwnedStore) -> None:
+def test_topic_deletion_removes_its_subscriptions(store: OwnedStore) -> None:
     with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout())
         transaction.insert_subscription(TOPIC, "s", "STREAM")
@@ -119,7 +120,7 @@ def test_deleting_a_topic_takes_its_subscriptions_and_sessions_along(store: Owne
     assert store.nodes.get(store_paths.topic_path(TOPIC))
 
 
-def test_nothing_is_left_of_a_deleted_topic_that_is_released(store: OwnedStore) -> None:
+def test_released_deleted_topic_leaves_nothing(store: OwnedStore) -> None:
     with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout())
         transaction.insert_subscription(TOPIC, "s", "STREAM")
@@ -133,7 +134,7 @@ def test_nothing_is_left_of_a_deleted_topic_that_is_released(store: OwnedStore) 
     assert store.all_topics() == store.topics_needing_leader() == store.leaders.topics() == []
 
 
-def test_released_again_and_again_a_topic_that_never_came_to_be_leaves_nothing(store: OwnedStore) -> None:
+def test_repeated_release_of_no_topic_leaves_nothing(store: OwnedStore) -> None:
     for _ in range(50):
         store.leaders.lead(TOPIC)
         assert store.leaders.release(TOPIC)
@@ -189,7 +190,7 @@ def test_a_term_that_has_ended_commits_nothing(place: Place) -> None:
     assert old.topic(TOPIC) is None
 
 
-def test_of_two_changes_of_a_policy_at_the_same_moment_one_is_refused(store: OwnedStore) -> None:
+def test_concurrent_policy_changes_one_refused(store: OwnedStore) -> None:
     def change() -> None:
         with store.write_policy() as first:
             first.set_namespace_policy("a/b", AutoScalePolicyOverride(max_segments=1))
@@ -214,7 +215,8 @@ def operation(id: str, step: OperationStep = "create-children") -> Operation:
     )
 
 
-def test_of_a_topic_one_operation_is_open_and_the_newest_ended_ones_are_kept(store: OwnedStore) -> None:
+def test_one_open_operation_per_topic(store: OwnedStore) -> None:
+    """The newest ended operations are kept."""
     with store.writing(TOPIC) as transaction:
         transaction.insert_topic(TOPIC, layout())
     for number in range(MAX_OPERATIONS + 2):
@@ -232,7 +234,7 @@ def test_of_a_topic_one_operation_is_open_and_the_newest_ended_ones_are_kept(sto
     assert [found.id for found in list_operations(store, TOPIC)] == ["open", *kept]
 
 
-def test_a_layout_that_zookeeper_would_refuse_is_refused_with_its_size(place: Place) -> None:
+def test_layout_too_large_for_zookeeper_refused(place: Place) -> None:
     if place.zookeeper is None:
         return
     store = OwnedStore(place.open())

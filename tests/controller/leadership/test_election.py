@@ -43,7 +43,7 @@ def zookeeper_place(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempP
     one.close()
 
 
-def test_a_single_node_leads_and_can_commit_what_only_the_leader_may(place: Place) -> None:
+def test_single_node_leads_and_commits(place: Place) -> None:
     node = Candidate(place.open(), b"http://one")
     leadership = node.wait_for(LeaderElectionState.LEADING, b"http://one")
     assert leadership.version is not None
@@ -51,7 +51,7 @@ def test_a_single_node_leads_and_can_commit_what_only_the_leader_may(place: Plac
     wait_until(lambda: node.told == [leadership])
 
 
-def test_of_two_candidates_one_leads_and_the_other_takes_over_when_it_gives_up(place: Place) -> None:
+def test_second_candidate_leads_after_release(place: Place) -> None:
     store = place.open()
     first, second = Candidate(store, b"http://one"), Candidate(store, b"http://two")
     old = first.wait_for(LeaderElectionState.LEADING)
@@ -84,7 +84,8 @@ def test_a_node_is_not_led_by_its_own_former_life(zookeeper_place: Place) -> Non
     node.wait_for(LeaderElectionState.LEADING)
 
 
-def test_who_loses_its_session_does_not_lead_at_once_and_another_takes_over(zookeeper_place: Place) -> None:
+def test_lost_session_yields_to_another_candidate(zookeeper_place: Place) -> None:
+    """The loser does not lead again at once."""
     one, two = zookeeper_place.open(), zookeeper_place.open()
     first, second = Candidate(one, b"http://one"), Candidate(two, b"http://two")
     old = first.wait_for(LeaderElectionState.LEADING)
@@ -102,7 +103,7 @@ def test_who_loses_its_session_does_not_lead_at_once_and_another_takes_over(zook
         one.commit(Check(PATH, old.version), Put("/topics/orders/layout", b"{}"))
 
 
-def test_state_is_not_leading_from_the_instant_the_session_changes_before_any_callback(
+def test_session_change_ends_leading_before_callback(
     zookeeper_place: Place,
 ) -> None:
     store = zookeeper_place.open()
@@ -131,9 +132,7 @@ def test_state_is_not_leading_from_the_instant_the_session_changes_before_any_ca
     node.wait_for(LeaderElectionState.LEADING)
 
 
-def test_the_same_leadership_is_found_again_after_a_restart_of_the_server(
-    zookeeper: EmbeddedZooKeeper, zookeeper_place: Place
-) -> None:
+def test_leadership_survives_server_restart(zookeeper: EmbeddedZooKeeper, zookeeper_place: Place) -> None:
     node = Candidate(zookeeper_place.open(session_s=30), b"http://one")
     before = node.wait_for(LeaderElectionState.LEADING)
     wait_until(lambda: node.told == [before])

@@ -27,7 +27,7 @@ def ensemble(jars: Jars, tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
         one.stop()
 
 
-def test_a_node_at_a_server_that_lags_knows_of_a_topic_right_after_its_creation(ensemble: ZooKeeperEnsemble) -> None:
+def test_node_at_lagging_server_sees_new_topic(ensemble: ZooKeeperEnsemble) -> None:
     ahead = next(member for member in ensemble.members if member.mode() == LEADER)
     lagging = next(member for member in ensemble.members if member is not ahead)
     with (

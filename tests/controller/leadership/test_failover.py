@@ -69,7 +69,7 @@ def status(controller: RunningController, call: str) -> int:
     return controller.client.post(f"{PATH}/{call}").status_code
 
 
-def test_what_changes_a_topic_is_sent_to_its_leader_and_reads_are_answered_by_all(start: Start) -> None:
+def test_changes_go_to_leader_reads_anywhere(start: Start) -> None:
     leader, other = start(), start()
     path = "/admin/v2/scalable/acme/failover/a%2Fb%20%C3%BC"
     assert leader.client.put(f"{path}?numInitialSegments=2").status_code == 204
@@ -99,7 +99,7 @@ def test_what_changes_a_topic_is_sent_to_its_leader_and_reads_are_answered_by_al
     assert other.client.post("/admin/v2/scalable/acme/failover/none/split/0").status_code == 404
 
 
-def test_a_consumer_that_connects_to_another_node_is_sent_to_the_leader(start: Start) -> None:
+def test_consumer_redirected_to_leader(start: Start) -> None:
     leader, other = start(), start()
     leader.client.put(PATH)
     greeting = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
@@ -113,7 +113,7 @@ def test_a_consumer_that_connects_to_another_node_is_sent_to_the_leader(start: S
     assert leader.client.get(f"{PATH}/stats").json()["subscriptions"] == {"s": {"consumerCount": 1}}
 
 
-def test_a_node_takes_over_when_it_is_asked_and_nobody_leads(start: Start) -> None:
+def test_asked_node_takes_over_without_leader(start: Start) -> None:
     first, second = start(), start()
     first.client.put(PATH)
     first.nodes.close()
@@ -123,9 +123,8 @@ def test_a_node_takes_over_when_it_is_asked_and_nobody_leads(start: Start) -> No
 
 
 @pytest.mark.parametrize("point", SPLIT_POINTS[:-1])
-def test_an_operation_whose_leader_dies_at_a_step_is_ended_by_another_though_nobody_asks(
-    point: str, start: Start
-) -> None:
+def test_dead_leaders_operation_finished_unasked(point: str, start: Start) -> None:
+    """The leader dies at each step."""
     first, second = start(), start()
     assert first.client.put(PATH).status_code == 204
     with crash_at(point, first.nodes.close), pytest.raises(Crash):
@@ -135,7 +134,7 @@ def test_an_operation_whose_leader_dies_at_a_step_is_ended_by_another_though_nob
     assert status(second, "split/1") == 204
 
 
-def test_a_watch_on_another_node_sees_every_change_and_the_new_leader(start: Start) -> None:
+def test_watch_on_other_node_survives_failover(start: Start) -> None:
     first, second = start(), start()
     first.client.put(PATH)
     with events(f"{second.url}{PATH}/watch") as stream:
@@ -151,7 +150,7 @@ def test_a_watch_on_another_node_sees_every_change_and_the_new_leader(start: Sta
         assert set(update["segmentBrokers"].values()) == {second.url}
 
 
-def test_consumers_find_their_segments_again_at_the_next_leader_and_disturb_nobody(start: Start) -> None:
+def test_consumers_find_segments_at_next_leader(start: Start) -> None:
     first, second = start(grace_seconds=LONG), start(grace_seconds=LONG)
     first.client.put(f"{PATH}?numInitialSegments=3")
     with consumer(first, "a") as a, consumer(first, "b") as b:
@@ -169,7 +168,8 @@ def test_consumers_find_their_segments_again_at_the_next_leader_and_disturb_nobo
     assert second.client.get(f"{PATH}/stats").json()["subscriptions"] == {"s": {"consumerCount": 3}}
 
 
-def test_who_does_not_come_back_is_put_out_by_the_next_leader_though_nobody_asks_it(start: Start) -> None:
+def test_absent_consumer_evicted_by_next_leader(start: Start) -> None:
+    """The next leader evicts without being asked."""
     first, second = start(grace_seconds=LONG), start(grace_seconds=BRIEF)
     first.client.put(PATH)
     with consumer(first, "a") as a:
@@ -178,7 +178,7 @@ def test_who_does_not_come_back_is_put_out_by_the_next_leader_though_nobody_asks
         wait_until(lambda: second.client.get(f"{PATH}/stats").json()["subscriptions"]["s"] == {"consumerCount": 0}, 20)
 
 
-def test_consumers_of_a_leader_that_has_lost_its_session_are_told_and_sent_on(start: Start) -> None:
+def test_lost_session_sends_consumers_to_new_leader(start: Start) -> None:
     first, second = start(), start()
     first.client.put(PATH)
     with consumer(first, "a") as a:
@@ -193,9 +193,7 @@ def test_consumers_of_a_leader_that_has_lost_its_session_are_told_and_sent_on(st
         a.assigned_until([0])
 
 
-def test_a_leader_that_is_cut_off_answers_503_while_another_leads_and_comes_back_as_a_follower(
-    start: Start, zookeeper: EmbeddedZooKeeper
-) -> None:
+def test_isolated_leader_answers_503_then_follows(start: Start, zookeeper: EmbeddedZooKeeper) -> None:
     link = Link(zookeeper.address)
     first, second = start(link.address), start()
     first.client.put(PATH)
@@ -213,9 +211,8 @@ def test_a_leader_that_is_cut_off_answers_503_while_another_leads_and_comes_back
     link.close()
 
 
-def test_a_leader_that_is_cut_off_sends_its_consumers_away_before_another_can_have_given_their_segments_away(
-    start: Start, zookeeper: EmbeddedZooKeeper
-) -> None:
+def test_isolated_leader_drops_consumers_in_time(start: Start, zookeeper: EmbeddedZooKeeper) -> None:
+    """They are gone before another leader can have assigned their segments."""
     link, begun = Link(zookeeper.address), []
     # The shortest grace period that is accepted: as long as a session.
     named = {"session_s": 3, "session_seconds": 3, "grace_seconds": 3}
@@ -237,9 +234,7 @@ def test_a_leader_that_is_cut_off_sends_its_consumers_away_before_another_can_ha
     link.close()
 
 
-def test_all_nodes_answer_503_without_the_store_and_go_on_when_it_is_back(
-    start: Start, zookeeper: EmbeddedZooKeeper
-) -> None:
+def test_nodes_answer_503_until_store_returns(start: Start, zookeeper: EmbeddedZooKeeper) -> None:
     first, second = start(), start()
     first.client.put(PATH)
     zookeeper.kill()
@@ -253,9 +248,7 @@ def test_all_nodes_answer_503_without_the_store_and_go_on_when_it_is_back(
     assert second.client.get(PATH).json()["epoch"] == 1
 
 
-def test_a_watch_session_outlives_the_store_and_sees_what_is_changed_when_it_is_back(
-    start: Start, zookeeper: EmbeddedZooKeeper
-) -> None:
+def test_watch_session_survives_store_outage(start: Start, zookeeper: EmbeddedZooKeeper) -> None:
     first, second = start(), start()
     first.client.put(PATH)
     with events(f"{second.url}{PATH}/watch") as stream:
@@ -269,7 +262,7 @@ def test_a_watch_session_outlives_the_store_and_sees_what_is_changed_when_it_is_
         assert update[2]["segmentBrokers"].keys() == {"1", "2"}
 
 
-def test_the_next_leader_says_what_a_consumer_has_to_read_before_it_is_back(start: Start) -> None:
+def test_next_leader_tells_pending_segments_early(start: Start) -> None:
     first, second = start(), start()
     first.client.put(f"{PATH}?numInitialSegments=4")
     with consumer(first, "a") as a, consumer(first, "b") as b:
@@ -282,7 +275,7 @@ def test_the_next_leader_says_what_a_consumer_has_to_read_before_it_is_back(star
         assert [one["segmentId"] for one in found["assignedSegments"]] == segments
 
 
-def test_a_merge_is_pushed_and_the_merged_segment_belongs_to_one(start: Start) -> None:
+def test_merge_pushed_and_segment_has_one_consumer(start: Start) -> None:
     node = start()
     node.client.put(f"{PATH}?numInitialSegments=4")
     with consumer(node, "a") as a, consumer(node, "b") as b:
@@ -323,7 +316,7 @@ def test_a_node_that_stops_takes_no_more_topics_over(start: Start) -> None:
     assert len(node.node.leaders.topics()) == 3
 
 
-def test_a_topic_that_is_idle_is_released_and_one_with_sessions_is_not(start: Start) -> None:
+def test_idle_topic_released_and_used_topic_kept(start: Start) -> None:
     node, other = start(), start()
     for name in ("idle", "busy", "deleted"):
         node.client.put(f"{PATH}-{name}")
@@ -345,7 +338,7 @@ def test_a_topic_that_is_idle_is_released_and_one_with_sessions_is_not(start: St
 
 
 @pytest.mark.broker
-def test_announcements_go_on_in_order_when_the_housekeeper_is_gone(kafka: str, start: Start) -> None:
+def test_announcements_continue_without_housekeeper(kafka: str, start: Start) -> None:
     first, second = start(bootstrap=kafka), start(bootstrap=kafka)
     listener = Listener(kafka, TOPIC)
     assert second.client.put(PATH).status_code == 204

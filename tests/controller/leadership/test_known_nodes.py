@@ -62,13 +62,11 @@ OWN, TWO = "http://one:8080", "http://two:8080"
         (KnownNodes("https://127.0.0.1:1"), "http://127.0.0.1:2", False),
     ],
 )
-def test_an_address_is_believed_when_the_settings_or_a_login_vouch_for_it(
-    known: KnownNodes, url: str, believed: bool
-) -> None:
+def test_address_trusted_by_settings_or_login(known: KnownNodes, url: str, believed: bool) -> None:
     assert known.believe(url) == believed
 
 
-def test_the_nodes_that_are_announced_are_those_that_are_known(nodes: SqliteStore) -> None:
+def test_known_nodes_are_announced(nodes: SqliteStore) -> None:
     for url in (OWN, TWO, THIEF, "https://two", "copier"):
         nodes.create_ephemeral(node_path(url), b"{}")
     assert KnownNodes(OWN, [TWO, "https://two"]).alive(nodes) == ["one:8080", "two:8080"]
@@ -87,7 +85,7 @@ def test_a_leader_that_nobody_knows_is_no_redirect(nodes: SqliteStore) -> None:
 
 
 @pytest.mark.process
-def test_no_client_is_sent_to_an_address_that_a_stranger_has_written_into_the_store(tmp_path: Path) -> None:
+def test_no_redirect_to_injected_store_address(tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db", token="s3cret") as controller:
         controller.service.create_topic(TOPIC, 1, {})
         assert controller.node.leaders.release(TOPIC)
@@ -114,7 +112,7 @@ def start(home: Path, **controller: object) -> None:
 
 
 @pytest.mark.process
-def test_several_nodes_on_an_open_zookeeper_have_to_be_named(tmp_path: Path) -> None:
+def test_open_zookeeper_requires_node_list(tmp_path: Path) -> None:
     several = {"metadata": "zk://127.0.0.1:1/x", "host": "0.0.0.0", "node_url": OWN}
     with pytest.raises(StartError, match=r"name all of them in controller\.nodes, or let the controllers log in"):
         start(tmp_path, **several)

@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 URL = "http://node-1:8080"
 
 
-def test_who_holds_the_address_is_said_in_the_store_and_it_is_free_after_a_stop(place: Place) -> None:
+def test_address_holder_recorded_until_stop(place: Place) -> None:
     nodes = place.open()
     presence = NodeRegistration(nodes, URL, 5)
     presence.claim()
@@ -32,16 +32,17 @@ def test_who_holds_the_address_is_said_in_the_store_and_it_is_free_after_a_stop(
 
 
 @pytest.mark.parametrize("value", [b"", b"http://node-1:8080", b"[1]", b'{"sessionSeconds":-3.4}', b"\xff"])
-def test_a_holder_whose_record_says_nothing_is_waited_for_and_refused_all_the_same(place: Place, value: bytes) -> None:
+def test_holder_with_blank_record_is_refused(place: Place, value: bytes) -> None:
     nodes = place.open()
     nodes.create_ephemeral(store_paths.node_path(URL), value)
     with pytest.raises(StartError, match="older release"):
         NodeRegistration(nodes, URL, -3.3).claim()
 
 
-def test_the_address_of_a_silent_node_is_taken_after_its_session_and_it_says_so_when_it_is_back(
+def test_silent_nodes_address_taken_after_session(
     zookeeper: EmbeddedZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The silent node reports that when it is back."""
     link = Link(zookeeper.address)
     first = ZooKeeperStore(link.address, "/presence", session_s=0.5)
     second = ZooKeeperStore(zookeeper.address, "/presence", session_s=5)

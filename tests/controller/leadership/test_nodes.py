@@ -56,9 +56,8 @@ def cluster(zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("point", ["terminate-parent", "published"])
-def test_an_operation_whose_node_is_killed_at_a_step_is_ended_by_another_though_nobody_asks(
-    point: str, cluster: Cluster
-) -> None:
+def test_killed_nodes_operation_finished_unasked(point: str, cluster: Cluster) -> None:
+    """The node is killed at each step."""
     cluster.a.kill()
     cluster.a.start(["tests.controller.operations.dying_controller", point])
     cluster.a.wait_until_ready()
@@ -71,7 +70,7 @@ def test_an_operation_whose_node_is_killed_at_a_step_is_ended_by_another_though_
     assert cluster.ask(cluster.b, "POST", f"{point}/split/1") == 204
 
 
-def test_a_leader_frozen_beyond_its_session_commits_nothing_when_it_wakes_up(cluster: Cluster) -> None:
+def test_frozen_leader_commits_nothing_on_wake(cluster: Cluster) -> None:
     if not cluster.a.is_running():
         cluster.a.start()
         cluster.a.wait_until_ready()
@@ -97,9 +96,7 @@ def test_a_leader_frozen_beyond_its_session_commits_nothing_when_it_wakes_up(clu
     assert cluster.epoch(cluster.a, "frozen") == 1
 
 
-def test_a_second_node_of_the_same_address_refuses_to_start_and_says_who_has_it(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_second_node_with_same_address_refused(cluster: Cluster, tmp_path: Path) -> None:
     if not cluster.a.is_running():
         cluster.a.start()
         cluster.a.wait_until_ready()

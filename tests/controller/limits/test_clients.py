@@ -98,7 +98,8 @@ def test_one_token_has_so_many_sessions_and_another_its_own(limited: Limited) ->
 
 
 @pytest.mark.process
-def test_one_token_registers_so_often_and_over_a_connection_it_is_waited_for(limited: Limited) -> None:
+def test_token_registration_rate_limited(limited: Limited) -> None:
+    """A caller beyond the rate waits."""
     client, burst = limited.client("registering"), int(FEW.registrations_per_second * BURST_SECONDS)
     # The connection takes the first of the burst; from then on one is added each second, however slow the calls are.
     began = time.monotonic()
@@ -128,7 +129,7 @@ def test_a_topic_has_so_many_subscriptions(limited: Limited) -> None:
 
 
 @pytest.mark.process
-def test_calls_of_one_token_wait_in_a_queue_of_its_own_and_health_does_not_wait(limited: Limited) -> None:
+def test_calls_queue_by_token_and_health_does_not(limited: Limited) -> None:
     client, calls = limited.client("calling"), MAX_AT_WORK_ALONE + FEW.waiting_calls + 6
     with ThreadPoolExecutor(calls) as pool:
         with stuck(limited.running):
@@ -145,7 +146,7 @@ def test_calls_of_one_token_wait_in_a_queue_of_its_own_and_health_does_not_wait(
 
 
 @pytest.mark.process
-def test_bodies_that_are_still_on_their_way_count_as_bytes_that_wait(limited: Limited) -> None:
+def test_incoming_bodies_count_as_waiting_bytes(limited: Limited) -> None:
     client, other = limited.client("dribbling"), limited.client("other-dribbling")
     head = (
         f"PUT {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {client.headers['Authorization']}\r\n"
@@ -165,9 +166,7 @@ def test_bodies_that_are_still_on_their_way_count_as_bytes_that_wait(limited: Li
 
 
 @pytest.mark.process
-def test_health_answers_when_the_store_does_not_and_tells_strangers_nothing_of_it(
-    limited: Limited, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_answers_without_store_details(limited: Limited, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "MAX_LOOK_SECONDS", 0.2)
     client = limited.client("probing")
     with stuck(limited.running, reads=True):
@@ -183,7 +182,9 @@ def test_health_answers_when_the_store_does_not_and_tells_strangers_nothing_of_i
 LIMITS_OF_ONE = ClientLimits(waiting_calls=9, sessions=2, waiting_bytes=1000, registrations_per_second=2)
 
 
-def test_bytes_that_wait_count_over_all_connections_of_a_token_until_they_are_sent_or_dropped() -> None:
+def test_waiting_bytes_counted_per_token() -> None:
+    """They count over all connections of the token until sent or dropped."""
+
     async def check() -> None:
         client = Clients(LIMITS_OF_ONE).client("slow")
         one, other = _Connection("t", client), _Connection("t", client)

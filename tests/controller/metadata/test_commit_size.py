@@ -34,7 +34,7 @@ def test_parts_hold_all_in_order_and_none_is_too_large(wanted: list[Op]) -> None
         assert sum(map(LIMIT.bytes_of, [HELD, *first, second[0]])) > LIMIT.max_bytes, "as few as possible"
 
 
-def test_what_can_never_fit_is_refused_with_its_path_and_size() -> None:
+def test_oversized_commit_refused_with_path_and_size() -> None:
     LIMIT.check([Put("/a", bytes(4_000)), Delete("/b")])
     with pytest.raises(CommitTooLarge, match=r"/b: the change has 5[0-9]{3} bytes, ZooKeeper takes 5000 at once"):
         LIMIT.check([Put("/a", b""), Append("/b", bytes(4_300))])

@@ -62,7 +62,7 @@ def test_a_value_is_read_as_it_was_put_and_absence_is_none(store: MetadataStore)
     assert store.get("/a") is None
 
 
-def test_a_put_makes_the_nodes_above_with_an_empty_value_and_children_come_sorted(store: MetadataStore) -> None:
+def test_put_creates_parents_and_children_are_sorted(store: MetadataStore) -> None:
     for name in ("c", "a", "b", "B"):
         store.put(f"/top/mid/{name}", b"1")
     assert node(store, "/top/mid").value == b""
@@ -71,7 +71,7 @@ def test_a_put_makes_the_nodes_above_with_an_empty_value_and_children_come_sorte
     assert store.children("/none") == []
 
 
-def test_every_write_has_a_higher_version_that_is_never_used_again(store: MetadataStore) -> None:
+def test_write_versions_grow_and_are_never_reused(store: MetadataStore) -> None:
     versions = [store.put("/a", b"1"), store.put("/a", b"1")]
     store.delete("/a")
     versions += [store.put("/b", b"1"), store.put("/a", b"1")]
@@ -79,7 +79,7 @@ def test_every_write_has_a_higher_version_that_is_never_used_again(store: Metada
     assert versions[0] > 0
 
 
-def test_versions_are_not_used_again_after_the_store_was_reopened(place: Place) -> None:
+def test_versions_not_reused_after_reopening(place: Place) -> None:
     store = place.open()
     version = store.put("/a", b"1")
     store.delete("/a")
@@ -87,7 +87,7 @@ def test_versions_are_not_used_again_after_the_store_was_reopened(place: Place) 
     assert place.open().put("/a", b"1") > version
 
 
-def test_an_old_version_conflicts_also_with_a_node_that_was_deleted_and_made_again(store: MetadataStore) -> None:
+def test_old_version_conflicts_after_recreation(store: MetadataStore) -> None:
     old = store.put("/a", b"1")
     store.delete("/a", old)
     new = store.put("/a", b"1")
@@ -117,7 +117,7 @@ def test_a_commit_is_done_whole_or_not_at_all(store: MetadataStore) -> None:
     assert store.children("/") == ["a", "x"]
 
 
-def test_a_path_named_twice_and_what_is_no_path_are_refused_as_mistakes(store: MetadataStore) -> None:
+def test_duplicate_or_invalid_path_refused(store: MetadataStore) -> None:
     with pytest.raises(ValueError, match="twice"):
         store.commit(Put("/a", b"1"), Check("/a", 1))
     for path in ("", "a", "/", "/a/", "//a", "/a/../b", "/.", "/a\x00"):
@@ -128,7 +128,7 @@ def test_a_path_named_twice_and_what_is_no_path_are_refused_as_mistakes(store: M
     assert store.children("/") == []
 
 
-def test_a_node_with_others_below_it_cannot_be_deleted_but_all_can_at_once(store: MetadataStore) -> None:
+def test_parent_not_deletable_without_children(store: MetadataStore) -> None:
     store.put("/a/b", b"1")
     with pytest.raises(InvalidTreeChange) as refused:
         store.commit(Put("/c", b"1"), Delete("/a"))
@@ -138,7 +138,7 @@ def test_a_node_with_others_below_it_cannot_be_deleted_but_all_can_at_once(store
     assert store.children("/") == []
 
 
-def test_increments_of_two_writers_that_compare_and_set_are_all_kept(place: Place) -> None:
+def test_concurrent_increments_all_kept(place: Place) -> None:
     stores = [place.open()]
     stores.append(place.open() if isinstance(stores[0], ZooKeeperStore) else stores[0])
     stores[0].put("/count", b"0")
@@ -161,7 +161,7 @@ def test_increments_of_two_writers_that_compare_and_set_are_all_kept(place: Plac
     assert max(int(node(store, "/count").value) for store in stores) == 40
 
 
-def test_an_ephemeral_is_held_once_and_can_be_asked_for_again(store: MetadataStore) -> None:
+def test_ephemeral_held_once_and_can_be_requested(store: MetadataStore) -> None:
     version = store.create_ephemeral("/up/leader", b"one")
     assert version == node(store, "/up/leader").version
     assert store.create_ephemeral("/up/leader", b"one") == version
@@ -170,7 +170,7 @@ def test_an_ephemeral_is_held_once_and_can_be_asked_for_again(store: MetadataSto
     assert store.create_ephemeral("/plain", b"one") is None
 
 
-def test_an_ephemeral_has_none_below_it_and_stays_ephemeral_when_it_is_written(place: Place) -> None:
+def test_ephemeral_has_no_children_and_stays_so(place: Place) -> None:
     store = place.open()
     store.create_ephemeral("/e", b"1")
     with pytest.raises(InvalidTreeChange, match=r"^/e/x: "):
@@ -182,7 +182,7 @@ def test_an_ephemeral_has_none_below_it_and_stays_ephemeral_when_it_is_written(p
     assert place.open().get("/e") is None
 
 
-def test_ephemerals_vanish_when_the_session_ends_and_the_rest_stays(place: Place) -> None:
+def test_session_end_removes_ephemerals_only(place: Place) -> None:
     store = place.open()
     old = store.create_ephemeral("/e/leader", b"1")
     kept = store.put("/kept", b"1")
@@ -199,7 +199,7 @@ def test_ephemerals_vanish_when_the_session_ends_and_the_rest_stays(place: Place
     assert new > old
 
 
-def test_a_closed_store_says_so_and_tells_its_listeners_that_the_session_is_lost(store: MetadataStore) -> None:
+def test_closed_store_reports_lost_session(store: MetadataStore) -> None:
     states: list[SessionState] = []
     store.on_session(states.append)
     store.close()
@@ -211,7 +211,7 @@ def test_a_closed_store_says_so_and_tells_its_listeners_that_the_session_is_lost
             act()
 
 
-def test_a_watch_tells_of_what_is_made_changed_and_deleted_below_and_of_nothing_else(store: MetadataStore) -> None:
+def test_watch_reports_changes_below_only(store: MetadataStore) -> None:
     store.put("/w/old", b"1")
     store.put("/wide", b"1")
     seen = Seen()
@@ -228,7 +228,7 @@ def test_a_watch_tells_of_what_is_made_changed_and_deleted_below_and_of_nothing_
     assert all(path == "/w" or path.startswith("/w/") for path, _ in seen.calls)
 
 
-def test_a_watch_of_what_is_not_there_yet_tells_when_it_comes_goes_and_comes_back(store: MetadataStore) -> None:
+def test_watch_of_missing_node_reports_lifecycle(store: MetadataStore) -> None:
     seen = Seen()
     store.watch("/later/node", seen)
     for _ in range(2):
@@ -246,7 +246,7 @@ def test_a_watch_of_the_root_sees_everything(store: MetadataStore) -> None:
     seen.wait_for(("/a", Kind.CREATED), ("/a/b", Kind.CREATED), ("/", Kind.CHILDREN))
 
 
-def test_a_cancelled_watch_is_quiet_and_one_that_fails_harms_no_other(store: MetadataStore) -> None:
+def test_cancelled_or_failing_watch_harms_no_other(store: MetadataStore) -> None:
     def fail(path: str, kind: Kind) -> None:
         raise RuntimeError(f"{path} {kind}")
 
@@ -261,7 +261,7 @@ def test_a_cancelled_watch_is_quiet_and_one_that_fails_harms_no_other(store: Met
     assert quiet.calls == []
 
 
-def test_a_reader_that_looks_again_at_every_call_ends_with_the_truth(store: MetadataStore) -> None:
+def test_rereading_observer_ends_with_the_truth(store: MetadataStore) -> None:
     mirror: dict[str, bytes] = {}
 
     def look_again(path: str, kind: Kind) -> None:
@@ -308,9 +308,10 @@ def test_callbacks_may_use_the_store(store: MetadataStore) -> None:
     wait_until(lambda: store.get("/answer/1"))
 
 
-def test_what_is_appended_has_names_in_the_order_of_the_commits_and_goes_with_the_rest_or_not_at_all(
+def test_appended_names_follow_commit_order(
     place: Place,
 ) -> None:
+    """An append commits with the rest or not at all."""
     store = place.open()
     for number in range(12):
         store.commit(Append("/queue/deep", b"%d" % number), Put(f"/with/{number}", b""))
@@ -325,7 +326,7 @@ def test_what_is_appended_has_names_in_the_order_of_the_commits_and_goes_with_th
         store.commit(Append("/queue", b""), Append("/queue", b""))
 
 
-def test_many_nodes_are_read_at_once_with_gaps_for_those_that_are_not_there(place: Place) -> None:
+def test_bulk_read_has_gaps_for_missing_nodes(place: Place) -> None:
     store = place.open()
     store.commit(*(Put(f"/many/{number}", b"%d" % number) for number in range(0, 1200, 2)))
     found = store.get_all([f"/many/{number}" for number in range(1200)])

@@ -188,9 +188,7 @@ _tops = (f"/t{number}" for number in itertools.count())
 
 @settings(max_examples=50)
 @given(acts=ACTS)
-def test_any_sequence_of_commits_gives_the_answers_and_the_tree_of_the_model(
-    stores: list[MetadataStore], acts: list[list[Draft]]
-) -> None:
+def test_random_commits_match_the_model(stores: list[MetadataStore], acts: list[list[Draft]]) -> None:
     top, model = next(_tops), Model()
     checked = [Checked(store, top) for store in stores]
     for number, drafts in enumerate(acts):

@@ -25,7 +25,7 @@ for number in range(1_000_000):
 """
 
 
-def test_a_second_process_is_kept_out_until_the_first_is_done(tmp_path: Path) -> None:
+def test_second_process_waits_for_the_first(tmp_path: Path) -> None:
     file = tmp_path / "metadata.db"
     store = SqliteStore(file)
     with pytest.raises(StartError, match="in use"):
@@ -34,7 +34,7 @@ def test_a_second_process_is_kept_out_until_the_first_is_done(tmp_path: Path) ->
     SqliteStore(file).close()
 
 
-def test_what_is_no_database_of_ours_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_foreign_database_refused_and_untouched(tmp_path: Path) -> None:
     text, newer = tmp_path / "text.db", tmp_path / "newer.db"
     text.write_text("no database, " * 100)
     with pytest.raises(StartError, match=r"text\.db"):
@@ -48,7 +48,8 @@ def test_what_is_no_database_of_ours_is_refused_and_left_alone(tmp_path: Path) -
 
 
 @pytest.mark.process
-def test_commits_that_were_answered_survive_a_kill_whole_and_ephemerals_do_not(tmp_path: Path) -> None:
+def test_answered_commits_survive_a_kill_whole(tmp_path: Path) -> None:
+    """Ephemerals do not survive."""
     file = tmp_path / "metadata.db"
     last_version = 0
     for answers in (1, 5, 17):

@@ -64,7 +64,7 @@ class Interrupted(ZooKeeperStore):
         return super()._send(steps, look, ephemeral)
 
 
-def test_a_second_client_sees_what_the_first_wrote_and_their_versions_agree(
+def test_second_client_sees_writes_and_versions(
     stores: Callable[[], ZooKeeperStore],
 ) -> None:
     first, second = stores(), stores()
@@ -77,7 +77,7 @@ def test_a_second_client_sees_what_the_first_wrote_and_their_versions_agree(
 
 
 @pytest.mark.parametrize("op", [Put, Delete, Check])
-def test_a_node_made_anew_between_look_and_multi_is_not_taken_for_the_old_one(
+def test_node_recreated_before_multi_not_confused(
     zookeeper: EmbeddedZooKeeper, root: str, stores: Callable[[], ZooKeeperStore], op: type[Put | Delete | Check]
 ) -> None:
     other = stores()
@@ -99,7 +99,7 @@ def test_a_node_made_anew_between_look_and_multi_is_not_taken_for_the_old_one(
         slow.close()
 
 
-def test_what_comes_or_goes_between_look_and_multi_is_judged_again(
+def test_changes_between_read_and_multi_rechecked(
     zookeeper: EmbeddedZooKeeper, root: str, stores: Callable[[], ZooKeeperStore]
 ) -> None:
     other = stores()
@@ -126,7 +126,7 @@ def test_no_server_at_the_start_is_told_in_time() -> None:
         ZooKeeperStore(f"127.0.0.1:{port}", "/x", wait_s=0.5)
 
 
-def test_without_a_server_calls_fail_soon_and_all_is_well_once_it_is_back(
+def test_calls_fail_soon_and_recover_with_server(
     zookeeper: EmbeddedZooKeeper, stores: Callable[[], ZooKeeperStore]
 ) -> None:
     store, states, seen = stores(), list[SessionState](), list[tuple[str, Kind]]()
@@ -150,7 +150,7 @@ def test_without_a_server_calls_fail_soon_and_all_is_well_once_it_is_back(
     wait_until(lambda: ("/after", Kind.CREATED) in seen)
 
 
-def test_a_watch_outlives_the_session_and_tells_what_happened_meanwhile(
+def test_watch_survives_session_and_reports_changes(
     stores: Callable[[], ZooKeeperStore],
 ) -> None:
     store, other = stores(), stores()
@@ -228,7 +228,7 @@ def watches_at_server(zookeeper: EmbeddedZooKeeper) -> int:
     return int(found.split("Total watches:")[1])
 
 
-def test_watches_of_quiet_and_unknown_nodes_leave_nothing_behind(
+def test_watches_of_idle_nodes_leave_nothing(
     zookeeper: EmbeddedZooKeeper, stores: Callable[[], ZooKeeperStore]
 ) -> None:
     store, other = stores(), stores()
@@ -258,7 +258,7 @@ def test_watches_of_quiet_and_unknown_nodes_leave_nothing_behind(
     wait_until(lambda: kept)
 
 
-def test_a_watch_that_follows_a_removed_one_at_the_same_node_hears_everything(
+def test_watch_after_removed_one_hears_everything(
     stores: Callable[[], ZooKeeperStore],
 ) -> None:
     store, other = stores(), stores()
@@ -275,9 +275,10 @@ def test_a_watch_that_follows_a_removed_one_at_the_same_node_hears_everything(
         watch.cancel()
 
 
-def test_removals_of_any_size_are_cut_and_a_commit_that_is_too_large_harms_nothing(
+def test_large_removals_split_and_large_commit_safe(
     stores: Callable[[], ZooKeeperStore],
 ) -> None:
+    """A commit that is too large harms nothing."""
     store = stores()
     check = Check("/held", store.put("/held", b""))
     paths = [f"/long/{'n' * 9_000}{number}" for number in range(300)]

@@ -67,9 +67,10 @@ def run(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(cli, ["-c", str(folder / "copy.toml"), "controller", "copy", *arguments])
 
 
-def test_a_copy_to_zookeeper_and_back_has_all_of_it_in_order_and_a_controller_goes_on_with_it(
+def test_copy_round_trip_keeps_everything(
     database: Path, tmp_path: Path, zookeeper: EmbeddedZooKeeper, root: str
 ) -> None:
+    """A controller goes on with the copy."""
     place = f"zk://{zookeeper.address}/{root}"
     there = run(tmp_path, "--to", place)
     assert there.exit_code == 0, there.output
@@ -118,7 +119,7 @@ class _Broken(SqliteStore):
 
 @pytest.mark.process
 @pytest.mark.parametrize("commits", [1, 2, 4, 7])
-def test_a_copy_that_breaks_off_keeps_controllers_out_and_is_repeated_by_the_same_command(
+def test_broken_copy_blocks_controllers_until_redone(
     database: Path, tmp_path: Path, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_copy, "MAX_OPS", 8)
@@ -169,7 +170,7 @@ def test_a_copy_that_is_killed_in_the_middle_is_repeated(
     assert "are in zk://" in done.stdout
 
 
-def test_what_is_not_empty_or_not_there_or_in_use_is_refused(
+def test_nonempty_missing_or_busy_target_refused(
     database: Path, tmp_path: Path, zookeeper: EmbeddedZooKeeper, root: str
 ) -> None:
     place = f"zk://{zookeeper.address}/{root}"
@@ -189,7 +190,7 @@ def test_what_is_not_empty_or_not_there_or_in_use_is_refused(
     assert not database.exists()
 
 
-def test_a_controller_does_not_start_while_its_metadata_is_copied(tmp_path: Path) -> None:
+def test_controller_waits_for_metadata_copy(tmp_path: Path) -> None:
     nodes = SqliteStore(tmp_path / "a.db")
     store_copy._keep_controllers_out(nodes, "here")
     with pytest.raises(StartError, match="being copied"):

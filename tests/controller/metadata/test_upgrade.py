@@ -106,7 +106,7 @@ def write_old(file: Path, format: int) -> None:
 
 
 @pytest.mark.parametrize("format", [1, 2, 3])
-def test_a_file_of_an_older_format_is_brought_up_once_with_all_that_it_holds(format: int, tmp_path: Path) -> None:
+def test_older_format_upgraded_once_with_content(format: int, tmp_path: Path) -> None:
     file = tmp_path / "controller.db"
     write_old(file, format)
     for _ in range(2):
@@ -134,7 +134,7 @@ def test_a_file_of_an_older_format_is_brought_up_once_with_all_that_it_holds(for
     db.close()
 
 
-def test_what_is_written_after_the_upgrade_is_announced_after_what_waited(tmp_path: Path) -> None:
+def test_announcements_after_upgrade_keep_order(tmp_path: Path) -> None:
     write_old(tmp_path / "controller.db", 3)
     store = OwnedStore(SqliteStore(tmp_path / "controller.db", UPGRADES))
     last = consumer_announcement(TOPIC, "s", "STREAM", "snapshot", 9, 1, life=None)

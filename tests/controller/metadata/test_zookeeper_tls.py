@@ -48,7 +48,7 @@ def test_all_that_a_store_does_goes_through_tls(secured: SecuredZooKeeper) -> No
     second.close()
 
 
-def test_a_server_or_a_client_that_is_not_believed_gets_nowhere(secured: SecuredZooKeeper) -> None:
+def test_untrusted_tls_peers_refused(secured: SecuredZooKeeper) -> None:
     address = f"127.0.0.1:{secured.secure_port}"
     ours_elsewhere = TlsFiles(tls.certificate("client"), tls.key("client"))
     stranger = TlsFiles(tls.certificate("stranger"), tls.key("stranger"), tls.CA)
@@ -59,7 +59,7 @@ def test_a_server_or_a_client_that_is_not_believed_gets_nowhere(secured: Secured
         ZooKeeperStore(secured.address, "/tls", wait_s=0.5, credentials=AUTH, tls=client_context(OURS))
 
 
-def test_a_controller_keeps_its_layouts_behind_tls_and_a_password(
+def test_controller_keeps_layouts_behind_tls(
     secured: SecuredZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANABRANCH_CONTROLLER_METADATA_AUTH", AUTH)

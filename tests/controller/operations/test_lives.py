@@ -72,9 +72,10 @@ def start(zookeeper: EmbeddedZooKeeper) -> Iterator[Callable[..., Node]]:
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_a_leader_frozen_in_an_earlier_life_of_a_topic_touches_no_segment_of_the_next(
+def test_frozen_leader_spares_next_incarnation(
     gate: str, kafka: str, kafka_segments: KafkaSegments, gated: Gated, start: Callable[..., Node]
 ) -> None:
+    """A leader frozen in an earlier incarnation touches no segment of the next one."""
     name = f"acme/lives/{gate.replace('_', '-')}"
     topic = f"topic://{name}"
     old, new = start("http://127.0.0.1:1", gated), start("http://127.0.0.1:2", kafka_segments)
@@ -130,7 +131,7 @@ def _until_refused(work: Callable[[], None]) -> None:
         work()
 
 
-def test_everything_that_is_said_of_a_topic_names_its_life_and_the_next_is_later(
+def test_announcements_name_growing_incarnations(
     kafka: str, kafka_segments: KafkaSegments, start: Callable[..., Node]
 ) -> None:
     topic, clock, lives = "topic://acme/lives/said", Clock(), []
@@ -155,9 +156,10 @@ def test_everything_that_is_said_of_a_topic_names_its_life_and_the_next_is_later
     assert lives[1] > lives[0]
 
 
-def test_the_segments_of_an_older_release_are_split_read_and_deleted_under_the_names_that_they_have(
+def test_older_release_segments_keep_their_names(
     kafka: str, kafka_segments: KafkaSegments, start: Callable[..., Node]
 ) -> None:
+    """They are split, read and deleted under these names."""
     topic, name = "topic://acme/lives/older", "acme/lives/older"
     node = start("http://127.0.0.1:1", kafka_segments)
     node.service.create_topic(topic, 1, {})

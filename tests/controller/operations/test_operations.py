@@ -104,9 +104,7 @@ def check_ended_once(database: Path, call: str, kind: str) -> None:
     ("call", "kind", "point"),
     [("split/0", "split", point) for point in SPLIT_POINTS] + [("merge/1/0", "merge", point) for point in MERGE_POINTS],
 )
-def test_stopped_between_two_steps_an_operation_ends_after_the_start_and_is_announced_once(
-    call: str, kind: str, point: str, tmp_path: Path
-) -> None:
+def test_stopped_operation_resumes_and_announces_once(call: str, kind: str, point: str, tmp_path: Path) -> None:
     with node_on(tmp_path / "before.db", NoSegments()) as node:
         node.service.create_topic(TOPIC, 2, {})
         crash(node, call, point, tmp_path / "before.db", tmp_path / "layouts.db")
@@ -116,9 +114,7 @@ def test_stopped_between_two_steps_an_operation_ends_after_the_start_and_is_anno
 @pytest.mark.parametrize(
     ("call", "kind", "point"), [("split/0", "split", "published"), ("merge/1/0", "merge", "notify-consumers")]
 )
-def test_killed_between_two_steps_an_operation_ends_after_the_start_and_is_announced_once(
-    call: str, kind: str, point: str, tmp_path: Path
-) -> None:
+def test_killed_operation_resumes_and_announces_once(call: str, kind: str, point: str, tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db") as first:
         first.client.put(f"{PATH}?numInitialSegments=2")
     call_deadly(ControllerProcess(tmp_path), point, call)
@@ -151,7 +147,7 @@ def check_nothing_lost(client: httpx.Client, segments: KafkaSegments, parent: st
 
 @pytest.mark.broker
 @pytest.mark.parametrize("point", ["terminate-parent", "update-layout", "published"])
-def test_stopped_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
+def test_stopped_split_on_kafka_loses_nothing(
     point: str, kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
 ) -> None:
     segments = kafka_segments
@@ -166,9 +162,7 @@ def test_stopped_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
 
 
 @pytest.mark.broker
-def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
-    kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
-) -> None:
+def test_killed_split_on_kafka_loses_nothing(kafka: str, kafka_segments: KafkaSegments, tmp_path: Path) -> None:
     service, segments = ControllerProcess(tmp_path, "kafka", kafka), kafka_segments
     with service.life() as (client, _):
         assert client.put(PATH).status_code == 204
@@ -182,9 +176,7 @@ def test_killed_in_a_split_on_kafka_no_message_and_no_subscription_is_lost(
 
 
 @pytest.mark.broker
-def test_a_creation_that_was_killed_half_way_leaves_no_segment_and_can_be_asked_for_again(
-    kafka: str, tmp_path: Path
-) -> None:
+def test_killed_creation_leaves_nothing_and_repeats(kafka: str, tmp_path: Path) -> None:
     service = ControllerProcess(tmp_path, "kafka", kafka)
     first, second = (f"segment://acme/ops/made/{descriptor}" for descriptor in ("0000-7fff-0", "8000-ffff-1"))
     path = "/admin/v2/scalable/acme/ops/made"
@@ -235,9 +227,7 @@ def running(segments: Unreachable, tmp_path: Path) -> Iterator[RunningController
         yield one
 
 
-def test_an_operation_without_an_answer_stays_open_and_is_joined_by_the_next_caller(
-    running: RunningController, segments: Unreachable
-) -> None:
+def test_unanswered_operation_joined_by_next_caller(running: RunningController, segments: Unreachable) -> None:
     running.client.put(f"{PATH}?numInitialSegments=2")
     segments.away = True
     assert running.client.post(f"{PATH}/split/0").status_code == 503
@@ -252,9 +242,7 @@ def test_an_operation_without_an_answer_stays_open_and_is_joined_by_the_next_cal
     assert [one["step"] for one in running.client.get(f"{PATH}/operations").json()] == ["done", "done"]
 
 
-def test_a_topic_deleted_with_an_open_operation_takes_it_along(
-    running: RunningController, segments: Unreachable
-) -> None:
+def test_topic_deletion_removes_open_operation(running: RunningController, segments: Unreachable) -> None:
     running.client.put(PATH)
     segments.away = True
     assert running.client.post(f"{PATH}/split/0").status_code == 503

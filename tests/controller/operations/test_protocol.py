@@ -164,7 +164,7 @@ def expected(kind: str, layout: SegmentLayout) -> SegmentLayout:
 @pytest.mark.parametrize(
     ("kind", "changes"), [("split", SPLIT_CHANGES), ("merge", MERGE_CHANGES), ("rebucket", REBUCKET_CHANGES)]
 )
-def test_stopped_after_any_change_and_resumed_it_ends_the_same(
+def test_operation_resumed_at_any_step_ends_same(
     kind: str, changes: list[str], store: OwnedStore, segments: KafkaSegments, tmp_path: Path
 ) -> None:
     for number in range(1, len(changes) + 1):
@@ -180,9 +180,7 @@ def test_stopped_after_any_change_and_resumed_it_ends_the_same(
 
 
 @pytest.mark.broker
-def test_killed_with_9_after_the_layout_was_replaced_and_resumed_it_ends_the_same(
-    kafka: str, segments: KafkaSegments, tmp_path: Path
-) -> None:
+def test_kill_after_layout_change_ends_the_same(kafka: str, segments: KafkaSegments, tmp_path: Path) -> None:
     number = SPLIT_CHANGES.index("replace") + 1
     store = OwnedStore(SqliteStore(tmp_path / "layouts.db"))
     scene = set_scene(store, segments, tmp_path, "killed")
@@ -234,7 +232,8 @@ def test_children_whose_ids_were_taken_are_planned_again(step: OperationStep, sc
 
 
 @pytest.mark.broker
-def test_parents_that_somebody_else_replaced_supersede_it_before_anything_is_terminated(scene: Scene) -> None:
+def test_foreign_replacement_supersedes_operation(scene: Scene) -> None:
+    """Other parents supersede it before anything is terminated."""
     operation = scene.run_until("terminate-parents", scene.plan("merge"))
     scene.change(lambda layout: layout.split_segment(1, NOW))
     changed = scene.layout
@@ -257,7 +256,7 @@ def test_a_topic_deleted_meanwhile_leaves_no_children(step: OperationStep, scene
 
 
 @pytest.mark.broker
-def test_subscriptions_that_come_and_go_meanwhile_reach_the_children(scene: Scene) -> None:
+def test_subscription_changes_reach_the_children(scene: Scene) -> None:
     operation = scene.run_until("terminate-parent", scene.plan("split"))
     with scene.store.writing(scene.topic) as transaction:
         transaction.insert_subscription(scene.topic, "late", "STREAM")
@@ -267,7 +266,7 @@ def test_subscriptions_that_come_and_go_meanwhile_reach_the_children(scene: Scen
 
 
 @pytest.mark.broker
-def test_a_parent_without_a_topic_takes_part_as_an_empty_one(scene: Scene) -> None:
+def test_parent_without_topic_counts_as_empty(scene: Scene) -> None:
     parent = scene.plan("split").parent_topics[0]
     scene.segments.delete(parent)
     ended = scene.resume()
@@ -297,9 +296,7 @@ def test_what_the_layout_does_not_allow_is_not_planned() -> None:
 
 
 @pytest.mark.parametrize(("kind", "steps"), [("split", STEPS_SPLIT), ("merge", STEPS_MERGE), ("rebucket", STEPS_SPLIT)])
-def test_an_operation_comes_back_from_the_journal_with_the_steps_of_its_kind_only(
-    kind: str, steps: tuple[OperationStep, ...]
-) -> None:
+def test_journal_restores_operation_with_its_steps(kind: str, steps: tuple[OperationStep, ...]) -> None:
     layout = SegmentLayout.create(2, NOW)
     planned = planned_for(kind, "topic://a/b/c", layout, "d1")
     for step in (*steps, "superseded"):

@@ -64,9 +64,7 @@ def reasons(node: Node, topic: str) -> dict[int, str]:
 
 
 @pytest.mark.broker
-def test_a_subscription_whose_position_was_lost_has_read_nothing_and_begins_again(
-    kafka: str, name: str, node: Node
-) -> None:
+def test_subscription_with_lost_position_starts_over(kafka: str, name: str, node: Node) -> None:
     segment, segments = f"segment://{name}/0000-ffff-0", node.segments.of_life(LIFE)
     assert prune(node) == 0
     assert reasons(node, f"topic://{name}") == {0: "the subscription billing has 3 messages of it to read"}
@@ -84,7 +82,7 @@ def test_a_subscription_whose_position_was_lost_has_read_nothing_and_begins_agai
 
 
 @pytest.mark.broker
-def test_what_a_subscription_is_known_to_have_read_it_does_not_get_again(kafka: str, name: str, node: Node) -> None:
+def test_known_read_positions_not_delivered_again(kafka: str, name: str, node: Node) -> None:
     segment, topic = f"segment://{name}/0000-ffff-0", f"topic://{name}"
     node.registry.save_progress(topic, "billing", [0], {}, node.registry.life(topic, "billing"))
     lose_position(kafka, segment)
@@ -95,9 +93,10 @@ def test_what_a_subscription_is_known_to_have_read_it_does_not_get_again(kafka: 
 
 
 @pytest.mark.broker
-def test_killed_between_a_registration_and_its_positions_no_unread_message_is_pruned(
+def test_kill_before_positions_prunes_nothing_unread(
     kafka: str, kafka_segments: KafkaSegments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The kill comes between a registration and its positions."""
     monkeypatch.setattr(pruning, "DELAY_SECONDS", 0.05)
     path, segment = "/admin/v2/scalable/acme/pruning/killed", "segment://acme/pruning/killed/0000-ffff-0"
     with ControllerProcess(tmp_path, "kafka", kafka).life("subscribed") as (client, process):
@@ -123,7 +122,7 @@ def test_killed_between_a_registration_and_its_positions_no_unread_message_is_pr
 
 
 @pytest.mark.broker
-def test_a_segment_that_one_broker_has_not_heard_of_is_not_gone(
+def test_segment_unknown_to_one_broker_not_gone(
     kafka: str, name: str, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic_of, silent = KafkaSegments._topic, ["silent"]
@@ -144,7 +143,7 @@ class Subscribing(NoSegments):
         return {}
 
 
-def test_who_subscribes_while_segments_are_looked_at_finds_all_of_them(tmp_path: Path) -> None:
+def test_subscriber_during_check_finds_all_segments(tmp_path: Path) -> None:
     topic, segments = "topic://acme/pruning/late", Subscribing()
     with node_on(tmp_path / "layouts.db", segments, retention_seconds=0) as node:
         node.service.create_topic(topic, 1, {})
@@ -165,9 +164,8 @@ class Counting(NoSegments):
         return {"s": 1}
 
 
-def test_a_topic_with_a_backlog_is_looked_at_less_and_less_often_until_something_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_backlogged_topic_checked_less_and_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks become frequent again once something changes."""
     now, topic, segments = [0.0], "topic://acme/pruning/seldom", Counting()
     monkeypatch.setattr(pruning, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with node_on(tmp_path / "layouts.db", segments, retention_seconds=0) as node:
@@ -202,7 +200,7 @@ def test_a_topic_with_a_backlog_is_looked_at_less_and_less_often_until_something
         (Retention(0, 0), 1, None),
     ],
 )
-def test_a_sealed_segment_is_shown_with_the_reason_for_which_it_is_kept(
+def test_sealed_segment_shows_why_it_is_kept(
     tmp_path: Path, retention: Retention, pruned: int, reason: str | None
 ) -> None:
     topic = "topic://acme/pruning/shown"
@@ -214,6 +212,7 @@ def test_a_sealed_segment_is_shown_with_the_reason_for_which_it_is_kept(
         assert reasons(node, topic) == ({} if reason is None else {0: reason})
 
 
-def test_the_delivered_settings_prune_what_is_read_and_keep_what_nobody_knows_of() -> None:
+def test_default_settings_prune_read_segments_only() -> None:
+    """Segments that nobody is known to have read are kept."""
     delivered = load_settings(environment={}).controller
     assert delivered.sealed_retention_seconds >= 0 > delivered.checkpoint_retention_seconds

@@ -36,7 +36,7 @@ def test_of_parallel_splits_of_a_segment_one_is_done(controller: RunningControll
     assert controller.client.get(f"{base}/t").json()["epoch"] == 1
 
 
-def test_of_parallel_merges_with_a_common_segment_one_is_done(controller: RunningController, base: str) -> None:
+def test_overlapping_merges_one_succeeds(controller: RunningController, base: str) -> None:
     controller.client.put(f"{base}/t?numInitialSegments=3")
     calls = [("POST", f"{base}/t/merge/0/1"), ("POST", f"{base}/t/merge/1/2")] * (CALLERS // 2)
     assert Counter(at_once(controller, calls)) == {204: 1, 412: CALLERS - 1}

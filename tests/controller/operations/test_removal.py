@@ -50,7 +50,7 @@ def leftovers(node: Node) -> list[str]:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("point", DELETE_POINTS)
-def test_a_deletion_stopped_anywhere_is_ended_by_the_next_leader_and_announced_once(
+def test_stopped_deletion_finished_by_next_leader(
     point: str, kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
 ) -> None:
     segments = kafka_segments
@@ -76,7 +76,7 @@ def test_a_deletion_stopped_anywhere_is_ended_by_the_next_leader_and_announced_o
 
 
 @pytest.mark.broker
-def test_a_deletion_killed_with_9_is_ended_after_the_start_though_nobody_asks(kafka: str, tmp_path: Path) -> None:
+def test_killed_deletion_finished_after_restart(kafka: str, tmp_path: Path) -> None:
     service, path = ControllerProcess(tmp_path, "kafka", kafka), PATH.replace("/t", "/k")
     with service.life("removed") as (client, process):
         assert client.put(f"{path}?numInitialSegments=3").status_code == 204
@@ -92,7 +92,7 @@ def test_a_deletion_killed_with_9_is_ended_after_the_start_though_nobody_asks(ka
 
 @pytest.mark.broker
 @pytest.mark.parametrize("point", PRUNE_POINTS)
-def test_a_pruning_stopped_anywhere_leaves_no_segment_and_is_announced_once(
+def test_stopped_pruning_completes_announced_once(
     point: str, kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
 ) -> None:
     segments = kafka_segments
@@ -137,9 +137,7 @@ def running(segments: Away, tmp_path: Path) -> Iterator[RunningController]:
         yield one
 
 
-def test_a_topic_that_is_being_deleted_is_404_and_is_made_again_when_that_is_over(
-    running: RunningController, segments: Away
-) -> None:
+def test_topic_being_deleted_is_404_then_recreatable(running: RunningController, segments: Away) -> None:
     client = running.client
     assert client.put(PATH).status_code == 204
     assert client.put(f"{PATH}/subscriptions/s").status_code == 204
@@ -177,9 +175,8 @@ def test_a_topic_that_is_being_deleted_is_404_and_is_made_again_when_that_is_ove
     ]
 
 
-def test_a_deletion_in_many_commits_and_stopped_after_any_announces_each_subscription_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_multi_commit_deletion_announces_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped after any commit, it announces the end of each subscription once."""
     monkeypatch.setattr(transaction, "MAX_PART_NODES", 2)
     names = ["a", "b"]
     commit, left = LayoutStore._commit, [0]

@@ -37,7 +37,7 @@ def pruning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControl
         yield running
 
 
-def test_any_walk_of_splits_merges_prunes_and_policies_keeps_the_layout_whole(pruning: RunningController) -> None:
+def test_random_walk_keeps_layout_whole(pruning: RunningController) -> None:
     class Walk(RuleBasedStateMachine):
         @initialize(count=st.integers(1, 5))
         def create(self, count: int) -> None:
@@ -139,7 +139,7 @@ def test_pruning_is_off_with_a_negative_retention(controller: RunningController,
     assert len(controller.client.get(f"/admin/v2/scalable/{namespace}/t").json()["segments"]) == 3
 
 
-def test_sealed_segments_of_a_topic_are_pruned_in_one_step_at_the_end_of_their_retention(
+def test_expired_sealed_segments_pruned_together(
     pruning: RunningController,
 ) -> None:
     path = "/admin/v2/scalable/acme/prune/t"

@@ -57,7 +57,7 @@ def test_a_layout_that_fits_is_announced_whole() -> None:
     assert event.layout == whole
 
 
-def test_a_layout_above_a_message_is_announced_without_its_sealed_segments() -> None:
+def test_oversized_layout_announced_without_sealed() -> None:
     record = layout_announcement(TOPIC, "split", layout(4000, 3000), 1_000)
     assert record is not None
     assert len(record.value) <= MAX_VALUE_BYTES
@@ -68,11 +68,11 @@ def test_a_layout_above_a_message_is_announced_without_its_sealed_segments() -> 
     assert all(segment.parent_ids == [] for segment in event.layout.segments.values())
 
 
-def test_a_layout_whose_active_segments_do_not_fit_is_not_announced() -> None:
+def test_layout_with_oversized_active_not_announced() -> None:
     assert layout_announcement(TOPIC, "created", layout(10_000, 0), 1_000) is None
 
 
-def test_a_deletion_is_announced_whatever_the_size_of_the_layout() -> None:
+def test_deletion_announced_for_any_layout_size() -> None:
     last = layout(10_000, 0).model_copy(update={"created_at_ms": 1_763_660_000_000})
     record = layout_announcement(TOPIC, "deleted", last, 1_000)
     assert record is not None

@@ -127,7 +127,7 @@ def test_kill_9_at_any_moment_loses_no_event_and_no_answer(kafka: str, tmp_path:
     listener.close()
 
 
-def test_what_was_answered_before_a_kill_is_announced_after_it(kafka: str, tmp_path: Path) -> None:
+def test_answered_changes_announced_after_kill(kafka: str, tmp_path: Path) -> None:
     service = ControllerProcess(tmp_path, more="snapshot_seconds = 0.2")
     topic = "topic://acme/away/t"
     path = "/admin/v2/scalable/acme/away/t"
@@ -145,7 +145,7 @@ def test_what_was_answered_before_a_kill_is_announced_after_it(kafka: str, tmp_p
     listener.close()
 
 
-def test_a_second_process_on_the_same_database_ends_with_one_line(tmp_path: Path) -> None:
+def test_second_process_on_database_exits_in_a_line(tmp_path: Path) -> None:
     service = ControllerProcess(tmp_path, more="snapshot_seconds = 0.2")
     with service.life():
         command = [sys.executable, "-m", "anabranch", "--home", str(ROOT)]

@@ -42,9 +42,7 @@ def outbox_of(controller: RunningController) -> int:
     return controller.publisher.waiting()
 
 
-def test_every_change_is_announced_once_in_order_and_leaves_the_outbox(
-    kafka: str, listener: Listener, topic: str, tmp_path: Path
-) -> None:
+def test_change_announced_once_and_leaves_outbox(kafka: str, listener: Listener, topic: str, tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db", kafka) as controller:
         controller.client.put(path_of(topic))
         for segment in range(30):
@@ -57,7 +55,7 @@ def test_every_change_is_announced_once_in_order_and_leaves_the_outbox(
         assert [event.consumers for event in listener.sessions(topic)] == list(range(1, 31))
 
 
-def test_a_producer_that_has_failed_for_good_is_replaced_and_nothing_is_missing(
+def test_failed_producer_replaced_without_loss(
     kafka: str, listener: Listener, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Producer] = []
@@ -77,9 +75,7 @@ def test_a_producer_that_has_failed_for_good_is_replaced_and_nothing_is_missing(
     assert len(made) > 1
 
 
-def test_snapshots_between_changes_never_tell_an_older_truth(
-    kafka: str, listener: Listener, topic: str, tmp_path: Path
-) -> None:
+def test_snapshots_never_announce_older_state(kafka: str, listener: Listener, topic: str, tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db", kafka, snapshot_seconds=0.001) as controller:
         controller.client.put(path_of(topic))
         for number in range(100):
@@ -94,9 +90,10 @@ def test_snapshots_between_changes_never_tell_an_older_truth(
     assert epochs == sorted(epochs)
 
 
-def test_changes_made_while_a_page_is_read_are_told_by_their_announcements_and_not_by_the_page(
+def test_changes_during_page_read_announced_alone(
     kafka: str, listener: Listener, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The page leaves them out."""
     read_page, numbers = Snapshots.next_page, iter(range(100))
     with run_controller(tmp_path / "layouts.db", kafka, snapshot_seconds=0.001) as controller:
         controller.client.put(path_of(topic))
@@ -137,9 +134,7 @@ def test_a_start_repeats_every_layout_count_and_policy(
     assert max(first) < min(second), "the next sender has a higher number, so that late messages are known as late"
 
 
-def test_what_was_changed_while_kafka_was_away_is_announced_when_it_is_back(
-    kafka: str, listener: Listener, topic: str, tmp_path: Path
-) -> None:
+def test_changes_announced_when_kafka_returns(kafka: str, listener: Listener, topic: str, tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db", NOWHERE) as controller:
         controller.client.put(path_of(topic))
         controller.client.post(f"{path_of(topic)}/split/0", headers={"X-Anabranch-Decision": "d-1"})
@@ -177,7 +172,7 @@ def test_a_broker_that_goes_and_comes_back_gets_everything(jars: Jars, topic: st
     assert list(dict.fromkeys(changes)) == list(range(21))
 
 
-def test_missing_kafka_topics_are_named_until_they_are_created(jars: Jars, topic: str, tmp_path: Path) -> None:
+def test_missing_kafka_topics_named_until_created(jars: Jars, topic: str, tmp_path: Path) -> None:
     broker = EmbeddedBroker(tmp_path / "kafka", jars.kafka)
     broker.start()
     try:

@@ -62,7 +62,7 @@ def round_of(snapshots, told=frozenset()):
     return in_full, digests
 
 
-def test_each_layout_is_said_in_every_round_and_in_full_once_in_twelve():
+def test_layout_in_every_round_and_full_each_twelfth():
     snapshots = Snapshots(Stored(), 0, lambda: NOW)
     first, digests = round_of(snapshots)
     assert (first.keys(), digests) == (set(NAMES), {})
@@ -77,7 +77,7 @@ def test_each_layout_is_said_in_every_round_and_in_full_once_in_twelve():
     assert in_full == Counter(NAMES)
 
 
-def test_a_layout_that_has_changed_or_is_new_goes_in_full_and_one_that_is_gone_not_at_all():
+def test_changed_layout_sent_in_full_and_gone_dropped():
     stored = Stored()
     snapshots = Snapshots(stored, 0, lambda: NOW)
     round_of(snapshots)
@@ -100,7 +100,7 @@ def test_a_sender_that_begins_says_everything_in_full():
     assert round_of(snapshots)[0].keys() == set(NAMES)
 
 
-def test_a_page_says_nothing_of_a_layout_that_is_announced_after_it():
+def test_page_omits_layout_announced_after_it():
     snapshots = Snapshots(Stored(), 0, lambda: NOW)
     told = {("control-events", NAMES[0])}
     first, _ = round_of(snapshots, told)
@@ -112,7 +112,8 @@ def test_a_page_says_nothing_of_a_layout_that_is_announced_after_it():
     assert quiet not in digests
 
 
-def test_a_job_that_has_missed_layouts_knows_them_within_twelve_rounds_and_counts_them_until_then():
+def test_job_recovers_layouts_within_twelve_rounds():
+    """The job counts the unknown layouts until then."""
     stored = Stored()
     snapshots, bucket = Snapshots(stored, 0, lambda: NOW), Bucket()
 

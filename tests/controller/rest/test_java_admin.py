@@ -82,7 +82,7 @@ def active(layout: dict[str, Any]) -> dict[int, tuple[int, int]]:
     }
 
 
-def test_topics_are_created_listed_and_found_by_their_properties(admin: JavaAdminClient, space: str) -> None:
+def test_topics_created_listed_and_found_by_property(admin: JavaAdminClient, space: str) -> None:
     one, two = f"topic://{space}/one", f"topic://{space}/two"
     odd = {"team": "a b&c=d/é", "owner": "me"}
     assert admin.topics("listScalableTopics", space) == []
@@ -106,7 +106,7 @@ def test_topics_are_created_listed_and_found_by_their_properties(admin: JavaAdmi
     )
 
 
-def test_a_layout_and_its_counts_are_read_after_splits_and_merges(admin: JavaAdminClient, space: str) -> None:
+def test_layout_and_counts_follow_splits_and_merges(admin: JavaAdminClient, space: str) -> None:
     topic = f"topic://{space}/t"
     admin.topics("createScalableTopic", topic, 2, {"owner": "me"})
     assert admin.topics("splitSegment", topic, 0) is None
@@ -125,7 +125,7 @@ def test_a_layout_and_its_counts_are_read_after_splits_and_merges(admin: JavaAdm
     assert stats["segments"]["0"] == {"name": f"segment://{space}/t/0000-7fff-0", "state": "SEALED"}
 
 
-def test_a_split_or_merge_that_is_impossible_is_told_apart_by_its_exception(admin: JavaAdminClient, space: str) -> None:
+def test_impossible_operations_have_own_exceptions(admin: JavaAdminClient, space: str) -> None:
     topic = f"topic://{space}/t"
     admin.topics("createScalableTopic", topic, 4)
     admin.topics("splitSegment", topic, 0)
@@ -168,9 +168,7 @@ def test_a_policy_of_a_topic_is_set_read_and_removed(java: JavaAdmin, admin: Jav
     assert admin.topics("getAutoScalePolicy", topic) == {}
 
 
-def test_a_policy_of_a_namespace_is_set_read_and_binds_its_topics(
-    java: JavaAdmin, admin: JavaAdminClient, space: str
-) -> None:
+def test_namespace_policy_set_read_and_applied(java: JavaAdmin, admin: JavaAdminClient, space: str) -> None:
     topic = f"topic://{space}/t"
     unknown = missing(f"Namespace does not exist: {space}; create it, or a topic in it")
     assert admin.namespaces("getScalableTopicAutoScalePolicy", space) == unknown
@@ -212,9 +210,7 @@ def test_subscriptions_are_created_and_deleted(java: JavaAdmin, admin: JavaAdmin
     assert admin.topics("getStats", topic)["subscriptions"] == {"q": {"consumerCount": 0}}
 
 
-def test_a_subscription_is_not_said_to_be_moved_when_it_was_not(
-    java: JavaAdmin, admin: JavaAdminClient, space: str
-) -> None:
+def test_failed_move_is_not_reported_as_moved(java: JavaAdmin, admin: JavaAdminClient, space: str) -> None:
     topic = f"topic://{space}/t"
     admin.topics("createScalableTopic", topic, 1)
     admin.topics("createSubscription", topic, "s", java.subscription_type("STREAM"))
@@ -226,9 +222,7 @@ def test_a_subscription_is_not_said_to_be_moved_when_it_was_not(
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_nothing_is_migrated_whether_the_topic_is_scalable_already_or_not_there(
-    admin: JavaAdminClient, space: str, force: bool
-) -> None:
+def test_migration_never_happens(admin: JavaAdminClient, space: str, force: bool) -> None:
     topic = f"topic://{space}/t"
     refused = admin.topics("migrateToScalable", topic, force)
     assert (refused.status, refused.kind) == (404, "NotFoundException")
@@ -292,7 +286,7 @@ def test_an_odd_name_reaches_the_same_topic_in_every_call(admin: JavaAdminClient
         ("segment://{}/t/0000-ffff-0", "deleteSegment", (True,)),
     ],
 )
-def test_what_the_controller_does_not_have_is_not_found_with_a_reason(
+def test_missing_object_not_found_with_reason(
     admin: JavaAdminClient, space: str, on: str, call: str, arguments: tuple[Any, ...]
 ) -> None:
     admin.topics("createScalableTopic", f"topic://{space}/t", 1)
@@ -303,7 +297,7 @@ def test_what_the_controller_does_not_have_is_not_found_with_a_reason(
     assert admin.topics("getMetadata", f"topic://{space}/t")["epoch"] == 0
 
 
-def test_many_calls_at_once_over_several_connections_are_all_answered(admin: JavaAdminClient, space: str) -> None:
+def test_parallel_calls_are_all_answered(admin: JavaAdminClient, space: str) -> None:
     topics = [f"topic://{space}/t{number:02}" for number in range(40)]
     assert admin.topics_at_once("createScalableTopicAsync", [(topic, 2) for topic in topics]) == [None] * 40
     assert admin.topics_at_once("splitSegmentAsync", [(topic, 1) for topic in topics]) == [None] * 40
@@ -314,9 +308,7 @@ def test_many_calls_at_once_over_several_connections_are_all_answered(admin: Jav
 
 
 @pytest.mark.parametrize("token", [None, "wrong"])
-def test_without_the_right_token_the_client_is_not_authorized(
-    java: JavaAdmin, guarded: RunningController, token: str | None
-) -> None:
+def test_wrong_token_is_not_authorized(java: JavaAdmin, guarded: RunningController, token: str | None) -> None:
     client = java.client(guarded.url, token)
     topic = f"topic://{guarded.new_namespace()}/t"
     reason = "this needs the header Authorization: Bearer <token>"

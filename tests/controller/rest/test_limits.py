@@ -61,7 +61,7 @@ def test_body_without_length_is_411(controller: RunningController, namespace: st
     assert controller.client.get(f"/admin/v2/scalable/{namespace}").json() == []
 
 
-def test_a_request_that_is_no_http_is_refused_and_the_next_one_served(controller: RunningController) -> None:
+def test_malformed_request_refused_and_next_served(controller: RunningController) -> None:
     host, port = controller.client.base_url.host, controller.client.base_url.port
     for noise in (b"\x00\xff\x17\x03" * 100 + b"\r\n\r\n", b"GET /\xc3\xbc HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         with socket.create_connection((host, port), timeout=10) as connection:
@@ -85,7 +85,7 @@ def settings(home: Path, **controller: object) -> Settings:
     return read.model_copy(update={"home": home})
 
 
-def test_a_file_of_tokens_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+def test_unusable_token_file_stops_start(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"tokens_file: cannot read the tokens in .*/absent: No such file"):
         serve(settings(tmp_path, tokens_file="absent"), print)
 
@@ -121,7 +121,7 @@ def test_the_command_says_in_one_line_why_it_cannot_start(tmp_path: Path) -> Non
 
 
 @pytest.mark.process
-def test_a_database_that_cannot_be_written_is_503_with_the_reason(tmp_path: Path) -> None:
+def test_unwritable_database_is_503_with_reason(tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db") as running:
         assert isinstance(running.nodes, SqliteStore)
         running.nodes._db.execute("PRAGMA query_only = 1")
@@ -132,7 +132,7 @@ def test_a_database_that_cannot_be_written_is_503_with_the_reason(tmp_path: Path
 
 
 @pytest.mark.process
-def test_several_controllers_need_an_address_that_others_can_reach(tmp_path: Path) -> None:
+def test_several_controllers_need_reachable_address(tmp_path: Path) -> None:
     everywhere = settings(tmp_path, host="0.0.0.0", metadata="zk://127.0.0.1:1/x").controller
     guarded = everywhere.model_copy(update={"token": SecretStr("s3cret")})
     chosen = settings(tmp_path).model_copy(update={"controller": guarded})

@@ -25,7 +25,7 @@ def paths(namespace: str) -> tuple[str, str, str]:
     return of_namespace, f"{of_namespace}/scalableTopicAutoScalePolicy", f"/admin/v2/scalable/{namespace}/t"
 
 
-def test_calls_about_a_namespace_that_does_not_exist_are_404(controller: RunningController, namespace: str) -> None:
+def test_missing_namespace_is_404(controller: RunningController, namespace: str) -> None:
     of_namespace, of_policy, of_topic = paths(namespace)
     calls = [("GET", of_policy), ("POST", of_policy), ("DELETE", of_policy), ("DELETE", of_namespace)]
     for verb, path in calls:
@@ -36,9 +36,7 @@ def test_calls_about_a_namespace_that_does_not_exist_are_404(controller: Running
     assert controller.client.get(of_topic.removesuffix("/t")).json() == []
 
 
-def test_a_namespace_that_was_created_has_a_policy_until_it_is_deleted(
-    controller: RunningController, namespace: str
-) -> None:
+def test_created_namespace_has_policy_until_deleted(controller: RunningController, namespace: str) -> None:
     of_namespace, of_policy, _ = paths(namespace)
     assert controller.client.put(of_namespace).status_code == 204
     for body in (b"", b'{"replication_clusters": ["standalone"]}'):
@@ -71,7 +69,7 @@ def test_every_spelling_is_the_same_namespace(controller: RunningController) -> 
 
 
 @pytest.mark.process
-def test_a_list_shows_the_namespaces_that_the_token_is_bound_to(tmp_path: Path) -> None:
+def test_list_limited_to_namespaces_of_token(tmp_path: Path) -> None:
     tokens = {
         name: add_token(tmp_path / "tokens", name, "admin", scope)
         for name, scope in {"all": [], "some": ["t/a", "t/c"], "whole": ["t"], "other": ["u"]}.items()
@@ -98,7 +96,7 @@ def namespaces(tmp_path: Path) -> tuple[Namespaces, OwnedStore]:
     return Namespaces(store, ["acme/shop"], ClusterPolicy("default"), lambda: 1), store
 
 
-def test_a_namespace_of_the_settings_exists_and_is_not_deleted(namespaces: tuple[Namespaces, OwnedStore]) -> None:
+def test_configured_namespace_cannot_be_deleted(namespaces: tuple[Namespaces, OwnedStore]) -> None:
     found, _ = namespaces
     assert found.policy("acme/shop") is None
     found.set_policy("acme/shop", SHORT)
@@ -109,7 +107,7 @@ def test_a_namespace_of_the_settings_exists_and_is_not_deleted(namespaces: tuple
         found.delete("acme/shop")
 
 
-def test_a_policy_that_an_older_release_has_left_without_topics_is_read_and_removed(
+def test_inherited_policy_without_topics_removable(
     namespaces: tuple[Namespaces, OwnedStore],
 ) -> None:
     found, store = namespaces

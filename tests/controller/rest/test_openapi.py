@@ -40,7 +40,7 @@ def operations(document: dict[str, Any]) -> Operations:
     }
 
 
-def test_every_call_of_pulsars_admin_interface_that_is_here_is_described(operations: Operations) -> None:
+def test_every_supported_pulsar_call_is_described(operations: Operations) -> None:
     assert set(operations) >= {
         ("GET", NAMESPACE),
         ("PUT", TOPIC),
@@ -61,7 +61,7 @@ def test_every_call_of_pulsars_admin_interface_that_is_here_is_described(operati
     }
 
 
-def test_every_operation_says_what_it_does_takes_and_refuses(operations: Operations) -> None:
+def test_every_operation_documents_its_contract(operations: Operations) -> None:
     for (_, path), operation in operations.items():
         assert operation["description"]
         parameters = operation.get("parameters", [])
@@ -88,7 +88,7 @@ def test_bodies_and_records_are_described_by_their_fields(document: dict[str, An
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_every_operation_answers_with_a_status_that_it_describes(
+def test_operations_answer_with_documented_status(
     controller: RunningController, operations: Operations, namespace: str, exists: bool
 ) -> None:
     tenant, name = namespace.split("/")

@@ -109,9 +109,7 @@ def test_create_list_and_get_as_pulsar(topics: Topics) -> None:
         ("9" * 40, 412, "numInitialSegments must be a whole number, got: " + "9" * 40),
     ],
 )
-def test_a_wrong_number_of_segments_is_refused_and_leaves_nothing(
-    topics: Topics, count: str, status: int, reason: str
-) -> None:
+def test_wrong_segment_count_refused_without_effect(topics: Topics, count: str, status: int, reason: str) -> None:
     assert outcome(topics.call("PUT", "/t9", params={"numInitialSegments": count})) == (status, reason)
     assert topics.call("GET", "").json() == []
 
@@ -127,7 +125,7 @@ def test_the_whole_hash_space_can_be_one_segment_a_value(topics: Topics) -> None
     "body",
     [b"[]", b'"x"', b"1", b'{"a": 1}', b'{"a": null}', b"{not json", b'{"a": "b"', b"\xff\xfe", b"NaN", b"[" * 9999],
 )
-def test_properties_that_are_no_object_of_strings_are_refused(topics: Topics, body: bytes) -> None:
+def test_malformed_properties_refused(topics: Topics, body: bytes) -> None:
     assert topics.call("PUT", "/t", content=body, headers=JSON).status_code == 400
     assert topics.call("GET", "/t").status_code == 404
 
@@ -233,9 +231,7 @@ def test_rebucket_gives_a_segment_buckets_and_is_announced(topics: Topics) -> No
         ("rebucket/99?bucketCount=8", 404),
     ],
 )
-def test_a_split_or_merge_that_is_impossible_is_a_4xx_and_changes_nothing(
-    topics: Topics, path: str, status: int
-) -> None:
+def test_impossible_split_or_merge_is_4xx(topics: Topics, path: str, status: int) -> None:
     topics.call("PUT", "/t1?numInitialSegments=2")
     topics.call("POST", "/t1/split/0")
     before = topics.call("GET", "/t1").json()
@@ -342,9 +338,7 @@ def test_posting_nothing_removes_the_policy_as_in_pulsar(topics: Topics, body: b
         (b"{" * 100_000, 400, []),
     ],
 )
-def test_a_wrong_policy_is_refused_in_words_and_the_old_one_kept(
-    topics: Topics, body: bytes, status: int, words: list[str]
-) -> None:
+def test_invalid_policy_refused_and_old_one_kept(topics: Topics, body: bytes, status: int, words: list[str]) -> None:
     topics.call("PUT", "/t")
     topics.call("POST", "/t/autoScalePolicy", json={"maxSegments": 8})
     found, reason = outcome(topics.call("POST", "/t/autoScalePolicy", content=body, headers=JSON))
@@ -370,7 +364,7 @@ def test_a_topic_policy_is_checked_against_its_namespace(topics: Topics) -> None
     assert [event.policy and event.policy.merge_msg_rate_in_threshold for event in events] == [5000, None]
 
 
-def test_all_consumers_of_a_subscription_are_told_with_the_segments_that_each_reads(topics: Topics) -> None:
+def test_consumers_told_with_their_segments(topics: Topics) -> None:
     topics.call("PUT", "/t9")
     for consumer in ("b", "a", "c"):
         topics.call("PUT", f"/t9/subscriptions/s/consumers/{consumer}")
@@ -392,7 +386,7 @@ def test_all_consumers_of_a_subscription_are_told_with_the_segments_that_each_re
     assert topics.call("GET", "/none/subscriptions/s/consumers").status_code == 404
 
 
-def test_subscriptions_and_consumers_are_counted_and_announced(topics: Topics) -> None:
+def test_subscriptions_and_consumers_announced(topics: Topics) -> None:
     topics.call("PUT", "/t2")
     calls = [
         ("PUT", "/t2/subscriptions/s1?type=STREAM"),
@@ -460,7 +454,7 @@ def test_a_checkpoint_subscription_has_no_position_to_move(topics: Topics) -> No
         assert topics.call("POST", f"/nowhere/subscriptions/s/{path}").status_code == 404
 
 
-def test_the_decision_that_led_to_a_change_is_announced_with_it(topics: Topics) -> None:
+def test_change_announced_with_its_decision(topics: Topics) -> None:
     topics.call("PUT", "/t?numInitialSegments=2")
     topics.call("POST", "/t/split/0", headers={"X-Anabranch-Decision": "d-1"})
     topics.call("POST", "/t/merge/2/3", headers={"x-anabranch-decision": "d-2"})
@@ -489,7 +483,7 @@ def test_the_decision_that_led_to_a_change_is_announced_with_it(topics: Topics) 
         ("emoji-🦦", "emoji-%F0%9F%A6%A6"),
     ],
 )
-def test_an_odd_name_reaches_the_same_topic_in_every_spelling(topics: Topics, created: str, same: str) -> None:
+def test_odd_name_reaches_topic_in_every_spelling(topics: Topics, created: str, same: str) -> None:
     assert topics.call("PUT", f"/{created}").status_code == 204
     assert topics.call("PUT", f"/{same}").status_code == 409
     assert topics.call("POST", f"/{same}/split/0").status_code == 204
@@ -520,7 +514,7 @@ def test_the_interface_describes_itself(topics: Topics) -> None:
     assert "/admin/v2/scalable/{tenant}/{namespace}/{topic}/split/{segment}" in paths
 
 
-def test_health_says_that_kafka_is_away_while_the_rest_works(topics: Topics) -> None:
+def test_health_reports_kafka_outage(topics: Topics) -> None:
     topics.call("PUT", "/t")
     answer = topics.controller.client.get("/healthz")
     assert answer.status_code == 503

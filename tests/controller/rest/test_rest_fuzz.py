@@ -174,7 +174,7 @@ def operations(target: RunningController) -> list[tuple[str, str]]:
 
 @settings(max_examples=300)
 @given(data=st.data(), query=queries, body=bodies, more=headers)
-def test_whatever_is_asked_the_answer_is_below_500_and_in_json(
+def test_random_requests_answered_below_500_in_json(
     target: RunningController,
     operations: list[tuple[str, str]],
     data: st.DataObject,
@@ -204,7 +204,7 @@ def test_whatever_is_asked_the_answer_is_below_500_and_in_json(
 
 
 @pytest.mark.parametrize("path", [f"{BASE}/t", f"{BASE}/t/split/0", "/healthz", "/nowhere", f"{BASE}/t/watch/more"])
-def test_a_websocket_where_there_is_none_is_not_found_with_a_reason(target: RunningController, path: str) -> None:
+def test_websocket_elsewhere_is_404_with_reason(target: RunningController, path: str) -> None:
     handshake = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",

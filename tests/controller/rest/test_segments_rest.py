@@ -31,7 +31,7 @@ def running(segments: KafkaSegments, tmp_path_factory: pytest.TempPathFactory) -
         yield controller
 
 
-def test_a_segment_is_made_with_its_subscriptions_filled_terminated_and_deleted(
+def test_segment_created_terminated_and_deleted(
     running: RunningController, segments: KafkaSegments, kafka: str
 ) -> None:
     client, name = running.client, "segment://acme/segrest/t/8000-ffff-7"
@@ -62,9 +62,8 @@ def test_a_segment_is_made_with_its_subscriptions_filled_terminated_and_deleted(
         assert name in answer.json()["reason"]
 
 
-def test_a_segment_of_the_layout_is_deleted_by_force_only_and_comes_back_as_an_empty_one(
-    running: RunningController, segments: KafkaSegments
-) -> None:
+def test_active_segment_deleted_by_force_only(running: RunningController, segments: KafkaSegments) -> None:
+    """It comes back empty."""
     path, name = "/admin/v2/segments/acme/segrest/t/0000-ffff-0", "segment://acme/segrest/t/0000-ffff-0"
     refused = running.client.delete(path)
     assert (refused.status_code, "force=true" in refused.json()["reason"]) == (412, True)
@@ -94,7 +93,7 @@ def test_a_segment_of_the_layout_is_deleted_by_force_only_and_comes_back_as_an_e
         ("POST", f"{NEW}/subscription/s/skip-all", None, 404),
     ],
 )
-def test_what_cannot_be_is_a_4xx_with_a_reason_and_makes_nothing(
+def test_impossible_segment_call_is_4xx(
     running: RunningController, segments: KafkaSegments, verb: str, path: str, body: str | None, status: int
 ) -> None:
     answer = running.client.request(verb, path, content=body)
@@ -128,7 +127,7 @@ def test_pulsars_client_moves_a_subscription_of_a_topic(
     client.close()
 
 
-def test_pulsars_client_makes_terminates_and_deletes_a_segment(
+def test_pulsar_client_manages_a_segment(
     running: RunningController, segments: KafkaSegments, java: JavaAdmin, kafka: str
 ) -> None:
     client, name = java.client(running.url), "segment://acme/segrest/t/0000-7fff-9"

@@ -47,7 +47,7 @@ def test_every_spelling_leads_to_the_same_name(spelling: str, canonical: str) ->
 
 
 @given(names)
-def test_the_canonical_name_is_reached_by_itself_quoted_or_not(name: str) -> None:
+def test_canonical_name_reached_quoted_or_not(name: str) -> None:
     canonical = canonical_segment(quote(name, safe=""))
     assert canonical_segment(canonical) == canonical
     assert canonical_segment(quote(canonical, safe="")) == canonical

@@ -24,7 +24,7 @@ def segments() -> KafkaSegments:
     return KafkaSegments(KafkaConnection(NOWHERE), timeout_seconds=0.2)
 
 
-def test_after_a_question_without_an_answer_another_client_asks(segments: KafkaSegments) -> None:
+def test_unanswered_request_moves_to_next_client(segments: KafkaSegments) -> None:
     first = segments._kafka.admin
     with pytest.raises(SegmentStoreError, match="gave no answer"):
         segments.subscriptions(SEGMENT)
@@ -50,7 +50,7 @@ def test_a_cluster_that_names_no_broker_has_not_answered(segments: KafkaSegments
     assert segments._kafka.admin is not deaf
 
 
-def test_a_reader_without_an_answer_is_let_go_though_it_never_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_reader_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     over, answers = threading.Event(), {"fine"}
 

@@ -60,7 +60,8 @@ def test_owners_are_remembered_and_a_move_is_told(monkeypatch: pytest.MonkeyPatc
     owners.close()
 
 
-def test_a_kafka_that_hangs_or_is_away_is_waited_for_a_moment_and_what_is_known_is_answered() -> None:
+def test_hanging_kafka_delays_answers_briefly() -> None:
+    """Known owners are still answered."""
     store = Moving()
     owners = SegmentOwners(store)
     assert owners.of(TOPIC, 1, [ONE]) == {ONE: "one:9092"}
@@ -78,7 +79,7 @@ def test_a_kafka_that_hangs_or_is_away_is_waited_for_a_moment_and_what_is_known_
     owners.close()
 
 
-def test_at_a_closed_port_nothing_is_known_and_nobody_is_held_up() -> None:
+def test_closed_port_delays_nobody() -> None:
     owners, began = SegmentOwners(KafkaSegments(KafkaConnection(NOWHERE), timeout_seconds=0.2)), time.monotonic()
     assert [owners.of(TOPIC, 1, [ONE]) for _ in range(10)] == [{}] * 10
     assert time.monotonic() - began < 5
@@ -86,9 +87,7 @@ def test_at_a_closed_port_nothing_is_known_and_nobody_is_held_up() -> None:
 
 
 @pytest.mark.broker
-def test_watchers_and_stats_are_told_the_brokers_that_lead_the_partitions(
-    kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
-) -> None:
+def test_watchers_and_stats_get_partition_leaders(kafka: str, kafka_segments: KafkaSegments, tmp_path: Path) -> None:
     port = kafka.rpartition(":")[2]
     with run_controller(tmp_path / "layouts.db", segments=kafka_segments) as running:
         assert running.client.put(f"{PATH}?numInitialSegments=2").status_code == 204

@@ -35,7 +35,7 @@ lives = st.none() | st.integers(0, MAX_MILLIS)
 
 
 @given(segment, lives)
-def test_a_name_comes_back_from_kafka_or_is_refused_for_its_length(name: str, life: int | None) -> None:
+def test_name_round_trips_or_is_refused_for_length(name: str, life: int | None) -> None:
     try:
         there = kafka_topic(name, life)
     except NameTooLong:
@@ -46,7 +46,7 @@ def test_a_name_comes_back_from_kafka_or_is_refused_for_its_length(name: str, li
 
 
 @given(st.text("segmntac-.5f0/1", max_size=40).map("segment..".__add__))
-def test_a_kafka_topic_is_a_segment_only_if_the_segment_leads_to_it(there: str) -> None:
+def test_kafka_topic_is_segment_when_names_agree(there: str) -> None:
     try:
         name, life = segment_of(there)
     except ValueError:
@@ -55,7 +55,7 @@ def test_a_kafka_topic_is_a_segment_only_if_the_segment_leads_to_it(there: str) 
 
 
 @given(st.tuples(segment, lives), st.text(max_size=8), st.tuples(segment, lives), st.text(max_size=8))
-def test_a_group_belongs_to_one_subscription_of_one_segment_in_one_life(
+def test_group_belongs_to_one_segment_incarnation(
     one: tuple[str, int | None], sub: str, other: tuple[str, int | None], other_sub: str
 ) -> None:
     try:

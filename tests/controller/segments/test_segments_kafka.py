@@ -150,9 +150,7 @@ def writers(kafka: str, segments: KafkaSegments, topic: str) -> Iterator[list[Wr
         writer.join()
 
 
-def test_a_segment_created_again_keeps_messages_positions_and_its_end(
-    kafka: str, segments: KafkaSegments, topic: str
-) -> None:
+def test_recreated_segment_keeps_messages_and_end(kafka: str, segments: KafkaSegments, topic: str) -> None:
     segment = segments.create(topic, 0, WHOLE, ["billing"])
     write(kafka, segment, [b"a", b"b", b"c"])
     acknowledge(kafka, segment, "billing", 2)
@@ -163,7 +161,7 @@ def test_a_segment_created_again_keeps_messages_positions_and_its_end(
     assert segments.stats(segment) == SegmentStats(True, 0, 3, {"audit": 3, "billing": 1, "late": 3})
 
 
-def test_terminated_under_writes_every_acknowledged_message_is_below_the_end(
+def test_acknowledged_messages_below_termination_end(
     kafka: str, segments: KafkaSegments, topic: str, writers: list[Writer]
 ) -> None:
     parent = segment_of(topic)
@@ -189,9 +187,10 @@ def test_terminated_under_writes_every_acknowledged_message_is_below_the_end(
 
 
 @pytest.mark.parametrize(("together", "code"), [(1, KafkaError.INVALID_TIMESTAMP), (3, KafkaError.INVALID_RECORD)])
-def test_what_had_passed_the_check_of_sizes_is_refused_by_its_time_and_not_fatal(
+def test_late_write_refused_by_timestamp_not_fatal(
     kafka: str, segments: KafkaSegments, topic: str, together: int, code: int
 ) -> None:
+    """It had passed the check of sizes."""
     segment = segments.create(topic, 0, WHOLE)
     window = dict.fromkeys(("message.timestamp.after.max.ms", "message.timestamp.before.max.ms"), "0")
     changes = [ConfigEntry(*one, incremental_operation=AlterConfigOpType.SET) for one in window.items()]
@@ -216,9 +215,7 @@ def test_what_had_passed_the_check_of_sizes_is_refused_by_its_time_and_not_fatal
     assert told == [(code, False)] * together
 
 
-def test_terminated_twice_and_by_two_at_once_the_end_is_the_same(
-    segments: KafkaSegments, topic: str, writers: list[Writer]
-) -> None:
+def test_repeated_termination_gives_the_same_end(segments: KafkaSegments, topic: str, writers: list[Writer]) -> None:
     parent = segment_of(topic)
     ends: list[int] = []
     callers = [threading.Thread(target=lambda: ends.append(segments.terminate(parent))) for _ in range(3)]
@@ -230,9 +227,7 @@ def test_terminated_twice_and_by_two_at_once_the_end_is_the_same(
     assert segments.is_terminated(parent)
 
 
-def test_a_leader_that_has_not_taken_the_change_up_is_waited_for(
-    kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lagging_leader_is_awaited(kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     segments = KafkaSegments(KafkaConnection(kafka), timeout_seconds=1)
     segment = segments.create(topic, 0, WHOLE)
     with monkeypatch.context() as change:
@@ -265,7 +260,7 @@ def test_a_backlog_counts_what_was_not_acknowledged(kafka: str, segments: KafkaS
     assert segments.backlog(segment, "late") == 1
 
 
-def test_a_subscription_is_deleted_from_its_own_segment_only(segments: KafkaSegments, topic: str) -> None:
+def test_subscription_deleted_on_own_segment_only(segments: KafkaSegments, topic: str) -> None:
     one = segments.create(topic, 1, LOWER, ["audit", "billing", "a/b #é"])
     other = segments.create(topic, 10, LOWER, ["billing"])
     for _ in range(2):
@@ -276,9 +271,7 @@ def test_a_subscription_is_deleted_from_its_own_segment_only(segments: KafkaSegm
         segments.backlog(one, "billing")
 
 
-def test_a_subscription_with_a_consumer_is_deleted_only_with_its_segment(
-    kafka: str, segments: KafkaSegments, topic: str
-) -> None:
+def test_used_subscription_deleted_with_segment_only(kafka: str, segments: KafkaSegments, topic: str) -> None:
     segment = segments.create(topic, 0, WHOLE, ["billing"])
     write(kafka, segment, [b"a"])
     consumer = Consumer(
@@ -298,7 +291,7 @@ def test_a_subscription_with_a_consumer_is_deleted_only_with_its_segment(
     assert segments.subscriptions(segment) == []
 
 
-def test_a_segment_with_an_open_transaction_stays_open_until_that_ends(kafka: str, topic: str) -> None:
+def test_open_transaction_keeps_segment_open(kafka: str, topic: str) -> None:
     segments = KafkaSegments(KafkaConnection(kafka), timeout_seconds=0.5)
     segment = segments.create(topic, 0, WHOLE, ["billing"])
     producer = Producer({"bootstrap.servers": kafka, "transactional.id": topic, "log_level": 0})
@@ -330,7 +323,7 @@ def test_a_deleted_segment_comes_back_empty(kafka: str, segments: KafkaSegments,
     assert segments.backlog(segment, "other") == 1
 
 
-def test_what_is_asked_of_a_missing_segment_says_so_and_makes_none(segments: KafkaSegments, topic: str) -> None:
+def test_missing_segment_reported_not_created(segments: KafkaSegments, topic: str) -> None:
     segment = segment_of(topic)
     asked: list[Callable[[], object]] = [
         lambda: segments.create_subscription(segment, "s"),
@@ -378,14 +371,14 @@ def test_the_broker_of_the_laboratory_is_fit_for_segments(segments: KafkaSegment
     assert segments.complaints() == []
 
 
-def test_a_name_that_does_not_fit_is_refused_before_anything_is_made(segments: KafkaSegments) -> None:
+def test_oversized_name_refused_before_any_change(segments: KafkaSegments) -> None:
     topic = f"topic://acme/segments/{'x' * 220}"
     with pytest.raises(NameTooLong):
         segments.check_topic(topic)
 
 
 @pytest.mark.parametrize(("operation", "changes"), [("create", 3), ("terminate", 1), ("delete", 3)])
-def test_killed_anywhere_and_done_again_it_is_as_if_done_once(
+def test_killed_and_repeated_steps_are_idempotent(
     operation: str, changes: int, kafka: str, segments: KafkaSegments
 ) -> None:
     for change in range(1, changes + 2):
@@ -410,7 +403,7 @@ def test_killed_anywhere_and_done_again_it_is_as_if_done_once(
             assert segments.stats(segment) == SegmentStats(False, 0, 0, {})
 
 
-def test_nothing_reads_positions_with_the_client_that_a_moved_coordinator_ends_with_a_segmentation_fault():
+def test_positions_read_by_crash_free_client():
     """librdkafka issue 5040: it was a killed controller whenever a broker had just taken a group over."""
     root = Path(__file__).parents[3]
     found = [

@@ -25,7 +25,7 @@ def test_every_assignable_segment_has_exactly_one_owner(state: Drained, consumer
 
 
 @given(drained_layouts(), names)
-def test_every_consumer_is_listed_and_shares_differ_by_at_most_one(state: Drained, consumers: set[str]) -> None:
+def test_consumers_listed_with_fair_shares(state: Drained, consumers: set[str]) -> None:
     shares = assign(assignable(*state), consumers)
     assert shares.keys() == consumers
     sizes = [len(share) for share in shares.values()]
@@ -33,7 +33,7 @@ def test_every_consumer_is_listed_and_shares_differ_by_at_most_one(state: Draine
 
 
 @given(layouts(), names)
-def test_segment_k_by_range_goes_to_consumer_k_mod_n_by_name(layout: SegmentLayout, consumers: set[str]) -> None:
+def test_segment_k_goes_to_consumer_k_mod_n(layout: SegmentLayout, consumers: set[str]) -> None:
     shares = assign(layout.active, consumers)
     order = sorted(consumers)
     for place, segment in enumerate(layout.active if order else ()):
@@ -41,9 +41,7 @@ def test_segment_k_by_range_goes_to_consumer_k_mod_n_by_name(layout: SegmentLayo
 
 
 @given(drained_layouts(), names, st.randoms(use_true_random=False))
-def test_the_order_in_which_things_are_given_makes_no_difference(
-    state: Drained, consumers: set[str], chance: random.Random
-) -> None:
+def test_input_order_does_not_matter(state: Drained, consumers: set[str], chance: random.Random) -> None:
     segments, mixed = list(assignable(*state)), sorted(consumers)
     expected = assign(segments, consumers)
     chance.shuffle(segments)
@@ -53,9 +51,7 @@ def test_the_order_in_which_things_are_given_makes_no_difference(
 
 
 @given(drained_layouts(), names, names)
-def test_changed_is_what_turns_the_old_assignment_into_the_new(
-    state: Drained, before: set[str], after: set[str]
-) -> None:
+def test_diff_turns_old_assignment_into_new(state: Drained, before: set[str], after: set[str]) -> None:
     old, new = assign(assignable(*state), before), assign(assignable(*state), after)
     difference = changed(old, new)
     assert {**{name: share for name, share in old.items() if name in after}, **difference} == new
@@ -63,7 +59,7 @@ def test_changed_is_what_turns_the_old_assignment_into_the_new(
 
 
 @given(drained_layouts())
-def test_no_segment_is_handed_out_before_all_its_ancestors_are_drained(state: Drained) -> None:
+def test_segment_waits_for_drained_ancestors(state: Drained) -> None:
     layout, drained = state
     for segment in assignable(layout, drained):
         assert ancestors(layout, segment) <= drained
@@ -71,7 +67,7 @@ def test_no_segment_is_handed_out_before_all_its_ancestors_are_drained(state: Dr
 
 
 @given(drained_layouts())
-def test_of_every_active_segment_it_or_an_ancestor_is_handed_out(state: Drained) -> None:
+def test_active_segments_covered_by_assignment(state: Drained) -> None:
     layout, drained = state
     handed_out = {segment.segment_id for segment in assignable(layout, drained)}
     for active in layout.active:
@@ -79,9 +75,7 @@ def test_of_every_active_segment_it_or_an_ancestor_is_handed_out(state: Drained)
 
 
 @given(layouts(), st.randoms(use_true_random=False))
-def test_draining_what_is_handed_out_leads_from_the_roots_to_the_active_segments(
-    layout: SegmentLayout, chance: random.Random
-) -> None:
+def test_draining_leads_from_roots_to_active(layout: SegmentLayout, chance: random.Random) -> None:
     drained: set[int] = set()
     while sealed := [one for one in assignable(layout, drained) if not one.is_active]:
         drained.add(chance.choice(sealed).segment_id)
@@ -98,7 +92,7 @@ def test_pruned_segments_count_as_drained(layout: SegmentLayout, chance: random.
     assert assignable(layout, frozenset()) == layout.active
 
 
-def test_an_empty_parent_that_is_drained_at_once_does_not_let_its_children_overtake_the_root() -> None:
+def test_drained_empty_parent_keeps_children_behind_root() -> None:
     layout = SegmentLayout.create(1, 0).split_segment(0, 1).split_segment(1, 2)  # 0 -> 1, 2; 1 -> 3, 4
     assert [one.segment_id for one in assignable(layout, {1})] == [0]
     assert [one.segment_id for one in assignable(layout, {0})] == [1, 2]
@@ -111,6 +105,6 @@ def test_a_merged_segment_waits_for_both_parents() -> None:
     assert [one.segment_id for one in assignable(layout, {0, 1})] == [2]
 
 
-def test_a_checkpoint_subscription_reads_sealed_and_active_segments_at_once() -> None:
+def test_checkpoint_reads_sealed_and_active() -> None:
     layout = SegmentLayout.create(1, 0).split_segment(0, 1)
     assert [one.segment_id for one in replayable(layout)] == [1, 0, 2]

@@ -83,7 +83,7 @@ def events(running: RunningController) -> list[tuple[str, str | None, int]]:
     return [(event.event, event.consumer, event.consumers) for event in announced]
 
 
-def test_a_consumer_that_joins_is_told_its_segments_and_the_others_only_what_changed(tmp_path: Path) -> None:
+def test_joining_consumer_changes_others_minimally(tmp_path: Path) -> None:
     with controller(tmp_path) as running, client(running) as one, client(running) as two:
         running.client.put(f"{PATH}?numInitialSegments=4")
         one.register(1, "a")
@@ -127,7 +127,7 @@ def test_an_assignment_names_epoch_ranges_and_topics(tmp_path: Path) -> None:
         assert len(asked["assignedSegments"]) == 2
 
 
-def test_a_lost_connection_keeps_its_segments_for_the_grace_period(tmp_path: Path) -> None:
+def test_lost_connection_keeps_segments_for_grace(tmp_path: Path) -> None:
     with controller(tmp_path) as running, client(running) as one:
         running.client.put(f"{PATH}?numInitialSegments=2")
         one.register(1, "a")
@@ -144,7 +144,7 @@ def test_a_lost_connection_keeps_its_segments_for_the_grace_period(tmp_path: Pat
         assert events(running) == [("registered", "a", 1), ("registered", "b", 2)]
 
 
-def test_a_consumer_whose_connection_ends_while_another_is_registered_keeps_its_segments(tmp_path: Path) -> None:
+def test_disconnect_during_registration_keeps_segments(tmp_path: Path) -> None:
     with controller(tmp_path) as running, client(running) as two:
         running.client.put(f"{PATH}?numInitialSegments=2")
         sessions = running.server.config.app.state.connections.sessions
@@ -172,7 +172,7 @@ def test_a_consumer_whose_connection_ends_while_another_is_registered_keeps_its_
             assert two.assigned() == (1, [1])
 
 
-def test_who_does_not_come_back_is_evicted_and_the_others_get_its_segments(tmp_path: Path) -> None:
+def test_absent_consumer_evicted_and_replaced(tmp_path: Path) -> None:
     with controller(tmp_path, BRIEF) as running, client(running) as one:
         running.client.put(f"{PATH}?numInitialSegments=2")
         one.register(1, "a")
@@ -186,7 +186,7 @@ def test_who_does_not_come_back_is_evicted_and_the_others_get_its_segments(tmp_p
         assert events(running)[-1] == ("unregistered", "b", 1)
 
 
-def test_a_goodbye_on_an_old_connection_does_not_end_the_consumer_on_the_new_one(tmp_path: Path) -> None:
+def test_late_goodbye_spares_new_connection(tmp_path: Path) -> None:
     with controller(tmp_path) as running, client(running) as old, client(running) as new:
         running.client.put(PATH)
         old.register(1, "a")
@@ -200,7 +200,7 @@ def test_a_goodbye_on_an_old_connection_does_not_end_the_consumer_on_the_new_one
         assert consumers(running) == 2
 
 
-def test_consumers_that_come_all_at_once_end_with_each_segment_in_one_hand(tmp_path: Path) -> None:
+def test_mass_join_gives_each_segment_one_owner(tmp_path: Path) -> None:
     with controller(tmp_path) as running, client(running) as one, client(running) as two:
         running.client.put(f"{PATH}?numInitialSegments=64")
         held: dict[tuple[int, int], list[int]] = {}
@@ -242,7 +242,8 @@ class Backlog(NoSegments):
         return self.left if segment.endswith("-0") else 0
 
 
-def test_children_are_handed_out_when_their_parent_is_drained_and_it_stays_so_after_a_restart(tmp_path: Path) -> None:
+def test_children_assigned_after_parent_drained(tmp_path: Path) -> None:
+    """The assignment survives a restart."""
     segments = Backlog()
     with controller(tmp_path, segments=segments) as running, client(running) as one:
         running.client.put(PATH)
@@ -275,7 +276,7 @@ class SlowBacklog(Backlog):
         return left
 
 
-def test_what_an_earlier_subscription_of_the_name_has_read_does_not_count_for_the_next_one(tmp_path: Path) -> None:
+def test_new_subscription_ignores_earlier_progress(tmp_path: Path) -> None:
     segments = SlowBacklog()
     with controller(tmp_path, segments=segments) as running, client(running) as one:
         running.client.put(PATH)
@@ -299,9 +300,7 @@ def test_what_an_earlier_subscription_of_the_name_has_read_does_not_count_for_th
 
 
 @pytest.mark.broker
-def test_on_kafka_children_are_handed_out_when_the_group_has_committed_the_end_of_their_parent(
-    kafka: str, kafka_segments: KafkaSegments, tmp_path: Path
-) -> None:
+def test_kafka_children_wait_for_committed_end(kafka: str, kafka_segments: KafkaSegments, tmp_path: Path) -> None:
     with controller(tmp_path, segments=kafka_segments) as running, client(running) as one:
         assert running.client.put(PATH).status_code == 204
         one.register(1, "a")
@@ -321,7 +320,7 @@ def test_on_kafka_children_are_handed_out_when_the_group_has_committed_the_end_o
         assert running.client.delete(PATH).status_code == 204
 
 
-def test_killed_with_9_the_controller_knows_its_consumers_and_what_they_had(tmp_path: Path) -> None:
+def test_killed_controller_recovers_consumers(tmp_path: Path) -> None:
     with ControllerProcess(tmp_path).life() as (admin, process):
         admin.put(f"{PATH}?numInitialSegments=2")
         url = str(admin.base_url).replace("http", "ws", 1).rstrip("/")
@@ -338,7 +337,7 @@ def test_killed_with_9_the_controller_knows_its_consumers_and_what_they_had(tmp_
         assert events(running) == [("registered", "a", 1), ("registered", "b", 2)]
 
 
-def test_after_a_restart_everybody_has_a_grace_period_and_then_is_evicted(tmp_path: Path) -> None:
+def test_restart_grants_grace_then_evicts(tmp_path: Path) -> None:
     with controller(tmp_path) as running, client(running) as one:
         running.client.put(f"{PATH}?numInitialSegments=2")
         running.client.put(f"{PATH}/subscriptions/s/consumers/by-rest")
@@ -352,7 +351,7 @@ def test_after_a_restart_everybody_has_a_grace_period_and_then_is_evicted(tmp_pa
         assert running.client.get(f"{PATH}/subscriptions/s/consumers/by-rest").json()["assignedSegments"] != []
 
 
-def test_consumers_of_the_rest_interface_count_and_their_coming_and_going_is_pushed(tmp_path: Path) -> None:
+def test_rest_consumers_counted_and_pushed(tmp_path: Path) -> None:
     with controller(tmp_path, BRIEF) as running, client(running) as one:
         running.client.put(f"{PATH}?numInitialSegments=2")
         one.register(1, "b")
@@ -365,7 +364,7 @@ def test_consumers_of_the_rest_interface_count_and_their_coming_and_going_is_pus
         assert one.next() == {"command": "closed", "consumerId": 1, "reason": "the consumer was unregistered"}
 
 
-def test_a_consumer_is_told_when_its_topic_or_its_subscription_is_deleted(tmp_path: Path) -> None:
+def test_consumer_told_of_deletion(tmp_path: Path) -> None:
     with controller(tmp_path) as running, client(running) as one:
         running.client.put(PATH)
         for id, subscription in enumerate("st"):
@@ -391,9 +390,7 @@ WRONG: dict[str | bytes | tuple[bytes, ...], int] = {
 """Messages and their answers; bytes are sent as binary ones."""
 
 
-def test_what_cannot_be_done_is_answered_and_the_connection_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_impossible_command_keeps_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with controller(tmp_path) as running, client(running) as one:
         running.client.put(PATH)
         one.register(0, "first")
@@ -414,7 +411,7 @@ def test_a_consumer_of_an_unknown_topic_is_404(tmp_path: Path) -> None:
         assert running.client.get(f"{PATH}/subscriptions/s/consumers/a").status_code == 404
 
 
-def test_a_stop_closes_the_connections_and_leaves_the_consumers_registered(tmp_path: Path) -> None:
+def test_stop_closes_connections_not_registrations(tmp_path: Path) -> None:
     with controller(tmp_path) as running, client(running) as one:
         running.client.put(PATH)
         one.register(1, "a")

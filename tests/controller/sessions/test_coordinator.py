@@ -49,7 +49,7 @@ def pushed(change: Effects) -> dict[str, list[int]]:
     return {push.consumer: [segment.segment_id for segment in push.segments] for push in change.pushes}
 
 
-def test_a_new_consumer_is_counted_answered_and_takes_from_the_others() -> None:
+def test_new_consumer_counted_and_given_a_share() -> None:
     one = with_consumers(coordinator(), "a")
     after, change = one.register("b", Link(2, 7), "STREAM")
     assert change.events == (MembershipEvent("registered", "b", 2),)
@@ -64,7 +64,7 @@ def test_a_consumer_whose_list_stays_is_not_told() -> None:
     assert pushed(change) == {"c": []}
 
 
-def test_a_consumer_that_comes_back_within_the_grace_period_disturbs_nobody() -> None:
+def test_return_within_grace_changes_nothing() -> None:
     one = with_consumers(coordinator(), "a", "b")
     away = one.disconnect(1, now_ms=1000)
     assert away.assignment == one.assignment
@@ -78,7 +78,7 @@ def test_a_consumer_that_comes_back_within_the_grace_period_disturbs_nobody() ->
 
 
 @pytest.mark.parametrize(("past", "there"), [(-1, {"a", "b"}), (0, {"b"}), (1, {"b"})])
-def test_a_consumer_is_evicted_at_the_end_of_its_grace_period_and_not_before(past: int, there: set[str]) -> None:
+def test_eviction_exactly_at_end_of_grace(past: int, there: set[str]) -> None:
     away = with_consumers(coordinator(), "a", "b").disconnect(1, now_ms=1000)
     after, change = away.expire(1000 + GRACE_MS + past)
     assert after.sessions.keys() == there
@@ -87,20 +87,21 @@ def test_a_consumer_is_evicted_at_the_end_of_its_grace_period_and_not_before(pas
         assert pushed(change) == {"b": [0, 1, 2, 3]}
 
 
-def test_a_return_before_the_eviction_was_carried_out_wins_whatever_the_time() -> None:
+def test_return_before_eviction_always_wins() -> None:
     away = with_consumers(coordinator(), "a").disconnect(1, now_ms=0)
     back, _ = away.register("a", Link(2, 0), "STREAM")
     assert back.expire(10 * GRACE_MS) == (back, Effects())
 
 
-def test_several_evictions_are_one_rebalance_with_an_event_each() -> None:
+def test_joint_evictions_rebalance_once() -> None:
     away = with_consumers(coordinator(), "a", "b", "c").disconnect(1, 0).disconnect(2, 0)
     _, change = away.expire(GRACE_MS)
     assert [(event.consumer, event.consumers) for event in change.events] == [("a", 2), ("b", 1)]
     assert pushed(change) == {"c": [0, 1, 2, 3]}
 
 
-def test_what_a_consumer_without_a_connection_reads_is_given_to_nobody_else_before_it_is_back() -> None:
+def test_disconnected_consumer_keeps_its_reading() -> None:
+    """The segments go to no other consumer before it is back."""
     away = with_consumers(coordinator(), "a", "b").disconnect(1, 0)
     joined, change = away.register("aa", Link(3, 0), "STREAM")
     assert pushed(change) == {"aa": [1], "b": []}
@@ -124,7 +125,7 @@ def test_a_new_leader_knows_what_consumers_keep_from_others() -> None:
     assert pushed(change) == {"b": []}
 
 
-def test_all_consumers_of_a_pooled_connection_go_away_together() -> None:
+def test_pooled_connection_loss_hits_all_its_consumers() -> None:
     one = coordinator()
     for consumer_id, name in enumerate(("a", "b")):
         one, _ = one.register(name, Link(5, consumer_id), "STREAM")
@@ -141,7 +142,7 @@ def test_a_leave_of_an_older_consumer_id_is_ignored() -> None:
     assert change.events == (MembershipEvent("unregistered", "c1", 0),)
 
 
-def test_what_the_old_connection_says_after_a_takeover_changes_nothing() -> None:
+def test_old_connection_ignored_after_takeover() -> None:
     """A restarted process counts its consumer ids from 0 again: only the connection tells the two apart."""
     one = with_consumers(coordinator(), "a")
     taken, change = one.register("a", Link(2, 0), "STREAM")
@@ -150,7 +151,7 @@ def test_what_the_old_connection_says_after_a_takeover_changes_nothing() -> None
     assert taken.leave("a", Link(1, 0)) == (taken, Effects())
 
 
-def test_the_same_registration_again_is_answered_and_supersedes_nothing() -> None:
+def test_repeated_registration_changes_nothing() -> None:
     one = with_consumers(coordinator(), "a")
     again, change = one.register("a", Link(1, 0), "STREAM")
     assert again == one
@@ -164,7 +165,7 @@ def test_another_type_than_the_subscriptions_is_refused(wrong: SubscriptionType)
         coordinator().register("a", Link(1, 0), wrong)
 
 
-def test_one_consumer_too_many_is_refused_and_a_known_one_is_not() -> None:
+def test_surplus_consumer_refused_and_known_admitted() -> None:
     full = replace(coordinator(), sessions={str(number): Away(0) for number in range(MAX_CONSUMERS)})
     with pytest.raises(Conflict, match="more are not accepted"):
         full.register("one more", Link(1, 0), "STREAM")
@@ -179,7 +180,7 @@ def test_queue_consumers_are_counted_and_never_assigned() -> None:
     assert after.follow(after.layout.split_segment(0, 1))[1].pushes == ()
 
 
-def test_children_are_handed_out_when_their_parent_is_drained() -> None:
+def test_children_assigned_when_parent_drained() -> None:
     one = with_consumers(coordinator(segments=1), "a", "b")
     split, change = one.follow(one.layout.split_segment(0, 1))
     assert held(split) == {"a": [0], "b": []}
@@ -201,7 +202,7 @@ def test_an_active_segment_does_not_drain() -> None:
     assert not coordinator().drain([0, 99])[0].drained
 
 
-def test_children_are_held_back_again_by_a_parent_that_has_something_to_read_after_a_seek() -> None:
+def test_seek_on_parent_holds_children_back() -> None:
     one = with_consumers(coordinator(layout=SegmentLayout.create(1, 0).split_segment(0, 1).split_segment(1, 2)), "a")
     drained, _ = one.drain([0, 1])
     assert pushed(drained.reset_drained([0])[1]) == {"a": [1, 2]}
@@ -215,7 +216,7 @@ def test_an_older_layout_is_passed_over() -> None:
     assert one.follow(old) == (one, Effects())
 
 
-def test_a_new_leader_gives_everybody_the_whole_grace_period_and_the_same_segments() -> None:
+def test_new_leader_keeps_segments_and_full_grace() -> None:
     one = with_consumers(coordinator(), "a", "b").disconnect(1, now_ms=5)
     fresh = one.fresh_grace(one.sessions, 1_000_000)
     assert fresh.assignment == one.assignment

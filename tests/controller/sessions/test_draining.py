@@ -72,7 +72,7 @@ def run(test: Callable[[Scene], object], monkeypatch: pytest.MonkeyPatch) -> Non
     asyncio.run(whole())
 
 
-def test_while_nothing_is_read_looks_are_twice_as_far_apart_up_to_a_quarter_of_an_hour(
+def test_idle_checks_back_off_to_15_minutes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test(scene: Scene) -> None:
@@ -88,7 +88,7 @@ def test_while_nothing_is_read_looks_are_twice_as_far_apart_up_to_a_quarter_of_a
     run(test, monkeypatch)
 
 
-def test_while_something_is_read_looks_stay_close_and_end_with_the_last_message(
+def test_active_checks_stay_frequent_to_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test(scene: Scene) -> None:
@@ -103,7 +103,7 @@ def test_while_something_is_read_looks_stay_close_and_end_with_the_last_message(
     run(test, monkeypatch)
 
 
-def test_a_look_that_nobody_answered_is_repeated_at_once_when_kafka_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unanswered_check_repeated_when_kafka_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(scene: Scene) -> None:
         scene.answers, scene.pause = False, 3600.0
         scene.found = lambda number: reading(0, answered=scene.answers)
@@ -118,7 +118,7 @@ def test_a_look_that_nobody_answered_is_repeated_at_once_when_kafka_is_back(monk
     run(test, monkeypatch)
 
 
-def test_while_kafka_is_away_nothing_is_looked_at_and_all_of_it_when_it_is_back(
+def test_checks_pause_while_kafka_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test(scene: Scene) -> None:
@@ -140,7 +140,7 @@ def test_while_kafka_is_away_nothing_is_looked_at_and_all_of_it_when_it_is_back(
     run(test, monkeypatch)
 
 
-def test_a_look_that_nobody_answered_is_repeated_soon_however_seldom_the_looks_were(
+def test_unanswered_rare_check_repeated_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def test(scene: Scene) -> None:

@@ -54,9 +54,10 @@ class Slowest:
         self.seconds[name] = max(self.seconds.get(name, 0.0), time.monotonic() - began)
 
 
-def test_with_kafka_stopped_and_six_undrained_subscriptions_the_rest_answers_as_before(
+def test_kafka_outage_leaves_rest_calls_unaffected(
     stopped: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Six subscriptions are undrained meanwhile."""
     monkeypatch.setattr(housekeeper, "ROUND_SECONDS", 0.2)
     segments, kafka = KafkaSegments(stopped.connection, timeout_seconds=3), stopped.bootstrap
     with (

@@ -27,7 +27,7 @@ names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 
 
 @given(drained_layouts(), st.sets(names, max_size=8), st.sampled_from(["STREAM", "CHECKPOINT", "QUEUE"]))
-def test_a_stored_subscription_comes_back_with_the_same_assignment_and_everybody_away(
+def test_stored_subscription_restored_disconnected(
     state: tuple[SegmentLayout, frozenset[int]], consumers: set[str], type: SubscriptionType
 ) -> None:
     layout, drained = state
@@ -45,7 +45,7 @@ def test_a_stored_subscription_comes_back_with_the_same_assignment_and_everybody
     assert after == replace(before, sessions=dict.fromkeys(consumers, Away(61_000)), kept=kept)
 
 
-def test_the_record_is_the_same_text_whatever_the_order_of_draining() -> None:
+def test_record_independent_of_draining_order() -> None:
     layout = SegmentLayout.create(2, 0).split_segment(0, 1).split_segment(1, 2)
     one = SubscriptionCoordinator("billing", "STREAM", 60_000, layout)
     either, other = one.drain([0])[0].drain([1])[0], one.drain([1])[0].drain([0])[0]
@@ -53,7 +53,7 @@ def test_the_record_is_the_same_text_whatever_the_order_of_draining() -> None:
     assert json.loads(record_of(either).to_json()) == {"type": "STREAM", "drained": [0, 1]}
 
 
-def test_drained_segments_that_a_newer_layout_pruned_are_left_out() -> None:
+def test_pruned_drained_segments_left_out() -> None:
     layout = SegmentLayout.create(1, 0).split_segment(0, 1).prune_segment(0)
     assert restore("s", SubscriptionRecord(type="STREAM", drained=(0,)), [], layout, 1, 0).drained == frozenset()
 
@@ -73,7 +73,7 @@ def test_a_record_that_is_none_is_refused(text: str) -> None:
         SubscriptionRecord.model_validate_json(text)
 
 
-def test_a_layout_of_any_allowed_size_can_be_stored_as_drained() -> None:
+def test_any_allowed_layout_storable_as_drained() -> None:
     ids = tuple(range(MAX_SEGMENTS_IN_METADATA))
     text = SubscriptionRecord(type="STREAM", drained=ids).to_json()
     assert SubscriptionRecord.model_validate_json(text).drained == ids
@@ -85,7 +85,7 @@ def test_a_registration_needs_a_name_within_bounds(name: str) -> None:
         ConsumerRegistration(consumer_name=name)
 
 
-def test_a_consumer_is_told_epoch_ranges_and_the_topics_behind() -> None:
+def test_consumer_told_epoch_ranges_and_topics() -> None:
     layout = SegmentLayout.create(2, 0).split_segment(1, 1)
     legacy = msgspec.structs.replace(layout.segments[0], legacy_topic_name="persistent://acme/shop/orders-partition-0")
     layout = replace(layout, segments=MappingProxyType({**layout.segments, 0: legacy}))

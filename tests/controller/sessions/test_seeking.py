@@ -92,7 +92,7 @@ def resumed(kafka: str, segment: str, subscription: str, count: int) -> list[byt
     ("target", "position"),
     [(0, 0), (1_000, 0), (1_001, 1), (2_000, 1), (2_001, 3), (3_000, 3), (3_001, 4), (2**63 - 1, 4), ("latest", 4)],
 )
-def test_a_subscription_is_moved_to_the_first_message_of_a_time_or_later(
+def test_seek_by_time_finds_first_message(
     kafka: str, segments: KafkaSegments, target: Target, position: int, sealed: bool
 ) -> None:
     segment = segments.create(f"topic://acme/segments/seek-{target}-{sealed}", 0, WHOLE, ["audit", "billing"])
@@ -106,14 +106,14 @@ def test_a_subscription_is_moved_to_the_first_message_of_a_time_or_later(
     assert resumed(kafka, segment, "billing", 4 - position) == [b"a", b"b", b"c", b"d"][position:]
 
 
-def test_an_empty_segment_is_moved_to_its_start_whatever_the_time(segments: KafkaSegments, topic: str) -> None:
+def test_seek_on_empty_segment_goes_to_start(segments: KafkaSegments, topic: str) -> None:
     segment = segments.create(topic, 0, WHOLE, ["billing"])
     for target in (0, 2**63 - 1, "latest"):
         segments.seek(segment, "billing", target)
         assert segments.backlog(segment, "billing") == 0
 
 
-def test_a_subscription_that_is_not_there_is_not_made_by_a_seek(segments: KafkaSegments, topic: str) -> None:
+def test_seek_does_not_create_subscription(segments: KafkaSegments, topic: str) -> None:
     segment = segments.create(topic, 0, WHOLE, ["billing"])
     with pytest.raises(SubscriptionNotFound):
         segments.seek(segment, "audit", 0)
@@ -122,9 +122,7 @@ def test_a_subscription_that_is_not_there_is_not_made_by_a_seek(segments: KafkaS
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_subscription_with_a_consumer_stays_where_it_is_until_that_is_closed(
-    kafka: str, segments: KafkaSegments, protocol: str
-) -> None:
+def test_attached_subscription_moves_after_close(kafka: str, segments: KafkaSegments, protocol: str) -> None:
     segment = segments.create(f"topic://acme/segments/seek-used-{protocol}", 0, WHOLE, ["billing"])
     write(kafka, segment, [b"a", b"b"])
     consumer = Consumer(
@@ -152,9 +150,10 @@ def test_a_subscription_with_a_consumer_stays_where_it_is_until_that_is_closed(
     assert segments.backlog(segment, "billing") == 0
 
 
-def test_a_topics_subscription_is_moved_on_sealed_and_active_segments_and_no_other_one_is(
+def test_seek_moves_one_subscription_everywhere(
     kafka: str, running: RunningController, segments: KafkaSegments
 ) -> None:
+    """The subscription moves on sealed and active segments."""
     running.client.put(f"{PATH}/subscriptions/other")
     split(running)
     write(kafka, LOWER_CHILD, [b"e", b"f"], [2_500, 4_000])
@@ -171,9 +170,7 @@ def test_a_topics_subscription_is_moved_on_sealed_and_active_segments_and_no_oth
     assert [segments.backlog(one, "other") for one in (WHOLE_SEGMENT, LOWER_CHILD)] == [4, 2]
 
 
-def test_after_skip_all_there_is_no_backlog_and_what_is_written_next_is_read(
-    kafka: str, running: RunningController, segments: KafkaSegments
-) -> None:
+def test_skip_all_clears_backlog_and_reads_new(kafka: str, running: RunningController, segments: KafkaSegments) -> None:
     split(running)
     write(kafka, UPPER_CHILD, [b"old"])
     for _ in range(2):
@@ -191,7 +188,7 @@ def test_a_queue_is_moved_like_a_stream(running: RunningController, segments: Ka
     assert segments.stats(WHOLE_SEGMENT).backlog == {"q": 0, "s": 4}
 
 
-def test_consumers_are_told_at_once_what_a_seek_gives_them_to_read_and_it_outlives_a_restart(
+def test_seek_pushes_assignments_and_survives_restart(
     kafka: str, segments: KafkaSegments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks by itself what was drained: only the seek can have been noticed.
@@ -219,9 +216,7 @@ def test_consumers_are_told_at_once_what_a_seek_gives_them_to_read_and_it_outliv
         running.client.delete(PATH)
 
 
-def test_while_one_segment_is_read_by_a_client_none_is_moved(
-    kafka: str, running: RunningController, segments: KafkaSegments
-) -> None:
+def test_one_attached_segment_blocks_the_seek(kafka: str, running: RunningController, segments: KafkaSegments) -> None:
     split(running)
     write(kafka, UPPER_CHILD, [b"e"])
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": group_id(UPPER_CHILD, "s", LIFE)})
@@ -237,9 +232,8 @@ def test_while_one_segment_is_read_by_a_client_none_is_moved(
     assert segments.backlog(WHOLE_SEGMENT, "s") == 0
 
 
-def test_a_segment_without_the_subscription_gets_it_and_a_segment_that_is_gone_is_passed_over(
-    running: RunningController, segments: KafkaSegments
-) -> None:
+def test_seek_adds_subscription_and_skips_missing(running: RunningController, segments: KafkaSegments) -> None:
+    """A segment without the subscription gets it; a missing segment is passed over."""
     split(running)
     segments.delete_subscription(WHOLE_SEGMENT, "s")
     segments.delete(LOWER_CHILD)
@@ -259,9 +253,8 @@ class Broken(KafkaSegments):
         super().seek(segment, subscription, target)
 
 
-def test_a_seek_that_stops_half_way_is_a_503_leaves_nothing_drained_and_is_repeated(
-    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_seek_is_503_and_repeatable(kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted seek leaves nothing drained."""
     monkeypatch.setattr(draining, "DELAY_SECONDS", 3600.0)
     segments = Broken(KafkaConnection(kafka))
     with life(segments, tmp_path) as running, client(running, PATH) as one:
@@ -293,7 +286,7 @@ class Slow(KafkaSegments):
         return super().terminate(segment)
 
 
-def test_during_a_split_a_seek_waits_for_it_and_reaches_parent_and_children(kafka: str, tmp_path: Path) -> None:
+def test_seek_during_split_waits_and_moves_all(kafka: str, tmp_path: Path) -> None:
     segments = Slow(KafkaConnection(kafka))
     with life(segments, tmp_path) as running:
         calls = [threading.Thread(target=split, args=[running]), threading.Thread(target=skip_all, args=[running])]
@@ -311,9 +304,7 @@ def test_during_a_split_a_seek_waits_for_it_and_reaches_parent_and_children(kafk
         running.client.delete(PATH)
 
 
-def test_a_subscription_is_deleted_with_its_consumers_and_its_name_is_free_when_they_have_left(
-    kafka: str, running: RunningController, segments: KafkaSegments
-) -> None:
+def test_deleted_subscription_frees_its_name(kafka: str, running: RunningController, segments: KafkaSegments) -> None:
     """PIP-468 "Admin API": the controller unregisters all consumers and deletes the subscription from every segment."""
     settings = {"bootstrap.servers": kafka, "auto.offset.reset": "earliest"}
     reader = Consumer({**settings, "group.id": group_id(WHOLE_SEGMENT, "s", LIFE)})

@@ -50,7 +50,7 @@ async def rest_of(session: WatchSession) -> list[int]:
     return [one.epoch async for one in session]
 
 
-def test_thousands_of_sessions_see_the_newest_epoch_and_none_goes_back() -> None:
+def test_thousands_of_sessions_see_newest_epoch() -> None:
     async def scenario() -> None:
         hub = WatchHub(Store(first=update(0)).load)
         sessions = await asyncio.gather(*(hub.subscribe(TOPIC) for _ in range(5000)))
@@ -70,7 +70,9 @@ def test_thousands_of_sessions_see_the_newest_epoch_and_none_goes_back() -> None
     run(scenario())
 
 
-def test_a_session_that_takes_nothing_is_cut_off_and_the_others_get_every_epoch_in_the_same_turn() -> None:
+def test_slow_session_cut_off_without_delay() -> None:
+    """The others get every epoch in the same turn."""
+
     async def scenario() -> None:
         hub = WatchHub(Store(first=update(0)).load)
         slow, *quick = [await hub.subscribe(TOPIC) for _ in range(1000)]
@@ -102,7 +104,7 @@ def test_a_session_is_kept_as_long_as_it_takes_one_in_time() -> None:
     run(scenario())
 
 
-def test_a_client_that_resumes_is_told_only_what_is_later_than_its_epoch() -> None:
+def test_resuming_client_gets_later_epochs_only() -> None:
     async def scenario() -> None:
         hub = WatchHub(Store(first=update(7)).load)
         behind, level = await hub.subscribe(TOPIC, since_epoch=5), await hub.subscribe(TOPIC, since_epoch=7)
@@ -128,7 +130,7 @@ def test_a_client_ahead_of_the_topic_is_told_to_start_again() -> None:
     run(scenario())
 
 
-def test_a_new_text_at_the_same_epoch_is_given_and_the_same_text_is_not() -> None:
+def test_same_epoch_sent_only_with_new_text() -> None:
     async def scenario() -> None:
         hub = WatchHub(Store(first=update(3, "old policy")).load)
         session = await hub.subscribe(TOPIC)
@@ -154,7 +156,7 @@ def test_what_is_published_during_the_load_is_not_missed() -> None:
     run(scenario())
 
 
-def test_a_topic_that_does_not_exist_is_refused_and_leaves_nothing_behind() -> None:
+def test_missing_topic_refused_without_trace() -> None:
     async def scenario() -> None:
         hub = WatchHub(Store().load)
         with pytest.raises(NotFound):
@@ -164,7 +166,7 @@ def test_a_topic_that_does_not_exist_is_refused_and_leaves_nothing_behind() -> N
     run(scenario())
 
 
-def test_the_sessions_of_a_deleted_topic_end_and_those_of_others_go_on() -> None:
+def test_topic_deletion_ends_only_its_sessions() -> None:
     async def scenario() -> None:
         store = Store(first=update(5))
         store.layouts["topic://acme/shop/other"] = update(1)
@@ -180,7 +182,7 @@ def test_the_sessions_of_a_deleted_topic_end_and_those_of_others_go_on() -> None
     run(scenario())
 
 
-def test_a_topic_deleted_during_the_load_ends_the_session_that_waits_for_it() -> None:
+def test_deletion_during_load_ends_waiting_session() -> None:
     async def scenario() -> None:
         hub = WatchHub(Store(first=update(5)).load)
         subscribing = asyncio.create_task(hub.subscribe(TOPIC))
@@ -194,7 +196,7 @@ def test_a_topic_deleted_during_the_load_ends_the_session_that_waits_for_it() ->
     run(scenario())
 
 
-def test_a_layout_is_loaded_once_while_somebody_watches_and_again_after_that() -> None:
+def test_layout_loaded_once_per_watched_period() -> None:
     async def scenario() -> None:
         store = Store(first=update(0))
         hub = WatchHub(store.load)
@@ -220,7 +222,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_in_any_order_of_steps_everyone_ends_at_the_newest_epoch_by_steps_upwards(
+def test_random_steps_reach_newest_epoch_upwards(
     order: list[tuple[str, int | None]],
 ) -> None:
     async def scenario() -> None:

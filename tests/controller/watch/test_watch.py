@@ -70,9 +70,7 @@ def path(controller: RunningController, namespace: str) -> str:
     return path
 
 
-def test_a_session_gets_the_whole_layout_at_once_and_every_later_one(
-    controller: RunningController, path: str, namespace: str
-) -> None:
+def test_session_gets_current_and_later_layouts(controller: RunningController, path: str, namespace: str) -> None:
     with events(f"{controller.url}{path}/watch") as stream:
         id, kind, first = stream.next()
         assert (id, kind) == (0, "layout")
@@ -103,16 +101,12 @@ def test_a_session_resumes_after_the_last_event_that_it_had(controller: RunningC
         assert stream.next()[0] == 4
 
 
-def test_a_session_that_knows_a_former_life_of_the_topic_gets_the_layout_as_it_is(
-    controller: RunningController, path: str
-) -> None:
+def test_session_of_former_incarnation_gets_layout(controller: RunningController, path: str) -> None:
     with events(f"{controller.url}{path}/watch?since=99") as stream:
         assert stream.next()[0] == 0
 
 
-def test_what_is_no_epoch_to_resume_from_is_400_and_an_unknown_topic_404(
-    controller: RunningController, path: str
-) -> None:
+def test_bad_epoch_is_400_and_missing_topic_404(controller: RunningController, path: str) -> None:
     answer = controller.client.get(f"{path}/watch", headers={"Last-Event-ID": "one"})
     assert (answer.status_code, "epoch" in answer.json()["reason"]) == (400, True)
     answer = controller.client.get(f"{path}else/watch")
@@ -189,7 +183,7 @@ def test_idle_sessions_hold_no_turn_of_their_token(controller: RunningController
         assert time.monotonic() - began < KEEP_ALIVE_SECONDS / 3
 
 
-def test_200_sessions_see_a_split_that_the_answer_has_promised(controller: RunningController, path: str) -> None:
+def test_sessions_see_the_promised_split(controller: RunningController, path: str) -> None:
     ready = threading.Barrier(SESSIONS + 1)
 
     def look(number: int) -> list[int | None]:
@@ -210,7 +204,7 @@ def test_200_sessions_see_a_split_that_the_answer_has_promised(controller: Runni
         assert [one.result(60) for one in looks] == [[0, 1]] * SESSIONS
 
 
-def test_a_client_that_takes_nothing_is_cut_off_while_others_go_on(tmp_path: Any) -> None:
+def test_slow_client_cut_off_while_others_go_on(tmp_path: Any) -> None:
     with run_controller(tmp_path / "layouts.db") as running:
         path = "/admin/v2/scalable/a/b/t"
         running.client.put(f"{path}?numInitialSegments=500")
