@@ -19,7 +19,7 @@ NOW = 1_000
 OPEN = OpenDecision("d", 3, 500, "split")
 
 
-def test_a_manual_split_and_a_manual_merge_set_their_cooldowns():
+def test_manual_operations_set_their_cooldowns():
     split = TWO.split_segment(0, 300)
     after = clocks.cooldowns_after_layout(Cooldowns(), TWO.segments, split, NOW)
     assert after == Cooldowns(300, None)
@@ -27,12 +27,12 @@ def test_a_manual_split_and_a_manual_merge_set_their_cooldowns():
     assert clocks.cooldowns_after_layout(after, split.segments, merged, NOW) == Cooldowns(300, 400)
 
 
-def test_the_first_layout_of_a_topic_sets_the_clocks_to_its_newest_segments():
+def test_first_layout_sets_clocks_to_newest_segments():
     layout = TWO.split_segment(0, 300).split_segment(1, 250).merge_segments(2, 3, 270)
     assert clocks.cooldowns_after_layout(Cooldowns(), (), layout, NOW) == Cooldowns(300, 270)
 
 
-def test_a_cooldown_never_goes_back_and_never_lies_in_the_future():
+def test_cooldown_never_recedes_or_in_future():
     for created, expected in ((299, 300), (300, 300), (301, 301), (NOW, NOW), (NOW + 1, NOW)):
         after = clocks.cooldowns_after_layout(Cooldowns(300), TWO.segments, TWO.split_segment(0, created), NOW)
         assert after == Cooldowns(expected)
@@ -58,12 +58,12 @@ def test_a_segment_is_made_by_a_split_a_merge_or_neither():
         (True, 4, False),
     ],
 )
-def test_an_open_decision_is_closed_by_a_newer_layout_once_it_was_applied(applied, epoch, is_open):
+def test_newer_layout_closes_applied_decision(applied, epoch, is_open):
     decision = replace(OPEN, applied=applied)
     assert clocks.is_done(decision, epoch, ()) == (not is_open)
 
 
-def test_of_several_decisions_on_one_layout_each_is_closed_by_the_layout_that_shows_it():
+def test_each_decision_closed_by_its_own_layout():
     decision = replace(OPEN, applied=True, segments=(4, 5))
     assert not clocks.is_done(decision, OPEN.epoch + 1, {4, 5, 8})
     assert not clocks.is_done(decision, OPEN.epoch + 1, {5, 8})
@@ -82,7 +82,7 @@ def test_of_several_decisions_on_one_layout_each_is_closed_by_the_layout_that_sh
         ("observed", 3, None),
     ],
 )
-def test_an_outcome_closes_a_decision_unless_its_layout_is_not_here_yet(status, epoch, after):
+def test_outcome_closes_decision_once_layout_is_here(status, epoch, after):
     assert clocks.open_after_outcome(OPEN, status, epoch) == after
 
 
@@ -93,7 +93,7 @@ def test_failures_grow_until_a_decision_is_applied():
     assert clocks.failures_after_outcome(twice, "merge", "applied", 9) == Failures()
 
 
-def test_cold_since_is_the_first_cold_sample_and_a_warm_one_ends_it():
+def test_cold_since_starts_and_ends_with_samples():
     assert clocks.cold_since_after_sample(None, True, 5) == 5
     assert clocks.cold_since_after_sample(5, True, 6) == 5
     assert clocks.cold_since_after_sample(5, False, 6) is None
@@ -139,11 +139,12 @@ TOLD = clocks.MAX_CLOCK_SKEW_MS
         (90_000, None, 20_000),
     ],
 )
-def test_a_sample_is_dated_by_its_reporter_within_seconds_of_kafka_and_not_after_now(sampled_at, kafka_at, expected):
+def test_sample_time_bounded_by_kafka_and_now(sampled_at, kafka_at, expected):
+    """The reporter's time counts within seconds of Kafka's and never after now."""
     assert clocks.instant_of_sample(sampled_at, kafka_at, 20_000) == expected
 
 
-def test_a_clock_that_was_ahead_is_believed_for_seconds_only_and_one_that_is_behind_is_heard():
+def test_fast_clock_tolerated_briefly_slow_accepted():
     ahead = clocks.claim_of_sample(10_000 + 4 * MINUTES, 10_000, 10_000)
     assert ahead == 10_000 + TOLD
     assert clocks.is_stale_sample(ahead, 11_000, 11_000, True, ahead, 10_000)
@@ -158,7 +159,7 @@ instants = st.integers(0, 20 * MINUTES)
 
 
 @given(st.lists(st.tuples(instants, instants | st.none(), st.booleans(), instants, instants), max_size=20), instants)
-def test_samples_in_columns_are_dated_and_judged_as_one_by_one(rows, now):
+def test_column_samples_dated_like_single_ones(rows, now):
     sampled, kafka, same, claimed, seen = zip(*rows, strict=True) if rows else ((),) * 5
     taken = [clocks.NEVER if at is None else at for at in kafka]
     columns = [np.array(column, np.int64) for column in (sampled, taken, claimed, seen)]
@@ -173,7 +174,7 @@ def test_samples_in_columns_are_dated_and_judged_as_one_by_one(rows, now):
 
 
 @pytest.mark.parametrize("status", ["observed", "superseded"])
-def test_a_decision_that_was_observed_or_superseded_is_no_failure(status):
+def test_observed_or_superseded_is_no_failure(status):
     before = Failures(2, 300, "split")
     assert clocks.failures_after_outcome(before, "split", status, NOW) == before
     assert clocks.failures_after_outcome(Failures(), "split", status, NOW) == Failures()

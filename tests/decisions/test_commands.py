@@ -47,7 +47,7 @@ def test_answers_come_in_the_order_of_the_lines():
     assert answers(result)[1]["gate"] == "merge-consumers"
 
 
-def test_an_explanation_obeys_no_escape_sequence_in_a_name_or_a_field():
+def test_explanation_strips_escape_sequences():
     steering = [line(snapshot(), topic=f"{TOPIC}\x1b[2J\u202e"), json.dumps({"layout": {"\x1b[2J": 1}, "\u202e": 2})]
     shown = run("decide", "--explain", text="\n".join(steering) + "\n").stdout
     assert "\\x1b[2J\\u202e at " in shown
@@ -98,7 +98,7 @@ def test_a_bad_line_answers_an_error_in_its_place(name):
     assert bad["error"]
 
 
-def test_a_broken_policy_is_no_error_but_a_hold_that_names_the_rule():
+def test_broken_policy_holds_naming_the_rule():
     (answer,) = answers(run("decide", text=line(snapshot(), policy={"minSegments": 0})))
     assert answer["gate"] == "invalid-policy"
     assert answer["gates"][0]["detail"] == "minSegments must be at least 1, got 0"
@@ -113,7 +113,7 @@ def test_a_file_without_a_last_newline_and_an_empty_one(tmp_path):
     assert (result.stdout, result.exit_code) == ("", 0)
 
 
-def test_the_explanation_shows_every_gate_and_marks_the_one_that_binds():
+def test_explanation_marks_the_binding_gate():
     result = run("decide", "--explain", text=f"{IDLE}\n{{}}\n")
     assert f"{TOPIC} at 2025-11-20T17:33:20Z, by tick, 2 active segments" in result.stdout
     assert "hold, merge-consumers: After a merge some consumer would lack a segment" in result.stdout
@@ -123,7 +123,7 @@ def test_the_explanation_shows_every_gate_and_marks_the_one_that_binds():
     assert result.exit_code == 1
 
 
-def test_a_back_off_from_both_actions_is_marked_where_it_holds_a_merge():
+def test_full_back_off_marked_on_held_merge():
     failed = {"failures": 1, "failedAt": snapshot().now, "failedAction": None}
     result = run("decide", "--explain", text=line(snapshot(2, {0: load(COLD), 1: load(COLD)}), **failed))
     assert "hold, retry-backoff" in result.stdout
@@ -141,7 +141,7 @@ def test_the_written_answer_is_the_wire_answer():
 
 
 @pytest.mark.process
-def test_a_pipe_answers_each_line_without_waiting_for_the_next():
+def test_pipe_answers_line_by_line():
     process = subprocess.Popen(
         [sys.executable, "-m", "anabranch", "decide"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
     )
@@ -230,7 +230,7 @@ def test_policy_show_tells_who_set_each_value(tmp_path):
     assert len(rows) == 38
 
 
-def test_policy_show_says_when_a_combination_switches_scaling_off(tmp_path):
+def test_policy_show_reports_disabling_combination(tmp_path):
     cluster = tmp_path / "cluster.toml"
     cluster.write_text("minSegments = 99\n")
     result = run("policy", "show", TOPIC, "--cluster", str(cluster))
@@ -241,7 +241,7 @@ def test_policy_show_refuses_a_name_that_is_no_topic():
     assert run("policy", "show", "orders").exit_code == 2
 
 
-def test_policy_check_tells_broken_rules_warnings_and_unreadable_files(tmp_path):
+def test_policy_check_reports_rules_and_bad_files(tmp_path):
     good, broken, unwise, unread = (tmp_path / f"{name}.toml" for name in ("good", "broken", "unwise", "unread"))
     good.write_text("maxSegments = 8\n")
     broken.write_text('splitBytesRateInThreshold = "5MB"\n')

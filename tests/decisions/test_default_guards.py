@@ -44,7 +44,8 @@ def done(answer):
 
 @given(st.integers(0, HASHES - 1), st.integers(6, 12))
 @settings(max_examples=40)
-def test_a_piece_that_keeps_all_load_through_six_splits_is_one_hot_key_and_is_told_with_figures(toward, splits):
+def test_undivided_load_recognized_as_hot_key(toward, splits):
+    """It keeps all load through six splits; the explanation has figures."""
     one, hot = with_key(splits, toward)
     answer = decide(one)
     assert not [action for action in done(answer) if isinstance(action, Split)]
@@ -73,7 +74,7 @@ def test_a_narrow_range_that_splits_do_relieve_is_isolated():
     assert {action.ids[0] for action in actions if isinstance(action, Split)} == {left, right}
 
 
-def test_what_was_split_in_search_of_it_is_given_back_once_it_has_settled():
+def test_hot_key_splits_merged_after_settling():
     one, hot = with_key(6)
     known = replace(one, hot_keys=hot_keys_after(one))
     pairs = []
@@ -94,7 +95,8 @@ def test_what_was_split_in_search_of_it_is_given_back_once_it_has_settled():
     assert hot in young
 
 
-def test_it_is_tried_again_after_a_pause_that_doubles_and_when_it_has_grown():
+def test_hot_key_retried_after_doubling_pause():
+    """A hot key whose load has grown is retried at once."""
     one, _ = with_key(0)
     key = HotKey(0, 1023, 0, HASHES - 1, 5.0, NOW - HOUR)
     assert decide(replace(one, hot_keys=(key,))).gate is Gate.ONE_HOT_KEY
@@ -116,7 +118,7 @@ def test_a_load_that_is_not_known_makes_no_hot_key():
 # Several at once
 
 
-def test_all_hot_segments_split_and_all_cold_pairs_merge_in_one_evaluation():
+def test_one_evaluation_splits_all_hot_merges_all_cold():
     rates = [20_000, 15_000, 10, 10, 5_000, 10, 10, 13_000]
     one = snapshot(8, {number: msg_rate(rate, modified_at=NOW - HOUR) for number, rate in enumerate(rates)}, DEFAULT)
     told = [(action.action, action.ids) for action in done(decide(one))]
@@ -131,7 +133,7 @@ def test_all_hot_segments_split_and_all_cold_pairs_merge_in_one_evaluation():
     st.integers(1, 4),
 )
 @settings(max_examples=300)
-def test_parts_are_disjoint_and_caps_and_consumers_hold_after_all_of_it(rates, consumers, most, least):
+def test_parts_disjoint_within_caps_and_consumers(rates, consumers, most, least):
     policy = replace(DEFAULT, max_segments=max(most, least), min_segments=least)
     loads = {number: msg_rate(rate, modified_at=NOW - HOUR) for number, rate in enumerate(rates)}
     one = snapshot(len(rates), loads, policy, consumers=stream(consumers))
@@ -145,7 +147,7 @@ def test_parts_are_disjoint_and_caps_and_consumers_hold_after_all_of_it(rates, c
         assert after >= max(least, consumers if consumers <= len(rates) else 0)
 
 
-def test_what_burns_waits_for_no_cooldown_and_what_is_just_over_waits_for_its_own():
+def test_severe_load_skips_cooldown_mild_load_waits():
     layout = SegmentLayout.create(1, LONG_AGO).split_segment(0, NOW - 10_000)
     pasts = {1: Past(NOW - 10_000, "split"), 2: Past(NOW - 10_000, "split")}
     burning = snapshot(layout, {1: msg_rate(12_500), 2: msg_rate(11_000)}, DEFAULT, pasts=pasts)
@@ -159,7 +161,8 @@ def test_what_burns_waits_for_no_cooldown_and_what_is_just_over_waits_for_its_ow
 # Merges that are not regretted
 
 
-def test_what_was_split_rests_half_an_hour_and_twice_as_long_for_each_regret():
+def test_split_segments_rest_longer_per_reversal():
+    """The window is half an hour, doubled by each reversal."""
     assert [settle_ms(Past(0, "split", regrets), DEFAULT) // MINUTE for regrets in range(4)] == [30, 60, 120, 240]
     unwise = replace(DEFAULT, merge_msg_rate_in_threshold=DEFAULT.split_msg_rate_in_threshold * 0.6)
     assert settle_ms(Past(0, "split", MAX_REGRETS), unwise) > 1000 * 365 * 24 * HOUR
@@ -173,7 +176,8 @@ def test_what_was_split_rests_half_an_hour_and_twice_as_long_for_each_regret():
     assert isinstance(decide(replace(one, policy=replace(DEFAULT, settle_ms=0))), Merge)
 
 
-def test_a_merge_that_is_split_again_soon_is_a_regret_of_that_boundary_and_not_of_finer_ones():
+def test_quick_resplit_counts_for_that_boundary():
+    """Not for finer ones."""
     layout = SegmentLayout.create(2, 0).merge_segments(0, 1, HOUR)
     merged = past_after_layout({}, (0, 1), layout, HOUR)
     assert merged == {2: Past(HOUR, "merge", 0, 0, HASHES // 2)}
@@ -196,7 +200,7 @@ def test_a_merge_that_is_split_again_soon_is_a_regret_of_that_boundary_and_not_o
 
 
 @pytest.mark.parametrize(("count", "hours"), [(2, 4.0), (4, 2.0), (8, 1.0)])
-def test_regretted_neighbours_stay_cold_for_longer_the_wider_they_are(count, hours):
+def test_reversed_neighbours_wait_longer_when_wide(count, hours):
     since = NOW - 20 * HOUR
     loads = {number: load(COLD, modified_at=since, cold_since=since) for number in range(count)}
     pasts = {number: Past(since - 5 * HOUR, "split", 1) for number in range(count)}
@@ -221,7 +225,7 @@ def test_hot_key_among_busy_neighbours_stays_isolated():
     assert [action.action for action in done(decide(again))] == ["split"], "neighbours are relieved again"
 
 
-def test_a_load_that_came_back_after_a_pause_is_waited_for_half_as_long_again():
+def test_returning_load_extends_the_wait_by_half():
     back = returned_after_sample(None, True, None, True, 0)
     assert back == 0
     back = returned_after_sample(back, True, 0, False, 20 * MINUTE)
@@ -235,7 +239,8 @@ def test_a_load_that_came_back_after_a_pause_is_waited_for_half_as_long_again():
     assert isinstance(decide(replace(one, loads=rare)), Merge)
 
 
-def test_segments_that_are_less_than_half_full_merge_and_stay_below_what_splits():
+def test_half_full_segments_merge_below_split():
+    """The result stays below the split threshold."""
     half = {number: msg_rate(4_499, modified_at=NOW - HOUR, cold_since=NOW - HOUR) for number in (0, 1)}
     assert isinstance(decide(snapshot(2, half, DEFAULT)), Merge)
     assert decide(snapshot(2, half, PIP)).gate is Gate.MERGE_THRESHOLDS

@@ -33,7 +33,7 @@ def disagreements(seed, count):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_decide_agrees_with_the_text_of_the_pip_on_random_snapshots(seed):
+def test_decide_matches_pip_text_on_random_snapshots(seed):
     found, met = disagreements(seed, 50_000)
     assert found == []
     assert set(met) >= {

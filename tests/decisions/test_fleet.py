@@ -89,7 +89,7 @@ def test_an_empty_fleet_has_no_answers():
     assert (len(fleet), len(places), len(decide_fleet(fleet).action)) == (0, 0, 0)
 
 
-def test_neighbours_in_the_columns_are_no_neighbours_in_the_hash_space():
+def test_adjacent_columns_need_not_be_hash_neighbours():
     cold_ones = [snapshot(1, {0: load(COLD)}, policy) for policy in (PIP, DEFAULT) for _ in range(5)]
     assert {answer[:2] for answer in answers_of(cold_ones)} == {("hold", "split-thresholds")}
 
@@ -131,7 +131,7 @@ def test_blocks_cut_a_large_fleet_without_a_seam():
     assert answers_of(snapshots) == [answer_of(one) for one in snapshots]
 
 
-def test_one_hot_key_is_measured_as_the_width_of_its_segment():
+def test_hot_key_measured_by_segment_width():
     """No random snapshot has as many segments as there are hashes."""
     policy = replace(PIP, skip_unsplittable=True, max_segments=10**6)
     one = snapshot(SegmentLayout.create(HASH_SPACE, 0), {7: load((1e6, 0, 0, 0))}, policy)

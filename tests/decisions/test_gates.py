@@ -67,7 +67,7 @@ def test_random_snapshots_meet_every_gate_that_can_bind():
     assert met >= set(BINDING_GATES) - {Gate.UNSPLITTABLE}
 
 
-def test_every_reading_passes_exactly_when_its_relation_holds():
+def test_gates_pass_exactly_when_relation_holds():
     for one in SNAPSHOTS:
         for reading in decide(one).gates:
             words = DESCRIPTIONS[reading.gate]
@@ -92,7 +92,7 @@ def test_a_hold_is_bound_by_one_of_its_own_failed_readings():
             assert not answer.binding.passed
 
 
-def test_a_chosen_action_has_no_failed_gate_that_could_have_forbidden_it():
+def test_chosen_action_has_no_forbidding_gate():
     forbids = {
         Split: {Gate.MAX_SEGMENTS, Gate.SPLIT_COOLDOWN, Gate.UNSPLITTABLE},
         Merge: {
@@ -127,7 +127,7 @@ def test_every_answer_becomes_json_and_back():
         assert ANSWER.validate_json(wire.to_json()) == wire
 
 
-def test_deciding_on_the_round_tripped_snapshot_gives_the_same_answer_in_any_profile():
+def test_round_tripped_snapshot_gives_equal_answer():
     expressible = [one for one in SNAPSHOTS if _is_expressible(one.policy)][:1100]
     assert len(expressible) == 1100
     for number, one in enumerate(expressible):
@@ -143,7 +143,7 @@ def _is_expressible(policy):
     )
 
 
-def test_next_due_is_the_first_instant_at_which_the_same_evaluation_acts():
+def test_next_due_is_first_acting_instant():
     met = set()
     for one in SNAPSHOTS:
         answer = decide(one)
@@ -168,7 +168,7 @@ def test_without_a_next_due_no_passing_of_time_acts():
                 assert isinstance(decide(at(one, one.now + later)), Hold)
 
 
-def test_the_eligible_instant_of_a_wait_is_the_first_at_which_its_gate_passes():
+def test_eligible_instant_is_when_gate_first_passes():
     waits = {Gate.SPLIT_COOLDOWN, Gate.MERGE_COOLDOWN, Gate.RETRY_BACKOFF}
     for one in SNAPSHOTS[:2500]:
         for reading in decide(one).gates:
@@ -258,7 +258,8 @@ def test_a_reading_shows_what_was_measured():
     assert (reading.eligible_at, reading.segment) == (NOW + 4 * MINUTE, 0)
 
 
-def test_a_cold_stale_pair_has_no_due_instant_because_its_window_ends_too_late():
+def test_stale_cold_pair_has_no_due_instant():
+    """Its window ends too late."""
     records = {number: load(COLD, NOW - MINUTE, NOW - MINUTE) for number in (0, 1)}
     answer = decide(snapshot(2, records, policy=DEFAULT))
     assert answer.gate is Gate.MERGE_WINDOW

@@ -50,7 +50,7 @@ def test_one_hot_key_is_told_and_not_split():
     assert action(snapshot(narrow(), {}, WIDE_CAP, consumers=stream(HASH_SPACE + 1))) is Gate.UNSPLITTABLE
 
 
-def test_one_hot_key_does_not_stand_in_the_way_of_the_next_hot_segment():
+def test_hot_key_does_not_block_next_segment():
     layout = narrow(width_two_at=100)
     merged = layout.next_segment_id - 1
     loads = {7: msg_rate(1e9), merged: msg_rate(20_000)}
@@ -70,7 +70,7 @@ def test_the_coldest_pair_is_furthest_below_its_thresholds():
     assert action(snapshot(4, loads, DEFAULT)) == ("merge", (2, 3))
 
 
-def test_a_noisy_idle_segment_is_cold_since_it_fell_below_the_thresholds():
+def test_noisy_idle_segment_cold_below_thresholds():
     wobbling = load(COLD, NOW - SECOND, cold_since=NOW - 5 * MINUTE)
     one = snapshot(2, {0: wobbling, 1: wobbling}, DEFAULT)
     assert action(one) == ("merge", (0, 1))
@@ -82,7 +82,7 @@ def test_without_a_cold_since_the_record_stands_in():
 
 
 @pytest.mark.parametrize(("age", "known"), [(180_000, True), (180_001, False), (-5, True)])
-def test_a_load_not_seen_for_the_maximum_age_is_neither_hot_nor_cold(age, known):
+def test_load_of_maximum_age_neither_hot_nor_cold(age, known):
     hot = msg_rate(1e6, seen_at=NOW - age)
     assert action(snapshot(loads={0: hot}, policy=DEFAULT)) == (("split", 0, "msgRateIn") if known else Gate.LOAD_STALE)
     chilled = {place: load(COLD, seen_at=NOW - age) for place in (0, 1)}

@@ -63,7 +63,7 @@ def as_row(answer):
     return answer.action, json.dumps(answer.arguments), answer.reason, gates_to_json(answer.gates)
 
 
-def test_an_action_is_written_down_without_knowing_its_family():
+def test_kernel_records_action_of_any_family():
     action, arguments, reason, gates = as_row(decide(now=1_000, rolled_at=950))
     assert (action, arguments, reason) == ("roll", '{"log": "log-7"}', "size")
     assert json.loads(gates) == [
@@ -84,7 +84,7 @@ def test_an_action_is_written_down_without_knowing_its_family():
         ({"rolled_at": 950, "written_at": 991}, Gate.QUIET, 1_001),
     ],
 )
-def test_the_first_that_forbids_binds_and_then_the_wait_that_ends_last(state, gate, due):
+def test_forbidding_gate_binds_before_longest_wait(state, gate, due):
     answer = decide(now=1_000, **state)
     assert (answer.gate, next_due(answer)) == (gate, due)
     if due is not None:
@@ -101,7 +101,7 @@ def test_the_first_situation_of_the_table_decides():
     assert binding(TABLE, {Situation.WANTS_TO_ROLL: [small], Situation.SWITCHED_OFF: [off]}) is off
 
 
-def test_a_gate_that_passes_or_counts_in_another_situation_never_binds():
+def test_passing_or_irrelevant_gate_never_binds():
     passing, other = above(Gate.SIZE, 101, 100), Reading(Gate.PAUSED, False)
     with pytest.raises(LookupError, match="WANTS_TO_ROLL"):
         binding(TABLE, {Situation.WANTS_TO_ROLL: [passing, other]})

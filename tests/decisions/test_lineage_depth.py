@@ -42,7 +42,7 @@ class Remembered:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 7), st.integers(0, 3 * HOUR), st.booleans()), max_size=40))
-def test_depth_is_the_same_with_pruning_without_and_after_a_rebuild(moves):
+def test_depth_independent_of_pruning_and_rebuild(moves):
     layout = SegmentLayout.create(2, 0)
     kept, pruned, now = Remembered(layout), Remembered(layout), 0
     for merges, place, pause, prunes in moves:
@@ -62,7 +62,7 @@ def test_depth_is_the_same_with_pruning_without_and_after_a_rebuild(moves):
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 7)), max_size=40))
-def test_depth_is_the_longest_chain_of_merges_at_one_instant(moves):
+def test_depth_is_longest_chain_of_merges(moves):
     layout, chain = SegmentLayout.create(4, NOW), dict.fromkeys(range(4), 0)
     for merges, place in moves:
         active = layout.active
@@ -85,7 +85,7 @@ def deep(depth, made_at, **rest):
 
 
 @pytest.mark.parametrize(("depth", "hours"), [(10, 1), (12, 3), (33, 24)])
-def test_a_pair_that_is_too_deep_is_told_when_it_may_merge_and_merges_then(depth, hours):
+def test_deep_pair_told_when_to_merge_and_merges(depth, hours):
     held = decide(deep(depth, NOW, now=NOW + MINUTE))
     (reading,) = [one for one in held.gates if one.gate is Gate.MAX_DAG_DEPTH]
     assert (held.gate, reading.eligible_at) == (Gate.MAX_DAG_DEPTH, NOW + hours * HOUR)
@@ -95,7 +95,7 @@ def test_a_pair_that_is_too_deep_is_told_when_it_may_merge_and_merges_then(depth
     assert decide(deep(depth, NOW, now=due - 1)).gate is Gate.MAX_DAG_DEPTH
 
 
-def test_a_cap_of_no_merges_and_the_text_of_the_pip_wait_for_nothing():
+def test_pip_text_and_zero_cap_wait_for_nothing():
     none = replace(DEFAULT, max_dag_depth=0)
     layout = SegmentLayout.create(3, 0).merge_segments(0, 1, 0)
     loads = {number: load(COLD) for number in (2, 3)}
@@ -125,7 +125,7 @@ BUSY, IDLE, DAYS, STEP = 450.0, 0.0, 30, 5 * MINUTE
     st.booleans(),
     st.booleans(),
 )
-def test_whatever_stays_cold_for_a_day_is_merged_within_thirty_days_of_any_demand(moves, prunes, chases):
+def test_lasting_cold_pair_merges_within_30_days(moves, prunes, chases):
     """An adversary sets the demand of both halves of the key space for some time; then all is idle."""
     quick = {"settle_ms": MINUTE, "merge_window_ms": MINUTE, "merge_cooldown_ms": MINUTE} if chases else {}
     policy = small_policy("default", 8, max_dag_depth=3, **quick)

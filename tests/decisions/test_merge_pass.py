@@ -50,7 +50,7 @@ def test_both_records_must_be_as_old_as_the_window(ago, merges):
         assert action(one) == (MERGED if merges else Gate.MERGE_WINDOW)
 
 
-def test_the_window_is_since_the_last_record_even_if_it_was_cold_before():
+def test_window_counts_from_last_record():
     wobbling = load(COLD, NOW - MINUTE, cold_since=NOW - 60 * MINUTE)
     assert action(snapshot(2, {0: wobbling, 1: load(COLD)})) is Gate.MERGE_WINDOW
 
@@ -58,7 +58,7 @@ def test_the_window_is_since_the_last_record_even_if_it_was_cold_before():
 @pytest.mark.parametrize(
     ("ago", "merges"), [(None, True), (300_001, True), (300_000, True), (299_999, False), (0, False), (-5, False)]
 )
-def test_a_merge_waits_for_the_cooldown_and_exactly_equal_is_enough(ago, merges):
+def test_merge_waits_for_cooldown_inclusive(ago, merges):
     last = None if ago is None else NOW - ago
     assert action(two_cold(last_merge_at=last)) == (MERGED if merges else Gate.MERGE_COOLDOWN)
 
@@ -80,12 +80,12 @@ def test_the_last_and_the_first_are_no_neighbours():
     assert action(snapshot(3, {0: load(COLD), 1: load(), 2: load(COLD)})) is Gate.MERGE_THRESHOLDS
 
 
-def test_the_coldest_pair_merges_by_all_eight_rates_added_up():
+def test_coldest_pair_by_sum_of_rates_merges():
     loads = {0: msg_rate(900), 1: msg_rate(50), 2: load((0, 100, 0, 0)), 3: load((0, 860, 0, 0))}
     assert action(snapshot(4, loads)) == ("merge", (1, 2))
 
 
-def test_of_equally_cold_pairs_the_first_in_the_hash_space_merges_whatever_its_ids():
+def test_equally_cold_pairs_merge_in_hash_order():
     layout = SegmentLayout.create(2, 0).split_segment(0, 0)
     assert action(snapshot(layout, dict.fromkeys((1, 2, 3), load(COLD)))) == ("merge", (2, 3))
 
@@ -104,7 +104,7 @@ def test_a_split_comes_first():
     assert decide(one).segment == 2
 
 
-def test_consumers_do_not_hold_a_merge_in_the_text_of_the_pip():
+def test_pip_text_merges_despite_consumers():
     assert action(two_cold(consumers=stream(2))) == MERGED
 
 
@@ -146,7 +146,7 @@ def test_in_pip_483_pruning_gives_the_depth_back():
     assert action(one) == ("merge", tuple(loads))
 
 
-def test_a_pair_that_is_too_deep_does_not_stand_in_the_way_of_another():
+def test_deep_pair_does_not_block_another():
     layout = deep(10).split_segment(1, 0)
     lower, *rest = (segment.segment_id for segment in layout.active)
     loads = {lower: load((0, 0, 0, 0)), **dict.fromkeys(rest, load(COLD))}

@@ -26,7 +26,8 @@ def tiles(layout):
     return all(start == end + 1 for (start, _), end in zip(ranges, ends, strict=False)) and ends[-1] == HASH_SPACE - 1
 
 
-def test_the_default_profile_rests_under_every_constant_demand_and_regrets_no_merge():
+def test_default_profile_settles_under_constant_demand():
+    """It reverses no merge."""
     count = 0
     for world in worlds("default"):
         life = live(world)
@@ -37,24 +38,25 @@ def test_the_default_profile_rests_under_every_constant_demand_and_regrets_no_me
     assert count == 5832
 
 
-def test_the_text_of_the_pip_chases_itself_on_a_cold_topic_with_consumers():
+def test_pip_text_oscillates_on_cold_topic():
     life = live(cold_topic_with_consumers("pip-483"))
     assert life.ending == "repeats"
     assert life.flip_flops
 
 
-def test_the_depth_cap_ends_the_chase_only_while_nothing_is_pruned():
+def test_depth_cap_ends_oscillation_until_pruning():
     life = live(cold_topic_with_consumers("pip-483", prune=False))
     assert life.ending == "rest"
     assert sum(isinstance(answer, Merge) for _, answer in life.steps) >= 10
 
 
-def test_the_text_of_the_pip_wanders_into_a_segment_of_one_hash_on_a_silent_topic_and_the_default_does_not():
+def test_pip_text_shrinks_silent_segments_to_one_hash():
+    """The default profile does not."""
     assert live(cold_topic_with_consumers("pip-483", rate=0.0)).ending == "stuck"
     assert live(cold_topic_with_consumers("default", rate=0.0)).ending == "rest"
 
 
-def test_the_same_topic_splits_twice_and_rests_in_the_default_profile():
+def test_same_topic_settles_in_default_profile():
     life = live(cold_topic_with_consumers("default"))
     assert [type(answer) for _, answer in life.steps] == [Split, Split]
     assert life.ending == "rest"
@@ -65,7 +67,7 @@ def test_the_printed_trace_is_up_to_date():
     assert (Path(__file__).parent / "flip-flop.md").read_text() == page()
 
 
-def test_whatever_an_adversary_does_tiling_caps_and_cooldowns_hold():
+def test_adversary_cannot_break_tiling_or_caps():
     policy = replace(small_policy("pip-483"), merge_cooldown_ms=2 * MINUTE, merge_window_ms=MINUTE, max_dag_depth=3)
     actions = 0
     for world, answer, after in explore(policy, 8, MINUTE):
@@ -80,7 +82,8 @@ def test_whatever_an_adversary_does_tiling_caps_and_cooldowns_hold():
     assert actions > 100
 
 
-def test_whatever_an_adversary_does_to_the_default_profile_each_segment_has_its_cooldown_and_what_was_split_its_rest():
+def test_adversary_cannot_break_default_cooldowns():
+    """Each segment has its cooldown, and a split its stabilization window."""
     policy = replace(
         small_policy("default"),
         merge_cooldown_ms=MINUTE,
@@ -115,7 +118,8 @@ def test_whatever_an_adversary_does_to_the_default_profile_each_segment_has_its_
     assert min(splits, merges, several) > 100
 
 
-def test_a_policy_whose_cold_segments_merge_into_a_hot_one_still_comes_to_rest_because_regrets_outlive_pruning():
+def test_self_heating_merges_settle_despite_pruning():
+    """Cold segments merge into a hot one; reversals are remembered beyond pruning."""
     unwise = replace(small_policy("default", 8), merge_msg_rate_in_threshold=60.0)
     world = replace(cold_topic_with_consumers("default", rate=27.5), policy=unwise, consumers=0)
     life = live(world)

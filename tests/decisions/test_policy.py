@@ -68,7 +68,7 @@ def test_every_guard_is_off_in_pip_483_and_on_in_default():
     assert replace(DEFAULT, **{name: getattr(PIP, name) for name in guards}) == PIP
 
 
-def test_each_field_comes_from_the_most_specific_scope_that_sets_it():
+def test_most_specific_scope_sets_each_field():
     resolved = resolve_policy(
         "default",
         override(max_segments=1000, min_segments=2, split_cooldown_seconds=7),
@@ -97,7 +97,7 @@ def test_a_set_value_wins_although_it_is_false_or_zero(falsy):
     assert getattr(resolve_policy("default", None, None, override(**falsy)).policy, name) == value
 
 
-def test_a_topic_can_switch_itself_on_in_a_namespace_that_is_off():
+def test_topic_enables_itself_in_disabled_namespace():
     assert resolve_policy("default", None, override(enabled=False), override(enabled=True)).policy.enabled
 
 
@@ -131,7 +131,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("rule", BROKEN)
-def test_an_invalid_combination_switches_the_topic_off_and_names_the_rule(rule):
+def test_invalid_combination_disables_and_names_rule(rule):
     resolved = resolve_policy("default", override(**BROKEN[rule]))
     assert not resolved.policy.enabled
     assert any(found.startswith(rule) for found in policy_violations(resolved.policy))
@@ -140,7 +140,7 @@ def test_an_invalid_combination_switches_the_topic_off_and_names_the_rule(rule):
     assert again.broken == resolved.broken
 
 
-def test_a_negative_zero_is_told_as_the_zero_that_json_keeps():
+def test_negative_zero_shown_as_plain_zero():
     resolved = resolve_policy("default", override(split_msg_rate_out_threshold=-0.0))
     assert resolved.broken == "splitMsgRateOutThreshold must be greater than 0, got 0"
 
@@ -159,18 +159,18 @@ def test_a_combination_on_the_edge_is_valid(values):
     assert resolve_policy("pip-483", override(**values)).broken is None
 
 
-def test_a_field_that_is_invalid_alone_can_be_healed_by_a_wider_scope():
+def test_invalid_field_repaired_by_wider_scope():
     assert resolve_policy("default", override(min_segments=100), None, override(max_segments=200)).broken is None
     assert resolve_policy("default", override(min_segments=100)).broken is not None
 
 
-def test_thresholds_that_let_two_cold_segments_merge_into_a_hot_one_are_warned_of():
+def test_thresholds_merging_into_hot_are_warned():
     assert policy_warnings(DEFAULT) == []
     (warning,) = policy_warnings(replace(DEFAULT, merge_msg_rate_in_threshold=5_001.0))
     assert "mergeMsgRateInThreshold" in warning
 
 
-def test_equal_policies_have_one_digest_and_a_changed_field_another():
+def test_policy_digest_depends_on_every_field():
     assert policy_digest(Policy()) == policy_digest(PIP)
     changed = {
         field.name: replace(PIP, **{field.name: (not value) if isinstance(value, bool) else value + 1})
@@ -251,7 +251,7 @@ def test_no_text_makes_reading_crash(text):
         assert isinstance(found, AutoScalePolicyOverride)
 
 
-def test_the_policies_that_come_with_the_system_are_valid_without_warning():
+def test_shipped_policies_valid_without_warning():
     files = sorted((Path(__file__).parents[2] / "conf" / "policies").glob("*.toml"))
     assert len(files) >= 2
     for file in files:

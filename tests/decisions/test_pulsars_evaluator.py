@@ -143,7 +143,7 @@ def test_pulsars_own_evaluator_agrees_on_random_snapshots(pulsar_jars: Path) -> 
     }, met
 
 
-def test_a_difference_is_told_with_both_answers_and_what_they_were_made_on() -> None:
+def test_difference_shown_with_both_answers_and_input() -> None:
     given = snapshot(SegmentLayout.create(2, 0), {1: load((12_000, 0, 0, 0))}, last_split_at=None)
     ours = plainly(decide(given))
     told = difference(7, given, ours, ("split", 0, "msgRateIn"), [ours])

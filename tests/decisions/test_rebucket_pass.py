@@ -100,7 +100,7 @@ def test_merge_that_idles_a_consumer_is_passed_over():
     assert isinstance(decide(replace(cold, consumers=stream(4))), Merge)
 
 
-def test_default_merges_below_the_consumers_only_while_they_share():
+def test_default_merges_below_consumers_if_shared():
     few = decide(topic(4, budget=16, consumers=stream(4), policy=DEFAULT))
     assert isinstance(few, Merge)
     # Together above nine tenths of the floor: the next evaluation would split for its consumers.

@@ -43,7 +43,7 @@ def one(number, rate, rest=BASE):
         (1.7e308, 1e-300, "changed"),
     ],
 )
-def test_a_rate_is_significant_when_it_moved_by_more_than_a_quarter(number, last, now, expected):
+def test_rate_significant_beyond_a_quarter(number, last, now, expected):
     assert accept_cause(one(number, last), one(number, now), 0.25, None) == expected
 
 
@@ -69,7 +69,8 @@ def test_a_fall_to_zero_is_not_more_than_the_whole():
         (1_100.0, 1_000.0, None),
     ],
 )
-def test_crossing_a_policy_threshold_inside_the_band_is_significant_by_the_guard_only(last, now, expected):
+def test_threshold_crossing_significant_with_guard(last, now, expected):
+    """Without the guard, a crossing inside the band is not significant."""
     assert accept_cause(one(0, last), one(0, now), 0.25, DEFAULT) == expected
     assert accept_cause(one(0, last), one(0, now), 0.25, PIP) is None
 

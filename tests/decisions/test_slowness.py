@@ -112,7 +112,7 @@ def test_what_is_not_reported_is_never_not_slow():
     assert judged(slow(99), reported=2).verdict == "unknown"
 
 
-def test_segments_made_after_the_report_are_not_covered_by_it():
+def test_report_does_not_cover_later_segments():
     layout = SegmentLayout.create(2, NOW - MINUTE).split_segment(0, NOW - 1)
     found = slowness_of(snapshot(layout, delivery=report(reported=3, at=NOW - 2)))
     assert (found.verdict, found.unreported) == ("unknown", 2)

@@ -16,7 +16,7 @@ from tests.decisions.snapshots import bucket_snapshot, random_snapshot
 
 
 @given(st.integers(0, 2**32), st.booleans())
-def test_a_snapshot_and_the_gates_of_its_answer_are_the_json_of_their_models(seed, guards):
+def test_snapshot_and_gates_match_model_json(seed, guards):
     snapshot = (bucket_snapshot if seed % 3 == 0 else random_snapshot)(Random(seed), guards)
     policy = policy_override(snapshot.policy, snapshot.has_buckets).to_json()
     layout = snapshot.layout.to_metadata().to_json()

@@ -26,7 +26,7 @@ def action(one):
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_a_rate_above_its_threshold_splits_and_one_equal_to_it_does_not(number):
+def test_split_needs_rate_above_threshold(number):
     limit = PIP.split_thresholds[number]
     for rate, expected in (
         (math.nextafter(limit, 0), Gate.SPLIT_THRESHOLDS),
@@ -39,19 +39,20 @@ def test_a_rate_above_its_threshold_splits_and_one_equal_to_it_does_not(number):
         assert action(snapshot(loads={0: load(rates)})) == expected
 
 
-def test_the_reason_is_the_rate_with_the_largest_ratio_and_of_equals_the_first():
+def test_split_reason_is_largest_ratio():
+    """The first rate wins among equal ratios."""
     assert action(snapshot(loads={0: load((20_000, 200e6, 60_000, 500e6))})) == ("split", 0, "bytesRateIn")
     doubled = [limit * 2 for limit in PIP.split_thresholds]
     assert action(snapshot(loads={0: load(doubled)})) == ("split", 0, "msgRateIn")
     assert action(snapshot(loads={0: load([0.0, *doubled[1:]])})) == ("split", 0, "bytesRateIn")
 
 
-def test_the_most_overloaded_segment_splits_by_ratio_and_not_by_rate():
+def test_split_picks_highest_ratio_not_rate():
     loads = {0: load((0, 60e6, 0, 0)), 1: msg_rate(15_000.0)}
     assert action(snapshot(2, loads)) == ("split", 1, "msgRateIn")
 
 
-def test_of_equally_overloaded_segments_the_lowest_id_splits_wherever_it_lies():
+def test_equal_overload_splits_lowest_id():
     layout = SegmentLayout.create(2, 0).split_segment(0, 0)
     loads = dict.fromkeys((1, 2, 3), HOT)
     assert [segment.segment_id for segment in layout.active] == [2, 3, 1]
@@ -70,11 +71,11 @@ def test_of_equally_overloaded_segments_the_lowest_id_splits_wherever_it_lies():
         (stream(1, "a") | stream(3, "b"), ("split", 0, "consumer-count")),
     ],
 )
-def test_more_managed_consumers_in_one_subscription_than_segments_split(consumers, expected):
+def test_surplus_managed_consumers_cause_split(consumers, expected):
     assert action(snapshot(2, consumers=consumers)) == expected
 
 
-def test_the_consumer_rule_splits_the_busiest_by_msg_rate_in():
+def test_consumer_rule_splits_busiest_by_rate_in():
     busy = {0: load((1, 49e6, 0, 0)), 1: load((2, 0, 0, 0)), 2: None}
     assert action(snapshot(3, busy, consumers=stream(4))) == ("split", 1, "consumer-count")
     assert action(snapshot(3, dict.fromkeys(range(3)), consumers=stream(4))) == ("split", 0, "consumer-count")
@@ -96,7 +97,7 @@ def test_a_consumer_event_evaluates_the_consumer_rule_only():
 @pytest.mark.parametrize(
     ("ago", "splits"), [(None, True), (60_001, True), (60_000, True), (59_999, False), (0, False), (-5, False)]
 )
-def test_a_split_waits_for_the_cooldown_and_exactly_equal_is_enough(trigger, ago, splits):
+def test_split_waits_for_cooldown_inclusive(trigger, ago, splits):
     last = None if ago is None else NOW - ago
     found = action(snapshot(consumers=stream(2), last_split_at=last, trigger=trigger))
     assert found == (("split", 0, "consumer-count") if splits else Gate.SPLIT_COOLDOWN)
@@ -126,7 +127,7 @@ def test_a_split_that_is_held_does_not_block_a_merge(held):
     assert answer.segments == (0, 1)
 
 
-def test_the_floor_is_not_a_target_and_the_ceiling_is_not_one_either():
+def test_floor_and_ceiling_are_no_targets():
     assert action(snapshot(2, policy=replace(PIP, min_segments=4))) is Gate.SPLIT_THRESHOLDS
     assert action(snapshot(6, policy=replace(PIP, max_segments=4))) is Gate.MERGE_THRESHOLDS
 
@@ -175,7 +176,7 @@ def test_an_open_merge_holds_other_merges():
     assert resting.gate is Gate.IN_FLIGHT
 
 
-def test_a_split_held_beside_an_open_merge_names_its_own_gate():
+def test_held_split_beside_merge_names_its_gate():
     assert action(merge_open({0: HOT}, replace(PROFILES["default"], max_segments=2))) is Gate.MAX_SEGMENTS
 
 

@@ -147,7 +147,8 @@ snapshots = built(
 
 @given(snapshots, st.sampled_from(["default", "pip-483"]))
 @settings(max_examples=700)
-def test_every_valid_snapshot_is_decided_shown_written_and_decided_the_same_again(wire, profile):
+def test_every_valid_snapshot_decided_repeatably(wire, profile):
+    """Decided, shown, written and decided again with the same answer."""
     one = snapshot_from_wire(wire, profile)
     answer = decide(one)
     written = answer_to_wire(answer)

@@ -52,7 +52,7 @@ def test_an_explanation_obeys_no_escape_sequence() -> None:
         ('{"family":"bookies","now":1,"settings":{"migrationConcurrency":0}}', "migrationConcurrency"),
     ],
 )
-def test_a_line_that_is_no_snapshot_is_told_what_is_wrong_in_its_place(line: str, problem: str) -> None:
+def test_malformed_line_answered_in_place(line: str, problem: str) -> None:
     result = run(text=f"{line}\n{SWITCH}")
     first, second = map(json.loads, result.stdout.splitlines())
     assert problem in first["error"]
@@ -82,7 +82,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(list(json.loads(SWITCH))), JSON, max_size=6))
-def test_whatever_is_in_a_snapshot_there_is_an_answer_or_an_error(over: dict[str, object]) -> None:
+def test_any_snapshot_gets_answer_or_error(over: dict[str, object]) -> None:
     line = json.dumps({**json.loads(SWITCH), **over, "family": "bookies"}).encode()
     answered = fault = None
     try:

@@ -121,7 +121,8 @@ def test_every_invariant_has_a_world_that_breaks_it() -> None:
     assert {one for one, _ in BROKEN} == set(INVARIANTS) == {f"I{number}" for number in range(1, 18)}
 
 
-def test_all_hold_after_every_single_step_of_a_switch_its_rollback_and_its_cleanup() -> None:
+def test_invariants_hold_after_every_step() -> None:
+    """Checked at every step of a switch, its rollback and its cleanup."""
     world, seen = in_switch(), 0
     for _ in range(10):
         for step in plan(world).steps:
@@ -135,7 +136,8 @@ def test_all_hold_after_every_single_step_of_a_switch_its_rollback_and_its_clean
     assert seen == 5
 
 
-def test_a_rollover_is_no_promotion_and_a_ledger_that_grew_on_the_target_no_bad_copy() -> None:
+def test_rollover_and_growth_break_no_invariant() -> None:
+    """A rollover is no promotion; a ledger that grew on the target is no bad copy."""
     rolled = cursor(BEYOND, stamp=f"new:{BEYOND}", version=2)
     ledgers = {**DONE.ledgers, "new": [*DONE.ledgers["new"], ledger(BEYOND, created_at=NOW + 1)]}
     world = changed(DONE, cursors=[rolled], ledgers=ledgers, before=was(DONE))

@@ -39,7 +39,7 @@ def deleted(world: BookieSnapshot, **request: Any) -> list[int | None]:
     return [one.ledger for one in answer.steps if one.action == "delete"] if answer.action == "cleanup" else []
 
 
-def test_the_old_copies_go_after_the_longer_window_and_not_a_moment_before() -> None:
+def test_old_copies_deleted_after_longer_window() -> None:
     early = asked(done(now=NOW + WINDOW_MS - 1), "cleanup", dry_run=False)
     assert (early.gate, early.code) == ("window", 409)
     assert [one.eligible_at for one in early.readings if one.gate == "window"] == [NOW + WINDOW_MS]
@@ -47,7 +47,7 @@ def test_the_old_copies_go_after_the_longer_window_and_not_a_moment_before() -> 
     assert deleted(done(), force=True) == [1, 2, 3]
 
 
-def test_without_being_told_otherwise_cleanup_only_shows_what_it_would_delete() -> None:
+def test_cleanup_only_lists_by_default() -> None:
     answer = asked(done(now=NOW + WINDOW_MS), "cleanup")
     assert (answer.action, answer.gate, answer.code) == ("hold", "dry-run", 200)
     assert [one.ledger for one in answer.steps if one.action == "delete"] == [1, 2, 3]
@@ -57,7 +57,7 @@ def test_as_many_as_were_asked_for_are_deleted() -> None:
     assert deleted(done(), force=True, max_deletions=2) == [1, 2]
 
 
-def test_after_cleanup_the_switch_is_done_and_all_invariants_hold() -> None:
+def test_cleanup_ends_switch_with_invariants_intact() -> None:
     world = done()
     for step in asked(world, "cleanup", dry_run=False, force=True).steps:
         world = carried_out(world, step)
@@ -125,7 +125,7 @@ def test_a_cleanup_that_could_lose_something_is_refused(
     assert (answer.gate, answer.code, answer.action) == (gate, code, "hold")
 
 
-def test_a_cleanup_without_any_switch_needs_the_name_of_a_cluster() -> None:
+def test_cleanup_without_switch_needs_a_cluster() -> None:
     assert asked(before_switch(), "cleanup").code == 400
 
 
@@ -135,7 +135,7 @@ def back(world: BookieSnapshot, **request: Any) -> BookieSnapshot:
     return changed(written(world, answer), operation="next")
 
 
-def test_a_rollback_brings_everything_back_without_copying_what_is_still_there() -> None:
+def test_rollback_reuses_remaining_copies() -> None:
     world = back(done())
     steps = plan(world).steps
     assert {one.action for one in steps} == {"verify"}
@@ -149,7 +149,7 @@ def test_a_rollback_brings_everything_back_without_copying_what_is_still_there()
     assert asked(world, "check").violations == []
 
 
-def test_a_rollback_copies_back_what_was_written_on_the_target_since() -> None:
+def test_rollback_copies_later_writes_back() -> None:
     world = done()
     positions = [*world.schemas[0].positions, Position(version=2, ledger=BEYOND, stamp=f"new:{BEYOND}")]
     world = changed(
@@ -165,7 +165,8 @@ def test_a_rollback_copies_back_what_was_written_on_the_target_since() -> None:
     assert {BEYOND, BEYOND + 1} <= {one.id for one in world.ledgers["old"]}
 
 
-def test_a_rollback_to_a_cluster_that_would_give_the_new_ids_again_is_refused() -> None:
+def test_rollback_to_reused_ids_refused() -> None:
+    """The cluster would give the new ids again."""
     world = done()
     world = changed(world, ledgers={**world.ledgers, "new": [*world.ledgers["new"], ledger(BEYOND)]})
     answer = asked(world, "rollback", dry_run=False)
@@ -173,14 +174,14 @@ def test_a_rollback_to_a_cluster_that_would_give_the_new_ids_again_is_refused() 
     assert "precheck --name old --advance" in (answer.reason or "")
 
 
-def test_the_way_back_closes_a_day_after_the_last_promotion_unless_forced() -> None:
+def test_rollback_closes_a_day_after_promotion() -> None:
     late = done(now=NOW + 24 * HOUR + 1)
     assert asked(late, "rollback", dry_run=False).gate == "rollback-window"
     assert asked(late, "rollback", dry_run=False, force=True).action == "rollback"
     assert asked(done(now=NOW + 24 * HOUR), "rollback", dry_run=False).action == "rollback"
 
 
-def test_what_cannot_come_back_is_said_and_left_only_when_accepted() -> None:
+def test_irrecoverable_data_left_only_when_accepted() -> None:
     world = done()
     lost = [one for one in world.ledgers["new"] if one.id != 3]
     world = changed(
@@ -219,7 +220,7 @@ def test_brokers_in_the_way_hold_every_acting_command(brokers: dict[str, Any]) -
         assert asked(world, operation, **request).gate is None, operation
 
 
-def test_a_rollback_without_being_told_otherwise_only_shows_its_steps() -> None:
+def test_rollback_only_lists_by_default() -> None:
     answer = asked(done(), "rollback")
     assert (answer.action, answer.gate, answer.code) == ("hold", "dry-run", 200)
     assert {one.object for one in answer.steps} == {SCHEMA, CURSOR}
@@ -230,7 +231,7 @@ def test_a_rollback_without_a_switch_is_refused() -> None:
     assert (answer.action, answer.code) == ("hold", 404)
 
 
-def test_after_a_rollback_the_same_switch_can_be_asked_for_again() -> None:
+def test_switch_repeatable_after_rollback() -> None:
     world = to_the_end(back(done()))
     answer = asked(world, "switch", target="new")
     assert answer.directive is not None

@@ -14,7 +14,8 @@ PAGE = Path(__file__).parent / "model" / "explored.md"
 
 
 @pytest.mark.parametrize("rules", SMALL, ids=[", ".join((*one.commands, *one.others)) for one in SMALL])
-def test_in_every_order_one_is_active_nothing_is_lost_and_every_switch_ends(rules: Rules) -> None:
+def test_every_order_keeps_one_active_and_ends(rules: Rules) -> None:
+    """Nothing is lost and every switch ends."""
     found = explore(rules)
     assert found.broken is None, f"\n{found}"
     assert found.states > 200

@@ -71,7 +71,7 @@ def worlds(draw: st.DrawFn) -> BookieSnapshot:
 
 @settings(max_examples=300, deadline=None)
 @given(worlds(), st.sampled_from(["next", "status", "switch", "rollback", "cleanup", "check", "resolve", "precheck"]))
-def test_there_is_an_answer_to_every_world_and_every_question(world: BookieSnapshot, operation: str) -> None:
+def test_every_state_and_request_is_answered(world: BookieSnapshot, operation: str) -> None:
     answer = asked(world, operation, target="new", name="new", dry_run=False, force=True, accept_loss=True)
     assert BookieSnapshot.model_validate_json(world.to_json()) == world
     assert answer == asked(world, operation, target="new", name="new", dry_run=False, force=True, accept_loss=True)
@@ -80,7 +80,7 @@ def test_there_is_an_answer_to_every_world_and_every_question(world: BookieSnaps
 
 @settings(max_examples=300, deadline=None)
 @given(worlds())
-def test_steps_are_for_what_is_attributed_to_the_source_and_say_what_they_expect(world: BookieSnapshot) -> None:
+def test_steps_concern_source_and_state_expectation(world: BookieSnapshot) -> None:
     seen = Seen(world)
     for step in plan(world).steps:
         if step.ledger is not None and step.action != "rollover_fallback":
@@ -100,7 +100,8 @@ def test_steps_are_for_what_is_attributed_to_the_source_and_say_what_they_expect
 
 @settings(max_examples=300, deadline=None)
 @given(worlds())
-def test_nothing_is_deleted_that_a_record_needs_there_or_that_has_no_equal_copy(world: BookieSnapshot) -> None:
+def test_needed_or_unmatched_copies_not_deleted(world: BookieSnapshot) -> None:
+    """A copy stays if a record needs it or no equal copy exists."""
     seen = Seen(world)
     for step in asked(world, "cleanup", dry_run=False, force=True).steps:
         if step.action != "delete":
@@ -118,7 +119,8 @@ def test_nothing_is_deleted_that_a_record_needs_there_or_that_has_no_equal_copy(
 
 @settings(max_examples=200, deadline=None)
 @given(worlds())
-def test_every_world_comes_to_rest_and_no_attribution_leads_to_a_copy_that_is_not_there(world: BookieSnapshot) -> None:
+def test_every_state_settles_on_existing_copies(world: BookieSnapshot) -> None:
+    """No attribution leads to a copy that does not exist."""
     before = Seen(world)
     end = to_the_end(world)
     after = Seen(end)
@@ -149,7 +151,7 @@ def test_the_order_of_what_is_seen_changes_nothing(world: BookieSnapshot) -> Non
 
 @settings(max_examples=200, deadline=None)
 @given(worlds())
-def test_what_is_put_on_record_with_a_step_leads_to_the_same_step(world: BookieSnapshot) -> None:
+def test_recorded_inputs_lead_to_the_same_step(world: BookieSnapshot) -> None:
     for now in (
         world,
         changed(world, operation="cleanup", request=world.request.model_copy(update={"dry_run": False, "force": True})),

@@ -26,7 +26,7 @@ def empty() -> BookieSnapshot:
     return BookieSnapshot(now=NOW)
 
 
-def test_the_first_cluster_is_active_and_the_next_ones_stand_by() -> None:
+def test_first_cluster_active_and_others_standby() -> None:
     first = asked(empty(), "register", name="old", metadata_service_uri=OLD.metadata_service_uri)
     assert [(one.name, one.status) for one in first.registry or ()] == [("old", "ACTIVE")]
     one = written(empty(), first)
@@ -98,12 +98,12 @@ def test_unknown_identity_of_a_registered_cluster_holds() -> None:
     assert (answer.gate, "instance id of old cannot be read" in (answer.reason or "")) == ("instance-id", True)
 
 
-def test_another_root_of_the_same_ensemble_is_another_cluster() -> None:
+def test_other_root_of_ensemble_is_another_cluster() -> None:
     answer = asked(before_switch(), "register", name="colo", metadata_service_uri="zk://a:2181/second/ledgers")
     assert (answer.action, answer.code) == ("register", 200)
 
 
-def test_a_registry_that_disagrees_after_a_switch_is_reconciled_by_its_target() -> None:
+def test_registry_reconciled_by_switch_target() -> None:
     broken = changed(in_switch(), clusters=[OLD, NEW])
     answer = asked(broken, "register", name="new", status="ACTIVE")
     assert {one.name: one.status for one in answer.registry or ()} == {"old": "DEPRECATED", "new": "ACTIVE"}
@@ -117,7 +117,7 @@ def test_only_a_cluster_that_nothing_needs_is_forgotten(name: str, gate: str | N
     assert (answer.gate, answer.code) == (gate, code)
 
 
-def test_a_deprecated_cluster_that_still_has_data_ledgers_is_kept() -> None:
+def test_deprecated_cluster_with_ledgers_kept() -> None:
     done = to_the_end(in_switch())
     assert asked(done, "unregister", name="old").code == 200
     topics = [TopicRecord(path="/managed-ledgers/t/n/persistent/t", ledgers=[DataLedger(id=7, stamp="old")])]
@@ -126,7 +126,7 @@ def test_a_deprecated_cluster_that_still_has_data_ledgers_is_kept() -> None:
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_when_all_is_moved_the_old_cluster_can_go_for_good_and_the_next_switch_begins(listed: bool) -> None:
+def test_emptied_cluster_removable_before_next_switch(listed: bool) -> None:
     world = to_the_end(in_switch())
     ledgers = {**world.ledgers, "old": []} if listed else {"new": world.ledgers["new"]}
     world = changed(world, ledgers=ledgers)
@@ -152,9 +152,8 @@ ROOTS = st.sampled_from(["", "/ledgers", "/ledgers/", "/x/ledgers", "/x", "/ledg
 
 
 @given(HOSTS, ROOTS, HOSTS, ROOTS)
-def test_collisions_are_mutual_and_those_of_shared_members_and_nested_roots(
-    one: list[str], root: str, other: list[str], second: str
-) -> None:
+def test_collisions_symmetric_and_cover_nesting(one: list[str], root: str, other: list[str], second: str) -> None:
+    """Clusters with shared members or nested roots collide."""
     first, then = read_uri(f"zk://{';'.join(one)}{root}"), read_uri(f"zk+hierarchical://{','.join(other)}{second}")
     assert collide(first, then) == collide(then, first)
     assert collide(first, first)

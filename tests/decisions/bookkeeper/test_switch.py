@@ -37,7 +37,7 @@ from tests.decisions.bookkeeper.world import (
 OPEN_CURSOR = {"old": [ledger(1), ledger(2), ledger(3, closed=False)], "new": []}
 
 
-def test_the_directive_the_flip_and_the_bootstrap_record_are_one_transaction() -> None:
+def test_directive_flip_and_record_are_atomic() -> None:
     answer = asked(before_switch(), "switch", target="new", origin="me@host")
     assert {one.name: one.status for one in answer.registry or ()} == {"old": "DEPRECATED", "new": "ACTIVE"}
     assert answer.directive is not None
@@ -48,7 +48,7 @@ def test_the_directive_the_flip_and_the_bootstrap_record_are_one_transaction() -
     assert [one.action for one in answer.steps] == ["flip_status"]
 
 
-def test_everything_is_copied_then_promoted_then_waits_for_cleanup() -> None:
+def test_ledgers_copied_promoted_then_await_cleanup() -> None:
     world = in_switch()
     built = plan(world)
     assert [(one.action, one.object, one.ledger) for one in built.steps] == [
@@ -96,7 +96,7 @@ def test_precheck_needs_the_target_beyond_the_source(generators: tuple[Generator
     assert asked(world, "switch", target="new").code == (200 if ready else 409)
 
 
-def test_an_id_of_the_source_that_only_its_ledgers_show_counts() -> None:
+def test_id_known_only_from_ledgers_counts() -> None:
     world = before_switch(
         ledgers={"old": [ledger(1), ledger(50)], "new": []},
         generators={
@@ -109,7 +109,7 @@ def test_an_id_of_the_source_that_only_its_ledgers_show_counts() -> None:
     assert (answer.precheck.source_max_ledger_id, answer.precheck.ready) == (50, False)
 
 
-def test_the_lab_only_setting_takes_a_target_that_is_not_ahead() -> None:
+def test_lab_setting_accepts_target_not_ahead() -> None:
     world = before_switch(generators={"old": Generators(short=10), "new": Generators(short=1)})
     skipping = changed(world, settings=SwitchSettings(skip_idgen_precheck=True))
     assert asked(skipping, "switch", target="new").action == "switch"
@@ -133,7 +133,7 @@ def test_a_switch_that_could_lose_something_is_refused(
     assert (answer.gate, answer.code, answer.directive, answer.registry) == (gate, code, None, None)
 
 
-def test_a_second_switch_waits_for_the_first_and_the_same_one_is_a_retry() -> None:
+def test_second_switch_waits_and_same_is_a_retry() -> None:
     third = [*in_switch().clusters, before_switch().clusters[1].model_copy(update={"name": "third"})]
     world = changed(in_switch(), clusters=third)
     assert asked(world, "switch", target="third").gate == "no-switch-open"
@@ -143,7 +143,7 @@ def test_a_second_switch_waits_for_the_first_and_the_same_one_is_a_retry() -> No
     assert (again.directive.epoch, again.directive.attempt) == (1, 2)
 
 
-def test_only_who_holds_the_lease_gets_steps_and_the_next_one_when_it_has_ended() -> None:
+def test_only_lease_holder_gets_steps() -> None:
     held = Orchestrator(holder="a", token=1, until=NOW + 5)
     mine, others = (in_switch(orchestrator=held, self_name=name) for name in ("a", "b"))
     assert decide(mine).steps
@@ -159,7 +159,7 @@ def test_the_flip_that_somebody_undid_is_the_first_step() -> None:
     assert decide(carried_out(world, answer.steps[0])).phase == "BUILD"
 
 
-def test_nothing_is_copied_before_every_broker_has_taken_the_switch_up() -> None:
+def test_copying_waits_for_all_brokers() -> None:
     behind = BrokerSeen(name="b", epoch=0, active="old")
     assert (decide(in_switch(brokers=[behind])).phase, decide(in_switch(brokers=[behind])).gate) == (
         "LIVE_DUAL_READ",
@@ -169,7 +169,8 @@ def test_nothing_is_copied_before_every_broker_has_taken_the_switch_up() -> None
     assert decide(in_switch(brokers=[follows])).phase == "BUILD"
 
 
-def test_ids_that_the_source_still_gives_stop_the_switch_before_they_meet_those_of_the_target() -> None:
+def test_overlapping_ids_stop_the_switch() -> None:
+    """The switch stops before new ids of the source reach those of the target."""
     for given, gate in ((BEYOND - 1, None), (BEYOND, "ids-apart"), (BEYOND + 1, "ids-apart")):
         generators = {"old": Generators(short=10, largest=given), "new": Generators(long=2 * BEYOND)}
         answer = decide(changed(in_switch(), generators=generators))
@@ -222,7 +223,7 @@ def test_cluster_that_was_formatted_anew_is_another_one() -> None:
         (ledger(1, closed=False), "read this schema once"),
     ],
 )
-def test_a_source_that_cannot_be_copied_fails_and_stays_attributed_to_the_source(there: object, reason: str) -> None:
+def test_uncopyable_source_fails_and_keeps_ledger(there: object, reason: str) -> None:
     ledgers = {"old": [one for one in (there, ledger(2), ledger(3)) if one], "new": []}
     stamped = schema(1, 2, stamp="old")
     world = in_switch(before_switch(ledgers=ledgers, schemas=[stamped]))
@@ -246,13 +247,13 @@ def test_a_source_that_cannot_be_copied_fails_and_stays_attributed_to_the_source
         (ledger(1, readable=False), "fail"),
     ],
 )
-def test_an_id_that_is_there_is_compared_and_never_overwritten(there: object, step: str) -> None:
+def test_existing_id_compared_never_overwritten(there: object, step: str) -> None:
     world = in_switch()
     world = changed(world, ledgers={**world.ledgers, "new": [there]})
     assert next(one.action for one in plan(world).steps if one.ledger == 1) == step
 
 
-def test_a_copy_of_ours_that_is_half_is_made_again_and_another_ledger_is_not() -> None:
+def test_own_partial_copy_redone_but_foreign_kept() -> None:
     world = in_switch()
     for half in (ledger(1, closed=False, last=0, length=0), ledger(1, last=0, length=200)):
         one = changed(world, ledgers={**world.ledgers, "new": [half]})
@@ -263,14 +264,14 @@ def test_a_copy_of_ours_that_is_half_is_made_again_and_another_ledger_is_not() -
         assert step in plan(Reducer(begun).reduced(step)).steps
 
 
-def test_contents_that_differ_fail_although_the_lengths_are_equal() -> None:
+def test_different_contents_of_equal_length_fail() -> None:
     world = in_switch(before_switch(ledgers={"old": [ledger(1, sha256="a"), ledger(2), ledger(3)], "new": []}))
     world = changed(world, ledgers={**world.ledgers, "new": [ledger(1, sha256="b")]})
     [failed] = [one for one in plan(world).steps if one.action == "fail"]
     assert "contents" in failed.reason
 
 
-def test_a_compare_and_set_that_is_lost_every_time_is_no_failure_and_is_tried_again_when_asked() -> None:
+def test_lost_compare_and_set_is_retried_on_request() -> None:
     verified = [Copy(kind="schema", object=SCHEMA, ledger=one, last=2, length=600) for one in (1, 2)]
     world = in_switch(before_switch(cursors=[]))
     world = changed(
@@ -287,7 +288,7 @@ def test_a_compare_and_set_that_is_lost_every_time_is_no_failure_and_is_tried_ag
     assert [one.action for one in decide(fresh).steps] == ["cas_attribution"]
 
 
-def test_a_failed_ledger_is_tried_again_in_the_next_attempt_only() -> None:
+def test_failed_ledger_retried_in_next_attempt_only() -> None:
     failure = Failure(kind="schema", object=SCHEMA, ledger=1, reason="a bookie was down", attempt=1)
     world = in_switch(progress=Progress(epoch=1, failed=[failure]))
     assert 1 not in [one.ledger for one in plan(world).steps]
@@ -295,7 +296,7 @@ def test_a_failed_ledger_is_tried_again_in_the_next_attempt_only() -> None:
     assert ("copy", 1) in [(one.action, one.ledger) for one in plan(again).steps]
 
 
-def test_an_open_cursor_is_unloaded_which_leaves_nothing_to_copy() -> None:
+def test_open_cursor_unloaded_instead_of_copied() -> None:
     world = in_switch(before_switch(cursors=[cursor(3, owner="broker-1")], ledgers=OPEN_CURSOR))
     [step] = [one for one in plan(world).steps if one.ledger is None]
     assert (step.action, step.kind, step.object) == ("unload", "topic", CURSOR.rpartition("/")[0])
@@ -303,7 +304,7 @@ def test_an_open_cursor_is_unloaded_which_leaves_nothing_to_copy() -> None:
     assert (done.cursors[0].ledger, decide(done).counts["onSource"]) == (-1, 0)
 
 
-def test_a_cursor_that_is_open_again_after_each_unload_fails() -> None:
+def test_cursor_reopened_after_each_unload_fails() -> None:
     topic = CURSOR.rpartition("/")[0]
     before = before_switch(cursors=[cursor(3, owner="b")], ledgers=OPEN_CURSOR)
     world = in_switch(before, progress=Progress(epoch=1, tries={topic: 5}))
@@ -311,14 +312,14 @@ def test_a_cursor_that_is_open_again_after_each_unload_fails() -> None:
     assert "open again after each of 5 unloads" in failed.reason
 
 
-def test_a_cursor_that_nobody_has_loaded_is_sealed_and_copied() -> None:
+def test_unloaded_cursor_sealed_and_copied() -> None:
     world = in_switch(before_switch(ledgers=OPEN_CURSOR))
     [step] = [one for one in plan(world).steps if one.ledger == 3]
     assert step.action == "seal"
     assert to_the_end(world).cursors[0].stamp == "new:3"
 
 
-def test_a_loaded_cursor_is_promoted_by_its_owner_with_what_was_copied() -> None:
+def test_loaded_cursor_promoted_by_its_owner() -> None:
     world = in_switch(before_switch(cursors=[cursor(3, owner="broker-1")]))
     for step in plan(world).steps:
         world = carried_out(world, step)
@@ -329,7 +330,7 @@ def test_a_loaded_cursor_is_promoted_by_its_owner_with_what_was_copied() -> None
     )
 
 
-def test_a_cursor_that_rolled_over_to_the_target_is_recorded_and_left_alone() -> None:
+def test_cursor_rolled_over_to_target_left_alone() -> None:
     copied = [Copy(kind="cursor", object=CURSOR, ledger=3, last=2, length=600)]
     world = in_switch(before_switch(schemas=[]), progress=Progress(epoch=1, verified=copied))
     world = changed(
@@ -371,9 +372,10 @@ def test_a_stamp_of_another_ledger_says_nothing_of_this_one() -> None:
         (None, None, (None, "corruption")),
     ],
 )
-def test_a_ledger_is_where_its_stamp_says_or_the_bootstrap_record_and_never_guessed(
+def test_ledger_attributed_by_stamp_or_record(
     stamp: str | None, made: int | None, expected: tuple[str | None, str]
 ) -> None:
+    """It is never guessed."""
     world = in_switch()
     position = world.schemas[0].positions[0].model_copy(update={"stamp": stamp})
     world = changed(
@@ -389,7 +391,7 @@ def test_a_ledger_is_where_its_stamp_says_or_the_bootstrap_record_and_never_gues
         assert plan(changed(world, operation="next")).steps == []
 
 
-def test_so_many_are_worked_on_at_a_time_and_the_rest_is_said_once() -> None:
+def test_concurrent_work_limited_and_rest_reported() -> None:
     ledgers = list(range(1, 41))
     world = in_switch(
         before_switch(
@@ -407,7 +409,7 @@ def test_so_many_are_worked_on_at_a_time_and_the_rest_is_said_once() -> None:
     assert len(plan(world).steps) == 40
 
 
-def test_a_promoted_copy_that_is_gone_is_made_again_from_what_the_source_still_has() -> None:
+def test_lost_promoted_copy_remade_from_source() -> None:
     done = to_the_end(in_switch())
     for left in ([], [ledger(1, closed=False, last=0, length=200)]):
         others = [one for one in done.ledgers["new"] if one.id != 1]

@@ -43,7 +43,7 @@ def test_topics_and_clusters_stand_in_one_file():
     ]
 
 
-def test_an_explanation_says_who_moves_and_why_the_others_stay():
+def test_explanation_covers_moved_and_kept_bundles():
     shown = run("--explain", text=json.dumps(SNAPSHOT)).stdout
     assert f"unload {bundle(3)} from a to b, because of OverloadShedder" in shown
     assert "What was picked before it is enough." in shown
@@ -124,7 +124,7 @@ def test_a_misspelt_key_is_told_or_refused():
     assert run("--strict", text=json.dumps(SNAPSHOT)).exit_code == 0
 
 
-def test_a_fault_of_ours_leaves_the_other_lines_their_answers(monkeypatch):
+def test_internal_error_spares_other_lines(monkeypatch):
     def failing(snapshot):
         raise ZeroDivisionError("a fault of ours")
 

@@ -35,7 +35,7 @@ def placed(a, b, **more):
 
 
 @pytest.mark.parametrize("profile", ["4.x", "default"])
-def test_persistent_bundles_need_a_broker_of_persistent_topics(profile):
+def test_persistent_bundles_need_persistent_brokers(profile):
     strategies = {"loadBalancerLoadPlacementStrategy": "LeastProjectedUsage"} if profile == "default" else {}
     none = {"persistentTopicsEnabled": False, "nonPersistentTopicsEnabled": True}
     assert placed({}, {}, profile=profile, configuration=strategies) == ["b"]
@@ -61,7 +61,7 @@ def test_transfers_need_a_broker_of_persistent_topics():
         ("4.1.0", "4.1", ["b"]),
     ],
 )
-def test_the_highest_version_is_preferred_unless_one_is_unreadable(one, other, kept):
+def test_highest_version_preferred_if_all_readable(one, other, kept):
     of_b = {} if other is None else {"brokerVersionString": other}
     more = {"configuration": {"preferLaterVersions": True}}
     assert placed({"brokerVersionString": one}, of_b, **more) == kept
@@ -74,7 +74,7 @@ def test_an_unreadable_version_permits_no_transfer():
         assert bool(answer(EXTENSIBLE | more | {"availableBrokers": live}).decisions) is moves
 
 
-def test_a_broker_without_a_class_is_another_where_the_decider_has_one():
+def test_broker_without_class_differs_from_decider():
     name = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
     told = {"configuration": {"loadManagerClassName": name}}
     assert placed({"loadManagerClassName": name}, {}, **told) == ["a"]

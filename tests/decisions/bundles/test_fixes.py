@@ -28,7 +28,7 @@ def both(fix: str, snapshot: dict[str, Any]) -> tuple[BundleAnswer, BundleAnswer
     return on, off
 
 
-def test_each_profile_stands_for_releases_with_some_fixes_and_a_switch_of_ones_own_goes_first():
+def test_profiles_imply_fixes_and_explicit_switch_wins():
     off = {profile: {name for name, on in switches(profile).items() if not on} for profile in PROFILES}
     assert off["5.0"] == set()
     assert off["4.x"] == {"fix26246"}
@@ -46,7 +46,7 @@ def test_the_table_of_fixes_stands_in_the_documentation():
 
 
 @pytest.mark.parametrize("topics", [0, 1])
-def test_12527_a_bundle_with_fewer_than_two_topics_is_left_whole(topics):
+def test_12527_small_bundle_not_split(topics):
     stats = {bundle(0): {"topics": topics, "producerCount": 2000}}
     brokers = {"a": {"lastStats": stats}, "b": broker(10, [])}
     brokers["a"]["lastStats"] = {"t/n/0x00000000_0x80000000": stats[bundle(0)]}
@@ -63,7 +63,7 @@ def test_13136_a_new_leader_starts_with_the_first_reading():
     assert off.state.broker_avg_resource_usage == pytest.approx({"a": 0.08, "b": 0.02, "c": 0.02})
 
 
-def test_16552_one_cycle_does_not_split_a_namespace_past_its_maximum():
+def test_16552_split_respects_namespace_maximum():
     stats = {f"t/n/0x{at:08x}_0x{at + 16:08x}": {"topics": 2000} for at in range(0, 160, 16)}
     brokers = {"a": {"lastStats": stats}, "b": broker(1000, [])}
     given = cluster(brokers, operation="split", configuration={"loadBalancerNamespaceMaximumBundles": 13})
@@ -79,7 +79,7 @@ def test_19559_heap_memory_makes_no_broker_hot():
     assert off.usage["a"]["maxUsageWithWeight"] == pytest.approx(0.95)
 
 
-def test_20822_a_bundle_that_placement_gives_back_to_its_owner_is_not_unloaded():
+def test_20822_self_returning_bundle_not_unloaded():
     """apache/pulsar#21722: spreading evenly leaves only the owner."""
     brokers = {"a": broker(0, [100, 50], cpu=80), "b": broker(10, [1, 1, 1], cpu=10)}
     on, off = both("fix20822", cluster(brokers, configuration={"loadBalancerDistributeBundlesEvenlyEnabled": True}))
@@ -90,7 +90,7 @@ def test_20822_a_bundle_that_placement_gives_back_to_its_owner_is_not_unloaded()
     assert on.state.recently_unloaded_bundles == {}
 
 
-def test_21025_the_uniform_shedder_takes_from_the_broker_with_the_most_messages():
+def test_21025_uniform_shedder_picks_most_messages():
     """apache/pulsar#21016: who has more bytes takes the slot over, with its own lower rate."""
     brokers = {
         "most-messages": broker(0, [0.1] * 8, rates=[5000.0] * 8),
@@ -103,14 +103,15 @@ def test_21025_the_uniform_shedder_takes_from_the_broker_with_the_most_messages(
     assert off.selected == answer(cluster(brokers, "UniformLoadShedder-21016")).selected
 
 
-def test_21214_the_uniform_shedder_leaves_bundles_without_traffic_alone():
+def test_21214_uniform_shedder_skips_idle_bundles():
     brokers = {"a": broker(0, [0, 0, 0], rates=[4000.0, 40_000.0, 0.0]), "b": broker(10, [0], rates=[1.0])}
     on, off = both("fix21214", cluster(brokers, "UniformLoadShedder"))
     assert on.selected == {"a": [bundle(0)]}
     assert off.selected == {"a": [bundle(0), bundle(2)]}
 
 
-def test_22888_a_resource_without_weight_overloads_no_broker_in_the_eyes_of_placement():
+def test_22888_unweighted_resource_is_no_overload():
+    """Placement does not regard such a broker as overloaded."""
     brokers = {"a": broker(0, [1]) | {"directMemory": {"usage": 99, "limit": 100}}, "b": broker(10, [9], rates=[999.0])}
     given = cluster(brokers, operation="assign", assign=[bundle(50)])
     on, off = both("fix22888", given)
@@ -153,7 +154,7 @@ def planned(fix: bool, twins: bool) -> BundleAnswer:
         (False, False, {"high-1": {"low-1"}, "high-2": {"low-2"}}),
     ],
 )
-def test_26246_bundles_with_the_same_numbers_keep_their_own_planned_destinations(fix, twins, receivers):
+def test_26246_equal_bundles_keep_their_destinations(fix, twins, receivers):
     found = planned(fix, twins)
     went = {source: set() for source in receivers}
     for one in found.decisions:
@@ -161,7 +162,7 @@ def test_26246_bundles_with_the_same_numbers_keep_their_own_planned_destinations
     assert went == receivers
 
 
-def test_26246_a_plan_ends_with_its_cycle_and_before_that_with_the_bundles_next_report():
+def test_26246_plan_ends_with_cycle_or_next_report():
     assert planned(True, False).state.avg_shedder.bundle_broker_map == {}
     before = planned(False, False)
     assert set(before.state.avg_shedder.bundle_broker_map) == {one.bundle for one in before.decisions}
@@ -173,7 +174,7 @@ def test_26246_a_plan_ends_with_its_cycle_and_before_that_with_the_bundles_next_
 
 
 @pytest.mark.parametrize(("fix", "chosen"), [(True, "healthy"), (False, "full")])
-def test_26246_a_planned_destination_that_is_full_meanwhile_is_avoided(fix, chosen):
+def test_26246_full_planned_destination_avoided(fix, chosen):
     brokers = {"full": broker(0, [1], cpu=95), "healthy": broker(10, [1], cpu=20), "too": broker(20, [1], cpu=90)}
     state = {"avgShedder": {"bundleBrokerMap": {bundle(50): "full"}}}
     given = cluster(
@@ -196,7 +197,8 @@ def test_26246_a_planned_destination_that_is_full_meanwhile_is_avoided(fix, chos
         ((0, 1, 1), True),
     ],
 )
-def test_an_anti_affinity_group_holds_a_bundle_only_where_all_candidates_have_the_same_number(counts, may_leave):
+def test_anti_affinity_holds_on_equal_counts_only(counts, may_leave):
+    """The group holds a bundle only where all candidates have the same number."""
     brokers = {
         name: {"lastStats": {bundle(0, f"t/{name}{place}"): {} for place in range(count)}}
         for name, count in zip(NAMES, counts, strict=True)
@@ -209,7 +211,7 @@ def test_an_anti_affinity_group_holds_a_bundle_only_where_all_candidates_have_th
     assert unload_spreads(seen, bundle(9, "t/of-no-group"), "a", NAMES)
 
 
-def test_an_anti_affinity_group_does_not_count_a_broker_that_policies_exclude():
+def test_anti_affinity_ignores_excluded_brokers():
     """The owner is no candidate: what it has does not matter, and the others are equal."""
     brokers = {name: {"lastStats": {bundle(0, f"t/{name}"): {}}} for name in NAMES}
     brokers["a"]["lastStats"][bundle(0, "t/more")] = {}
@@ -220,7 +222,7 @@ def test_an_anti_affinity_group_does_not_count_a_broker_that_policies_exclude():
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 8)), max_size=20), st.booleans())
-def test_what_a_broker_was_given_is_summed_as_if_counted_anew_each_time(gifts, asked_before):
+def test_incremental_broker_sums_equal_full_sums(gifts, asked_before):
     seen = see(BundleSnapshot.model_validate(cluster({name: broker(0, []) for name in NAMES})))
     if asked_before:
         assert [seen.given(name) for name in NAMES] == [(0.0, 0)] * 3

@@ -76,7 +76,7 @@ def applied(cluster: Owned, found: BundleAnswer) -> Owned:
 
 
 @pytest.mark.parametrize("made", [snapshot, extensible])
-def test_an_idle_broker_is_filled_at_once_until_the_brokers_are_close(made):
+def test_idle_broker_filled_until_balanced(made):
     cluster = owned({"a": [10] * 5, "b": [10] * 5, "c": []})
     found = answer(made(cluster))
     assert found.action == "unload"
@@ -86,7 +86,7 @@ def test_an_idle_broker_is_filled_at_once_until_the_brokers_are_close(made):
 
 
 @pytest.mark.parametrize("made", [snapshot, extensible])
-def test_brokers_that_are_apart_wait_for_enough_cycles_in_a_row_and_move_at_that_one(made):
+def test_distant_brokers_move_after_enough_cycles(made):
     cluster, state = owned({"a": [10] * 5, "b": [10] * 3}), None
     for minute in range(HITS - 1):
         found = answer(made(cluster, minute, **({"state": state} if state else {})))
@@ -95,7 +95,7 @@ def test_brokers_that_are_apart_wait_for_enough_cycles_in_a_row_and_move_at_that
     assert moves(answer(made(cluster, HITS, state=state))) == [(bundle(0), "a", "b")]
 
 
-def test_a_cycle_in_which_they_are_close_starts_the_count_anew():
+def test_balanced_cycle_resets_the_count():
     apart, close, state = owned({"a": [10] * 5, "b": [10] * 3}), owned({"a": [10] * 4, "b": [10] * 4}), None
     for minute, cluster in enumerate([apart] * (HITS - 1) + [close] + [apart] * (HITS - 1)):
         found = answer(snapshot(cluster, minute, state))
@@ -104,7 +104,7 @@ def test_a_cycle_in_which_they_are_close_starts_the_count_anew():
 
 
 @pytest.mark.parametrize(("points", "gate"), [(10.9, "spread"), (11.1, "hit-count")])
-def test_brokers_less_than_eleven_points_apart_are_left_alone(points, gate):
+def test_brokers_within_eleven_points_left_alone(points, gate):
     found = answer(snapshot(owned({"a": [20, 20, points], "b": [20, 20]})))
     assert (found.action, found.gate) == ("hold", gate)
     spread = next(one for one in found.readings if one.gate == "spread" and one.broker == "a")
@@ -117,19 +117,20 @@ def test_an_overloaded_broker_gives_at_once(points, action):
     assert answer(snapshot(owned({"a": [points / 6] * 6, "b": [10] * 4}))).action == action
 
 
-def test_an_overloaded_broker_gives_only_until_it_is_no_more_before_there_were_enough_cycles():
+def test_overloaded_broker_sheds_only_its_excess():
+    """There were not enough cycles yet for a full move."""
     cluster = owned({"a": [9] * 10, "b": [10] * 4})
     assert len(answer(snapshot(cluster)).decisions) == 1
     assert len(answer(snapshot(cluster, configuration={"gainShedderHitCount": 1})).decisions) == 3
 
 
-def test_bundle_and_destination_are_those_that_leave_the_fuller_of_the_two_emptiest():
+def test_chosen_move_minimizes_the_fuller_broker():
     cluster = owned({"a": [44, 30, 14, 2], "b": [40], "c": [20, 20, 10]})
     # 30 to b leaves a with 60 and b with 70; 14 to b leaves 76 and 54; to c, which is fuller, 76 and 64.
     assert moves(answer(snapshot(cluster)))[0] == (bundle(1), "a", "b")
 
 
-def test_a_broker_with_one_bundle_keeps_it_and_a_heartbeat_never_moves():
+def test_last_bundle_and_heartbeat_never_move():
     alone = {"a": {bundle(1): 90.0}, "b": {bundle(2): 10.0}}
     found = answer(snapshot(alone))
     assert (found.action, failing(found, "more-than-one-bundle")) == ("hold", [("a", None)])
@@ -137,7 +138,8 @@ def test_a_broker_with_one_bundle_keeps_it_and_a_heartbeat_never_moves():
     assert [one[0] for one in moves(answer(snapshot(watched)))] == [bundle(1)]
 
 
-def test_a_hot_bundle_that_would_only_make_another_broker_as_hot_stays_and_the_small_ones_leave():
+def test_hot_bundle_stays_and_small_ones_leave():
+    """It would only make another broker as hot."""
     cluster = owned({"a": [80, 3, 3, 3], "b": [10] * 3, "c": [10] * 3})
     found = answer(snapshot(cluster, configuration={"gainShedderHitCount": 1}))
     assert sorted(one[0] for one in moves(found)) == [bundle(1), bundle(2), bundle(3)]
@@ -152,7 +154,7 @@ def test_old_reports_do_not_make_the_same_move_again():
     assert again.gate == "spread"
 
 
-def test_a_move_that_new_reports_do_not_show_is_no_longer_counted():
+def test_move_missing_from_new_reports_expires():
     cluster = owned({"a": [10] * 5, "b": [10] * 5, "c": []})
     state = state_of(answer(snapshot(cluster)))
     assert len(state.gain_shedder.moves) == len(state.recently_unloaded_bundles) > 0
@@ -161,7 +163,7 @@ def test_a_move_that_new_reports_do_not_show_is_no_longer_counted():
     assert set(later.state.gain_shedder.moves) == {one.bundle for one in later.decisions} != set()
 
 
-def test_one_reading_of_noise_moves_nothing_and_brokers_that_cost_more_are_relieved():
+def test_noise_moves_nothing_costly_broker_relieved():
     even = owned({name: [8] * 5 for name in "abcd"})
     noisy = snapshot(even)
     noisy["brokers"]["a"] = report(even["a"], NOW, cpu=47)
@@ -183,7 +185,7 @@ def test_bundle_whose_assignment_no_report_shows_yet_stays():
     assert found.decisions[0].bundle == bundle(0)
 
 
-def test_an_isolation_policy_and_an_anti_affinity_group_are_kept():
+def test_isolation_and_anti_affinity_respected():
     cluster = {"a": {f"t/iso/0x{place}0000000_0x{place + 1}0000000": 15.0 for place in range(4)}, "b": {}, "c": {}}
     policy = {"namespaces": ["t/iso"], "primary": ["a", "c"], "secondary": []}
     found = answer(snapshot(cluster, isolationPolicies={"one": policy}))
@@ -196,7 +198,7 @@ def test_an_isolation_policy_and_an_anti_affinity_group_are_kept():
     assert ("a", bundle(1, "t/one")) in failing(held, "anti-affinity")
 
 
-def test_bundles_of_a_dead_broker_are_dealt_out_and_not_given_to_the_emptiest():
+def test_dead_brokers_bundles_spread_not_piled():
     cluster = owned({"a": [10, 10, 10], "b": [10, 10, 10], "c": [10, 10]})
     orphans = [bundle(100 + place) for place in range(7)]
     for made in (snapshot, extensible):
@@ -205,7 +207,8 @@ def test_bundles_of_a_dead_broker_are_dealt_out_and_not_given_to_the_emptiest():
         assert {name: got.count(name) for name in "abc"} == {"a": 2, "b": 2, "c": 3}
 
 
-def test_a_bundle_that_takes_more_than_brokers_use_on_average_is_split_after_four_cycles_in_a_row():
+def test_oversized_bundle_split_after_four_cycles():
+    """It takes more than brokers use on average."""
     wide = "t/n/0x00000000_0x80000000"
     cluster = {"a": {wide: 60.0, bundle(1, "t/m"): 5.0}} | owned({"b": [20, 10], "c": [20, 10]})
     settings, state, seen = {"loadBalancerNamespaceBundleMaxMsgRate": 10**6}, None, []
@@ -230,7 +233,7 @@ CLUSTERS = st.lists(st.lists(st.floats(0.1, 12), max_size=8), min_size=2, max_si
 
 
 @given(CLUSTERS)
-def test_under_constant_load_moves_are_few_each_makes_it_better_and_then_there_is_rest(cluster):
+def test_constant_load_settles_in_few_useful_moves(cluster):
     now, after_grace = cluster, 40
     state, last, moved_at, heights = None, 0, dict[str, int](), list[list[float]]()
     for minute in range(after_grace + 35):

@@ -36,7 +36,7 @@ def test_ties_are_settled_by_the_seed_and_shown():
     assert placed(brokers).ties[0].brokers == ["a", "b", "c", "d"]
 
 
-def test_a_preallocated_bundle_counts_until_it_is_reported_and_is_placed_once():
+def test_preallocated_bundle_counts_until_reported():
     brokers = {"a": broker(0, [1], rates=[10]), "b": broker(10, [1], rates=[60])}
     first = placed(brokers)
     assert list(first.state.preallocated_bundle_data) == ["a"]
@@ -53,7 +53,7 @@ def test_usage_well_below_the_mean_is_one_of_the_best():
     assert placed(brokers, "LeastResourceUsageWithWeight").ties[0].brokers == ["a", "b", "c"]
 
 
-def test_averages_of_placement_move_at_every_call_and_forget_dead_brokers():
+def test_placement_averages_move_and_forget_brokers():
     brokers = {"a": broker(0, [1], cpu=50, rates=[9]), "b": broker(10, [], cpu=50)}
     state = {"brokerAvgResourceUsageWithWeight": {"a": 0.0, "b": 0.0, "dead": 0.3}}
     usages = placed(brokers, "LeastResourceUsageWithWeight", state=state).state.broker_avg_resource_usage_with_weight
@@ -71,7 +71,7 @@ def test_round_robin_goes_through_all_brokers():
     assert seen == ["a", "b", "c", "a"]
 
 
-def test_an_isolated_namespace_goes_to_its_primaries_and_others_never_do():
+def test_isolated_namespace_uses_its_primaries_only():
     brokers = {"a:8080": broker(0, []), "b:8080": broker(10, []), "c:8080": broker(20, [])}
     policy = {
         "namespaces": ["t/n"],
@@ -87,7 +87,7 @@ def test_an_isolated_namespace_goes_to_its_primaries_and_others_never_do():
     assert chosen(brokers, isolationPolicies={"one": policy}) is None
 
 
-def test_an_anti_affinity_group_spreads_over_domains_and_then_brokers():
+def test_anti_affinity_spreads_over_domains_first():
     brokers = {
         "a": broker(0, []) | {"bundles": [bundle(1, "t/m")]},
         "b": broker(10, []),
@@ -100,7 +100,7 @@ def test_an_anti_affinity_group_spreads_over_domains_and_then_brokers():
     assert chosen(brokers, antiAffinityGroups=groups, failureDomains=domains, configuration=on) == "c"
 
 
-def test_the_namespaces_bundles_are_spread_evenly_when_that_is_on():
+def test_namespace_bundles_spread_when_enabled():
     brokers = {"a": broker(0, [1], rates=[0]), "b": broker(10, [], rates=[])}
     brokers["b"] |= {"bundles": [bundle(9, "t/m")]}
     answered = placed(brokers, configuration={"loadBalancerDistributeBundlesEvenlyEnabled": "true"})
@@ -108,7 +108,7 @@ def test_the_namespaces_bundles_are_spread_evenly_when_that_is_on():
     assert failing(answered, "even-bundles") == [("a", NEW)]
 
 
-def test_a_broker_over_the_topic_cap_is_passed_by_unless_all_are():
+def test_broker_over_topic_cap_skipped_unless_all():
     full = {"numTopics": 50_001}
     assert chosen({"a": broker(0, []) | full, "b": broker(10, [])}) == "b"
     assert chosen({"a": broker(0, []) | full}) == "a"

@@ -33,7 +33,8 @@ def decided(snapshot):
 
 
 @given(OPERATIONS.flatmap(snapshots))
-def test_an_answer_is_repeated_goes_through_json_and_its_state_is_taken_again(snapshot):
+def test_answer_deterministic_and_json_round_trips(snapshot):
+    """Its state is accepted as the next input."""
     found = decided(snapshot)
     text = found.model_dump_json(by_alias=True, exclude_none=True)
     read = BundleAnswer.model_validate_json(text)
@@ -82,7 +83,7 @@ def test_settings_of_any_value_raise_no_other_error(snapshot, chosen, profile):
 
 
 @given(snapshots())
-def test_a_bundle_moves_once_from_its_owner_and_what_stays_has_a_reason(snapshot):
+def test_bundle_moves_once_and_kept_ones_have_reasons(snapshot):
     found = decided(snapshot)
     owner = {one: name for name, broker in snapshot["brokers"].items() for one in broker["lastStats"]}
     moved = [one.bundle for one in found.decisions]

@@ -49,7 +49,7 @@ def test_from_nothing_to_something_is_an_infinite_change():
 
 
 @given(loads, loads, st.floats(0, 1_000), st.integers(0, 10**6))
-def test_what_is_not_written_differs_by_no_more_than_the_limits(last, now, threshold, interval):
+def test_unreported_changes_stay_within_limits(last, now, threshold, interval):
     if not is_reported(last, now, threshold=threshold, max_interval_ms=interval):
         assert now.at - last.at <= interval
         assert abs(now.usage - last.usage) * 100 <= threshold

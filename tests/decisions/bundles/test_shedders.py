@@ -8,7 +8,7 @@ from decisions.bundles.configuration import ConfigurationError
 from tests.decisions.bundles.clusters import MIB, NOW, answer, broker, bundle, cluster, failing, state_of
 
 
-def test_an_overloaded_broker_gives_its_largest_bundles_until_five_points_below():
+def test_overloaded_broker_sheds_to_five_points_below():
     brokers = {"a": broker(0, [10, 20, 30, 40], cpu=90), "b": broker(10, [1], cpu=5)}
     answered = answer(cluster(brokers, "OverloadShedder"))
     assert answered.selected == {"a": [bundle(3)]}, "100 MiB/s times (0.90 - 0.85 + 0.05)"
@@ -37,7 +37,7 @@ def test_a_sole_bundle_stays_however_hot_its_broker_is():
     assert failing(answered, "more-than-one-bundle") == [("a", None)]
 
 
-def test_a_bundle_unloaded_within_the_grace_period_stays_and_just_after_it_goes():
+def test_grace_period_blocks_second_unload():
     def decided(at):
         state = {"recentlyUnloadedBundles": {bundle(1): at}}
         return answer(cluster({"a": broker(0, [1, 9], cpu=90), "b": broker(10, [1])}, "OverloadShedder", state=state))
@@ -48,14 +48,14 @@ def test_a_bundle_unloaded_within_the_grace_period_stays_and_just_after_it_goes(
     assert decided(NOW - grace - 1).selected == {"a": [bundle(1)]}
 
 
-def test_a_broker_far_above_the_mean_sheds_a_share_of_its_throughput():
+def test_high_broker_sheds_share_of_throughput():
     brokers = {"a": broker(0, [100, 60, 40, 20], cpu=80), "b": broker(10, [1], cpu=20), "c": broker(20, [1], cpu=20)}
     answered = answer(cluster(brokers))
     assert answered.selected == {"a": [bundle(0)]}, "220 MiB/s times (0.80 - 0.40 - 0.10 + 0.05) = 77 MiB/s"
     assert answered.state.broker_avg_resource_usage["a"] == pytest.approx(0.8)
 
 
-def test_usage_is_averaged_over_cycles_from_the_first_value_on():
+def test_usage_averaged_from_first_value():
     brokers = {"a": broker(0, [1, 2], cpu=10), "b": broker(10, [1], cpu=10)}
     first = answer(cluster(brokers))
     later = {"a": broker(0, [1, 2], cpu=60), "b": broker(10, [1], cpu=10)}
@@ -71,14 +71,15 @@ def test_throughput_below_the_minimum_is_not_worth_shedding():
 
 
 @pytest.mark.parametrize(("switched_on", "selected"), [(False, {}), (True, {"b0": [bundle(0)]})])
-def test_an_idle_broker_beside_five_at_half_is_given_to_only_with_the_lower_boundary(switched_on, selected):
+def test_idle_broker_fed_only_with_lower_boundary(switched_on, selected):
+    """An idle broker beside five that are half used."""
     brokers = {f"b{number}": broker(10 * number, [200, 100], cpu=50) for number in range(5)}
     configuration = {"lowerBoundarySheddingEnabled": switched_on}
     answered = answer(cluster(brokers | {"idle": broker(90, [], cpu=0)}, configuration=configuration))
     assert answered.selected == selected
 
 
-def test_the_lower_boundary_moves_the_average_twice_in_a_cycle():
+def test_lower_boundary_updates_average_twice():
     brokers = {"a": broker(0, [1, 2], cpu=50), "b": broker(10, [1], cpu=50)}
     state = {"brokerAvgResourceUsage": {"a": 0.0, "b": 0.5}}
     answered = answer(cluster(brokers, configuration={"lowerBoundarySheddingEnabled": True}, state=state))
@@ -90,7 +91,7 @@ def test_a_reading_above_the_limit_is_left_out_of_the_usage():
     assert answer(cluster(brokers)).state.broker_avg_resource_usage["a"] == pytest.approx(0.4)
 
 
-def test_the_highest_message_rate_gives_a_share_of_the_difference():
+def test_highest_message_rate_sheds_difference_share():
     brokers = {
         "a": broker(0, [1, 1, 1], rates=[8000, 1500, 500]),
         "b": broker(10, [1], rates=[1000]),
@@ -114,7 +115,7 @@ def test_a_need_below_the_minimum_moves_nothing():
     assert failing(answer(cluster(brokers, "UniformLoadShedder")), "min-unload-messages") == [("a", None)]
 
 
-def test_the_old_uniform_rule_misses_the_true_maximum_which_the_new_one_finds():
+def test_old_uniform_rule_misses_true_maximum():
     brokers = {
         "a": broker(0, [10, 10], rates=[50_000, 4000]),
         "b": broker(10, [300, 300], rates=[100, 100]),
@@ -135,7 +136,8 @@ def hot_pair(cpu, hits, **more):
     return answer(cluster(brokers, "AvgShedder", state=state, **more))
 
 
-def test_a_pair_far_apart_fires_in_the_second_cycle_and_clears_its_counters():
+def test_distant_pair_fires_in_second_cycle():
+    """Then its counters are cleared."""
     first = hot_pair(60, ({}, {}))
     assert (first.action, first.gate) == ("hold", "hit-count")
     counters = first.state.avg_shedder
@@ -160,7 +162,7 @@ def test_pulsar_5_pairs_brokers_without_being_told():
     assert answer(snapshot).strategy == "AvgShedder"
 
 
-def test_up_to_4_one_half_of_avg_shedder_alone_is_refused_as_upstream():
+def test_half_of_avg_shedder_refused_as_upstream():
     with pytest.raises(ConfigurationError, match="AvgShedder has to be both"):
         answer(cluster({}) | {"configuration": {"loadBalancerLoadSheddingStrategy": "AvgShedder"}})
 
@@ -172,13 +174,13 @@ def test_deviation_moves_what_helps_and_conserves_the_load():
     assert [(one.bundle, one.destination_broker) for one in answered.decisions] == [(bundle(0), "c")]
 
 
-def test_a_share_of_a_throughput_too_large_for_java_wraps_as_there():
+def test_oversized_share_wraps_as_in_java():
     brokers = {"a": broker(0, [20_000, 1]), "b": broker(10, [1 / MIB])}
     answered = answer(cluster(brokers, "UniformLoadShedder"))
     assert answered.selected == {}, "the need saturates at 2^31 - 1, and adding 1000 to it wraps"
 
 
-def test_a_strategy_alone_needs_no_second_broker_and_no_range_in_a_name():
+def test_sole_strategy_accepts_one_broker():
     stats = {f"bundle-{number}": {"msgThroughputIn": number * 10.0 * MIB} for number in (1, 2, 3)}
     brokers = {"broker1": {"cpu": {"usage": 99, "limit": 100}, "lastStats": stats}}
     snapshot = cluster(brokers, "OverloadShedder")

@@ -40,7 +40,7 @@ def test_the_modular_manager_goes_by_long_term_averages():
     assert cut(stats(msgRateIn=1e6), bundles={}).gate == "split-needed"
 
 
-def test_a_namespace_with_as_many_bundles_as_it_may_have_is_left():
+def test_namespace_at_bundle_maximum_not_split():
     assert cut(stats(topics=1001), namespaceBundles={"t/n": 127}).action == "split"
     assert cut(stats(topics=1001), namespaceBundles={"t/n": 128}).gate == "max-bundles"
 
@@ -111,7 +111,7 @@ def test_traffic_is_cut_whenever_it_would_pass_the_limit(rates, most, cuts):
         ("specified_positions_divide", "hold", None),
     ],
 )
-def test_a_split_without_known_topics_has_positions_or_names_the_algorithm(algorithm, action, positions):
+def test_split_without_topics_names_algorithm(algorithm, action, positions):
     found = cut(stats(topics=2000), configuration={"defaultNamespaceBundleSplitAlgorithm": algorithm})
     assert (found.action, [one.boundaries for one in found.decisions]) == (
         action,

@@ -60,7 +60,7 @@ def test_a_balanced_cluster_loses_its_hits():
     assert answered.state.unload_condition_hit_count == 0
 
 
-def test_an_idle_broker_is_filled_although_the_spread_is_small():
+def test_idle_broker_filled_despite_small_spread():
     assert outcome(cluster([0.3, 0.3, 0.3, 0.01], loads=(1, 2, 3))) == ("Success", "Underloaded")
 
 
@@ -100,7 +100,7 @@ def test_bundles_too_large_are_not_moved():
     assert outcome(cluster([0.9, 0.1], loads=(80, 90))) == ("Skip", "NoBundles")
 
 
-def test_bundles_of_others_excluded_and_lately_unloaded_stay():
+def test_foreign_excluded_and_recent_bundles_stay():
     snapshot = cluster([0.9, 0.1], loads=(1, 2, 3, 4))
     snapshot["ownership"] = {bundle(0): "b1", bundle(1): "b0", bundle(2): "b0", bundle(3): "b0"}
     snapshot["state"]["recentlyUnloadedBundles"] = {bundle(1): NOW - 1}
@@ -110,7 +110,7 @@ def test_bundles_of_others_excluded_and_lately_unloaded_stay():
     assert decided(snapshot).reason == "NoBundles"
 
 
-def test_bundles_with_policies_stay_unless_that_is_permitted():
+def test_bundles_with_policies_stay_by_default():
     snapshot = cluster([0.9, 0.1], antiAffinityGroups={"t/n": "group"}, ownership=None)
     assert decided(snapshot).reason == "NoBundles"
 

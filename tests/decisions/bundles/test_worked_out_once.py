@@ -51,7 +51,7 @@ def allowed(policies: dict[str, dict], one: str, brokers: list[str]) -> list[str
 
 
 @given(_POLICIES, st.lists(st.tuples(_BUNDLES, st.sets(st.sampled_from(NAMES), min_size=1)), min_size=1, max_size=8))
-def test_whoever_asks_again_for_a_bundles_brokers_gets_the_rules_answer_and_the_same_notes(policies, asked):
+def test_cached_candidates_match_rules_and_notes(policies, asked):
     reports = {name: broker(0, []) for name in NAMES}
     seen = see(BundleSnapshot.model_validate(cluster(reports, isolationPolicies=policies)))
     for one, some in [*asked, *asked]:
@@ -68,7 +68,7 @@ def test_whoever_asks_again_for_a_bundles_brokers_gets_the_rules_answer_and_the_
     st.booleans(),
     st.lists(st.tuples(st.sampled_from(NAMES), _BUNDLES), max_size=8),
 )
-def test_a_brokers_namespaces_are_right_after_every_bundle_that_it_is_given(owners, by_report, given_away):
+def test_broker_namespaces_current_after_each_bundle(owners, by_report, given_away):
     reports = {
         name: {"lastStats": {one: {} for one, owner in owners.items() if owner == name and by_report}} for name in NAMES
     }
@@ -85,7 +85,7 @@ def test_a_brokers_namespaces_are_right_after_every_bundle_that_it_is_given(owne
 
 
 @given(snapshots())
-def test_usage_and_long_term_rates_of_a_broker_are_those_of_its_report_however_often_asked(snapshot):
+def test_cached_rates_equal_report_rates(snapshot):
     seen = see(BundleSnapshot.model_validate(snapshot))
     for name, report in [*seen.reports.items(), *seen.reports.items()]:
         assert seen.weighted(name) == weighted_max(report.data, seen.configuration)
@@ -93,7 +93,7 @@ def test_usage_and_long_term_rates_of_a_broker_are_those_of_its_report_however_o
 
 
 @given(snapshots())
-def test_what_is_built_without_checks_equals_what_checks_make_of_it(snapshot):
+def test_unchecked_construction_equals_checked(snapshot):
     seen = see(BundleSnapshot.model_validate(snapshot))
     for name, report in seen.reports.items():
         for one, stats in report.data.last_stats.items():
@@ -105,7 +105,7 @@ def test_what_is_built_without_checks_equals_what_checks_make_of_it(snapshot):
         assert BundleReading.model_validate(reading.model_dump()) == reading
 
 
-def test_hit_counts_stand_in_the_order_of_the_pairs_in_every_process():
+def test_hit_counts_ordered_in_every_process():
     usages = {f"broker-{number:02}": float(number * 6) for number in range(16)}
     found = answer(cluster({name: broker(0, [], cpu=cpu) for name, cpu in usages.items()}, "AvgShedder"))
     ordered = sorted(usages)

@@ -49,7 +49,7 @@ SPLIT = (
 )
 
 
-def test_a_life_of_assignment_transfer_split_and_removal_is_in_order():
+def test_bundle_lifecycle_passes_the_checker():
     transfer = (
         said(RIGHT, "Releasing", 2, "b", "a"),
         said(RIGHT, "Assigning", 3, "b", "a"),
@@ -94,7 +94,7 @@ def test_just_within_the_limits_nothing_is_found():
     assert check(*ASSIGNED, said(WHOLE, "Releasing", 9, "b", "c"))[1]["hidden"] == 1
 
 
-def test_lines_of_pulsar_client_consume_are_read_and_its_frames_left_out():
+def test_consume_output_parsed_without_frames():
     value = json.dumps(json.loads(ASSIGNED[1])["value"])
     lines = [
         "----- got message -----",

@@ -13,7 +13,7 @@ from tests.decisions.channel.world import Rules
 
 
 @pytest.mark.parametrize("store", Store)
-def test_all_holds_and_every_run_comes_to_rest_within_two_rounds(store: Store):
+def test_rules_hold_and_runs_settle_in_two_rounds(store: Store):
     found = explore(Rules(store=store, commands=("assign", "unload"), faults=1))
     assert not found.broken, f"\n{found.counterexample}"
     assert found.states > 2_000
@@ -40,16 +40,16 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("protection", PROTECTIONS)
-def test_without_a_protection_a_short_history_breaks_a_promise(protection: str):
+def test_removed_protection_breaks_a_promise(protection: str):
     found = without(protection)
     assert BROKEN[protection] in found.broken
     assert len(found.trace) < 15
 
 
 @pytest.mark.parametrize("assumption", FINDINGS)
-def test_upstreams_rules_give_a_bundle_two_owners_without_an_assumption(assumption: str):
+def test_upstream_rules_allow_two_owners(assumption: str):
     assert explore(assumed(assumption)).broken.startswith("two owners")
 
 
-def test_the_metadata_store_refuses_a_message_that_outlived_the_tombstone():
+def test_store_refuses_message_older_than_tombstone():
     assert not explore(assumed("late", Store.METADATA)).broken

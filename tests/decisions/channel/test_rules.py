@@ -83,7 +83,7 @@ def test_nobody_takes_the_same_record_twice(old, new):
 
 
 @given(st.lists(maybe, max_size=8), st.data())
-def test_a_reader_of_the_compacted_topic_knows_what_a_reader_of_all_of_it_knows(messages, data):
+def test_compacted_reader_knows_as_much(messages, data):
     def folded(start, some):
         for one in some:
             start = start if refusal(start, one, TOPIC) else one
@@ -140,7 +140,7 @@ def test_an_unload_without_destination_ends_free():
     assert written == Write("x", Record(State.FREE, 4, "", "a", at=7))
 
 
-def test_a_split_writes_the_children_that_lack_and_then_deletes_the_parent():
+def test_split_writes_children_then_deletes_parent():
     left, right = Write("l", Record(State.OWNED, 1, "a", at=5)), Write("r", Record(State.OWNED, 1, "a", at=5))
     assert advance_split("a", "x", SPLIT, {}, 5) == (left, right)
     assert advance_split("a", "x", SPLIT, {"l": left.record}, 5) == (right,)
@@ -167,7 +167,8 @@ def test_the_monitor_leaves_a_change_thirty_seconds(state):
     assert (written.state, written.destination, written.version, written.force) == (*now_at[state], 4, True)
 
 
-def test_what_depends_on_a_dead_broker_is_overridden_and_free_without_a_candidate():
+def test_dead_brokers_bundles_reassigned_or_freed():
+    """Freed where there is no candidate."""
     assert monitor(OWNED, {"b"}, "b", 0) == Record(State.OWNED, 3, "b", "a", force=True)
     assert monitor(OWNED, {"b"}, "", 0) == Record(State.FREE, 3, "", "a", force=True)
     assert monitor(SPLIT, {"b"}, "b", 0) == SPLIT._replace(version=4, source="b", force=True)
@@ -182,6 +183,6 @@ def test_a_hand_over_is_overridden_whichever_side_is_lost(lost, alive):
     assert monitor(MOVING._replace(state=State.OWNED), {"b"}, "c", 0) is None
 
 
-def test_what_nobody_has_is_removed_after_an_hour_and_what_somebody_has_is_not():
+def test_only_unowned_bundles_removed_after_an_hour():
     assert is_to_be_removed(Record(State.FREE, 4, "", "a"), 3_600_001)
     assert not is_to_be_removed(OWNED, 10**9)

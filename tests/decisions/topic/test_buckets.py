@@ -72,7 +72,7 @@ def test_rebucket_refuses_what_changes_nothing(segment, buckets, said):
         SegmentLayout.create(1, 0, bucket_budget=4).rebucket_segment(segment, buckets, 1)
 
 
-def test_rebucket_refuses_a_sealed_segment_and_one_bucket_of_none():
+def test_rebucket_refuses_sealed_and_single_bucket():
     layout = SegmentLayout.create(1, 0)
     with pytest.raises(LayoutArgumentError, match="already"):
         layout.rebucket_segment(0, 1, 1)

@@ -39,7 +39,7 @@ def read(record):
         (HASH_SPACE, [(hash_, hash_) for hash_ in range(HASH_SPACE)]),
     ],
 )
-def test_the_first_segments_are_equal_and_the_last_takes_the_remainder(count, expected):
+def test_initial_segments_equal_with_remainder_last(count, expected):
     layout = SegmentLayout.create(count, 7)
     assert ranges(layout) == expected
     assert (layout.epoch, layout.next_segment_id) == (0, count)
@@ -47,7 +47,7 @@ def test_the_first_segments_are_equal_and_the_last_takes_the_remainder(count, ex
 
 
 @pytest.mark.parametrize("count", [0, -1, HASH_SPACE + 1])
-def test_a_number_of_segments_that_cannot_be_is_a_wrong_argument(count):
+def test_impossible_segment_count_is_invalid(count):
     with pytest.raises(LayoutArgumentError):
         SegmentLayout.create(count, 0)
 
@@ -72,7 +72,7 @@ def test_of_an_odd_width_the_lower_half_is_one_larger():
     assert ranges(two_wide)[:2] == [(0, 0), (1, 1)]
 
 
-def test_a_merge_makes_the_union_and_keeps_its_parents_in_call_order():
+def test_merge_keeps_parents_in_call_order():
     after = SegmentLayout.create(3, 0).merge_segments(1, 0, 5)
     merged = after.segments[3]
     assert (merged.start, merged.end, merged.parent_ids) == (0, 43689, (1, 0))
@@ -80,7 +80,7 @@ def test_a_merge_makes_the_union_and_keeps_its_parents_in_call_order():
     assert (after.epoch, after.next_segment_id, merged.created_at_epoch) == (1, 4, 1)
 
 
-def test_pruning_forgets_a_sealed_segment_on_both_sides_and_never_gives_its_id_again():
+def test_pruning_removes_segment_and_never_reuses_id():
     layout = SegmentLayout.create(2, 0).merge_segments(0, 1, 1)
     assert layout.merge_depth(2) == 1
     pruned = layout.prune_segment(0)
@@ -111,27 +111,27 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments_and_states_that_do_not_allow_it_are_told_apart(name):
+def test_wrong_arguments_and_states_distinguished(name):
     kind, act = WRONG[name]
     with pytest.raises(LayoutError) as caught:
         act()
     assert type(caught.value) is kind
 
 
-def test_finding_a_hash_that_no_active_segment_holds_is_a_wrong_state():
+def test_unowned_hash_is_an_invalid_state():
     torn = replace(SPLIT, segments=MappingProxyType({1: SPLIT.segments[1]}))
     with pytest.raises(LayoutStateError):
         torn.find_active_segment(0)
 
 
-def test_a_lineage_is_all_ancestors_and_descendants_with_the_segment_itself():
+def test_lineage_has_ancestors_descendants_and_self():
     layout = SPLIT.merge_segments(4, 5, 0)
     assert layout.lineage(6) == {0, 4, 5, 6}
     assert layout.lineage(0) == {0, 4, 5, 6}
     assert layout.lineage(2) == {2}
 
 
-def test_merge_depth_is_a_union_of_merges_and_not_the_longest_chain():
+def test_merge_depth_counts_union_of_merges():
     layout = SegmentLayout.create(4, 0).merge_segments(0, 1, 0).merge_segments(2, 3, 0).merge_segments(4, 5, 0)
     assert [layout.merge_depth(number) for number in (0, 4, 5, 6)] == [0, 1, 1, 3]
     assert layout.split_segment(6, 0).merge_depth(7) == 3
@@ -155,7 +155,7 @@ steps = st.lists(st.tuples(st.sampled_from(["split", "merge", "prune"]), st.inte
 
 @given(st.integers(1, 9), steps)
 @settings(max_examples=150)
-def test_whatever_is_done_the_active_segments_tile_and_every_hash_is_found(count, sequence):
+def test_active_segments_always_tile(count, sequence):
     layout = SegmentLayout.create(count, 0)
     for number, (step, choice) in enumerate(sequence):
         before, active = layout, layout.active
@@ -217,7 +217,7 @@ def test_the_record_is_written_as_pulsar_5_ships_it():
     }
 
 
-def test_the_record_of_the_pip_text_is_read_too_and_written_as_shipped():
+def test_pip_text_record_read_and_written_as_shipped():
     record = metadata(SegmentLayout.create(1, 0))
     record["segments"]["0"] = {
         "segmentId": 0,
@@ -245,7 +245,7 @@ FOREIGN["segments"]["0"]["hashRange"]["note"] = "x"
     ],
     ids=["unchanged", "split", "merge", "prune"],
 )
-def test_unknown_fields_properties_and_the_policy_are_carried_over_every_change(change):
+def test_unknown_fields_and_policy_survive_changes(change):
     record = metadata(change(read(FOREIGN)))
     assert record["properties"] == {"owner": "me"}
     assert record["autoScalePolicy"] == {"maxSegments": 5, "later": 1}
@@ -266,7 +266,7 @@ ATTRIBUTES = ("model_config", "segment_id", "auto_scale_policy", "copy", "segmen
     )
 )
 @settings(max_examples=50)
-def test_an_unknown_field_of_any_name_is_carried_over_also_when_it_is_null(unknown):
+def test_null_unknown_fields_survive_changes(unknown):
     record = json.loads(json.dumps(FOREIGN))
     places = (
         lambda it: it,
@@ -302,7 +302,7 @@ def test_a_record_that_does_not_tile_is_refused(change, fault):
         read(record)
 
 
-def test_ids_are_never_used_twice_even_when_a_record_has_the_next_one_wrong():
+def test_ids_unique_despite_wrong_next_id():
     record = metadata(SegmentLayout.create(3, 0))
     record["nextSegmentId"] = 0
     assert sorted(read(record).split_segment(0, 0).segments) == [0, 1, 2, 3, 4]

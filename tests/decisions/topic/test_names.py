@@ -18,7 +18,7 @@ from decisions.topic.segment import segment_topic
 hashes = st.integers(0, 0xFFFF)
 
 
-def test_a_descriptor_is_four_hexadecimal_digits_twice_and_the_id_in_decimal():
+def test_descriptor_is_two_hex_words_and_an_id():
     upper = SegmentLayout.create(2, 0).segments[1]
     assert upper.descriptor == "8000-ffff-1"
     assert segment_topic("topic://acme/shop/orders", upper) == "segment://acme/shop/orders/8000-ffff-1"
