@@ -9,7 +9,8 @@ from docs.pips.page import PIPS, ROOT, problems
 
 
 @pytest.mark.parametrize("pip", PIPS)
-def test_every_heading_and_property_has_rows_whose_keys_functions_and_tests_exist(pip):
+def test_headings_and_properties_have_valid_rows(pip):
+    """Their keys, functions and tests exist."""
     assert not problems(pip), "\n".join(["after a move, first: python -m docs.pips.page --mend", *problems(pip)])
 
 
@@ -50,7 +51,7 @@ HERE = "tests/docs/test_pips.py::test_the_page_is_what_the_map_says"
         ('property = "q", not_built = "x"', "property p is in 0 rows"),
     ],
 )
-def test_a_row_that_leads_nowhere_is_named_with_what_to_write(mapped, row, said):
+def test_dangling_row_named_with_correction(mapped, row, said):
     (found,) = [line for line in mapped(f'{{ rule = "r", {row} }}') if said in line]
     assert found.startswith("docs/pips/pip-483.toml")
 

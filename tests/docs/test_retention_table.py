@@ -28,7 +28,7 @@ def told() -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
-def test_the_page_says_how_long_log_and_replaced_files_of_a_table_are_kept(table: Table):
+def test_page_states_retention_of_log_and_files(table: Table):
     assert told()[table.name] == (table.log_hours, table.file_hours)
 
 

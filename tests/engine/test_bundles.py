@@ -42,7 +42,7 @@ from tests.engine.records import record, tick
 HOUR = 60 * MINUTE
 
 
-def test_a_hot_broker_gives_a_bundle_to_the_idle_one_and_the_row_says_why():
+def test_hot_broker_gives_bundle_with_reason():
     output = balancing().batch(NOW, *skewed(NOW), tick(NOW))
     (row,) = output.decisions
     assert (row["family"], row["subject"], row["action"], row["seq"]) == ("bundles", "west", "unload", 1)
@@ -63,7 +63,8 @@ def test_without_a_tick_nothing_is_decided():
     assert output.counts.events == output.counts.messages == 3
 
 
-def test_each_broker_is_held_by_its_own_reason_and_only_a_new_reason_is_a_row():
+def test_broker_hold_recorded_once_per_reason():
+    """Each broker is held by its own reason; only a new reason is a row."""
     bucket = balancing()
     alike = [report(f"broker-{number}:8080", {bundle(number): 10.0}, NOW, cpu=30) for number in (1, 2, 3)]
     first = bucket.batch(NOW, policies(NOW, {"loadBalancerHistoryResourcePercentage": 0}), *alike, tick(NOW))
@@ -77,7 +78,8 @@ def test_each_broker_is_held_by_its_own_reason_and_only_a_new_reason_is_a_row():
     }
 
 
-def test_a_bundle_that_is_too_large_is_split_with_its_position_and_not_again_before_that_has_ended():
+def test_large_bundle_split_at_position_once():
+    """It is not split again before that split has ended."""
     bucket = balancing()
     big = report("broker-1:8080", {bundle(0): 200.0}, NOW), report("broker-2:8080", {bundle(1): 1.0}, NOW)
     bucket.batch(NOW, policies(NOW))
@@ -97,7 +99,7 @@ def test_a_bundle_that_is_too_large_is_split_with_its_position_and_not_again_bef
 
 
 @pytest.mark.parametrize("status", [None, "failed", "rejected", "superseded", "observed"])
-def test_what_was_not_applied_is_decided_again_after_half_an_hour_and_not_each_minute(status):
+def test_unapplied_decision_repeated_after_30_minutes(status):
     bucket = balancing()
     bucket.batch(NOW, policies(NOW))
     big = [report(f"broker-{number}:8080", {bundle(number): 200.0 / number}, NOW + HOUR) for number in (1, 9)]
@@ -121,7 +123,8 @@ def test_an_expired_decision_is_decided_again_at_once():
     assert again["decision_id"] != row["decision_id"]
 
 
-def test_a_report_that_comes_twice_or_late_is_suppressed_and_moves_no_average():
+def test_repeated_or_late_report_suppressed():
+    """It moves no average."""
     bucket = balancing()
     messages = skewed(NOW)
     bucket.batch(NOW, *messages, tick(1))
@@ -134,7 +137,8 @@ def test_a_report_that_comes_twice_or_late_is_suppressed_and_moves_no_average():
     assert before[bundle(0)].short_term_data.num_samples == 1
 
 
-def test_a_report_that_has_hardly_changed_does_not_count_unless_it_was_forced_or_is_due():
+def test_insignificant_report_ignored_unless_forced():
+    """A report that is due also counts."""
     bucket = balancing()
     bucket.batch(NOW, report("broker-1:8080", {bundle(0): 100.0}, NOW), tick(1))
 
@@ -149,7 +153,7 @@ def test_a_report_that_has_hardly_changed_does_not_count_unless_it_was_forced_or
     assert samples() == 3
 
 
-def test_a_broker_that_is_said_to_be_gone_neither_gives_nor_gets():
+def test_absent_broker_neither_gives_nor_gets():
     bucket = balancing()
     output = bucket.batch(NOW, *skewed(NOW), live(NOW, "broker-1:8080"), tick(1))
     assert not output.decisions
@@ -158,7 +162,8 @@ def test_a_broker_that_is_said_to_be_gone_neither_gives_nor_gets():
     assert json.loads(row["arguments"])["destinationBroker"] == "broker-2:8080"
 
 
-def test_brokers_of_the_extensible_manager_are_balanced_by_transfer_after_three_cycles_in_a_row():
+def test_extensible_brokers_balanced_after_three_cycles():
+    """The transfer shedder acts after three cycles in a row."""
     bucket = balancing()
     hot = {bundle(number): 20.0 for number in range(5)}
     owners = dict.fromkeys(hot, "broker-1:8080") | {bundle(8): "broker-2:8080", bundle(9): "broker-2:8080"}
@@ -195,14 +200,15 @@ def test_clusters_do_not_touch_one_another():
         (record("broker-load", "west", b"{"), "not-json"),
     ],
 )
-def test_what_cannot_be_used_is_a_dead_letter_and_the_cycle_goes_on(message, reason):
+def test_unusable_report_is_dead_letter_in_cycle(message, reason):
     output = balancing().batch(NOW, *skewed(NOW), message, tick(1))
     assert [row["reason"] for row in output.dead_letters] == [reason]
     assert len(output.decisions) == 1
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+b", "(a|a)*b", "(.*a){20}b", ".*.*.*.*.*.*.*.*b"])
-def test_a_pattern_on_which_others_would_backtrack_for_ever_is_matched_at_once(pattern):
+def test_catastrophic_pattern_matched_at_once(pattern):
+    """Other engines would backtrack forever."""
     named = "a" * 60 + "/" + "a" * 180
     policy = {"p": {"namespaces": [pattern], "primary": [pattern]}}
     hot = {bundle(number, named): 10.0 for number in range(5)}
@@ -216,7 +222,8 @@ def test_a_pattern_on_which_others_would_backtrack_for_ever_is_matched_at_once(p
     assert (len(output.dead_letters), len(output.decisions) > 0) == (0, True)
 
 
-def test_profile_default_fills_an_idle_broker_and_remembers_its_moves_over_a_restart():
+def test_default_profile_moves_survive_restart():
+    """Profile default fills an idle broker and remembers its moves."""
     ours = policies(NOW, profile="default")
     hot = {bundle(number): 10.0 for number in range(6)}
     reports = [report("broker-1:8080", hot, NOW, cpu=60), report("broker-2:8080", {}, NOW)]
@@ -359,7 +366,7 @@ def test_the_memory_of_brokers_that_are_gone_is_bounded():
     assert memory.recently_unloaded_brokers.keys() <= few
 
 
-def test_a_cluster_of_which_nothing_is_heard_any_more_is_forgotten():
+def test_silent_cluster_is_forgotten():
     bucket = balancing()
     bucket.batch(NOW, *skewed(NOW), tick(1))
     bucket.batch(NOW + 25 * HOUR, tick(2))
@@ -424,7 +431,9 @@ def said(bucket, minutes, order=lambda messages: [messages], restarts=lambda: Fa
 
 @settings(max_examples=40)
 @given(MINUTES, st.data())
-def test_any_order_any_repetition_any_batches_and_any_restart_give_the_same_answers(minutes, data):
+def test_order_repetition_and_restart_change_nothing(minutes, data):
+    """Any order, repetition, batching or restart gives the same answers."""
+
     def order(messages):
         several = data.draw(
             st.permutations(
@@ -450,7 +459,7 @@ def test_any_order_any_repetition_any_batches_and_any_restart_give_the_same_answ
 
 @settings(max_examples=20)
 @given(MINUTES)
-def test_a_restart_from_the_stored_parts_writes_the_same_bytes(minutes):
+def test_restart_from_stored_parts_writes_same_bytes(minutes):
     steady, restarted = balancing(), balancing()
     for number, messages in enumerate(minutes):
         at = NOW + (number + 1) * MINUTE
@@ -464,7 +473,7 @@ def test_a_restart_from_the_stored_parts_writes_the_same_bytes(minutes):
 @given(
     MINUTES, st.lists(st.tuples(st.sampled_from(["broker-load", "broker-events"]), st.binary(max_size=40)), max_size=5)
 )
-def test_a_batch_that_is_run_again_after_a_crash_says_and_stores_the_same(minutes, garbage):
+def test_repeated_batch_after_crash_answers_equally(minutes, garbage):
     bucket = balancing()
     bad = [record(source, "west", body) for source, body in garbage]
     for number, messages in enumerate(minutes):

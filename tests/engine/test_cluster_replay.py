@@ -59,7 +59,7 @@ _ENDS = st.lists(st.sampled_from(["applied", "failed", "superseded"]), max_size=
 
 @example_settings(max_examples=40)
 @given(MINUTES, _ENDS)
-def test_the_rows_lead_to_the_state_that_the_job_had_and_say_the_same_again(minutes, outcomes):
+def test_replayed_rows_rebuild_state_and_answers(minutes, outcomes):
     bucket = recorded()
     told(bucket, minutes, outcomes)
     replay, different = replayed(bucket)
@@ -128,7 +128,7 @@ def test_rows_that_are_missing_are_said(table):
     assert "is not on record, and this release says" in different[0].said
 
 
-def test_another_releases_record_is_gone_on_from_and_no_difference(monkeypatch):
+def test_other_releases_record_taken_over(monkeypatch):
     bucket = recorded()
     with monkeypatch.context() as then:
         # As if that release had moved nothing; and it says so in its rows, which are holds.
@@ -150,7 +150,7 @@ def _without_decisions(answer):
     return answer.model_copy(update={"decisions": [], "action": "hold"})
 
 
-def test_a_decision_of_a_batch_that_was_cut_short_is_in_flight():
+def test_decision_of_interrupted_batch_in_flight():
     """The job died after `decisions` and before `events`: the tick comes once more, its bundle is on its way."""
     bucket = recorded()
     bucket.batch(NOW, *skewed(NOW))
@@ -166,7 +166,7 @@ def test_a_decision_of_a_batch_that_was_cut_short_is_in_flight():
     assert replay.clusters["west"].decisions == 1
 
 
-def test_a_report_dated_ahead_of_the_batch_and_not_of_kafka_is_taken_again():
+def test_report_dated_ahead_of_batch_accepted_again():
     bucket = recorded()
     ahead = NOW + 10 * MINUTE
     early = report("broker-1:8080", {bundle(0): 1.0}, ahead)._replace(timestamp=ahead)

@@ -36,7 +36,7 @@ class Job:
         return outputs
 
 
-def test_loads_and_decisions_are_those_of_the_same_samples_topic_by_topic():
+def test_column_and_single_samples_decide_equally():
     random, said = Random(1), []
     rounds = [{name: {0: random.uniform(0, 20_000), 1: 1.0 + turn} for name in TOPICS} for turn in range(3)]
     for in_columns in (False, True):
@@ -56,7 +56,8 @@ def test_loads_and_decisions_are_those_of_the_same_samples_topic_by_topic():
     assert len(said[0][1]) > 3
 
 
-def test_every_kind_of_garbage_is_one_dead_letter_of_its_reason_and_all_adds_up():
+def test_garbage_is_one_dead_letter_per_reason():
+    """All counts add up."""
     random = Random(1)
     every = [make_garbage(TOPICS[0], NOW, random, kind) for kind in KINDS]
     records = [record(bad.source, None, bad.value)._replace(key=bad.key) for bad in every]

@@ -33,7 +33,7 @@ def test_nothing_is_decided_before_the_jobs_policy_is_known():
     assert bucket.batch(NOW + 2 * SECOND, tick(2), configured()).decisions
 
 
-def test_it_is_laid_over_its_profile_and_under_the_namespaces_policy():
+def test_cluster_policy_overlays_profile():
     bucket = unconfigured()
     bucket.batch(NOW, policy({"minSegments": 2}, "acme/shop"))
     bucket.batch(NOW, configured({"maxSegments": 7, "minSegments": 1}, "pip-483"))
@@ -41,7 +41,7 @@ def test_it_is_laid_over_its_profile_and_under_the_namespaces_policy():
     assert (found["maxSegments"], found["minSegments"], found["retryBackoffSeconds"]) == (7, 2, 0)
 
 
-def test_a_cluster_policy_of_somebody_else_replaces_it_until_it_is_removed():
+def test_foreign_cluster_policy_overrides_until_removed():
     bucket = unconfigured()
     bucket.batch(NOW, configured({"maxSegments": 7}))
     bucket.batch(NOW, policy({"enabled": False}))
@@ -51,7 +51,7 @@ def test_a_cluster_policy_of_somebody_else_replaces_it_until_it_is_removed():
     assert inputs_of(bucket.batch(NOW + MINUTE, tick(2)))["maxSegments"] == 8
 
 
-def test_a_restarted_worker_knows_it_and_the_same_again_changes_nothing():
+def test_restarted_worker_knows_cluster_policy():
     bucket = unconfigured()
     bucket.batch(NOW, configured({"maxSegments": 7}))
     before = bucket.packed
@@ -71,7 +71,7 @@ def test_what_is_cold_is_judged_again_when_it_changes():
     assert bucket.batch(NOW + 5 * MINUTE, later, tick(1)).decisions
 
 
-def test_how_long_a_segment_was_cold_is_kept_when_no_merge_threshold_changes():
+def test_cold_time_kept_if_merge_thresholds_stay():
     bucket = Bucket(configured=None)
     bucket.batch(NOW, layout(two_segments()), stats({0: 1.0, 1: 1.0}, NOW))
     bucket.batch(NOW + 4 * MINUTE, stats({0: 2.0, 1: 2.0}, NOW + 4 * MINUTE))
@@ -85,7 +85,7 @@ def test_how_long_a_segment_was_cold_is_kept_when_no_merge_threshold_changes():
     ("change", "accepted"),
     [({}, True), ({"scope": "namespace", "name": "acme/shop"}, False), ({"profile": "x"}, False)],
 )
-def test_only_the_cluster_has_a_profile_and_only_one_that_is_known(change, accepted):
+def test_only_cluster_has_profile_and_known_one(change, accepted):
     body = {"v": 1, "type": "policy", "scope": "cluster", "profile": "pip-483", "policy": None, "at": 1, **change}
     one = record("control-events", "*", body)
     found = parse_message("control-events", one.key, one.value)

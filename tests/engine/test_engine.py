@@ -55,7 +55,7 @@ def started(*records, settings=SETTINGS, configured=CONFIGURED):
     return bucket
 
 
-def test_a_consumer_without_a_segment_of_its_own_splits_at_once():
+def test_consumer_without_segment_splits_at_once():
     bucket = started(stats({0: 10.0, 1: 20.0}, NOW))
     output = bucket.batch(NOW + SECOND, consumers(3))
     (decision,) = output.decisions
@@ -79,7 +79,7 @@ def test_two_cold_neighbours_merge_after_the_window():
     assert (decision["action"], decision["reason"]) == ("merge", "cold")
 
 
-def test_a_topic_has_one_open_decision_until_its_outcome_and_its_layout_are_both_here():
+def test_topic_decision_open_until_outcome_and_layout():
     bucket = started(stats({0: 50_000.0, 1: 40_000.0}, NOW), configured=ONE_AT_A_TIME)
     (decision,) = bucket.batch(NOW, tick(1)).decisions
     later = NOW + 2 * MINUTE
@@ -92,7 +92,8 @@ def test_a_topic_has_one_open_decision_until_its_outcome_and_its_layout_are_both
     assert output.decisions[0]["seq"] == 2
 
 
-def test_each_part_of_the_key_space_has_one_open_decision_until_its_outcome_and_its_layout_are_both_here():
+def test_key_range_open_until_outcome_and_layout():
+    """Each part of the key space has one open decision."""
     bucket = started(stats({0: 50_000.0, 1: 40_000.0}, NOW))
     first, second = bucket.batch(NOW, tick(1)).decisions
     assert [json.loads(row["arguments"]) for row in (first, second)] == [{"segments": [0]}, {"segments": [1]}]
@@ -142,7 +143,7 @@ def test_an_applied_merge_holds_splits_until_it_shows():
     assert (output.decisions, [row["gate"] for row in output.holds]) == ([], ["in-flight"])
 
 
-def test_an_outcome_that_comes_before_its_layout_keeps_the_decision_open():
+def test_outcome_before_layout_keeps_decision_open():
     bucket = started(stats({0: 50_000.0, 1: 40_000.0}, NOW), configured=ONE_AT_A_TIME)
     (decision,) = bucket.batch(NOW, tick(1)).decisions
     bucket.batch(NOW + SECOND, outcome(decision["decision_id"], "applied"))
@@ -151,7 +152,7 @@ def test_an_outcome_that_comes_before_its_layout_keeps_the_decision_open():
     assert len(output.decisions) == 1
 
 
-def test_a_failed_decision_waits_and_is_then_another_attempt_with_another_id():
+def test_failed_decision_retried_with_new_id():
     bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
     (first,) = bucket.batch(NOW, tick(1)).decisions
     held = bucket.batch(NOW + SECOND, outcome(first["decision_id"], "failed"), tick(2))
@@ -170,7 +171,7 @@ def test_the_outcome_of_another_decision_changes_nothing():
     assert bucket.batch(NOW + MINUTE, tick(2)).holds[0]["gate"] == "in-flight"
 
 
-def test_a_hold_is_recorded_when_its_binding_gate_changes_and_not_at_every_tick():
+def test_hold_recorded_on_change_of_binding_gate():
     bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
     holds = [bucket.batch(NOW + i * SECOND, tick(i)).holds for i in range(1, 5)]
     assert [len(rows) for rows in holds] == [1, 0, 0, 0]
@@ -178,7 +179,7 @@ def test_a_hold_is_recorded_when_its_binding_gate_changes_and_not_at_every_tick(
     assert holds[0][0]["eligible_at"] == NOW + 5 * MINUTE
 
 
-def test_a_burst_of_consumers_asks_for_a_tick_when_the_split_cooldown_ends():
+def test_consumer_burst_schedules_tick_after_cooldown():
     bucket = started(stats({0: 1.0, 1: 1.0}, NOW), configured=ONE_AT_A_TIME)
     (decision,) = bucket.batch(NOW, consumers(4)).decisions
     at = NOW + 100
@@ -192,7 +193,8 @@ def test_a_burst_of_consumers_asks_for_a_tick_when_the_split_cooldown_ends():
     assert [row["reason"] for row in output.decisions] == ["consumer-count"]
 
 
-def test_consumers_that_lack_segments_get_all_that_can_be_split_at_once_and_the_rest_as_soon_as_these_are_there():
+def test_consumer_shortage_splits_all_possible_at_once():
+    """The remaining splits follow once the new segments exist."""
     bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
     decisions = bucket.batch(NOW, consumers(7)).decisions
     assert [json.loads(row["arguments"])["segments"] for row in decisions] == [[0], [1]]
@@ -216,7 +218,7 @@ def said_of_batch(output):
     return {kind: body for kind, body in output.bodies().items() if kind != LAYOUTS}
 
 
-def test_a_restart_with_the_stored_state_goes_on_as_if_nothing_had_happened():
+def test_restart_with_stored_state_changes_nothing():
     story = [
         (NOW + SECOND, [consumers(2)]),
         (NOW + 2 * SECOND, [stats({0: 50_000.0, 1: 1.0}, NOW + 2 * SECOND), tick(1)]),
@@ -233,7 +235,7 @@ def test_a_restart_with_the_stored_state_goes_on_as_if_nothing_had_happened():
         assert steady.packed == restarted.packed
 
 
-def test_a_replayed_batch_gives_the_same_rows_and_the_same_state():
+def test_replayed_batch_gives_same_rows_and_state():
     bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
     before = bucket.packed
     records = [consumers(3), stats({0: 50_000.0, 1: 9.0}, NOW + SECOND), tick(1)]
@@ -254,7 +256,7 @@ def test_a_delivery_report_is_recorded_and_changes_no_state():
     assert (output.counts.messages_accepted, output.counts.events, output.counts.dead_letters) == (1, 1, 0)
 
 
-def test_a_worker_that_holds_the_state_needs_only_its_fingerprint_and_one_that_holds_another_decodes_again():
+def test_worker_decodes_only_unknown_fingerprints():
     bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
     before = bucket.packed
     assert bucket.engine.has_decoded(0, before.fingerprint)
@@ -271,7 +273,7 @@ def test_state_that_is_not_what_was_stored_is_refused():
         Bucket().engine.run(0, replace(bucket.packed, fingerprint=b"x" * 64), [], NOW)
 
 
-def test_the_inputs_of_a_decision_are_the_snapshot_that_it_was_taken_on():
+def test_decision_inputs_are_its_snapshot():
     bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW), consumers(2))
     (decision,) = bucket.batch(NOW + SECOND, tick(1)).decisions
     snapshot = Snapshot.model_validate_json(decision["inputs"])
@@ -306,7 +308,8 @@ def max_segments_of(known):
     return json.loads(known.topics[TOPIC].override)["maxSegments"]
 
 
-def test_a_layout_of_a_sender_that_was_replaced_is_ignored_even_when_its_epoch_is_the_newest():
+def test_replaced_senders_layout_ignored():
+    """It is ignored even when its epoch is the newest."""
     split = two_segments().split_segment(0, NOW)
     known = known_after(sent_by(NEW, layout(two_segments())), sent_by(OLD, layout(split)))
     assert known.topics[TOPIC].layout.epoch == 0
@@ -315,7 +318,7 @@ def test_a_layout_of_a_sender_that_was_replaced_is_ignored_even_when_its_epoch_i
     assert max_segments_of(known_after(sent_by(OLD, nine), sent_by(NEW, seven), nine)) == 9
 
 
-def test_a_count_of_consumers_of_a_sender_that_was_replaced_is_ignored():
+def test_replaced_senders_consumer_count_ignored():
     first = [sent_by(OLD, layout(two_segments())), sent_by(NEW, consumers(3))]
     for late in (consumers(8), consumers(0, event="deleted"), consumers(2, sub="another")):
         assert known_after(*first, sent_by(OLD, late)).topics[TOPIC].consumers == {"billing": ("STREAM", 3)}
@@ -323,7 +326,7 @@ def test_a_count_of_consumers_of_a_sender_that_was_replaced_is_ignored():
         assert known_after(*first, later).topics[TOPIC].consumers == {"billing": ("STREAM", 4)}
 
 
-def test_a_deleted_topic_is_not_brought_back_by_what_comes_late_but_by_its_next_creation():
+def test_deleted_topic_returns_by_creation_only():
     gone = [sent_by(OLD, layout(two_segments())), sent_by(NEW, layout(two_segments(), "deleted"))]
     late = [sent_by(OLD, layout(two_segments(), "snapshot")), sent_by(OLD, consumers(3))]
     assert not known_after(*gone, *late).topics
@@ -332,7 +335,8 @@ def test_a_deleted_topic_is_not_brought_back_by_what_comes_late_but_by_its_next_
     assert (len(topic.layout.segments), topic.consumers) == (1, {})
 
 
-def test_a_policy_of_a_sender_that_was_replaced_is_ignored_also_after_its_removal():
+def test_replaced_senders_policy_ignored():
+    """It stays ignored after the policy's removal."""
     eight = sent_by(OLD, policy({"maxSegments": 8}, "acme/shop"))
     nine = sent_by(OLD, policy({"maxSegments": 9}, "acme/shop"))
     for newest in (policy({"maxSegments": 7}, "acme/shop"), policy(None, "acme/shop")):
@@ -340,7 +344,7 @@ def test_a_policy_of_a_sender_that_was_replaced_is_ignored_also_after_its_remova
         assert found == known_after(newest).namespace_policies
 
 
-def test_who_says_again_what_is_known_is_the_newest_sender_too():
+def test_repetition_makes_its_sender_the_newest():
     eight = policy({"maxSegments": 8}, "acme/shop")
     one = layout(two_segments(), policy={"maxSegments": 8})
     three = consumers(3)
@@ -369,7 +373,7 @@ def test_of_deleted_topics_the_newest_are_remembered(monkeypatch):
     assert list(unpack_topics(StoredPart(pack_topics(known))).ended) == ["a", "c"]
 
 
-def test_a_layout_that_does_not_tile_is_a_dead_letter_and_the_old_one_stays():
+def test_untiled_layout_is_dead_letter_and_old_stays():
     bucket = started()
     broken = json.loads(two_segments().to_metadata().to_json())
     broken["segments"]["1"]["hashRange"]["start"] += 1
@@ -379,7 +383,8 @@ def test_a_layout_that_does_not_tile_is_a_dead_letter_and_the_old_one_stays():
     assert len(bucket.batch(NOW + 2 * SECOND, stats({0: 50_000.0, 1: 1.0}, NOW), tick(1)).decisions) == 1
 
 
-def test_samples_of_sealed_segments_are_stale_and_those_before_their_layout_are_kept():
+def test_sealed_samples_stale_and_early_ones_kept():
+    """Samples that come before their layout are kept."""
     bucket = started(stats({0: 1.0, 1: 1.0}, NOW))
     bucket.batch(NOW + SECOND, stats({2: 30_000.0, 3: 1.0}, NOW + SECOND))
     bucket.batch(NOW + 2 * SECOND, layout(two_segments().split_segment(0, NOW), "split"))
@@ -397,7 +402,7 @@ def test_a_deleted_topic_is_forgotten_and_may_come_again():
     assert bucket.batch(NOW + 3 * MINUTE, tick(2)).counts.evaluations == 1
 
 
-def test_a_policy_of_the_namespace_takes_effect_and_a_removed_one_falls_back():
+def test_namespace_policy_applies_and_falls_back():
     bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
     held = bucket.batch(NOW + SECOND, policy({"enabled": False}, "acme/shop"), tick(1))
     assert [row["gate"] for row in held.holds] == ["disabled"]
@@ -466,7 +471,7 @@ anything = st.builds(
 
 
 @given(st.lists(st.lists(anything, max_size=6), max_size=5))
-def test_whatever_comes_every_message_is_counted_once_and_nothing_raises(batches):
+def test_every_message_counted_once_without_error(batches):
     bucket = Bucket()
     for number, records in enumerate(batches):
         output = bucket.batch(NOW + number * MINUTE, *records)
@@ -493,7 +498,7 @@ STORY = st.lists(
 
 @given(STORY)
 @example_settings(max_examples=60)
-def test_a_tick_for_every_topic_says_what_a_tick_for_each_would(story):
+def test_fleet_tick_equals_single_ticks(story):
     """The evaluation in columns, which looks closer only where something changes, against `decide` on every topic."""
     together, apart = Bucket(), Bucket()
     names = [f"topic://acme/shop/t{number}" for number in range(4)]
@@ -515,7 +520,7 @@ def test_a_tick_for_every_topic_says_what_a_tick_for_each_would(story):
         open_decisions |= {row["subject"]: row["decision_id"] for row in one.decisions}
 
 
-def test_a_batch_stores_what_it_changed_and_a_log_that_outgrows_its_base_becomes_one():
+def test_batch_stores_changes_and_compacts_long_log():
     bucket = Bucket()
     names = [f"topic://acme/shop/t{number}" for number in range(300)]
     bucket.batch(NOW, *(layout(SegmentLayout.create(8, NOW - MINUTE), topic=name) for name in names))
@@ -542,7 +547,7 @@ def test_a_batch_stores_what_it_changed_and_a_log_that_outgrows_its_base_becomes
     assert one.counts.evaluations == len(names)
 
 
-def test_what_a_whole_fleet_has_to_say_is_on_record_in_full_at_the_tick_that_found_it():
+def test_fleet_announcements_recorded_at_their_tick():
     bucket = Bucket()
     names = [f"topic://acme/shop/t{number}" for number in range(10)]
     hot = [stats({0: 50_000.0}, NOW, topic=names[number]) for number in (1, 8)]
@@ -558,7 +563,7 @@ def test_what_a_whole_fleet_has_to_say_is_on_record_in_full_at_the_tick_that_fou
     assert not bucket.batch(NOW + 4, tick(4)).holds
 
 
-def test_a_reason_that_lasted_for_one_tick_only_is_on_record_with_its_time():
+def test_reason_of_a_single_tick_is_recorded():
     bucket, names = Bucket(), [f"topic://acme/shop/t{number}" for number in range(6)]
     bucket.batch(NOW, *(layout(SegmentLayout.create(1, NOW - MINUTE), topic=name) for name in names))
     told = []
@@ -617,13 +622,14 @@ def holds_said(restarts):
 
 
 @pytest.mark.parametrize("restarts", [(2,), (1, 2, 3)])
-def test_a_worker_that_has_just_started_puts_the_same_bytes_on_record_at_its_first_tick(restarts):
+def test_new_worker_records_same_bytes_at_first_tick(restarts):
     there_all_the_time = holds_said(())
     assert [rest for _, *rest in there_all_the_time] == [[8, []], [4, []], [1, ["topic://acme/shop/t0"]], [7, []]]
     assert holds_said(restarts) == there_all_the_time
 
 
-def test_a_tick_finds_the_fleet_laid_out_when_it_has_arrived_and_when_it_was_decoded(monkeypatch):
+def test_tick_uses_fleet_arrived_or_decoded(monkeypatch):
+    """The fleet is laid out in columns on arrival or after decoding."""
     laid_out = [0]
 
     def counted(topics, *rest):

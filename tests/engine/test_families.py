@@ -85,13 +85,13 @@ def test_an_outcome_of_another_family_changes_nothing():
     assert {row["gate"] for row in bucket.batch(NOW + MINUTE, tick(2)).holds} == {"in-flight"}
 
 
-def test_what_a_family_refuses_is_a_dead_letter_and_so_is_what_is_no_message_of_it():
+def test_refused_or_unreadable_family_input_is_dead_letter():
     unknown = ended({"subject": HOT, "decision_id": "x"})
     output = Bucket(families=BOTH).batch(NOW, unknown, record(SOURCE, HOT, {"v": 1, "type": "other"}))
     assert [row["reason"] for row in output.dead_letters] == ["unknown-topic", "invalid"]
 
 
-def test_a_restart_from_the_stored_parts_goes_on_as_if_nothing_had_happened():
+def test_restart_from_stored_family_parts_is_invisible():
     steady, restarted = Bucket(families=BOTH), Bucket(families=BOTH)
     steady.batch(NOW, *topic_and_bundles())
     restarted.packed = steady.packed
@@ -104,7 +104,7 @@ def test_a_restart_from_the_stored_parts_goes_on_as_if_nothing_had_happened():
         assert steady.packed == restarted.packed
 
 
-def test_the_first_family_stores_and_says_the_same_with_another_beside_it():
+def test_second_family_does_not_change_the_first():
     alone, beside = Bucket(), Bucket(families=BOTH)
     for number in range(3):
         records = [one for one in topic_and_bundles() if one.source != SOURCE]
@@ -114,7 +114,7 @@ def test_the_first_family_stores_and_says_the_same_with_another_beside_it():
         assert beside.packed.fingerprint.startswith(alone.packed.fingerprint)
 
 
-def test_a_bucket_that_was_stored_before_a_family_came_is_read_on():
+def test_bucket_stored_before_family_is_readable():
     bucket = Bucket()
     bucket.batch(NOW, *[one for one in topic_and_bundles() if one.source != SOURCE])
     bucket.families = BOTH
@@ -127,7 +127,7 @@ def test_a_bucket_that_was_stored_before_a_family_came_is_read_on():
 
 
 @pytest.mark.parametrize("part", [StoredPart(b"{}"), StoredPart(b"", [b"{}"])])
-def test_a_part_that_its_fingerprint_does_not_cover_is_refused(part):
+def test_part_outside_its_fingerprint_refused(part):
     bucket = Bucket()
     bucket.batch(NOW, *topic_and_bundles()[:2])
     more = Packed(bucket.packed.fingerprint, {**bucket.packed.parts, PART: part})
@@ -135,7 +135,7 @@ def test_a_part_that_its_fingerprint_does_not_cover_is_refused(part):
         BucketEngine(SETTINGS, BOTH).run(0, more, [], NOW)
 
 
-def test_records_of_a_family_without_columns_travel_as_they_came():
+def test_family_records_without_columns_unchanged():
     records = topic_and_bundles()[1:4]
     schema = pa.schema(
         [*(one for one in RAW_SCHEMA if one.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())]

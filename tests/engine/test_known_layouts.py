@@ -52,7 +52,7 @@ step = st.sampled_from(["split", "deleted", "created", "repeat", "repeat", "repe
 
 @given(st.lists(st.lists(step, min_size=1, max_size=3), max_size=10))
 @example_settings(max_examples=60)
-def test_a_stream_with_digests_leads_where_the_same_stream_with_full_layouts_leads(batches):
+def test_digest_stream_equals_full_layout_stream(batches):
     """Sent as controllers do: in full by each sender first, when it has changed, and now and then."""
     in_full, by_digest = Bucket(), Bucket()
     shown, made, sender, said_by = None, 0, 5, None
@@ -107,7 +107,7 @@ def test_a_digest_is_known_or_counted_and_nothing_else():
     assert topics_of(bucket.packed).topics[TOPIC].known.epoch == split.epoch
 
 
-def test_a_digest_that_is_late_undoes_nothing_and_is_not_counted():
+def test_late_digest_ignored_and_not_counted():
     bucket, split = Bucket(), two_segments().split_segment(0, NOW)
     first, second = sent_by(5, layout(two_segments())), sent_by(6, layout(split))
     bucket.batch(NOW, first, second)
@@ -122,14 +122,15 @@ def test_a_digest_that_is_late_undoes_nothing_and_is_not_counted():
 
 
 @pytest.mark.parametrize("in_state", [[], [consumers(3, NOW)]], ids=["nothing", "consumers"])
-def test_a_digest_of_a_topic_whose_layout_has_not_come_is_counted_and_makes_no_topic(in_state):
+def test_digest_of_unknown_topic_counted_only(in_state):
+    """It makes no topic."""
     bucket = Bucket()
     bucket.batch(NOW, tick(NOW), *in_state)
     assert unknown_of(bucket, known(layout(two_segments()), NOW, 5)) == 1
     assert list(topics_of(bucket.packed).topics) == [TOPIC] * len(in_state)
 
 
-def test_a_message_of_many_topics_is_shared_out_and_counted_once():
+def test_multi_topic_message_split_and_counted_once():
     entries = [Known(topic, 1, f"{number:032x}") for number, topic in enumerate(TOPICS)]
     (value,) = known_messages(entries, NOW)
     one = record("control-events", "+", value)
@@ -147,7 +148,7 @@ def test_a_message_of_many_topics_is_shared_out_and_counted_once():
     assert homes == [one.offset]
 
 
-def test_a_bad_entry_is_a_dead_letter_and_the_others_of_its_message_count():
+def test_bad_entry_is_dead_letter_and_others_count():
     told = layout(two_segments())
     good, digest = json.loads(known(told, NOW).value), "0" * 32
     bad = [
@@ -187,7 +188,7 @@ def test_a_bad_entry_is_a_dead_letter_and_the_others_of_its_message_count():
         {name: [TOPIC] * (MAX_LAYOUTS_PER_MESSAGE + 1) for name in ("topics", "epochs", "digests")},
     ],
 )
-def test_a_message_whose_columns_do_not_fit_is_one_dead_letter(body):
+def test_mismatched_columns_are_one_dead_letter(body):
     one = {"v": 2, "type": "layouts-known", "at": NOW, "topics": [], "epochs": [], "digests": []} | body
     assert isinstance(parse_message("control-events", b"+", json.dumps(one).encode()), Rejected)
     (part,) = buckets.packed([record("control-events", "+", one)], NOW).values()
@@ -202,7 +203,7 @@ values = st.recursive(
 
 
 @given(st.lists(st.tuples(values, values, values), max_size=5))
-def test_every_entry_is_shared_out_or_refused_whatever_it_is(entries):
+def test_every_entry_routed_or_refused(entries):
     topics, epochs, digests = (list(column) for column in zip(*entries, strict=True)) if entries else ([], [], [])
     message = LayoutsKnown(v=2, type="layouts-known", at=NOW, topics=topics, epochs=epochs, digests=digests)
     parts, refused = shared_out(message, BUCKETS)

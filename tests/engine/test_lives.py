@@ -54,7 +54,7 @@ def lived(is_said=True, **of_bucket):
 
 
 @pytest.mark.parametrize("is_said", SAYS_ITS_LIFE)
-def test_consumers_that_are_announced_after_the_deletion_make_no_topic(is_said):
+def test_consumers_after_deletion_make_no_topic(is_said):
     bucket = lived(is_said)
     output = bucket.batch(NOW + 3 * MINUTE, said(is_said, FIRST, consumers(5), NOW + MINUTE), tick(2))
     assert (output.counts.events, output.dead_letters, output.counts.evaluations) == (2, [], 0)
@@ -62,7 +62,7 @@ def test_consumers_that_are_announced_after_the_deletion_make_no_topic(is_said):
 
 
 @pytest.mark.parametrize("is_said", SAYS_ITS_LIFE)
-def test_a_topic_that_is_created_again_has_nothing_of_its_earlier_life(is_said):
+def test_recreated_topic_starts_empty(is_said):
     bucket = lived(is_said)
     late = [
         said(is_said, FIRST, consumers(5), NOW + MINUTE),
@@ -84,7 +84,7 @@ def test_a_topic_that_is_created_again_has_nothing_of_its_earlier_life(is_said):
 
 
 @pytest.mark.parametrize("is_said", SAYS_ITS_LIFE)
-def test_what_comes_late_of_the_earlier_life_does_not_touch_the_new_one(is_said):
+def test_late_messages_spare_the_new_incarnation(is_said):
     bucket = lived(is_said)
     bucket.batch(NOW + 3 * MINUTE, said(is_said, SECOND_LIFE, layout(again()), SECOND_LIFE))
     now = NOW + 4 * MINUTE
@@ -101,7 +101,7 @@ def test_what_comes_late_of_the_earlier_life_does_not_touch_the_new_one(is_said)
     assert [row["reason"] for row in decisions] == ["consumer-count"]
 
 
-def test_a_later_life_is_seen_by_what_is_said_of_it_although_no_deletion_was():
+def test_later_incarnation_recognized_without_deletion():
     bucket = Bucket()
     grown = two_segments().split_segment(0, NOW - MINUTE).split_segment(1, NOW - MINUTE)
     bucket.batch(NOW, of_life(FIRST, layout(grown)), of_life(FIRST, consumers(4)), stats({2: 9e4}, NOW))
@@ -114,7 +114,7 @@ def test_a_later_life_is_seen_by_what_is_said_of_it_although_no_deletion_was():
     assert (known.layout.epoch, known.consumers) == (0, {})
 
 
-def test_consumers_of_a_later_life_may_come_before_its_layout():
+def test_later_consumers_may_precede_their_layout():
     bucket = Bucket()
     bucket.batch(NOW, of_life(FIRST, layout(two_segments())), of_life(FIRST, consumers(2)))
     bucket.batch(NOW + 3 * MINUTE, of_life(SECOND_LIFE, consumers(3, sub="audit")))
@@ -124,7 +124,7 @@ def test_consumers_of_a_later_life_may_come_before_its_layout():
     assert topics_of(bucket.packed).topics[TOPIC].consumers == {"audit": ("STREAM", 3)}
 
 
-def test_without_a_word_on_lives_segments_that_were_made_at_other_instants_tell_them_apart():
+def test_unstated_incarnations_told_by_segment_instants():
     bucket = Bucket()
     grown = two_segments().split_segment(0, NOW - MINUTE)
     bucket.batch(NOW, layout(grown), consumers(3), stats({1: 9e4}, NOW))
@@ -136,7 +136,8 @@ def test_without_a_word_on_lives_segments_that_were_made_at_other_instants_tell_
     assert topics_of(bucket.packed).topics[TOPIC].layout.epoch == 0
 
 
-def test_the_life_of_a_topic_that_was_known_before_lives_were_said_is_taken_over_with_everything():
+def test_topic_without_incarnation_adopts_first_stated():
+    """The known state is taken over whole."""
     bucket = Bucket()
     bucket.batch(NOW, layout(two_segments()), consumers(2), stats({0: 1.0, 1: 1.0}, NOW))
     bucket.batch(NOW + SECOND, of_life(FIRST, layout(two_segments())))
@@ -145,7 +146,7 @@ def test_the_life_of_a_topic_that_was_known_before_lives_were_said_is_taken_over
     assert set(loads_of(bucket.packed).loads_of(TOPIC)) == {0, 1}
 
 
-def test_consumers_whose_layout_never_came_do_not_wait_for_ever():
+def test_consumers_without_layout_expire():
     bucket = Bucket()
     bucket.batch(NOW, consumers(8))
     later = NOW + topics.MAX_WAIT_FOR_LAYOUT_MS + 1
@@ -153,7 +154,7 @@ def test_consumers_whose_layout_never_came_do_not_wait_for_ever():
     assert topics_of(bucket.packed).topics[TOPIC].consumers == {}
 
 
-def test_topics_whose_layout_never_came_make_room_for_others(monkeypatch):
+def test_topics_without_layout_make_room(monkeypatch):
     monkeypatch.setattr(filtering, "MAX_TOPICS_WITHOUT_LAYOUT", 2)
     names = [f"topic://acme/shop/ghost-{number}" for number in range(4)]
     bucket = Bucket()
@@ -164,7 +165,7 @@ def test_topics_whose_layout_never_came_make_room_for_others(monkeypatch):
     assert list(topics_of(bucket.packed).topics) == [names[3]]
 
 
-def test_an_end_is_remembered_for_as_long_as_kafka_keeps_announcements_and_not_longer():
+def test_deletion_remembered_for_kafka_retention():
     bucket = lived()
     for day, is_ignored in ((6, True), (8, False)):
         bucket.batch(NOW + day * DAY, of_life(FIRST, consumers(1), NOW))
@@ -173,7 +174,7 @@ def test_an_end_is_remembered_for_as_long_as_kafka_keeps_announcements_and_not_l
     assert list(topics_of(bucket.packed).ended) == ["topic://acme/shop/other"]
 
 
-def test_a_deletion_that_is_dated_ahead_does_not_keep_a_topic_from_being_made_again():
+def test_future_deletion_does_not_block_recreation():
     bucket = Bucket()
     bucket.batch(NOW, layout(two_segments()))
     bucket.batch(NOW + MINUTE, layout(two_segments(), "deleted", at=NOW + 60 * MINUTE))
@@ -182,7 +183,7 @@ def test_a_deletion_that_is_dated_ahead_does_not_keep_a_topic_from_being_made_ag
 
 
 @pytest.mark.parametrize("is_said", SAYS_ITS_LIFE)
-def test_a_sample_that_was_measured_in_the_earlier_life_is_stale_to_the_new_one(is_said):
+def test_sample_of_earlier_incarnation_is_stale(is_said):
     bucket = lived(is_said)
     late = stats({0: 60_000.0, 1: 1.0}, NOW + 2 * MINUTE - 30 * SECOND)
     assert bucket.batch(NOW + 2 * MINUTE, late).counts.samples_accepted == 0
@@ -199,7 +200,7 @@ announced = st.lists(
 
 
 @given(announced, st.randoms(use_true_random=False))
-def test_however_the_announcements_of_earlier_lives_are_mixed_in_the_last_life_has_its_own_only(late, random):
+def test_mixed_announcements_leave_last_incarnation_clean(late, random):
     """Whatever is repeated of two earlier lives, and when: what is known in the end is what the third life has said."""
     lives = [NOW + number * 10 * MINUTE for number in range(3)]
     layouts = [SegmentLayout.create(2 + number, at) for number, at in enumerate(lives)]
@@ -227,7 +228,8 @@ def test_however_the_announcements_of_earlier_lives_are_mixed_in_the_last_life_h
     assert not loads_of(bucket.packed).loads_of(TOPIC)
 
 
-def test_an_older_sender_does_not_bring_a_topic_back_although_it_says_nothing_of_its_life():
+def test_older_sender_cannot_revive_topic():
+    """Holds even without a stated incarnation."""
     bucket = Bucket()
     bucket.batch(NOW, sent_by(5, layout(two_segments())))
     bucket.batch(NOW + SECOND, sent_by(6, layout(two_segments(), "deleted")))

@@ -59,7 +59,8 @@ def flat(rate):
     return (rate, 0.0, 0.0, 0.0)
 
 
-def test_a_drift_that_stays_in_the_band_each_time_is_measured_from_the_last_accepted_value():
+def test_slow_drift_measured_from_last_accepted():
+    """Each step stays inside the band."""
     table = LoadTable()
     codes = [
         int(absorb(table, samples_of(("t", 1, flat(rate), at)), crossing=False)[0])
@@ -68,14 +69,14 @@ def test_a_drift_that_stays_in_the_band_each_time_is_measured_from_the_last_acce
     assert [code > 0 for code in codes] == [True, False, False, True, False]
 
 
-def test_a_sample_that_crosses_a_threshold_inside_the_band_is_accepted():
+def test_threshold_crossing_in_band_accepted():
     table = LoadTable()
     absorb(table, samples_of(("t", 1, flat(9_000.0), 1)))
     assert absorb(table, samples_of(("t", 1, flat(10_500.0), 2)))[0] > 0
     assert absorb(table, samples_of(("t", 1, flat(11_000.0), 3)))[0] == 0
 
 
-def test_repeated_and_older_samples_are_stale_and_change_nothing():
+def test_repeated_and_older_samples_are_stale():
     table = LoadTable()
     absorb(table, samples_of(("t", 1, flat(100.0), 10)))
     before = table.loads_of("t")
@@ -84,7 +85,7 @@ def test_repeated_and_older_samples_are_stale_and_change_nothing():
     assert table.loads_of("t") == before
 
 
-def test_a_segment_is_cold_since_it_fell_below_the_thresholds_not_since_its_last_record():
+def test_cold_since_load_fell_below_thresholds():
     table = LoadTable()
     for at, rate in ((1, 5_000.0), (2, 500.0), (3, 100.0), (4, 10.0)):
         absorb(table, samples_of(("t", 1, flat(rate), at)))
@@ -111,7 +112,8 @@ def test_forgotten_segments_are_gone_after_packing():
     assert pack_loads(again) == pack_loads(table)
 
 
-def test_lowered_merge_thresholds_end_coldness_and_raised_ones_start_it_at_the_record():
+def test_new_merge_thresholds_end_or_start_cold():
+    """Lowered ones end coldness; raised ones start it at the record."""
     table = LoadTable()
     absorb(table, samples_of(("t", 1, flat(500.0), 1), ("t", 2, flat(2_000.0), 3)))
     table.judge_coldness_again("t", np.array([400.0, *MERGE[1:]]))

@@ -19,7 +19,7 @@ def test_a_manual_split_starts_the_split_cooldown():
     assert json.loads(decision["arguments"]) == {"segments": [1]}
 
 
-def test_a_manual_merge_starts_the_merge_cooldown_and_not_that_of_splits():
+def test_manual_merge_starts_merge_cooldown_only():
     four = two_segments().split_segment(0, NOW - 9 * MINUTE).split_segment(1, NOW - 9 * MINUTE)
     bucket = started(layout(four, "split"), stats({2: 1.0, 3: 1.0, 4: 1.0, 5: 1.0}, NOW), configured=ONE_AT_A_TIME)
     by_hand = four.merge_segments(2, 3, NOW + MINUTE)

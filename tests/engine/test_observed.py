@@ -22,14 +22,14 @@ def observed():
     return bucket, decision
 
 
-def test_an_observed_decision_is_no_failure_and_nothing_backs_off_from_it():
+def test_observed_decision_causes_no_back_off():
     bucket, _ = observed()
     known = topics_of(bucket.packed).topics[TOPIC]
     assert (known.failures.in_a_row, known.open_decision) == (0, None)
     assert not bucket.batch(NOW + MINUTE, tick(2)).holds
 
 
-def test_what_was_observed_is_not_decided_at_every_tick_again_but_after_a_while():
+def test_observed_decision_repeated_after_interval():
     bucket, first = observed()
     decisions = []
     for minute in range(1, 32):
@@ -45,14 +45,14 @@ def test_what_was_observed_is_not_decided_at_every_tick_again_but_after_a_while(
     assert decisions[0]["decision_id"] != first["decision_id"]
 
 
-def test_another_decision_than_the_observed_one_is_taken_at_once():
+def test_different_decision_taken_at_once():
     bucket, _ = observed()
     at = NOW + MINUTE
     output = bucket.batch(at, stats({0: 1.0, 1: 80_000.0}, at), tick(2))
     assert [json.loads(row["arguments"]) for row in output.decisions] == [{"segments": [1]}]
 
 
-def test_the_same_is_decided_again_when_the_topic_has_held_in_between_or_has_another_layout():
+def test_same_decision_taken_after_hold_or_new_layout():
     for between in (stats({0: 3_000.0, 1: 3_000.0}, NOW + 2 * MINUTE), layout(two_segments().split_segment(1, NOW))):
         bucket, _ = observed()
         at = NOW + 4 * MINUTE

@@ -66,7 +66,7 @@ def test_it_is_gone_on_with_and_stored_in_todays_form():
     assert topics_of(bucket.packed).topics[TOPIC].consumers == {"billing": ("STREAM", 2)}
 
 
-def test_topics_that_were_stored_as_json_are_those_that_their_announcements_lead_to_now():
+def test_topics_stored_as_json_match_announcements():
     stored = json.loads((Path(__file__).parent / "state_v4.json").read_text())
     again = Bucket()
     for now, records in stored["batches"]:

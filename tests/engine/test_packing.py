@@ -54,7 +54,7 @@ anything = st.one_of(
 
 
 @given(st.lists(anything, min_size=1, max_size=25))
-def test_each_record_reaches_the_bucket_of_its_key_once_and_what_concerns_every_topic_reaches_all(records):
+def test_record_reaches_its_bucket_and_global_all(records):
     records = [one._replace(offset=offset, partition=offset % 2) for offset, one in enumerate(records)]
     found = packed(records)
     seen, home, dealt = [], [], []
@@ -107,14 +107,16 @@ def test_plain_samples_travel_as_columns_with_their_values():
     ]
 
 
-def test_segment_ids_beyond_what_a_float_tells_apart_come_out_as_they_went_in():
+def test_large_segment_ids_keep_exact_value():
+    """A float would not distinguish these ids."""
     ids = [0, 2**53, 2**53 + 1, 2**63 - 1]
     for some in (ids, ids[:1]):
         ((_, of_kinds, *_),) = packed([stats(dict.fromkeys(some, 1.0), NOW)]).values()
         assert [segment for _, segment, _, _ in rows_of(of_kinds["samples"])] == some
 
 
-def test_a_message_in_columns_is_counted_in_the_bucket_of_its_reporter_also_where_none_of_its_topics_is():
+def test_column_message_counted_at_its_reporter():
+    """It counts there even without any topic of that bucket."""
     names = [f"topic://acme/shop/t{number}" for number in range(20)]
     home = bucket_of(b"broker-1")
     away = [name for name in names if bucket_of(name.encode()) != home]
@@ -124,7 +126,7 @@ def test_a_message_in_columns_is_counted_in_the_bucket_of_its_reporter_also_wher
     assert len(found[home].samples["samples"]) == 0
 
 
-def test_a_bad_sample_is_a_dead_letter_and_the_others_of_its_message_go_on():
+def test_bad_sample_is_dead_letter_and_others_count():
     body = json.loads(columns({"topic://acme/shop/t1": {3: 1.0, 4: 2.0, 5: 3.0}}, NOW).value)
     body["ids"][1] = -4
     one = record("segment-stats", "broker-1", body)
@@ -137,7 +139,8 @@ def test_a_bad_sample_is_a_dead_letter_and_the_others_of_its_message_go_on():
     assert not any(part.letters for part in found.values())
 
 
-def test_letters_of_ten_thousand_bad_samples_are_not_much_larger_than_their_message():
+def test_ten_thousand_bad_samples_stay_compact():
+    """Their dead letters are not much larger than their message."""
     name = "topic://acme/shop/" + "t" * 900
     body = json.loads(columns({name: {}}, NOW).value)
     body |= {"counts": [10_000], **{key: [-1] * 10_000 for key, value in body.items() if isinstance(value, list)}}
@@ -147,14 +150,14 @@ def test_letters_of_ten_thousand_bad_samples_are_not_much_larger_than_their_mess
     assert len(json.dumps(found.letters_of_parts)) < 30 * len(one.value)
 
 
-def test_messages_of_both_forms_come_out_in_the_order_of_their_offsets():
+def test_both_message_forms_keep_offset_order():
     name = "topic://acme/shop/t1"
     records = [one for at in range(5) for one in (stats({0: at + 0.5}, NOW, name), columns({name: {0: at + 0.7}}, NOW))]
     found = packed(records)[bucket_of(name.encode())].samples["samples"]
     assert found.rates[:, 0].tolist() == [at + half for at in range(5) for half in (0.5, 0.7)]
 
 
-def test_garbage_is_small_before_it_is_shuffled_and_known_by_its_size_and_digest():
+def test_garbage_reduced_to_size_and_digest():
     noise = [record("segment-stats", "k", b"\xff" + bytes([number]) * 65_535) for number in range(9)]
     noise += [record(source, "k", b" " * 1_048_576) for source in ("control-events", "consumer-events")]
     found = packed([*noise, stats({0: 1.0}, NOW, topic="topic://acme/shop/t1")])
@@ -167,7 +170,8 @@ def test_garbage_is_small_before_it_is_shuffled_and_known_by_its_size_and_digest
         assert (letter["raw_size"], letter["raw_sha256"]) == (len(one.value), sha256(one.value).hexdigest())
 
 
-def test_of_a_large_policy_every_bucket_gets_what_it_knows_and_its_own_the_whole():
+def test_large_policy_whole_only_in_its_bucket():
+    """The other buckets get the part they need."""
     body = {**json.loads(policy({"maxSegments": 7, "padding": "x" * 90_000}, "acme/shop").value), "more": "y" * 90_000}
     large = record("control-events", "*", body)
     found = packed([large, tick(1)])
@@ -179,7 +183,8 @@ def test_of_a_large_policy_every_bucket_gets_what_it_knows_and_its_own_the_whole
         assert (event.name, event.policy.max_segments, event.at) == ("acme/shop", 7, 1)
 
 
-def test_a_plain_sample_is_held_against_kafkas_clock_where_the_jobs_is_behind():
+def test_sample_held_against_kafka_clock_if_ahead():
+    """The job's clock is behind."""
     ahead = stats({0: 1.0}, NOW + 2 * MAX_CLOCK_AHEAD_MS)._replace(timestamp=NOW + 2 * MAX_CLOCK_AHEAD_MS)
     (found,) = packed([ahead]).values()
     assert (len(found.samples["samples"]), found.letters) == (1, [])

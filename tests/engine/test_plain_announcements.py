@@ -78,14 +78,14 @@ def edits_of(value):
 @example([])
 @example([(1, 0, b'"layout":{},')])
 @example([(1, 0, b'"x":"\xff",')])
-def test_a_layout_is_accepted_with_the_values_of_the_model_or_left_to_it(edits):
+def test_plain_layout_accepted_like_model_or_deferred(edits):
     assert check(LAYOUT, put(LAYOUT.value, edits)) or edits
 
 
 @given(edits_of(CONSUMERS.value))
 @example([])
 @example([(1, 0, b'"consumers":1,')])
-def test_a_count_of_consumers_is_accepted_with_the_values_of_the_model_or_left_to_it(edits):
+def test_plain_count_accepted_like_model_or_deferred(edits):
     assert check(CONSUMERS, put(CONSUMERS.value, edits)) or edits
 
 
@@ -118,7 +118,7 @@ _POLICIES = st.none() | st.builds(
 
 
 @given(grown_layouts(), st.booleans(), st.dictionaries(st.integers(0, 9), st.integers(0, 5), max_size=4))
-def test_a_layout_is_kept_short_and_comes_back_byte_for_byte(grown, is_derived, depths):
+def test_short_layout_round_trips_byte_for_byte(grown, is_derived, depths):
     metadata = grown.to_metadata()
     text = metadata.to_json()
     if not is_derived:
@@ -165,7 +165,7 @@ _INSTANTS = st.integers(10**12, 10**13 - 1) | st.sampled_from([0, 1, 10**12 - 1,
 
 
 @given(grown_layouts(), _INSTANTS, st.lists(_INSTANTS, min_size=3, max_size=6))
-def test_layouts_that_differ_in_an_instant_are_read_as_if_each_were_alone(grown, made_at, instants):
+def test_layouts_differing_in_instant_stay_separate(grown, made_at, instants):
     grown = replace(grown, created_at_ms=made_at)
     first = f'"createdAtMs":{next(iter(grown.segments.values())).created_at_ms}'.encode()
     text = grown.to_metadata().to_json().encode()
@@ -173,7 +173,7 @@ def test_layouts_that_differ_in_an_instant_are_read_as_if_each_were_alone(grown,
         check_alone(text.replace(first + b",", b'"createdAtMs":%d,' % at))
 
 
-def test_an_instant_that_begins_like_another_or_stands_elsewhere_too_is_not_taken_for_it():
+def test_similar_or_misplaced_instant_not_confused():
     segments = SegmentLayout.create(3, NOW).to_metadata().to_json().encode()
     of_each = segments.split(b"%d" % NOW)
     for at in (NOW + 1, NOW, NOW + 2, NOW, NOW + 3):
@@ -209,7 +209,7 @@ def known_bucket():
 
 @pytest.mark.parametrize("snapshot", SNAPSHOTS)
 @pytest.mark.parametrize("by", [lambda one: one, lambda one: sent_by(5, of_life(7, one)), lambda one: sent_by(4, one)])
-def test_a_snapshot_of_what_is_known_is_accepted_and_is_no_event(snapshot, by):
+def test_known_snapshot_accepted_without_event(snapshot, by):
     bucket = known_bucket()
     before = bucket.packed
     output = bucket.batch(NOW + SECOND, by(snapshot()), by(snapshot()))
@@ -217,13 +217,13 @@ def test_a_snapshot_of_what_is_known_is_accepted_and_is_no_event(snapshot, by):
     assert bucket.packed == before
 
 
-def test_layouts_that_are_no_events_are_told_once_after_a_restart():
+def test_eventless_layouts_announced_after_restart():
     bucket = known_bucket()
     told = [bucket.batch(NOW + at * SECOND, layout(two_segments(), "snapshot")).layouts for at in range(2)]
     assert told == [[{"subject": TOPIC, "active": 2}], []]
 
 
-def test_layouts_that_come_and_go_are_told_to_those_who_watch():
+def test_layout_changes_reach_watchers():
     bucket, split = known_bucket(), two_segments().split_segment(0, NOW)
     late = layout(split, at=NOW + 1)
     told = bucket.batch(NOW + SECOND, layout(split, "split", at=NOW + 1), late, layout(split, "deleted", at=NOW + 2))
@@ -231,7 +231,8 @@ def test_layouts_that_come_and_go_are_told_to_those_who_watch():
 
 
 @pytest.mark.parametrize("snapshot", SNAPSHOTS)
-def test_a_snapshot_of_another_sender_is_an_event_and_its_sender_is_remembered(snapshot):
+def test_other_senders_snapshot_is_an_event(snapshot):
+    """Its sender is remembered."""
     bucket = known_bucket()
     output = bucket.batch(NOW + SECOND, sent_by(6, of_life(7, snapshot())), sent_by(6, of_life(7, snapshot())))
     assert (output.counts.messages_accepted, output.counts.events) == (2, 1)
@@ -258,7 +259,7 @@ def test_what_says_more_than_is_known_is_an_event(changed):
     assert (output.counts.messages_accepted, output.counts.events) == (1, 1)
 
 
-def test_a_snapshot_of_a_topic_whose_layout_has_not_come_is_an_event():
+def test_snapshot_before_its_layout_is_an_event():
     bucket = Bucket()
     said = [bucket.batch(NOW + at * SECOND, consumers(3, event="snapshot")).counts.events for at in range(2)]
     assert said == [1, 1]
@@ -298,7 +299,8 @@ def spaced(announced):
 
 @given(st.lists(st.lists(announcements, min_size=1, max_size=3), max_size=8))
 @example_settings(max_examples=60)
-def test_plain_announcements_lead_where_the_models_lead_and_so_do_those_on_record_alone(batches):
+def test_plain_and_model_announcements_agree(batches):
+    """The events on record alone agree, too."""
     plain, by_model, again = Bucket(), Bucket(), Bucket()
     for number, announced in enumerate(batches):
         now = NOW + number * SECOND

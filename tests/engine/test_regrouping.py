@@ -25,7 +25,7 @@ def all_loads(loads):
 
 @given(STORY, STORY, st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES)))
 @example_settings(max_examples=25)
-def test_state_that_was_stored_by_other_groups_goes_on_as_if_it_had_never_been_stored(story, rest, before, after):
+def test_regrouped_state_continues_unchanged(story, rest, before, after):
     bucket = RecordedBucket()
     ends = told(story, bucket) + 1
     half = replayed(bucket.history())

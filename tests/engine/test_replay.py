@@ -203,7 +203,7 @@ def told(story, bucket, begin=NOW):
 
 @given(STORY, st.sampled_from([CONFIGURED, PROMPT]))
 @example_settings(max_examples=40)
-def test_the_rows_of_any_story_lead_to_the_state_that_the_job_had(story, configured):
+def test_any_recorded_story_replays_to_job_state(story, configured):
     bucket = RecordedBucket(configured=configured)
     told(story, bucket)
     assert_same(replayed(bucket.history(), configured), *bucket.states())
@@ -211,7 +211,8 @@ def test_the_rows_of_any_story_lead_to_the_state_that_the_job_had(story, configu
 
 @given(STORY, STORY)
 @example_settings(max_examples=25)
-def test_a_job_that_goes_on_from_the_replayed_state_decides_as_the_old_one_and_can_be_replayed_again(story, rest):
+def test_job_continues_from_replayed_state(story, rest):
+    """It decides as the old job and can be replayed again."""
     bucket = RecordedBucket()
     now = told(story, bucket)
     bucket.packed = pack_anew(replayed(bucket.history()).parts)
@@ -232,7 +233,7 @@ def hot():
     return bucket
 
 
-def test_constant_load_that_was_suppressed_for_long_does_not_make_the_replay_differ():
+def test_long_suppressed_load_replays_equally():
     """A decision that counts on having seen a segment lately: of the samples that showed it, none is in the lake."""
     bucket = RecordedBucket()
     bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
@@ -243,7 +244,7 @@ def test_constant_load_that_was_suppressed_for_long_does_not_make_the_replay_dif
     assert_same(replayed(bucket.history()), *bucket.states())
 
 
-def test_decisions_with_the_ids_of_older_releases_are_taken_over_as_they_are(monkeypatch):
+def test_older_decision_ids_taken_over(monkeypatch):
     with monkeypatch.context() as older:
         older.setattr(topics, "decision_id", lambda *of, **_: decision_id(*of[:5]))
         bucket = hot()
@@ -252,7 +253,7 @@ def test_decisions_with_the_ids_of_older_releases_are_taken_over_as_they_are(mon
     assert open_decision.decision_id == row["decision_id"] == decision_id(NAMES[0], 0, "split", [0], 1)
 
 
-def test_the_same_decision_on_a_topic_that_was_made_again_has_another_id():
+def test_equal_decision_on_recreated_topic_has_new_id():
     first, again = (SegmentLayout.create(2, created) for created in (NOW - MINUTE, NOW))
     ids = []
     for made in (first, again):
@@ -264,29 +265,30 @@ def test_the_same_decision_on_a_topic_that_was_made_again_has_another_id():
     assert len(set(ids)) == 2
 
 
-def test_a_decision_whose_events_are_not_in_the_lake_is_refused():
+def test_decision_without_events_refused():
     with pytest.raises(RebuildError, match=r"of topic://acme/shop/t0 at .* is of a topic without a layout"):
         replayed(hot().history(without=(EVENTS,)))
 
 
-def test_a_decision_whose_loads_are_not_in_the_lake_is_refused_and_what_differs_is_said():
+def test_decision_without_loads_refused_with_difference():
     with pytest.raises(RebuildError, match=r"decision 1 of .* another state: loads was \{0: .*50000\.0.*is now \{\}"):
         replayed(hot().history(without=(SEGMENT_LOAD,)))
 
 
-def test_a_decision_that_is_missing_is_noticed_at_the_next_row():
+def test_missing_decision_noticed_at_next_row():
     with pytest.raises(RebuildError, match=r"hold 1 of .* gate was in-flight, is now split;"):
         replayed(hot().history(without=(DECISIONS,)))
 
 
-def test_another_policy_in_the_settings_than_at_the_time_is_no_difference():
+def test_changed_default_policy_is_no_difference():
     bucket = hot()
     other = '{"splitMsgRateInThreshold":70000.0,"mergeMsgRateInThreshold":2.0}'
     replay = replayed(bucket.history(), ConfiguredPolicy("default", other))
     assert of_topics(replay.state) == of_topics(bucket.states()[0])
 
 
-def test_a_batch_that_was_cut_off_between_two_commits_leaves_its_decision_and_no_event_behind():
+def test_interrupted_batch_leaves_decision_only():
+    """The decision is there, its event is not."""
     bucket = hot()
     before = bucket.history().next_offsets
     bucket.batch(NOW + 9 * MINUTE, outcome(open_decision(bucket), "failed", topic=NAMES[0]))
@@ -305,7 +307,7 @@ def open_decision(bucket):
     return bucket.table(DECISIONS)["decision_id"].to_pylist()[-1]
 
 
-def test_a_checkpoint_that_began_empty_makes_what_was_before_it_not_count():
+def test_empty_checkpoint_discards_earlier_rows():
     bucket = hot()
     bucket.begin_again("second")
     bucket.batch(NOW + 5 * MINUTE, layout(SegmentLayout.create(1, NOW), topic=NAMES[1]))
@@ -315,7 +317,7 @@ def test_a_checkpoint_that_began_empty_makes_what_was_before_it_not_count():
     assert_same(replayed(history), *bucket.states())
 
 
-def test_batches_are_in_the_order_in_which_they_ran_although_the_clock_went_back():
+def test_batches_ordered_as_run_despite_clock():
     bucket = RecordedBucket()
     bucket.batch(NOW, layout(SegmentLayout.create(1, NOW - MINUTE), topic=NAMES[0]), consumers(1, topic=NAMES[0]))
     bucket.batch(NOW - 5, consumers(2, topic=NAMES[0]))
@@ -324,7 +326,7 @@ def test_batches_are_in_the_order_in_which_they_ran_although_the_clock_went_back
     assert replay.state.topics[NAMES[0]].consumers == {"billing": ("STREAM", 4), "other": ("STREAM", 3)}
 
 
-def test_kafka_is_read_on_behind_the_last_record_of_which_something_is_on_record():
+def test_kafka_resumed_after_last_recorded_message():
     bucket = RecordedBucket()
     bucket.batch(NOW, letter := record("consumer-events", NAMES[0], b"{"), ticked := tick(1))
     bucket.batch(NOW + 1, loaded := stats({0: 1.0}, NOW, NAMES[0]), stats({0: 1.0}, NOW, NAMES[0]))
@@ -335,7 +337,7 @@ def test_kafka_is_read_on_behind_the_last_record_of_which_something_is_on_record
     }
 
 
-def test_a_generation_that_wrote_anything_is_not_used_for_another_checkpoint():
+def test_used_generation_not_given_to_new_checkpoint():
     used = {rebuilt_generation("first", 0)}
     second = free_generation("first", used.__contains__)
     assert second == rebuilt_generation("first", 1)
@@ -353,7 +355,7 @@ def test_a_lake_without_a_row_leads_to_an_empty_state():
     assert (history.generation, history.topics(), list(history.of_bucket([]))) == (None, [], [])
 
 
-def test_what_an_older_engine_led_to_is_taken_over_and_not_held_against_todays(monkeypatch):
+def test_older_engine_results_taken_over(monkeypatch):
     """As one that counted an observed decision as a failure."""
     with monkeypatch.context() as older:
         older.setattr(evaluation, "ENGINE_VERSION", "1")

@@ -28,7 +28,8 @@ def load_of(bucket, segment=0):
 
 
 @pytest.mark.parametrize("says_when", [True, False], ids=["kafka says when", "kafka does not say when"])
-def test_after_a_reporter_was_minutes_ahead_once_a_correct_one_is_accepted_at_once_and_decided_on(says_when):
+def test_corrected_reporter_accepted_at_once(says_when):
+    """It was minutes ahead once; its next sample leads to a decision."""
     bucket = started()
     ahead = NOW + 4 * MINUTE
     bucket.batch(NOW + 1, sample(10.0, ahead, (NOW + 1) * says_when, "wrong"), sample(1.0, NOW, NOW, segment=1))
@@ -38,21 +39,21 @@ def test_after_a_reporter_was_minutes_ahead_once_a_correct_one_is_accepted_at_on
     assert [row["reason"] for row in output.decisions] == ["msgRateIn"]
 
 
-def test_a_reporter_whose_clock_was_ahead_is_heard_again_seconds_after_it_was_set_right():
+def test_set_back_reporter_heard_within_seconds():
     bucket = started()
     bucket.batch(NOW, sample(10.0, NOW + 4 * MINUTE, NOW))
     heard = [bucket.batch(at, sample(HOT, at, at)).counts.samples_accepted for at in (NOW + SECOND, NOW + 10 * SECOND)]
     assert heard == [0, 1]
 
 
-def test_a_sample_that_comes_again_is_stale_also_from_a_reporter_that_is_ahead():
+def test_repeated_sample_stale_from_fast_reporter():
     bucket = started()
     one = sample(10.0, NOW + 3 * SECOND, NOW)
     counts = bucket.batch(NOW, one, one, sample(HOT, NOW + 2 * SECOND, NOW)).counts
     assert (counts.samples_accepted, counts.samples_stale) == (1, 2)
 
 
-def test_a_segment_that_moves_to_a_reporter_that_is_behind_is_not_lost_from_sight():
+def test_segment_survives_move_to_slow_reporter():
     bucket = started()
     bucket.batch(NOW, sample(10.0, NOW, NOW, "right"))
     late = [NOW + 10 * SECOND, NOW + 70 * SECOND]
@@ -62,7 +63,7 @@ def test_a_segment_that_moves_to_a_reporter_that_is_behind_is_not_lost_from_sigh
     assert late[1] - load.modified_at == late[1] - load.seen_at == 5 * SECOND
 
 
-def test_what_a_frozen_reporter_sends_when_it_wakes_up_does_not_cover_what_its_successor_says():
+def test_thawed_reporter_does_not_hide_successor():
     bucket = started()
     bucket.batch(NOW, sample(10.0, NOW, NOW, "frozen"))
     at = NOW + 5 * MINUTE
@@ -72,7 +73,8 @@ def test_what_a_frozen_reporter_sends_when_it_wakes_up_does_not_cover_what_its_s
     assert load_of(bucket).msg_rate_in == 20.0
 
 
-def test_no_clock_of_a_reporter_makes_a_segment_cold_for_longer_than_kafka_has_known_it():
+def test_reporter_clock_cannot_extend_cold_time():
+    """Kafka's time bounds how long a segment was cold."""
     bucket = started()
     behind = NOW - 20 * MINUTE
     output = bucket.batch(NOW, *[sample(1.0, behind, NOW, segment=segment) for segment in (0, 1)], tick(1))
@@ -81,7 +83,7 @@ def test_no_clock_of_a_reporter_makes_a_segment_cold_for_longer_than_kafka_has_k
     assert output.holds[0]["eligible_at"] == NOW - 5 * SECOND + 5 * MINUTE
 
 
-def test_reporters_are_known_after_a_restart_from_base_and_log():
+def test_reporters_restored_from_base_and_log():
     table = LoadTable()
     rows = table.rows_of("t", [1, 2])
 
@@ -103,7 +105,7 @@ def test_the_lake_says_when_kafka_took_a_sample():
     assert output.loads["kafka_timestamp"].to_pylist() == [NOW - 7, None]
 
 
-def test_the_inputs_of_a_decision_have_the_instants_that_were_judged_by():
+def test_decision_inputs_keep_judging_instants():
     bucket = started()
     (decision,) = bucket.batch(NOW, sample(HOT, NOW + 4 * MINUTE, NOW), tick(1)).decisions
     load = json.loads(decision["inputs"])["loads"]["0"]

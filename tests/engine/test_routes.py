@@ -64,7 +64,7 @@ happens = st.tuples(st.sampled_from(TOPICS), st.sampled_from(["split", "split", 
 
 
 @given(st.lists(st.tuples(st.lists(happens, max_size=2), st.lists(reports, max_size=4), st.booleans()), max_size=6))
-def test_in_either_form_samples_are_kept_as_by_the_rule_for_one_message_and_topic(batches):
+def test_both_forms_keep_samples_as_single_rule(batches):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(routes, "MAX_ROWS_WITHOUT_LAYOUT", MAX_STRANGERS)
         plain, buckets = Plain(), (Bucket(), Bucket())
@@ -113,7 +113,7 @@ rows = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3) | st.integers(0, 
 
 
 @given(st.lists(st.tuples(rows, st.lists(st.integers(0, 400), max_size=9)), max_size=5))
-def test_rows_are_found_by_topic_and_segment_whatever_was_given_and_taken_away(steps):
+def test_rows_found_by_topic_and_segment_after_changes(steps):
     index, known = RowIndex(), {}
     for wanted, taken in steps:
         for number, segment in wanted:

@@ -13,7 +13,7 @@ from tests.engine.test_replay import NAMES, RecordedBucket, assert_same, replaye
 HOUR = 60 * MINUTE
 
 
-def test_a_split_cooldown_that_began_before_ends_after_its_length():
+def test_earlier_split_cooldown_ends_on_time():
     bucket = started(configured=ONE_AT_A_TIME)
     bucket.batch(NOW + SECOND, layout(two_segments().split_segment(0, NOW + SECOND), "split"), consumers(4))
     back = NOW - HOUR
@@ -57,7 +57,7 @@ def test_samples_are_held_against_kafkas_clock():
         assert (output.counts.samples_accepted, output.counts.dead_letters) == (accepted, 1 - accepted)
 
 
-def test_a_life_that_began_ahead_takes_samples_and_one_that_ended_ahead_may_follow():
+def test_future_incarnation_accepts_samples_and_ends():
     bucket = started()
     bucket.batch(NOW + SECOND, of_life(NOW, layout(SegmentLayout.create(2, NOW)), NOW))
     back = NOW - HOUR
@@ -70,7 +70,7 @@ def test_a_life_that_began_ahead_takes_samples_and_one_that_ended_ahead_may_foll
 
 
 @pytest.mark.parametrize("set_back", [HOUR, 3 * SECOND])
-def test_a_rebuilt_state_is_the_same_although_the_clock_was_set_back(set_back):
+def test_rebuilt_state_equal_despite_clock_set_back(set_back):
     bucket = RecordedBucket()
     name, other = NAMES[:2]
     bucket.batch(NOW, layout(two_segments(), topic=name), layout(SegmentLayout.create(1, NOW - HOUR), topic=other))

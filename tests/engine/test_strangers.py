@@ -25,7 +25,7 @@ def test_samples_before_their_layout_are_kept_for_it():
     assert decision["reason"] == "msgRateIn"
 
 
-def test_beyond_the_bound_samples_without_a_layout_are_left_until_it_comes(monkeypatch):
+def test_surplus_samples_wait_for_layout(monkeypatch):
     monkeypatch.setattr(routes, "MAX_ROWS_WITHOUT_LAYOUT", 4)
     bucket = Bucket()
     for second, topic in enumerate(OTHERS[:3]):
@@ -48,7 +48,7 @@ def test_a_layout_makes_room_for_the_next_stranger(monkeypatch):
     assert bucket.batch(NOW + 1, stats({0: 1.0, 1: 1.0}, NOW + 1, OTHERS[1])).counts.samples_accepted == 2
 
 
-def test_segments_far_ahead_of_the_layout_that_is_known_are_left():
+def test_segments_far_beyond_layout_ignored():
     near, far = 2 + routes.MAX_AHEAD - 1, 2 + routes.MAX_AHEAD
     bucket = started()
     output = bucket.batch(NOW + SECOND, stats({0: 1.0, near: 1.0, far: 1.0}, NOW + SECOND))
@@ -56,7 +56,8 @@ def test_segments_far_ahead_of_the_layout_that_is_known_are_left():
     assert set(rows(bucket).segments_of(next(iter(rows(bucket).topics())))) == {0, near}
 
 
-def test_consumers_of_ever_more_unknown_topics_become_dead_letters_and_known_ones_go_on(monkeypatch):
+def test_unknown_topics_limited_and_known_ones_served(monkeypatch):
+    """Surplus consumers become dead letters."""
     monkeypatch.setattr(filtering, "MAX_TOPICS_WITHOUT_LAYOUT", 2)
     bucket = started()
     output = bucket.batch(NOW + SECOND, *[consumers(1, topic=topic) for topic in OTHERS[:4]], consumers(3))
@@ -71,7 +72,8 @@ reports = st.tuples(st.sampled_from(OTHERS), st.dictionaries(st.integers(0, 300)
 
 
 @given(st.lists(st.lists(st.one_of(reports, st.sampled_from(OTHERS), st.none()), max_size=5), max_size=6))
-def test_whatever_is_reported_rows_stay_bounded_and_a_restart_changes_nothing(batches):
+def test_rows_stay_bounded_for_any_reports(batches):
+    """A restart changes nothing."""
     with_limit = routes.MAX_ROWS_WITHOUT_LAYOUT
     routes.MAX_ROWS_WITHOUT_LAYOUT = 12
     try:
@@ -99,7 +101,8 @@ def test_whatever_is_reported_rows_stay_bounded_and_a_restart_changes_nothing(ba
         routes.MAX_ROWS_WITHOUT_LAYOUT = with_limit
 
 
-def test_samples_whose_layout_has_not_come_for_long_make_room_for_others_and_are_no_load_of_what_comes(monkeypatch):
+def test_samples_without_layout_replaced_by_newer(monkeypatch):
+    """They do not count as load of a later topic."""
     monkeypatch.setattr(routes, "MAX_ROWS_WITHOUT_LAYOUT", 2)
     bucket = Bucket()
     bucket.batch(NOW, stats({0: 5.0, 1: 5.0}, NOW, OTHERS[0]))
@@ -111,7 +114,7 @@ def test_samples_whose_layout_has_not_come_for_long_make_room_for_others_and_are
     assert not loads_of(bucket.packed).loads_of(OTHERS[1])
 
 
-def test_subscriptions_of_a_topic_and_policies_of_namespaces_are_bounded(monkeypatch):
+def test_subscriptions_and_policies_are_bounded(monkeypatch):
     monkeypatch.setattr(filtering, "MAX_SUBSCRIPTIONS", 2)
     monkeypatch.setattr(filtering, "MAX_NAMESPACES", 2)
     bucket = started()
@@ -125,7 +128,7 @@ def test_subscriptions_of_a_topic_and_policies_of_namespaces_are_bounded(monkeyp
     assert output.dead_letters == []
 
 
-def test_who_removed_a_policy_is_remembered_for_as_long_as_kafka_keeps_the_announcement(monkeypatch):
+def test_policy_remover_remembered_for_retention(monkeypatch):
     monkeypatch.setattr(topics, "MAX_DELETED", 2)
     bucket = started()
     names = [f"acme/n{number}" for number in range(4)]

@@ -13,7 +13,7 @@ SAID = json.loads((Path(__file__).parent / "said.json").read_text())
 
 
 @pytest.mark.parametrize("seed", range(len(SAID)))
-def test_a_recorded_stream_is_answered_as_by_the_release_before(seed):
+def test_recorded_stream_answered_as_before(seed):
     assert recorded(seed).said == SAID[seed]
 
 

@@ -80,7 +80,7 @@ def test_credentials_that_do_not_do_are_denied(status):
 
 @pytest.mark.parametrize("from_interface", [True, False])
 @pytest.mark.parametrize("status", [400, 404, 405, 409, 412, 500])
-def test_a_refused_call_is_refused_and_only_a_404_of_the_interface_is_a_topic_that_is_gone(status, from_interface):
+def test_only_interface_404_means_topic_missing(status, from_interface):
     refused = client.Refused(status, "not so", from_interface)
     assert answer_to_call(refused) == CallRefused(
         f"{status} not so", is_absence=status == 404, is_conflict=status == 409
@@ -108,7 +108,7 @@ def test_a_decision_is_applied_by_its_call_under_its_id(house: House, actor: Aut
     assert seen.epoch == 2
 
 
-def test_a_decision_that_the_controller_refuses_is_refused_with_its_reason(house: House, actor: AutoscaleActor):
+def test_controller_refusal_recorded_with_reason(house: House, actor: AutoscaleActor):
     split = house.decide(house.create("orders"), 0)
     assert call(actor, split) == Accepted()
     assert call(actor, split) == CallRefused("412 cannot split non-active segment: 0")
@@ -122,9 +122,8 @@ def test_a_topic_that_was_deleted_is_gone(house: House, actor: AutoscaleActor):
     assert isinstance(call(actor, split), CallRefused)
 
 
-def test_pulsars_500_for_a_wrong_argument_is_a_refusal_in_one_line_and_another_500_is_no_answer(
-    house: House, actor: AutoscaleActor
-):
+def test_pulsar_500_for_wrong_argument_is_refusal(house: House, actor: AutoscaleActor):
+    """Another 500 is no answer."""
     split = house.decide(house.create("orders"), 0)
     other = ILLEGAL_ARGUMENT.replace("java.lang.IllegalState", "java.lang.Runtime")
     house.gate.on("POST", answers(500, ILLEGAL_ARGUMENT), answers(500, other))
@@ -135,7 +134,7 @@ def test_pulsars_500_for_a_wrong_argument_is_a_refusal_in_one_line_and_another_5
 @pytest.mark.parametrize(
     "fault", [LOST_BEFORE, LOST_AFTER, HANGS, HANGS_AFTER, DRIBBLES, answers(502, "<html>"), answers(429)]
 )
-def test_what_is_no_clear_answer_is_no_answer_for_a_look_and_for_a_call(house: House, actor: AutoscaleActor, fault):
+def test_unclear_answer_counts_as_none(house: House, actor: AutoscaleActor, fault):
     topic = house.create("orders")
     split = house.decide(topic, 0)
     house.gate.on("GET", fault)
@@ -148,13 +147,13 @@ def test_what_is_no_clear_answer_is_no_answer_for_a_look_and_for_a_call(house: H
         assert told.reason
 
 
-def test_a_404_that_is_not_the_admin_interfaces_says_nothing_about_the_topic(house: House, actor: AutoscaleActor):
+def test_foreign_404_says_nothing_about_topic(house: House, actor: AutoscaleActor):
     house.gate.on("GET", answers(404, '{"message":"Not Found","url":"…","status":"404"}'), answers(404, "<html>"))
     assert isinstance(actor.look(LOOK), NoAnswer)
     assert isinstance(actor.look(LOOK), NoAnswer)
 
 
-def test_nobody_there_is_no_answer_and_nor_is_a_client_that_was_closed():
+def test_unreachable_or_closed_client_has_no_answer():
     topics = topics_at("http://127.0.0.1:1", 0.5)
     actor = AutoscaleActor(topics)
     assert isinstance(actor.look(LOOK), NoAnswer)
@@ -162,7 +161,7 @@ def test_nobody_there_is_no_answer_and_nor_is_a_client_that_was_closed():
     assert isinstance(actor.look(LOOK), NoAnswer)
 
 
-def test_a_call_for_a_layout_that_was_changed_since_does_nothing_and_says_so(house: House, actor: AutoscaleActor):
+def test_call_for_changed_layout_has_no_effect(house: House, actor: AutoscaleActor):
     topic = house.create("orders", 2)
     first, second = house.decide(topic, 0), house.decide(topic, 1)
     seen = actor.look(first)
@@ -184,7 +183,8 @@ def test_a_call_for_another_life_of_a_topic_does_nothing(house: House, actor: Au
     assert actor.look(split).epoch == 0
 
 
-def test_a_call_is_not_sent_when_the_lease_ran_out_while_the_connection_was_opened(house: House, actor: AutoscaleActor):
+def test_call_not_sent_after_lease_expiry(house: House, actor: AutoscaleActor):
+    """The lease ran out while the connection was opened."""
     split = house.decide(house.create("orders", 2), 0)
     seen, before = actor.look(split), len(house.gate.requests)
     told = call(actor, split, seen, may_send=lambda: False)

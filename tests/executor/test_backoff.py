@@ -23,7 +23,7 @@ def test_those_who_failed_at_once_do_not_come_back_at_once():
     assert len({backoff.after(8) for _ in range(20)}) == 20
 
 
-def test_what_does_not_get_better_by_itself_waits_at_least_half_of_the_longest():
+def test_permanent_errors_wait_half_the_maximum():
     assert all(7.5 <= Backoff(0.2, 15).slowly() <= 15 for _ in range(100))
 
 

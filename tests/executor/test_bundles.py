@@ -100,7 +100,7 @@ owners, ranges = st.sampled_from([None, A, B, C]), st.sampled_from([None, (FIRST
 @given(
     st.sampled_from([MOVE, SPLIT]), ranges, st.sets(st.sampled_from([A, B, C])), owners, st.booleans(), st.booleans()
 )
-def test_it_acts_on_what_was_decided_and_claims_what_it_called(decision, found, brokers, owner, called, again):
+def test_decision_applied_and_call_claimed(decision, found, brokers, owner, called, again):
     verdict = judge(decision, LiveBundle("test", found, tuple(brokers), owner), called, again)
     if isinstance(verdict, Act):
         assert found == (FIRST, SECOND)
@@ -135,7 +135,7 @@ class Recorded:
         return Response(found[0], "", b"" if found[1] is None else json.dumps(found[1]).encode(), path)
 
 
-def test_a_look_asks_who_owns_the_bundle_and_assigns_it_to_nobody():
+def test_poll_asks_bundle_owner_without_assigning():
     assert BundlesActor(Recorded()).look(MOVE) == HERE
 
 
@@ -187,7 +187,7 @@ def test_an_unload_that_lands_elsewhere_is_made_once_more(owners, status, calls)
     assert (result.status, len(recorded.calls)) == (status, calls)
 
 
-def test_a_bundle_that_is_about_to_go_is_on_its_way_and_tells_nothing_yet():
+def test_bundle_being_moved_is_inconclusive():
     leaving = {BUNDLE: {"broker_assignment": "shared", "is_controlled": False, "is_active": False}}
     for changed in (leaving, {}):
         found = BundlesActor(Recorded(**{"{a}": (200, changed)})).look(MOVE)
@@ -216,7 +216,7 @@ def test_a_decision_is_one_call():
     ]
 
 
-def test_a_destination_that_pulsar_does_not_know_is_a_refusal():
+def test_unknown_destination_is_a_refusal():
     reason = "Not allowed unload namespace bundle to inactive destination broker"
     recorded = Recorded(**{f"/admin/v2/namespaces/load/ns/{FIRST}/unload": (409, {"reason": reason})})
     answer = BundlesActor(recorded).call(MOVE, HERE, lambda: True)

@@ -104,7 +104,7 @@ def explained(lake: str, bundle: str) -> str:
     return done.stdout
 
 
-def test_a_hot_broker_is_relieved_by_explained_moves_until_all_three_serve(bundled: Bundled, house: House):
+def test_hot_broker_relieved_by_explained_moves(bundled: Bundled, house: House):
     pile_up(bundled)
     first, *others = bundled.cluster.brokers
     balancing = Balancing(bundled, house, BY_RATES)
@@ -151,7 +151,7 @@ def fullest(data: LocalBrokerData) -> float:
     return max(one.usage / one.limit if one.limit > 0 else 0.0 for one in resources)
 
 
-def test_a_shedder_by_usage_decides_on_what_is_collected_and_says_why(bundled: Bundled, house: House):
+def test_usage_shedder_decides_on_collected_load(bundled: Bundled, house: House):
     pile_up(bundled)
     first, idle, _ = bundled.cluster.brokers
     shedder = "ThresholdShedder" if bundled.manager == MODULAR else "TransferShedder"
@@ -209,7 +209,7 @@ def test_reports_in_the_store_are_those_of_the_brokers(bundled: Bundled, tmp_pat
         )
 
 
-def test_a_broker_that_is_killed_and_comes_back_idle_is_used_again(bundled: Bundled, house: House):
+def test_killed_broker_used_again_when_back(bundled: Bundled, house: House):
     *_, third = bundled.cluster.brokers
     moved = next(bundle for bundle in sorted(bundled.owners()))
     bundled.move(moved, third.id)
@@ -234,9 +234,7 @@ def test_a_broker_that_is_killed_and_comes_back_idle_is_used_again(bundled: Bund
 
 
 @pytest.mark.parametrize("point", ["after-intent", "after-call"])
-def test_an_executor_that_is_killed_in_an_unload_ends_it_by_who_owns_the_bundle(
-    bundled: Bundled, house: House, tmp_path: Path, point: str
-):
+def test_killed_unload_settled_by_bundle_owner(bundled: Bundled, house: House, tmp_path: Path, point: str):
     bundle, source = min(bundled.owners().items())
     destination = next(one.id for one in bundled.cluster.brokers if one.id != source)
     orders.commit(house.lake, [bundle_orders.unload(point, bundle, source, destination)])
@@ -249,9 +247,8 @@ def test_an_executor_that_is_killed_in_an_unload_ends_it_by_who_owns_the_bundle(
     assert end["status"] == ("applied" if arrived else "superseded")
 
 
-def test_an_unload_that_ended_elsewhere_is_superseded_after_a_kill_though_its_answer_was_204(
-    bundled: Bundled, house: House, tmp_path: Path
-):
+def test_unload_overtaken_after_kill_superseded(bundled: Bundled, house: House, tmp_path: Path):
+    """Although its answer was 204."""
     bundle, source = max(bundled.owners().items())
     destination, elsewhere = (one.id for one in bundled.cluster.brokers if one.id != source)
     orders.commit(house.lake, [bundle_orders.unload("missed", bundle, source, destination)])

@@ -112,7 +112,7 @@ def ended(house: House) -> str:
     return str(end["status"])
 
 
-def test_bundles_are_unloaded_to_their_destination_while_messages_come(bundled: Published, house: House):
+def test_bundles_unloaded_under_traffic(bundled: Published, house: House):
     before, stop, taken = bundled.owners(), threading.Event(), [0] * TOPICS
     assert before
 
@@ -153,7 +153,7 @@ def test_an_executor_that_is_killed_moves_a_bundle_once(bundled: Published, hous
     assert bundled.owners()[bundle] == bundled.other(source)
 
 
-def test_an_unload_whose_answer_is_lost_is_known_by_its_owner(bundled: Published, house: House):
+def test_unload_with_lost_answer_known_by_owner(bundled: Published, house: House):
     bundle, source = max(bundled.owners().items())
     orders.commit(house.lake, [bundle_orders.unload("lost", bundle, source, bundled.other(source))])
     # Its owner is asked at once: another broker would only name it, and that answer would be the lost one.
@@ -164,7 +164,7 @@ def test_an_unload_whose_answer_is_lost_is_known_by_its_owner(bundled: Published
         assert gate.count("PUT") == 1
 
 
-def test_an_unload_of_what_has_moved_meanwhile_is_superseded_without_a_call(bundled: Published, house: House):
+def test_unload_of_moved_bundle_superseded_uncalled(bundled: Published, house: House):
     bundle, source = max(bundled.owners().items())
     orders.commit(house.lake, [bundle_orders.unload("late", bundle, bundled.other(source), source)])
     with house.running():

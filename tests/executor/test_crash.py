@@ -44,9 +44,7 @@ def started(house: House, folder: Path, point: str, more: str = "") -> Iterator[
 
 
 @pytest.mark.parametrize("point", POINTS[:-1])
-def test_an_executor_that_is_killed_finishes_after_a_restart_what_it_had_begun(
-    house: House, tmp_path: Path, point: str
-):
+def test_killed_executor_finishes_after_restart(house: House, tmp_path: Path, point: str):
     split, merge = house.decide(house.create("split"), 0), house.decide(house.create("merge", 2), 0, 1)
     house.commit(split, merge)
     with started(house, tmp_path, point) as process:
@@ -67,9 +65,7 @@ def test_an_executor_that_is_killed_finishes_after_a_restart_what_it_had_begun(
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_kills_leave_each_of_many_open_decisions_applied_once_and_heard_of(
-    house: House, tmp_path: Path, seed: int
-):
+def test_random_kills_apply_each_decision_once(house: House, tmp_path: Path, seed: int):
     chance, job, recorded, kills = random.Random(seed), Job(house.lake), set(), 0
     topics = [house.create(name, 8) for name in ("one", "two")]
     decided = [house.decide(topic, segment) for topic in topics for segment in range(8)]
@@ -106,7 +102,7 @@ def deliver(events: Path, read: int, chance: random.Random, job: Job, recorded: 
     return len(lines)
 
 
-def test_an_executor_that_is_told_to_stop_ends_well_and_the_next_goes_on(house: House, tmp_path: Path):
+def test_stopped_executor_hands_over_cleanly(house: House, tmp_path: Path):
     first, second = house.decide(house.create("first"), 0), house.decide(house.create("second"), 0)
     house.commit(first)
     with started(house, tmp_path, "never") as process:
@@ -122,7 +118,7 @@ def test_an_executor_that_is_told_to_stop_ends_well_and_the_next_goes_on(house: 
         assert house.end(second)["status"] == "applied"
 
 
-def test_a_call_that_is_out_when_the_stop_comes_is_finished_and_recorded(house: House):
+def test_call_in_flight_finished_at_stop(house: House):
     topic = house.create("orders")
     split = house.decide(topic, 0)
     with house.running() as executor:
@@ -141,9 +137,7 @@ def test_a_call_that_is_out_when_the_stop_comes_is_finished_and_recorded(house: 
     assert [event.status for event in house.published.events] == ["applied"]
 
 
-def test_a_call_that_a_stop_did_not_wait_for_is_known_to_be_out_until_it_comes_back(
-    house: House, monkeypatch: pytest.MonkeyPatch
-):
+def test_abandoned_call_pending_until_it_returns(house: House, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(loop, "STOP_SECONDS", 0.0)
     split = house.decide(house.create("orders"), 0)
     house.gate.on("POST", HANGS_AFTER)

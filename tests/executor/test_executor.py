@@ -43,7 +43,7 @@ def test_a_split_is_applied_recorded_and_announced(house: House):
     assert call.headers["x-anabranch-decision"] == split.decision_id
 
 
-def test_a_merge_is_applied_and_the_decision_of_another_topic_with_it(house: House):
+def test_merge_and_other_topics_decision_applied(house: House):
     one, two = house.create("one", 2), house.create("two", 2)
     merge, split = house.decide(one, 0, 1), house.decide(two, 1)
     with house.running():
@@ -63,14 +63,14 @@ def test_the_controller_tells_the_cause_of_the_change(house: House):
     assert event.decision_id == split.decision_id
 
 
-def test_decisions_that_were_there_before_the_start_are_applied(house: House):
+def test_earlier_decisions_applied_after_start(house: House):
     split = house.decide(house.create("orders"), 0)
     house.commit(split)
     with house.running():
         assert house.end(split)["status"] == "applied"
 
 
-def test_a_duplicate_row_is_done_once_while_it_runs_and_after_a_restart(house: House):
+def test_duplicate_row_applied_once_across_restart(house: House):
     topic = house.create("orders")
     split, later = house.decide(topic, 0), house.decide(house.create("later"), 0)
     with house.running():
@@ -87,7 +87,7 @@ def test_a_duplicate_row_is_done_once_while_it_runs_and_after_a_restart(house: H
     assert house.layout(topic).epoch == 1
 
 
-def test_of_two_decisions_on_the_same_segment_the_second_is_superseded(house: House):
+def test_second_decision_on_segment_superseded(house: House):
     topic = house.create("orders", 2)
     first, second = house.decide(topic, 0), house.decide(topic, 0, 1)
     with house.running():
@@ -97,7 +97,7 @@ def test_of_two_decisions_on_the_same_segment_the_second_is_superseded(house: Ho
     assert house.layout(topic).epoch == 1
 
 
-def test_eight_splits_of_one_evaluation_are_all_applied_with_one_call_each(house: House):
+def test_eight_splits_applied_with_one_call_each(house: House):
     topic = house.create("orders", 8)
     splits = [house.decide(topic, segment) for segment in range(8)]
     with house.running():
@@ -135,7 +135,7 @@ def test_tries_of_one_topic_are_taken_in_turn(house: House):
     assert sorted(calls) == sorted(split.decision_id for split in splits)
 
 
-def test_a_decision_that_backs_off_holds_up_no_other_of_its_topic(house: House):
+def test_backing_off_decision_blocks_no_other(house: House):
     topic = house.create("orders", 4)
     slow, *others = [house.decide(topic, segment) for segment in range(4)]
     house.gate.always("POST", answers(503, "busy"), lambda path: path.endswith("split/0"))
@@ -145,7 +145,7 @@ def test_a_decision_that_backs_off_holds_up_no_other_of_its_topic(house: House):
         assert not house.ends(slow)
 
 
-def test_a_call_that_met_a_change_by_hand_is_made_again_at_once(house: House):
+def test_call_after_manual_change_repeated_at_once(house: House):
     topic = house.create("orders", 2)
     split = house.decide(topic, 0)
     house.gate.before_next("POST", lambda: house.post(topic, "split/1"))
@@ -156,7 +156,7 @@ def test_a_call_that_met_a_change_by_hand_is_made_again_at_once(house: House):
     assert house.layout(topic).epoch == 2
 
 
-def test_what_somebody_else_has_done_meanwhile_supersedes_without_a_call(house: House):
+def test_foreign_change_supersedes_without_call(house: House):
     same, other, gone = (house.create(name, 2) for name in ("same", "other", "gone"))
     decided = [house.decide(topic, 0) for topic in (same, other, gone)]
     house.post(same, "split/0")
@@ -198,7 +198,7 @@ def test_a_topic_that_is_not_there_twice_is_gone(house: House):
 
 
 @pytest.mark.parametrize("fault", [LOST_AFTER, answers(503, "busy", reaches=True), HANGS_AFTER])
-def test_a_call_whose_answer_was_lost_is_seen_in_the_layout_and_not_made_again(house: House, fault):
+def test_lost_answer_recognized_in_layout(house: House, fault):
     topic = house.create("orders")
     split = house.decide(topic, 0)
     house.gate.on("POST", fault)
@@ -209,7 +209,7 @@ def test_a_call_whose_answer_was_lost_is_seen_in_the_layout_and_not_made_again(h
 
 
 @pytest.mark.parametrize("fault", [LOST_BEFORE, answers(503, "starting"), answers(500, "<html>"), HANGS])
-def test_a_call_that_never_arrived_is_made_again_and_counted(house: House, fault):
+def test_lost_call_repeated_and_counted(house: House, fault):
     topic = house.create("orders")
     split = house.decide(topic, 0)
     house.gate.on("POST", fault, fault)
@@ -223,7 +223,8 @@ def test_a_call_that_never_arrived_is_made_again_and_counted(house: House, fault
     assert house.layout(topic).epoch == 1
 
 
-def test_a_refused_call_is_rejected_with_the_servers_reason_when_the_layout_shows_no_effect(house: House):
+def test_refused_call_without_effect_rejected(house: House):
+    """The rejection carries the server's reason."""
     topic = house.create("narrow")
     for refusal in (answers(500, ILLEGAL_ARGUMENT), answers(412, '{"reason":"not now"}')):
         house.gate.on("POST", refusal)
@@ -237,7 +238,7 @@ def test_a_refused_call_is_rejected_with_the_servers_reason_when_the_layout_show
     assert [end["error"] for end in ends] == ["500 Cannot split range of size 1", "412 not now"]
 
 
-def test_a_call_that_conflicts_with_something_is_made_again_when_that_has_passed(house: House):
+def test_conflicting_call_repeated_later(house: House):
     split = house.decide(house.create("orders"), 0)
     house.gate.on("POST", *[answers(409, '{"reason":"another operation is open"}')] * 3)
     with house.running():
@@ -254,7 +255,7 @@ def test_a_refused_call_whose_effect_shows_is_applied(house: House):
         assert house.end(split)["status"] == "applied"
 
 
-def test_a_refusal_after_a_lost_answer_is_believed_only_when_it_is_repeated(house: House):
+def test_refusal_after_lost_answer_needs_repetition(house: House):
     topic = house.create("orders")
     stale = house.controller.client.get(f"/admin/v2/scalable/{house.namespace}/orders").text
     split = house.decide(topic, 0)
@@ -267,9 +268,8 @@ def test_a_refusal_after_a_lost_answer_is_believed_only_when_it_is_repeated(hous
 
 
 @pytest.mark.parametrize("call", [Fault(), LOST_AFTER])
-def test_a_call_that_a_lagging_look_does_not_show_on_a_changed_layout_is_applied_all_the_same(
-    house: House, call: Fault
-):
+def test_stale_poll_does_not_hide_applied_call(house: House, call: Fault):
+    """The layout was changed beside it."""
     house.gate.drops_layout = True
     topic = house.create("orders", 2)
     split = house.decide(topic, 0)
@@ -287,7 +287,7 @@ def test_a_call_that_a_lagging_look_does_not_show_on_a_changed_layout_is_applied
     assert (house.gate.count("POST"), house.layout(topic).epoch) == (1, 2)
 
 
-def test_a_call_on_a_layout_that_was_changed_by_hand_meanwhile_does_nothing_at_our_controller(house: House):
+def test_controller_ignores_call_for_changed_layout(house: House):
     topic = house.create("orders", 2)
     split = house.decide(topic, 0)
     house.gate.before_next("POST", lambda: house.post(topic, "merge/0/1"))
@@ -297,7 +297,7 @@ def test_a_call_on_a_layout_that_was_changed_by_hand_meanwhile_does_nothing_at_o
     assert (house.gate.count("POST"), house.layout(topic).epoch) == (1, 1)
 
 
-def test_an_accepted_call_that_does_not_show_yet_is_waited_for(house: House):
+def test_accepted_call_awaited_until_visible(house: House):
     topic = house.create("orders")
     stale = house.controller.client.get(f"/admin/v2/scalable/{house.namespace}/orders").text
     split = house.decide(topic, 0)
@@ -308,7 +308,7 @@ def test_an_accepted_call_that_does_not_show_yet_is_waited_for(house: House):
     assert (house.gate.count("POST"), house.layout(topic).epoch) == (1, 1)
 
 
-def test_a_decision_that_cannot_be_applied_in_time_fails_and_says_why(house: House):
+def test_late_decision_fails_with_reason(house: House):
     clock = Clock()
     split = house.decide(house.create("orders"), 0)
     house.gate.always("POST", answers(503, '{"reason":"no leader"}'))
@@ -321,7 +321,7 @@ def test_a_decision_that_cannot_be_applied_in_time_fails_and_says_why(house: Hou
     assert "given up after 301 s: the call was answered with 503 no leader" in end["error"]
 
 
-def test_the_time_to_give_up_counts_from_the_first_intent_also_after_a_restart(house: House):
+def test_deadline_counts_from_first_intent(house: House):
     clock = Clock()
     split = house.decide(house.create("orders"), 0)
     house.gate.always("GET", LOST_BEFORE)
@@ -333,7 +333,7 @@ def test_the_time_to_give_up_counts_from_the_first_intent_also_after_a_restart(h
         assert house.end(split)["status"] == "failed"
 
 
-def test_what_is_not_allowed_is_tried_again_slowly_until_it_is(house: House):
+def test_forbidden_call_retried_slowly(house: House):
     split = house.decide(house.create("orders"), 0)
     house.gate.on("GET", answers(401, '{"reason":"who are you"}'))
     house.gate.on("POST", answers(403, '{"reason":"not you"}'))
@@ -344,7 +344,7 @@ def test_what_is_not_allowed_is_tried_again_slowly_until_it_is(house: House):
     assert ["401 who are you" in errors[0], "403 not you" in errors[1]] == [True, True]
 
 
-def test_topics_that_hang_do_not_keep_others_from_being_served(house: House):
+def test_hanging_topics_do_not_block_others(house: House):
     slow = [house.decide(house.create(f"slow-{number}"), 0) for number in range(6)]
     quick = [house.decide(house.create(f"quick-{number}"), 0) for number in range(6)]
     house.gate.always("GET", HANGS, lambda path: "slow" in path)
@@ -356,7 +356,7 @@ def test_topics_that_hang_do_not_keep_others_from_being_served(house: House):
         assert not any(house.ends(one) for one in slow)
 
 
-def test_mode_observe_says_what_it_would_do_and_touches_nothing(house: House):
+def test_observe_mode_records_and_changes_nothing(house: House):
     topic = house.create("orders", 2)
     split, merge = house.decide(topic, 0), house.decide(house.create("other", 2), 0, 1)
     house.post(merge.subject, "split/1")
@@ -391,7 +391,7 @@ MALFORMED = {
 }
 
 
-def test_malformed_rows_are_rejected_with_a_reason_and_stop_nothing(house: House):
+def test_malformed_rows_rejected_with_reason(house: House):
     good = house.decide(house.create("orders", 2), 0)
     rows = [orders.row(good, **{"decision_id": f"bad-{n}"} | bad) for n, bad in enumerate(MALFORMED.values())]
     with house.running():
@@ -406,7 +406,7 @@ def test_malformed_rows_are_rejected_with_a_reason_and_stop_nothing(house: House
     assert len(announced) == len(rows), "all but the one whose subject cannot be said on Kafka"
 
 
-def test_a_newer_executor_takes_over_and_the_older_one_stops(house: House):
+def test_newer_executor_takes_over(house: House):
     split = house.decide(house.create("orders"), 0)
 
     def overtaken() -> None:
@@ -420,7 +420,7 @@ def test_a_newer_executor_takes_over_and_the_older_one_stops(house: House):
     assert house.outcomes() == []
 
 
-def test_an_overtaken_ledger_cannot_add_a_row_even_when_it_has_not_noticed(house: House, monkeypatch):
+def test_overtaken_executor_cannot_record_outcomes(house: House, monkeypatch):
     older = house.open_ledger()
     row = older.row(
         decision_id="d", family="autoscale", subject="topic://a/b/c", status="intent", attempt=0, at=Clock().now
@@ -461,7 +461,7 @@ def test_the_lease_survives_checkpoints_of_the_log(house: House):
     assert len(house.outcomes()) == 60
 
 
-def test_commits_that_failed_after_they_were_made_are_not_made_again(house: House, monkeypatch):
+def test_commits_failed_after_success_not_repeated(house: House, monkeypatch):
     split = house.decide(house.create("orders"), 0)
     real, faults = tables.write_deltalake, []
 
@@ -481,7 +481,7 @@ def test_commits_that_failed_after_they_were_made_are_not_made_again(house: Hous
     assert house.layout(split.subject).epoch == 1
 
 
-def test_nothing_is_called_while_the_intent_cannot_be_written(house: House, monkeypatch):
+def test_no_call_without_recorded_intent(house: House, monkeypatch):
     topic = house.create("orders")
     split = house.decide(topic, 0)
     real, tried, broken = OutcomeLedger.append, threading.Event(), True
@@ -501,7 +501,7 @@ def test_nothing_is_called_while_the_intent_cannot_be_written(house: House, monk
         assert house.end(split)["status"] == "applied"
 
 
-def test_a_tail_whose_versions_were_cleaned_up_scans_the_table(house: House):
+def test_tail_with_vacuumed_versions_scans_table(house: House):
     before, after = house.decide(house.create("before"), 0), house.decide(house.create("after"), 0)
     with house.running(poll_ms=10):
         house.commit(before)

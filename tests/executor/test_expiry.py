@@ -66,7 +66,7 @@ def test_a_pause_that_ends_late_leaves_nothing_to_apply(house: House):
         expired(house, split)
 
 
-def test_later_decision_on_a_segment_replaces_an_earlier_one(house: House):
+def test_later_decision_replaces_earlier_on_segment(house: House):
     topic = house.create("orders", segments=2)
     merge, split = house.decide(topic, 0, 1), house.decide(topic, 1)
     house.commit(merge, decided_at=NOON - timedelta(seconds=20))
@@ -126,7 +126,7 @@ def test_the_age_is_asked_right_before_the_intent(house: House):
         expired(house, split)
 
 
-def test_an_expired_decision_is_not_approved_and_its_successor_is_named(house: House):
+def test_expired_decision_not_approved_names_successor(house: House):
     split = house.decide(house.create("orders"), 0)
     house.commit(split, decided_at=utc_now() - timedelta(hours=2))
     refused = say(house, "approve", split.decision_id)

@@ -108,7 +108,7 @@ def test_its_row_becomes_intent_call_outcome_and_event(house: House):
 
 
 @pytest.mark.parametrize(("point", "calls"), [("after-intent", ["move-1"]), ("before-end", ["move-1"])])
-def test_a_crash_is_judged_by_its_own_look_after_the_restart(house: House, monkeypatch, point: str, calls: list[str]):
+def test_crashed_action_judged_by_family_after_restart(house: House, monkeypatch, point: str, calls: list[str]):
     brokers, real = Brokers({BUNDLE: "a"}), OutcomeLedger.append
 
     class Crash(BaseException):
@@ -135,7 +135,7 @@ def test_a_crash_is_judged_by_its_own_look_after_the_restart(house: House, monke
     assert brokers.calls == calls
 
 
-def test_what_was_moved_between_crash_and_restart_is_superseded_without_a_call(house: House):
+def test_move_during_downtime_superseded_uncalled(house: House):
     brokers = Brokers({BUNDLE: "c"})
     orders.commit(house.lake, [move(house)])
     ledger, at = house.open_ledger(), orders.DECIDED_AT
@@ -188,7 +188,7 @@ def test_without_its_actor_the_row_is_rejected(house: House):
     assert event.error.endswith("this executor does not know the family 'brooks'; it knows ('autoscale', 'bundles')")
 
 
-def test_its_newest_outcome_is_announced_again_after_a_restart(house: House):
+def test_newest_outcome_announced_after_restart(house: House):
     brokers = Brokers({BUNDLE: "a"})
     with house.running(actors={"bundles": brokers}):
         orders.commit(house.lake, [move(house)])
@@ -198,7 +198,7 @@ def test_its_newest_outcome_is_announced_again_after_a_restart(house: House):
     assert first == again
 
 
-def test_its_event_travels_under_its_subject_and_names_the_family():
+def test_event_travels_under_subject_and_family():
     event = OutcomeEvent(v=1, type="outcome", decision_id="d", family="bundles", topic=BUNDLE, status="applied", at=1)
     assert key_of(event) == BUNDLE
     assert parse_message("control-events", BUNDLE.encode(), event.to_json().encode()) == event

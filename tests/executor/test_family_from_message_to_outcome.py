@@ -72,7 +72,7 @@ class Job:
         self._reader.close()
 
 
-def test_a_hot_bundle_is_moved_and_its_outcome_lets_the_next_decision_pass(house: House, broker: EmbeddedBroker):
+def test_hot_bundle_moved_and_outcome_frees_next(house: House, broker: EmbeddedBroker):
     kafka = broker.bootstrap
     admin = AdminClient({"bootstrap.servers": kafka})
     for made in admin.create_topics([NewTopic(SOURCE, 1, 1)]).values():

@@ -20,23 +20,24 @@ NOW = 1_763_660_000_000
 TWO = SegmentLayout.create(2, NOW)
 
 
-def test_an_untouched_layout_is_acted_on_whether_or_not_a_call_may_have_gone_out():
+def test_unchanged_layout_is_acted_on():
+    """Regardless of whether a call may have been sent."""
     for split_or_merge in (decision(TWO, 0), decision(TWO, 0, 1)):
         assert judge(split_or_merge, TWO, may_have_called=False) == Act()
         assert judge(split_or_merge, TWO, may_have_called=True) == Act()
 
 
-def test_a_split_that_shows_is_applied_when_a_call_may_have_gone_out():
+def test_visible_split_after_possible_call_is_applied():
     assert judge(decision(TWO, 0), TWO.split_segment(0, NOW), may_have_called=True) == Applied((2, 3))
 
 
-def test_a_split_that_shows_before_any_call_is_somebody_elses():
+def test_visible_split_before_any_call_is_foreign():
     verdict = judge(decision(TWO, 0), TWO.split_segment(0, NOW), may_have_called=False)
     assert isinstance(verdict, Superseded)
     assert "somebody else has done the same" in verdict.why
 
 
-def test_a_merge_that_shows_is_applied_in_either_order_of_its_parents():
+def test_visible_merge_applied_in_any_parent_order():
     for merged in (TWO.merge_segments(0, 1, NOW), TWO.merge_segments(1, 0, NOW)):
         assert judge(decision(TWO, 0, 1), merged, may_have_called=True) == Applied((2,))
 
@@ -54,7 +55,7 @@ def test_a_merge_whose_neighbour_was_split_is_due():
     assert judge(decision(four, 1, 2), four.split_segment(0, NOW).split_segment(3, NOW), may_have_called=False) == Act()
 
 
-def test_the_error_of_a_superseded_decision_names_its_segments_and_what_replaced_them():
+def test_superseded_error_names_segments_and_successors():
     verdict = judge(decision(TWO, 0), TWO.merge_segments(0, 1, NOW), may_have_called=False)
     assert verdict == Superseded("the layout has changed since epoch 0: no longer active 0, replaced by 2")
 
@@ -65,9 +66,7 @@ SIBLINGS = [decision(EIGHT, *ids) for ids in ((0,), (1,), (2, 3), (4,), (5, 6), 
 
 
 @given(st.permutations(SIBLINGS), st.data())
-def test_decisions_of_one_evaluation_are_due_and_then_applied_in_any_order(
-    order: list[SegmentDecision], data: st.DataObject
-):
+def test_decisions_of_one_evaluation_in_any_order(order: list[SegmentDecision], data: st.DataObject):
     layout = EIGHT
     for one in order:
         assert judge(one, layout, data.draw(st.booleans())) == Act()
@@ -82,7 +81,7 @@ def test_decisions_of_one_evaluation_are_due_and_then_applied_in_any_order(
             assert ranges == ranges_after(one)
 
 
-def test_a_pruned_gap_in_the_ids_since_the_decision_proves_no_effect():
+def test_pruned_gap_in_ids_proves_no_effect():
     first, second = decision(EIGHT, 0), decision(EIGHT, 4)
     layout = apply(second, apply(first, EIGHT))
     for pruned in (0, 4):
@@ -124,7 +123,7 @@ def test_a_cap_that_others_have_reached_meanwhile_holds(segments, others, caps, 
     assert isinstance(judge(decided, apply(decision(four, *others), four), may_have_called=False), verdict)
 
 
-def test_another_incarnation_supersedes_though_its_segments_look_the_same():
+def test_other_incarnation_supersedes():
     decided = decision(replace(TWO, created_at_ms=NOW), 0)
     assert judge(decided, replace(TWO, created_at_ms=NOW), may_have_called=False) == Act()
     assert judge(decided, TWO, may_have_called=False) == Act()
@@ -133,26 +132,26 @@ def test_another_incarnation_supersedes_though_its_segments_look_the_same():
     assert "created again" in verdict.why
 
 
-def test_an_effect_that_shows_beside_another_change_is_applied():
+def test_effect_beside_other_change_is_applied():
     layout = TWO.split_segment(1, NOW).split_segment(0, NOW)
     assert judge(decision(TWO, 0), layout, may_have_called=True) == Applied((4, 5))
 
 
-def test_a_merge_of_the_segment_that_was_to_be_split_supersedes():
+def test_merge_of_segment_to_split_supersedes():
     assert isinstance(judge(decision(TWO, 0), TWO.merge_segments(0, 1, NOW), may_have_called=True), Superseded)
 
 
-def test_a_split_of_a_segment_that_was_to_be_merged_supersedes():
+def test_split_of_segment_to_merge_supersedes():
     assert isinstance(judge(decision(TWO, 0, 1), TWO.split_segment(0, NOW), may_have_called=True), Superseded)
 
 
-def test_two_segments_that_merged_with_others_did_not_merge_with_each_other():
+def test_merges_with_others_are_not_this_merge():
     four = SegmentLayout.create(4, NOW)
     layout = four.merge_segments(0, 1, NOW).merge_segments(2, 3, NOW)
     assert isinstance(judge(decision(four, 1, 2), layout, may_have_called=True), Superseded)
 
 
-def test_an_epoch_that_moved_by_pruning_alone_changes_nothing():
+def test_epoch_moved_by_pruning_changes_nothing():
     before = TWO.split_segment(0, NOW)
     after = before.prune_segment(0)
     assert after.epoch > before.epoch
@@ -168,18 +167,18 @@ def test_a_topic_that_is_not_there_is_gone():
     [SegmentLayout.create(2, NOW + 1), SegmentLayout.create(3, NOW), SegmentLayout.create(1, NOW)],
     ids=["same segments, born later", "other ranges", "fewer segments"],
 )
-def test_a_topic_that_was_deleted_and_created_again_supersedes(live: SegmentLayout):
+def test_recreated_topic_supersedes(live: SegmentLayout):
     verdict = judge(decision(TWO, 0), live, may_have_called=True)
     assert isinstance(verdict, Superseded)
     assert "created again" in verdict.why
 
 
-def test_a_layout_older_than_the_one_decided_on_is_looked_at_again():
+def test_layout_older_than_decision_polled_again():
     later = TWO.split_segment(0, NOW)
     assert isinstance(judge(decision(later, 1), TWO, may_have_called=False), Gone)
 
 
-def test_an_unknown_instant_of_creation_is_no_sign_of_another_topic():
+def test_unknown_creation_instant_is_same_topic():
     assert judge(decision(SegmentLayout.create(2, 0), 0), TWO, may_have_called=False) == Act()
 
 
@@ -188,7 +187,7 @@ def test_a_split_shows_when_the_parent_is_pruned():
     assert judge(decision(TWO, 0), layout, may_have_called=True) == Applied((2, 3))
 
 
-def test_a_split_shows_when_one_of_the_children_was_split_and_pruned_too():
+def test_split_visible_by_one_child_despite_pruning():
     layout = TWO.split_segment(0, NOW).split_segment(2, NOW).prune_segment(2)
     assert judge(decision(TWO, 0), layout, may_have_called=True) == Applied((3,))
     assert judge(decision(TWO, 0), layout.prune_segment(0), may_have_called=True) == Applied((3,))
@@ -200,7 +199,7 @@ def test_a_merge_shows_when_one_or_both_parents_are_pruned():
     assert judge(decision(TWO, 0, 1), merged.prune_segment(0).prune_segment(1), may_have_called=True) == Applied((2,))
 
 
-def test_what_pruning_has_made_undecidable_is_superseded_and_says_so():
+def test_undecidable_after_pruning_is_superseded():
     layout = TWO.split_segment(0, NOW).split_segment(2, NOW).split_segment(3, NOW)
     for pruned in (2, 3):
         layout = layout.prune_segment(pruned)
@@ -210,7 +209,7 @@ def test_what_pruning_has_made_undecidable_is_superseded_and_says_so():
         assert "does not show what sealed them" in verdict.why
 
 
-def test_children_at_another_point_than_the_middle_are_not_this_split():
+def test_off_middle_children_are_another_split():
     split = TWO.split_segment(0, NOW)
     lower, upper = split.segments[2], split.segments[3]
     moved = {2: replace_segment(lower, end=lower.end - 1), 3: replace_segment(upper, start=upper.start - 1)}
@@ -218,7 +217,7 @@ def test_children_at_another_point_than_the_middle_are_not_this_split():
     assert isinstance(judge(decision(TWO, 0), layout, may_have_called=True), Superseded)
 
 
-def test_the_record_of_what_was_seen_names_the_segments_their_children_and_what_was_pruned():
+def test_observation_names_segments_children_and_pruned():
     seen = describe(decision(TWO, 0, 1), TWO.merge_segments(0, 1, NOW).prune_segment(1))
     assert seen["segments"]["0"] == {"state": "SEALED", "range": "0000-7fff", "children": [2]}
     assert seen["segments"]["2"]["state"] == "ACTIVE"
@@ -254,7 +253,7 @@ class Walk:
 
 
 @given(st.data())
-def test_the_verdict_agrees_with_what_really_happened_on_every_walk(data: st.DataObject):
+def test_verdict_matches_truth_on_every_walk(data: st.DataObject):
     before = Walk(SegmentLayout.create(data.draw(st.integers(1, 4)), NOW))
     for _ in range(data.draw(st.integers(0, 6))):
         before.step(data)

@@ -32,7 +32,7 @@ def told(house: House) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("mode", "end"), [("act", "applied"), ("observe", "observed")])
-def test_a_decision_that_comes_again_is_answered_again_without_a_call(house: House, mode, end):
+def test_repeated_decision_answered_without_call(house: House, mode, end):
     split = house.decide(house.create("orders"), 0)
     with house.running(mode=mode):
         house.commit(split)
@@ -43,7 +43,8 @@ def test_a_decision_that_comes_again_is_answered_again_without_a_call(house: Hou
     assert house.gate.count("POST") == (mode == "act")
 
 
-def test_a_decision_that_came_again_while_the_executor_was_away_is_answered_though_another_ended_last(house: House):
+def test_decision_repeated_during_downtime_is_answered(house: House):
+    """It is answered even if another decision ended last."""
     topic = house.create("orders")
     first = house.decide(topic, 0)
     with house.running():
@@ -61,7 +62,7 @@ def test_a_decision_that_came_again_while_the_executor_was_away_is_answered_thou
     assert len(house.ends()) == 2
 
 
-def test_a_decision_that_comes_again_while_it_is_open_is_answered_once_at_its_end(house: House):
+def test_decision_repeated_while_open_answered_once(house: House):
     split = house.decide(house.create("orders"), 0)
     house.gate.on("POST", answers(503, "busy"), answers(503, "busy"))
     with house.running():
@@ -97,9 +98,8 @@ def cut_log(lake: str) -> None:
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-def test_decisions_behind_a_log_that_was_cut_are_answered_though_they_are_known_or_the_lake_fails_between_two_reads(
-    house: House, monkeypatch, failures
-):
+def test_decisions_behind_truncated_log_answered(house: House, monkeypatch, failures):
+    """Known ones are answered, too, even when the lake fails between two reads."""
     topic = house.create("orders")
     split, new = house.decide(topic, 0), house.decide(house.create("new"), 0)
     with house.running() as executor:
@@ -126,7 +126,7 @@ def test_decisions_behind_a_log_that_was_cut_are_answered_though_they_are_known_
     assert not left
 
 
-def test_a_refusal_in_no_valid_unicode_is_recorded_and_announced(house: House):
+def test_invalid_unicode_refusal_recorded_and_announced(house: House):
     split = house.decide(house.create("orders"), 0)
     house.gate.on("POST", answers(400, '{"reason":"no \\ud800 split"}'))
     with house.running():
@@ -135,7 +135,8 @@ def test_a_refusal_in_no_valid_unicode_is_recorded_and_announced(house: House):
         wait_until(lambda: told(house) == [(split.decision_id, "rejected")])
 
 
-def test_the_newest_decisions_are_those_of_the_last_evaluation_of_each_subject_and_action(house: House):
+def test_newest_decisions_are_of_last_evaluation(house: House):
+    """The newest of each subject and action count."""
     one, two = house.decide(house.create("one", 4), 0), house.decide(house.create("two"), 0)
     merge = house.decide(one.subject, 0, 1)
     again, sibling = house.decide(one.subject, 2), house.decide(one.subject, 3)
@@ -146,7 +147,7 @@ def test_the_newest_decisions_are_those_of_the_last_evaluation_of_each_subject_a
     assert sorted(newest) == sorted(each.decision_id for each in (again, sibling, merge, two))
 
 
-def test_a_restart_announces_every_end_that_the_job_has_not_recorded(house: House):
+def test_restart_announces_unrecorded_outcomes(house: House):
     topic = house.create("orders", 6)
     older, newest = ([house.decide(topic, segment) for segment in range(first, first + 3)] for first in (0, 3))
     with house.running():
@@ -161,7 +162,7 @@ def test_a_restart_announces_every_end_that_the_job_has_not_recorded(house: Hous
         assert len(told(house)) == 5
 
 
-def test_a_restart_after_days_announces_the_newest_evaluation_of_each_topic(house: House):
+def test_late_restart_announces_newest_evaluation(house: House):
     topic, clock = house.create("orders", 4), Clock()
     first = [house.decide(topic, segment) for segment in (0, 1)]
     with house.running(clock):
@@ -233,7 +234,7 @@ def an_end(decision_id: str = "d1") -> RecordedEnd:
     return RecordedEnd(decision_id, "autoscale", TOPIC, "failed", None, Clock().now)
 
 
-def test_an_outcome_that_the_job_has_taken_in_is_announced_once(job, tmp_path):
+def test_recorded_outcome_announced_once(job, tmp_path):
     waiting = Waiting(str(tmp_path))
     waiting.announcer.announce(an_end())
     job.takes_in(an_end())
@@ -241,7 +242,8 @@ def test_an_outcome_that_the_job_has_taken_in_is_announced_once(job, tmp_path):
     assert not waiting.announcer.waiting
 
 
-def test_an_outcome_that_was_lost_is_announced_again_until_the_job_has_taken_it_in_ever_more_seldom(job, tmp_path):
+def test_lost_outcome_repeated_with_back_off(job, tmp_path):
+    """The repetition ends when the job has recorded it."""
     waiting = Waiting(str(tmp_path))
     waiting.announcer.announce(an_end())
     told = []
@@ -255,7 +257,7 @@ def test_an_outcome_that_was_lost_is_announced_again_until_the_job_has_taken_it_
     assert waiting.told_after(MAX_LOOK_SECONDS) == 4
 
 
-def test_each_lost_outcome_of_a_topic_is_announced_again_by_itself(job, tmp_path):
+def test_lost_outcomes_of_a_topic_announced_separately(job, tmp_path):
     waiting = Waiting(str(tmp_path))
     for name in ("d1", "d2", "d3"):
         waiting.announcer.announce(an_end(name))
@@ -272,7 +274,7 @@ def test_each_lost_outcome_of_a_topic_is_announced_again_by_itself(job, tmp_path
     assert not waiting.announcer.waiting
 
 
-def test_nothing_is_announced_again_while_no_job_takes_in_anything(job, tmp_path):
+def test_no_repetition_while_no_job_records(job, tmp_path):
     waiting = Waiting(str(tmp_path))
     waiting.announcer.announce(an_end())
     assert [waiting.told_after(LOOK_SECONDS) for _ in range(3)] == [1, 1, 1]

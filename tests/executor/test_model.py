@@ -22,7 +22,7 @@ from tests.executor.model.rules import Rules
         (Rules(faults=1, siblings=2, bundles=True), 23_000),
     ],
 )
-def test_every_rule_holds_and_every_decision_ends_in_all_orders_of_steps(rules: Rules, states: int, conditional: bool):
+def test_rules_hold_and_decisions_end_in_any_order(rules: Rules, states: int, conditional: bool):
     found = explore(replace(rules, conditional=conditional and not rules.bundles))
     assert found.counterexample is None, f"\n{found.counterexample}"
     assert found.stuck is None, f"\n{found.stuck}"
@@ -51,7 +51,7 @@ def test_without_a_protection_a_short_history_breaks_a_rule(protection: str, bro
 
 
 @pytest.mark.parametrize("siblings", [1, 2])
-def test_an_end_that_is_not_the_newest_is_lost_without_its_announcement(siblings: int):
+def test_older_outcome_lost_without_announcement(siblings: int):
     found = explore(Rules(faults=1, siblings=siblings, every_end=False)).stuck
     assert (found is not None) == (siblings == 2)
     if found is not None:
@@ -59,7 +59,8 @@ def test_an_end_that_is_not_the_newest_is_lost_without_its_announcement(siblings
 
 
 @pytest.mark.parametrize("assumption", ["frozen_in_between", "late", "anew"])
-def test_a_rule_that_rests_on_an_assumption_is_broken_without_it_and_what_matters_most_is_not(assumption: str):
+def test_assumption_protects_secondary_rules_only(assumption: str):
+    """A rule that rests on an assumption breaks without it; the vital ones do not."""
     rules = replace(Rules(faults=3 if assumption == "late" else 2), **{assumption: True})
     assert explore(rules, liveness=False).counterexample is not None
     for words in ("without a durable intent", "ends twice", "without an effect"):
@@ -67,14 +68,15 @@ def test_a_rule_that_rests_on_an_assumption_is_broken_without_it_and_what_matter
 
 
 @pytest.mark.parametrize("assumption", ["frozen_in_between", "late", "anew"])
-def test_calls_that_are_meant_for_a_layout_have_no_false_effect_even_without_the_assumptions(assumption: str):
+def test_layout_bound_calls_have_no_false_effect(assumption: str):
+    """Holds even without the assumptions."""
     rules = replace(Rules(faults=1, conditional=True), **{assumption: True})
     for words in ("applied twice", "though it was applied", "that has ended as", "made anew since"):
         assert explore(rules, liveness=False, seek=words).counterexample is None
 
 
 @pytest.mark.parametrize("assumption", ["frozen_in_between", "anew"])
-def test_one_exploration_finds_every_rule_that_a_search_for_it_finds_broken(assumption: str):
+def test_one_exploration_finds_every_broken_rule(assumption: str):
     rules = replace(Rules(faults=1), **{assumption: True})
     found = broken_rules(rules)
     assert found

@@ -23,7 +23,7 @@ from tests.executor.model.state import Step
     ],
     ids=["one decision", "two splits", "two moves"],
 )
-def test_the_real_executor_follows_the_model_through_every_single_fault(tmp_path: Path, rules: Rules, least: int):
+def test_real_executor_follows_model_through_faults(tmp_path: Path, rules: Rules, least: int):
     chosen = scenarios(rules)
     assert len(chosen) > least
     played = stage.Stage(tmp_path)
@@ -31,9 +31,7 @@ def test_the_real_executor_follows_the_model_through_every_single_fault(tmp_path
         played.play(scenario, rules)
 
 
-def test_an_executor_that_takes_other_steps_than_the_model_is_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_deviating_executor_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(stage.AutoscaleActor, "judge", lambda *_: Act())
     undisturbed = scenarios(Rules(faults=0))[0]
     with pytest.raises(AssertionError, match="wants to record the retry 0, not to record the end 0: applied"):

@@ -26,7 +26,7 @@ def event(topic: str, decision_id: str, status: str = "applied") -> OutcomeEvent
     )
 
 
-def test_without_a_broker_publishing_returns_and_a_stop_ends_and_says_what_waits(caplog: pytest.LogCaptureFixture):
+def test_publisher_without_broker_stops_and_reports(caplog: pytest.LogCaptureFixture):
     publisher = KafkaPublisher(KafkaConnection("127.0.0.1:1"))
     for number in range(3):
         publisher.publish(event("topic://acme/shop/orders", f"d{number}"))
@@ -56,9 +56,7 @@ def test_every_event_survives_a_producer_that_broke(broker: EmbeddedBroker):
 
 
 @pytest.mark.broker
-def test_the_command_applies_announces_on_kafka_and_stops_when_told(
-    house: House, broker: EmbeddedBroker, tmp_path: Path
-):
+def test_command_applies_announces_and_stops(house: House, broker: EmbeddedBroker, tmp_path: Path):
     settings = tmp_path / "executor.toml"
     settings.write_text(
         f'[lake]\npath = "{house.lake}"\n[controller]\nurl = "{house.controller.url}"\n'

@@ -110,7 +110,7 @@ def test_no_message_is_lost_under_splits_and_merges(
         assert counts["resent"] <= dropped_receipts(log) + restarts, log.read_text()[:3000]
 
 
-def test_a_split_whose_answer_is_lost_is_known_by_the_layout_and_not_made_twice(pulsar_house: House) -> None:
+def test_unanswered_split_known_by_layout(pulsar_house: House) -> None:
     house = pulsar_house
     topic = house.create("lost-answer")
     split = house.decide(topic, 0)
@@ -121,7 +121,7 @@ def test_a_split_whose_answer_is_lost_is_known_by_the_layout_and_not_made_twice(
     assert (house.layout(topic).epoch, house.gate.count("POST")) == (1, 1)
 
 
-def test_a_split_that_pulsar_refuses_with_a_500_is_superseded_when_the_layout_says_so(pulsar_house: House) -> None:
+def test_split_refused_with_500_superseded_by_layout(pulsar_house: House) -> None:
     house = pulsar_house
     topic = house.create("foreign", 2)
     late = house.decide(topic, 0)
@@ -132,9 +132,7 @@ def test_a_split_that_pulsar_refuses_with_a_500_is_superseded_when_the_layout_sa
     assert house.layout(topic).epoch == 1
 
 
-def test_a_split_is_made_once_when_the_broker_is_killed_in_the_middle_of_it(
-    pulsar_house: House, pulsar: StandalonePulsar
-) -> None:
+def test_broker_kill_during_split_splits_once(pulsar_house: House, pulsar: StandalonePulsar) -> None:
     house = pulsar_house
     topic = house.create("killed", 2)
     split, merge = house.decide(topic, 0), house.decide(topic, 0, 1)
@@ -150,9 +148,10 @@ def test_a_split_is_made_once_when_the_broker_is_killed_in_the_middle_of_it(
     assert house.layout(topic).epoch == 1
 
 
-def test_a_merge_is_made_once_when_the_broker_is_killed_in_the_middle_and_a_decision_before_its_call_is_made_after_it(
+def test_broker_kill_during_merge_merges_once(
     pulsar_house: House, pulsar: StandalonePulsar, pulsar_jars: Path, tmp_path: Path
 ) -> None:
+    """A decision before its call is made after the kill."""
     house, log = pulsar_house, tmp_path / "load.log"
     joined, waiting = house.create("joined", 2), house.create("waiting", 2)
     merge, later, foreign = house.decide(joined, 0, 1), house.decide(waiting, 1), house.decide(joined, 0)
@@ -180,7 +179,7 @@ def test_a_merge_is_made_once_when_the_broker_is_killed_in_the_middle_and_a_deci
     assert (house.layout(joined).next_segment_id, house.layout(waiting).next_segment_id) == (3, 4)
 
 
-def test_of_two_calls_at_once_on_one_segment_pulsar_does_one_and_a_late_one_does_nothing(pulsar_house: House) -> None:
+def test_pulsar_does_one_of_two_concurrent_calls(pulsar_house: House) -> None:
     """What docs/decisions/0023 says of a call that comes late."""
     house = pulsar_house
     for number in range(3):

@@ -101,7 +101,7 @@ def test_rebucket_goes_on_after_a_fault_in_its_middle(house: House, fault):
     assert causes.count("rebucket") == 4
 
 
-def test_killed_in_its_middle_a_rebucket_is_finished_by_the_next(house: House, tmp_path: Path):
+def test_killed_rebucket_finished_by_next_executor(house: House, tmp_path: Path):
     decided = decided_by(house)
     house.gate.on("POST", answers(204, "", reaches=True), answers(204, "", reaches=True), HANGS)
     house.commit(decided)

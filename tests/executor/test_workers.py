@@ -11,7 +11,8 @@ from anabranch.executor.kernel.workers import AHEAD, Workers
 pytestmark = pytest.mark.unit
 
 
-def test_tasks_wait_for_threads_so_that_a_commit_has_all_that_was_done_during_the_one_before():
+def test_queued_tasks_share_the_next_commit():
+    """A commit has all that was done during the one before."""
     workers, go = Workers(2), threading.Event()
     workers.start()
     given = 0
@@ -26,7 +27,7 @@ def test_tasks_wait_for_threads_so_that_a_commit_has_all_that_was_done_during_th
     assert not workers.busy
 
 
-def test_at_a_stop_what_no_thread_has_begun_is_forgotten_and_what_has_begun_is_waited_for():
+def test_stop_drops_queued_and_awaits_running():
     workers, go, began = Workers(2), threading.Event(), threading.Semaphore(0)
 
     def task():
@@ -47,7 +48,7 @@ def test_at_a_stop_what_no_thread_has_begun_is_forgotten_and_what_has_begun_is_w
     assert not workers.busy
 
 
-def test_retries_take_half_of_the_threads_and_wait_in_no_queue():
+def test_retries_use_half_the_threads_without_queue():
     workers, go = Workers(4), threading.Event()
     workers.start()
     given = 0

@@ -27,7 +27,8 @@ def record(ledger: OutcomeLedger, topic: str) -> None:
     )
 
 
-def test_shards_record_side_by_side_and_who_was_overtaken_on_one_is_refused_there(lake: str):
+def test_shards_recorded_in_parallel_with_fencing(lake: str):
+    """An executor overtaken on one shard is refused on that one."""
     first, other, second = of_shard(lake, 0, 1), of_shard(lake, 1, 1), of_shard(lake, 0, 5)
     record(other, "topic://a/b/1")
     record(second, "topic://a/b/0")
@@ -42,7 +43,7 @@ def test_shards_record_side_by_side_and_who_was_overtaken_on_one_is_refused_ther
     assert set(of_shard(lake, 1, 2).recorded().begun) == {"topic://a/b/1", "topic://a/b/11"}
 
 
-def test_an_executor_of_an_older_release_stops_when_one_of_this_release_starts(lake: str):
+def test_older_executor_stops_when_newer_starts(lake: str):
     older = OutcomeLedger(lake, "act")
     shut_out_older(lake)
     with pytest.raises(LeaseLost):
@@ -51,7 +52,7 @@ def test_an_executor_of_an_older_release_stops_when_one_of_this_release_starts(l
     of_shard(lake, 0, 1).check_lease()
 
 
-def test_an_executor_stops_when_one_of_an_older_release_is_started(lake: str):
+def test_newer_executor_stops_when_older_starts(lake: str):
     shut_out_older(lake)
     one = of_shard(lake, 0, 1)
     one.check_lease()

@@ -84,7 +84,7 @@ def house(tmp_path):
     return House(str(tmp_path))
 
 
-def test_a_second_executor_gets_its_part_when_the_first_has_stopped_its_work_on_it(house: House):
+def test_second_executor_gets_part_after_first_stops(house: House):
     first = house.start()
     assert first.at_work() == [0, 1, 2, 3]
     second = house.start()
@@ -100,7 +100,7 @@ def test_a_second_executor_gets_its_part_when_the_first_has_stopped_its_work_on_
     assert second.works[2][0].token > first.works[2][0].token
 
 
-def test_a_silent_executor_is_taken_over_after_the_time_that_it_promised_and_not_before(house: House):
+def test_silent_executor_replaced_after_promised_time(house: House):
     house.start()
     second = house.start()
     second.beat()
@@ -112,7 +112,7 @@ def test_a_silent_executor_is_taken_over_after_the_time_that_it_promised_and_not
     assert second.at_work() == [0, 1, 2, 3]
 
 
-def test_an_executor_that_was_taken_for_dead_may_not_call_and_stops(house: House):
+def test_presumed_dead_executor_stops_calling(house: House):
     first = house.start()
     second = house.start()
     may_call = first.works[0][0].may_call
@@ -127,7 +127,7 @@ def test_an_executor_that_was_taken_for_dead_may_not_call_and_stops(house: House
     assert not may_call()
 
 
-def test_a_frozen_executor_of_which_nobody_took_anything_goes_on(house: House):
+def test_frozen_executor_continues_if_not_replaced(house: House):
     only = house.start()
     house.now = 5 * SECONDS
     assert not only.works[0][0].may_call()
@@ -136,7 +136,7 @@ def test_a_frozen_executor_of_which_nobody_took_anything_goes_on(house: House):
     assert len(only.works[0]) == 1
 
 
-def test_calls_end_before_the_lease_does_while_the_lake_cannot_be_written(house: House, monkeypatch):
+def test_calls_end_before_lease_without_lake(house: House, monkeypatch):
     only = house.start()
     may_call, replacing = only.works[0][0].may_call, MemberRegister.replace
 
@@ -152,7 +152,7 @@ def test_calls_end_before_the_lease_does_while_the_lake_cannot_be_written(house:
     assert may_call()
 
 
-def test_a_beat_that_was_made_though_it_failed_is_no_trouble(house: House, monkeypatch):
+def test_heartbeat_written_despite_error_is_fine(house: House, monkeypatch):
     only, replacing = house.start(), MemberRegister.replace
 
     def made_and_failed(register: MemberRegister, members: tuple[Member, ...]) -> int:
@@ -190,7 +190,7 @@ def test_two_that_beat_at_once_never_have_the_same_shard(house: House):
     assert register.read()[0] > number
 
 
-def test_the_status_shows_who_acts_on_what_and_who_stands_by_or_is_silent(house: House):
+def test_status_shows_holders_standbys_and_silent(house: House):
     house.shards = 1
     house.start()
     house.start()
@@ -206,7 +206,8 @@ def test_the_status_shows_who_acts_on_what_and_who_stands_by_or_is_silent(house:
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_an_executor_with_other_shards_waits_for_a_sign_of_life_and_begins_when_there_is_none(house: House, is_alive):
+def test_other_shard_count_waits_for_sign_of_life(house: House, is_alive):
+    """The executor begins when there is none."""
     first = house.start()
     house.shards = 2
     other = house.make()
@@ -221,7 +222,7 @@ def test_an_executor_with_other_shards_waits_for_a_sign_of_life_and_begins_when_
         assert other.at_work() == [0, 1]
 
 
-def test_a_machine_that_was_suspended_makes_no_call_before_it_has_beaten_again(house: House, monkeypatch):
+def test_resumed_machine_calls_after_heartbeat_only(house: House, monkeypatch):
     me = replace(house.make().holding._me, name="laptop")
     holding = Holding(MemberRegister(house.lake), me, CALL_SECONDS, lambda *_: Work(0, lambda: True))
     holding._join()

@@ -10,7 +10,7 @@ from schemas.settings.root import load_settings
 
 
 @given(st.integers(0, 500), st.integers(1, 64))
-def test_parts_of_a_limit_add_up_to_it_and_no_limit_stays_none(limit: int, shards: int):
+def test_limit_parts_sum_to_limit(limit: int, shards: int):
     limits = load_settings(environment={}).executor.brakes.model_copy(update={"actions_per_minute": limit})
     parts = [part_of(limits, shard, shards).actions_per_minute for shard in range(shards)]
     if limit == 0 or limit >= shards:

@@ -41,7 +41,8 @@ def test_parts_differ_by_one_at_most_and_cover_all_shards(count: int, parts: lis
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["beat", "die", "give back"])), max_size=40))
-def test_a_shard_has_one_holder_at_most_and_tokens_only_grow_and_at_rest_all_is_shared(acts: list[tuple[int, str]]):
+def test_shard_has_one_holder_and_tokens_grow(acts: list[tuple[int, str]]):
+    """All shards are held and evenly shared at rest."""
     members: Members = ()
     newest: dict[int, int] = {}
     for number, (who, act) in enumerate(acts, 1):
@@ -63,7 +64,7 @@ def test_a_shard_has_one_holder_at_most_and_tokens_only_grow_and_at_rest_all_is_
         assert max(len(one.shards) for one in members) - min(len(one.shards) for one in members) <= 1
 
 
-def test_who_was_taken_for_dead_is_not_let_in_again_under_its_name():
+def test_presumed_dead_name_not_readmitted():
     members = beaten(beaten((), member(0), 1), member(1), 2)
     me = next(one for one in members if one.name == "m0")
     without = beaten(members, member(1), 3, dead=("m0",))
@@ -73,14 +74,15 @@ def test_who_was_taken_for_dead_is_not_let_in_again_under_its_name():
 
 
 @pytest.mark.parametrize("other", [member(1, of=3), member(1, mode="observe")])
-def test_executors_with_other_shards_or_another_mode_do_not_work_side_by_side(other: Member):
+def test_mixed_shard_counts_or_modes_refused(other: Member):
     members = beaten((), member(0), 1)
     with pytest.raises(Unlike, match="the executor m0 is at work on this lake with 4 shards in mode act"):
         beaten(members, other, 2)
     assert beaten(members, other, 2, dead=("m0",))[0].name == "m1"
 
 
-def test_silence_counts_from_the_end_of_a_look_to_the_beginning_of_a_later_one():
+def test_silence_measured_between_polls():
+    """Silence lasts from the end of one poll to the beginning of a later one."""
     watch, members = Watch(), beaten((), member(0), 1)
     assert watch.dead(members, 100.0, 105.0) == frozenset()
     assert watch.dead(members, 124.9, 130.0) == frozenset()
@@ -88,7 +90,7 @@ def test_silence_counts_from_the_end_of_a_look_to_the_beginning_of_a_later_one()
     assert watch.dead(beaten(members, member(0), 2), 125.0, 130.0) == frozenset()
 
 
-def test_subjects_spread_over_the_shards_in_the_same_way_in_every_release():
+def test_subjects_map_to_shards_across_releases():
     spread = [shard_of(f"topic://acme/shop/t{number}", 4) for number in range(1_000)]
     assert [spread.count(shard) for shard in range(4)] == pytest.approx([250] * 4, abs=60)
     assert [shard_of("topic://acme/shop/orders", shards) for shards in (1, 4, 64)] == [0, 2, 50]

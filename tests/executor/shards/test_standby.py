@@ -56,9 +56,8 @@ def the_one_at_work(house: House, processes: list[subprocess.Popen[str]]) -> sub
     return wait_until(found, DEADLINE)[0]
 
 
-def test_of_three_executors_on_four_shards_one_is_killed_and_the_others_take_its_shards_over(
-    house: House, tmp_path: Path
-):
+def test_killed_executors_shards_taken_over(house: House, tmp_path: Path):
+    """Three executors share four shards; one is killed."""
     topics = [house.create(f"t{number}") for number in range(8)]
     assert {shard_of(topic, 4) for topic in topics} == {0, 1, 2, 3}
     with executors(house, tmp_path, 3, 4) as processes:
@@ -84,7 +83,7 @@ def test_of_three_executors_on_four_shards_one_is_killed_and_the_others_take_its
     assert house.gate.count("POST") == 16
 
 
-def test_executors_that_are_frozen_beyond_their_lease_do_nothing_more_when_they_wake_up(house: House, tmp_path: Path):
+def test_frozen_executors_inactive_after_lease(house: House, tmp_path: Path):
     """One is frozen during the look before its call, the next while its call is out: the third finishes that, once."""
     topic = house.create("orders", 2)
     with executors(house, tmp_path, 3, 1) as processes:
