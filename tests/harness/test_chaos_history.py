@@ -148,13 +148,13 @@ def test_a_call_without_an_answer_may_have_happened_or_not(at: int) -> None:
     assert check(history) == []
 
 
-def test_a_push_may_be_older_than_what_others_saw_after_its_session_began() -> None:
+def test_push_may_predate_other_observations() -> None:
     history = good()
     history.layouts.append(replace(FIRST, by="watch", asked_at=1.5, seen_at=20.0))
     assert check(history) == []
 
 
-def test_announcements_that_are_sent_again_are_no_fault_where_that_is_allowed() -> None:
+def test_repeated_announcements_allowed_where_declared() -> None:
     history = good()
     history.announced = [*layouts(0, 1, 0, 1), *counted(1, 2, 1, 2, 1)]
     assert check(history) != []
@@ -172,7 +172,7 @@ def test_pruned_segments_raise_the_epoch_each_by_one() -> None:
     assert check(history) == []
 
 
-def test_a_topic_that_is_deleted_and_created_again_begins_a_new_life() -> None:
+def test_recreated_topic_begins_new_incarnation() -> None:
     history = good()
     history.layouts.append(NEXT)
     history.calls.append(Call(TOPIC, "register", "rest/r9", 204, life=1))
@@ -227,7 +227,8 @@ def test_a_history_in_parts_is_judged_like_a_whole_one() -> None:
     assert parts(whole, ClientHistory(announced=[*layouts(1)])) == [f"{TOPIC}: epoch 1 (split) was announced after 1"]
 
 
-def test_a_life_that_many_follow_within_one_part_is_still_known_when_its_end_is_announced() -> None:
+def test_incarnation_with_many_followers_still_known() -> None:
+    """Many incarnations follow within one part before its end is announced."""
     calls = [Call(TOPIC, "split", "0", 204, life) for life in range(KEPT_LIVES + 2)]
     announced = [
         AnnouncedLayout(TOPIC, epoch, cause, 1 + 2 * epoch, life)
@@ -256,6 +257,6 @@ def test_what_is_carried_from_part_to_part_is_bounded() -> None:
     assert len(topic._lives) == KEPT_LIVES
 
 
-def test_announcements_of_others_on_the_same_kafka_are_left_out():
+def test_foreign_announcements_left_out():
     others = [("control-events", key, b"of others") for key in (b"topic://acme/others/t", None)]
     assert not list(announced(others))

@@ -37,7 +37,7 @@ def asked(answer, segment):
 
 @settings(max_examples=40)
 @given(st.randoms(use_true_random=False), st.booleans(), st.booleans())
-def test_each_change_turns_the_answer_and_one_step_less_does_not(rng, guards, about_one):
+def test_found_change_flips_answer_one_less_does_not(rng, guards, about_one):
     seen = random_snapshot(rng, guards)
     segment = rng.choice(seen.layout.active).segment_id if about_one else None
     before = asked(decide(seen), segment)
@@ -93,7 +93,7 @@ def test_waiting_is_as_long_as_the_hold_says(rng, guards):
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3, 7, 64, 999, 1000])
-def test_the_smallest_step_is_found_where_the_answer_turns_once(turn):
+def test_smallest_step_found_where_answer_turns(turn):
     assert smallest_step(lambda step: step >= turn, 1000) == turn
     assert smallest_step(lambda step: step > 1000, 1000) is None
 
@@ -102,7 +102,7 @@ def told(seen, segment=None):
     return {change_words(one, seen): answer_words(one.answer) for one in changes(seen, segment)}
 
 
-def test_a_cold_pair_that_waits_is_told_the_time_the_rate_and_the_policy():
+def test_waiting_cold_pair_shows_time_rate_policy():
     waits = snapshot(
         2,
         {0: load(COLD, modified_at=NOW - 2 * MINUTE), 1: load(COLD)},
@@ -140,7 +140,7 @@ def test_a_topic_at_its_cap_is_told_the_next_one():
     assert told(full)["with maxSegments 9 (now 8)"] == "split segment 3"
 
 
-def test_a_split_is_told_what_would_have_held_it_or_split_another():
+def test_split_shows_what_would_prevent_or_move_it():
     one_at_a_time = replace(DEFAULT, parallel_actions=False)
     hot = snapshot(2, {0: msg_rate(12_000)}, one_at_a_time, last_split_at=NOW - 90 * SECOND)
     found = told(hot)
@@ -160,6 +160,6 @@ def test_what_is_asked_of_one_segment_is_answered_of_it():
     assert told(hot, 1)["at 10,001 msg/s in on segment 1 (now 5,000)"] == "split segment 0, split segment 1"
 
 
-def test_loads_too_old_to_be_trusted_count_when_they_are_reported_again():
+def test_expired_loads_count_when_reported_again():
     silent = snapshot(2, {n: load(COLD, seen_at=NOW - 10 * MINUTE) for n in (0, 1)}, DEFAULT)
     assert told(silent)["if the load of segments 0, 1 were reported again"] == "merge segments 0 and 1"

@@ -51,7 +51,7 @@ def bucket():
     return bucket
 
 
-def test_every_gate_is_told_although_the_row_of_the_hold_names_one(bucket, tmp_path):
+def test_explanation_lists_all_gates_beyond_hold(bucket, tmp_path):
     lake = written(bucket, tmp_path / "lake")
     found = explain(lake, NAMES[0], None, CONFIGURED)
     assert (found.answer.gate.value, found.hold["gate"], found.held_since) == (
@@ -72,7 +72,7 @@ def test_an_instant_in_the_past_is_answered_as_it_was_then(bucket, tmp_path):
         explain(lake, NAMES[0], at(NOW - 1), CONFIGURED)
 
 
-def test_constant_load_that_no_table_shows_is_taken_to_be_as_fresh_as_the_hold_on_record_says(tmp_path):
+def test_unrecorded_constant_load_fresh_as_hold_states(tmp_path):
     bucket = RecordedBucket()
     bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
     for minute in range(30):
@@ -92,7 +92,7 @@ def command(lake, *arguments):
     return CliRunner().invoke(cli, ["-c", str(settings), "explain", *arguments], catch_exceptions=False)
 
 
-def test_the_command_says_why_what_it_saw_and_what_would_change_it(bucket, tmp_path):
+def test_command_explains_reason_input_and_changes(bucket, tmp_path):
     lake = tmp_path / "lake"
     written(bucket, lake)
     run = command(lake, "t0")
@@ -142,7 +142,7 @@ def test_a_slow_topic_is_explained_by_the_last_report(tmp_path):
     assert "not slow: no subscription is a minute or more behind on any segment (reported 40s ago)" in earlier
 
 
-def test_a_topic_without_a_report_is_not_called_slow_or_quick(bucket, tmp_path):
+def test_unreported_topic_not_called_slow_or_quick(bucket, tmp_path):
     found = explain(written(bucket, tmp_path / "lake"), NAMES[0], None, CONFIGURED)
     assert (found.slowness.verdict, found.slowness.age_ms, found.snapshot.delivery) == ("unknown", None, None)
 
@@ -181,14 +181,14 @@ def test_what_is_not_there_is_said_with_what_is(bucket, tmp_path, arguments, exp
 
 
 @pytest.mark.parametrize("asked", ["explain", "history"])
-def test_where_no_lake_is_the_error_says_where_one_was_looked_for(tmp_path, asked):
+def test_missing_lake_error_names_searched_place(tmp_path, asked):
     (tmp_path / "s.toml").write_text(f'[lake]\npath = "{tmp_path / "none"}"\n')
     run = CliRunner().invoke(cli, ["-c", str(tmp_path / "s.toml"), asked, "t0"])
     assert run.exit_code == 1
     assert f"no layout of any topic is on record in {tmp_path / 'none'}: is the job running" in run.output
 
 
-def test_a_decision_is_explained_by_what_it_saw_until_the_next_evaluation(tmp_path):
+def test_decision_explained_by_its_input_until_next(tmp_path):
     bucket = RecordedBucket()
     bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
     bucket.batch(NOW + SECOND, stats({0: 5_000.0, 1: 12_500.0}, NOW, NAMES[0]), tick(1))
@@ -252,7 +252,7 @@ def test_a_segment_that_was_split_is_told_with_its_children():
         ("topic://acme/web/clicks", "topic://acme/web/clicks"),
     ],
 )
-def test_a_topic_is_found_by_as_much_of_its_end_as_only_it_has(given, name):
+def test_topic_found_by_unique_suffix(given, name):
     names = ["topic://acme/shop/orders", "topic://acme/shop/clicks", "topic://acme/web/clicks"]
     assert find_topic(names, given) == name
     with pytest.raises(UnknownTopic, match="clicks may be each of topic://acme/shop/clicks, topic://acme/web/clicks"):
@@ -263,7 +263,7 @@ def test_a_topic_is_found_by_as_much_of_its_end_as_only_it_has(given, name):
     ("text", "hours"),
     [("14:05", -1), ("15:04:05", -24), ("2026-11-22T16:05:00+01:00", 0), ("2 h ago", -2), ("15:00", 0), ("now", 0)],
 )
-def test_a_time_of_day_is_the_last_one_and_has_no_zone_but_utc(text, hours):
+def test_time_of_day_is_latest_and_utc_only(text, hours):
     now = datetime(2026, 11, 22, 15, 0, 0, tzinfo=timezone.utc)
     minutes = {"14:05": 5, "15:04:05": 4, "2026-11-22T16:05:00+01:00": 5}.get(text, 0)
     seconds = 5 if text == "15:04:05" else 0
@@ -342,7 +342,7 @@ def test_a_decision_is_told_with_what_became_of_it(decided, steps, expected):
         assert f"what became of it: {expected}" in command(lake, "t0", "--at", asked).stdout
 
 
-def test_a_time_at_which_the_job_was_not_at_work_is_said_first(tmp_path):
+def test_downtime_of_job_stated_first(tmp_path):
     bucket = RecordedBucket()
     bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
     for minute in (1, 4, 34):
@@ -372,7 +372,7 @@ def test_a_time_at_which_the_job_was_not_at_work_is_said_first(tmp_path):
         ("2025-11-23T17:40", None),
     ],
 )
-def test_a_time_of_day_after_the_record_is_told_when_the_record_last_had_it(bucket, tmp_path, asked, expected):
+def test_time_after_record_names_last_occurrence(bucket, tmp_path, asked, expected):
     lake = tmp_path / "lake"
     written(bucket, lake)
     said = command(lake, "t0", "--at", asked).output
@@ -380,7 +380,7 @@ def test_a_time_of_day_after_the_record_is_told_when_the_record_last_had_it(buck
     assert (expected or "known\n") in said
 
 
-def test_a_topic_that_was_deleted_or_not_yet_made_is_said_with_the_time(tmp_path):
+def test_missing_topic_reported_with_time(tmp_path):
     bucket = RecordedBucket()
     made = SegmentLayout.create(2, NOW)
     bucket.batch(NOW, layout(made, topic=NAMES[1]))

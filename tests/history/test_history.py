@@ -51,7 +51,8 @@ def tiles(found, when):
 
 @settings(max_examples=40)
 @given(st.randoms(use_true_random=False))
-def test_at_every_instant_the_arms_tile_the_key_space_whatever_was_seen_of_it(rng):
+def test_bands_always_tile_the_key_space(rng):
+    """The bands tile at every instant, for any subset of the layouts on record."""
     made, when, events = SegmentLayout.create(rng.randint(1, 4), NOW), NOW, []
     for _ in range(rng.randint(0, 25)):
         when += rng.randint(1, 5 * MINUTE)
@@ -74,7 +75,7 @@ def test_at_every_instant_the_arms_tile_the_key_space_whatever_was_seen_of_it(rn
     assert len(arms_of(drawn)) == len(found.reaches)
 
 
-def test_turns_that_no_row_tells_of_are_read_off_the_newest_layout():
+def test_unrecorded_changes_read_from_newest_layout():
     found = river([event(story()[-1], NOW + 50 * MINUTE)])
     assert [(turn.kind, turn.parents, turn.children) for turn in found.turns] == [
         ("created", (), (0, 1)),
@@ -84,7 +85,7 @@ def test_turns_that_no_row_tells_of_are_read_off_the_newest_layout():
     ]
 
 
-def test_what_was_pruned_meanwhile_ends_when_it_was_last_seen():
+def test_pruned_segments_end_when_last_seen():
     made = story()[1]
     pruned = made.merge_segments(2, 3, NOW + 20 * MINUTE).prune_segment(2).prune_segment(3)
     found = river([event(made, NOW + 10 * MINUTE), event(pruned, NOW + 21 * MINUTE)])
@@ -92,7 +93,7 @@ def test_what_was_pruned_meanwhile_ends_when_it_was_last_seen():
     assert found.turns[-1].kind == "made"
 
 
-def test_a_topic_that_was_deleted_and_made_again_is_another_river():
+def test_recreated_topic_gets_own_key_space_picture():
     again = SegmentLayout.create(1, NOW + 40 * MINUTE)
     found = river(
         [
@@ -109,7 +110,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_another_river():
     assert [turn.kind for turn in found.turns] == ["created", "deleted", "created"]
 
 
-def test_a_turn_has_the_reason_of_its_decision_by_id_or_by_what_it_did():
+def test_change_reason_by_decision_id_or_effect():
     first, split, merged, _ = story()
     events = [
         event(first, NOW),
@@ -132,7 +133,8 @@ def arms_of(drawn):
     return {path.attrib["id"]: [float(one) for one in re.findall(r"-?\d+\.\d", path.attrib["d"])] for path in arms}
 
 
-def test_the_picture_has_each_arm_at_its_hashes_and_times_and_parts_where_it_splits():
+def test_picture_places_bands_by_hash_and_time():
+    """A band parts where its segment splits."""
     found = river([event(one, NOW + MINUTE) for one in story()])
     drawn = ElementTree.fromstring(picture(found))
     arms = arms_of(drawn)
@@ -154,7 +156,7 @@ def test_the_picture_has_each_arm_at_its_hashes_and_times_and_parts_where_it_spl
     assert any(one.startswith("split 0 into 2 and 3 at 2025-11-20 17:43:20 UTC") for one in titles)
 
 
-def test_the_terminal_shows_a_row_for_each_turn_with_its_reason():
+def test_terminal_lists_changes_with_reasons():
     found = river(
         [event(one, NOW + MINUTE) for one in story()],
         reasons={"d": "cold"},

@@ -49,7 +49,7 @@ def test_tables_that_are_made_later_are_picked_up(lake):
     assert [topic.name for topic in reader.refresh(at(2)).topics] == [ORDERS]
 
 
-def test_a_topic_that_has_not_changed_for_long_is_in_the_picture_too(lake):
+def test_unchanged_topic_appears_in_picture(lake):
     write(lake, policy_event(0), layout_event(WHOLE, 0), consumer_event("billing", 2, 1), load(0, 20_000, 1))
     for seconds in range(2, 6):
         write(lake, layout_event(SPLIT, seconds, topic="topic://acme/shop/other"))
@@ -61,7 +61,8 @@ def test_a_topic_that_has_not_changed_for_long_is_in_the_picture_too(lake):
         assert [segment.overload for topic in topics for segment in topic.segments] == [2.0, None, None]
 
 
-def test_segments_follow_the_newest_layout_and_carry_their_load_relative_to_the_thresholds(lake):
+def test_segments_follow_layout_with_relative_load(lake):
+    """Load is relative to the thresholds."""
     write(lake, policy_event(0), layout_event(WHOLE, 0), load(0, 20_000, 1))
     reader = LakeReader(lake)
     [segment] = reader.refresh(at(2)).topics[0].segments
@@ -76,13 +77,14 @@ def test_segments_follow_the_newest_layout_and_carry_their_load_relative_to_the_
     ]
 
 
-def test_load_is_neither_hot_nor_cold_while_the_policy_is_unknown(lake):
+def test_load_unrated_while_policy_unknown(lake):
     write(lake, layout_event(WHOLE, 0), load(0, 20_000, 1))
     [segment] = LakeReader(lake).refresh(at(2)).topics[0].segments
     assert (segment.overload, segment.is_cold) == (None, False)
 
 
-def test_load_stands_to_the_thresholds_of_the_topic_the_namespace_and_the_cluster_in_this_order(lake):
+def test_load_rated_by_most_specific_policy(lake):
+    """Topic before namespace before cluster."""
     own = {**WHOLE, "autoScalePolicy": {"splitMsgRateInThreshold": 40_000.0, "splitMsgRateOutThreshold": 90_000.0}}
     of_namespace = policy_event(1, "namespace", name="acme/shop", profile=None, policy={"splitMsgRateInThreshold": 5e3})
     write(lake, policy_event(0), layout_event(WHOLE, 0), load(0, 20_000, 1), of_namespace)
@@ -103,7 +105,7 @@ def test_deleted_topics_leave_the_picture(lake):
     assert reader.refresh(at(3)).topics == ()
 
 
-def test_consumers_are_the_newest_count_of_each_subscription(lake):
+def test_consumers_are_newest_subscription_counts(lake):
     write(
         lake,
         layout_event(WHOLE, 0),
@@ -115,7 +117,7 @@ def test_consumers_are_the_newest_count_of_each_subscription(lake):
     assert LakeReader(lake).refresh(at(5)).topics[0].consumers == (("billing", "STREAM", 2),)
 
 
-def test_hold_stands_until_a_decision_and_the_decision_until_its_outcome(lake):
+def test_hold_until_decision_until_outcome(lake):
     reader = LakeReader(lake)
     write(lake, layout_event(WHOLE, 0), hold(1, "merge-cooldown", eligible_at=at(9)))
     assert reader.refresh(at(2)).topics[0].hold.gate == "merge-cooldown"
@@ -144,12 +146,12 @@ def test_hold_for_an_open_decision_ends_with_its_outcome(lake):
     assert reader.refresh(at(5)).topics[0].hold is None
 
 
-def test_decision_that_is_later_than_the_hold_in_one_refresh_wins(lake):
+def test_later_decision_beats_hold_in_one_refresh(lake):
     write(lake, layout_event(WHOLE, 0), decision(3), hold(1))
     assert LakeReader(lake).refresh(at(4)).topics[0].hold is None
 
 
-def test_applied_actions_are_counted_once_by_what_led_to_them(lake):
+def test_applied_actions_counted_once_by_cause(lake):
     write(
         lake,
         decision(1, 1, reason="consumer-count", trigger="consumer"),
@@ -184,7 +186,7 @@ def test_dead_letters_are_counted_by_reason(lake):
     assert reader.refresh(at(6)).dead_letters == {"not-json": 2, "invalid": 2}
 
 
-def test_what_comes_late_of_an_earlier_life_is_not_shown_of_the_next(lake):
+def test_late_rows_hidden_from_next_incarnation(lake):
     def of_life(event, created_at):
         return event.model_copy(update={"body": json.dumps(json.loads(event.body) | {"topicCreatedAt": created_at})})
 

@@ -77,7 +77,7 @@ def edited(bucket, table, **columns):
     return {table.name: rows}
 
 
-def test_load_that_no_table_shows_is_taken_to_be_what_the_record_says():
+def test_unrecorded_load_inferred_from_record():
     found = replayed(quiet())
     assert (found.differences, found.evaluations, found.decisions) == (0, 26, 2)
 
@@ -111,14 +111,14 @@ def test_every_column_that_is_otherwise_is_told(table, columns, expected):
 
 
 @pytest.mark.parametrize("table", [DECISIONS, HOLDS])
-def test_what_should_be_on_record_and_is_not_is_told_and_not_at_every_tick(table):
+def test_missing_record_reported_once(table):
     bucket = quiet()
     found = replayed(bucket, {table.name: bucket.table(table).slice(1)})
     assert "on record is nothing new, this release says" in found.told[0]
     assert found.differences <= 4
 
 
-def test_a_release_that_decides_otherwise_at_a_tick_that_left_no_row_is_told(monkeypatch):
+def test_tick_without_row_decided_otherwise_is_reported(monkeypatch):
     """The record has a cold topic that waits for five minutes; the new release waits for two."""
     bucket = quiet(4, rate=10.0)
     newer = {name: replace(policy, merge_window_ms=2 * MINUTE) for name, policy in PROFILES.items()}
@@ -145,17 +145,17 @@ def of_versions(*versions):
     return replayed(bucket, {HOLDS.name: rows.set_column(place, rows.schema.field(place), pa.array(versions))})
 
 
-def test_rows_of_an_older_version_are_counted_and_no_difference():
+def test_older_version_rows_counted_not_compared():
     found = of_versions("1", "1", "2", "2", "1")
     assert (found.told, found.versions) == ([], {"1": 3, "2": 2})
 
 
-def test_one_batch_of_a_version_between_those_of_another_is_told():
+def test_single_batch_of_other_version_reported():
     found = of_versions("2", "2", "1", "2", "2")
     assert found.told == ["the batch at 2025-11-20 17:35:21 UTC has rows of engine version 1, between those of 2"]
 
 
-def test_before_since_nothing_is_compared_and_of_other_topics_neither():
+def test_comparison_limited_by_since_and_topic():
     bucket = quiet()
     changed = edited(bucket, DECISIONS, gates=lambda _: "[]")
     assert replayed(bucket, changed, since=NOW + 3 * MINUTE).differences == 0

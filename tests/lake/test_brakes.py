@@ -19,7 +19,7 @@ def act(kind: Kind, subject: str = ALL, actor: str = "ann", decision: str | None
     return Act(kind, subject, "because", actor, NOON, decision_id=decision, until=until)
 
 
-def test_acts_of_one_are_read_by_another_with_all_that_they_say(tmp_path: Path):
+def test_safeguard_actions_read_by_other_process(tmp_path: Path):
     mine, other, only = BrakeLog(str(tmp_path)), BrakeLog(str(tmp_path)), BrakeReader(str(tmp_path))
     pause = act("pause", "acme/shop", until=NOON + timedelta(hours=1))
     [written] = mine.write(lambda _: [pause])
@@ -32,7 +32,7 @@ def test_acts_of_one_are_read_by_another_with_all_that_they_say(tmp_path: Path):
     assert str(written) == "by ann at 2026-11-22 12:00:00 UTC: because"
 
 
-def test_a_reader_of_a_lake_without_the_table_sees_no_acts_until_there_are(tmp_path: Path):
+def test_lake_without_table_has_no_safeguard_actions(tmp_path: Path):
     reader = BrakeReader(str(tmp_path))
     assert not reader.read()
     BrakeLog(str(tmp_path)).write(lambda _: [act("pause")])
@@ -40,7 +40,8 @@ def test_a_reader_of_a_lake_without_the_table_sees_no_acts_until_there_are(tmp_p
     assert not reader.read()
 
 
-def test_of_an_approval_and_a_rejection_at_once_one_wins_and_the_other_is_told(tmp_path: Path):
+def test_concurrent_approval_and_rejection_one_wins(tmp_path: Path):
+    """The loser is told."""
     BrakeLog(str(tmp_path))
     together, told = threading.Barrier(2), []
 
@@ -68,7 +69,7 @@ def test_of_an_approval_and_a_rejection_at_once_one_wins_and_the_other_is_told(t
     assert (loser, winner) in told
 
 
-def test_a_pause_ends_by_its_time_or_by_a_resume_of_the_same_name():
+def test_pause_ends_by_time_or_resume():
     acts = Acts()
     for number, one in enumerate(
         (

@@ -32,7 +32,8 @@ def named(table: DeltaTable) -> tuple[int, int]:
     return len(found) - found["add"].null_count, len(found) - found["remove"].null_count
 
 
-def test_a_checkpoint_forgets_files_that_were_replaced_and_vacuum_deletes_them_by_their_age(tmp_path):
+def test_checkpoint_drops_replaced_files_for_vacuum(tmp_path):
+    """Vacuum deletes them by their age."""
     lake = str(tmp_path)
     table = create_table(lake, DEAD_LETTERS)
     for number in range(NUMBER):

@@ -60,7 +60,7 @@ def lake(request, tmp_path, monkeypatch) -> str:
     return f"file://{tmp_path}"
 
 
-def test_rows_of_files_are_committed_with_one_transaction_and_followed_like_any_others(lake, tmp_path):
+def test_file_rows_committed_at_once_and_followed(lake, tmp_path):
     table = OpenTable(create_table(tmp_path, SEGMENT_LOAD))
     followed = Tail(str(tmp_path), SEGMENT_LOAD, order=("kafka_offset",))
     assert followed.read() == []
@@ -79,9 +79,10 @@ def test_rows_of_files_are_committed_with_one_transaction_and_followed_like_any_
     assert sorted(actions["num_records"].to_pylist()) == [1, 3]
 
 
-def test_the_bounds_are_those_of_all_that_was_written_and_no_reader_leaves_the_file_out_that_asks_for_what_is_in_it(
+def test_file_bounds_cover_all_rows(
     tmp_path,
 ):
+    """No reader skips a file that has what it asks for."""
     file = RowsFile(str(tmp_path), SEGMENT_LOAD, AT.date())
     for offset, topic in ((5, "b"), (1, "ä"), (2, "x" * 300)):
         file.write(loads(offset, topic=topic))
@@ -129,7 +130,7 @@ def test_bounds_enclose_whatever_was_taken_and_are_json(numbers, texts, instants
         assert said["minValues"]["at"] <= said["maxValues"]["at"]
 
 
-def test_a_text_of_nothing_but_the_last_character_is_its_own_bound():
+def test_text_of_last_characters_is_own_bound():
     assert text_above("\U0010ffff" * 65) == "\U0010ffff" * 65
     assert text_above("\ud7ff" * 65) == "\ud7ff" * 63 + "\ue000"
 
@@ -140,7 +141,7 @@ def test_rows_of_another_day_are_refused(tmp_path):
         file.write(loads(1))
 
 
-def test_what_nobody_committed_is_in_no_row_and_is_deleted_by_vacuum(tmp_path):
+def test_uncommitted_rows_invisible_and_vacuumed(tmp_path):
     table = OpenTable(create_table(tmp_path, SEGMENT_LOAD))
     kept, left = (write_file(str(tmp_path), SEGMENT_LOAD, loads(number)) for number in (1, 2))
     begun = RowsFile(str(tmp_path), SEGMENT_LOAD, AT.date())

@@ -32,8 +32,7 @@ def gaps(seqs, events=(), seconds=(1, 2, 3)):
         ((1, 2, 3), (), (5000, 1, 2), 0),
     ],
 )
-def test_numbers_have_no_gap_but_begin_again_after_a_deletion_and_the_clock_may_be_set_back(
-    seqs, events, seconds, count
-):
+def test_numbers_gapless_despite_deletion_and_clock(seqs, events, seconds, count):
+    """They begin again after a deletion; the clock may be set back."""
     assert json.loads(DELETED["body"])["cause"] == "deleted"
     assert len(gaps(seqs, events, seconds)) == count

@@ -30,7 +30,8 @@ def lake(tmp_path):
     return str(tmp_path / "lake")
 
 
-def test_a_living_holder_is_left_alone_and_the_newcomer_told_who_since_when_and_what_to_do(lake):
+def test_living_holder_refuses_newcomer_with_advice(lake):
+    """The newcomer learns who holds the lease since when, and what to do."""
     with (
         hold_lake(lake, claim("process 1 on a"), seconds=LONG),
         pytest.raises(NoLease) as refused,
@@ -49,7 +50,7 @@ def test_a_holder_that_has_ended_well_is_followed_at_once(lake, monkeypatch):
             assert lease.token == number
 
 
-def test_a_holder_that_died_is_followed_once_its_time_is_over_and_the_log_says_so(lake, caplog):
+def test_dead_holder_followed_after_expiry_and_logged(lake, caplog):
     take(lake, claim("process 1"), threading.Event(), SHORT)
     with hold_lake(lake, claim("process 2")) as lease:
         assert lease.token == 2
@@ -57,7 +58,7 @@ def test_a_holder_that_died_is_followed_once_its_time_is_over_and_the_log_says_s
     assert "process 1 has not renewed its lease" in caplog.text
 
 
-def test_a_holder_that_is_known_to_be_dead_is_followed_at_once(lake):
+def test_known_dead_holder_followed_at_once(lake):
     take(lake, claim("process 1"), threading.Event(), 3600)
     with hold_lake(lake, claim("process 2", gone="process 1")) as lease:
         assert lease.token == 2
@@ -118,7 +119,8 @@ def test_of_jobs_that_start_at_once_one_gets_the_lease(lake):
     assert [one for one in outcomes if isinstance(one, int)] == [1]
 
 
-def test_the_lease_lasts_over_checkpoints_of_its_log_and_leaves_no_files_behind(lake):
+def test_lease_survives_checkpoints_without_files(lake):
+    """It leaves no files behind."""
     for number in range(1, 4):
         with hold_lake(lake, claim(f"process {number}")) as lease:
             for _ in range(40):

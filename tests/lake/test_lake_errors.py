@@ -32,20 +32,20 @@ def refusal(lake) -> str:
     return said
 
 
-def test_a_table_of_a_newer_release_is_refused_by_its_columns(tmp_path):
+def test_newer_table_refused_by_columns(tmp_path):
     make(tmp_path, arrow_schema(ALERTS.row).append(pa.field("colour", pa.string())))
     said = refusal(tmp_path)
     assert "does not know: colour. A newer release made it: run that one" in said
     assert DeltaTable(str(tmp_path / ALERTS.name)).version() == 0
 
 
-def test_a_table_of_an_older_release_is_refused_with_the_missing_columns(tmp_path):
+def test_older_table_refused_with_missing_columns(tmp_path):
     columns = arrow_schema(ALERTS.row)
     make(tmp_path, columns.remove(columns.get_field_index("labels")).remove(columns.get_field_index("at")))
     assert "lacks columns of this release: at, labels. An older release made it: add them" in refusal(tmp_path)
 
 
-def test_a_column_of_another_type_is_refused_with_both_types(tmp_path):
+def test_retyped_column_refused_with_both_types(tmp_path):
     columns = arrow_schema(ALERTS.row)
     make(tmp_path, columns.set(columns.get_field_index("at"), pa.field("at", pa.int64(), nullable=False)))
     assert "column at as int64 not null, this release writes timestamp[us, tz=UTC] not null" in refusal(tmp_path)

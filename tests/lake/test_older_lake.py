@@ -63,7 +63,7 @@ def epochs(lake) -> dict[str, int | None]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_lake_that_an_older_release_left_is_opened_with_all_its_rows(tmp_path, version):
+def test_older_lake_opens_with_all_rows(tmp_path, version):
     with tarfile.open(Path(__file__).parents[1] / "streaming" / f"deployment_v{version}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     lake = tmp_path / "lake"
@@ -73,7 +73,7 @@ def test_a_lake_that_an_older_release_left_is_opened_with_all_its_rows(tmp_path,
     assert epochs(lake) == before | {"new": None}
 
 
-def test_a_column_that_became_optional_takes_nulls_and_old_rows_stay(tmp_path, older):
+def test_relaxed_column_takes_nulls_and_keeps_rows(tmp_path, older):
     table = create_lake(tmp_path)[DECISIONS.name]
     write_deltalake(table, to_arrow(DECISIONS, [row("new", None), row("layout", 4)]), mode="append")
     assert epochs(tmp_path) == {"old": 3, "new": None, "layout": 4}
@@ -93,7 +93,7 @@ def test_a_tail_goes_on_over_the_change(tmp_path, older):
     assert [(one["decision_id"], one["layout_epoch"]) for one in tail.read()] == [("new", None)]
 
 
-def test_a_column_that_is_new_is_added_and_is_null_in_old_rows(tmp_path):
+def test_added_column_is_null_in_old_rows(tmp_path):
     new = arrow_schema(DEAD_LETTERS.row)
     without = pa.schema([field for field in new if field.name != "raw_sha256"])
     row = dead_letter("old", 1).model_dump(exclude={"raw_sha256"})
@@ -137,7 +137,8 @@ def test_properties_that_a_person_has_set_stay(tmp_path):
     assert found["delta.deletedFileRetentionDuration"] == "interval 1 hours"
 
 
-def test_a_file_is_kept_as_long_as_it_can_be_followed_by_commits_at_least_a_day_and_at_most_seven():
+def test_file_kept_while_followed_one_to_seven_days():
+    """A file stays as long as commits can be followed, within these limits."""
     assert {name: table.file_hours for name, table in TABLES.items()} == {
         "decisions": 168,
         "holds": 168,
@@ -170,7 +171,7 @@ def test_a_writer_that_commits_meanwhile_is_no_obstacle(tmp_path, older, monkeyp
     assert (faults, epochs(tmp_path)["new"]) == (["layout_epoch"], None)
 
 
-def test_a_table_that_cannot_be_altered_still_takes_rows_without_nulls(tmp_path, older, monkeypatch):
+def test_unalterable_table_takes_complete_rows(tmp_path, older, monkeypatch):
     class ReadOnly:
         def __init__(self, table):
             return
@@ -186,7 +187,7 @@ def test_a_table_that_cannot_be_altered_still_takes_rows_without_nulls(tmp_path,
         write_deltalake(table, to_arrow(DECISIONS, [row("null", None)]), mode="append")
 
 
-def test_the_release_before_goes_on_writing_to_a_relaxed_table(tmp_path, older):
+def test_previous_release_writes_relaxed_table(tmp_path, older):
     create_lake(tmp_path)
     rows = pa.Table.from_pylist([row("late", 5).model_dump()], schema=STRICT)
     write_deltalake(table_path(tmp_path, DECISIONS), rows, mode="append")

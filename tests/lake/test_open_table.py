@@ -13,7 +13,8 @@ def commit(table: DeltaTable | str) -> None:
     write_deltalake(table, arrow_schema(BATCHES.row).empty_table(), mode="append")
 
 
-def test_commits_of_its_own_and_of_others_are_seen_at_once_before_and_after_it_is_opened_anew(tmp_path):
+def test_commits_visible_at_once_across_reopening(tmp_path):
+    """Its own and those of others."""
     opened = OpenTable(create_table(tmp_path, BATCHES))
     kept = opened.newest()
     handles = set()

@@ -11,7 +11,8 @@ from lake.reading import dataset_of, read_table
 
 
 @pytest.mark.parametrize("name", ["lake", "a b", "50%", "ä#?&;+"])
-def test_a_local_table_is_read_whatever_its_folder_is_called_and_not_by_files_in_python(tmp_path, name):
+def test_local_table_read_natively_in_any_folder(tmp_path, name):
+    """The files are not read in Python."""
     folder = tmp_path / name
     folder.mkdir()
     rows = {"day": ["1 a", "2%"], "number": [1, 2]}

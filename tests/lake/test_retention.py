@@ -85,7 +85,8 @@ def next_offsets(rows: list[tuple[date, int, int]]) -> dict[int, int]:
     st.integers(0, 7),
     st.booleans(),
 )
-def test_what_is_kept_is_as_before_and_a_rebuild_reads_on_at_the_same_offsets(letters, horizon, is_compacted):
+def test_retained_rows_unchanged_and_rebuild_works(letters, horizon, is_compacted):
+    """A rebuild reads on at the same offsets."""
     with TemporaryDirectory() as lake:
         written(lake, [letter(*one) for one in letters])
         if is_compacted:
@@ -110,7 +111,7 @@ def test_what_is_kept_is_as_before_and_a_rebuild_reads_on_at_the_same_offsets(le
         assert done.rows == len(before) - len(after)
 
 
-def test_a_follower_sees_nothing_and_goes_on_and_doing_it_again_does_nothing(tmp_path):
+def test_follower_unaffected_and_repetition_harmless(tmp_path):
     lake = str(tmp_path)
     table = written(lake, [letter(number, 0, number) for number in range(4)])
     tails = [Tail(lake, DEAD_LETTERS), Tail(lake, DEAD_LETTERS, ["kafka_offset"], backlog=None)]
@@ -126,7 +127,8 @@ def test_a_follower_sees_nothing_and_goes_on_and_doing_it_again_does_nothing(tmp
     assert [offset for *_, offset in stored(lake)] == [2, 3, 4]
 
 
-def test_what_was_forgotten_does_not_come_back_by_a_compaction_that_began_before(tmp_path):
+def test_compaction_does_not_restore_deleted_rows(tmp_path):
+    """This includes a compaction that began before the deletion."""
     lake = str(tmp_path)
     written(lake, [letter(number // 2, 0, number) for number in range(6)])
     delta = DeltaTable(table_path(lake, DEAD_LETTERS))
@@ -137,7 +139,7 @@ def test_what_was_forgotten_does_not_come_back_by_a_compaction_that_began_before
     assert [offset for *_, offset in stored(lake)] == [2, 3, 4, 5]
 
 
-def test_who_looks_back_after_the_files_were_deleted_finds_what_was_kept(tmp_path):
+def test_looking_back_after_vacuum_finds_kept_rows(tmp_path):
     lake = str(tmp_path)
     table = written(lake, [letter(number, 0, number) for number in range(4)])
     follower = Tail(lake, DEAD_LETTERS)
@@ -207,7 +209,7 @@ retention.forget(lake, DEAD_LETTERS, date(2026, 11, 3), is_dry_run=False)
 
 @pytest.mark.process
 @pytest.mark.parametrize(("moment", "left"), [("before the commit", 4), ("after the commit", 2)])
-def test_a_kill_leaves_all_or_forgets_all_and_the_next_try_ends_it(tmp_path, moment, left):
+def test_kill_is_atomic_and_next_try_completes(tmp_path, moment, left):
     lake = str(tmp_path)
     written(lake, [letter(number, 0, number) for number in range(4)])
     done = subprocess.run([sys.executable, "-c", _KILLED, lake, moment], timeout=60, check=False)
@@ -220,7 +222,7 @@ def test_a_kill_leaves_all_or_forgets_all_and_the_next_try_ends_it(tmp_path, mom
     assert forgotten_before(DeltaTable(table_path(lake, DEAD_LETTERS))) == day(2)
 
 
-def test_the_check_of_the_lake_knows_what_was_forgotten_on_purpose(tmp_path):
+def test_lake_check_knows_intended_deletions(tmp_path):
     lake = str(tmp_path)
     letters = [letter(number, 0, number) for number in range(4)]
     written(lake, letters)

@@ -77,9 +77,7 @@ def condition(topic: int, type: str, day: int, below: int) -> pc.Expression:
     ),
     rows=st.integers(1, 40),
 )
-def test_a_stream_gives_what_a_scan_gives_at_most_so_many_rows_at_a_time(
-    lake: str, where: pc.Expression | None, rows: int
-):
+def test_stream_yields_scan_in_bounded_batches(lake: str, where: pc.Expression | None, rows: int):
     parts = list(stream_columns(lake, EVENTS, COLUMNS, rows, where))
     assert all(0 < len(part) <= rows for part in parts)
     assert all(tuple(part.column_names) == COLUMNS for part in parts)
@@ -91,7 +89,8 @@ def by_offset(rows: Any) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["kafka_offset"])
 
 
-def test_what_an_older_release_did_not_write_is_null_even_when_nothing_else_is_asked_for(lake: str):
+def test_missing_columns_null_even_when_alone(lake: str):
+    """Columns that an older release did not write."""
     epochs = [epoch for part in stream_columns(lake, EVENTS, ("epoch",), 7) for epoch in part["epoch"].to_pylist()]
     assert len(epochs) == 90
     assert sorted(epoch for epoch in epochs if epoch is not None) == list(range(30, 90))

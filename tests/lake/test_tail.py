@@ -43,7 +43,7 @@ def test_tail_looks_back_no_further_than_it_is_told(lake):
 
 
 @pytest.mark.parametrize("forgotten", [1, 5, 9])
-def test_versions_that_the_log_has_forgotten_are_left_out_and_no_others(lake, forgotten):
+def test_only_truncated_versions_are_skipped(lake, forgotten):
     for number in range(9):
         write(lake, dead_letter(f"r{number}", number))
     DeltaTable(f"{lake}/dead_letters").create_checkpoint()
@@ -90,7 +90,7 @@ def reasons(rows) -> list[str]:
     return [row["reason"] for row in rows]
 
 
-def test_a_scan_gives_the_whole_table_in_order_and_cut_to_its_columns(lake):
+def test_scan_gives_whole_table_in_order(lake):
     write(lake, dead_letter("late", 2), dead_letter("early", 1))
     tail = scanning(lake)
     assert tail.read() == [{"reason": "early", "kafka_offset": 1000}, {"reason": "late", "kafka_offset": 2000}]
@@ -98,7 +98,7 @@ def test_a_scan_gives_the_whole_table_in_order_and_cut_to_its_columns(lake):
     assert reasons(tail.read()) == ["first", "second"]
 
 
-def test_a_scan_leaves_out_what_is_known_and_a_look_at_changes_does_not(lake):
+def test_scan_skips_known_rows_changes_do_not(lake):
     write(lake, dead_letter("known", 1), dead_letter("new", 2))
     tail = scanning(lake)
     assert reasons(tail.read({"known"})) == ["new"]
@@ -107,7 +107,7 @@ def test_a_scan_leaves_out_what_is_known_and_a_look_at_changes_does_not(lake):
 
 
 @pytest.mark.parametrize(("backlog", "expected"), [(None, ["r0", "r1", "r2", "r3", "r4"]), (3000, ["r3", "r4"])])
-def test_a_tail_whose_place_the_log_has_forgotten_catches_up(lake, backlog, expected):
+def test_tail_behind_truncated_log_catches_up(lake, backlog, expected):
     tail = Tail(lake, DEAD_LETTERS, order=("kafka_offset",), backlog=backlog)
     write(lake, dead_letter("r0", 0))
     tail.read()
@@ -138,7 +138,7 @@ def compacted_and_vacuumed(lake: str) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_commits_whose_files_were_compacted_and_vacuumed_are_history_and_later_ones_are_given(lake, after):
+def test_vacuumed_commits_skipped_and_later_ones_given(lake, after):
     for number in range(5):
         write(lake, dead_letter(f"r{number}", number))
     compacted_and_vacuumed(lake)
@@ -168,7 +168,7 @@ def test_a_tail_whose_next_files_are_gone_catches_up(lake, backlog, expected):
     assert tail.read() == []
 
 
-def test_a_table_that_cannot_be_read_for_another_reason_is_not_taken_for_history(lake):
+def test_unreadable_table_is_not_treated_as_history(lake):
     tail = Tail(lake, DEAD_LETTERS)
     write(lake, dead_letter("r0", 0))
     [file] = Path(lake).glob("dead_letters/day=*/*.parquet")
@@ -181,7 +181,7 @@ def test_a_table_that_cannot_be_read_for_another_reason_is_not_taken_for_history
     assert reasons(tail.read()) == ["r0"]
 
 
-def test_the_rows_of_a_commit_whose_files_are_gone_are_not_known_any_more(lake):
+def test_rows_of_vacuumed_commit_are_forgotten(lake):
     write(lake, dead_letter("r0", 0))
     table = DeltaTable(f"{lake}/dead_letters")
     assert newest_commit(table, "kafka_offset", 0) is not None
@@ -196,7 +196,8 @@ STEPS = st.lists(st.sampled_from(["append", "append", "look", "compact", "vacuum
 @settings(max_examples=15, deadline=None)
 @given(STEPS)
 @example(["append", "look", "append", "append", "compact", "vacuum"])
-def test_a_tail_that_knows_what_it_gave_gives_every_row_once_whatever_is_compacted_vacuumed_and_begun_anew(steps):
+def test_tail_gives_each_row_once_despite_maintenance(steps):
+    """Covers compaction, vacuum and new starts."""
     with TemporaryDirectory() as folder:
         lake = str(Path(folder) / "lake")
         table = create_table(lake, DEAD_LETTERS)
@@ -222,7 +223,7 @@ def test_a_tail_that_knows_what_it_gave_gives_every_row_once_whatever_is_compact
 @settings(max_examples=15, deadline=None)
 @given(STEPS)
 @example(["append", "look", "append", "append", "compact", "vacuum"])
-def test_a_tail_that_looks_back_gives_no_row_twice_and_all_whose_commits_have_their_files(steps):
+def test_backward_tail_gives_each_available_row_once(steps):
     with TemporaryDirectory() as folder:
         lake = str(Path(folder) / "lake")
         table = create_table(lake, DEAD_LETTERS)

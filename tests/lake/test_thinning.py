@@ -51,7 +51,8 @@ def stored(lake, table, column):
 @given(
     st.lists(st.tuples(st.sampled_from(TOPICS), SECONDS, st.none() | SECONDS), min_size=1, max_size=8), st.booleans()
 )
-def test_decisions_that_are_not_over_stay_with_their_outcomes_and_the_newest_of_each_topic(made, is_of_one):
+def test_open_and_newest_decisions_stay_with_outcomes(made, is_of_one):
+    """The newest of each topic stays."""
     with TemporaryDirectory() as lake:
         ready(lake)
         namespaces = ["acme/shop"] if is_of_one else []
@@ -102,7 +103,7 @@ def test_outcomes_do_not_go_before_their_decisions(tmp_path):
     assert stored(lake, DECISIONS, "decision_id") == stored(lake, OUTCOMES, "decision_id") == ["d3"]
 
 
-def test_the_newest_of_each_kind_of_event_and_hold_stays_and_every_policy(tmp_path):
+def test_newest_events_holds_and_policies_stay(tmp_path):
     lake = str(tmp_path)
     ready(lake)
     layout = layout_json((0, 0, 65_535))
@@ -139,7 +140,7 @@ def test_the_newest_of_each_kind_of_event_and_hold_stays_and_every_policy(tmp_pa
     assert stored(lake, HOLDS, "seq") == [2, 4, 5]
 
 
-def test_of_a_file_that_is_read_in_pieces_the_newest_of_each_topic_stays(tmp_path):
+def test_chunked_file_keeps_newest_of_each_topic(tmp_path):
     lake, number = str(tmp_path), 9_000
     ready(lake)
     one = hold(1)

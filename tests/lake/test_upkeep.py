@@ -58,7 +58,8 @@ def few(monkeypatch) -> int:
     return 10
 
 
-def test_a_day_of_many_small_files_becomes_one_file_and_followers_see_nothing(tmp_path, few):
+def test_small_files_become_one_unseen_by_followers(tmp_path, few):
+    """A day of many small files."""
     lake, yesterday = str(tmp_path), TODAY - timedelta(days=1)
     table = filled(lake, few)
     filled(lake, few - 1, yesterday, first=few)
@@ -83,7 +84,7 @@ def test_nothing_is_compacted_where_that_is_turned_off(tmp_path, few):
     assert kept.files == {ALERTS.name: few}
 
 
-def test_one_look_takes_no_more_than_its_share_of_a_backlog_and_the_next_ones_the_rest(tmp_path, few, monkeypatch):
+def test_maintenance_shares_backlog_over_runs(tmp_path, few, monkeypatch):
     filled(str(tmp_path), 3 * few)
     size = small_files(DeltaTable(table_path(str(tmp_path), ALERTS)))[0].size
     monkeypatch.setattr(upkeep, "MAX_BYTES", (few + 1) * size)
@@ -95,7 +96,7 @@ def test_one_look_takes_no_more_than_its_share_of_a_backlog_and_the_next_ones_th
     assert alerts(str(tmp_path)) == list(range(3 * few))
 
 
-def test_a_table_that_cannot_be_read_waits_for_the_next_look_and_the_others_do_not(tmp_path, few):
+def test_unreadable_table_delays_only_itself(tmp_path, few):
     lake = str(tmp_path)
     filled(lake, few)
     broken = tmp_path / "outcomes" / "_delta_log"
@@ -106,7 +107,7 @@ def test_a_table_that_cannot_be_read_waits_for_the_next_look_and_the_others_do_n
     assert kept.files == {ALERTS.name: 1}
 
 
-def test_old_logs_are_forgotten_by_the_upkeep_and_not_by_every_commit(tmp_path):
+def test_logs_truncated_by_maintenance_not_commits(tmp_path):
     lake, forty_days = str(tmp_path), time.time() - 40 * 86_400
     table = filled(lake, 55)
     logs = Path(table_path(lake, ALERTS)) / "_delta_log"
@@ -121,7 +122,7 @@ def test_old_logs_are_forgotten_by_the_upkeep_and_not_by_every_commit(tmp_path):
     assert alerts(lake) == list(range(57))
 
 
-def test_files_that_another_has_compacted_meanwhile_are_not_compacted_again(tmp_path):
+def test_files_compacted_elsewhere_are_skipped(tmp_path):
     lake = str(tmp_path)
     filled(lake, 5)
     one, other = DeltaTable(table_path(lake, ALERTS)), DeltaTable(table_path(lake, ALERTS))
@@ -133,7 +134,8 @@ def test_files_that_another_has_compacted_meanwhile_are_not_compacted_again(tmp_
     assert len(list(tmp_path.rglob("*.parquet"))) == 7, "five old ones, theirs, the sixth; its own is deleted"
 
 
-def test_nobody_compacts_a_table_that_somebody_compacts_alone_until_that_is_over(tmp_path, few):
+def test_compaction_excluded_during_another(tmp_path, few):
+    """One compactor at a time: the table stays closed to others until the first ends."""
     lake = str(tmp_path)
     filled(lake, few)
     kept = Upkeep(lake, [ALERTS], 1)
@@ -154,7 +156,7 @@ def rows_of_all(lake: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_every_row_of_a_lake_that_an_older_release_left_is_there_after_compaction(tmp_path, monkeypatch, version):
+def test_older_lake_keeps_rows_after_compaction(tmp_path, monkeypatch, version):
     monkeypatch.setattr(upkeep, "MANY_FILES", 2)
     with tarfile.open(Path(__file__).parents[1] / "streaming" / f"deployment_v{version}.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
@@ -167,7 +169,8 @@ def test_every_row_of_a_lake_that_an_older_release_left_is_there_after_compactio
     assert rows_of_all(lake) == before
 
 
-def test_two_leased_writers_lose_no_row_and_no_lease_while_two_compact(tmp_path, few):
+def test_leased_writers_survive_two_compactors(tmp_path, few):
+    """They lose no row and no lease."""
     lake, stop, faults = str(tmp_path), threading.Event(), []
     tables = [LeasedTable(lake, ALERTS, f"shard-{shard}", ("alert",), "executor", "applies") for shard in range(2)]
 
@@ -210,7 +213,7 @@ while True:
 
 
 @pytest.mark.process
-def test_kills_in_the_middle_of_compactions_lose_no_row_and_double_none(tmp_path):
+def test_compaction_kills_neither_lose_nor_double_rows(tmp_path):
     lake, chance = str(tmp_path), random.Random(7)
     table, number = filled(lake, 1), 1
     for _ in range(2):

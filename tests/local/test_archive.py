@@ -22,7 +22,7 @@ def writes_archive(command, **_):
     Path(command[-1]).write_text("classes")
 
 
-def test_it_is_made_once_and_again_for_another_jvm_or_other_jars(settings, monkeypatch):
+def test_archive_remade_for_other_jvm_or_jars(settings, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(archive, "_made_from", lambda _: "one JVM")
     monkeypatch.setattr(archive, "_run", writes_archive)
@@ -35,7 +35,7 @@ def test_it_is_made_once_and_again_for_another_jvm_or_other_jars(settings, monke
     assert len(said) == 2
 
 
-def test_a_jvm_that_makes_none_is_asked_once_and_the_archive_of_another_is_gone(settings, monkeypatch):
+def test_archive_attempted_once_and_foreign_removed(settings, monkeypatch):
     said: list[str] = []
     class_archive(settings).write_text("of another JVM")
     monkeypatch.setattr(archive, "_made_from", lambda _: "one JVM")

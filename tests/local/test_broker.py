@@ -45,7 +45,8 @@ def read(bootstrap: str, topic: str) -> list[bytes]:
         consumer.close()
 
 
-def test_what_was_acknowledged_survives_sigkill_and_the_address_stays(tmp_path, jars):
+def test_acknowledged_messages_survive_sigkill(tmp_path, jars):
+    """The address stays the same."""
     one = EmbeddedBroker(tmp_path, jars.kafka)
     one.start()
     try:
@@ -69,7 +70,7 @@ def test_what_was_acknowledged_survives_sigkill_and_the_address_stays(tmp_path, 
         one.kill()
 
 
-def test_the_topics_are_made_as_defined_and_making_them_again_changes_nothing(broker):
+def test_topics_created_idempotently_as_defined(broker):
     create_topics(broker.connection)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     made = admin.list_topics(timeout=10).topics
@@ -80,7 +81,7 @@ def test_the_topics_are_made_as_defined_and_making_them_again_changes_nothing(br
         assert {name: described[name].value for name in topic.config} == topic.config
 
 
-def test_the_largest_value_that_is_valid_is_taken_and_a_much_larger_one_refused(broker):
+def test_largest_valid_value_accepted_larger_refused(broker):
     assert produce(broker.bootstrap, SEGMENT_STATS.name, [b"x" * MAX_VALUE_BYTES]) == []
     too_large = produce(broker.bootstrap, SEGMENT_STATS.name, [b"x" * (MAX_VALUE_BYTES + 100_000)])
     assert too_large == ["MSG_SIZE_TOO_LARGE"]
@@ -103,7 +104,7 @@ def test_a_broker_dies_with_the_process_that_started_it(tmp_path, jars):
     assert session_members(session) == []
 
 
-def test_a_kafka_for_trying_things_has_the_topics_says_where_it_is_and_ends_by_ctrl_c(tmp_path, jars):
+def test_trial_kafka_has_topics_and_stops_on_ctrl_c(tmp_path, jars):
     with subprocess.Popen(
         [sys.executable, "-m", "anabranch.local.kafka", str(tmp_path / "kafka"), "--port", "0"],
         stdout=subprocess.PIPE,

@@ -25,7 +25,7 @@ tilings = st.lists(st.integers(1, KEYS - 1), unique=True, max_size=20).map(
 
 @given(demand=topics, t=instants, tiling=tilings)
 @settings(max_examples=150, deadline=None)
-def test_rates_of_the_segments_of_any_layout_add_up_to_the_topics(demand, t, tiling):
+def test_segment_rates_sum_to_topic_rates(demand, t, tiling):
     parts = demand.rates(t, *tiling)
     whole = demand.rates(t, [0], [KEYS - 1])[0]
     assert parts.shape == (len(tiling[0]), 4)
@@ -42,7 +42,7 @@ def test_splitting_a_range_at_its_midpoint_divides_its_load(demand, t, start, wi
     np.testing.assert_allclose(left + right, demand.rates(t, [start], [end])[0], rtol=1e-9, atol=1e-6)
 
 
-def test_hot_range_that_is_split_again_and_again_falls_below_the_split_threshold():
+def test_hot_range_cools_after_repeated_splits():
     demand = Demand(traffic_settings(), 0)
     t = next(NOW + step for step in range(90) if demand.activity(NOW + step) > 0.99)
     start, end = 0, KEYS - 1
@@ -57,7 +57,7 @@ def test_hot_range_that_is_split_again_and_again_falls_below_the_split_threshold
 
 
 @pytest.mark.parametrize("index", range(6))
-def test_every_topic_is_hot_for_a_part_of_the_wave_and_idle_for_another(index):
+def test_every_topic_is_hot_and_idle_in_turn(index):
     demand = Demand(traffic_settings(burst_seconds=86_400), index)
     activity = [demand.activity(NOW + second / 2) for second in range(180)]
     assert max(activity) > 0.95
@@ -83,20 +83,20 @@ def test_bursts_come_and_go():
 
 @given(demand=topics, t=instants)
 @settings(max_examples=100, deadline=None)
-def test_consumers_stay_within_their_bounds_and_name_every_subscription(demand, t):
+def test_consumers_bounded_and_cover_subscriptions(demand, t):
     consumers = demand.consumers(t)
     assert set(consumers) == {subscription.name for subscription in demand.subscriptions}
     assert all(0 <= count <= 6 for count in consumers.values())
 
 
-def test_consumers_of_a_topic_change_about_every_consumer_seconds():
+def test_consumers_change_every_consumer_seconds():
     demand = Demand(traffic_settings(), 2)
     seen = [demand.consumers(NOW + step / 2) for step in range(2 * 2000)]
     changes = sum(before != after for before, after in itertools.pairwise(seen))
     assert 40 <= changes <= 100
 
 
-def test_topics_have_names_of_their_own_and_all_subscription_types():
+def test_topics_have_unique_names_and_all_types():
     made = demands(traffic_settings(topics=40))
     assert len({demand.topic for demand in made}) == 40
     assert {subscription.type for demand in made for subscription in demand.subscriptions} == {

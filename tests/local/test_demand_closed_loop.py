@@ -24,25 +24,26 @@ def loop(start: float = NOW, job_delay: int = 0, **traffic: object) -> ClosedLoo
 
 @pytest.mark.parametrize("start", [NOW + 18 * step for step in range(5)])
 @pytest.mark.parametrize("seed", [7, 1, 2])
-def test_the_demonstration_shows_every_kind_of_action_within_two_minutes_of_any_start(seed, start):
+def test_demonstration_shows_all_actions_in_2_minutes(seed, start):
+    """Holds for any start of the demand."""
     actions = loop(start, SPARK_STARTS_IN, seed=seed).run(115).actions
     assert {action.kind for action in actions} == EVERY_KIND
 
 
-def test_a_demonstration_that_runs_on_keeps_showing_every_kind_of_action():
+def test_long_demonstration_keeps_showing_all_actions():
     actions = loop().run(900).actions
     for window in range(60, 900 - SEEN_WITHIN, 30):
         seen = {action.kind for action in actions if window <= action.at < window + SEEN_WITHIN}
         assert seen == EVERY_KIND, f"from second {window}"
 
 
-def test_all_messages_of_the_traffic_are_accepted_and_consumer_events_decide_at_once():
+def test_traffic_accepted_and_consumers_decide_at_once():
     run = loop().run(120)
     assert run.dead_letters == []
     assert any(action.row["trigger"] == "consumer" for action in run.actions)
 
 
-def test_constant_demand_comes_to_rest_with_no_segment_above_a_threshold():
+def test_constant_demand_settles_below_thresholds():
     run = loop(wave_seconds=FOR_EVER, burst_seconds=FOR_EVER, consumer_seconds=FOR_EVER, seed=3).run(240)
     assert any(action.kind == "split:load" for action in run.actions)
     assert [action for action in run.actions if action.at > 150] == []

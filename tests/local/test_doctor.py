@@ -92,7 +92,7 @@ def test_kafka_must_answer_unless_it_is_this_machines_own(tmp_path, jars, bootst
     assert bootstrap in kafka.found
 
 
-def test_certificates_that_cannot_be_used_are_named_and_clear_text_is_told_of(tmp_path, jars):
+def test_unusable_certificates_and_clear_text_named(tmp_path, jars):
     file = home_with(tmp_path)
     common = file.read_text()
     file.write_text(f'{common}[controller]\ncertificate = "nowhere.pem"\nkey = "nowhere.key"\n')
@@ -111,7 +111,7 @@ def test_a_kafka_that_answers_is_well(tmp_path, jars, broker):
     assert kafka.found == f"{broker.bootstrap} answers"
 
 
-def test_what_a_killed_run_left_behind_is_named_and_a_living_run_is_not_wrong(tmp_path, jars):
+def test_killed_run_named_and_living_run_accepted(tmp_path, jars):
     file, folder = home_with(tmp_path), tmp_path / "var"
     folder.mkdir()
     left = subprocess.Popen(
@@ -132,7 +132,8 @@ def test_what_a_killed_run_left_behind_is_named_and_a_living_run_is_not_wrong(tm
         left.wait()
 
 
-def test_a_package_that_is_missing_or_another_version_is_named_unless_only_other_machines_need_it():
+def test_missing_or_other_package_is_named():
+    """Packages that only other machines need are left out."""
     lock = "click==0.0.1 \\\n    --hash=sha256:00\nno-such-package==1 \\\nonly-there==1 ; sys_platform == 'win32' \\\n"
     changed, missing = wrong_packages(lock)
     assert changed.startswith("click ")

@@ -66,7 +66,8 @@ def run(anabranch: Path, folder: Path, *arguments: str, stdin: str = "") -> subp
     )
 
 
-def test_the_wheel_holds_every_package_and_file_of_conf_every_json_schema_and_the_java_sources(wheel):
+def test_wheel_contains_all_packages_and_data(wheel):
+    """Packages, conf, JSON Schemas and Java sources."""
     listed = set(zipfile.ZipFile(wheel).namelist())
     wanted = [*HOME.glob("conf/**/*.*"), *HOME.glob("schemas/json/*.json"), *HOME.glob("lab/java/**/*.java")]
     assert len(wanted) > 20
@@ -136,7 +137,7 @@ def test_the_wheel_says_its_version_and_its_commands(installed, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_wheel_decides_in_an_empty_folder_as_the_project_does(installed, tmp_path):
+def test_wheel_decides_in_empty_folder(installed, tmp_path):
     snapshots = (HOME / "docs" / "examples" / "snapshots.jsonl").read_text()
     there = run(installed, tmp_path, "decide", stdin=snapshots)
     here = run(Path(sys.executable), HOME, "-m", "anabranch", "decide", stdin=snapshots)
@@ -144,7 +145,7 @@ def test_the_wheel_decides_in_an_empty_folder_as_the_project_does(installed, tmp
     assert there.stdout == here.stdout != ""
 
 
-def test_the_doctor_of_the_wheel_finds_the_packaged_settings_and_state_in_the_working_folder(installed, tmp_path, jars):
+def test_doctor_of_wheel_finds_settings_and_state(installed, tmp_path, jars):
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache" / "jars").symlink_to(jars.spark.parent)
     done = run(installed, tmp_path, "doctor", "--output", "json")
@@ -163,7 +164,7 @@ def test_the_doctor_of_the_wheel_says_how_jars_are_fetched(installed, tmp_path):
     assert done.returncode == 1
 
 
-def test_settings_in_the_working_folder_are_laid_over_those_of_the_wheel(installed, tmp_path):
+def test_working_folder_settings_override_wheel(installed, tmp_path):
     (tmp_path / "conf" / "policies").mkdir(parents=True)
     (tmp_path / "conf" / "anabranch.toml").write_text('[lake]\npath = "mine"\n[controller]\nport = 0\n')
     (tmp_path / "conf" / "policies" / "default.toml").write_text("maxSegments = 7\n")

@@ -34,7 +34,8 @@ def run_in_the_shadow(tmp_path, jars, pulsar_jars):
     end(one)
 
 
-def test_on_a_real_pulsar_a_topic_is_split_under_load_and_merged_after_it_and_every_message_comes_once(run_with_pulsar):
+def test_pulsar_topic_splits_and_merges_without_loss(run_with_pulsar):
+    """Every message comes once."""
     run = run_with_pulsar
     wait_until(lambda: "load" in applied_kinds(run), 240, 0.5)
     run.kill("collect")
@@ -55,7 +56,8 @@ def test_on_a_real_pulsar_a_topic_is_split_under_load_and_merged_after_it_and_ev
     assert load["resent"] <= dropped_receipts(run.folder / "log" / "load.log"), load
 
 
-def test_beside_pulsars_own_scaler_we_only_look_and_the_report_has_both_sides_in_every_form(run_in_the_shadow):
+def test_pulsars_scaler_observed_and_reported_in_full(run_in_the_shadow):
+    """The report has both sides in every form."""
     run, path = run_in_the_shadow, f"/admin/v2/scalable/{TOPIC.removeprefix('topic://')}"
     wait_until(lambda: (run.folder / "run.toml").is_file(), 240, 0.5)
     _, url = run.endpoints()

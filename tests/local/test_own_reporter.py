@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 
 
 @pytest.mark.process
-def test_the_reporter_of_the_documentation_sends_valid_samples_in_columns(kafka):
+def test_documented_reporter_sends_valid_columns(kafka):
     (example,) = re.findall(r"## A reporter of your own\n.*?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert "localhost:9092" in example
     exec(example.replace("localhost:9092", kafka), {})

@@ -94,7 +94,7 @@ def exchange_as(pulsar, role):
 
 
 @pytest.mark.pulsar
-def test_layouts_survive_a_kill_and_other_ports_and_other_tokens(secured):
+def test_layouts_survive_kill_new_ports_and_tokens(secured):
     believed = client_context(TlsFiles(ca=secured.tls.certificate))
     way = Transport(secured.admin_url, secured.token(), user_agent="test", timeout_seconds=20, tls=believed)
     assert epoch_of(ScalableTopics(way)) == 1
@@ -167,7 +167,8 @@ def collected(file, token=None):
 
 @pytest.mark.pulsar
 @pytest.mark.broker
-def test_a_secured_cluster_is_collected_by_a_token_and_by_client_credentials(secured, provider, tmp_path, broker):
+def test_secured_cluster_collected_by_either_login(secured, provider, tmp_path, broker):
+    """Logs in by a token and by client credentials."""
     key = tmp_path / "key.json"
     key.write_text(provider.key())
     for credentials, token in (({}, secured.token()), ({"oauth2_key": key}, None)):
@@ -179,7 +180,7 @@ def test_a_secured_cluster_is_collected_by_a_token_and_by_client_credentials(sec
 
 @pytest.mark.pulsar
 @pytest.mark.broker
-def test_without_the_right_a_collector_says_which_call_was_refused_and_why(secured, provider, tmp_path, broker):
+def test_unauthorized_collector_names_refused_call(secured, provider, tmp_path, broker):
     key = tmp_path / "key.json"
     key.write_text(provider.key())
     provider.tokens = [secured.token("consume")] * 20
@@ -197,7 +198,7 @@ def test_without_the_right_a_collector_says_which_call_was_refused_and_why(secur
 
 @pytest.mark.pulsar
 @pytest.mark.broker
-def test_an_executor_acts_by_client_credentials_and_waits_while_its_role_may_not(secured, provider, tmp_path, broker):
+def test_executor_waits_until_its_role_may_act(secured, provider, tmp_path, broker):
     key, house = tmp_path / "key.json", str(tmp_path / "lake")
     key.write_text(provider.key())
     believed = client_context(TlsFiles(ca=secured.tls.certificate))
@@ -236,7 +237,7 @@ def test_an_executor_acts_by_client_credentials_and_waits_while_its_role_may_not
 
 
 @pytest.mark.pulsar
-def test_a_setting_that_is_none_is_said_with_the_end_of_the_log(tmp_path, pulsar_jars):
+def test_invalid_setting_reported_with_log_end(tmp_path, pulsar_jars):
     wrong = StandalonePulsar(tmp_path, pulsar_jars, settings={"managedLedgerDefaultEnsembleSize": "many"})
     with pytest.raises(SetupError, match=r"Pulsar did not start; the end of .*pulsar\.log"):
         wrong.start()

@@ -58,7 +58,7 @@ def committed(*models, after_ms: float = 50.0):
     ]
 
 
-def test_a_run_without_a_lake_reports_zeros_and_nulls_and_is_text_too(home):
+def test_run_without_lake_reports_zeros_and_nulls(home):
     report = build_report(home, PARTS, at(0), at(10))
     assert report["messages"] == {"total": 0, "accepted": 0, "suppressed": 0, "deadLetters": 0}
     assert report["decisions"] == {"total": 0, "byAction": {}, "byReason": {}, "byTrigger": {}}
@@ -71,7 +71,7 @@ def test_a_run_without_a_lake_reports_zeros_and_nulls_and_is_text_too(home):
     assert "Kafka did not answer" in report_text(report)
 
 
-def test_counts_are_those_of_the_run_and_the_checks_those_of_the_whole_lake(home):
+def test_counts_cover_run_and_checks_whole_lake(home):
     write(
         home.lake_path,
         batch(0, -50),
@@ -119,7 +119,7 @@ def test_counts_are_those_of_the_run_and_the_checks_those_of_the_whole_lake(home
     assert "BROKEN: appliedTwice: 1" in report_text(report)
 
 
-def test_latencies_are_measured_stage_by_stage_against_the_newest_event_of_the_batch():
+def test_latencies_measured_from_newest_batch_event():
     moment = at(100)
     events = rows(
         EVENTS,
@@ -144,7 +144,8 @@ def test_latencies_are_measured_stage_by_stage_against_the_newest_event_of_the_b
     }
 
 
-def test_decisions_by_tick_and_those_whose_event_is_unknown_measure_only_their_application():
+def test_tick_decisions_measure_application_only():
+    """The same holds for decisions whose event is unknown."""
     decisions = committed(decision(100, 1), decision(101, 2, trigger="consumer"))
     found = latencies(decisions, [], rows(OUTCOMES, outcome("d1", "applied", 100.15)))
     assert found["committedToApplied"]["n"] == 1
@@ -212,7 +213,7 @@ class TestIntegrity:
         assert not found["ok"]
         assert [key for key in found if isinstance(found[key], list) and found[key]] == [name]
 
-    def test_a_new_checkpoint_may_begin_sequences_again_and_read_records_again(self):
+    def test_new_checkpoint_may_restart_sequences(self):
         found = self.check(
             batches=[batch(0, 0), batch(0, 5, generation="g2")],
             decisions=[decision(1, 1), decision(6, 1)],
@@ -221,7 +222,7 @@ class TestIntegrity:
         assert found["ok"]
 
 
-def test_end_offsets_are_kafkas_own_and_null_when_nobody_answers(kafka):
+def test_end_offsets_from_kafka_or_null(kafka):
     assert end_offsets(KafkaConnection("127.0.0.1:1"), 0.3) is None
     before = end_offsets(KafkaConnection(kafka))
     producer = Producer({"bootstrap.servers": kafka})
@@ -233,7 +234,7 @@ def test_end_offsets_are_kafkas_own_and_null_when_nobody_answers(kafka):
     assert set(after) == {"segment-stats", "consumer-events", "control-events"}
 
 
-def test_ticks_that_the_job_wrote_while_it_stopped_are_told_from_messages_that_it_did_not_read(kafka):
+def test_final_ticks_not_counted_as_unread(kafka):
     connection = KafkaConnection(kafka)
     producer = Producer({"bootstrap.servers": kafka})
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": "unused"})

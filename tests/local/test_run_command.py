@@ -91,7 +91,7 @@ def test_a_second_run_on_the_same_folder_names_the_first(tmp_path, jars):
     assert f"process {os.getpid()}" in done.stderr
 
 
-def test_a_checkpoint_whose_broker_is_gone_is_one_line_with_what_to_do(tmp_path, jars):
+def test_checkpoint_without_broker_gives_advice(tmp_path, jars):
     (tmp_path / "checkpoints" / "stream" / "offsets").mkdir(parents=True)
     done = run("--local", "--no-screen", file=settings_file(tmp_path))
     assert done.returncode == 1
@@ -99,14 +99,14 @@ def test_a_checkpoint_whose_broker_is_gone_is_one_line_with_what_to_do(tmp_path,
 
 
 @pytest.mark.process
-def test_a_report_into_a_folder_that_is_not_there_is_refused_before_anything_starts(tmp_path):
+def test_unwritable_report_refused_before_start(tmp_path):
     done = run("--local", "--for", "1s", "--report", str(tmp_path / "none" / "r.json"), file=settings_file(tmp_path))
     assert done.returncode == 2
     assert f"there is no folder {tmp_path}/none" in done.stderr
     assert not (tmp_path / "var").exists()
 
 
-def test_parts_are_given_nothing_of_the_shell_that_leads_to_another_cluster_or_another_spark():
+def test_parts_get_no_foreign_cluster_from_shell():
     shell = {
         "PATH": "/bin",
         "JAVA_HOME": "/java",
@@ -133,7 +133,7 @@ def test_servers_are_given_no_secret():
 
 
 @pytest.mark.broker
-def test_a_run_stays_on_its_own_cluster_whatever_the_shell_says(tmp_path, jars):
+def test_run_stays_on_own_cluster(tmp_path, jars):
     shell = {
         "ANABRANCH_KAFKA_BOOTSTRAP": "live.invalid:9092",
         "ANABRANCH_CONTROLLER_URL": "http://live.invalid",
@@ -161,7 +161,7 @@ def test_a_run_stays_on_its_own_cluster_whatever_the_shell_says(tmp_path, jars):
 
 
 @pytest.mark.broker
-def test_tables_that_cannot_be_read_are_one_line_with_what_to_do(tmp_path, jars):
+def test_unreadable_tables_give_advice(tmp_path, jars):
     log = tmp_path / "lake" / "decisions" / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020}.json").write_text("garbage")
@@ -173,7 +173,7 @@ def test_tables_that_cannot_be_read_are_one_line_with_what_to_do(tmp_path, jars)
 
 @pytest.mark.broker
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_during_the_start_ends_it_and_leaves_nothing(tmp_path, jars, name):
+def test_signal_during_start_leaves_nothing(tmp_path, jars, name):
     record = tmp_path / "var" / "processes.json"
     log = tmp_path / "out.log"
     with open(log, "wb") as output:

@@ -127,7 +127,7 @@ def test_a_frame_fits_terminals_of_every_size(width, height, topics, decisions):
     assert all(cell_len(line) <= width for line in lines)
 
 
-def test_eighty_columns_show_parts_rates_topics_reasons_consumers_decisions_and_the_legend():
+def test_eighty_columns_show_the_whole_screen():
     text = "\n".join(drawn(VIEWS["six"], 80, 24))
     for words in (
         "● stream",
@@ -158,7 +158,8 @@ def test_colours_change_nothing_but_the_look():
     assert stripped != coloured.file.getvalue()
 
 
-def test_forty_topics_on_a_small_terminal_show_the_busiest_and_count_the_rest():
+def test_small_terminal_shows_busiest_topics():
+    """The rest of the forty is counted."""
     calm = [topic(f"topic://acme/shop/calm-{number:02}", 1) for number in range(39)]
     busy = topic("topic://acme/shop/busy", open_decision="split 9")
     text = "\n".join(drawn(view(*calm, busy), 80, 24))
@@ -167,14 +168,14 @@ def test_forty_topics_on_a_small_terminal_show_the_busiest_and_count_the_rest():
     assert "more topics" in text
 
 
-def test_a_part_that_is_down_says_so_with_its_detail_and_restarts_are_counted():
+def test_failed_part_shown_with_restarts():
     parts = [part("broker"), part("stream", "restarting", 3, "exit 137; again in 4 s")]
     text = "\n".join(drawn(VIEWS["six"], 80, 24, parts))
     assert "✗ stream ↻3" in text
     assert "stream restarting: exit 137; again in 4 s" in text
 
 
-def test_executors_that_share_the_topics_are_shown_with_their_shards_and_one_alone_is_not():
+def test_only_several_executors_shown_with_shards():
     several = BrakesView(
         executors=(
             ExecutorView("a:1", (0, 2), 4, False),
@@ -212,7 +213,7 @@ def test_every_outcome_has_its_mark(status, words):
 
 
 class TestStrip:
-    def test_segments_are_as_wide_as_their_hash_ranges_and_begin_with_their_ids(self):
+    def test_segments_as_wide_as_ranges_with_ids_first(self):
         shown = strip(
             [segment(3, 0, 0x7FFF, 0.1, True), segment(4, 0x8000, 0xBFFF, 0.8), segment(5, 0xC000, 0xFFFF, 2)], 32
         )
@@ -226,7 +227,7 @@ class TestStrip:
         assert strip(segments, width).cell_len == width
         assert " " not in strip(segments, width).plain
 
-    def test_a_cell_that_several_segments_share_shows_the_hottest(self):
+    def test_shared_cell_shows_hottest_segment(self):
         segments = [segment(n, n * 1024, n * 1024 + 1023, 3.0 if n == 21 else 0.1, n != 21) for n in range(64)]
         assert strip(segments, 16).plain.count("█") == 1
 
@@ -308,14 +309,14 @@ class TestWords:
         assert printable("a\x1b[31m\nb\u202e") == "a·[31m·b·"
 
 
-def test_export_gives_a_picture_and_a_text_of_the_same_frame():
+def test_export_saves_picture_and_text():
     picture = export_frame(VIEWS["six"], PARTS, 100, 30, "svg")
     assert picture.startswith("<svg")
     assert 'url("http' not in picture
     assert "The last merge was too recent" in export_frame(VIEWS["six"], PARTS, 100, 30, "text")
 
 
-def test_the_running_screen_shows_what_comes_into_the_lake_and_gives_the_terminal_back(tmp_path):
+def test_running_screen_follows_lake_and_restores_terminal(tmp_path):
     loaded = local_settings(tmp_path)
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=100, height=30)

@@ -38,7 +38,7 @@ def script(folder: Path, text: str) -> Path:
     return file
 
 
-def test_jars_that_are_missing_changed_or_not_on_the_list_are_named(tmp_path):
+def test_unlisted_or_changed_jars_are_named(tmp_path):
     for name in ("right.jar", "changed.jar", "extra.jar"):
         (tmp_path / name).write_text(name)
     expected = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("right.jar", "missing.jar")}
@@ -67,7 +67,7 @@ def served(tmp_path, jars, monkeypatch):
 
 
 @pytest.mark.parametrize("harm", ["changed", "cut short", "added", "removed"])
-def test_jars_that_are_not_those_of_the_list_are_never_used_but_fetched_again(served, harm):
+def test_unlisted_jars_unused_and_fetched_again(served, harm):
     settings, fetched = served
     folder = settings.path(settings.local.jars) / "kafka"
     jar = next(folder.glob("kafka-clients-*.jar"))
@@ -86,7 +86,7 @@ def test_jars_that_are_not_those_of_the_list_are_never_used_but_fetched_again(se
     assert wrong_jars(folder, read_checksums(HOME / "conf" / "jars" / "kafka.sha256")) == []
 
 
-def test_the_local_file_system_is_compiled_again_when_its_sources_change(served, monkeypatch):
+def test_local_file_system_recompiled_on_change(served, monkeypatch):
     settings, fetched = served
     jar = settings.path(settings.local.jars) / "spark" / LOCALFS_JAR
     before = jar.stat().st_ino
@@ -111,7 +111,7 @@ def test_jars_that_are_there_are_not_fetched_again(jars, monkeypatch):
 
 
 @pytest.mark.process
-def test_a_download_that_brings_other_jars_is_refused_and_leaves_no_folder(tmp_path, monkeypatch):
+def test_download_of_other_jars_refused_cleanly(tmp_path, monkeypatch):
     monkeypatch.setattr(
         fetching, "find_java", lambda: str(script(tmp_path / "bin", "echo unresolved: nowhere >&2; exit 1"))
     )
@@ -121,7 +121,7 @@ def test_a_download_that_brings_other_jars_is_refused_and_leaves_no_folder(tmp_p
 
 
 @pytest.mark.process
-def test_the_local_file_system_is_compiled_without_a_java_compiler(tmp_path):
+def test_local_file_system_needs_no_java_compiler(tmp_path):
     compile_localfs(tmp_path / "made.jar")
     names = zipfile.ZipFile(tmp_path / "made.jar").namelist()
     assert "anabranch/localfs/NoForkLocalFs.class" in names
@@ -173,7 +173,8 @@ def test_a_broker_that_cannot_start_shows_its_last_words(tmp_path, jars):
     assert one.process.poll() is not None
 
 
-def test_reset_forgets_state_but_not_the_readme_and_refuses_while_a_run_is_alive(tmp_path):
+def test_reset_deletes_state_unless_run_is_alive(tmp_path):
+    """The readme stays."""
     settings = load_settings([home_with(tmp_path)], HOME, {})
     (tmp_path / "checkpoints" / "stream").mkdir(parents=True)
     (tmp_path / "checkpoints" / "README.md").write_text("stays")

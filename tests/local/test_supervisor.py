@@ -57,7 +57,7 @@ def looking(supervisor, condition):
     return look
 
 
-def test_a_part_that_dies_is_restarted_with_growing_pauses_up_to_the_longest(supervisor):
+def test_dead_part_restarted_with_growing_pauses(supervisor):
     supervisor.start(part("brief", FOREVER), 10)
     pauses = []
     for _ in range(4):
@@ -69,7 +69,7 @@ def test_a_part_that_dies_is_restarted_with_growing_pauses_up_to_the_longest(sup
     assert state(supervisor, "brief").restarts == 4
 
 
-def test_a_part_that_was_steady_starts_again_with_the_first_pause(supervisor, monkeypatch):
+def test_steady_part_restarts_with_first_pause(supervisor, monkeypatch):
     supervisor.start(part("steady", FOREVER), 10)
     os.kill(state(supervisor, "steady").pid, signal.SIGKILL)
     wait_until(looking(supervisor, lambda: state(supervisor, "steady").restarts == 1), 10)
@@ -81,7 +81,7 @@ def test_a_part_that_was_steady_starts_again_with_the_first_pause(supervisor, mo
     assert state(supervisor, "steady").detail == "signal 9; again in 0.01 s"
 
 
-def test_what_is_left_of_a_dead_parts_session_is_ended_before_it_starts_again(supervisor):
+def test_dead_parts_session_ended_before_restart(supervisor):
     supervisor.start(part("orphaning", STUBBORN_CHILD), 10)
     session = state(supervisor, "orphaning").pid
     wait_until(lambda: len(session_members(session)) == 2, 10)
@@ -90,7 +90,7 @@ def test_what_is_left_of_a_dead_parts_session_is_ended_before_it_starts_again(su
     assert session_members(session) == []
 
 
-def test_stop_ends_the_highest_rank_first_and_leaves_nothing(supervisor):
+def test_stop_ends_highest_rank_first(supervisor):
     for name, rank in (("low", 0), ("middle", 1), ("high", 2)):
         supervisor.start(part(name, FOREVER, rank), 10)
     sessions = [one.pid for one in supervisor.states()]
@@ -99,14 +99,14 @@ def test_stop_ends_the_highest_rank_first_and_leaves_nothing(supervisor):
     assert [pid for session in sessions for pid in session_members(session)] == []
 
 
-def test_a_part_that_ignores_being_told_to_stop_is_killed_after_its_time(supervisor):
+def test_part_ignoring_stop_is_killed(supervisor):
     supervisor.start(part("stubborn", STUBBORN, stop_seconds=0.2), 10)
     session = state(supervisor, "stubborn").pid
     supervisor.stop()
     assert session_members(session) == []
 
 
-def test_a_part_that_never_serves_is_an_error_with_its_last_words(supervisor):
+def test_part_never_serving_fails_with_last_words(supervisor):
     spec = part("mute", f"print('no such port', flush=True); {FOREVER}", is_ready=lambda: False)
     with pytest.raises(SetupError, match="no such port"):
         supervisor.start(spec, 2)
@@ -132,7 +132,7 @@ def test_the_parts_die_with_a_supervisor_that_is_killed(tmp_path):
     wait_until(lambda: not any(session_members(session) for session in sessions), 10)
 
 
-def test_what_a_killed_supervisor_left_is_ended_by_the_next_and_nobody_elses_process_is(tmp_path):
+def test_next_supervisor_ends_only_orphans(tmp_path):
     left, other = (
         subprocess.Popen(
             [sys.executable, "-c", FOREVER],
@@ -172,7 +172,7 @@ def test_what_a_killed_supervisor_left_is_ended_by_the_next_and_nobody_elses_pro
 
 
 @pytest.mark.parametrize(("carried", "ended"), [("this run's", True), ("another's", False)])
-def test_orphans_are_ended_only_when_they_carry_the_token_of_the_run_that_left_them(tmp_path, carried, ended):
+def test_orphans_ended_only_with_run_token(tmp_path, carried, ended):
     session, orphan = orphaned_session(carried)
     try:
         record = tmp_path / "processes.json"
@@ -208,7 +208,7 @@ def test_a_record_that_is_damaged_is_no_record(tmp_path):
         assert end_leftovers(tmp_path / "processes.json") == []
 
 
-def test_a_part_that_cannot_be_started_again_is_tried_again_later(supervisor):
+def test_failed_restart_is_tried_again(supervisor):
     commands = iter([[sys.executable, "-c", FOREVER], SetupError("no room"), [sys.executable, "-c", FOREVER]])
 
     def command():
@@ -243,7 +243,7 @@ def test_a_second_holder_of_a_folder_is_told_who_has_it(tmp_path):
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_said_with_what_to_do(tmp_path):
+def test_impossible_folder_reported_with_advice(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SetupError, match="set \\[local\\] folder to another"), lock_folder(tmp_path / "file" / "var"):
         pass

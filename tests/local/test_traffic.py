@@ -104,7 +104,7 @@ class Local:
         return next(after + step for step in range(600) if least <= self.demand.consumers(after + step)[name] <= most)
 
 
-def test_samples_cover_the_active_segments_only_each_by_one_owner():
+def test_samples_cover_active_segments_once():
     demand = Demand(traffic_settings(), 0)
     messages = segment_stats(demand, HALVES, NOW)
     samples = [sample for message in messages for sample in message.segments]
@@ -115,7 +115,7 @@ def test_samples_cover_the_active_segments_only_each_by_one_owner():
     )
 
 
-def test_a_wide_layout_is_split_over_several_reporters_and_every_message_is_valid():
+def test_wide_layout_split_into_valid_messages():
     width = KEYS // 64
     wide = layout(*((number * width, (number + 1) * width - 1) for number in range(64)))
     messages = segment_stats(Demand(traffic_settings(), 3), wide, NOW)
@@ -124,7 +124,7 @@ def test_a_wide_layout_is_split_over_several_reporters_and_every_message_is_vali
         assert parse_message("segment-stats", message.topic.encode(), message.to_json().encode()) == message
 
 
-def test_columns_have_the_same_samples_in_messages_of_bounded_size():
+def test_columns_carry_same_samples_in_bounded_size():
     demands = [Demand(traffic_settings(), index) for index in range(5)]
     plain = [message for demand in demands for message in segment_stats(demand, HALVES, NOW)]
     expected = {
@@ -165,7 +165,7 @@ def test_samples_fall_on_multiples_of_the_interval(now, expected):
     assert next_instant(now, 10.0) == expected
 
 
-def test_first_pass_creates_topics_reads_layouts_and_registers_consumers(controller):
+def test_first_pass_creates_topics_and_consumers(controller):
     local = Local(controller, 6)
     sessions = local.sessions()
     sessions.synchronise(NOW)
@@ -186,7 +186,7 @@ def test_layouts_are_those_after_a_split(controller):
     assert sorted(sample.id for message in samples for sample in message.segments) == [1, 2]
 
 
-def test_consumers_follow_the_demand_with_no_call_when_nothing_changed(controller):
+def test_consumers_follow_demand_without_extra_calls(controller):
     local = Local(controller, first=2)
     sessions = local.sessions()
     for step in range(100):
@@ -214,7 +214,7 @@ def test_registration_names_the_type_of_the_subscription(controller):
     }
 
 
-def test_restarted_generator_unregisters_consumers_of_its_earlier_life(controller):
+def test_restarted_generator_unregisters_old_consumers(controller):
     local = Local(controller)
     busy = local.instant_with(4, 6)
     calm = local.instant_with(0, 1, after=busy)
@@ -223,7 +223,8 @@ def test_restarted_generator_unregisters_consumers_of_its_earlier_life(controlle
     assert local.connected() == local.wanted(calm)
 
 
-def test_layouts_stay_known_while_the_controller_is_down_and_consumers_catch_up_afterwards(controller):
+def test_layouts_kept_during_controller_outage(controller):
+    """Consumers catch up afterwards."""
     local = Local(controller)
     sessions = local.sessions()
     sessions.synchronise(NOW)
@@ -236,7 +237,7 @@ def test_layouts_stay_known_while_the_controller_is_down_and_consumers_catch_up_
     assert local.connected() == local.wanted(NOW + 60)
 
 
-def test_topics_that_answer_with_an_error_do_not_stop_the_pass(controller):
+def test_failing_topics_do_not_stop_the_pass(controller):
     local = Local(controller, 2)
     sessions = local.sessions()
     local.way.status = 500
@@ -257,7 +258,7 @@ def test_deleted_topic_is_created_again_with_its_consumers(controller):
     assert local.connected() == local.wanted(busy)
 
 
-def test_counters_go_on_after_a_restart_and_survive_a_broken_file(tmp_path):
+def test_counters_survive_restart_and_broken_file(tmp_path):
     file = tmp_path / "var" / "traffic.json"
     counters = Counters(file)
     counters.add("sent", 5)
@@ -293,7 +294,7 @@ def read_all(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | Non
     return found
 
 
-def test_reports_reach_kafka_in_both_forms_and_are_all_counted(kafka, tmp_path):
+def test_reports_reach_kafka_in_both_forms(kafka, tmp_path):
     settings = local_settings(tmp_path, kafka)
     topics = [Demand(settings.traffic, index) for index in range(7)]
     counters = Counters(tmp_path / "traffic.json")
@@ -322,7 +323,7 @@ def test_garbage_is_produced_at_its_rate_and_counted(kafka, tmp_path):
         assert any(isinstance(parse_message(source, *record), Rejected) for record in read_all(kafka, source))
 
 
-def test_generator_without_a_controller_keeps_running_and_stops_cleanly(kafka, tmp_path, free_url):
+def test_generator_runs_without_controller(kafka, tmp_path, free_url):
     settings = local_settings(tmp_path, kafka)
     settings = settings.model_copy(
         update={
@@ -344,7 +345,7 @@ def test_generator_without_a_controller_keeps_running_and_stops_cleanly(kafka, t
     assert counts["sent"] == counts["delivered"] + counts["failed"] > 0
 
 
-def test_sigterm_ends_the_process_cleanly_with_everything_delivered(kafka, tmp_path, controller):
+def test_sigterm_delivers_everything_first(kafka, tmp_path, controller):
     shutil.copytree(HOME / "conf", tmp_path / "conf")
     places = {"ANABRANCH_KAFKA_BOOTSTRAP": kafka, "ANABRANCH_CONTROLLER_URL": controller.url}
     process = subprocess.Popen(

@@ -15,7 +15,7 @@ JUDGED_BY_THE_OPERATOR = {RejectReason.FROM_THE_FUTURE, RejectReason.BAD_LAYOUT}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_garbage_is_refused_for_the_reason_that_its_kind_names(kind):
+def test_garbage_refused_for_its_kind(kind):
     garbage = make_garbage(TOPIC, 1_763_660_000_000, Random(1), kind)
     parsed = parse_message(garbage.source, garbage.key, garbage.value)
     if isinstance(parsed, SegmentStatsColumns):
@@ -28,13 +28,13 @@ def test_garbage_is_refused_for_the_reason_that_its_kind_names(kind):
         assert parsed.reason == garbage.expected
 
 
-def test_kinds_lead_to_every_reject_reason_that_a_message_has_by_itself():
+def test_kinds_cover_every_reject_reason():
     random = Random(1)
     by_itself = {*RejectReason, None} - {RejectReason.UNKNOWN_TOPIC, RejectReason.TOO_MANY}
     assert {make_garbage(TOPIC, 1, random, kind).expected for kind in KINDS} == by_itself
 
 
-def test_drawn_garbage_is_the_same_for_the_same_seed_and_covers_all_kinds():
+def test_seeded_garbage_repeats_and_covers_kinds():
     first, second = Random("a"), Random("a")
     drawn = [make_garbage(TOPIC, 1, first) for _ in range(300)]
     assert drawn == [make_garbage(TOPIC, 1, second) for _ in range(300)]

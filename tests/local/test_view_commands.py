@@ -25,14 +25,14 @@ def run(home, *arguments: str) -> Result:
     return CliRunner().invoke(cli, ["--home", str(home), *arguments])
 
 
-def test_lake_create_makes_every_table_and_again_changes_nothing(home):
+def test_lake_create_is_idempotent(home):
     first = run(home, "lake", "create")
     assert first.exit_code == 0
     assert all((home / "var" / "lake" / name / "_delta_log").is_dir() for name in TABLES)
     assert run(home, "lake", "create").output == first.output
 
 
-def test_lake_show_counts_rows_and_names_tables_that_nobody_has_made(home):
+def test_lake_show_counts_rows_and_missing_tables(home):
     write(str(home / "var" / "lake"), decision(1, 1), decision(2, 2))
     shown = run(home, "lake", "show", "--output", "json")
     tables = {row["table"]: row for row in json.loads(shown.output)["tables"]}
@@ -42,20 +42,20 @@ def test_lake_show_counts_rows_and_names_tables_that_nobody_has_made(home):
     assert "not made yet" in run(home, "lake", "show").output
 
 
-def test_lake_show_table_prints_its_newest_rows_as_json_lines(home):
+def test_lake_show_table_prints_json_lines(home):
     write(str(home / "var" / "lake"), *(decision(number, number) for number in range(1, 6)))
     shown = run(home, "lake", "show", "decisions", "--limit", "2", "--output", "json")
     assert [json.loads(line)["decision_id"] for line in shown.output.splitlines()] == ["d4", "d5"]
 
 
-def test_lake_show_prints_what_strangers_sent_as_it_is_and_not_as_markup(home):
+def test_lake_show_escapes_markup(home):
     write(str(home / "var" / "lake"), dead_letter("[bold]not-json[/]\x1b[2J\u202e", 1))
     shown = run(home, "lake", "show", "dead_letters").output
     assert "[bold]not-json[/]" in shown
     assert shown.replace("\n", "").isprintable()
 
 
-def test_lake_show_of_a_table_that_does_not_exist_says_what_to_do(home):
+def test_lake_show_of_missing_table_gives_advice(home):
     shown = run(home, "lake", "show", "decisions")
     assert shown.exit_code == 1
     assert "anabranch lake create" in shown.output

@@ -67,7 +67,7 @@ def decided(bucket, cluster="west"):
     ]
 
 
-def test_why_a_bundle_was_moved_is_told_with_its_gates_and_the_two_brokers(bucket, lake):
+def test_bundle_move_explained_with_gates_and_brokers(bucket, lake):
     row, _ = decided(bucket)
     name = json.loads(row["arguments"])["bundle"]
     said = ask(lake, "west", "--bundle", name, "--at", "2025-11-20T17:33:00Z")
@@ -81,7 +81,7 @@ def test_why_a_bundle_was_moved_is_told_with_its_gates_and_the_two_brokers(bucke
     assert whole["decision_id"] == row["decision_id"]
 
 
-def test_why_a_broker_is_idle_is_told_by_the_cycle_once_more(lake):
+def test_idle_broker_explained_by_repeated_cycle(lake):
     said = ask(lake, "west", "--broker", "broker-3:8080")
     assert said.exit_code == 0, said.output
     assert "nothing was decided" in said.output
@@ -92,7 +92,7 @@ def test_why_a_broker_is_idle_is_told_by_the_cycle_once_more(lake):
     assert "note:" not in said.output
 
 
-def test_an_earlier_cycle_is_answered_as_it_was_then_and_agrees_with_the_record(bucket, lake):
+def test_earlier_cycle_explained_as_recorded(bucket, lake):
     row, _ = decided(bucket)
     said = ask(lake, "west", "--at", "2025-11-20T17:33:00Z")
     assert f"unload {json.loads(row['arguments'])['bundle']} from broker-1:8080" in said.output
@@ -137,7 +137,7 @@ def long_record(tmp_path):
     return str(tmp_path)
 
 
-def test_of_a_long_record_two_hours_lead_to_what_all_of_it_does(tmp_path, monkeypatch):
+def test_last_two_hours_lead_to_full_result(tmp_path, monkeypatch):
     lake = long_record(tmp_path)
     whole = record.last_cycle(lake, "west", None)
     monkeypatch.setattr(record, "FEW_REPORTS", 100)
@@ -161,7 +161,7 @@ def test_of_a_long_record_two_hours_lead_to_what_all_of_it_does(tmp_path, monkey
     assert gates[0] == gates[1]
 
 
-def test_a_record_that_two_hours_do_not_lead_to_is_run_as_a_whole(tmp_path, monkeypatch):
+def test_insufficient_two_hours_replay_whole_record(tmp_path, monkeypatch):
     lake = long_record(tmp_path)
     monkeypatch.setattr(record, "FEW_REPORTS", 100)
     monkeypatch.setattr(record, "_that_matter", lambda different, begin: ["something"])

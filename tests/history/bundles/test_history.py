@@ -43,7 +43,7 @@ def asked(lake, *words):
     return CliRunner().invoke(cli, ["-c", str(lake / "own.toml"), "bundles", "history", *words])
 
 
-def test_usage_is_there_while_a_broker_is_and_every_applied_move_is_shown(story, lake):
+def test_usage_and_applied_moves_are_shown(story, lake):
     found = history(str(lake / "lake"), "west")
     assert list(found.brokers) == BROKERS
     there = np.isfinite(found.usage)
@@ -80,7 +80,7 @@ def test_reports_of_the_extensible_manager_are_shown(tmp_path):
     ]
 
 
-def test_the_command_draws_a_line_for_each_broker_and_tells_the_newest_moves(lake):
+def test_command_draws_brokers_and_newest_moves(lake):
     done = asked(lake, "west", "--limit", "2")
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
@@ -93,7 +93,7 @@ def test_the_command_draws_a_line_for_each_broker_and_tells_the_newest_moves(lak
     assert len(whole["moves"]) == 10
 
 
-def test_the_picture_has_a_band_for_each_broker_and_an_arrow_for_each_move(lake, tmp_path):
+def test_picture_has_broker_bands_and_move_arrows(lake, tmp_path):
     done = asked(lake, "west", "--svg", str(tmp_path / "west.svg"))
     assert done.exit_code == 0, done.output
     root = ElementTree.parse(tmp_path / "west.svg").getroot()
@@ -115,7 +115,7 @@ def test_a_cluster_that_is_not_on_record_is_said(lake):
 
 
 @given(st.lists(st.one_of(st.floats(0, 2), st.just(float("nan"))), min_size=1, max_size=40), st.integers(1, 50))
-def test_columns_keep_the_mean_of_what_is_there_and_bars_rise_with_it(values, most):
+def test_columns_average_and_bars_rise_with_mean(values, most):
     usage = np.array(values)[:, None]
     means = columns(usage, most)[:, 0]
     assert len(means) == min(most, len(values))

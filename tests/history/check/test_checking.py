@@ -57,7 +57,7 @@ def test_a_lake_that_the_engine_made_is_whole(lake):
 
 
 @pytest.mark.parametrize("table", [DECISIONS, HOLDS], ids=lambda table: table.name)
-def test_a_lost_row_is_a_gap_in_the_numbers_and_missing_from_its_batch(copy, table):
+def test_lost_row_leaves_gap_and_incomplete_batch(copy, table):
     content = rows(copy, table).sort_by([("subject", "ascending"), ("seq", "ascending")])
     first = next(number for number, seq in enumerate(content["seq"].to_pylist()) if seq == 2)
     replace(copy, table, without(content, first))
@@ -67,7 +67,7 @@ def test_a_lost_row_is_a_gap_in_the_numbers_and_missing_from_its_batch(copy, tab
 
 
 @pytest.mark.parametrize("table", [SEGMENT_LOAD, EVENTS], ids=lambda table: table.name)
-def test_a_row_that_is_there_twice_is_found_by_its_key_and_by_the_count_of_its_batch(copy, table):
+def test_duplicate_row_found_by_key_and_batch_count(copy, table):
     write_deltalake(table_path(copy, table), rows(copy, table).slice(7, 1), mode="append")
     assert found(copy) == {(table.name, "duplicate"): 1, (table.name, "too many rows"): 1}
 
@@ -78,7 +78,8 @@ def test_a_batch_that_is_still_being_written_is_no_fault(copy):
     assert found(copy) == {}
 
 
-def test_outcomes_of_a_lost_decision_are_orphans_and_a_decision_without_an_end_is_open(copy):
+def test_lost_decisions_leave_orphans_and_open_ones(copy):
+    """A decision without an outcome is open."""
     decisions = rows(copy, DECISIONS).sort_by("decided_at")
     lost, never_ended = (decisions["decision_id"][place].as_py() for place in (0, 1))
     outcomes = rows(copy, OUTCOMES)
@@ -137,14 +138,15 @@ def test_holds_of_a_layout_that_is_not_on_record_are_told(copy):
     assert said["holds", "unknown layout"] == len(digests) > 0
 
 
-def test_batches_whose_counts_contradict_each_other_are_told(copy):
+def test_contradicting_batch_counts_reported(copy):
     content = rows(copy, BATCHES)
     more = pa.array([content["messages"][0].as_py() + 1, *content["messages"].to_pylist()[1:]])
     replace(copy, BATCHES, content.set_column(content.schema.get_field_index("messages"), "messages", more))
     assert found(copy) == {("batches", "unbalanced"): 1}
 
 
-def test_a_file_that_is_gone_or_cut_is_told_and_the_rest_is_checked_all_the_same(copy):
+def test_missing_or_truncated_file_reported_alone(copy):
+    """The rest is checked all the same."""
     files = [Path(uri) for uri in DeltaTable(table_path(copy, HOLDS)).file_uris()]
     files[0].unlink()
     cut = Path(DeltaTable(table_path(copy, OUTCOMES)).file_uris()[0])

@@ -20,7 +20,7 @@ def row(seq: int, subject: str = "a", is_whole: bool = True, begins_anew: bool =
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=12), max_size=4))
-def test_every_run_of_lost_rows_with_a_row_behind_it_is_one_gap_and_nothing_else_is(subjects):
+def test_each_run_of_lost_rows_is_one_gap(subjects):
     rows, lost = [], 0
     for name, kept in enumerate(subjects):
         rows += [row(seq, str(name)) for seq, is_kept in enumerate(kept, 1) if is_kept]
@@ -36,7 +36,7 @@ def test_a_row_that_is_there_twice_is_a_gap_whichever_it_is(number, twice):
 
 
 @given(st.integers(0, 5), st.integers(1, 4), st.booleans())
-def test_what_a_batch_that_was_cut_off_has_numbered_is_numbered_again_or_not(before, cut, is_again):
+def test_interrupted_batch_may_reuse_its_numbers(before, cut, is_again):
     rows = [row(seq) for seq in range(1, before + 1)]
     rows += [row(seq, is_whole=False) for seq in range(before + 1, before + cut + 1)]
     following = before + 1 if is_again else before + cut + 1

@@ -51,7 +51,7 @@ def test_lost_row_of_batches_is_told_by_the_rows_of_others(copy):
 
 
 @pytest.mark.parametrize("table", [EVENTS, SEGMENT_LOAD, HOLDS, DECISIONS], ids=lambda table: table.name)
-def test_rows_cut_off_by_another_checkpoint_are_no_lost_batch(copy, table):
+def test_rows_cut_by_other_checkpoint_not_lost(copy, table):
     # The checkpoint was lost in a batch: a new one begins with later batches, numbered anew.
     content = rows(copy, BATCHES).sort_by("batch_at").to_pylist()
     middle = next(place for place, row in enumerate(content) if place > 50 and row["decisions"])

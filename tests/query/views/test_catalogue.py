@@ -36,7 +36,7 @@ def test_calls_in_literals_quoted_names_and_comments_stay():
     assert write_out(sql) == sql
 
 
-def test_an_argument_may_have_commas_parentheses_and_calls_of_its_own():
+def test_argument_may_contain_commas_and_calls():
     def written(arguments):
         return "|".join(arguments)
 
@@ -50,7 +50,7 @@ def test_a_wrong_number_of_arguments_is_said():
         write_out("SELECT * FROM load_at(1, 2)")
 
 
-def test_names_get_their_database_only_where_they_are_read_from():
+def test_only_table_references_get_database():
     sql = "SELECT holds FROM holds h JOIN other ON holds.a = 'from holds'"
     assert qualify(sql, {"holds"}, "d") == sql.replace("FROM holds", "FROM d.holds")
 

@@ -36,7 +36,7 @@ def usages(cluster_story):
     return found
 
 
-def test_every_decision_is_a_move_with_its_bundle_brokers_and_end(cluster_story, ask):
+def test_decision_is_move_with_brokers_and_outcome(cluster_story, ask):
     ends = {one["decision_id"]: one for one in cluster_story.outcomes if one["status"] != "intent"}
     expected = []
     for row in sorted(cluster_story.bucket.table(DECISIONS).to_pylist(), key=lambda row: row["seq"]):
@@ -57,7 +57,7 @@ def test_every_decision_is_a_move_with_its_bundle_brokers_and_end(cluster_story,
     assert [tuple(row.values()) for row in found] == expected
 
 
-def test_a_bundle_returns_when_it_is_moved_back_within_the_hour(ask):
+def test_bundle_moved_back_within_hour_returns(ask):
     moves = ask("SELECT * FROM bundle_moves WHERE status = 'applied'")
     expected = sorted(
         (a["decision_id"], b["decision_id"])
@@ -107,7 +107,7 @@ def test_a_rule_that_ships_says_what_happened_to_a_cluster(lake_of_clusters, rul
     assert [dict(one.labels) for one in asking.found(read_rules(SHIPPED).rule(rule))] == said
 
 
-def test_moves_that_end_elsewhere_are_told_when_they_are_many(lake_of_clusters):
+def test_misplaced_moves_reported_when_many(lake_of_clusters):
     rule = read_rules(SHIPPED).rule("BundlesNotMoved")
     many = rule.model_copy(update={"above": 1.0})
     (found,) = Asking(lake_of_clusters, DAY + timedelta(hours=13)).found(many)
@@ -115,7 +115,7 @@ def test_moves_that_end_elsewhere_are_told_when_they_are_many(lake_of_clusters):
 
 
 @pytest.mark.parametrize("at", ["12:44", "13:05", "13:44", "14:30"])
-def test_a_broker_over_its_limit_is_told_unless_something_was_moved_off_it(lake_of_clusters, ask, usages, at):
+def test_broker_over_limit_reported_unless_relieved(lake_of_clusters, ask, usages, at):
     hour, minute = map(int, at.split(":"))
     now, limit = DAY + timedelta(hours=hour, minutes=minute), 0.2
     since = now - timedelta(minutes=20)

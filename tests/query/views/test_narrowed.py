@@ -25,7 +25,7 @@ def rows_of(lake, sql, as_of=None):
 
 
 @pytest.mark.parametrize("as_of", INSTANTS[1:])
-def test_what_holds_now_are_the_intervals_without_an_end_at_any_instant(lake, as_of):
+def test_current_holds_are_intervals_without_end(lake, as_of):
     columns = "family, subject, gate, measured, bound, margin, eligible_at, trigger, layout_epoch, held_from, seconds"
     now = rows_of(lake, f"SELECT {columns} FROM holds_now", as_of)
     assert now
@@ -33,7 +33,7 @@ def test_what_holds_now_are_the_intervals_without_an_end_at_any_instant(lake, as
 
 
 @pytest.mark.parametrize("since", INSTANTS)
-def test_thrash_since_an_instant_is_all_that_was_undone_after_it(lake, since):
+def test_thrash_since_instant_is_all_undone_after(lake, since):
     narrowed = rows_of(lake, f"SELECT * FROM thrash_since({literal(since)})")
     assert narrowed == rows_of(lake, f"SELECT * FROM thrash WHERE undone_at > {literal(since)}")
 
@@ -45,7 +45,7 @@ def test_layouts_without_their_text_are_those_with_it(lake):
     assert spans == rows_of(lake, f"SELECT {columns} FROM layout_intervals")
 
 
-def test_time_over_a_threshold_is_what_the_loads_say_one_by_one(tmp_path):
+def test_time_over_threshold_matches_single_loads(tmp_path):
     random, lake = Random(7), str(tmp_path / "lake")
     known = [("topic://a/b/c", 0), ("topic://a/b/c", 1), ("topic://a/b/d", 0)]
     rates = [5_000.0, 10_000.0, 10_000.1, 40_000.0, 70_000.0]

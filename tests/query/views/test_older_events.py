@@ -50,7 +50,7 @@ def older(request, story, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["layout_intervals", "layout_at", "consumers_waiting", "segment_hours"])
-def test_a_view_says_of_older_events_what_it_says_of_those_in_columns(name, lake, older):
+def test_older_events_give_equal_view_rows(name, lake, older):
     question = f"SELECT * FROM {name}{f'({AT})' if views()[name].parameters else ''}"
     now, then = (LakeSql(one).ask(question).read_all().to_pylist() for one in (lake, older))
     assert now
@@ -64,7 +64,7 @@ def test_the_columns_say_what_the_bodies_say(story):
     assert {row["type"] for row in rows if row["consumers"] is not None} == {"consumer"}
 
 
-def test_escaped_name_of_an_older_row_is_the_subscription_since(tmp_path):
+def test_escaped_older_name_is_the_subscription(tmp_path):
     name = "sub 'q\" \\ 漢 😀"
     events = [
         layout_event(layout_json((0, 0, 65_535)), 0),

@@ -203,7 +203,7 @@ def test_questions_are_answered(lake, statement):
     assert LakeSql(lake).ask(statement).read_all().schema.names
 
 
-def test_tables_that_are_not_made_yet_are_empty_and_columns_of_later_releases_null(tmp_path):
+def test_missing_tables_empty_and_new_columns_null(tmp_path):
     schema = arrow_schema(BATCHES.row)
     old = schema.remove(schema.get_field_index("samples_refused"))
     at = pa.scalar(1_795_341_600_000_000, pa.int64())
@@ -233,7 +233,7 @@ def completions(text):
     return {one.text for one in LakeCompleter().get_completions(Document(text), CompleteEvent())}
 
 
-def test_the_prompt_completes_views_and_the_columns_of_what_is_named():
+def test_prompt_completes_views_and_columns():
     assert {"thrash"} <= completions("SELECT * FROM thr")
     assert {"undone_by", "undone_at"} <= completions("SELECT a FROM thrash WHERE undone_")
     assert "undone_by" not in completions("SELECT a FROM holds WHERE undone_")
@@ -249,14 +249,14 @@ def test_enter_asks_when_a_statement_is_whole():
     ]
 
 
-def test_a_question_beyond_the_memory_it_may_take_ends_and_the_next_is_answered(lake):
+def test_query_beyond_memory_ends_next_is_answered(lake):
     asking = LakeSql(lake, memory_mb=2)
     with pytest.raises(SqlError, match=r"needs more memory .*narrow it by a topic or a time"):
         asking.ask("SELECT array_agg(md5(CAST(value AS VARCHAR))) FROM generate_series(1, 1000000)").read_all()
     assert asking.ask("SELECT count(*) AS n FROM decisions").read_all()["n"][0].as_py() > 0
 
 
-def test_the_memory_of_a_container_counts_where_it_has_less_than_the_machine(tmp_path, monkeypatch):
+def test_container_memory_counts_when_smaller(tmp_path, monkeypatch):
     of_the_machine = memory_of_the_machine_mb.__wrapped__()
     said = {"none": "max", "less": str(64 * 2**20), "version 1 without one": str(2**63 - 4096)}
     found = {}

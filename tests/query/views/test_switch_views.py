@@ -25,7 +25,7 @@ def ask(lake_of_switch):
     return lambda sql: LakeSql(lake_of_switch).ask(sql).read_all().to_pylist()
 
 
-def test_every_step_stands_with_what_it_is_about_and_its_end(lake_of_switch, ask):
+def test_every_step_has_subject_and_outcome(lake_of_switch, ask):
     steps = read_steps(lake_of_switch, f"standalone/{SWITCH}")
     expected = [
         (
@@ -94,14 +94,14 @@ def said(lake, rule, at):
     return [(dict(one.labels), one.value) for one in Asking(lake, at).found(read_rules(SHIPPED).rule(rule))]
 
 
-def test_ledgers_that_failed_are_told_until_an_attempt_takes_them(left_in_the_middle, lake_of_switch):
+def test_failed_ledgers_reported_until_retried(left_in_the_middle, lake_of_switch):
     at = START + timedelta(minutes=5)
     labels = {"cluster": "standalone", "switch": SWITCH}
     assert said(left_in_the_middle, "SwitchLedgersFailed", at) == [(labels, 1.0)]
     assert said(lake_of_switch, "SwitchLedgersFailed", START + timedelta(days=17)) == []
 
 
-def test_a_switch_that_nobody_carries_out_is_told_and_one_that_is_done_is_not(left_in_the_middle, lake_of_switch):
+def test_idle_switch_reported_and_done_one_is_not(left_in_the_middle, lake_of_switch):
     from anabranch.bookkeeper.record import SwitchRecord
     from schemas.bookies import BookieSnapshot, Directive
 
@@ -116,13 +116,13 @@ def test_a_switch_that_nobody_carries_out_is_told_and_one_that_is_done_is_not(le
     assert said(lake_of_switch, "SwitchAbandoned", START + timedelta(days=17)) == []
 
 
-def test_the_check_of_the_lake_finds_nothing_against_the_rows_of_a_switch(lake_of_switch):
+def test_lake_check_accepts_switch_rows(lake_of_switch):
     found = Findings()
     Rows(lake_of_switch).look(found)
     assert found.to_json()["findings"] == []
 
 
-def test_the_inputs_of_every_step_are_a_snapshot_that_leads_to_it(ask):
+def test_step_inputs_are_a_sufficient_snapshot(ask):
     from decisions.bookkeeper.decide import decide
     from schemas.bookies import BookieSnapshot
 

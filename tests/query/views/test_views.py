@@ -64,7 +64,7 @@ def test_a_view_has_the_columns_that_are_described(view, lake, lake_of_clusters,
 
 
 @pytest.mark.parametrize("at", INSTANTS)
-def test_layout_and_load_at_an_instant_are_what_the_newest_rows_before_it_say(at, ask, layouts, story):
+def test_layout_and_load_at_instant_are_newest_before(at, ask, layouts, story):
     expected = {
         (topic, number): hashes
         for topic, told in layouts.items()
@@ -97,14 +97,14 @@ def test_holds_end_with_the_next_hold_decision_or_deletion(ask, story, layouts):
     assert sorted(map(str, (tuple(row.values()) for row in rows))) == sorted(map(str, expected))
 
 
-def test_hours_of_gates_add_up_to_the_time_that_topics_were_held(ask):
+def test_gate_hours_sum_to_held_time(ask):
     held = ask("SELECT sum(seconds) AS seconds, count(*) AS holds FROM hold_intervals")[0]
     hours = ask("SELECT sum(subject_minutes) * 60 AS seconds, sum(began) AS holds FROM gate_hours")[0]
     assert (round(hours["seconds"], 3), hours["holds"]) == (round(held["seconds"], 3), held["holds"])
     assert ask("SELECT hour FROM gate_hours WHERE subject_minutes > subjects * 60.000001") == []
 
 
-def test_decisions_have_their_outcome_and_how_long_each_step_took(ask, story):
+def test_decisions_have_outcome_and_step_latencies(ask, story):
     rows = ask("SELECT * FROM decision_outcomes ORDER BY decided_at")
     assert len(rows) == len(story.bucket.table(DECISIONS))
     assert {row["status"] for row in rows} == {"applied", "failed"}
@@ -138,7 +138,7 @@ def test_what_is_undone_within_an_hour_is_thrash(ask, story):
     assert expected
 
 
-def test_segment_hours_are_those_of_every_layout_as_long_as_it_stood(ask, story, layouts):
+def test_segment_hours_sum_layout_durations(ask, story, layouts):
     until = max(story.bucket.table(BATCHES)["batch_at"].to_pylist())
     expected = defaultdict(float)
     for topic, told in layouts.items():
@@ -150,7 +150,7 @@ def test_segment_hours_are_those_of_every_layout_as_long_as_it_stood(ask, story,
     }
 
 
-def test_consumers_wait_while_there_are_more_than_segments_queues_never(ask, story, layouts):
+def test_consumers_wait_beyond_segments_except_queues(ask, story, layouts):
     waited = defaultdict(float)
     counts = defaultdict(lambda: defaultdict(list))
     for row in story.bucket.table(EVENTS).to_pylist():
@@ -170,7 +170,7 @@ def test_consumers_wait_while_there_are_more_than_segments_queues_never(ask, sto
     }
 
 
-def test_a_split_by_load_was_over_its_threshold_since_the_first_record_that_was(ask, story):
+def test_load_split_over_threshold_since_first_record(ask, story):
     loads = defaultdict(list)
     for row in story.bucket.table(SEGMENT_LOAD).to_pylist():
         loads[row["topic"], row["segment_id"]].append((row["accepted_at"], row["msg_rate_in"]))
@@ -199,7 +199,7 @@ def test_health_agrees_with_the_views_that_it_is_made_of(at, ask, layouts):
     assert row["dead_letters_last_hour"] == (1 if at < INSTANTS[0] + HOUR else 0)
 
 
-def test_safeguards_tell_what_is_in_force_and_how_the_others_ended(ask, story):
+def test_safeguards_show_active_and_ended(ask, story):
     rows = ask("SELECT * FROM safeguards ORDER BY number")
     begun = INSTANTS[0]
 
