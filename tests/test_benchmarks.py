@@ -37,5 +37,5 @@ def test_help_is_printed_and_nothing_is_run(name, monkeypatch, capsys):
         ([10.0, 20.0], True),
     ],
 )
-def test_rounds_are_repeated_until_the_two_best_agree_or_there_were_many(seconds, expected):
+def test_rounds_repeated_until_best_agree(seconds, expected):
     assert is_enough(seconds) is expected

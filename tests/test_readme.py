@@ -25,7 +25,7 @@ def test_the_readme_shows_commands_with_their_output():
 
 @pytest.mark.process
 @pytest.mark.parametrize(("command", "shown"), SESSIONS, ids=[command for command, _ in SESSIONS])
-def test_a_command_of_the_readme_prints_what_the_readme_shows(command, shown):
+def test_readme_command_prints_shown_output(command, shown):
     run = command.replace(".venv/bin/anabranch", f"{sys.executable} -m anabranch.cli.main")
     done = subprocess.run(
         run, shell=True, cwd=HOME, capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "120"}

@@ -59,7 +59,7 @@ def waits(house: House) -> list[tuple[str, str]]:
     return [(row["decision_id"], row["brake"]) for row in rows]
 
 
-def test_in_mode_approve_a_decision_waits_and_a_person_decides(house: House):
+def test_approve_mode_waits_for_a_person(house: House):
     yes, no = house.decide(house.create("yes"), 0), house.decide(house.create("no"), 0)
     with house.running(mode="approve"):
         house.commit(yes, no)
@@ -82,7 +82,7 @@ def test_in_mode_approve_a_decision_waits_and_a_person_decides(house: House):
     assert status(house)["waiting"] == []
 
 
-def test_what_cannot_be_approved_or_rejected_is_refused_with_the_reason(house: House):
+def test_impossible_approval_refused_with_reason(house: House):
     ended, approved = house.decide(house.create("ended"), 0), house.decide(house.create("approved"), 0)
     with house.running():
         house.commit(ended)
@@ -101,7 +101,7 @@ def test_what_cannot_be_approved_or_rejected_is_refused_with_the_reason(house: H
     assert say(house, "approve", approved.decision_id, reason=" ").exit_code == 2
 
 
-def test_what_the_layout_has_moved_on_from_while_it_waited_is_superseded(house: House):
+def test_decision_outdated_while_waiting_superseded(house: House):
     split = house.decide(house.create("orders", 2), 0)
     with house.running(mode="approve"):
         house.commit(split)
@@ -113,7 +113,7 @@ def test_what_the_layout_has_moved_on_from_while_it_waited_is_superseded(house: 
 
 
 @pytest.mark.parametrize("scope", ["topic", "namespace", "all"])
-def test_a_pause_holds_what_it_names_over_a_restart_and_nothing_else(house: House, scope: str):
+def test_pause_holds_its_scope_across_restart(house: House, scope: str):
     held, other = house.decide(house.create("held"), 0), house.decide(house.create("other"), 0)
     name = {"topic": held.subject, "namespace": house.namespace, "all": "all"}[scope]
     assert say(house, "executor", "pause", name, "--force").exit_code == 0
@@ -164,7 +164,7 @@ def test_a_pause_with_an_end_ends_by_itself(house: House):
         assert waits(house) == [(split.decision_id, "pause")]
 
 
-def test_a_begun_decision_is_not_called_again_while_it_is_paused_and_does_not_fail_for_that(house: House):
+def test_paused_decision_not_called_again_nor_failed(house: House):
     split, clock = house.decide(house.create("orders"), 0), Clock()
     house.gate.always("POST", LOST_BEFORE)
     with house.running(clock):
@@ -185,7 +185,7 @@ def test_a_begun_decision_is_not_called_again_while_it_is_paused_and_does_not_fa
     assert house.gate.count("POST") == calls + 1
 
 
-def test_a_begun_decision_whose_cluster_is_away_during_a_pause_waits_and_does_not_fail(house: House):
+def test_paused_decision_survives_cluster_outage(house: House):
     split, clock = house.decide(house.create("orders"), 0), Clock()
     house.gate.always("POST", LOST_BEFORE)
     with house.running(clock):
@@ -201,7 +201,7 @@ def test_a_begun_decision_whose_cluster_is_away_during_a_pause_waits_and_does_no
         assert house.end(split)["status"] == "applied"
 
 
-def test_an_effect_that_shows_only_during_a_pause_ends_the_decision(house: House):
+def test_effect_visible_during_pause_ends_decision(house: House):
     split = house.decide(house.create("orders"), 0)
     stale = house.controller.client.get(f"/admin/v2/scalable/{house.namespace}/orders").text
     house.gate.on("GET", answers(200, stale), answers(200, stale))
@@ -231,7 +231,7 @@ def ended(house: House, decided: Sequence) -> set[str]:
     return {row["decision_id"] for row in house.ends()} & {one.decision_id for one in decided}
 
 
-def test_the_rate_is_kept_over_a_restart_and_decisions_go_on_in_their_order(house: House):
+def test_rate_kept_across_restart_in_order(house: House):
     decided, clock, steady = splits(house, 6), Clock(), Steady()
     limited = {"brakes": brakes(actions_per_minute=4)}
     house.commit(*decided[:3])
@@ -275,7 +275,7 @@ def test_failures_of_all_shards_count_towards_the_limit(house: House):
     assert stop["reason"].startswith("2 failures within 600 s")
 
 
-def test_failures_stop_the_executor_until_a_person_resumes_it(house: House):
+def test_failures_stop_executor_until_resumed(house: House):
     decided, limits = splits(house, 5), {"brakes": brakes(failures=2), "workers": 1}
     house.gate.always("POST", answers(412, '{"reason":"not now"}'))
     with house.running(**limits):
@@ -312,7 +312,7 @@ def test_an_approval_outlives_a_kill_before_the_intent(house: House, tmp_path: P
 
 
 @pytest.mark.process
-def test_a_kill_between_a_stop_and_its_failure_forgets_neither(house: House, tmp_path: Path):
+def test_kill_between_stop_and_failure_keeps_both(house: House, tmp_path: Path):
     split = house.decide(house.create("orders"), 0)
     house.gate.always("POST", answers(412, '{"reason":"not now"}'))
     house.commit(split)
@@ -328,7 +328,7 @@ def test_a_kill_between_a_stop_and_its_failure_forgets_neither(house: House, tmp
 
 
 @pytest.mark.process
-def test_a_call_that_a_kill_left_without_a_row_counts_for_the_rate(house: House, tmp_path: Path):
+def test_call_without_row_after_kill_counts_for_rate(house: House, tmp_path: Path):
     first, second = splits(house, 2)
     house.commit(first)
     with started(house, tmp_path, "after-call", "[executor.brakes]\nactions_per_minute = 1\n") as process:
@@ -351,7 +351,7 @@ def test_a_window_holds_until_it_opens(house: House):
         assert house.end(split)["status"] == "applied"
 
 
-def test_metrics_tell_what_holds_and_the_page_for_people_names_them_all(house: House):
+def test_metrics_and_page_name_every_safeguard(house: House):
     split = house.decide(house.create("orders"), 0)
     say(house, "executor", "pause", house.namespace, "--force")
     with house.running() as executor:
@@ -372,7 +372,7 @@ def test_metrics_tell_what_holds_and_the_page_for_people_names_them_all(house: H
 SQL_PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 
 
-def test_the_queries_of_the_page_on_sql_tell_what_is_paused_and_what_waits(house: House):
+def test_documented_queries_show_pauses_and_waits(house: House):
     split = house.decide(house.create("orders"), 0)
     for scope, verb in (("all", "pause"), ("acme/one", "pause"), ("acme/two", "pause"), ("acme/one", "resume")):
         say(house, "executor", verb, scope, *(["--force"] if verb == "pause" else []), reason=f"{verb} {scope}")
@@ -394,7 +394,7 @@ def test_the_queries_of_the_page_on_sql_tell_what_is_paused_and_what_waits(house
     assert [(row["act"], row["actor"], row["status"]) for row in answer(verdicts)] == [("reject", "bob", "rejected")]
 
 
-def test_the_live_picture_shows_what_holds_until_it_does_no_more(house: House):
+def test_live_picture_shows_current_holds(house: House):
     split = house.decide(house.create("orders"), 0)
     reader = LakeReader(house.lake)
     say(house, "executor", "pause", house.namespace, "--force", reason="broker upgrade")
@@ -428,7 +428,7 @@ def test_the_status_tells_people_what_holds_and_why(house: House):
     assert executor_settings().mode == "act"
 
 
-def test_what_another_process_carries_out_is_left_to_it_and_its_failures_stop_nobody(house: House):
+def test_foreign_decisions_and_failures_ignored(house: House):
     """A switch between BookKeeper clusters records its steps itself, among the same tables."""
     ours, theirs = splits(house, 2)
     house.commit(theirs, family="bookies", subject="standalone/old-new-1", action="copy")

@@ -30,7 +30,7 @@ steps = st.lists(
 
 
 @given(limit=st.integers(1, 4), given_steps=steps)
-def test_no_window_of_a_minute_has_more_calls_than_the_limit(limit: int, given_steps: list[Step]):
+def test_no_minute_exceeds_the_call_limit(limit: int, given_steps: list[Step]):
     places, now, arrived = Places(limit), 0.0, []
     running: dict[str, tuple[float, float, bool]] = {}
     recorded: list[float] = []
@@ -66,7 +66,7 @@ def test_no_window_of_a_minute_has_more_calls_than_the_limit(limit: int, given_s
     assert all(last - first >= WINDOW_SECONDS - 1e-9 for first, last in zip(arrived, arrived[limit:], strict=False))
 
 
-def test_a_place_is_free_again_exactly_a_minute_after_its_call_ended():
+def test_slot_free_a_minute_after_its_call():
     places = Places(1)
     places.grant("a")
     places.end("a", 5.0)
@@ -75,7 +75,7 @@ def test_a_place_is_free_again_exactly_a_minute_after_its_call_ended():
     assert places.is_free(5.0 + WINDOW_SECONDS)
 
 
-def test_a_place_that_is_not_free_says_an_instant_to_come_even_a_rounding_away_from_it():
+def test_busy_slot_gives_future_instant_despite_rounding():
     places = Places(1)
     places.grant("a")
     places.end("a", 68.96)

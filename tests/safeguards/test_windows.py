@@ -41,12 +41,13 @@ def test_without_windows_acting_is_allowed():
         ("06:00:00", True),
     ],
 )
-def test_a_forbidden_window_over_midnight_holds_from_its_start_to_before_its_end(local: str, allowed: bool):
+def test_window_over_midnight_includes_start_only(local: str, allowed: bool):
+    """It forbids from its start to just before its end."""
     windows = (window("forbidden", "22:00", "06:00", zone="Europe/Berlin"),)
     assert may_act(windows, at(f"2026-11-18T{local}+01:00")) is allowed
 
 
-def test_a_window_over_midnight_belongs_to_the_day_on_which_it_starts():
+def test_window_over_midnight_belongs_to_start_day():
     windows = (window("allowed", "22:00", "06:00", "sun"),)
     assert may_act(windows, at("2026-11-23T05:00:00+00:00"))
     assert not may_act(windows, at("2026-11-22T05:00:00+00:00"))
@@ -77,7 +78,7 @@ def test_a_whole_forbidden_week_never_ends():
 @pytest.mark.parametrize(
     ("date", "utc_start", "utc_end"), [("2026-03-28", "01:00", "04:00"), ("2026-10-24", "00:00", "05:00")]
 )
-def test_a_window_is_as_long_as_the_clock_on_the_wall_makes_it(date: str, utc_start: str, utc_end: str):
+def test_window_length_follows_wall_clock(date: str, utc_start: str, utc_end: str):
     # The clocks of Berlin change in the night to 2026-03-29 and in that to 2026-10-25.
     windows = (window("forbidden", "02:00", "06:00", zone="Europe/Berlin"),)
     night = at(f"{date}T12:00:00+00:00")
@@ -106,9 +107,7 @@ instants = st.integers(0, 2 * 366 * 86_400).map(
 
 @settings(max_examples=50)
 @given(windows=windows_strategy, now=instants, part=st.floats(0, 1, exclude_max=True))
-def test_nothing_changes_before_the_next_change_and_then_it_does(
-    windows: tuple[WindowSettings, ...], now: datetime, part: float
-):
+def test_state_changes_exactly_at_next_change(windows: tuple[WindowSettings, ...], now: datetime, part: float):
     change = next_change(windows, now)
     end = change or now + timedelta(days=13)
     between = min(now + part * (end - now), end - timedelta(microseconds=1))

@@ -78,7 +78,7 @@ def test_what_is_valid_is_read_and_keyed_by_its_cluster(source, body, model):
     assert parsed(source, body | {"unknown": [1]}) == message
 
 
-def test_a_report_is_told_from_others_by_its_broker_and_when_the_broker_made_it():
+def test_reports_differ_by_broker_and_instant():
     for body in (LOCAL, LOAD):
         message = parsed("broker-load", body)
         assert (message.broker, message.last_update) == ("broker-1:8080", AT)
@@ -124,7 +124,8 @@ def test_what_is_refused_says_why(source, body, key, reason):
     assert found.reason.value == reason
 
 
-def test_a_report_of_a_broker_with_four_thousand_bundles_fits_and_more_than_a_mebibyte_is_refused():
+def test_report_limit_is_a_mebibyte():
+    """A report of a broker with four thousand bundles fits."""
     stats = STATS | {"msgRateOut": 123456.789, "msgThroughputOut": 123456789.123, "consumerCount": 100}
     many = {f"acme/shop/0x{number:08x}_0x{number + 1:08x}": stats for number in range(4000)}
     body = LOCAL | {"data": {"lastUpdate": AT, "lastStats": many}}

@@ -132,7 +132,7 @@ edits = st.lists(
 @example([(1, 0, b'"x":' + b"1" * 5000 + b",")])
 @example([(1, 0, b'"\xff":1,')])
 @example([(1, 0, b'"x":' + b"[" * 300 + b"]" * 300 + b",")])
-def test_what_is_accepted_does_not_depend_on_what_was_seen_before(edits):
+def test_acceptance_independent_of_earlier_messages(edits):
     check(TOPIC.encode(), put(json.dumps(STATS).encode(), edits))
 
 
@@ -160,7 +160,8 @@ def test_what_is_nested_deeply_is_left_to_the_validator(depth, brackets):
     assert decode_stats(TOPIC.encode(), text.encode(), len(text)) is None
 
 
-def test_plain_samples_are_decoded_here_and_those_of_a_wrong_key_or_size_are_not():
+def test_plain_samples_decoded_others_deferred():
+    """Those of a wrong key or size are left to the model."""
     value = json.dumps(STATS).encode()
     assert values_of(decode_stats(TOPIC.encode(), value, len(value)))[4] == [(0, 1.0, 2.0, 3.0, 4.0)]
     assert decode_stats(b"topic://acme/shop/other", value, len(value)) is None

@@ -81,12 +81,12 @@ def check(key: bytes, value: bytes) -> None:
 @example([(PLAIN.index(b"1.0") + 2, 1, b"e1")])
 @example([(len(PLAIN), 0, b".")])
 @example([(PLAIN.index(b'"id":0') + 5, 1, b"0x1")])
-def test_it_agrees_with_the_decoder_of_one_message_on_damaged_bytes(edits):
+def test_matches_single_decoder_on_damaged_bytes(edits):
     check(TOPIC.encode(), put(PLAIN, edits))
 
 
 @given(messages)
-def test_it_agrees_with_the_decoder_of_one_message_on_odd_messages(message):
+def test_matches_single_decoder_on_odd_messages(message):
     check(TOPIC.encode(), compact(message))
 
 
@@ -106,7 +106,7 @@ plain = st.builds(
 
 
 @given(st.lists(plain, min_size=1, max_size=4))
-def test_what_our_models_write_is_taken_with_the_same_values(values):
+def test_model_output_accepted_with_equal_values(values):
     found = taken(TOPIC.encode(), values)
     for row, value in enumerate(values):
         if b"[\xc3" not in value:
@@ -128,7 +128,7 @@ def test_a_message_that_is_not_plain_takes_no_other_with_it(value):
     assert set(taken(TOPIC.encode(), [PLAIN, value, NEIGHBOUR])) == {0, 2}
 
 
-def test_messages_of_unknown_topics_of_the_future_and_cut_ones_are_left_out():
+def test_unknown_future_and_truncated_messages_skipped():
     other = compact({**STATS, "topic": TOPIC + "-never-seen"})
     assert not taken((TOPIC + "-never-seen").encode(), [other])
     assert not taken(TOPIC.encode(), [PLAIN], latest=STATS["sampledAt"] - 1)
@@ -136,7 +136,7 @@ def test_messages_of_unknown_topics_of_the_future_and_cut_ones_are_left_out():
     assert decode_many([None], pa.array([None], pa.binary()), np.array([-1]), np.array([LATEST])) is None
 
 
-def test_a_known_topic_whose_name_json_has_to_escape_is_left_out():
+def test_known_topic_with_escaped_name_skipped():
     name = 'topic://acme/shop/a"b'
     value = compact({**STATS, "topic": name})
     assert decode_stats(name.encode(), value, len(value)) is not None

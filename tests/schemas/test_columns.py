@@ -128,7 +128,7 @@ def test_it_agrees_with_the_validator_on_damaged_bytes(edits):
     check(KEY, put(VALUE, edits))
 
 
-def test_plain_messages_take_the_short_way_and_others_do_not():
+def test_only_plain_messages_take_fast_path():
     assert values_of(decode_columns(KEY, VALUE, len(VALUE), NOW)) == (
         "broker-3",
         5,
@@ -178,7 +178,8 @@ def test_one_bad_sample_is_refused_and_the_others_count(changed, index, field):
     assert field in json.loads(refused.raw) or len(refused.raw) == 1024 * 2
 
 
-def test_a_bad_topic_takes_its_samples_and_a_repeated_one_is_joined():
+def test_bad_topic_takes_samples_and_repeated_joins():
+    """A bad topic takes its samples with it; a repeated one is joined."""
     good, refused = split(encoded(topics=["orders", CLICKS]))
     assert [one.index for one in refused] == [0, 1]
     assert good.segments.topics == [CLICKS]
@@ -188,7 +189,7 @@ def test_a_bad_topic_takes_its_samples_and_a_repeated_one_is_joined():
     assert (of.topics, of.counts.tolist(), of.ids.tolist()) == ([ORDERS], [3], [3, 5, 0])
 
 
-def test_a_good_sample_behind_a_bad_one_of_its_segment_counts():
+def test_good_sample_behind_bad_one_counts():
     good, refused = split(encoded(ids=[3, 3, 0], msgRateIn=[-1, 2.0, 3.0]))
     assert [one.index for one in refused] == [0]
     assert good.rates[0].tolist() == [2.0, 3.0]
@@ -239,7 +240,7 @@ def test_names_that_are_kept_are_bounded():
     assert directory.hashes([ORDERS, "orders"]) is None
 
 
-def test_equal_segments_are_decoded_once_and_those_that_are_kept_are_bounded(monkeypatch):
+def test_equal_segments_decoded_once_in_bounded_cache(monkeypatch):
     directory = SegmentsDirectory(most=20)
     monkeypatch.setattr(bulk_columns, "_directory", directory)
     first, second = (decode_columns(KEY, encoded(sampledAt=at), 1, NOW) for at in (5, 6))

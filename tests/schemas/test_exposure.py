@@ -54,7 +54,7 @@ def test_what_is_encrypted_is_not_warned_of(tmp_path):
         ('[controller]\nnodes = ["http://c:8080"]\n', CALLERS, "nodes to its https address"),
     ],
 )
-def test_each_way_out_in_clear_text_is_one_line_that_says_what_to_set(tmp_path, text, parts, words):
+def test_each_clear_text_listener_named_with_setting(tmp_path, text, parts, words):
     given = {"ANABRANCH_CONTROLLER_METADATA_AUTH": "me:s3cret", "ANABRANCH_BOOKIES_METADATA_AUTH": "me:s3cret"}
     for part in PARTS:
         lines = said(tmp_path, text, part, **given)

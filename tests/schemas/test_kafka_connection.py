@@ -33,7 +33,8 @@ def test_nothing_is_secured_unless_the_settings_say_so(tmp_path):
     assert not plain.is_encrypted
 
 
-def test_librdkafka_is_given_the_password_and_the_jvm_where_it_finds_it(tmp_path):
+def test_kafka_clients_get_password_their_own_way(tmp_path):
+    """librdkafka gets the value, the JVM the place where it finds it."""
     found = connection(tmp_path, SCRAM, PASSWORD)
     ours = found.librdkafka({"client.id": "one"})
     assert (ours["client.id"], ours["security.protocol"], ours["sasl.mechanism"]) == (
@@ -60,7 +61,7 @@ def test_no_secret_is_in_what_spark_or_a_log_is_given(tmp_path):
             assert not [secret for secret in ("s3cret", the_key) if secret in shown]
 
 
-def test_a_password_in_a_file_is_read_by_both_clients_from_there(tmp_path):
+def test_password_file_read_by_both_clients(tmp_path):
     (tmp_path / "password").write_text("fr0m-file")
     found = connection(tmp_path, SCRAM + f'password_file = "{tmp_path}/password"\n')
     assert found.librdkafka()["sasl.password"] == "fr0m-file"
@@ -122,7 +123,8 @@ def test_a_file_that_cannot_be_used_is_named_at_the_start(tmp_path):
             connection(tmp_path, f'[kafka]\nsecurity_protocol = "SSL"\n{both}')
 
 
-def test_only_the_connection_names_brokers_so_that_no_client_is_forgotten():
+def test_only_connection_module_names_brokers():
+    """No client can be forgotten."""
     packages = ("schemas", "decisions", "admin", "lake", "engine", "streaming", "executor", "controller", "ledger")
     named = [
         str(file.relative_to(HOME))

@@ -83,14 +83,14 @@ def parse(source, body, key=TOPIC):
         ("control-events", CONTROL["outcome"], OutcomeEvent, TOPIC),
     ],
 )
-def test_a_valid_message_is_accepted_and_survives_a_round_trip(source, body, kind, key):
+def test_valid_message_round_trips(source, body, kind, key):
     message = parse(source, body, key)
     assert isinstance(message, kind)
     assert key_of(message) == key
     assert parse(source, message.to_json().encode(), key) == message
 
 
-def test_an_outcome_of_another_family_names_it_and_its_key_is_its_subject():
+def test_family_outcome_keyed_by_subject():
     bundle = "acme/shop/0x00000000_0x40000000"
     body = {**CONTROL["outcome"], "family": "bundles", "topic": bundle}
     message = parse("control-events", body, bundle)
@@ -98,7 +98,7 @@ def test_an_outcome_of_another_family_names_it_and_its_key_is_its_subject():
     assert json.loads(message.to_json()) == {name: value for name, value in body.items() if value is not None}
 
 
-def test_an_outcome_of_a_topics_decision_names_no_family_and_a_topic():
+def test_topic_outcome_names_topic_without_family():
     assert "family" not in parse("control-events", CONTROL["outcome"]).to_json()
     refused = parse("control-events", {**CONTROL["outcome"], "topic": "acme/shop"}, "acme/shop")
     assert refused == Rejected(RejectReason.INVALID, "outcome: Value error, topic is not topic://tenant/namespace/name")
@@ -144,7 +144,7 @@ def test_a_bad_sample_is_refused_with_its_reason(value, reason):
     assert rejected.detail
 
 
-def test_a_message_of_very_many_faults_is_refused_without_a_list_of_them():
+def test_message_of_many_faults_refused_briefly():
     of_a_list = parse("segment-stats", {**STATS, "segments": [{}] * 60_000})
     assert (of_a_list.reason, of_a_list.detail) == (RejectReason.INVALID, "segments.0.id: Field required")
     faults = {"epoch": 1, "nextSegmentId": 1, "segments": {}, "properties": dict.fromkeys(map(str, range(2000)), 1)}
@@ -170,12 +170,12 @@ def test_a_record_without_a_value_is_refused():
     assert parse_message("segment-stats", TOPIC.encode(), None).reason is RejectReason.NO_VALUE
 
 
-def test_a_value_that_was_cut_on_its_way_is_refused_by_its_whole_size():
+def test_truncated_value_refused_by_whole_size():
     assert parse_message("segment-stats", b"k", b"{}", size=10_000_000).reason is RejectReason.TOO_LARGE
 
 
 @pytest.mark.parametrize("body", [CONTROL["cluster"] | {"name": "a/b"}, CONTROL["namespace"] | {"name": None}])
-def test_a_policy_whose_name_does_not_fit_its_scope_is_refused(body):
+def test_policy_name_must_fit_scope(body):
     assert parse("control-events", body, "*").reason is RejectReason.INVALID
 
 
@@ -202,7 +202,7 @@ def test_no_json_in_a_field_makes_the_parser_raise(junk, field):
 
 
 @pytest.mark.parametrize(("source", "body"), LIVING)
-def test_the_life_of_a_topic_may_be_said_and_is_left_out_where_it_is_not(source, body):
+def test_topic_incarnation_is_optional(source, body):
     message = parse(source, {**body, "topicCreatedAt": 1763650000000})
     assert message.topic_created_at == 1763650000000
     assert json.loads(message.to_json())["topicCreatedAt"] == 1763650000000

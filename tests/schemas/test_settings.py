@@ -30,7 +30,7 @@ def test_a_later_file_wins_key_by_key(tmp_path):
     assert settings.stream.tick_seconds == 60
 
 
-def test_the_environment_gives_endpoints_and_the_token_is_not_shown(tmp_path):
+def test_environment_sets_endpoints_and_hides_token(tmp_path):
     environment = {"ANABRANCH_KAFKA_BOOTSTRAP": "k:1", "ANABRANCH_CONTROLLER_TOKEN": "s3cret"}
     settings = load(tmp_path, "", environment)
     assert settings.kafka.bootstrap == "k:1"
@@ -106,7 +106,7 @@ def test_a_missing_file_is_named(tmp_path):
         load_settings([tmp_path / "absent.toml"], HOME, {})
 
 
-def test_a_home_without_conf_reads_the_packaged_one_and_keeps_its_state(tmp_path):
+def test_home_without_conf_uses_packaged_one(tmp_path):
     settings = load_settings(["conf/demonstration.toml"], tmp_path, {})
     assert settings.stream.tick_seconds < 60
     assert settings.path(settings.policy.cluster) == HOME / "conf" / "policies" / "demonstration.toml"
@@ -114,7 +114,7 @@ def test_a_home_without_conf_reads_the_packaged_one_and_keeps_its_state(tmp_path
     assert settings.path("conf/absent.toml") == tmp_path / "conf" / "absent.toml"
 
 
-def test_a_file_of_the_homes_conf_wins_over_the_packaged_one(tmp_path):
+def test_conf_of_home_overrides_packaged_one(tmp_path):
     (tmp_path / "conf" / "policies").mkdir(parents=True)
     (tmp_path / "conf" / "anabranch.toml").write_text("[stream]\nbuckets = 3\n")
     (tmp_path / "conf" / "policies" / "default.toml").write_text("maxSegments = 7\n")
@@ -124,7 +124,8 @@ def test_a_file_of_the_homes_conf_wins_over_the_packaged_one(tmp_path):
     assert settings.path(settings.stream.spark_conf) == HOME / "conf" / "spark.conf"
 
 
-def test_the_home_is_the_nearest_folder_with_settings_then_the_projects_or_the_working_one(tmp_path, monkeypatch):
+def test_home_is_nearest_folder_with_settings(tmp_path, monkeypatch):
+    """Else it is the project's folder or the working folder."""
     monkeypatch.delenv("ANABRANCH_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     assert default_home() == HOME
@@ -137,7 +138,7 @@ def test_the_home_is_the_nearest_folder_with_settings_then_the_projects_or_the_w
     assert default_home() == tmp_path
 
 
-def test_a_decision_has_the_same_id_in_every_replay_and_another_for_every_attempt():
+def test_decision_id_stable_in_replay_new_per_attempt():
     one = decision_id("topic://a/b/c", 3, "split", [7], 1)
     assert one == decision_id("topic://a/b/c", 3, "split", [7], 1)
     assert (
@@ -203,14 +204,14 @@ def test_a_key_of_an_older_release_names_its_successor(tmp_path, key, now):
         load(tmp_path, f'[stream]\n{key} = "default"\n')
 
 
-def test_the_writer_of_bulk_rows_that_older_releases_let_choose_is_told_to_be_no_more(tmp_path):
+def test_removed_bulk_writer_setting_reported(tmp_path):
     file = tmp_path / "own.toml"
     file.write_text('[stream]\nbulk_writer = "delta-spark"\n')
     with pytest.raises(SettingsError, match=r"\[stream\] bulk_writer is no more: remove the line"):
         load_settings([file], environment={})
 
 
-def test_a_cluster_policy_that_is_not_there_is_named_with_its_key(tmp_path):
+def test_missing_cluster_policy_named_with_key(tmp_path):
     settings = load(tmp_path, '[policy]\ncluster = "nowhere.toml"\n')
     with pytest.raises(SettingsError, match=r"nowhere\.toml, \[policy\] cluster"):
         settings.cluster_policy_text()

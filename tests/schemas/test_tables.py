@@ -62,6 +62,6 @@ def test_dead_letters_may_lack_key_and_value():
     assert not arrow_schema(DEAD_LETTERS.row).field("reason").nullable
 
 
-def test_the_checked_in_json_schemas_are_those_of_the_models():
+def test_committed_json_schemas_match_models():
     checked_in = {file.name: file.read_text() for file in FOLDER.glob("*.json")}
     assert checked_in == json_schemas(), "run: python -m schemas.export"

@@ -50,7 +50,7 @@ def test_a_server_is_believed_by_its_authority_and_its_name():
         shake_hands(server, client_context(TlsFiles()))
 
 
-def test_with_an_authority_for_clients_each_has_to_show_a_certificate_of_it():
+def test_client_authority_requires_certificates():
     server = listener_context(files("server", tls.CA))
     assert shake_hands(server, client_context(files("client", tls.CA))) == ("server", "client")
     with pytest.raises(ssl.SSLError, match="peer did not return a certificate"):
@@ -69,7 +69,7 @@ def test_nothing_older_than_tls_1_2_is_spoken():
         shake_hands(listener_context(files("server")), old)
 
 
-def test_a_certificate_that_is_renewed_is_that_of_the_next_connection(tmp_path, caplog):
+def test_renewed_certificate_used_by_next_connection(tmp_path, caplog):
     own = TlsFiles(tmp_path / "own.pem", tmp_path / "own.key", tls.CA)
     put(own, "server")
     server, client = (
@@ -85,7 +85,7 @@ def test_a_certificate_that_is_renewed_is_that_of_the_next_connection(tmp_path, 
 
 
 @pytest.mark.parametrize("end", ["listener", "client"])
-def test_a_broken_file_keeps_the_certificate_before_it_and_warns_once(tmp_path, caplog, end):
+def test_broken_file_keeps_certificate_and_warns_once(tmp_path, caplog, end):
     own = TlsFiles(tmp_path / "own.pem", tmp_path / "own.key", tls.CA)
     put(own, "server")
     ours = (listener_context if end == "listener" else client_context)(own)
@@ -128,6 +128,6 @@ def test_files_that_cannot_be_used_are_named(wrong, said):
         listener_context(wrong)
 
 
-def test_a_key_with_a_password_is_refused_without_asking_for_it():
+def test_key_with_password_refused_unasked():
     with pytest.raises(TlsError, match="has a password"):
         listener_context(TlsFiles(tls.certificate("client"), tls.key("client-locked")))

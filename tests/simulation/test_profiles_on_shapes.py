@@ -20,7 +20,8 @@ from tests.simulation.test_simulate_kernel import NOW, Drawn
 DEFAULT = ConfiguredPolicy("default", None)
 
 
-def test_the_table_of_shapes_has_both_profiles_on_each_and_default_undoes_a_tenth(monkeypatch):
+def test_shape_table_has_both_profiles(monkeypatch):
+    """The default profile reverses a tenth of what the other does."""
     few = ("many consumers on a cold topic", "one hot key", "a burst of 20 minutes")
     monkeypatch.setattr(table, "SHAPES", {name: SHAPES[name] for name in few})
     rows = table.table(range(1, 3), 1)
@@ -46,7 +47,7 @@ def test_one_topic_alone_comes_to_what_the_kernel_comes_to():
     assert came.over_ms == pytest.approx(many.over_ms[0], abs=40_000)
 
 
-def test_the_command_wants_a_policy_unless_it_compares_the_profiles(tmp_path):
+def test_command_needs_policy_unless_comparing(tmp_path):
     asked = CliRunner().invoke(cli, ["simulate", "--demand", "day"])
     assert (asked.exit_code, "Missing option '--policy'" in asked.output) == (2, True)
     html = CliRunner().invoke(cli, ["simulate", "--shapes", "--output", "html", "--file", str(tmp_path / "x.html")])

@@ -59,7 +59,7 @@ def carried(source, step, topic, start, end):
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=30)
-def test_segments_that_tile_the_key_space_carry_all_that_is_wanted(seed):
+def test_tiling_segments_carry_all_demand(seed):
     random = np.random.default_rng(seed)
     slices = np.unique(np.r_[0, HASH_SPACE, random.integers(1, HASH_SPACE, 300)])
     rates = random.uniform(0, 100, (1, len(slices) - 1, 4))
@@ -76,7 +76,7 @@ def test_segments_that_tile_the_key_space_carry_all_that_is_wanted(seed):
     assert found.sum(axis=0) == pytest.approx(rates.sum(axis=(0, 1)))
 
 
-def test_what_is_simulated_is_what_the_job_decides_on_the_same_samples():
+def test_simulation_decides_as_the_job():
     demand = RecordedDemand.read(
         [
             line(msgRateIn=9_000.0),
@@ -132,7 +132,7 @@ def test_constant_demand_comes_to_rest_below_the_thresholds(profile):
     assert score.over_ms[0] < 10 * 60_000
 
 
-def test_demand_of_a_range_is_split_where_it_is_and_merged_when_it_is_gone():
+def test_range_demand_splits_then_merges():
     low = {"start": 0, "end": 0x1FFF}
     score = run(
         [
@@ -161,7 +161,8 @@ def test_consumers_wait_until_there_is_a_segment_for_each():
     assert one_by_one.waiting_ms[0] > 2 * 60_000
 
 
-def test_what_is_taken_back_soon_is_a_reversal_and_a_larger_cap_is_another_policy():
+def test_quick_return_is_a_reversal():
+    """A larger cap makes another policy."""
     flapping = [
         line(at=NOW + minute * 60_000, msgRateIn=12_000.0 if minute // 12 % 2 else 100.0) for minute in range(72)
     ]
@@ -173,7 +174,7 @@ def test_what_is_taken_back_soon_is_a_reversal_and_a_larger_cap_is_another_polic
     assert scores["patient"].segment_ms[0] > scores["pip-483"].segment_ms[0]
 
 
-def test_what_the_lake_has_on_record_is_the_demand_under_any_layout(tmp_path):
+def test_recorded_lake_gives_demand_of_any_layout(tmp_path):
     bucket = RecordedBucket()
     made = SegmentLayout.create(2, NOW)
     bucket.batch(NOW, layout(made, topic=ORDERS), consumers(2, topic=ORDERS))
@@ -198,7 +199,7 @@ def test_what_the_lake_has_on_record_is_the_demand_under_any_layout(tmp_path):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_is_the_same_whenever_it_runs_and_never_negative(shape):
+def test_shapes_repeatable_and_nonnegative(shape):
     told = []
     for _ in range(2):
         demand = ShapedDemand(shape, 3, 1.0, began_at=NOW)
@@ -265,7 +266,7 @@ def test_a_file_that_is_no_demand_is_told_by_its_line(lines, expected):
         RecordedDemand.read(lines)
 
 
-def test_the_command_compares_policies_as_text_json_and_html(tmp_path):
+def test_command_compares_policies_in_all_formats(tmp_path):
     (tmp_path / "small.toml").write_text("maxSegments = 2\n")
     (tmp_path / "demand.jsonl").write_text("\n".join([line(msgRateIn=90_000.0), line(at=NOW + 1_800_000)]))
     policies = ["--policy", "default", "--policy", str(tmp_path / "small.toml")]
@@ -287,7 +288,7 @@ def test_the_command_compares_policies_as_text_json_and_html(tmp_path):
     assert "no shape (flat, day, step, burst, drift, lab, lake)" in simulated("--demand", "nowhere").output
 
 
-def test_two_policies_of_one_name_are_refused_and_a_policy_that_is_no_text_is_named(tmp_path):
+def test_duplicate_or_unreadable_policies_refused(tmp_path):
     for folder in ("old", "new"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.toml").write_text("maxSegments = 2\n")
@@ -306,7 +307,8 @@ def test_two_policies_of_one_name_are_refused_and_a_policy_that_is_no_text_is_na
     assert (told.exit_code, "picture.toml is no TOML file: it is not text in UTF-8" in told.output) == (1, True)
 
 
-def test_a_report_that_cannot_be_written_says_where_and_a_page_needs_a_file(tmp_path):
+def test_unwritable_report_refused_with_path(tmp_path):
+    """A page needs a file."""
     arguments = ["simulate", "--demand", "flat", "--policy", "default", "--topics", "1", "--hours", "0.1"]
     run = CliRunner().invoke(cli, [*arguments, "--file", str(tmp_path / "no" / "out.txt")])
     assert (run.exit_code, "out.txt: No such file or directory" in run.output) == (1, True)

@@ -85,7 +85,8 @@ def _at_a_key():
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=60)
-def test_one_message_or_one_millisecond_more_changes_what_the_jobs_engine_changes(seed):
+def test_boundary_changes_match_job_engine(seed):
+    """The smallest changes: one message or one millisecond more."""
     random = np.random.default_rng(seed)
     count = int(random.choice([1, 2, 4]))
     edges = np.linspace(0, HASH_SPACE, count + 1).astype(np.int64)
@@ -97,7 +98,7 @@ def test_one_message_or_one_millisecond_more_changes_what_the_jobs_engine_change
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=15)
-def test_splits_of_a_single_hash_fail_and_pause_as_the_jobs_engine_pauses(seed):
+def test_single_hash_splits_fail_as_in_job_engine(seed):
     random = np.random.default_rng(seed)
     edges = np.array([0, 1, HASH_SPACE], np.int64)
     timeline = _moving(random, edges, 0)

@@ -211,7 +211,7 @@ def _same(source, policies, tick_ms=60_000):
 @settings(max_examples=25)
 @example(255, 60_000).via("segments that were sealed long ago are pruned 37 times")
 @example(314, 60_000).via("the same, under other policies")
-def test_many_topics_at_once_do_what_the_jobs_engine_does_step_by_step(seed, tick_ms):
+def test_batch_of_topics_matches_job_engine(seed, tick_ms):
     _same(*_drawn(seed), tick_ms)
 
 
@@ -254,7 +254,7 @@ def test_chunks_of_topics_answer_as_all_topics_at_once(monkeypatch):
     assert seen == [(0, 70), (20, 70), (40, 70), (60, 70), (70, 70)]
 
 
-def test_an_interrupted_simulation_has_the_topics_that_are_done(monkeypatch):
+def test_interrupted_simulation_keeps_done_topics(monkeypatch):
     monkeypatch.setattr(run, "CHUNK_ROWS", 2)
     source, policies = ShapedDemand("day", 7, 2.0, began_at=NOW), {"default": ConfiguredPolicy("default", None)}
 

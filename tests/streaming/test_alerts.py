@@ -24,7 +24,7 @@ def metric_of(name: str) -> str:
     return name.removesuffix("_bucket")
 
 
-def test_each_rule_has_a_name_of_its_own_a_wait_a_severity_and_says_what_to_do():
+def test_rules_have_name_wait_severity_and_advice():
     assert len({rule["alert"] for rule in rules()}) == len(rules()) >= 6
     for rule in rules():
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}

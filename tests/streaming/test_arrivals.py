@@ -23,7 +23,7 @@ rows = st.lists(
 
 
 @given(rows, st.integers(1, 30), st.integers(0, 30))
-def test_every_row_comes_once_by_place_and_no_place_is_parted(rows, part_bytes, waiting_bytes):
+def test_rows_arrive_once_in_whole_positions(rows, part_bytes, waiting_bytes):
     parts = [list(zip(kinds, bodies, strict=True)) for kinds, bodies in in_parts(iter(rows), part_bytes, waiting_bytes)]
     ordered = sorted(rows, key=lambda row: row.place)
     assert [one for part in parts for one in part] == [(row.kind, row.body) for row in ordered]

@@ -75,9 +75,10 @@ def recorded_clusters(settings, folder):
     return {name: pack({name: state}) for name, state in replay.clusters.items()}
 
 
-def test_killed_in_the_middle_of_a_cycle_and_rebuilt_from_the_lake_it_goes_on_as_if_nothing_had_been(
+def test_killed_cycle_and_rebuild_leave_no_trace(
     spark, start, start_process, state, job_settings, own_broker, bundle_topics, tmp_path
 ):
+    """Killed in the middle of a cycle and rebuilt from the lake."""
     switch(job_settings, True)
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     job, first = start_process("decisions:after", "all"), now_ms()
@@ -109,9 +110,8 @@ def test_killed_in_the_middle_of_a_cycle_and_rebuilt_from_the_lake_it_goes_on_as
     assert len(set(numbers)) == len(numbers)
 
 
-def test_switched_on_later_it_decides_beside_topics_and_through_a_crash_nothing_is_lost_or_there_twice(
-    start, job_settings, own_broker, bundle_topics
-):
+def test_bundles_enabled_later_survive_a_crash(start, job_settings, own_broker, bundle_topics):
+    """The job runs beside topics; nothing is lost and nothing comes twice."""
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     job = start()
     feed.send(layout(SegmentLayout.create(2, now_ms() - 60_000)), stats({0: 1.0, 1: 1.0}, now_ms()), tick(now_ms()))

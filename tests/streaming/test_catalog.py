@@ -59,7 +59,8 @@ def dead_letter(reason: str, number: int = 0) -> DeadLetterRow:
     )
 
 
-def test_spark_sql_reads_delta_and_files_as_the_job_does_and_starts_from_its_archive(tmp_path):
+def test_spark_sql_reads_lake_from_archive(tmp_path):
+    """Spark SQL reads Delta tables and files as the job does."""
     (tmp_path / "jars").mkdir()
     file = tmp_path / "own.toml"
     file.write_text(f'[local]\njars = "{tmp_path}/jars"\n')
@@ -78,13 +79,13 @@ def test_spark_sql_reads_delta_and_files_as_the_job_does_and_starts_from_its_arc
 
 
 @pytest.mark.spark
-def test_the_jvm_of_a_session_takes_its_classes_from_the_archive(spark):
+def test_session_jvm_loads_classes_from_archive(spark):
     jvm = spark.sparkContext._gateway.proc.pid
     assert "spark.jsa" in Path(f"/proc/{jvm}/maps").read_text()
 
 
 @pytest.mark.spark
-def test_registered_again_after_the_lake_moved_every_name_stands_for_the_new_place(spark, tmp_path):
+def test_reregistered_names_follow_moved_lake(spark, tmp_path):
     register_lake(spark, f"{tmp_path}/old")
     MemberRegister(f"{tmp_path}/new").replace((Member("a:1", "act", 2, 20.0, datetime.now(timezone.utc)),))
     names = [*TABLES, "executors"]
@@ -103,7 +104,7 @@ def test_registered_again_after_the_lake_moved_every_name_stands_for_the_new_pla
 
 
 @pytest.mark.spark
-def test_a_registered_lake_is_read_by_name_with_the_command_that_register_prints(tmp_path, jars):
+def test_registered_lake_read_by_printed_command(tmp_path, jars):
     file = settings_file(tmp_path, "lake")
     said = anabranch(file, "lake", "register")
     rows = to_arrow(DEAD_LETTERS, [dead_letter("not-json"), dead_letter("no-value"), dead_letter("no-value")])

@@ -16,7 +16,7 @@ def of(checkpoint: object) -> str:
 @pytest.mark.parametrize(
     "spelt", ["{}", "file:{}", "file://{}", "file://localhost{}", "{}/", "file://{}/", "{}/../stream"]
 )
-def test_a_second_holder_is_told_who_has_it_and_a_later_one_gets_it(tmp_path, spelt):
+def test_second_holder_refused_until_release(tmp_path, spelt):
     checkpoint = tmp_path / "checkpoints" / "stream"
     first, second = holder_name(), holder_name()
     with lock_checkpoint(of(checkpoint), first) as before:
@@ -43,7 +43,7 @@ def test_a_link_to_a_checkpoint_has_its_lock(tmp_path):
 
 
 @pytest.mark.parametrize("url", ["s3a://bucket/stream", "hdfs:/stream", "abfss://c@a.dfs.core.windows.net/stream"])
-def test_a_url_of_another_storage_stays_as_it_is_and_has_no_lock_of_this_machine(url):
+def test_foreign_url_unchanged_and_unlocked(url):
     assert (of(url), is_local(of(url))) == (url, False)
     with lock_checkpoint(of(url), "one") as before, lock_checkpoint(of(url), "two"):
         assert before is None

@@ -85,7 +85,7 @@ def command(lake, tmp_path, *asked):
     return CliRunner().invoke(cli, ["--home", str(tmp_path), "--config", str(own), *asked])
 
 
-def test_a_rebuilt_bucket_has_its_clusters_and_goes_on_as_the_one_that_was_lost(lake, tmp_path):
+def test_rebuilt_bucket_continues_its_clusters(lake, tmp_path):
     bucket = busy()
     row = rebuilt(lake, tmp_path / "checkpoint")
     assert pack(unpack(StoredPart(row[PART]))) == pack(clusters_of(bucket.packed))
@@ -105,7 +105,7 @@ def test_without_the_family_its_rows_are_passed_over(lake, tmp_path):
     assert first_start(LocalFiles(str(tmp_path / "checkpoint"))).parts == parts_of(SETTINGS)
 
 
-def test_a_record_that_this_release_would_not_have_made_is_not_rebuilt(tmp_path):
+def test_foreign_release_record_not_rebuilt(tmp_path):
     bucket = busy()
     changed(bucket, DECISIONS, "reason", "because")
     in_a_lake(bucket, tmp_path / "lake")
@@ -115,7 +115,8 @@ def test_a_record_that_this_release_would_not_have_made_is_not_rebuilt(tmp_path)
 
 @given(MINUTES, MINUTES)
 @example_settings(max_examples=6, phases=[Phase.explicit, Phase.generate])
-def test_with_old_rows_forgotten_clusters_are_rebuilt_and_replayed_as_before(before, after):
+def test_clusters_rebuilt_despite_deleted_rows(before, after):
+    """They are also replayed as before."""
     bucket = recorded()
     ends = MIDNIGHT - 10 * MINUTE
     for begin, minutes in ((ends, before), (MIDNIGHT, after)):
@@ -161,7 +162,7 @@ def test_a_replay_says_what_is_the_same_and_of_whom(lake, tmp_path):
     assert "nothing of a cluster north is on record" in unknown.output
 
 
-def test_a_replay_tells_of_which_cluster_something_is_otherwise(tmp_path):
+def test_replay_names_differing_cluster(tmp_path):
     bucket = busy()
     changed(bucket, HOLDS, "gate", "nothing")
     in_a_lake(bucket, tmp_path / "lake")
@@ -172,7 +173,7 @@ def test_a_replay_tells_of_which_cluster_something_is_otherwise(tmp_path):
     )
 
 
-def test_a_horizon_of_a_release_that_kept_no_clusters_is_not_gone_on_from(lake, tmp_path):
+def test_horizon_without_clusters_not_continued(lake, tmp_path):
     made = make_horizon(lake, AT, SETTINGS, CONFIGURED)
     write_horizon(lake, made)
     for table in THINNED:

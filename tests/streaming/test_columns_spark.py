@@ -17,9 +17,8 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
 
 
-def test_columns_come_to_the_same_as_samples_by_topic_and_a_bad_one_is_one_dead_letter_after_a_crash_too(
-    start, job_settings, own_broker
-):
+def test_columns_equal_single_samples_after_crash(start, job_settings, own_broker):
+    """A bad sample is one dead letter."""
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     by_topic, together = TOPICS[:2], TOPICS[2:]
     rounds = [({0: 14_000.0, 1: 1.0}, {0: 50.0, 1: 60.0}), ({0: 30_000.0, 1: 1.1}, {0: 11_000.0, 1: 61.0})]

@@ -74,9 +74,8 @@ class LedgerWriter(threading.Thread):
 
 
 @pytest.mark.broker
-def test_no_commit_of_the_job_or_of_an_executor_is_lost_while_both_engines_compact(
-    spark, start_process, job_settings, own_broker
-):
+def test_concurrent_compaction_loses_no_commit(spark, start_process, job_settings, own_broker):
+    """Commits of the job and of an executor survive while both engines compact."""
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     lake = settings.lake_path
     executor = LedgerWriter(lake)
@@ -151,7 +150,8 @@ def test_every_table_has_a_column_to_sort_by():
     }
 
 
-def test_what_compaction_replaced_and_a_killed_writer_left_is_deleted_and_changes_are_still_told(tmp_path):
+def test_compaction_removes_garbage_keeps_changes(tmp_path):
+    """Replaced files and leftovers of a killed writer go; followers still see changes."""
     lake, day = str(tmp_path / "lake"), date(2026, 11, 20)
     table = create_lake(lake)["dead_letters"]
     for number in range(3):
@@ -175,7 +175,7 @@ def test_what_compaction_replaced_and_a_killed_writer_left_is_deleted_and_change
     assert changes["kafka_offset"].to_pylist() == [3]
 
 
-def test_the_command_deletes_what_is_old_enough_and_says_how_much(tmp_path):
+def test_command_deletes_old_files_and_counts(tmp_path):
     create_lake(tmp_path / "lake")
     (tmp_path / "settings.toml").write_text(f'[lake]\npath = "{tmp_path}/lake"\n')
     left = tmp_path / "lake" / "alerts" / "part-of-nobody.parquet"
@@ -189,7 +189,7 @@ def test_the_command_deletes_what_is_old_enough_and_says_how_much(tmp_path):
         assert left.exists() == there
 
 
-def test_the_command_compacts_the_table_it_is_given_and_says_so(tmp_path):
+def test_command_compacts_the_given_table(tmp_path):
     table = create_lake(tmp_path / "lake")["dead_letters"]
     for number in range(3):
         write_deltalake(table, to_arrow(DEAD_LETTERS, [dead_letter(number, date(2026, 11, 20))]), mode="append")

@@ -67,6 +67,6 @@ def test_launcher_starts_what_spark_asks_for(launcher, tmp_path, module, environ
     assert output.split() == ["importing", "imported"]
 
 
-def test_launcher_is_plain_python_where_nothing_can_be_executed(tmp_path, monkeypatch):
+def test_launcher_is_plain_python_without_exec(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert write_launcher(str(tmp_path), "/usr/bin/python9") == "/usr/bin/python9"

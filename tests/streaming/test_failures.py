@@ -14,7 +14,7 @@ Identifier: anabranch
 JVM stacktrace: …"""
 
 
-def test_lost_records_are_named_and_never_is_it_advised_to_skip_them():
+def test_lost_records_named_without_skip_advice():
     line = failure_in_one_line(LOST)
     assert "\n" not in line
     assert "control-events-0 offset was changed from 26 to 3" in line
@@ -35,7 +35,7 @@ def test_a_known_failure_says_what_to_do(error, said):
     assert said in failure_in_one_line(error)
 
 
-def test_of_a_long_failure_the_beginning_and_the_end_are_shown():
+def test_long_failure_shows_beginning_and_end():
     frames = "".join(f'  File "x.py", line {number}, in f\n    f()\n' for number in range(100))
     error = f"[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: Traceback\n{frames}OSError: No space left on device"
     said = failure_in_one_line(error)
@@ -44,7 +44,7 @@ def test_of_a_long_failure_the_beginning_and_the_end_are_shown():
     assert len(said) < 800
 
 
-def test_an_unknown_failure_is_shown_as_it_is_without_the_stack():
+def test_unknown_failure_shown_without_stack():
     assert failure_in_one_line("something\n  odd\nJVM stacktrace:\n at x.y") == "something odd"
 
 
@@ -60,7 +60,7 @@ def test_an_unknown_failure_is_shown_as_it_is_without_the_stack():
         ("something odd", False),
     ],
 )
-def test_a_person_is_asked_for_only_where_a_restart_gets_no_further(error, needed):
+def test_person_needed_only_when_restart_fails(error, needed):
     assert isinstance(failure_of(error), PersonNeeded) is needed
 
 

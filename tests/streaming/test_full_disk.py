@@ -9,7 +9,7 @@ import pytest
 from streaming.job.job import PersonNeeded, failure_of
 
 
-def test_what_the_system_says_of_a_full_disk_is_understood_and_worth_a_restart():
+def test_full_disk_recognized_and_retried():
     with pytest.raises(OSError, match="No space left") as plain:
         Path("/dev/full").write_text("x")
     failure = failure_of(f"[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: {plain.value}")

@@ -101,7 +101,7 @@ def run(connection: socket.socket, partition: int) -> int:
     return process
 
 
-def test_a_partition_has_its_process_whatever_connection_its_task_comes_by(spark):
+def test_partition_keeps_process_across_connections(spark):
     connections = [spark.connect(), spark.connect()]
     first = [run(connections[number], number) for number in range(2)]
     assert len(set(first)) == 2
@@ -117,7 +117,7 @@ def test_a_partition_has_its_process_whatever_connection_its_task_comes_by(spark
     assert spark.processes() == set(first)
 
 
-def test_a_task_whose_process_is_at_another_waits_for_its_turn(spark):
+def test_task_waits_for_its_busy_process(spark):
     busy, next_one, given_up = spark.connect(), spark.connect(), spark.connect()
     begin(busy, 0)
     process = number_from(busy)
@@ -133,7 +133,7 @@ def test_a_task_whose_process_is_at_another_waits_for_its_turn(spark):
     next_one.sendall(b".")
 
 
-def test_a_process_that_is_killed_at_a_task_fails_that_task_and_no_other(spark, folder):
+def test_killed_process_fails_only_its_task(spark, folder):
     killed, waiting, other = spark.connect(), spark.connect(), spark.connect()
     of_the_other = run(other, 1)
     begin(killed, 0)
@@ -159,7 +159,8 @@ def test_a_task_that_spark_gives_up_ends_with_its_process(spark):
     assert run(other, 0) != process
 
 
-def test_a_task_that_fails_ends_with_its_process_when_spark_has_read_why(spark):
+def test_failed_task_ends_with_its_process(spark):
+    """The process ends after Spark has read the reason."""
     failing = spark.connect()
     begin(failing, 0)
     process = number_from(failing)

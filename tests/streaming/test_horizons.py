@@ -126,9 +126,8 @@ def forget_before(lake, at=AT, tables=(SEGMENT_LOAD,), **more):
 
 @given(STORY, STORY, st.booleans())
 @example_settings(max_examples=6, phases=[Phase.explicit, Phase.generate])
-def test_with_old_rows_forgotten_a_rebuild_a_replay_and_the_views_of_later_instants_are_as_before(
-    story, rest, is_compacted
-):
+def test_deleted_rows_do_not_change_answers(story, rest, is_compacted):
+    """A rebuild, a replay and the views of later instants are as before."""
     bucket = RecordedBucket()
     ends = told(story, bucket, MIDNIGHT - 40 * MINUTE)
     ends = told(rest, bucket, max(ends, MIDNIGHT) + MINUTE)
@@ -241,7 +240,8 @@ def test_namespace_that_is_cut_hides_no_other(lake, tmp_path):
     assert rebuilt_calm(lake, tmp_path / "c")
 
 
-def test_what_was_before_it_is_asked_for_in_vain_and_what_is_behind_it_is_explained_as_before(lake, tmp_path):
+def test_horizon_bounds_explanations(lake, tmp_path):
+    """Nothing is found before it; later decisions are explained as before."""
     at, before = AT + timedelta(minutes=25), AT - timedelta(minutes=15)
     known = explain(lake, NAMES[0], at, CONFIGURED)
     assert explain(lake, NAMES[0], before, CONFIGURED).snapshot.loads
@@ -278,7 +278,7 @@ def rebuilt_calm(lake, folder):
     return unpack_topics(StoredPart(row[TOPICS])).topics, all_loads(unpack_loads(StoredPart(row[LOADS])))
 
 
-def test_a_midnight_over_which_the_clock_was_set_back_is_no_horizon(tmp_path):
+def test_midnight_with_clock_set_back_is_no_horizon(tmp_path):
     bucket = calm()
     bucket.batch(MIDNIGHT - 5 * MINUTE, tick(1))
     in_a_lake(bucket, tmp_path / "lake")
@@ -286,7 +286,7 @@ def test_a_midnight_over_which_the_clock_was_set_back_is_no_horizon(tmp_path):
         make_horizon(str(tmp_path / "lake"), AT, SETTINGS, CONFIGURED)
 
 
-def test_rows_of_the_last_batches_stay_while_the_job_does_not_run(tmp_path):
+def test_last_batches_kept_while_job_is_down(tmp_path):
     in_a_lake(calm(range(-90, -10, 10)), tmp_path / "lake")
     with pytest.raises(RebuildError, match="has not run since 2025-11-21"):
         make_horizon(str(tmp_path / "lake"), AT, SETTINGS, CONFIGURED)
@@ -319,7 +319,7 @@ retention.forget(lake, SEGMENT_LOAD, date(2025, 11, 21), is_dry_run=False)
 @pytest.mark.parametrize(
     ("moment", "is_done"), [("at the begin", False), ("before the commit", False), ("after the commit", True)]
 )
-def test_a_kill_leaves_all_loads_or_forgets_all_and_the_next_try_ends_it(lake, tmp_path, moment, is_done):
+def test_kill_during_deletion_is_atomic(lake, tmp_path, moment, is_done):
     before, whole = stored(lake), rebuilt_calm(lake, tmp_path / "a")
     write_horizon(lake, make_horizon(lake, AT, SETTINGS, CONFIGURED))
     done = subprocess.run([sys.executable, "-c", _KILLED, lake, moment], timeout=60, check=False)
@@ -333,7 +333,7 @@ def test_a_kill_leaves_all_loads_or_forgets_all_and_the_next_try_ends_it(lake, t
     assert rebuilt_calm(lake, tmp_path / "c") == whole
 
 
-def test_the_command_forgets_when_it_is_told_to_and_keeps_one_horizon(lake, tmp_path):
+def test_command_deletes_on_request_keeping_one_horizon(lake, tmp_path):
     own = tmp_path / "own.toml"
     own.write_text(f'[lake]\npath = "{lake}"\n')
     days = (datetime.now(timezone.utc).date() - DAY).days
@@ -425,7 +425,7 @@ def test_command_applies_the_configured_days(tmp_path):
     assert (again.exit_code, again.output) == (0, ""), again.output
 
 
-def test_a_horizon_of_a_newer_release_is_named_and_nothing_is_made_of_it(lake, tmp_path):
+def test_newer_horizon_named_and_unused(lake, tmp_path):
     made = make_horizon(lake, AT, SETTINGS, CONFIGURED)
     newer = [piece._replace(topics=bytes([200]) + piece.topics[1:]) for piece in made.pieces]
     write_horizon(lake, replace(made, pieces=newer))

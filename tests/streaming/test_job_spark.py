@@ -76,9 +76,8 @@ def tasks_of_stages(spark: SparkSession) -> list[int]:
     return [tracker.getStageInfo(stage).numTasks for job in jobs for stage in job.stageIds]
 
 
-def test_events_samples_and_garbage_become_decisions_loads_and_dead_letters(
-    spark, start, job_settings, own_broker, tmp_path, monkeypatch
-):
+def test_job_turns_input_into_decisions_and_letters(spark, start, job_settings, own_broker, tmp_path, monkeypatch):
+    """Events, samples and garbage become decisions, loads and dead letters."""
     tasks = tmp_path / "tasks"
     monkeypatch.setattr(streaming.job.job, "BucketProcessor", recording_processor(tasks))
     monkeypatch.setattr(streaming.job.pace, "FIRST", 40)
@@ -189,9 +188,8 @@ def gets_through_what_is_too_much_for_one_batch_of_output(settings: Settings, fe
     assert added == {str(file) for file in folder.glob("day=*/*.parquet")}
 
 
-def test_a_checkpoint_is_refused_while_another_job_holds_it_and_once_kafka_s_retention_has_passed_it(
-    start, start_process, job_settings, own_broker, tmp_path
-):
+def test_checkpoint_refused_while_held_or_expired(start, start_process, job_settings, own_broker, tmp_path):
+    """Expired: Kafka's retention has passed it."""
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     feed.send(*load_round(0))
     first = start()

@@ -42,9 +42,8 @@ KILLS = [
 
 
 @pytest.mark.parametrize("inline_bytes", [INLINE_BYTES, 0], ids=["through Spark", "in files"])
-def test_crashed_at_every_point_under_load_the_lake_is_what_an_undisturbed_computation_gives(
-    inline_bytes, start, job_settings, own_broker, tmp_path, monkeypatch
-):
+def test_crashes_under_load_leave_the_exact_lake(inline_bytes, start, job_settings, own_broker, tmp_path, monkeypatch):
+    """Crashed at every point; an undisturbed computation gives the same lake."""
     keep_all_batches(job_settings, tmp_path)
     monkeypatch.setattr(streaming.job.job, "BucketProcessor", partial(BucketProcessor, inline_bytes=inline_bytes))
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
@@ -92,9 +91,8 @@ def test_late_connections_restart_the_query_in_its_process(start, job_settings, 
     is_what_an_undisturbed_computation_gives(settings, feed)
 
 
-def test_killed_processes_leave_a_checkpoint_and_a_lake_that_the_next_start_goes_on_from(
-    start_process, start, job_settings, own_broker, tmp_path
-):
+def test_killed_processes_leave_startable_state(start_process, start, job_settings, own_broker, tmp_path):
+    """The next start continues from the checkpoint and the lake."""
     keep_all_batches(job_settings, tmp_path)
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     checkpoint, scratch = Path(settings.stream.checkpoint), settings.path(settings.local.folder) / "scratch"

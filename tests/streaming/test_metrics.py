@@ -57,7 +57,7 @@ def scrape():
 
 
 @pytest.mark.process
-def test_metrics_are_for_programs_on_this_machine_and_no_page():
+def test_metrics_served_to_local_programs_only():
     server = serve_meter(StreamMeter(60, NOW), free_port())
     for headers, status in [
         ({}, 200),
@@ -171,12 +171,12 @@ def test_a_scrape_tells_what_became_of_messages_and_samples(scrape):
     assert {name: values[name] for name in said} == said
 
 
-def test_the_names_of_the_pip_are_exported_as_they_are_written_there():
+def test_pip_metric_names_exported_literally():
     assert {metric.name: metric.kind for metric in METRICS if metric.name.startswith("pulsar")} == PIP_483
     assert {metric.labels for metric in METRICS if metric.name in PIP_483} == {("topic",)}
 
 
-def test_a_split_counts_when_its_decision_is_reported_as_applied(scrape):
+def test_split_counts_when_reported_applied(scrape):
     meter = observed(batch(rows={DECISIONS.name: [decision("d1")]}))
     name = ("pulsar_scalable_topic_auto_splits_total", TOPIC)
     assert name not in scrape(meter)
@@ -187,7 +187,7 @@ def test_a_split_counts_when_its_decision_is_reported_as_applied(scrape):
     assert values["anabranch_stream_outcomes_total", "applied"] == 3
 
 
-def test_a_merge_that_failed_does_not_count_and_the_next_one_does(scrape):
+def test_failed_merge_not_counted(scrape):
     values = scrape(
         observed(
             batch(rows={DECISIONS.name: [decision("d1", "merge")]}),
@@ -210,7 +210,8 @@ def of_layouts(*told: tuple[str, int | None], **rows) -> WrittenBatch:
     return replace(batch(**rows), layouts=[pa.RecordBatch.from_pylist(layouts, LAYOUT_SCHEMA)])
 
 
-def test_active_segments_follow_what_the_workers_say_and_a_deleted_topic_leaves_no_series(scrape):
+def test_active_segments_follow_workers_and_deletion(scrape):
+    """A deleted topic leaves no series."""
     other = f"{TOPIC}-2"
     meter = observed(of_layouts((TOPIC, 5), (other, 7), (TOPIC, 4)))
     values = scrape(meter)
@@ -224,7 +225,7 @@ def test_active_segments_follow_what_the_workers_say_and_a_deleted_topic_leaves_
     assert ("pulsar_scalable_topic_active_segments", other) not in values
 
 
-def test_a_tick_for_every_topic_sets_the_lag_and_the_last_evaluation(scrape):
+def test_fleet_tick_sets_lag_and_last_evaluation(scrape):
     of_one_topic = event("tick", TOPIC, at=NOW + 3)
     meter = observed(batch(NOW + 4, {EVENTS.name: [of_one_topic]}))
     assert scrape(meter)["anabranch_stream_last_evaluation_timestamp_seconds",] == NOW
@@ -244,7 +245,7 @@ def test_the_lag_is_what_is_left_in_each_topic():
 
 
 @pytest.mark.process
-def test_a_port_that_is_taken_ends_the_start_with_a_line_that_says_what_to_do(tmp_path):
+def test_busy_port_stops_start_with_advice(tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -264,7 +265,7 @@ def test_the_page_is_made_from_the_table():
     assert (ROOT / "docs" / "metrics.md").read_text() == page()
 
 
-def test_every_metric_of_the_table_is_in_a_registry_with_its_labels():
+def test_documented_metrics_are_registered():
     families = {family.name: family for family in StreamMeter(60, NOW).registry.collect()}
     assert len(families) == len(METRICS)
     for metric in METRICS:

@@ -76,7 +76,7 @@ def test_a_running_job_says_what_it_does(start_process, job_settings, own_broker
     assert [json.loads(line)["part"] for line in lines if "reading" in json.loads(line)["message"]] == ["stream"]
 
 
-def test_a_broker_that_is_gone_is_an_outage_that_ends_when_it_is_back(start, job_settings, own_broker, caplog):
+def test_lost_broker_is_an_outage_until_back(start, job_settings, own_broker, caplog):
     (port,) = free_ports(1)
     text = job_settings.read_text().replace("tick_seconds = 3600", "tick_seconds = 1")
     job_settings.write_text(f"{text}metrics_port = {port}\nwatchdog_ticks = 4\n")

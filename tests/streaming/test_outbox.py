@@ -47,7 +47,8 @@ def offsets_of(rows: pa.Table) -> list[int]:
     return sorted(rows["kafka_offset"].to_pylist())
 
 
-def test_what_a_task_says_beyond_the_bound_is_in_one_file_that_is_committed_with_the_rest(tmp_path):
+def test_surplus_announcements_go_into_one_file(tmp_path):
+    """It is committed with the rest."""
     outbox = Outbox(str(tmp_path), lambda: 7, inline_bytes=8 * len(letters(1)))
     outbox.give({DEAD_LETTERS.name: letters(1), COUNTS: b'[{"samples_accepted": 2}]'}, NOW)
     first = outbox.fetch()
@@ -67,7 +68,7 @@ def test_what_a_task_says_beyond_the_bound_is_in_one_file_that_is_committed_with
     assert offsets_of(table.newest().to_pyarrow_table()) == [2, 3, 4]
 
 
-def test_many_small_bodies_go_into_a_file_once_they_are_too_much_together(tmp_path):
+def test_many_small_bodies_share_a_file(tmp_path):
     outbox = Outbox(str(tmp_path), lambda: 7, inline_bytes=8 * len(letters(10)))
     for offset in range(10, 22):
         outbox.give({DEAD_LETTERS.name: letters(offset)}, NOW)
@@ -77,7 +78,7 @@ def test_many_small_bodies_go_into_a_file_once_they_are_too_much_together(tmp_pa
     assert (len(said.inline), [file.number for file in said.files]) == (8, [4])
 
 
-def test_a_file_of_another_batch_and_one_that_was_never_finished_are_refused(tmp_path):
+def test_foreign_or_unfinished_file_refused(tmp_path):
     outbox = Outbox(str(tmp_path), lambda: 6, inline_bytes=0)
     outbox.give({DEAD_LETTERS.name: letters(1)}, NOW)
     output = output_of(outbox.fetch(), tmp_path)

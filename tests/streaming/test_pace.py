@@ -24,7 +24,7 @@ def batches(pace: Pace, samples_a_message: int, samples_a_second: float, backlog
 
 
 @given(st.integers(1, 1_000), st.floats(100_000, 2_000_000))
-def test_with_much_to_read_batches_come_to_last_as_long_as_they_may(samples_a_message, samples_a_second):
+def test_backlog_fills_batches_to_time_limit(samples_a_message, samples_a_second):
     pace = Pace(most=1_000_000, goal_seconds=2.0)
     last = batches(pace, samples_a_message, samples_a_second, 1e12, 40)[-1]
     by_count = FIXED_SECONDS + MAX_SAMPLES / samples_a_second
@@ -33,14 +33,14 @@ def test_with_much_to_read_batches_come_to_last_as_long_as_they_may(samples_a_me
     assert last >= 0.9 * min(2.0, by_count)
 
 
-def test_the_first_batch_of_messages_with_very_many_samples_is_small():
+def test_first_batch_of_large_messages_is_small():
     pace = Pace(most=50_000, goal_seconds=2.0)
     first, *others = batches(pace, 10_000, 400_000.0, 1e12, 10)
     assert first == FIXED_SECONDS + FIRST * 10_000 / 400_000
     assert max(others) <= FIXED_SECONDS + MAX_SAMPLES / 400_000
 
 
-def test_messages_that_come_as_fast_as_they_are_read_are_not_held_back():
+def test_balanced_input_is_not_held_back():
     pace = Pace(most=50_000, goal_seconds=2.0)
     batches(pace, 10, 400_000.0, 1e12, 10)
     allowed = pace.messages
@@ -49,7 +49,7 @@ def test_messages_that_come_as_fast_as_they_are_read_are_not_held_back():
     assert pace.messages == allowed
 
 
-def test_a_batch_that_was_long_for_another_reason_is_made_up_for_at_once():
+def test_slow_batch_for_other_reason_recovers():
     pace = Pace(most=50_000, goal_seconds=2.0)
     batches(pace, 10, 400_000.0, 1e12, 10)
     before = pace.messages

@@ -37,7 +37,8 @@ def checkpoint(tmp_path):
     return Checkpoint(tmp_path)
 
 
-def test_a_batch_that_was_cut_off_keeps_its_settings_through_any_number_of_starts(checkpoint):
+def test_interrupted_batch_keeps_settings(checkpoint):
+    """It keeps them through any number of starts."""
     assert checkpoint.start(ONE) is None
     checkpoint.begin(0)
     checkpoint.end(0)
@@ -51,14 +52,15 @@ def test_a_batch_that_was_cut_off_keeps_its_settings_through_any_number_of_start
     assert checkpoint.start(ONE) == Repeated(1002, TWO)
 
 
-def test_settings_that_no_batch_was_begun_with_leave_nothing_behind(checkpoint):
+def test_settings_without_batch_leave_nothing(checkpoint):
     for settings in (ONE, TWO, THREE):
         assert checkpoint.start(settings) is None
     checkpoint.begin(0)
     assert checkpoint.start(ONE) == Repeated(1000, THREE)
 
 
-def test_a_batch_that_has_ended_is_not_repeated_and_one_of_an_older_release_runs_with_what_there_is(checkpoint):
+def test_ended_batch_not_repeated_older_one_runs(checkpoint):
+    """One of an older release runs with what there is."""
     checkpoint.begin(0)
     assert checkpoint.start(ONE) is None
     checkpoint.end(0)
@@ -67,7 +69,7 @@ def test_a_batch_that_has_ended_is_not_repeated_and_one_of_an_older_release_runs
     assert checkpoint.start(TWO) is None
 
 
-def test_another_number_of_buckets_is_refused_once_there_is_state(checkpoint):
+def test_bucket_count_fixed_once_state_exists(checkpoint):
     checkpoint.start(ONE, buckets=4)
     checkpoint.start(ONE, buckets=8)
     checkpoint.begin(0)

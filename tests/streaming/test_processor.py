@@ -93,7 +93,7 @@ def test_the_state_variables_are_those_of_the_first_release():
     assert sorted(handle.variables) == ALL
 
 
-def test_a_task_declares_what_it_uses_once_a_committed_batch_has_declared_all(monkeypatch):
+def test_task_declares_variables_once(monkeypatch):
     def declared(query, partition, batch):
         said = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
         context = SimpleNamespace(getLocalProperty=said.get, partitionId=lambda: partition)
@@ -117,7 +117,8 @@ def test_a_task_declares_what_it_uses_once_a_committed_batch_has_declared_all(mo
     assert declared("b", 0, 9) == ALL
 
 
-def test_spark_is_not_told_that_a_task_is_over_and_the_end_is_closed_by_the_next_one():
+def test_task_end_closed_by_the_next_task():
+    """Spark is not told that a task is over."""
     handles = [Handle(), Handle()]
     for handle in handles:
         processor.BucketProcessor(families.PARTS, SETTINGS, "lake").init(handle)
@@ -139,7 +140,7 @@ def test_spark_is_not_told_that_a_task_is_over_and_the_end_is_closed_by_the_next
 
 
 @pytest.mark.process
-def test_what_the_variables_are_is_answered_without_the_engine():
+def test_variables_listed_without_engine():
     """Spark asks a Python of its own, before the first batch of a query."""
     ask = "import sys, streaming.operator.processor, engine.kernel.settings; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
@@ -163,7 +164,8 @@ def packed_rows(running, records, now):
     return [SimpleNamespace(**row) for part in BucketPacker(1, running)(iter([batch])) for row in part.to_pylist()]
 
 
-def test_a_second_family_has_state_variables_of_its_own_and_outlives_its_worker(both, monkeypatch):
+def test_second_family_state_outlives_worker(both, monkeypatch):
+    """It has state variables of its own."""
     handle = Handle()
 
     def batch(now, *records):
@@ -195,7 +197,8 @@ def rows_of(said, lake):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_batch_that_fits_nowhere_at_once_leads_to_the_same_rows_and_the_same_state(seed, tmp_path, monkeypatch):
+def test_oversized_batch_gives_equal_rows_and_state(seed, tmp_path, monkeypatch):
+    """It fits nowhere at once."""
     batches = recorded(seed).batches
     found = []
     for is_tight in (False, True):

@@ -45,7 +45,7 @@ def rebuilt(lake, checkpoint, buckets=2):
     )
 
 
-def test_a_rebuilt_checkpoint_holds_every_bucket_and_a_generation_of_its_own(lake, tmp_path):
+def test_rebuilt_checkpoint_has_buckets_and_generation(lake, tmp_path):
     done = rebuilt(lake, tmp_path / "checkpoint")
     assert (done.topics, done.open_decisions, done.until, done.gone) == (1, 1, NOW + 3 * SECOND, [])
     identity = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
@@ -60,7 +60,7 @@ def test_a_rebuilt_checkpoint_holds_every_bucket_and_a_generation_of_its_own(lak
         assert output.counts.evaluations == row["bucket"]
 
 
-def test_a_checkpoint_that_has_begun_to_run_is_not_started_anew(lake, tmp_path):
+def test_started_checkpoint_not_rebuilt(lake, tmp_path):
     rebuilt(lake, tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "commits").mkdir()
     assert first_start(LocalFiles(str(tmp_path / "checkpoint"))) is not None
@@ -75,7 +75,7 @@ def test_a_checkpoint_that_is_there_is_left_alone(lake, tmp_path):
     assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == ["offsets"]
 
 
-def test_a_rebuild_that_is_refused_leaves_no_checkpoint_behind(lake, tmp_path):
+def test_refused_rebuild_leaves_no_checkpoint(lake, tmp_path):
     with pytest.raises(KeyError):
         rebuild_checkpoint(
             lake, LocalFiles(str(tmp_path / "c")), SETTINGS, CONFIGURED, 2, lambda _: {NAMES[0]: 5}, BOUNDS
@@ -89,7 +89,7 @@ def test_a_lake_without_batches_is_refused(tmp_path):
         rebuilt(str(tmp_path / "empty"), tmp_path / "checkpoint")
 
 
-def test_what_kafka_no_longer_has_is_said_and_reading_goes_on_behind_it():
+def test_rebuild_reports_lost_kafka_and_goes_on():
     offsets, gone = start_offsets({"events": {0: 5, 1: 9}}, {"events": {0: (8, 20), 1: (0, 9), 2: (3, 4)}})
     assert offsets == {"events": {0: 8, 1: 9, 2: -2}}
     assert gone == ["events-0: 3 records from offset 5"]
@@ -103,7 +103,7 @@ def test_another_kafka_than_that_of_the_lake_is_refused(bounds, said):
         start_offsets({"events": {0: 5}}, {"events": bounds})
 
 
-def test_a_topic_is_shown_as_the_bucket_has_it_and_one_that_it_does_not_know_is_nothing(lake, tmp_path):
+def test_topic_shown_as_in_bucket_or_unknown(lake, tmp_path):
     rebuilt(lake, tmp_path / "checkpoint")
     row = pq.read_table(
         first_start(LocalFiles(str(tmp_path / "checkpoint"))).state.removeprefix("file://")

@@ -36,9 +36,8 @@ def at_a_url(spark, job_settings, tmp_path, monkeypatch):
     return folder / "stream"
 
 
-def test_a_second_job_is_refused_and_a_lost_checkpoint_is_rebuilt_there_and_taken_up(
-    at_a_url, start, state, job_settings, own_broker
-):
+def test_remote_checkpoint_exclusive_and_rebuildable(at_a_url, start, state, job_settings, own_broker):
+    """A second job is refused; a lost checkpoint is rebuilt there and used."""
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     job = start()
     feed.send(*[layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS])

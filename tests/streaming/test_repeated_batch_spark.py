@@ -16,9 +16,8 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
 
 
-def test_a_decision_of_the_first_attempt_is_open_in_the_state_though_the_new_settings_would_not_take_it(
-    spark, start, job_settings, own_broker
-):
+def test_decision_of_first_attempt_stays_open(spark, start, job_settings, own_broker):
+    """It stays open although the new settings would not take it."""
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
 
     def threshold(value: float) -> None:

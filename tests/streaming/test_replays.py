@@ -70,12 +70,13 @@ def check(tables, rows):
 
 @pytest.mark.parametrize("written", range(len(WRITTEN) + 1))
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_repetition_that_says_the_same_goes_on_wherever_the_first_attempt_had_come_to(tables, said, which, written):
+def test_equal_repetition_continues_first_attempt(tables, said, which, written):
+    """It continues from any point that the first attempt had reached."""
     write(tables, said[which], *WRITTEN[:written])
     check(tables, said[which])
 
 
-def test_a_decision_that_was_written_and_is_not_taken_again_is_refused(tables, said):
+def test_written_decision_not_repeated_is_refused(tables, said):
     decided, held, _ = said
     write(tables, decided, DECISIONS)
     with pytest.raises(
@@ -84,7 +85,8 @@ def test_a_decision_that_was_written_and_is_not_taken_again_is_refused(tables, s
         check(tables, {**decided, DECISIONS.name: held[DECISIONS.name]})
 
 
-def test_a_decision_that_the_first_attempt_did_not_take_is_refused_when_a_later_table_was_written(tables, said):
+def test_new_decision_refused_after_later_table(tables, said):
+    """The first attempt wrote a later table without taking this decision."""
     decided, held, _ = said
     write(tables, held, HOLDS)
     with pytest.raises(ReplayDiffers, match="has written 0 rows and this one has 1 in decisions"):
@@ -98,13 +100,15 @@ def test_rows_that_differ_in_one_value_are_refused(tables, said):
         check(tables, {**said[0], DECISIONS.name: other})
 
 
-def test_a_new_batch_and_one_of_another_release_that_says_the_same_are_not_held_up(tables, said):
+def test_new_and_equal_batches_not_held_up(tables, said):
+    """An equal one may be of another release."""
     check(tables, said[0])
     write(tables, said[0], DECISIONS)
     check(tables, {**said[0], DECISIONS.name: with_column(said[0][DECISIONS.name], "engine_version", "999")})
 
 
-def test_events_that_a_release_without_the_last_columns_has_begun_are_not_held_up(tables, said):
+def test_events_of_older_release_not_held_up(tables, said):
+    """It began them without the last columns."""
     older = said[0][EVENTS.name]
     for name in ("in_columns", "life", "epoch", "active_segments", "decision_id", "subscription", "consumers"):
         older = with_column(older, name, None)
@@ -116,7 +120,7 @@ def test_events_that_a_release_without_the_last_columns_has_begun_are_not_held_u
         check(tables, {**said[0], EVENTS.name: other})
 
 
-def test_a_table_that_is_committed_beside_one_that_was_written_may_be_missing(tables, said):
+def test_table_committed_alongside_may_be_missing(tables, said):
     write(tables, said[0], DECISIONS, SEGMENT_LOAD)
     check(tables, said[0])
     other = with_column(said[0][SEGMENT_LOAD.name], "segment_id", 99)
@@ -126,7 +130,7 @@ def test_a_table_that_is_committed_beside_one_that_was_written_may_be_missing(ta
 
 @settings(max_examples=50, deadline=None)
 @given(st.data())
-def test_rows_are_told_apart_by_any_value_and_not_by_their_order(data):
+def test_rows_compared_by_value_not_order(data):
     text = st.one_of(st.none(), st.sampled_from(["", "a", "b", "ab"]))
     rows = data.draw(
         st.lists(

@@ -35,7 +35,7 @@ def holder(root: Path) -> tuple[subprocess.Popen[str], Path]:
     return process, Path(process.stdout.readline().strip())
 
 
-def test_a_folder_is_there_while_it_is_used_and_gone_afterwards(tmp_path):
+def test_folder_exists_only_while_used(tmp_path):
     with scratch_folder(tmp_path / "var" / "scratch") as own:
         (own / "file").write_text("x")
         assert own.parent == tmp_path / "var" / "scratch"
@@ -43,7 +43,7 @@ def test_a_folder_is_there_while_it_is_used_and_gone_afterwards(tmp_path):
 
 
 @pytest.mark.process
-def test_what_a_killed_process_has_left_goes_at_the_next_start_and_a_living_one_keeps_its_own(tmp_path):
+def test_next_start_removes_dead_process_folders(tmp_path):
     living, its_folder = holder(tmp_path)
     killed, left = holder(tmp_path)
     killed.send_signal(signal.SIGKILL)
@@ -58,16 +58,15 @@ def test_what_a_killed_process_has_left_goes_at_the_next_start_and_a_living_one_
     assert not list(tmp_path.glob("job-*"))
 
 
-def test_a_place_where_nothing_can_be_made_is_a_fault_of_the_settings(tmp_path):
+def test_unwritable_folder_is_a_settings_error(tmp_path):
     (tmp_path / "file").write_text("")
     said = r"no temporary files can be made in .*/file/scratch \(\[local\] folder\)"
     with pytest.raises(SettingsError, match=said), scratch_folder(tmp_path / "file" / "scratch"):
         pass
 
 
-def test_sockets_lie_with_the_other_files_of_the_job_or_for_a_long_path_in_a_short_private_folder(
-    tmp_path, monkeypatch
-):
+def test_sockets_share_job_folder_or_short_one(tmp_path, monkeypatch):
+    """A long path leads to a short private folder."""
     monkeypatch.setattr(scratch, "gettempdir", lambda: str(tmp_path))
     short, long = Path("/" + "x" * 62), Path("/" + "x" * 63)
     with socket_folder(short) as own:
@@ -78,7 +77,7 @@ def test_sockets_lie_with_the_other_files_of_the_job_or_for_a_long_path_in_a_sho
     assert not own.exists()
 
 
-def test_a_folder_for_sockets_that_leads_elsewhere_is_refused(tmp_path, monkeypatch):
+def test_redirected_socket_folder_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(scratch, "gettempdir", lambda: str(tmp_path))
     (tmp_path / f"anabranch-{os.getuid()}").symlink_to(tmp_path)
     with pytest.raises(SettingsError, match="belongs to somebody else"):

@@ -94,7 +94,8 @@ class House:
         return [sys.executable, "-m", "anabranch", *options, part]
 
 
-def test_a_split_comes_about_where_every_part_logs_in_and_no_password_is_left_anywhere(spark, secured, tmp_path, run):
+def test_secured_split_leaves_no_password(spark, secured, tmp_path, run):
+    """Every part logs in."""
     house = House(tmp_path, secured)
     create_lake(f"{tmp_path}/lake")
     parts = [run(house.command(name)) for name in ("controller", "executor")]
@@ -163,7 +164,8 @@ def write(kafka: KafkaConnection, topic: str) -> KafkaError | None:
     return told[0]
 
 
-def test_loads_layouts_and_outcomes_are_written_by_those_who_may_and_by_nobody_else(secured):
+def test_only_permitted_clients_write_topics(secured):
+    """Applies to loads, layouts and outcomes."""
     stats, consumers, control = SEGMENT_STATS.name, CONSUMER_EVENTS.name, CONTROL_EVENTS.name
     bundles = {topic.name for topic in BUNDLE_TOPICS}
     may = {
@@ -192,7 +194,7 @@ def test_loads_layouts_and_outcomes_are_written_by_those_who_may_and_by_nobody_e
         assert known.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_without_the_right_password_or_without_tls_nobody_gets_in(secured):
+def test_password_and_tls_are_both_required(secured):
     right = secured.connection_of("job")
     assert gets_in(right)
     wrong = {
@@ -225,7 +227,8 @@ def _answers_once(kafka: KafkaConnection) -> bool:
 _never_freed: list[AdminClient] = []
 
 
-def test_segments_are_the_controllers_and_an_applications_are_those_of_its_namespace(secured):
+def test_segments_owned_by_controller_or_namespace(secured):
+    """The controller has all; an application those of its namespace."""
     segments = KafkaSegments(secured.connection_of("controller"))
     whole = HashRange(start=0, end=65_535)
     own, other = (segments.create(f"topic://{ns}/t", 0, whole, ["s"]) for ns in ("acme/shop", "acme/bank"))

@@ -67,7 +67,8 @@ def nowhere(_topic: str, _at: int) -> None:
 
 
 @pytest.mark.parametrize("inline_bytes", [INLINE_BYTES, 0], ids=["through Spark", "in files"])
-def test_every_table_is_committed_once_and_who_watches_is_told_when_the_decisions_were(tmp_path, bodies, inline_bytes):
+def test_tables_committed_once_and_watchers_notified(tmp_path, bodies, inline_bytes):
+    """They are notified once the decisions are committed."""
     told: list[WrittenBatch] = []
     sink = LakeSink(str(tmp_path), nowhere, told.append)
     began = time.time_ns() // 1_000_000
@@ -94,7 +95,7 @@ def test_every_table_is_committed_once_and_who_watches_is_told_when_the_decision
 
 
 @pytest.mark.parametrize("broken", [HOLDS, EVENTS, SEGMENT_LOAD], ids=lambda table: table.name)
-def test_a_commit_that_fails_leaves_the_others_whole_and_the_repetition_adds_what_is_missing(tmp_path, bodies, broken):
+def test_failed_commit_completed_by_repetition(tmp_path, bodies, broken):
     sink = LakeSink(str(tmp_path), nowhere)
     sink.write(Frame(tmp_path, {}, 0, 2), 2)
     folder = Path(table_path(tmp_path, broken))
@@ -125,7 +126,8 @@ def test_a_lost_lease_is_told_before_what_else_went_wrong(tmp_path, bodies):
     assert numbers(tmp_path)["segment_load"] == numbers(tmp_path)["batches"] == 0
 
 
-def test_a_job_that_is_overtaken_while_spark_works_is_told_so_and_writes_nothing(tmp_path, bodies):
+def test_overtaken_job_told_and_writes_nothing(tmp_path, bodies):
+    """Another job takes over while Spark works."""
     sink = LakeSink(str(tmp_path), nowhere)
     tables = {table.name: OpenTable(DeltaTable(table_path(tmp_path, table))) for table in TABLES}
     sink.hold(JobLease(tables[EVENTS.name], 1, 30.0))

@@ -20,7 +20,7 @@ from tests.streaming.jobs import HOME
 
 
 @pytest.mark.process
-def test_a_lake_of_a_newer_release_is_refused_before_spark_starts(tmp_path):
+def test_newer_lake_refused_before_spark(tmp_path):
     newer = arrow_schema(DECISIONS.row).append(pa.field("confidence", pa.float64()))
     (tmp_path / "lake" / "decisions").mkdir(parents=True)
     DeltaTable.create(str(tmp_path / "lake" / "decisions"), schema=newer, partition_by=["day"])
@@ -39,7 +39,7 @@ def test_a_lake_of_a_newer_release_is_refused_before_spark_starts(tmp_path):
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_a_lake_with_rows_and_no_checkpoint_is_refused_with_the_three_ways_on():
+def test_lake_without_checkpoint_refused_with_ways_on():
     with pytest.raises(CheckpointUnfit) as caught:
         check_place("/c", None, "/lake", None)
     for way in ("bring it back", "`anabranch state rebuild`", "`anabranch stream --new-checkpoint`"):
@@ -47,16 +47,17 @@ def test_a_lake_with_rows_and_no_checkpoint_is_refused_with_the_three_ways_on():
 
 
 @pytest.mark.parametrize("written", [None, 0, 4, 5])
-def test_a_checkpoint_is_gone_on_from_when_the_lake_is_not_ahead_of_it(written):
+def test_checkpoint_continued_if_lake_not_ahead(written):
     check_place("/c", Place("q", 5), "/lake", written)
 
 
-def test_an_old_copy_of_a_checkpoint_is_refused_its_batches_would_be_taken_for_replays():
+def test_old_checkpoint_copy_refused():
+    """Its batches would be taken for replays."""
     with pytest.raises(CheckpointUnfit, match="it has come to batch 5, and the lake /lake holds its batch 6"):
         check_place("/c", Place("q", 5), "/lake", 6)
 
 
-def test_the_newest_batch_of_a_query_is_that_of_any_table_and_of_no_other_query(tmp_path):
+def test_newest_batch_read_per_query(tmp_path):
     sink = LakeSink(str(tmp_path), lambda *_: None)
     assert (sink.has_batches(), sink.newest_batch("mine")) == (False, None)
     for table, query, batch in ((BATCHES, "mine", 6), (HOLDS, "mine", 7), (BATCHES, "other", 9)):
@@ -70,7 +71,7 @@ def test_the_newest_batch_of_a_query_is_that_of_any_table_and_of_no_other_query(
     assert (again.newest_batch("mine"), again.newest_batch("other"), again.newest_batch("none")) == (7, 9, None)
 
 
-def test_a_rebuilt_checkpoint_that_was_copied_without_its_state_is_refused():
+def test_rebuilt_checkpoint_without_state_refused():
     rebuilt = Place(rebuilt_generation("q", 0), -1)
     with pytest.raises(
         CheckpointUnfit, match=r"was made by `anabranch state rebuild`.* Copy the checkpoint as a whole"
@@ -81,7 +82,7 @@ def test_a_rebuilt_checkpoint_that_was_copied_without_its_state_is_refused():
 
 
 @pytest.mark.spark
-def test_the_place_of_a_checkpoint_is_its_identity_and_its_newest_batch(spark, tmp_path):
+def test_checkpoint_position_is_identity_and_batch(spark, tmp_path):
     checkpoint = tmp_path / "stream"
     for name in (str(checkpoint), checkpoint.as_uri()):
         assert read_place(files_of(spark, name)) is None

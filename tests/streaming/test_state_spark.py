@@ -45,9 +45,7 @@ def known(spark, settings) -> dict[str, dict]:
     return views
 
 
-def test_a_lost_checkpoint_is_rebuilt_from_the_lake_and_the_job_goes_on(
-    spark, start, state, job_settings, own_broker, tmp_path
-):
+def test_job_continues_from_rebuilt_checkpoint(spark, start, state, job_settings, own_broker, tmp_path):
     job_settings.write_text(job_settings.read_text().replace("buckets = 4", "buckets = 2"))
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     checkpoint, moved = tmp_path / "checkpoint", tmp_path / "lost"

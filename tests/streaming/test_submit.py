@@ -76,9 +76,8 @@ def decides_and_stops_between_batches(job: Job, feed: Feed, settings_file: Path)
     assert begun - ended <= {max(ended) + 1}, "one that was planned when the signal came may be left for the next start"
 
 
-def test_submitted_on_local_cores_it_decides_ends_between_batches_and_asks_for_a_person_when_no_restart_helps(
-    tmp_path, jars, own_broker, job_settings, run
-):
+def test_local_submit_decides_and_stops_cleanly(tmp_path, jars, own_broker, job_settings, run):
+    """It asks for a person when no restart helps."""
     command = submitted("local[2]", job_settings, jars.spark)
     decides_and_stops_between_batches(run(command), Feed(own_broker.bootstrap), job_settings)
     (tmp_path / "checkpoint" / "metadata").unlink()
@@ -87,9 +86,8 @@ def test_submitted_on_local_cores_it_decides_ends_between_batches_and_asks_for_a
     assert "put its newest copy in its place" in last_line
 
 
-def test_submitted_to_a_cluster_it_decides_on_its_workers_and_sigterm_ends_it_between_batches(
-    jars, own_broker, job_settings, run, cluster
-):
+def test_cluster_submit_decides_and_stops_on_sigterm(jars, own_broker, job_settings, run, cluster):
+    """SIGTERM ends it between batches."""
     job = run(submitted(cluster.url, job_settings, jars.spark))
     decides_and_stops_between_batches(job, Feed(own_broker.bootstrap), job_settings)
     assert all(list(cluster.folder.glob(f"worker-{number}/app-*/*")) for number in range(2))

@@ -95,9 +95,10 @@ def _said(found: list[dict], last: int) -> set[tuple]:
 @pytest.mark.broker
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("deployment", [1, 2, 3])
-def test_a_deployment_of_an_older_release_goes_on_at_another_place_with_nothing_lost_and_nothing_twice(
+def test_older_deployment_upgraded_at_new_place(
     deployment, spark, start, state, job_settings, own_broker, tmp_path, monkeypatch
 ):
+    """Nothing is lost and nothing comes twice."""
     unpack_deployment(deployment, tmp_path, own_broker.bootstrap)
     job_settings.write_text(job_settings.read_text().replace("buckets = 4", "buckets = 2"))
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
@@ -196,10 +197,10 @@ NOW = "transformWithStateInPySparkExec"
         (description(NOW, "file:/a", "v3"), description(NOW, "file:/a", "v3")),
     ],
 )
-def test_an_operator_is_described_as_todays_and_as_where_its_checkpoint_is(before, after):
+def test_operator_description_gets_current_paths(before, after):
     assert described_here(before, "file:/b") == after
 
 
-def test_a_description_that_fits_is_left_as_it_is_however_it_is_written():
+def test_fitting_description_left_unchanged():
     odd = description(NOW, "file:/b").replace(",", ", ")
     assert described_here(odd, "file:/b") == odd

@@ -17,7 +17,7 @@ def watchdog() -> Watchdog:
 @pytest.mark.parametrize(
     ("now", "missed", "change"), [(1000, 0, None), (1059.9, 0, None), (1179.9, 2, None), (1180, 3, "began")]
 )
-def test_an_outage_begins_when_the_last_evaluation_is_that_many_ticks_ago(now, missed, change):
+def test_outage_begins_after_missed_ticks(now, missed, change):
     dog = watchdog()
     assert dog.missed_ticks(now) == missed
     assert dog.look(now) == change
@@ -40,7 +40,7 @@ def test_evaluations_on_time_never_make_an_outage():
     assert not dog.is_outage
 
 
-def test_an_evaluation_told_late_does_not_turn_the_clock_back():
+def test_late_evaluation_does_not_turn_clock_back():
     dog = watchdog()
     dog.evaluated(1100)
     dog.evaluated(1050)

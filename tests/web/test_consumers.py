@@ -46,7 +46,7 @@ def one(consumer, *segments, connected=True):
     return {"consumer": consumer, "isConnected": connected, "segments": segments}
 
 
-def test_consumers_of_managed_subscriptions_are_shown_with_their_segments(lake):
+def test_managed_consumers_shown_with_segments(lake):
     said = Said(Answered({"count": 4, "consumers": [one("<b>a", 0, 7), one("b", connected=False)]}))
     text = page(lake, topics=said).get(PATH).text
     assert said.asked == [(NAMES[0], "billing")]
@@ -70,7 +70,7 @@ def test_why_it_is_not_known_is_said(lake, reply, said):
     assert said in page(lake, topics=Said(reply)).get(PATH).text
 
 
-def test_the_page_of_a_topic_asks_only_when_somebody_opens_the_list(lake):
+def test_topic_page_loads_list_when_opened(lake):
     said = Said(Answered({"count": 0, "consumers": []}))
     found = page(lake, topics=said)
     text = found.get(f"/topic?name={quote(NAMES[0], safe='')}").text

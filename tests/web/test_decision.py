@@ -65,7 +65,7 @@ def acts_of(lake):
     return reader.acts
 
 
-def test_it_says_what_it_saw_each_gate_and_what_became_of_it(lake):
+def test_page_shows_input_gates_and_outcome(lake):
     decided = id_of(lake)
     on = {"subject": NAMES[0], "at": WHEN, "day": WHEN.date()}
     text = page(lake).get(f"/decision?id={decided}").text
@@ -80,7 +80,7 @@ def test_it_says_what_it_saw_each_gate_and_what_became_of_it(lake):
     assert "Approve</button>" not in text
 
 
-def test_approving_is_put_on_record_with_reason_and_who_and_can_be_done_once(lake):
+def test_approval_recorded_once_with_reason_and_name(lake):
     decided, found = id_of(lake), page(lake)
     fields = {
         "id": decided,
@@ -113,7 +113,7 @@ def test_a_form_that_is_not_right_changes_nothing(lake, changed, status):
     assert acts_of(lake).number == 0
 
 
-def test_a_token_with_role_read_sees_no_button_and_is_refused(lake, tmp_path):
+def test_read_token_sees_no_button(lake, tmp_path):
     decided = id_of(lake)
     for role, scope, status in (("read", [], 403), ("operate", ["globex"], 403), ("operate", ["acme/shop"], 303)):
         tokens = tmp_path / f"{role}{len(scope)}{status}"

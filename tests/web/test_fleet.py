@@ -33,7 +33,7 @@ WHOLE = layout_json((0, 0x0000, 0xFFFF))
 HALVES = layout_json((0, 0x0000, 0xFFFF), (1, 0x0000, 0x7FFF), (2, 0x8000, 0xFFFF), epoch=1, sealed=(0,))
 
 
-def test_a_row_says_load_segments_what_binds_the_last_action_and_consumers(tmp_path):
+def test_row_shows_load_hold_action_and_consumers(tmp_path):
     lake = str(tmp_path)
     write(lake, policy_event(0), layout_event(WHOLE, 0), load(0, 20_000, 1), consumer_event("billing", 3, 1))
     write(lake, decision(2), outcome("d1", "applied", 3), layout_event(HALVES, 3, "split"), hold(4, "split-cooldown"))
@@ -85,7 +85,7 @@ def test_hostile_names_stay_text(tmp_path):
     assert page(str(tmp_path)).get("/?q=%3Cscript%3Ealert(2)").text.count("<script>") == 0
 
 
-def test_a_lake_that_cannot_be_read_is_said_and_what_was_known_stays(tmp_path):
+def test_unreadable_lake_reported_and_data_kept(tmp_path):
     lake = str(tmp_path)
     write(lake, layout_event(WHOLE, 0), batch(0, 1))
     found = page(lake)
@@ -97,7 +97,7 @@ def test_a_lake_that_cannot_be_read_is_said_and_what_was_known_stays(tmp_path):
     assert "cannot be read" in text
 
 
-def test_a_commit_wakes_who_waits_and_a_topics_page_only_by_its_topic(tmp_path):
+def test_commit_wakes_only_affected_pages(tmp_path):
     lake = str(tmp_path)
     write(lake, layout_event(WHOLE, 0))
     fleet = page(lake).app.state.fleet
@@ -158,7 +158,7 @@ FLEET = [row(number, ("acme/shop", "acme/bills")[number % 2]) for number in rang
     st.sampled_from(["", "acme/shop", "nobody/here"]),
     st.sampled_from(["", "T0001", "acme bills", "<"]),
 )
-def test_the_pages_of_a_choice_are_all_that_it_leaves_each_once_and_in_order(only, order, gate, namespace, words):
+def test_filtered_pages_complete_and_ordered(only, order, gate, namespace, words):
     choice = Choice(words, only, gate, namespace, order)
     first = choose(FLEET, choice, {"acme/bills"}, START, lambda _: True)
     got = []
@@ -181,13 +181,14 @@ def test_the_pages_of_a_choice_are_all_that_it_leaves_each_once_and_in_order(onl
 
 
 @given(st.dictionaries(st.sampled_from(["q", "only", "gate", "namespace", "order", "page"]), st.text(max_size=30)))
-def test_no_address_is_an_error_and_a_link_leads_back_to_its_choice(query):
+def test_any_address_opens_and_links_back(query):
+    """No address is an error; a link leads back to its selection."""
     choice = Choice.read(query)
     choose(FLEET, choice, set(), START, lambda _: True)
     assert choice.link().startswith("/")
 
 
-def test_thrashing_is_three_recent_actions_that_undo_one_another():
+def test_thrashing_is_three_recent_reversals():
     turns = (("split", at(0)), ("merge", at(60)), ("split", at(120)))
     assert row(1, turns=turns).is_thrashing(at(180))
     assert not row(1, turns=turns).is_thrashing(at(0) + timedelta(hours=2))
@@ -195,7 +196,7 @@ def test_thrashing_is_three_recent_actions_that_undo_one_another():
     assert not row(1, turns=(("split", at(0)), ("split", at(60)), ("split", at(120)))).is_thrashing(at(180))
 
 
-def test_what_a_reader_takes_in_one_by_one_is_what_the_whole_picture_has(tmp_path):
+def test_incremental_reader_equals_full_picture(tmp_path):
     lake = str(tmp_path)
     reader = LakeReader(lake)
     write(lake, policy_event(0), layout_event(WHOLE, 0), load(0, 20_000, 1), decision(2))

@@ -40,7 +40,7 @@ def test_on_loopback_nobody_needs_a_token(lake):
     assert page(lake).get("/").status_code == 200
 
 
-def test_every_answer_carries_the_policy_against_foreign_content(lake):
+def test_every_answer_has_content_policy(lake):
     found = page(lake)
     for path in ("/", "/nothing", "/static/page.css", "/healthz"):
         headers = found.get(path).headers
@@ -49,7 +49,8 @@ def test_every_answer_carries_the_policy_against_foreign_content(lake):
         assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_with_tokens_a_stranger_is_led_to_sign_in_and_a_program_is_refused(lake, tokens):
+def test_tokens_require_sign_in(lake, tokens):
+    """A person is led to sign in, a program is refused."""
     add_token(tokens, "ann", "read")
     found = page(lake, Access(tokens))
     asked = found.get("/?only=hot")
@@ -65,7 +66,7 @@ def test_a_wrong_token_opens_nothing_and_says_so(lake, tokens):
     assert (answer.status_code, "No such token" in answer.text, found.cookies) == (401, True, {})
 
 
-def test_who_signs_in_sees_the_fleet_until_signing_out_or_losing_the_token(lake, tokens):
+def test_sign_in_lasts_until_sign_out_or_revocation(lake, tokens):
     found = signed_in(lake, tokens)
     assert "orders" in found.get("/").text
     left = found.post("/sign-out", {"proof": found.proof()})
@@ -97,7 +98,7 @@ def test_signing_in_leads_to_this_page_only(lake, tokens, onward):
     assert answer.headers["location"] == "/"
 
 
-def test_a_token_of_one_tenant_sees_that_tenants_topics_only(lake, tokens):
+def test_tenant_token_sees_its_topics_only(lake, tokens):
     text = signed_in(lake, tokens, "acme").get("/").text
     assert "orders" in text
     assert "bills" not in text
@@ -107,7 +108,7 @@ def test_a_strangers_name_for_this_page_is_refused(lake):
     assert page(lake).get("/", host="evil.example").status_code == 403
 
 
-def test_a_form_that_another_site_sends_is_refused_and_a_link_from_there_is_not(lake, tokens):
+def test_cross_site_form_refused_and_link_allowed(lake, tokens):
     found = signed_in(lake, tokens)
     proof = found.proof()
     for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}):
@@ -131,7 +132,7 @@ def test_large_and_foreign_bodies_are_refused(lake):
     assert found.post("/sign-out", {"proof": "x"}, content_type="text/plain").status_code == 400
 
 
-def test_the_topic_of_another_tenant_is_not_told_by_a_filter(lake, tokens):
+def test_filter_hides_other_tenants_topics(lake, tokens):
     text = signed_in(lake, tokens, "globex").get(f"/?q={ORDERS}").text
     assert "No topic is so" in text
 

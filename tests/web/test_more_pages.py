@@ -19,7 +19,7 @@ def lake(tmp_path_factory):
     return str(ClusterStory().run().write(tmp_path_factory.mktemp("bundles") / "lake"))
 
 
-def test_a_cluster_is_drawn_over_time_and_as_it_ends_with_each_move_in_a_table(lake):
+def test_cluster_drawn_over_time_with_moves(lake):
     text = page(lake).get("/bundles?last=365d").text
     pictures = [ET.fromstring(one) for one in re.findall(r'<svg class="brokers".*?</svg>', text, re.DOTALL)]
     assert len(pictures) == 2
@@ -34,13 +34,13 @@ def test_a_cluster_is_drawn_over_time_and_as_it_ends_with_each_move_in_a_table(l
     assert "<style" not in text
 
 
-def test_without_clusters_and_with_an_unknown_one_it_says_so(lake, tmp_path):
+def test_missing_or_unknown_cluster_reported(lake, tmp_path):
     assert "No cluster with bundles is on record" in page(str(tmp_path)).get("/bundles").text
     answer = page(lake).get("/bundles?cluster=%3Cscript%3E")
     assert (answer.status_code, "<script>" in answer.text) == (200, False)
 
 
-def test_a_switch_is_a_timeline_and_every_failed_ledger_says_what_to_do(tmp_path):
+def test_switch_timeline_explains_failed_ledgers(tmp_path):
     assert "No switch is on record" in page(str(tmp_path / "none")).get("/switches").text
     for folder, first_attempt_only in (("failed", True), ("done", False)):
         SwitchStory(str(tmp_path / folder)).run(first_attempt_only)
@@ -54,7 +54,7 @@ def test_a_switch_is_a_timeline_and_every_failed_ledger_says_what_to_do(tmp_path
     assert "Ledgers that failed" not in done
 
 
-def test_a_report_is_opened_in_a_sandbox_and_nothing_outside_of_the_folder_is(tmp_path):
+def test_report_sandboxed_within_its_folder(tmp_path):
     (tmp_path / "secret.html").write_text("secret")
     folder = tmp_path / "reports"
     folder.mkdir()

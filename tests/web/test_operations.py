@@ -38,7 +38,7 @@ def form(found, **fields):
     }
 
 
-def test_a_pause_is_on_record_and_on_the_page_until_it_is_resumed(lake):
+def test_pause_recorded_and_shown_until_resumed(lake):
     found = page(lake)
     for scope, subject in (("all", ALL), ("acme/shop", "acme/shop"), ("acme/shop/orders", ORDERS)):
         assert found.post("/operations", form(found, scope=scope, **{"for": "3600"})).status_code == 303
@@ -67,7 +67,7 @@ def test_a_form_that_is_not_right_changes_nothing(lake, changed, status):
     assert acts_of(lake).number == 0
 
 
-def test_a_token_acts_where_it_counts_and_with_role_operate_only(lake, tmp_path):
+def test_operate_token_acts_within_its_scope(lake, tmp_path):
     for role, scope, allowed in (("read", [], []), ("operate", ["acme/shop"], ["acme/shop", "acme/shop/orders"])):
         tokens = tmp_path / role
         token = add_token(tokens, "ann", role, scope)

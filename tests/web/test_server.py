@@ -34,7 +34,8 @@ def started(tmp_path, settings=""):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_it_says_its_address_tells_changes_as_they_come_and_ends_with_pages_open(tmp_path):
+def test_server_tells_address_and_changes_and_ends(tmp_path):
+    """The server ends with pages open."""
     with started(tmp_path) as process:
         try:
             address = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline()).group()

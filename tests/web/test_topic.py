@@ -60,7 +60,7 @@ def pictures(text):
     return [ET.fromstring(found) for found in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
 
 
-def test_the_head_says_how_it_stands_and_where_each_value_of_its_policy_comes_from(lake):
+def test_head_shows_state_and_policy_origins(lake):
     text = page(lake).get(f"/topic?name={T0}").text
     assert "2 segments, epoch 0" in text
     assert "Holds: " in text
@@ -69,14 +69,15 @@ def test_the_head_says_how_it_stands_and_where_each_value_of_its_policy_comes_fr
     assert re.search(r"values are not those of the profile", text)
 
 
-def test_the_end_of_a_name_is_enough_and_an_unknown_one_says_what_is_near(lake):
+def test_topic_name_suffix_found_or_suggested(lake):
     found = page(lake)
     assert found.get("/topic?name=t0").status_code == 200
     unknown = found.get("/topic?name=t")
     assert (unknown.status_code, "the nearest names are" in unknown.text) == (404, True)
 
 
-def test_the_river_is_a_picture_whose_places_lead_to_why_and_a_table_says_the_same(lake):
+def test_key_space_picture_links_and_has_table(lake):
+    """Its places lead to the explanation; a table says the same."""
     answer = page(lake).get(f"/topic/river?name={T0}&last=15m", hx_request="true")
     [picture] = pictures(answer.text)
     assert "<html" not in answer.text
@@ -97,7 +98,8 @@ def test_a_part_asked_for_by_itself_is_a_whole_page(lake):
         assert 'href="/static/page.css"' in text
 
 
-def test_why_now_and_then_gate_by_gate_with_what_would_change_it(lake):
+def test_explanations_show_gates_and_changes(lake):
+    """Explain now and an earlier time, gate by gate."""
     found = page(lake)
     now = found.get(f"/topic/why?name={T0}").text
     assert re.search(r'class="binds"><th scope="row">merge-window', now)
@@ -186,7 +188,7 @@ def test_a_window_has_a_length_or_is_refused(query):
     assert window.since < window.until
 
 
-def test_times_of_day_are_the_last_such_before_the_record_ends():
+def test_times_of_day_are_latest_before_record_end():
     assert read_instant("14:05", ENDS) == datetime(2026, 11, 22, 14, 5, tzinfo=timezone.utc)
     assert read_instant("9:05:07", ENDS) == datetime(2026, 11, 22, 9, 5, 7, tzinfo=timezone.utc)
     assert read_instant("15:00", ENDS) == datetime(2026, 11, 21, 15, 0, tzinfo=timezone.utc)

@@ -252,7 +252,7 @@ def test_a_websocket_outlives_the_time_for_requests(strict: Edge) -> None:
             connection.recv(1)
 
 
-def test_a_message_of_more_frames_than_anybody_needs_ends_its_connection(strict: Edge) -> None:
+def test_excess_frames_end_the_connection(strict: Edge) -> None:
     with websocket(strict) as connection:
         connection.sendall(frame(0x01) + frame(0x00) * (MAX_FRAMES + 10))
         answer = connection.recv(65_536)
@@ -260,9 +260,10 @@ def test_a_message_of_more_frames_than_anybody_needs_ends_its_connection(strict:
         assert int.from_bytes(answer[2:4], "big") == 1009
 
 
-def test_a_message_that_is_larger_than_any_command_ends_its_connection_before_it_is_there(
+def test_oversized_message_ends_connection_early(
     strict: Edge,
 ) -> None:
+    """The connection ends before the message is received whole."""
     with websocket(strict) as connection:
         connection.sendall(bytes([0x81, 0x80 | 127]) + (65_537).to_bytes(8, "big") + bytes(4) + b"x" * 1_000)
         answer = connection.recv(65_536)
@@ -270,7 +271,7 @@ def test_a_message_that_is_larger_than_any_command_ends_its_connection_before_it
         assert int.from_bytes(answer[2:4], "big") == 1009
 
 
-def test_who_asks_by_pings_and_reads_nothing_has_no_answers_piled_up(strict: Edge) -> None:
+def test_unread_ping_answers_do_not_pile_up(strict: Edge) -> None:
     pings = frame(0x89, b"x" * 125) * 500
     with websocket(strict) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -82,7 +82,7 @@ def test_known_connections_give_way_to_nobody() -> None:
     asyncio.run(check())
 
 
-def test_a_connection_whose_handshake_is_not_done_in_time_is_cut_and_does_not_count_any_more() -> None:
+def test_slow_handshake_cut_and_not_counted() -> None:
     async def check() -> None:
         counts = ConnectionCounts(2, 2, 0.2)
         async with server(counts, greets=False) as connect:
@@ -106,7 +106,7 @@ def test_one_of_ipv6_is_a_network(one: str, other: str, same: bool) -> None:
     assert (network_of(one) == network_of(other)) == same
 
 
-def test_as_many_connections_are_allowed_as_the_system_has_files_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_limited_by_system_files(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = [(1024, 4096)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda _, found: limits.append(found))

@@ -109,7 +109,7 @@ def test_more_clients_than_can_be_at_work_take_turns() -> None:
     scenario(check)
 
 
-def test_who_has_too_many_calls_waiting_is_refused_and_others_are_not() -> None:
+def test_client_with_full_queue_refused_alone() -> None:
     async def check(calls: Calls) -> None:
         await calls.call("busy", MAX_AT_WORK_ALONE + 3)
         with pytest.raises(TooManyCalls, match="3 calls of this client wait already"):
@@ -121,7 +121,7 @@ def test_who_has_too_many_calls_waiting_is_refused_and_others_are_not() -> None:
     scenario(check, max_waiting=3)
 
 
-def test_a_turn_can_be_ended_early_by_a_thread_that_waits_for_something_else() -> None:
+def test_waiting_thread_may_end_its_turn_early() -> None:
     async def run() -> None:
         turns = Turns(10)
         other = asyncio.Event()
@@ -145,7 +145,7 @@ def test_a_turn_can_be_ended_early_by_a_thread_that_waits_for_something_else() -
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["call", "end", "cancel", "wait"])), max_size=60))
-def test_every_call_has_its_turn_and_nobody_more_than_allowed(steps: list[tuple[str, str]]) -> None:
+def test_every_call_gets_a_turn_within_limit(steps: list[tuple[str, str]]) -> None:
     async def check(calls: Calls) -> None:
         for who, step in steps:
             if step == "call":

@@ -65,9 +65,10 @@ def in_kafka(kafka: KafkaConnection) -> dict[bytes, list[bytes]]:
 
 
 @pytest.mark.broker
-def test_messages_that_wait_while_kafka_is_away_arrive_in_order_by_a_client_that_hears_it(
+def test_queued_messages_arrive_in_order_by_new_client(
     stopped: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They waited while Kafka was away."""
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
     producer, told = LastingProducer(stopped.connection.librdkafka(CONFIGURATION)), Deliveries()
     first = producer._producer
@@ -105,9 +106,10 @@ def test_messages_that_wait_while_kafka_is_away_arrive_in_order_by_a_client_that
         assert list(dict.fromkeys(values)) == expected, "all, in their order"
 
 
-def test_a_client_that_hears_kafka_is_left_alone_however_long_nothing_is_delivered(
+def test_connected_client_not_replaced_while_stalled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A connected client stays however long nothing is delivered."""
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.05)
     producer, told = LastingProducer({**MOCK, "linger.ms": 1_000}), Deliveries()
     first = producer._producer

@@ -48,7 +48,7 @@ def test_what_was_on_its_way_is_told_as_failed(producer):
     assert told[1:] == [("again", True)]
 
 
-def test_errors_that_are_not_fatal_are_told_and_replace_nothing():
+def test_nonfatal_errors_reported_without_replacement():
     errors = []
     producer = LastingProducer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "error_cb": errors.append})
     first = producer._producer

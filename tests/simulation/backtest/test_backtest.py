@@ -181,7 +181,7 @@ def test_a_lake_without_layouts_has_no_history(tmp_path):
         open_history(lake, tmp_path, None, None, None, DEFAULT)
 
 
-def test_settings_of_a_policy_are_laid_over_the_one_that_ran():
+def test_policy_settings_overlay_the_one_that_ran():
     name, policy = read_candidate("calm:mergeWindowSeconds=20m,maxSegments=8", EAGER)
     assert name == "calm"
     assert json.loads(policy.override) == json.loads(EAGER.override) | {"mergeWindowSeconds": 1200, "maxSegments": 8}

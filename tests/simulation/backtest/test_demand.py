@@ -32,7 +32,7 @@ def carried(wanted, at, start, end):
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=40)
-def test_each_segment_on_record_carries_what_is_on_record_of_it(seed):
+def test_recorded_segments_carry_recorded_load(seed):
     random = np.random.default_rng(seed)
     layout = SegmentLayout.create(int(random.integers(1, 4)), 0)
     announced, rows = [Announced(0, layout)], []
@@ -73,7 +73,7 @@ def split_once(at=3_600_000):
     return [Announced(0, made), Announced(at, made.split_segment(0, at))]
 
 
-def test_what_was_one_segment_is_divided_as_its_halves_were_later():
+def test_whole_divided_as_its_later_halves():
     loads = told((0, 0, 1_000.0), (3_600_000, 1, 900.0), (3_600_000, 2, 300.0))
     wanted = wanted_of(lives_of(split_once(), END), loads, 0, END)
     assert carried(wanted, 0, 0, 0x7FFF) == pytest.approx(750.0)
@@ -82,7 +82,8 @@ def test_what_was_one_segment_is_divided_as_its_halves_were_later():
     assert carried(wanted, 3_600_000, 0, 0x3FFF) == pytest.approx(450.0)
 
 
-def test_what_was_merged_is_divided_as_its_halves_were_before_even_when_it_carried_nothing_meanwhile():
+def test_merged_segment_divided_as_its_former_halves():
+    """Even when it carried nothing meanwhile."""
     layouts = split_once(60_000)
     layouts.append(Announced(120_000, layouts[-1].layout.merge_segments(1, 2, 120_000)))
     loads = told((0, 0, 10.0), (60_000, 1, 900.0), (60_000, 2, 100.0), (120_000, 3, 0.0), (180_000, 3, 2_000.0))
@@ -91,7 +92,7 @@ def test_what_was_merged_is_divided_as_its_halves_were_before_even_when_it_carri
     assert carried(wanted, 180_000, 0, 0x7FFF) == pytest.approx(1_800.0)
 
 
-def test_a_segment_without_a_record_yet_carries_its_part_of_what_it_came_from():
+def test_unrecorded_segment_carries_part_of_origin():
     wanted = wanted_of(lives_of(split_once(60_000), END), told((0, 0, 800.0), (90_000, 1, 10.0)), 0, END)
     # Of the upper half nothing is ever on record: its width's part, beside what the lower one carried first.
     assert carried(wanted, 60_000, 0, 0x7FFF) == pytest.approx(800 * 10 / 410)
@@ -114,7 +115,7 @@ def test_windows_give_what_the_whole_gives():
         assert (found == rates[np.searchsorted(at, inside, "right") - 1]).all()
 
 
-def test_layouts_tell_of_splits_and_merges_by_what_was_decided_and_by_whom():
+def test_layout_changes_attributed_to_decisions():
     layouts = split_once()
     merged = layouts[-1].layout.merge_segments(1, 2, END)
     layouts.append(Announced(END, merged, "d2"))
@@ -153,7 +154,7 @@ def test_late_news_of_a_deleted_life_is_left_out():
         assert topic_lives(told) == [TopicLife([first], 0, 100), TopicLife([second], 100, None)]
 
 
-def test_lives_without_created_instants_are_told_apart_by_deletion():
+def test_incarnations_without_instants_split_by_deletion():
     one = SegmentLayout.create(1, 0)
     told = [said(Announced(0, one)), said(Announced(100, one), is_deletion=True), said(Announced(300, one))]
     assert [(len(life.layouts), life.after, life.ends) for life in topic_lives(told)] == [(1, 0, 100), (1, 100, None)]

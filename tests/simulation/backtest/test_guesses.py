@@ -29,7 +29,7 @@ DEFAULT = PROFILES["default"]
 
 
 @given(pairs, pairs)
-def test_a_union_covers_what_one_of_its_intervals_covers_and_counts_it_once(some, more):
+def test_union_counts_overlapping_intervals_once(some, more):
     arrays = [np.array(one, np.int64).reshape(-1, 2) for one in (some, more)]
     found = merged(arrays, 10, 90)
     expected = {at for begin, end in (*some, *more) for at in range(begin, end) if 10 <= at < 90}
@@ -38,7 +38,7 @@ def test_a_union_covers_what_one_of_its_intervals_covers_and_counts_it_once(some
     assert (np.diff(found.ravel()) > 0).all()
 
 
-def test_confidence_is_the_share_of_the_time_of_which_nothing_was_guessed():
+def test_confidence_is_share_of_time_without_guesses():
     one = guessed({"gap": np.array([[0, 20]]), "band": np.array([[10, 30], [200, 300]])}, 0, 100)
     assert one.by_kind == {"gap": 20, "ceiling": 0, "band": 20, "uneven": 0, "carried": 0}
     assert one.confidence == pytest.approx(0.7)
@@ -55,7 +55,8 @@ def test_a_load_over_the_threshold_may_have_been_more():
     assert ceilings(wanted, DEFAULT).tolist() == [[60_000, 120_000]]
 
 
-def test_a_load_is_in_the_band_of_a_threshold_that_the_filter_did_not_watch():
+def test_load_within_unwatched_threshold_band():
+    """The filter did not watch this threshold."""
     wanted = demanded((0, 0, 9_000.0), (60_000, 0, 100.0))
     other = Policy(threshold_crossing=True, split_msg_rate_in_threshold=11_000.0)
     far = Policy(threshold_crossing=True, split_msg_rate_in_threshold=12_000.0)
@@ -67,7 +68,7 @@ def test_a_load_is_in_the_band_of_a_threshold_that_the_filter_did_not_watch():
     assert banded(wanted, PROFILES["pip-483"], PROFILES["pip-483"], 0.25).tolist() == [[0, 60_000]]
 
 
-def test_hashes_that_were_never_apart_and_hashes_that_were_at_another_time():
+def test_never_separated_and_once_separated_hashes():
     layouts = split_once()
     first = layouts[0].layout
     lives = lives_of(layouts, END)

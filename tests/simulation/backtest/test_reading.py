@@ -51,7 +51,7 @@ def history(tmp_path_factory):
     return open_history(lake, folder / "loads", None, None, None, PIP)
 
 
-def test_each_life_of_a_topic_is_one_of_its_own_for_its_time(history):
+def test_each_incarnation_has_its_own_period(history):
     found = [((one.began_at - NOW) / MINUTE, (one.ends_at - NOW) / MINUTE) for one in history.part(0)]
     assert found == [(0, 10), (20, 60), (20, 60)]
     assert [one.name for one in history.part(0)] == [HERE, HERE, LATER]
@@ -59,12 +59,12 @@ def test_each_life_of_a_topic_is_one_of_its_own_for_its_time(history):
     assert [(int(one.loads.at[0]) - NOW) / MINUTE for one in history.part(0)[:2]] == [1, 21]
 
 
-def test_the_policy_that_ran_longest_is_the_one_and_the_other_ones_time_is_told(history):
+def test_longest_policy_wins_and_other_time_reported(history):
     assert json.loads(history.ran.override) == {"maxSegments": 9}
     assert [((begin - NOW) / MINUTE, (end - NOW) / MINUTE) for begin, end in history.other_policy] == [(45, 60)]
 
 
-def test_an_override_of_the_namespace_is_laid_over_every_policy(history):
+def test_namespace_override_applies_to_every_policy(history):
     assert {one.announced[0].layout.auto_scale_policy.min_segments for one in history.part(0)} == {2}
 
 

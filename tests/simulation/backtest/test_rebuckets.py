@@ -60,7 +60,7 @@ def test_pulsar_rebuckets_what_is_on_record(kind, first, rate, splits, rebuckets
     assert (result.counts["pulsar-5.0"]["splits"], int(outcomes["pulsar-5.0"].rebuckets[0])) == (splits, rebuckets)
 
 
-def test_guard_shares_segments_only_where_buckets_are_on_record():
+def test_guard_shares_only_recorded_buckets():
     shared, alone = backtested(TWO_BUCKETS, rate=500.0)[0].counts, backtested(NO_BUCKETS, rate=500.0)[0].counts
     assert (shared[RAN]["splits"], shared[RAN]["segmentHours"]) == (0, 2.0)
     assert shared[RAN]["consumerMinutesWaiting"] == pytest.approx(3 * 10 / 60)
@@ -68,7 +68,7 @@ def test_guard_shares_segments_only_where_buckets_are_on_record():
     assert shared["pip-483"]["splits"] == alone["pip-483"]["splits"] == 5
 
 
-def test_rebucket_on_record_is_no_merge_and_serves_consumers():
+def test_recorded_rebucket_serves_consumers_unmerged():
     at = BEGIN + HOUR // 2 + 2 * MINUTE
     after = TWO_BUCKETS.rebucket_segment(0, 4, at).rebucket_segment(1, 4, at)
     result, _ = backtested(TWO_BUCKETS, rate=500.0, then=[Announced(at, after)])
@@ -80,7 +80,7 @@ def test_rebucket_on_record_is_no_merge_and_serves_consumers():
     assert result.agreement.missed == {"not decided by the job": 2}
 
 
-def test_candidates_and_suggestions_know_the_profile_with_buckets():
+def test_candidates_know_profile_with_buckets():
     assert read_candidate("pulsar-5.0", DEFAULT) == ("pulsar-5.0", PULSAR)
     chance = Random(1)
     for ran in (PULSAR, DEFAULT):

@@ -37,7 +37,7 @@ policies = st.lists(st.builds(tried, st.integers(0, 9), st.integers(0, 9), st.in
 
 
 @given(policies)
-def test_the_frontier_is_what_nothing_beats_and_beats_or_equals_all_else(some):
+def test_frontier_is_unbeaten_and_beats_the_others(some):
     found = frontier(some)
     assert not any(beats(one, other) for one in some for other in found)
     points = {(one.segment_hours, one.minutes_over) for one in found}
@@ -107,7 +107,7 @@ def lake(tmp_path_factory):
     return really_run(Seeded(2, 3), wasteful, 1.75, folder / "lake")
 
 
-def test_the_command_suggests_what_is_better_the_same_every_time_and_applies_nothing(lake, tmp_path):
+def test_suggestion_repeatable_and_not_applied(lake, tmp_path):
     policy = tmp_path / "policy.toml"
     policy.write_text("minSegments = 8\nsplitMsgRateInThreshold = 40000\n")
     (tmp_path / "s.toml").write_text(f'[lake]\npath = "{lake}"\n[policy]\ncluster = "{policy}"\n')

@@ -73,7 +73,7 @@ def test_another_balancer_is_judged_on_the_same_demand():
     assert json.loads(json.dumps(found.to_json()))["results"][2]["balancer"] == "default"
 
 
-def test_a_bundle_that_was_split_is_its_parts_and_their_load_is_the_same():
+def test_split_bundle_equals_its_parts():
     whole, left, right = "a/b/0x00000000_0x00000010", "a/b/0x00000000_0x00000004", "a/b/0x00000004_0x00000010"
     found = Recorded()
     for minute in range(6):
@@ -88,7 +88,8 @@ def test_a_bundle_that_was_split_is_its_parts_and_their_load_is_the_same():
     assert known.owners.tolist() == [[0, 0]] * 3 + [[0, 1]] * 3
 
 
-def test_a_load_that_nobody_reports_holds_for_five_minutes_and_a_report_for_sixteen():
+def test_unreported_load_holds_for_limited_time():
+    """A load for five minutes, a report for sixteen."""
     found = Recorded()
     for minute in range(30):
         at = NOW + minute * MINUTE
@@ -99,7 +100,7 @@ def test_a_load_that_nobody_reports_holds_for_five_minutes_and_a_report_for_sixt
     assert rates == [7.0] * (16 + 5) + [0.0] * 9
 
 
-def test_brokers_that_come_go_and_return_are_there_when_they_were():
+def test_brokers_present_only_while_recorded():
     found = Recorded()
     there = {"b-1": range(20), "b-2": range(5, 20), "b-3": (*range(4), *range(9, 20)), "b-4": range(7)}
     for minute in range(20):
@@ -118,13 +119,13 @@ def test_nothing_and_a_single_minute_are_no_record():
         fleet_of(Recorded([Report(NOW, "b-1", 0.1, 0, 0, {})]))
 
 
-def test_brokers_that_say_nothing_of_their_cpu_are_never_full():
+def test_brokers_without_cpu_report_never_full():
     found = Recorded([Report(NOW + minute * MINUTE, "b-1", 0, 0, 0, {bundle(1): (9.0, 0, 0, 0)}) for minute in (0, 1)])
     done = backtest("c", found, ["default"], {})
     assert [row.outcomes[0].over for row in done.rows] == [0, 0, 0]
 
 
-def test_a_version_has_its_own_defaults_and_anything_else_is_laid_over_what_ran():
+def test_version_has_defaults_and_settings_overlay():
     ran = {"loadBalancerBrokerThresholdShedderPercentage": 7}
     assert of_text("5.0", "4.x", ran, {}) == ("5.0", {})
     name = "loadBalancerLoadSheddingStrategy"
@@ -160,7 +161,7 @@ def asked(lake, tmp_path, *words):
     return CliRunner().invoke(cli, ["--home", str(tmp_path), "--config", str(own), "backtest", *words])
 
 
-def test_the_command_shows_what_is_on_record_and_what_others_would_have_done(lake, tmp_path):
+def test_command_compares_record_and_alternatives(lake, tmp_path):
     assert clusters_on_record(lake) == ["west"]
     assert len(read(lake, "west").reports) == 24
     done = asked(lake, tmp_path, "--family", "bundles", "--policy", "default")

@@ -14,7 +14,8 @@ ONE_MORE = {"unloads": 1.0, "secondsUnserved": 10.0}
 
 
 @pytest.mark.parametrize("shape", sorted(set(SHAPES) - {"noisy"}))
-def test_profile_default_is_more_even_than_upstreams_best_pair_for_one_unload_more_at_most(shape):
+def test_default_more_even_than_best_upstream_pair(shape):
+    """Profile default makes one more unload at most."""
     (match,) = matches([shape], STRONGEST, range(201, 203))
     for column, (ours, best) in match.worse().items():
         assert ours - best <= ONE_MORE.get(column, 0.0), (column, ours, best)

@@ -28,7 +28,8 @@ def simulated(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["simulate", "--family", "bundles", *arguments])
 
 
-def test_a_table_has_a_row_for_each_shape_and_balancer_with_the_median_and_the_worst_of_the_seeds():
+def test_table_row_per_shape_and_balancer():
+    """Each row has the median and the worst of the seeds."""
     wanted = ["--shape", "join", "--policy", "4.x", "--policy", AVG, "--seeds", "3"]
     shown = simulated(*wanted)
     assert shown.exit_code == 0, shown.output
@@ -47,7 +48,7 @@ def test_a_table_has_a_row_for_each_shape_and_balancer_with_the_median_and_the_w
     assert avg.split()[2] == f"{found['results'][1]['median']['deviation']:.3f}"
 
 
-def test_a_page_needs_a_file_and_shows_what_was_asked_for_as_text(tmp_path):
+def test_page_needs_file_and_escapes_request(tmp_path):
     page = tmp_path / "page.html"
     text = "ThresholdShedder,loadBalancerSheddingExcludedNamespaces=<b>"
     arguments = ["--shape", "join", "--policy", text, "--output", "html"]
@@ -74,13 +75,14 @@ def test_a_page_needs_a_file_and_shows_what_was_asked_for_as_text(tmp_path):
         (["--policy", "4.x", "--hours", "24"], "--hours is not for --family bundles"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused_with_what_is_wrong(arguments, says):
+def test_impossible_simulation_refused_with_reason(arguments, says):
     refused = simulated(*arguments)
     assert refused.exit_code == 2, refused.output
     assert says in " ".join(refused.output.split()).replace("│", "")
 
 
-def test_options_of_bundles_are_refused_for_topics_and_a_demand_is_still_needed():
+def test_bundle_options_refused_for_topics():
+    """A demand is still needed."""
     for arguments, says in ((["--shape", "join"], "--shape is not for"), ([], "Missing option '--demand'")):
         refused = CliRunner().invoke(cli, ["simulate", "--policy", "default", *arguments])
         assert (refused.exit_code, says in refused.output) == (2, True)
@@ -94,14 +96,15 @@ def test_settings_for_all_give_way_to_a_balancers_own():
         read("4.x,fast", {})
 
 
-def test_nothing_is_run_when_one_of_the_balancers_cannot_be_read():
+def test_unreadable_balancer_prevents_all_runs():
     done = []
     with pytest.raises(ConfigurationError):
         compare(["join"], [AVG, "DeviationShedder"], {}, [1], lambda *one: done.append(one))
     assert done == []
 
 
-def test_a_broker_that_was_never_used_makes_the_column_infinite_and_none_that_joined_makes_it_zero():
+def test_unused_broker_is_infinite_none_joined_zero():
+    """Column `usedAfter`: the last of the new brokers counts."""
     outcomes = (Outcome(1, used_after={"a": 3, "b": 7}), Outcome(1, used_after={"a": 3, "b": None}), Outcome(1))
     assert Compared("join", AVG, outcomes).values("usedAfter") == [7.0, float("inf"), 0.0]
     assert Compared("join", AVG, outcomes).to_json()["worst"]["usedAfter"] is None
@@ -109,7 +112,7 @@ def test_a_broker_that_was_never_used_makes_the_column_infinite_and_none_that_jo
 
 
 @given(st.floats(0, 2), st.floats(0, 2), st.floats(0, 1))
-def test_a_minute_moves_an_average_as_twelve_looks_at_the_same_number_do(before, now, history):
+def test_minute_average_equals_twelve_looks(before, now, history):
     expected = before
     for _ in range(12):
         expected = history * expected + (1 - history) * now
@@ -126,9 +129,8 @@ def test_the_busiest_bundles_are_published_least_busy_first(loads):
 
 @settings(max_examples=5)
 @given(st.sampled_from(sorted(SHAPES)), st.integers(0, 1000), st.booleans())
-def test_transfer_shedder_gives_from_three_brokers_a_cycle_at_most_and_waits_three_minutes_between(
-    shape, seed, transfer
-):
+def test_transfer_shedder_limited_per_cycle_and_pause(shape, seed, transfer):
+    """It gives from three brokers a cycle at most and waits three minutes between."""
     fleet = SHAPES[shape](seed)
     profile, configuration = balancer(f"TransferShedder,loadBalancerTransferEnabled={transfer}")
     found = simulate(fleet, configuration, profile)

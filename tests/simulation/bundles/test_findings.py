@@ -38,7 +38,7 @@ def full(usage: float, bundles: int = 10) -> list[tuple[float, float]]:
     return [(usage * 50_000 / bundles, 1024.0)] * bundles
 
 
-def test_five_brokers_at_half_and_an_idle_one_are_left_so_by_threshold_shedder():
+def test_threshold_shedder_ignores_idle_sixth_broker():
     """apache/pulsar#18215: the mean is 41.7 %, and 50 % is not ten points above it."""
     assert ran(fleet({f"b{place}": full(0.5) for place in range(5)} | {"idle": []}), THRESHOLD + EVEN_OFF).moves == []
     found = ran(fleet({f"b{place}": full(0.7) for place in range(5)} | {"idle": []}), THRESHOLD + EVEN_OFF)
@@ -46,7 +46,7 @@ def test_five_brokers_at_half_and_an_idle_one_are_left_so_by_threshold_shedder()
 
 
 @pytest.mark.parametrize("shape", ["join", "death"])
-def test_a_broker_that_joins_stays_idle_with_threshold_shedder_and_is_used_by_avg_shedder(shape):
+def test_joining_broker_used_only_by_avg_shedder(shape):
     """apache/pulsar#12160 and #19310."""
     left = ran(SHAPES[shape](1), "ThresholdShedder+LeastLongTermMessageRate")
     assert set(left.used_after.values()) == {None}
@@ -55,7 +55,7 @@ def test_a_broker_that_joins_stays_idle_with_threshold_shedder_and_is_used_by_av
     assert used.idle < left.idle
 
 
-def test_threshold_shedder_with_least_long_term_rate_sends_bundles_from_one_full_broker_to_the_other_and_back():
+def test_least_long_term_rate_swaps_between_full_brokers():
     """PIP-364: the shedder sees bytes, the placement messages, and the broker with room has the most messages."""
     large = [(400.0, 20_000.0)] * 10
     loads = {"large-0": [*large, (200.0, 20_000.0)], "large-1": large, "small": full(0.3)}
@@ -69,7 +69,7 @@ def test_threshold_shedder_with_least_long_term_rate_sends_bundles_from_one_full
     assert better.ping_pongs < there_and_back.ping_pongs
 
 
-def test_the_old_uniform_shedder_takes_from_the_wrong_broker():
+def test_old_uniform_shedder_picks_wrong_broker():
     """apache/pulsar#21016: whoever has more bytes takes over the slot, with its own lower rate."""
     loads = {
         "most-messages": [(4000.0, 100.0)] * 10,
@@ -82,7 +82,7 @@ def test_the_old_uniform_shedder_takes_from_the_wrong_broker():
 
 
 @pytest.mark.parametrize(("low", "high", "cycle"), [(0.2, 0.5, 5), (0.2, 0.7, 2)])
-def test_avg_shedder_moves_after_five_cycles_far_apart_and_after_two_very_far_apart(low, high, cycle):
+def test_avg_shedder_waits_by_distance(low, high, cycle):
     """PIP-364, with its low count set to five."""
     text = "AvgShedder+AvgShedder,loadBalancerAvgShedderHitCountLowThreshold=5"
     found = ran(fleet({"low": full(low), "high": full(high)}, 12), text)
@@ -90,21 +90,21 @@ def test_avg_shedder_moves_after_five_cycles_far_apart_and_after_two_very_far_ap
     assert {minute for minute, *_ in found.moves} & set(range(cycle - 1)) == set()
 
 
-def test_spreading_bundles_evenly_keeps_a_full_broker_full_when_it_has_the_fewest():
+def test_even_spread_keeps_smallest_broker_full():
     """apache/pulsar#21722: the filter leaves only the owner; since #20822 it is a hold, not an unload."""
     loads = {"few": full(0.8, 4), "many-0": full(0.2), "many-1": full(0.2)}
     assert ran(fleet(loads), THRESHOLD + ",loadBalancerDistributeBundlesEvenlyEnabled=true").moves == []
     assert ran(fleet(loads), THRESHOLD + EVEN_OFF).moves[0][2] == "few"
 
 
-def test_a_broker_at_twelve_percent_beside_three_idle_ones_keeps_what_it_has():
+def test_twelve_percent_broker_keeps_load_beside_idle():
     """apache/pulsar#18215: 12, 2, 1 and 1 % are within ten points of their mean; the lower boundary is as far off."""
     loads = {"busy": full(0.12), "b": full(0.02), "c": full(0.01), "d": full(0.01)}
     assert ran(fleet(loads), THRESHOLD + EVEN_OFF).moves == []
     assert ran(fleet(loads), THRESHOLD + ",lowerBoundarySheddingEnabled=true" + EVEN_OFF).moves == []
 
 
-def test_the_lower_boundary_gives_to_the_idle_broker_that_threshold_shedder_leaves_so():
+def test_lower_boundary_fills_idle_broker():
     """apache/pulsar#19310, its origin: five at half and an idle one."""
     loads = {f"b{place}": full(0.5) for place in range(5)} | {"idle": []}
     found = ran(fleet(loads), THRESHOLD + ",lowerBoundarySheddingEnabled=true" + EVEN_OFF)
@@ -114,7 +114,7 @@ def test_the_lower_boundary_gives_to_the_idle_broker_that_threshold_shedder_leav
     assert found.idle < 20
 
 
-def test_before_20822_a_bundle_is_unloaded_again_and_again_and_comes_back_to_its_owner():
+def test_before_20822_bundle_returns_to_its_owner():
     """apache/pulsar#21722: the evenly-distribute filter leaves only the owner; once in a grace period each."""
     loads = {"few": full(0.8, 4), "many-0": full(0.2), "many-1": full(0.2)}
     evenly = ",loadBalancerDistributeBundlesEvenlyEnabled=true,loadBalancerSheddingGracePeriodMinutes=5,fix20822="
@@ -125,7 +125,7 @@ def test_before_20822_a_bundle_is_unloaded_again_and_again_and_comes_back_to_its
     assert ran(fleet(loads), THRESHOLD + evenly + "true").moves == []
 
 
-def test_the_uniform_shedder_moves_all_the_traffic_of_a_quiet_cluster_to_the_second_broker():
+def test_uniform_shedder_moves_all_quiet_traffic():
     """apache/pulsar#21905: a bundle may be a thousand messages a second larger than what is needed."""
     text = "UniformLoadShedder+LeastLongTermMessageRate,minUnloadMessage=0,minUnloadMessageThroughput=0" + EVEN_OFF
     quiet = ran(fleet({"first": [(30.0, 100.0)] * 10, "second": []}, 2), text)
@@ -134,7 +134,7 @@ def test_the_uniform_shedder_moves_all_the_traffic_of_a_quiet_cluster_to_the_sec
     assert 0 < len([move for move in busy.moves if move[0] == 0]) < 10
 
 
-def test_before_13136_a_new_leader_sees_nothing_for_a_quarter_of_an_hour():
+def test_before_13136_new_leader_blind_for_15_minutes():
     """apache/pulsar#13119: its averages start at zero and take a tenth of what is missing each minute."""
     loads = {"hot": full(0.8), "cold-0": full(0.2), "cold-1": full(0.2)}
     at_once = ran(fleet(loads), THRESHOLD + ",loadBalancerBrokerThresholdShedderPercentage=30,fix13136=true" + EVEN_OFF)

@@ -23,7 +23,8 @@ AVG = {"loadBalancerLoadSheddingStrategy": "AvgShedder", "loadBalancerLoadPlacem
 
 @settings(max_examples=5)
 @given(st.sampled_from(sorted(SHAPES)), st.integers(0, 1000))
-def test_a_seed_gives_the_same_outcome_and_every_move_starts_where_the_last_one_ended(shape, seed):
+def test_seed_is_repeatable_and_moves_chain(shape, seed):
+    """Every move starts where the last one ended."""
     fleet = SHAPES[shape](seed)
     found = simulate(fleet, AVG)
     assert simulate(SHAPES[shape](seed), AVG).summary() == found.summary()
@@ -36,7 +37,7 @@ def test_a_seed_gives_the_same_outcome_and_every_move_starts_where_the_last_one_
         at[bundle] = destination
 
 
-def test_bundles_that_nobody_can_take_are_unserved_until_somebody_reports():
+def test_unplaceable_bundles_unserved_until_report():
     here, later = Broker("here", dies=1), Broker("later", joins=1)
     fleet = Fleet((here, later), ("t/n/0_1", "t/n/1_2"), ("here", "here"), np.ones((3, 2)), np.ones(2), np.ones(2))
     found = simulate(fleet, AVG)
@@ -45,7 +46,7 @@ def test_bundles_that_nobody_can_take_are_unserved_until_somebody_reports():
     assert found.used_after == {"later": 0}
 
 
-def test_a_return_within_half_an_hour_is_a_ping_pong_and_one_later_or_elsewhere_is_none():
+def test_return_within_30_minutes_is_ping_pong():
     moves = [(0, "x", "a", "b"), (30, "x", "b", "a"), (61, "x", "a", "b"), (62, "x", "b", "c"), (63, "y", "a", "b")]
     assert Outcome(70, moves=moves).ping_pongs == 1
 
@@ -68,11 +69,12 @@ def report(at: int, cpu: float, rate: float = 100.0) -> LocalBrokerData:
         (report(0, 5), report(900_001, 5), True),
     ],
 )
-def test_a_report_is_written_for_points_of_usage_percent_of_the_rest_and_age(last, new, due):
+def test_report_written_on_change_or_age(last, new, due):
+    """Triggers: points of usage, percent of the other values, and age."""
     assert is_due(last, new) is due
 
 
-def test_settings_that_cannot_be_read_and_strategies_that_are_not_simulated_are_refused():
+def test_bad_settings_and_strategies_refused():
     assert balancer("AvgShedder+AvgShedder,profile=5.0") == ("5.0", AVG)
     with pytest.raises(ValueError, match="NAME=VALUE"):
         balancer("AvgShedder,fast")
@@ -82,7 +84,7 @@ def test_settings_that_cannot_be_read_and_strategies_that_are_not_simulated_are_
         simulate(SHAPES["flat"](1), {"loadBalancerLoadSheddingStrategy": "Nonsense"})
 
 
-def test_the_table_and_its_json_have_a_row_for_each_balancer(capsys):
+def test_table_and_json_have_row_per_balancer(capsys):
     wanted = ["join", "ThresholdShedder", "AvgShedder+AvgShedder"]
     assert command.main([*wanted, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -54,7 +54,7 @@ def hot_topic(*segments, count=4):
     return bucket, {json.loads(row["arguments"])["segments"][0]: row for row in decisions}
 
 
-def test_own_split_counts_for_nobody_when_heard_before_its_outcome():
+def test_own_split_heard_early_counts_for_nobody():
     bucket, decided = hot_topic(0)
     at = NOW + MINUTE + 5 * SECOND
     bucket.they(T0, "split", 0, at=at)
@@ -242,7 +242,7 @@ def test_own_rebucket_counts_for_nobody():
     assert (sides.both, sides.theirs, sides.ours) == ([], [], [])
 
 
-def test_rebucket_is_known_by_its_range_when_its_parent_is_pruned():
+def test_rebucket_known_by_range_after_pruning():
     before = SegmentLayout.create(2, NOW, bucket_budget=4)
     after = before.rebucket_segment(0, 8, NOW + SECOND).prune_segment(0)
     assert list(actions_in(after, before)) == [("rebucket", (0,), (2,), NOW + SECOND)]

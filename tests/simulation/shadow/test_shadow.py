@@ -76,7 +76,8 @@ def test_the_same_split_is_a_pair_with_the_lead_that_we_had(tmp_path):
     assert (pair.done.hot_since, pair.wanted.hot_since) == (NOW + MINUTE, NOW + MINUTE)
 
 
-def test_what_they_did_first_is_theirs_with_what_we_would_have_said_and_when_we_would_have_looked(tmp_path):
+def test_earlier_foreign_action_has_our_view(tmp_path):
+    """The row has our answer and the instant at which we would have evaluated."""
     bucket = Shadowed()
     bucket.begin(T0)
     bucket.begin(T1)
@@ -95,7 +96,7 @@ def test_what_they_did_first_is_theirs_with_what_we_would_have_said_and_when_we_
     assert (sides.both, sides.ours) == ([], [])
 
 
-def test_a_decision_that_came_into_the_lake_after_their_action_is_not_ahead_of_it(tmp_path):
+def test_decision_committed_later_is_not_ahead(tmp_path):
     bucket = Shadowed()
     bucket.begin(T0)
     bucket.minute(0, t0={})
@@ -107,7 +108,8 @@ def test_a_decision_that_came_into_the_lake_after_their_action_is_not_ahead_of_i
     assert (sides.both, sides.ours) == ([], [])
 
 
-def test_an_action_whose_parents_were_pruned_before_anybody_saw_them_sealed_is_known_by_the_ranges(tmp_path):
+def test_pruned_foreign_action_known_by_ranges(tmp_path):
+    """Its parents were pruned before anybody saw them sealed."""
     bucket = Shadowed()
     bucket.begin(T0)
     bucket.minute(0, t0={})
@@ -147,7 +149,7 @@ def test_what_they_never_did_is_ours_with_what_became_of_it(tmp_path):
     assert [(one.topic, one.what, one.answer) for one in sides.theirs] == [(T0, ("merge", (0, 1)), "other: split 0")]
 
 
-def test_a_decision_that_is_observed_again_and_again_counts_once_from_its_first_time(tmp_path):
+def test_repeated_observation_counts_from_first_time(tmp_path):
     bucket = Shadowed()
     bucket.begin(T0)
     taken = [len(bucket.minute(minute, t0={0: HOT + minute})) for minute in range(40)]
@@ -157,7 +159,7 @@ def test_a_decision_that_is_observed_again_and_again_counts_once_from_its_first_
     assert pair.lead_ms == 40 * MINUTE
 
 
-def test_what_was_there_before_and_what_we_applied_ourselves_is_nobodys(tmp_path):
+def test_initial_and_own_actions_are_nobodys(tmp_path):
     bucket = Shadowed()
     bucket.layouts[T0] = SegmentLayout.create(2, NOW - 60 * MINUTE).split_segment(0, NOW - 30 * MINUTE)
     bucket.batch(NOW - MINUTE, layout(bucket.layouts[T0], topic=T0))
@@ -221,7 +223,7 @@ def run(told, *arguments):
     return CliRunner().invoke(cli, ["-c", str(told / "settings.toml"), "shadow", "report", *arguments])
 
 
-def test_the_command_prints_text_json_or_a_page_with_a_chart(told):
+def test_command_prints_text_json_or_page(told):
     text = run(told)
     assert (text.exit_code, "their actions that we agree with" in text.output) == (0, True), text.output
     assert f"split 0 of {T0}: both, we 60 s earlier" in text.output
@@ -274,7 +276,8 @@ def test_a_layout_shows_every_action_that_led_to_it(walk):
 
 
 @given(walks(), st.booleans(), st.integers(0, 1))
-def test_the_next_action_is_known_from_the_layout_before_when_its_parents_are_pruned(walk, splits, parents_left):
+def test_next_action_known_from_previous_layout(walk, splits, parents_left):
+    """The next action is known although its parents are pruned."""
     before, _ = walk
     now, active = NOW + 60 * MINUTE, before.active
     if splits or len(active) == 1:
@@ -289,7 +292,7 @@ def test_the_next_action_is_known_from_the_layout_before_when_its_parents_are_pr
 
 
 @given(walks(), st.integers(0, 10))
-def test_what_is_taken_back_soon_is_counted_and_what_is_taken_back_later_is_not(walk, minutes):
+def test_only_quick_reversal_counts(walk, minutes):
     found, done = walk
     parents = {(T0, child): segments for _, segments, children, _ in actions_in(found) for child in children}
     when = {segments: now for _, segments, now in done}

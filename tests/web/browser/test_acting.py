@@ -43,7 +43,7 @@ def sign_in(page, token):
     page.until("Fleet", "h1")
 
 
-def test_a_decision_is_approved_with_its_reason_by_two_clicks(look, undecided):
+def test_decision_approved_by_two_clicks(look, undecided):
     page, identity = look(undecided), decided(undecided)
     page.open(f"/decision?id={identity}")
     page.find("#reason").send_keys("looks right")
@@ -55,7 +55,7 @@ def test_a_decision_is_approved_with_its_reason_by_two_clicks(look, undecided):
     assert page.said() == []
 
 
-def test_without_a_reason_the_browser_asks_for_one_and_nothing_is_written(look, undecided):
+def test_browser_asks_for_missing_reason(look, undecided):
     page = look(undecided)
     page.open(f"/decision?id={decided(undecided)}")
     page.find("button[value=reject]").click()
@@ -63,7 +63,7 @@ def test_without_a_reason_the_browser_asks_for_one_and_nothing_is_written(look, 
     assert acts(undecided).number == 0
 
 
-def test_pause_and_resume_are_seen_and_the_command_that_does_the_same_is_shown(look, undecided):
+def test_pause_and_resume_shown_with_command(look, undecided):
     page = look(undecided)
     page.open("/operations")
     page.until('anabranch executor pause all --for 1h --reason "…"')
@@ -76,9 +76,8 @@ def test_pause_and_resume_are_seen_and_the_command_that_does_the_same_is_shown(l
     assert acts(undecided).number == 2
 
 
-def test_a_token_that_may_only_read_sees_no_button_and_is_refused_when_it_sends_the_form_itself(
-    look, undecided, tmp_path
-):
+def test_read_only_token_cannot_act(look, undecided, tmp_path):
+    """It sees no button and is refused when it sends the form itself."""
     tokens, identity = tmp_path / "tokens", decided(undecided)
     token = add_token(tokens, "ann", "read")
     page = look(undecided, f'tokens_file = "{tokens}"')

@@ -23,7 +23,7 @@ fetch("/").then(() => document.body.append("reached"), () => document.body.appen
         ("/reports", "can be mailed"),
     ],
 )
-def test_a_page_is_sound_in_light_and_dark_on_a_desk_and_on_a_phone(path, text, look, tmp_path):
+def test_page_sound_in_all_themes_and_sizes(path, text, look, tmp_path):
     lake = str(ClusterStory().run().write(tmp_path / "lake"))
     SwitchStory(lake).run(first_attempt_only=True)
     page = look(lake)
@@ -35,7 +35,7 @@ def test_a_page_is_sound_in_light_and_dark_on_a_desk_and_on_a_phone(path, text, 
         assert page.overflow() == 0, (scheme, size)
 
 
-def test_a_reports_script_runs_and_reaches_nothing_of_the_page(look, tmp_path):
+def test_report_script_isolated_from_page(look, tmp_path):
     folder = tmp_path / "reports"
     folder.mkdir()
     (folder / "backtest.html").write_text(REPORT)

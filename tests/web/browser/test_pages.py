@@ -48,7 +48,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_sound_in_light_and_dark_on_a_desk_and_on_a_phone(name, look, story):
+def test_page_sound_in_all_themes_and_sizes(name, look, story):
     address, text = PAGES[name]
     page, path = look(story), address(story)
     for scheme, size in (("light", DESK), ("dark", DESK), ("light", PHONE), ("dark", PHONE)):
@@ -85,7 +85,7 @@ def growing(tmp_path):
     return Growing(tmp_path, 1_795_000_000_000)
 
 
-def test_a_split_appears_on_the_open_pages_without_being_loaded_again(look, growing):
+def test_split_appears_without_reload(look, growing):
     known = SegmentLayout.create(2, growing.now)
     growing.batch(layout(known, topic=ORDERS), stats({0: 10.0, 1: 10.0}, growing.now, ORDERS), tick(growing.now))
     page = look(growing.lake)
@@ -134,7 +134,7 @@ HOSTILE = [
 ]
 
 
-def test_names_and_bytes_that_mean_harm_stay_text_on_every_page(look, growing):
+def test_hostile_names_and_bytes_stay_text(look, growing):
     known = SegmentLayout.create(1, growing.now)
     growing.batch(*(layout(known, topic=name) for name in HOSTILE), tick(growing.now))
     events = [row for rows in growing.bucket.tables["events"] for row in rows.to_pylist()]

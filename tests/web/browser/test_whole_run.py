@@ -71,7 +71,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         found.process.wait(60)
 
 
-def test_a_split_made_by_rest_appears_and_an_approval_on_the_page_leads_to_an_applied_split(run, browser):
+def test_rest_split_and_page_approval_take_effect(run, browser):
     page = Look(browser, run.page())
     run.asked("topics", "create", TOPIC, "--segments", "2")
     page.open(f"/topic?name={quote(TOPIC, safe='')}")
