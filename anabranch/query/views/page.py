@@ -32,7 +32,10 @@ def page() -> str:
     """Return the whole page."""
     all_views = views()
     return "\n".join(
-        [_INTRODUCTION, *(_section(view, list(all_views.values())[:index]) for index, view in enumerate(all_views.values()))]
+        [
+            _INTRODUCTION,
+            *(_section(view, list(all_views.values())[:index]) for index, view in enumerate(all_views.values())),
+        ]
     )
 
 
