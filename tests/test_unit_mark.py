@@ -46,7 +46,7 @@ def kafka():
 @pytest.mark.parametrize(
     ("chosen", "outcomes"), [((), {"passed": 3, "failed": 2}), (("-m", "unit"), {"passed": 1, "failed": 2})]
 )
-def test_a_test_that_starts_something_is_marked_or_fails(pytester, monkeypatch, chosen, outcomes):
+def test_test_starting_processes_must_be_marked(pytester, monkeypatch, chosen, outcomes):
     monkeypatch.setenv("PYTHONPATH", str(HOME))
     pytester.makeconftest("from tests.conftest import *")
     pytester.makepyfile(TESTS)

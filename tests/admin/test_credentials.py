@@ -73,7 +73,7 @@ def test_token_renewed_shortly_before_expiry(provider, key_file, clock):
 
 
 @pytest.mark.parametrize("said", [None, "soon", [], {}])
-def test_a_life_that_is_no_number_is_taken_for_five_minutes(said, provider, key_file, clock):
+def test_malformed_lifetime_means_five_minutes(said, provider, key_file, clock):
     provider.seconds, tokens = said, ClientCredentials(Provider(key_file), now=clock)
     assert tokens.token() == "token-0"
     clock.now += 250

@@ -93,7 +93,7 @@ def test_missing_topic_refused_by_interface(front: Front) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "a%20b", "ü+&=:,;", "..%2Fx", "~tilde!$'()*@"])
-def test_a_topic_is_reached_by_the_name_that_the_list_shows(front: Front, name: str) -> None:
+def test_topic_found_by_listed_name(front: Front, name: str) -> None:
     path = f"/admin/v2/scalable/{front.namespace}"
     assert front.controller.client.put(f"{path}/{name}").status_code == 204
     [listed] = front.controller.client.get(path).json()
@@ -202,7 +202,7 @@ def test_a_wrong_token_is_denied(tmp_path: Path) -> None:
     assert looked.status == called.status == 401
 
 
-def test_the_role_operate_is_all_that_an_executor_needs(tmp_path: Path) -> None:
+def test_operate_role_suffices_for_executor(tmp_path: Path) -> None:
     token = add_token(tmp_path / "tokens", "executor", "operate")
     with run_controller(tmp_path / "layouts.db", tokens_file=tmp_path / "tokens") as controller:
         controller.service.create_topic(ORDERS, 2, {})

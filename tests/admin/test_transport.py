@@ -167,7 +167,7 @@ def test_redirect_keeps_method_body_and_token():
     assert leader.asked[0].startswith("PUT /y ")
 
 
-def test_a_token_stays_away_from_where_a_location_leads():
+def test_token_not_sent_to_redirect_target():
     with serving(http(200), host="127.0.0.2") as thief, serving(http(307, Location=f"{thief.url}/x")) as server:
         answer = transport(server.url, "s3cret").exchange("POST", "/x", body="{}")
         configured = transport(server.url, "s3cret", nodes=[thief.url]).exchange("GET", "/x")
@@ -234,7 +234,7 @@ def test_untrusted_tls_server_gets_no_token():
     assert server.asked == []
 
 
-def test_a_redirect_from_https_to_http_is_not_followed():
+def test_redirect_from_https_to_http_refused():
     with serving(http(200)) as plain, serving(http(307, Location=f"{plain.url}/x"), tls=True) as server:
         answer = transport(server.url, "s3cret", tls=believing(), timeout_seconds=10).exchange("GET", "/x")
     assert isinstance(answer, Misdirected)
@@ -265,7 +265,7 @@ def test_endless_handshake_times_out():
     assert isinstance(answer, NotConnected)
 
 
-def test_a_body_behind_tls_keeps_to_the_deadline_as_well():
+def test_tls_body_keeps_the_deadline():
     start = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
     with serving(dribble(start, 0.02), tls=True) as server:
         one = transport(server.url, tls=believing(), timeout_seconds=1)

@@ -80,7 +80,7 @@ def test_the_last_epoch_is_told_with_the_token():
     ("answer", "status"),
     [(http(404), 404), (http(401), 401), (http(500), 500), (http(200, b"{}", Content_Type="application/json"), 200)],
 )
-def test_a_server_that_does_not_push_says_so_by_its_answer(answer, status):
+def test_server_without_push_says_so(answer, status):
     assert pushed(answer) == [NoWatch(status)]
 
 
@@ -130,14 +130,14 @@ def test_an_event_without_an_end_is_not_read_on(monkeypatch):
     assert "larger than" in found[-1].why
 
 
-def test_nobody_there_and_a_redirect_that_leads_nowhere():
+def test_unreachable_server_and_dead_redirect():
     [nobody] = watch_layouts(transport("http://127.0.0.1:1"), ORDERS, 0)
     assert isinstance(nobody, NotConnected)
     [nowhere] = pushed(http(307, Location="ftp://x"))
     assert isinstance(nowhere, Misdirected)
 
 
-def test_a_redirect_to_the_node_that_pushes_is_followed():
+def test_redirect_to_pushing_node_followed():
     with serving(HEAD + event(layout())) as leader:
         assert pushed(http(307, Location=f"{leader.url}/elsewhere"), since=3) == [layout()]
     assert "Last-Event-ID: 3" in leader.asked[0]

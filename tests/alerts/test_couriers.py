@@ -211,7 +211,7 @@ def test_resolved_alert_repeated_for_15_minutes(receiver):
         wait_until(lambda: topics(receiver.bodies[-1]) == ["fires"])
 
 
-def test_alertmanager_that_rejects_one_takes_the_others(program, tmp_path, receiver):
+def test_alertmanager_rejecting_one_accepts_others(program, tmp_path, receiver):
     with alertmanager(program, tmp_path / "am", receiver) as manager:
         courier, found = Courier("d", sender("alertmanager", manager.url), utc_now), {}
         for one in (notice("a"), notice(BAD, label=""), notice("b")):

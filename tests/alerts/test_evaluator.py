@@ -111,7 +111,7 @@ def test_stopped_courier_reports_late_delivery():
     assert courier.settled.qsize() == 2
 
 
-def test_an_alert_fires_once_is_told_once_and_is_resolved(lake, receiver):
+def test_alert_fires_notifies_once_and_resolves(lake, receiver):
     clock = Clock(50)
     with evaluating(lake, receiver, clock) as evaluator:
         assert evaluator.round() == []
@@ -208,7 +208,7 @@ def test_undelivered_notice_dropped_after_a_day(lake, receiver):
     assert "it answers 500" in row["error"]
 
 
-def test_a_second_evaluator_takes_over_and_the_first_ends(lake, receiver):
+def test_second_evaluator_takes_over(lake, receiver):
     with evaluating(lake, receiver, Clock(101)) as first, evaluating(lake, receiver, Clock(101)) as second:
         assert second.round()
         with pytest.raises(LeaseLost, match="another evaluator of alerts"):
@@ -229,7 +229,7 @@ def test_failing_rule_keeps_alerts_and_alerts(lake, receiver):
         assert {alert.rule for alert in evaluator.alerts} == {"Open", "AlertRuleFails"}
 
 
-def test_alerts_of_a_rule_that_was_removed_are_resolved(lake, receiver):
+def test_alerts_of_removed_rule_resolved(lake, receiver):
     clock = Clock(101)
     with evaluating(lake, receiver, clock) as evaluator:
         evaluator.round()
@@ -240,7 +240,7 @@ def test_alerts_of_a_rule_that_was_removed_are_resolved(lake, receiver):
         ]
 
 
-def test_a_rehearsal_says_what_was_pending_and_firing_then(lake):
+def test_rehearsal_shows_past_pending_and_firing(lake):
     write(lake, outcome("d1", "applied", 400))
     rule = rules_of({"rules": [{**OPEN, "for": "1m"}]}, "f").rules[0]
 
@@ -303,7 +303,7 @@ def test_applied_decision_missing_until_layout(lake):
     assert [(dict(one.labels)["topic"], one.value) for one in found] == [(missed, 168)]
 
 
-def test_the_rules_that_ship_say_when_actions_are_undone(lake):
+def test_shipped_rules_detect_undone_actions(lake):
     steps = [("split", "[0]", "[1,2]"), ("merge", "[1,2]", "[3]"), ("split", "[3]", "[4,5]")]
     for number, (action, segments, children) in enumerate(steps, 2):
         write(
@@ -316,7 +316,7 @@ def test_the_rules_that_ship_say_when_actions_are_undone(lake):
     assert "Thrash" not in shipped_that_speak(lake, 250 + 7200)
 
 
-def test_the_rules_that_ship_say_while_the_executor_is_held(lake):
+def test_shipped_rules_report_held_executor(lake):
     log = BrakeLog(lake)
     log.write(lambda _: [Act("pause", "acme/shop", "release", "eva", at(100), until=at(500))])
     log.write(lambda _: [Act("stop", "*", "failures", "executor", at(200))])

@@ -110,7 +110,7 @@ def test_a_refusal_is_told_with_its_answer(receiver):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433"])
-def test_this_machine_is_told_nothing_unless_it_is_allowed(receiver, host):
+def test_local_address_blocked_unless_allowed(receiver, host):
     port = receiver.url.rpartition(":")[2]
     with pytest.raises(NotTold, match=r"not allowed|no address"):
         sender(kind="webhook", url=f"http://{host}:{port}").send([notice()], at(61))
@@ -137,7 +137,7 @@ def test_this_machine_is_told_nothing_unless_it_is_allowed(receiver, host):
         "::ffff:100.100.100.200",
     ],
 )
-def test_addresses_of_this_machine_and_its_link_are_local(address):
+def test_loopback_and_link_addresses_are_local(address):
     assert is_local(address)
 
 
@@ -162,6 +162,6 @@ def test_nobody_there_is_told_without_the_address():
         ({"kind": "webhook", "url": "https://x", "secret_variable": "S"}, {"S": "whsec_!"}, "no whsec_ with base64"),
     ],
 )
-def test_a_missing_or_wrong_secret_is_told_at_the_start(chosen, environment, said):
+def test_bad_secret_reported_at_start(chosen, environment, said):
     with pytest.raises(RulesError, match=said):
         sender(environment, **chosen)

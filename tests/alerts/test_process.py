@@ -134,7 +134,7 @@ def test_resolved_alert_outlives_a_kill_of_both(running):
     assert heard(receiver, "firing") == ["one"]
 
 
-def test_the_command_tells_what_fires_and_checks_its_rules(tmp_path):
+def test_command_shows_alerts_and_checks_rules(tmp_path):
     with receiving() as receiver:
         alerts = Alerts(tmp_path / "home", receiver.url)
         write(alerts.lake, decision(0, subject="one"))

@@ -39,7 +39,7 @@ def test_without_for_a_row_fires_at_once():
     assert (alert.status, alert.since, alert.value) == ("firing", T0, 1.0)
 
 
-def test_pending_until_just_before_for_and_firing_at_it():
+def test_pending_turns_firing_exactly_on_time():
     [pending] = advance(rule(**{"for": "2m"}), [], [row()], T0)
     assert pending.status == "pending"
     assert advance(rule(**{"for": "2m"}), [pending], [row()], later(119.999)) == []

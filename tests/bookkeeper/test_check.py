@@ -155,7 +155,7 @@ def found(one: Simulated) -> set[str]:
 
 
 @pytest.mark.parametrize(("invariant", "break_it"), BROKEN, ids=[one for one, _ in BROKEN])
-def test_broken_invariant_is_found_by_what_is_on_record(
+def test_broken_invariant_found_in_records(
     sim: Simulated, invariant: str, break_it: Callable[[Simulated], None]
 ) -> None:
     assert found(sim) == set()
@@ -163,7 +163,7 @@ def test_broken_invariant_is_found_by_what_is_on_record(
     assert invariant in found(sim)
 
 
-def test_broker_that_starts_during_a_promotion_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_started_during_promotion_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = Simulated(tmp_path / "raced", world())
     commit = Client.commit
 

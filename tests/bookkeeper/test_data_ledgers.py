@@ -54,7 +54,7 @@ IDS = st.frozensets(st.integers(1, 9))
 
 
 @given(st.lists(LEDGERS, max_size=6, unique_by=lambda one: one["id"]), IDS, IDS, IDS)
-def test_counted_ledgers_are_where_the_resolver_puts_them(
+def test_counted_ledgers_match_resolver(
     ledgers: list[dict[str, Any]], old: frozenset[int], new: frozenset[int], named: frozenset[int]
 ) -> None:
     listings = {"old": old, "new": new}

@@ -39,13 +39,13 @@ def test_second_name_of_a_cluster_is_not_registered(sim: Simulated) -> None:
     assert "twin" not in sim.ok("list")
 
 
-def test_cluster_without_an_identity_is_not_registered(sim: Simulated) -> None:
+def test_cluster_without_identity_not_registered(sim: Simulated) -> None:
     shown = refused(sim, "register", "--name", "none", "--metadata-service-uri", "zk://nowhere:2181/ledgers")
     assert "there is no /ledgers/INSTANCEID" in shown
 
 
 @pytest.mark.parametrize("command", [SWITCH, ("rollback", "--no-dry-run"), ("cleanup", "--force", "--no-dry-run")])
-def test_addresses_that_lead_to_one_cluster_hold_what_acts(sim: Simulated, command: tuple[str, ...]) -> None:
+def test_two_addresses_of_one_cluster_hold(sim: Simulated, command: tuple[str, ...]) -> None:
     """Registered as two, by a version that did not compare; or an address that leads elsewhere by now."""
     if command != SWITCH:
         sim.ok(*SWITCH)
@@ -54,7 +54,7 @@ def test_addresses_that_lead_to_one_cluster_hold_what_acts(sim: Simulated, comma
     assert "instance-id" in refused(sim, *command)
 
 
-def test_switch_away_from_a_source_that_is_down_is_refused(sim: Simulated) -> None:
+def test_switch_from_unreachable_source_refused(sim: Simulated) -> None:
     del sim.world.ensembles["a:2181"]["/ledgers/INSTANCEID"]
     for command in (("precheck", "--name", "new"), ("precheck", "--name", "new", "--advance"), SWITCH):
         assert "nothing is known of the ids of old" in refused(sim, *command)
@@ -70,7 +70,7 @@ def test_running_brokers_refuse_what_acts(sim: Simulated, command: tuple[str, ..
     assert "brokers that know one cluster only" in refused(sim, *command, "--brokers", "stock")
 
 
-def test_brokers_that_started_meanwhile_hold_open_steps(sim: Simulated) -> None:
+def test_newly_started_brokers_hold_open_steps(sim: Simulated) -> None:
     assert sim.run(*SWITCH, kill_at=9) is None
     sim.world.put("pulsar:2181", f"{BROKERS}/broker-1:8080")
     assert "registered now" in refused(sim, *SWITCH)

@@ -115,7 +115,7 @@ ACTIONS = ["copy", "verify", "seal", "unload", "cas_attribution", "forward_owner
 
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize(("routing", "brokers"), [("stopped", ["b:8080"]), ("stock", []), ("stock", ["b:8080"])])
-def test_no_step_is_carried_out_under_brokers_in_the_way(action: str, routing: Routing, brokers: list[str]) -> None:
+def test_blocking_brokers_prevent_every_step(action: str, routing: Routing, brokers: list[str]) -> None:
     metadata, hands = Metadata(*brokers), Hands()
     with pytest.raises(Unsafe, match="brokers"):
         steps(metadata, hands, routing).carry_out(step(action), REGISTRY)
@@ -151,14 +151,14 @@ def test_nothing_is_done_between_names_of_one_cluster(
     assert hands.deleted == []
 
 
-def test_cluster_that_is_not_the_registered_one_is_refused() -> None:
+def test_unregistered_cluster_refused() -> None:
     entry = OLD.model_copy(update={"instance": "i-before"})
     registry = Registry((entry, NEW), None, REGISTRY.directive, 1)
     with pytest.raises(Unsafe, match="was registered with i-before"):
         steps(Metadata(), Hands()).carry_out(step("delete"), registry)
 
 
-def test_orchestrator_that_was_overtaken_deletes_nothing() -> None:
+def test_overtaken_orchestrator_deletes_nothing() -> None:
     class Overtaken(Metadata):
         def write(self, writes: list[Write]) -> None:
             self.writes += 1

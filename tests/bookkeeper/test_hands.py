@@ -42,9 +42,7 @@ def refused(hands: LedgerHands, ledger: int, target: str = "new") -> str:
 
 @pytest.mark.parametrize("target", ["new", "colo"])
 @pytest.mark.parametrize(("entries", "size"), [(0, 1), (1, 1), (150, 300), (3, 700_000)])
-def test_a_copy_has_the_same_ids_metadata_and_contents(
-    bookkeepers: BookKeepers, target: str, entries: int, size: int
-) -> None:
+def test_copy_keeps_ids_metadata_and_contents(bookkeepers: BookKeepers, target: str, entries: int, size: int) -> None:
     hands = bookkeepers.hands
     ledger = bookkeepers.write("old", entries=entries, size=size, custom=SCHEMA)
     copied = hands.copy("old", target, ledger, soon())
@@ -59,7 +57,7 @@ def test_a_copy_has_the_same_ids_metadata_and_contents(
 @pytest.mark.parametrize(
     "other", [{"seed": 2}, {"entries": 4}, {"custom": {"component": "schema"}}, {"seed": 2, "leave_open": True}]
 )
-def test_an_id_with_another_ledger_is_refused_and_untouched(bookkeepers: BookKeepers, other: dict[str, object]) -> None:
+def test_id_of_other_ledger_refused_untouched(bookkeepers: BookKeepers, other: dict[str, object]) -> None:
     ledger = bookkeepers.write("old", custom=SCHEMA)
     bookkeepers.write("new", ledger=ledger, **{"custom": SCHEMA, **other})
     before = bookkeepers.hands.open("new", ledger)
@@ -69,7 +67,7 @@ def test_an_id_with_another_ledger_is_refused_and_untouched(bookkeepers: BookKee
 
 
 @pytest.mark.parametrize(("entries", "is_open"), [(0, True), (2, True), (3, True), (0, False), (2, False)])
-def test_half_a_copy_is_made_again_wherever_it_stopped(bookkeepers: BookKeepers, entries: int, is_open: bool) -> None:
+def test_partial_copy_redone_from_any_point(bookkeepers: BookKeepers, entries: int, is_open: bool) -> None:
     """Open: its program was killed; closed: a write failed."""
     ledger = bookkeepers.write("old", custom=SCHEMA)
     bookkeepers.write("new", ledger=ledger, custom=SCHEMA, entries=entries, leave_open=is_open)
@@ -217,7 +215,7 @@ def test_the_program_ends_when_who_asked_is_gone(bookkeepers: BookKeepers, tmp_p
     assert copied(bookkeepers.hands, ledger)
 
 
-def test_secrets_are_in_no_argument_list_environment_or_log(bookkeepers: BookKeepers) -> None:
+def test_secrets_stay_out_of_arguments_and_logs(bookkeepers: BookKeepers) -> None:
     assert bookkeepers.hands.open("new", bookkeepers.write("new")).closed
     process = psutil.Process(bookkeepers.hands.pid)
     assert SECRET not in f"{process.cmdline()} {process.environ()} {bookkeepers.address('new')}"

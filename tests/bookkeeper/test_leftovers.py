@@ -89,7 +89,7 @@ def test_remaining_ledger_not_moved_over_target_ids(sim: Simulated) -> None:
     assert 1 not in sim.world.ledgers["third"]
 
 
-def test_open_ledger_whose_bookies_are_down_fails_by_name(sim: Simulated) -> None:
+def test_open_ledger_without_bookies_fails_by_name(sim: Simulated) -> None:
     there = sim.world.ledgers["old"]
     there[1] = replace(there[1], closed=False, unreadable="bookies are down")
     shown = failing(sim, *SWITCH)
@@ -98,7 +98,7 @@ def test_open_ledger_whose_bookies_are_down_fails_by_name(sim: Simulated) -> Non
     assert sim.next_command() == list(SWITCH)
 
 
-def test_switch_that_is_asked_again_says_what_nobody_knows(sim: Simulated) -> None:
+def test_repeated_switch_reports_unknowns(sim: Simulated) -> None:
     sim.ok(*SWITCH)
     sim.world.pulsar("/schemas/t/n/unstamped", locator(5))
     assert "nobody knows where 1 ledgers are, such as 5 of /schemas/t/n/unstamped" in failing(sim, *SWITCH)
@@ -157,7 +157,7 @@ def test_v1_namespaces_are_moved_and_cleaned_up(sim: Simulated) -> None:
     assert stamps(sim) == {number: f"new:{number}" for number in (1, 2, 3, 4)}
 
 
-def test_rollover_between_copy_and_promotion_is_recorded(sim: Simulated) -> None:
+def test_rollover_before_promotion_recorded(sim: Simulated) -> None:
     """A broker makes the subscription's next ledger, on the new cluster, while the copy of the last one waits."""
     assert sim.run(*SWITCH, kill_at=11) is None
     assert set(sim.world.ledgers["new"]) == {1, 2}
@@ -232,7 +232,7 @@ def built(sim: Simulated) -> Simulated:
     return sim
 
 
-def test_owner_is_given_no_property_that_only_brokers_write(built: Simulated) -> None:
+def test_owner_gets_no_broker_only_property(built: Simulated) -> None:
     owner = Owner(built)
     assert forwarded(built, owner)[0] == "applied"
     assert owner.asked == [{"mine": "x", STAMP_PROPERTY: "new:2"}]

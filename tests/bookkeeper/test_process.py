@@ -34,7 +34,7 @@ def hands(folder: Path, misbehaviour: str, deadline_s: float = 60) -> LedgerHand
     return LedgerHands(command, {"old": BookKeeperAddress("zk://nowhere")}, folder / "log", deadline_s=deadline_s)
 
 
-def test_a_program_that_dies_is_started_and_asked_again(tmp_path: Path) -> None:
+def test_dead_program_restarted_and_asked_again(tmp_path: Path) -> None:
     with hands(tmp_path, "if start < 3: os._exit(1)") as one:
         assert list(one.ledgers("old")) == []
         assert one.starts == 3
@@ -67,7 +67,7 @@ def test_half_a_last_line_is_no_answer(tmp_path: Path) -> None:
         assert list(one.ledgers("old")) == []
 
 
-def test_a_refusal_has_its_name_and_is_not_asked_again(tmp_path: Path) -> None:
+def test_refusal_named_and_not_repeated(tmp_path: Path) -> None:
     with hands(tmp_path, "answer.update(ok=False, error='LedgerFenced', message='no')") as one:
         with pytest.raises(LedgerRefused, match="LedgerFenced: no") as caught:
             one.delete("old", 3, soon())
@@ -83,7 +83,7 @@ def test_deletion_keeps_its_deadline_when_asked_again(tmp_path: Path) -> None:
     assert set((tmp_path / "asked").read_text().split()) == {str(int(until * 1000))}
 
 
-def test_deletion_is_not_asked_again_after_its_deadline(tmp_path: Path) -> None:
+def test_timed_out_deletion_not_repeated(tmp_path: Path) -> None:
     with (
         hands(
             tmp_path,

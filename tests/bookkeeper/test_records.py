@@ -72,7 +72,7 @@ def test_stamping_a_cursor_changes_only_its_stamp(cursor: Any, stamp: str | None
 
 
 @given(CURSORS)
-def test_taking_away_a_new_stamp_gives_the_same_bytes_back(cursor: Any) -> None:
+def test_removing_new_stamp_restores_bytes(cursor: Any) -> None:
     set_stamp(cursor.cursorProperties, None)
     raw = cursor.SerializeToString()
     assert stamp_cursor(stamp_cursor(raw, "blue"), None) == raw

@@ -52,7 +52,7 @@ def unharmed(one: Simulated) -> None:
 
 
 @pytest.mark.parametrize(("stage", "command"), [("switch", SWITCH), ("rollback", ROLLBACK), ("cleanup", CLEANUP)])
-def test_kill_at_every_effect_is_resumed_as_status_says(
+def test_kill_at_every_effect_resumes_as_stated(
     stages: dict[str, Simulated], tmp_path: Path, stage: str, command: Sequence[str]
 ) -> None:
     undisturbed = stages[stage].copied(tmp_path / "undisturbed")
@@ -85,7 +85,7 @@ def test_kill_at_every_effect_is_resumed_as_status_says(
     assert told == {" ".join(command)}
 
 
-def test_rollback_that_is_given_again_has_nothing_to_do(stages: dict[str, Simulated]) -> None:
+def test_repeated_rollback_does_nothing(stages: dict[str, Simulated]) -> None:
     one = stages["switch again"]
     with one.under_the_commands():
         result = one.run(*ROLLBACK)

@@ -32,13 +32,13 @@ def status(world: BookieSnapshot, held: Held | None = None) -> str:
     return status_text(world, decide(world), held)
 
 
-def test_without_a_metadata_store_it_says_where_to_name_one() -> None:
+def test_missing_metadata_store_gets_advice() -> None:
     result = run("list")
     assert result.exit_code == 2
     assert "--metadata HOST:PORT" in result.output
 
 
-def test_a_metadata_store_that_does_not_answer_is_named() -> None:
+def test_silent_metadata_store_is_named() -> None:
     result = run("list", "--metadata", "127.0.0.1:1")
     assert result.exit_code == 1
     assert "no ZooKeeper answers at 127.0.0.1:1" in result.output

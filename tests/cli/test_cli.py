@@ -62,7 +62,7 @@ def test_former_names_still_work(former):
     assert former not in cli.list_commands(click.Context(cli))
 
 
-def test_misspelt_command_is_answered_with_the_nearest():
+def test_misspelt_command_gets_nearest_match():
     result = CliRunner().invoke(cli, ["explan", "orders"])
     assert (result.exit_code, "there is no command explan; nearest: explain" in result.output) == (2, True)
 

@@ -12,12 +12,12 @@ from anabranch.cli.context import DEMONSTRATION, Context, hide_new_files
 HOME = Path(__file__).resolve().parents[2]
 
 
-def test_anabranch_toml_of_the_home_counts_as_if_given(tmp_path):
+def test_anabranch_toml_of_home_is_used(tmp_path):
     (tmp_path / "anabranch.toml").write_text("[stream]\nbuckets = 3\n")
     assert Context(home=tmp_path).settings.stream.buckets == 3
 
 
-def test_files_of_the_command_line_stand_in_place_of_it(tmp_path):
+def test_command_line_files_replace_home_file(tmp_path):
     (tmp_path / "anabranch.toml").write_text("[stream]\nbuckets = 3\n")
     (tmp_path / "other.toml").write_text("[stream]\ntick_seconds = 7\n")
     settings = Context((Path("other.toml"),), tmp_path).settings

@@ -61,7 +61,7 @@ def test_picture_keeps_width_and_names_omissions(layout, width, limit):
     assert max(map(len, drawn(change(TOPIC, layout, width), width).splitlines())) <= width
 
 
-def test_the_lineage_shows_what_each_segment_came_from():
+def test_lineage_shows_origin_of_segments():
     layout = SegmentLayout.create(2, 0).split_segment(0, 0).merge_segments(3, 1, 0)
     lines = [line.rstrip() for line in drawn(picture(TOPIC, layout, 80, 10), 80).splitlines()]
     assert lines == [
@@ -102,7 +102,7 @@ def test_the_largest_layout_is_drawn():
 
 
 @pytest.mark.parametrize("width", [1, 5, 17, 30])
-def test_a_terminal_that_is_too_narrow_still_gets_a_picture(width):
+def test_narrow_terminal_still_gets_picture(width):
     layout = SegmentLayout.create(3, 0).split_segment(1, 0)
     assert drawn(picture(TOPIC, layout, width, 5), width)
 

@@ -175,7 +175,7 @@ def test_watch_survives_silent_server():
     assert done.stderr.count("looking again every 0.01 s") == 1
 
 
-def test_watch_as_a_process_prints_at_once_into_a_pipe(controller, topics, namespace):
+def test_watch_prints_into_pipe_at_once(controller, topics, namespace):
     name = f"topic://{namespace}/orders"
     topics("create", name)
     watching = subprocess.Popen(

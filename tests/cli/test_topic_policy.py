@@ -27,7 +27,7 @@ def policy(topics, subject):
     return json.loads(topics("policy", "get", subject, "--output", "json"))
 
 
-def test_a_policy_is_set_changed_field_by_field_and_removed(topics, subject):
+def test_policy_set_changed_and_removed(topics, subject):
     assert topics("policy", "get", subject) == f"# {subject}: no policy of its own\n"
     topics("policy", "set", subject, "--max-segments", "9", "--split-cooldown-seconds", "2m")
     assert policy(topics, subject) == {"maxSegments": 9, "splitCooldownSeconds": 120}

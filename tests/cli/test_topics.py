@@ -85,7 +85,7 @@ def test_a_topic_may_be_named_without_its_domain(topics, namespace, topic):
     assert topics("show", f"{namespace}/orders") == topics("show", topic)
 
 
-def test_list_keeps_the_topics_that_have_all_properties(topics, namespace):
+def test_list_requires_all_properties(topics, namespace):
     topics("create", f"{namespace}/a", "-p", "team=blue", "-p", "tier=1")
     topics("create", f"{namespace}/b", "-p", "team=blue", "-p", "note=a=b&c d")
     both = f"topic://{namespace}/a\ntopic://{namespace}/b\n"

@@ -64,14 +64,14 @@ class Fleet:
         self.attached.take_load(name, self.now, 1)
 
 
-def test_distinct_consumers_are_counted_over_all_brokers():
+def test_distinct_consumers_counted_over_brokers():
     fleet = Fleet()
     fleet.shows(0, {0: "a", 1: "b"})
     fleet.shows(1, {2: "c", 3: "a"})
     assert (fleet.counts, fleet.attached.unread) == ({"billing": 3}, 0)
 
 
-def test_unseen_segments_count_until_all_brokers_are_known():
+def test_unseen_segments_count_until_brokers_known():
     fleet = Fleet()
     fleet.shows(0, {0: "a", 1: "a"})
     assert (fleet.counts, fleet.attached.unread) == ({"billing": 3}, 1)
@@ -89,7 +89,7 @@ def test_consumers_of_a_silent_broker_are_kept():
     assert fleet.counts == {"billing": 4}
 
 
-def test_consumer_counts_until_its_grace_period_is_over():
+def test_consumer_counts_through_grace_period():
     fleet = Fleet(brokers=1)
     fleet.shows(0, {0: "a", 1: "b", 2: "a", 3: "b"})
     fleet.shows(0, {0: "a", 1: "a", 2: "a", 3: "a"}, GRACE_SECONDS - 1)

@@ -32,7 +32,7 @@ def collect(broker: EmbeddedBroker, tmp_path):
     return CliRunner().invoke(cli, ["--config", str(settings), "collect", "bundles", "--once"])
 
 
-def test_a_round_gets_to_kafka_as_messages_of_the_family(broker: EmbeddedBroker, tmp_path, monkeypatch):
+def test_round_reaches_kafka_as_family_messages(broker: EmbeddedBroker, tmp_path, monkeypatch):
     create_topics(broker.connection, BUNDLE_TOPICS)
     monkeypatch.setattr(BundleRounds, "read", lambda *_: MESSAGES)
     answer = collect(broker, tmp_path)
@@ -47,9 +47,7 @@ def test_a_round_gets_to_kafka_as_messages_of_the_family(broker: EmbeddedBroker,
     assert sorted(map(str, found)) == sorted(map(str, MESSAGES))
 
 
-def test_a_cluster_that_cannot_be_read_is_an_exit_code(
-    broker: EmbeddedBroker, tmp_path, monkeypatch: pytest.MonkeyPatch
-):
+def test_unreadable_cluster_is_an_exit_code(broker: EmbeddedBroker, tmp_path, monkeypatch: pytest.MonkeyPatch):
     def read(*_):
         raise Unread("the brokers: nobody there")
 

@@ -76,7 +76,7 @@ def test_versions_classes_and_abilities_are_told(cluster):
     }
 
 
-def test_a_broker_that_does_not_answer_is_left_out_alone(cluster):
+def test_silent_broker_alone_left_out(cluster):
     rounds = BundleRounds(Brokers(cluster))
     cluster["down"].add(B)
     messages = rounds.read(NOW)
@@ -89,7 +89,7 @@ def test_a_broker_that_does_not_answer_is_left_out_alone(cluster):
         rounds.read(NOW)
 
 
-def test_a_namespace_that_loses_its_owners_is_told_once(cluster):
+def test_namespace_without_owners_reported_once(cluster):
     rounds = BundleRounds(Brokers(cluster))
     rounds.read(NOW)
     cluster["owned"], cluster["gone"] = {A: [], B: []}, {"a/y"}

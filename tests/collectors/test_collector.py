@@ -239,7 +239,7 @@ def test_broker_changes_do_not_stop_reading(cluster):
         wait_until(lambda: out.consumers[T] == {"billing": 2}, 20)
 
 
-def test_registered_consumers_are_asked_of_leaders_only(monkeypatch):
+def test_only_leaders_asked_for_consumers(monkeypatch):
     """Another broker would stand by for the leader, and one that stands by when the leader dies is stuck (5.0.0-M1)."""
     monkeypatch.setattr("anabranch.collectors.pulsar.brokers.LEADER_SECONDS", 0.3)
     with serving_cluster(brokers=3) as cluster:
@@ -349,7 +349,7 @@ def test_token_kept_from_unconfigured_brokers(cluster):
         wait_until(lambda: running.status.coverage == 1.0)
 
 
-def test_strange_lists_of_brokers_and_topics_stop_nothing(cluster):
+def test_odd_broker_and_topic_lists_stop_nothing(cluster):
     cluster.listed = [cluster.brokers[0].name, "", "a b", "x:99999", "http://10.0.0.1:1", cluster.brokers[1].name]
     cluster.topics["topic://acme/shop/with space"] = cluster.topics[T]
     cluster.topics["topic://acme/shop/"] = cluster.topics[T]

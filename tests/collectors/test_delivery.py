@@ -89,7 +89,7 @@ class Cluster:
         return self.reports[before:]
 
 
-def test_a_backlog_that_lasts_is_reported_with_its_figures():
+def test_lasting_backlog_reported_with_figures():
     cluster = Cluster()
     cluster.shows(KEEPS_UP, KEEPS_UP)
     assert cluster.shows(KEEPS_UP, behind()) == []
@@ -111,7 +111,7 @@ def test_slow_topic_reported_each_minute_until_ok():
     assert [len(one.segments) for one in cluster.shows(KEEPS_UP, KEEPS_UP)] == [0]
 
 
-def test_a_topic_that_keeps_up_is_reported_once_an_hour():
+def test_healthy_topic_reported_hourly():
     cluster = Cluster()
     assert [(one.reported, one.segments) for one in cluster.shows(KEEPS_UP)] == [(1, [])]
     assert [(one.reported, one.segments) for one in cluster.shows(KEEPS_UP, KEEPS_UP)] == [(2, [])]
@@ -135,7 +135,7 @@ def test_blocked_consumers_are_not_ready():
     assert (slow.ready_consumers, slow.blocked_consumers, slow.unacked_messages) == (0, 1, 9)
 
 
-def test_stats_of_a_segment_tell_age_and_waiting_publishers():
+def test_segment_stats_give_age_and_publishers():
     """The body as Pulsar 5.0 builds it, by its fields."""
     stats = {
         "ownerBroker": "b:8080",

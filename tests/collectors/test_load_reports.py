@@ -81,7 +81,7 @@ def test_broker_that_was_not_heard_or_left_is_unknown():
         published(frames=left).read_load_data("test", key, NOW)
 
 
-def test_lost_topic_is_unknown_until_it_is_followed_again():
+def test_lost_topic_unknown_until_followed():
     values = TopicValues("load")
     values.set_fault(None)
     values.take('{"messageId":"a","key":"b:1","payload":"e30="}')

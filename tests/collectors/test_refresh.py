@@ -43,13 +43,13 @@ def test_load_read_within_two_seconds(period, phase):
 
 
 @pytest.mark.parametrize("drift", [-0.02, 0.02])
-def test_a_broker_whose_period_is_a_little_off_is_followed(drift):
+def test_slightly_irregular_broker_is_followed(drift):
     lags, reads = follow(60.0, 7.0, 3600, drift=drift)
     assert all(lag <= 2.0 for at, lag in lags if at > 120)
     assert reads < 400
 
 
-def test_a_broker_where_nothing_happens_is_asked_less_often():
+def test_idle_broker_asked_less_often():
     _, reads = follow(60.0, 7.0, 1200, idle_from=300)
     assert reads < 60 + 5 * 2 + 900 / 5 + 60
 

@@ -43,7 +43,7 @@ def test_a_change_is_said_with_its_cause():
     ]
 
 
-def test_a_server_whose_memory_is_behind_is_not_believed():
+def test_server_with_stale_memory_not_trusted():
     said = Said(7)
     said.layout(T, SPLIT.to_metadata(), NOW)
     assert said.layout(T, BEFORE.to_metadata(), NOW + 1) == []
@@ -60,7 +60,7 @@ def test_recreated_topic_retracted_first():
     assert [parsed(r).consumers for r in said.consumers(T, {"s": Consumers("STREAM", 2)}, NOW + 6002)] == [2]
 
 
-def test_lives_are_told_apart_by_when_segments_were_made():
+def test_segment_instants_separate_incarnations():
     assert compare_lives(BEFORE.to_metadata(), SPLIT.to_metadata()) == 0
     assert compare_lives(SPLIT.to_metadata(), LATER.to_metadata()) == 1
     assert compare_lives(LATER.to_metadata(), SPLIT.to_metadata()) == -1

@@ -72,7 +72,7 @@ def test_almost_all_segments_are_not_all():
     assert "(99.9%)" in describe(status(segments_known=100_000, segments_seen=99_999))
 
 
-def test_a_status_survives_its_file_and_half_a_file_is_none(tmp_path):
+def test_status_survives_and_half_file_ignored(tmp_path):
     file = tmp_path / "new" / STATUS_FILE
     found = status()
     write_status(file, found)

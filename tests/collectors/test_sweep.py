@@ -135,7 +135,7 @@ class CountingDict(OrderedDict):
 
 
 @given(st.lists(st.floats(0, 3), max_size=200), st.floats(0.5, 100))
-def test_a_broker_gets_no_more_than_its_calls_a_second(waits, rate):
+def test_broker_call_rate_limited(waits, rate):
     budget, now, taken = Budget(rate), 0.0, 0
     for wait in waits:
         now += wait

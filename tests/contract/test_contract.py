@@ -192,7 +192,7 @@ def test_impossible_call_refused_in_one_line(server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", ["a%20b", "ü+&=:,", "~tilde!$'()*@"])
-def test_a_topic_is_reached_by_the_name_that_the_list_shows(server: Server, name: str) -> None:
+def test_topic_found_by_listed_name(server: Server, name: str) -> None:
     made = server.http.put(f"/scalable/{server.namespace}/{name}")
     assert made.status_code == 204, made.text[:200]
     [listed] = [one for one in done(server.topics.list_topics(server.namespace)) if one[-2:] == name[-2:]]
@@ -207,7 +207,7 @@ def test_what_follows_a_semicolon_belongs_to_the_name(server: Server) -> None:
     check(server, "the name of a topic created at the path left;right", named, "left;right")
 
 
-def test_subscriptions_are_counted_until_they_are_deleted(server: Server) -> None:
+def test_subscriptions_counted_until_deleted(server: Server) -> None:
     topic = server.name()
     path = f"/scalable/{topic.removeprefix('topic://')}/subscriptions"
     done(server.topics.create_topic(topic, 1, {}))

@@ -57,7 +57,7 @@ def test_new_cluster_policy_applies_to_overrides(tmp_path):
             assert running.client.get(topic).json() == {"minSegments": 9}
 
 
-def test_an_override_that_fits_the_clusters_policy_is_taken(strict):
+def test_override_within_cluster_policy_accepted(strict):
     path = "/admin/v2/scalable/acme/strict/t/autoScalePolicy"
     assert strict.client.post(path, json={"minSegments": 8}).status_code == 204
     assert strict.client.get(path).json()["minSegments"] == 8

@@ -44,7 +44,7 @@ def test_pruning_and_creation_set_no_clock():
     assert clocks.cooldowns_after_layout(Cooldowns(), (), TWO, NOW) == Cooldowns()
 
 
-def test_a_segment_is_made_by_a_split_a_merge_or_neither():
+def test_segment_origin_is_split_merge_or_neither():
     layout = TWO.split_segment(0, 1).merge_segments(2, 3, 2)
     assert [made_by(layout.segments[number]) for number in range(5)] == [None, None, "split", "split", "merge"]
 

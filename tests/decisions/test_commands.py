@@ -59,7 +59,7 @@ def test_the_profile_is_chosen_on_the_command_line():
     assert (answer["action"], answer["segments"], answer["reason"]) == ("merge", [0, 1], "cold")
 
 
-def test_a_policy_file_is_laid_over_each_snapshots_own(tmp_path):
+def test_policy_file_overlays_each_snapshot(tmp_path):
     file = tmp_path / "policy.toml"
     file.write_text('splitMsgRateInThreshold = "2M"\n')
     own = line(snapshot(loads={0: msg_rate(1e6)}), policy={"splitMsgRateInThreshold": 5000.0, "maxSegments": 1})
@@ -67,7 +67,7 @@ def test_a_policy_file_is_laid_over_each_snapshots_own(tmp_path):
     assert [answer["gate"] for answer in answers(result)] == ["split-thresholds", "split-thresholds"]
 
 
-def test_a_policy_file_that_cannot_be_read_is_one_line(tmp_path):
+def test_unreadable_policy_file_is_one_line(tmp_path):
     file = tmp_path / "policy.toml"
     file.write_text("maxSegment = 3\n")
     result = run("decide", "--policy", str(file), text=HOT)
@@ -104,7 +104,7 @@ def test_broken_policy_holds_naming_the_rule():
     assert answer["gates"][0]["detail"] == "minSegments must be at least 1, got 0"
 
 
-def test_a_file_without_a_last_newline_and_an_empty_one(tmp_path):
+def test_unterminated_and_empty_files_accepted(tmp_path):
     file = tmp_path / "snapshots.jsonl"
     file.write_text(f"{HOT}\n{HOT}")
     assert len(answers(run("decide", str(file)))) == 2
@@ -185,7 +185,7 @@ def test_answers_are_the_same_bytes_in_every_process(tmp_path):
     assert len(text.splitlines()) == 200
 
 
-def test_the_order_of_keys_in_a_snapshot_does_not_matter():
+def test_key_order_in_snapshot_is_irrelevant():
     rng = Random(12)
     for _ in range(300):
         wire = snapshot_to_wire(random_snapshot(rng, guards=True)).to_json()

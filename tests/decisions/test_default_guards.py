@@ -60,13 +60,13 @@ def test_undivided_load_recognized_as_hot_key(toward, splits):
 
 
 @pytest.mark.parametrize("splits", range(6))
-def test_it_is_split_as_long_as_it_may_be_a_narrow_range(splits):
+def test_hot_key_split_while_range_may_be_narrow(splits):
     one, hot = with_key(splits)
     assert [action.ids for action in done(decide(one)) if isinstance(action, Split)] == [[hot]]
     assert hot_keys_after(one) == ()
 
 
-def test_a_narrow_range_that_splits_do_relieve_is_isolated():
+def test_relievable_narrow_range_is_isolated():
     layout, left = zoomed(7)
     right = next(one.segment_id for one in layout.active if one.start == layout.segments[left].end + 1)
     loads = {one.segment_id: msg_rate(10) for one in layout.active} | {left: msg_rate(30_000), right: msg_rate(30_000)}

@@ -54,7 +54,7 @@ def answer_of(one):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_fleet_answers_as_decide_does_topic_by_topic(seed):
+def test_fleet_matches_decide_for_each_topic(seed):
     rng = Random(f"fleet {seed}")
     snapshots = [random_snapshot(rng, guards=number % 3 != 0) for number in range(10_500)]
     found = answers_of(snapshots)
@@ -94,7 +94,7 @@ def test_adjacent_columns_need_not_be_hash_neighbours():
     assert {answer[:2] for answer in answers_of(cold_ones)} == {("hold", "split-thresholds")}
 
 
-def test_the_longest_waits_mean_never_and_do_not_overflow():
+def test_longest_waits_never_overflow():
     forever = replace(
         DEFAULT,
         split_cooldown_ms=(2**63 - 1) * 1000,

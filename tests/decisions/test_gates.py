@@ -51,7 +51,7 @@ def test_every_gate_has_a_sentence():
     assert all(words.sentence.endswith(".") and words.source for words in DESCRIPTIONS.values())
 
 
-def test_every_situation_is_in_the_table_with_its_gates():
+def test_every_situation_has_its_gates():
     assert [row.situation for row in PRECEDENCE] == list(Situation)
     assert set(Gate) - set(BINDING_GATES) == {Gate.NOT_THIS_TRIGGER}
     for row in PRECEDENCE:
@@ -60,7 +60,7 @@ def test_every_situation_is_in_the_table_with_its_gates():
         assert len(set(gates)) == len(gates)
 
 
-def test_random_snapshots_meet_every_gate_that_can_bind():
+def test_random_snapshots_meet_every_gate():
     rng = Random(7)
     with_buckets = [bucket_snapshot(rng) for _ in range(2_000)]
     met = {answer.gate for answer in map(decide, [*SNAPSHOTS, *with_buckets]) if isinstance(answer, Hold)}
@@ -84,7 +84,7 @@ def test_gates_are_read_once_each_and_in_order():
         assert gates == sorted(set(gates), key=ORDER.index)
 
 
-def test_a_hold_is_bound_by_one_of_its_own_failed_readings():
+def test_hold_bound_by_own_failed_reading():
     for one in SNAPSHOTS:
         answer = decide(one)
         if isinstance(answer, Hold):
@@ -112,7 +112,7 @@ def test_chosen_action_has_no_forbidding_gate():
             ]
 
 
-def test_an_action_says_what_to_do_and_to_which_segments():
+def test_action_names_its_segments():
     for one in SNAPSHOTS:
         answer = decide(one)
         if not isinstance(answer, Hold):
@@ -266,7 +266,7 @@ def test_stale_cold_pair_has_no_due_instant():
     assert next_due(answer) is None
 
 
-def test_a_merge_before_1970_is_due_when_its_window_ends():
+def test_merge_before_1970_due_at_window_end():
     records = {number: load(COLD, -10 * MINUTE) for number in (0, 1)}
     answer = decide(snapshot(2, records, now=-8 * MINUTE))
     assert (answer.gate, next_due(answer)) == (Gate.MERGE_WINDOW, -5 * MINUTE)

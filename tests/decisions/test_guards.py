@@ -24,7 +24,7 @@ def cold(number, **rest):
 
 
 @pytest.mark.parametrize(("consumers", "merges"), [(0, True), (2, True), (3, False), (4, False)])
-def test_never_merges_below_the_number_of_managed_consumers(consumers, merges):
+def test_no_merge_below_managed_consumers(consumers, merges):
     one = cold(3, policy=DEFAULT, consumers=stream(consumers), last_split_at=NOW)
     answer = decide(one)
     assert isinstance(answer, Merge) == merges
@@ -59,12 +59,12 @@ def test_hot_key_does_not_block_next_segment():
     assert action(snapshot(layout, loads, WIDE_CAP, consumers=demand)) == ("split", merged, "consumer-count")
 
 
-def test_one_hot_key_does_not_stand_in_the_way_of_a_merge():
+def test_hot_key_does_not_block_merge():
     loads = {0: load(COLD), 1: load(COLD), 7: msg_rate(1e6)}
     assert action(snapshot(narrow(), loads, WIDE_CAP)) == ("merge", (0, 1))
 
 
-def test_the_coldest_pair_is_furthest_below_its_thresholds():
+def test_coldest_pair_is_furthest_below_thresholds():
     loads = {0: load((900, 10, 0, 0)), 1: load((900, 10, 0, 0)), 2: load((0, 1e6, 0, 0)), 3: load((0, 1e6, 0, 0))}
     assert action(snapshot(4, loads, PIP)) == ("merge", (0, 1))
     assert action(snapshot(4, loads, DEFAULT)) == ("merge", (2, 3))
@@ -109,7 +109,7 @@ def test_without_a_seen_at_the_record_stands_in():
         (2**31 - 1, MAX_BACKOFF_MS),
     ],
 )
-def test_the_pause_after_failures_doubles_up_to_an_hour(failures, pause):
+def test_failure_pause_doubles_to_an_hour(failures, pause):
     for ago, expected in ((pause - 1, Gate.RETRY_BACKOFF), (pause, ("split", 0, "msgRateIn"))):
         one = snapshot(loads={0: msg_rate(1e6)}, policy=DEFAULT, failures=failures, failed_at=NOW - ago)
         assert action(one) == expected

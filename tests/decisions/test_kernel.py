@@ -116,7 +116,7 @@ def test_passing_or_irrelevant_gate_never_binds():
         (MAX_INSTANT_MS, MAX_INSTANT_MS, 0, None),
     ],
 )
-def test_a_due_instant_is_not_after_what_is_known_ends(wait_ms, until, at_least, due):
+def test_due_instant_within_known_period(wait_ms, until, at_least, due):
     assert due_at([waited(Gate.COOLDOWN, 1_000, 1_000, wait_ms)], until, at_least) == due
 
 

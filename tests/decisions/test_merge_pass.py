@@ -29,7 +29,7 @@ def two_cold(**rest):
 
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("which", [0, 1])
-def test_both_must_be_strictly_below_every_merge_threshold(number, which):
+def test_both_strictly_below_merge_thresholds(number, which):
     limit = PIP.merge_thresholds[number]
     for rate, expected in ((math.nextafter(limit, 0), MERGED), (limit, Gate.MERGE_THRESHOLDS)):
         rates = [0.0] * 4

@@ -52,7 +52,7 @@ def test_the_defaults_are_those_of_the_pip():
     }
 
 
-def test_every_guard_is_off_in_pip_483_and_on_in_default():
+def test_guards_off_in_pip_483_on_in_default():
     settings = {
         "hot_key_retry_ms",
         "rebucket_cooldown_ms",
@@ -92,7 +92,7 @@ def test_most_specific_scope_sets_each_field():
 
 
 @pytest.mark.parametrize("falsy", [{"enabled": False}, {"max_dag_depth": 0}, {"merge_msg_rate_in_threshold": 0.0}])
-def test_a_set_value_wins_although_it_is_false_or_zero(falsy):
+def test_false_or_zero_setting_still_wins(falsy):
     ((name, value),) = falsy.items()
     assert getattr(resolve_policy("default", None, None, override(**falsy)).policy, name) == value
 
@@ -180,7 +180,7 @@ def test_policy_digest_depends_on_every_field():
     assert len({policy_digest(policy) for policy in (PIP, *changed.values())}) == len(changed) + 1
 
 
-def test_a_whole_number_and_the_same_float_are_one_policy():
+def test_integer_and_equal_float_are_one_policy():
     whole = resolve_policy("pip-483", override(split_bytes_rate_in_threshold=50_000_000)).policy
     assert policy_digest(whole) == policy_digest(PIP)
     assert type(whole.split_bytes_rate_in_threshold) is float

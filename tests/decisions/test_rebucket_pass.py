@@ -55,7 +55,7 @@ def test_floor_decides_between_rebucket_and_split(rate, kind):
         assert type(decide(topic(rate=rate, consumers=stream(5), policy=policy))) is kind
 
 
-def test_all_segments_below_the_target_are_one_decision():
+def test_segments_below_target_are_one_decision():
     layout = SegmentLayout.create(4, 0, bucket_budget=4).rebucket_segment(1, 8, 1)
     one = snapshot(layout, {n: msg_rate(1) for n in (0, 2, 3, 4)}, replace(SHIPPED, max_segments=4))
     answer = decide(replace(one, consumers=stream(17)))
@@ -112,7 +112,7 @@ def test_default_merges_below_consumers_if_shared():
     assert merges.also == ()
 
 
-def test_candidate_of_one_hash_holds_the_split_as_shipped():
+def test_one_hash_candidate_holds_shipped_split():
     layout = SegmentLayout.create(1, 0, bucket_budget=4)
     while layout.active[0].width > 1:
         layout = layout.split_segment(layout.active[0].segment_id, 1)
@@ -138,7 +138,7 @@ def test_without_buckets_the_guard_changes_no_answer():
         assert decide(guarded) == decide(plain)
 
 
-def test_snapshot_in_json_decides_alike_in_any_profile():
+def test_json_snapshot_decides_alike_in_profiles():
     rng = Random("json")
     for number in range(300):
         one = (random_snapshot if number % 5 == 0 else bucket_snapshot)(rng, guards=number % 2 == 0)
@@ -151,7 +151,7 @@ def test_snapshot_in_json_decides_alike_in_any_profile():
                 assert getattr(again.policy, name) == getattr(one.policy, name)
 
 
-def test_policy_of_a_topic_without_buckets_is_as_before():
+def test_policy_without_buckets_is_unchanged():
     assert "rebuckets" not in policy_override(DEFAULT, has_buckets=False).to_json()
     values = {field.name: getattr(DEFAULT, field.name) for field in fields(DEFAULT)}
     names = (
@@ -204,7 +204,7 @@ def test_constant_consumers_come_to_rest_in_default():
     assert [segment.bucket_count for segment in layout.active] == [8]
 
 
-def test_hold_with_buckets_acts_when_it_says_and_not_before():
+def test_bucket_hold_acts_exactly_when_due():
     rng, met = Random("due"), 0
     for number in range(1_500):
         one = bucket_snapshot(rng, guards=number % 2 == 0)

@@ -47,7 +47,7 @@ def test_rate_significant_beyond_a_quarter(number, last, now, expected):
     assert accept_cause(one(number, last), one(number, now), 0.25, None) == expected
 
 
-def test_a_first_record_is_always_accepted_zeros_included():
+def test_first_record_accepted_even_if_zero():
     assert accept_cause(None, (0.0,) * 4, 0.25, DEFAULT) == "first"
 
 

@@ -97,7 +97,7 @@ def test_the_largest_backlog_decides():
 
 
 @pytest.mark.parametrize(("age", "verdict"), [(59.9, "not-slow"), (60.0, "consumers")])
-def test_the_age_of_the_backlog_is_believed_before_its_size(age, verdict):
+def test_backlog_age_outranks_its_size(age, verdict):
     assert judged(slow(backlog=10**9, msg_rate_out=1.0, backlog_age_seconds=age)).verdict == verdict
 
 

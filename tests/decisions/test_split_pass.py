@@ -86,7 +86,7 @@ def test_the_consumer_rule_comes_before_the_load_rule():
     assert action(one) == ("split", 0, "consumer-count")
 
 
-def test_a_consumer_event_evaluates_the_consumer_rule_only():
+def test_consumer_event_checks_consumer_rule_only():
     assert action(snapshot(2, consumers=stream(3), trigger="consumer")) == ("split", 0, "consumer-count")
     assert action(snapshot(2, {0: HOT}, consumers=stream(2), trigger="consumer")) is Gate.CONSUMER_DEMAND
     cold = {0: load(COLD), 1: load(COLD)}
@@ -132,7 +132,7 @@ def test_floor_and_ceiling_are_no_targets():
     assert action(snapshot(6, policy=replace(PIP, max_segments=4))) is Gate.MERGE_THRESHOLDS
 
 
-def test_a_missing_record_counts_as_no_load_for_splits():
+def test_missing_record_is_no_load_for_splits():
     assert action(snapshot(2, {0: None, 1: HOT})) == ("split", 1, "msgRateIn")
 
 
@@ -141,7 +141,7 @@ def test_an_old_record_goes_on_counting():
     assert action(snapshot(loads={0: ancient})) == ("split", 0, "msgRateIn")
 
 
-def test_a_hot_segment_of_one_hash_is_chosen_all_the_same():
+def test_hot_segment_of_one_hash_still_chosen():
     layout = SegmentLayout.create(HASH_SPACE, 0)
     policy = replace(PIP, max_segments=HASH_SPACE + 1)
     assert action(snapshot(layout, {7: HOT}, policy)) == ("split", 7, "msgRateIn")

@@ -129,7 +129,7 @@ def test_pods_are_restricted_and_their_settings_load(helm, tmp_path, more):
 
 
 @pytest.mark.process
-def test_gate_fails_on_differences_unless_they_are_allowed(helm, tmp_path):
+def test_gate_fails_on_forbidden_differences(helm, tmp_path):
     for allowed, codes in (("false", (0, 1, 3)), ("true", (0, 0, 3))):
         done = rendered(helm, tmp_path, "", "--set", f"upgradeGate.allowDifferences={allowed}")
         script = pods(objects(done))["x-gate"]["containers"][0]["args"][0]

@@ -278,7 +278,7 @@ def test_bundles_of_an_unreadable_policy_stay(policy, profile):
     assert output.dead_letters == output.decisions == []
 
 
-def test_other_policies_apply_beside_an_unreadable_one():
+def test_unreadable_policy_spares_the_others():
     several = {
         "gold": {"namespaces": ["bank/(?!test).*"], "primary": ["gold-.*"]},
         "shop": {"namespaces": ["acme/shop"], "primary": ["broker-[13]:8080"]},
@@ -348,7 +348,7 @@ def test_namespaces_without_owners_are_forgotten():
     assert known_after(25 * HOUR) == set()
 
 
-def test_the_memory_of_brokers_that_are_gone_is_bounded():
+def test_memory_of_absent_brokers_is_bounded():
     bucket = balancing()
     conf = {EVENLY: False, "loadBalancerLoadPlacementStrategy": "LeastResourceUsageWithWeight"}
     bucket.batch(NOW, policies(NOW, conf))

@@ -26,7 +26,7 @@ def inputs_of(output):
     return json.loads(row["inputs"])["policy"]
 
 
-def test_nothing_is_decided_before_the_jobs_policy_is_known():
+def test_no_decision_before_job_policy_is_known():
     bucket = unconfigured()
     output = bucket.batch(NOW + SECOND, tick(1))
     assert (output.decisions, output.holds, output.counts.evaluations) == ([], [], 0)

@@ -64,7 +64,7 @@ def test_consumer_without_segment_splits_at_once():
     assert decision["seq"] == 1
 
 
-def test_a_hot_segment_splits_on_the_tick_and_not_before():
+def test_hot_segment_splits_on_tick_only():
     bucket = started()
     assert not bucket.batch(NOW + SECOND, stats({0: 50_000.0, 1: 1.0}, NOW)).decisions
     (decision,) = bucket.batch(NOW + 2 * SECOND, tick(NOW)).decisions
@@ -164,7 +164,7 @@ def test_failed_decision_retried_with_new_id():
     assert second["seq"] == 2
 
 
-def test_the_outcome_of_another_decision_changes_nothing():
+def test_outcome_of_other_decision_ignored():
     bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
     bucket.batch(NOW, tick(1))
     bucket.batch(NOW + SECOND, outcome("someone-else", "failed"))
@@ -205,7 +205,7 @@ def test_consumer_shortage_splits_all_possible_at_once():
     assert {row["trigger"] for row in output.decisions} == {"consumer"}
 
 
-def test_what_burns_is_looked_at_again_before_the_next_tick():
+def test_severe_load_rechecked_before_next_tick():
     bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
     output = bucket.batch(NOW, tick(1))
     assert len(output.decisions) == 1
@@ -247,7 +247,7 @@ def test_replayed_batch_gives_same_rows_and_state():
     assert bucket.packed == packed
 
 
-def test_a_delivery_report_is_recorded_and_changes_no_state():
+def test_delivery_report_recorded_without_effect():
     bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
     before = bucket.packed
     slow = {"id": 0, "subscription": "s", "backlog": 9, "msgRateOut": 0.0, "consumers": 0, "readyConsumers": 0}
@@ -394,7 +394,7 @@ def test_sealed_samples_stale_and_early_ones_kept():
     assert json.loads(decision["arguments"]) == {"segments": [2]}
 
 
-def test_a_deleted_topic_is_forgotten_and_may_come_again():
+def test_deleted_topic_forgotten_and_recreatable():
     bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW))
     bucket.batch(NOW + SECOND, layout(two_segments().split_segment(0, NOW), "deleted"))
     assert not bucket.batch(NOW + MINUTE, tick(1)).decisions
@@ -410,19 +410,19 @@ def test_namespace_policy_applies_and_falls_back():
     assert len(bucket.batch(NOW + 3 * SECOND, tick(2)).decisions) == 1
 
 
-def test_a_policy_of_another_namespace_does_not_matter():
+def test_other_namespaces_policy_ignored():
     bucket = started(stats({0: 50_000.0, 1: 1.0}, NOW), policy({"enabled": False}, "acme/other"))
     assert len(bucket.batch(NOW + SECOND, tick(1)).decisions) == 1
 
 
-def test_the_policy_in_the_layout_wins_over_the_namespace():
+def test_layout_policy_overrides_namespace():
     bucket = Bucket()
     bucket.batch(NOW, layout(two_segments(), policy={"enabled": True}), policy({"enabled": False}, "acme/shop"))
     bucket.batch(NOW, stats({0: 50_000.0, 1: 1.0}, NOW))
     assert len(bucket.batch(NOW + SECOND, tick(1)).decisions) == 1
 
 
-def test_several_ticks_in_one_batch_are_one_evaluation():
+def test_ticks_of_a_batch_are_one_evaluation():
     bucket = started()
     assert bucket.batch(NOW + SECOND, tick(1), tick(2), tick(3, TOPIC)).counts.evaluations == 1
 
@@ -437,7 +437,7 @@ def test_a_record_for_every_topic_counts_only_at_home():
     assert (output.counts.messages, len(output.events), len(output.dead_letters)) == (2, 1, 1)
 
 
-def test_a_sample_from_the_far_future_is_a_dead_letter():
+def test_far_future_sample_is_dead_letter():
     output = started().batch(NOW, stats({0: 1.0}, NOW + 10 * MINUTE))
     assert [row["reason"] for row in output.dead_letters] == ["from-the-future"]
 
@@ -579,7 +579,7 @@ def test_reason_of_a_single_tick_is_recorded():
         ]
 
 
-def test_state_of_the_first_version_is_read_and_stored_anew():
+def test_first_version_state_read_and_rewritten():
     old = json.loads((Path(__file__).parent / "state_v1.json").read_text())
     bucket = Bucket()
     parts = {name: StoredPart(bytes.fromhex(old[name])) for name in (TOPICS, LOADS)}

@@ -66,7 +66,7 @@ def test_a_second_family_decides_beside_the_first():
     assert counts.messages == counts.messages_accepted == 5
 
 
-def test_an_outcome_closes_the_open_decision_of_its_family():
+def test_family_outcome_closes_its_decision():
     bucket = Bucket(families=BOTH)
     decision = bucket.batch(NOW, *topic_and_bundles()).decisions[1]
     held = bucket.batch(NOW + SECOND, tick(2)).holds

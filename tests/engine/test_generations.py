@@ -12,7 +12,7 @@ changes = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=12)
 
 
 @given(changes, changes)
-def test_what_has_changed_since_a_generation_is_named_once(before, after):
+def test_changes_since_generation_named_once(before, after):
     known = Generations()
     for name in before:
         known.change_all() if name is None else known.change(name)

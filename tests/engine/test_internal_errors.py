@@ -60,7 +60,7 @@ def test_a_failing_consumer_event_holds_its_topic(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["decide_fleet", "binding_readings"])
-def test_topics_are_evaluated_singly_where_columns_fail(monkeypatch, name):
+def test_failing_columns_fall_back_to_topics(monkeypatch, name):
     bucket = two_hot_topics()
     monkeypatch.setattr(fleet_view, name, failing(None, lambda *_: True))
     output = bucket.batch(NOW + MINUTE, tick(1))

@@ -96,7 +96,7 @@ def test_digest_stream_equals_full_layout_stream(batches):
         assert by_digest.packed == in_full.packed
 
 
-def test_a_digest_is_known_or_counted_and_nothing_else():
+def test_digest_is_known_or_counted_only():
     bucket, split = Bucket(), two_segments().split_segment(0, NOW)
     first, second = (sent_by(5, layout(one)) for one in (two_segments(), split))
     bucket.batch(NOW, first)

@@ -160,7 +160,7 @@ def _of_version_3(plain):
     return pack_arrays(3, fields, {name: arrays[name] for name in types if name != "returned_after"})
 
 
-def test_bytes_of_releases_that_did_not_compress_are_read(monkeypatch):
+def test_uncompressed_older_bytes_are_read(monkeypatch):
     base, entry = packed_table()
     monkeypatch.setattr(loads_codec, "_compressed", lambda plain: plain)
     plain_base, plain_entry = map(_of_version_3, packed_table())

@@ -98,7 +98,7 @@ def samples_of(one):
     return []
 
 
-def test_plain_samples_travel_as_columns_with_their_values():
+def test_plain_samples_travel_as_columns():
     ((raw, of_kinds, *_),) = packed([stats({3: 1.5, 7: 2.5}, NOW, topic="topic://acme/shop/t1")]).values()
     assert raw == []
     assert list(rows_of(of_kinds["samples"])) == [

@@ -183,7 +183,7 @@ def test_similar_or_misplaced_instant_not_confused():
 
 
 @pytest.mark.parametrize("odd", ['"theirs":1,', '"epoch":0,', " "])
-def test_what_is_not_plain_is_kept_as_the_model_says_it(odd):
+def test_complex_values_kept_as_in_model(odd):
     text = two_segments().to_metadata().to_json()
     odd_text = "{" + odd + text[1:]
     assert plain_layout(odd_text.encode()) is None

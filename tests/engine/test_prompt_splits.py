@@ -22,7 +22,7 @@ ONE = SegmentLayout.create(1, 0)
         ({"thresholdCrossing": False}, []),
     ],
 )
-def test_sample_above_threshold_splits_before_the_tick(override, actions):
+def test_sample_above_threshold_splits_early(override, actions):
     bucket = Bucket(configured=ConfiguredPolicy("default", None))
     bucket.batch(NOW, layout(ONE), policy(override, "acme/shop"), stats({0: WARM}, NOW), tick(NOW))
     output = bucket.batch(NOW + 10 * SECOND, stats({0: HOT}, NOW + 10 * SECOND))

@@ -21,7 +21,7 @@ DEFAULT = ConfiguredPolicy("default", '{"promptSplits":false}')
 
 
 @pytest.mark.parametrize("configured", [SHIPPED, DEFAULT])
-def test_consumers_without_a_bucket_lead_to_one_rebucket(configured):
+def test_consumer_without_bucket_causes_rebucket(configured):
     bucket = started(layout(FIRST, "created"), QUIET, configured=configured)
     shared = bucket.batch(NOW + SECOND, consumers(4))
     assert (shared.decisions, [row["gate"] for row in shared.holds]) == ([], [])

@@ -369,7 +369,7 @@ def test_older_engine_results_taken_over(monkeypatch):
     assert (state.open_decision.decision_id, state.decision_seq) == (rows[-1]["decision_id"], 2)
 
 
-def test_a_hot_key_that_was_found_is_known_after_a_rebuild():
+def test_hot_key_known_after_rebuild():
     bucket, known, now, key = RecordedBucket(), SegmentLayout.create(1, NOW), NOW, 12_345
     bucket.batch(now, layout(known, topic=NAMES[0]))
     for _ in range(24):

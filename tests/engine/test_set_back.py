@@ -33,7 +33,7 @@ def test_a_back_off_ends_after_its_length():
     assert len([one for one in waits if one]) == 1
 
 
-def test_loads_are_heard_again_and_merge_after_the_window():
+def test_loads_return_and_merge_after_window():
     bucket = started(stats({0: 5_000.0, 1: 1.0}, NOW))
     back = NOW - HOUR
     bucket.batch(back, tick(1))

@@ -60,7 +60,7 @@ def test_success_is_a_layout_or_accepted():
 
 
 @pytest.mark.parametrize("fault", NO_ANSWERS, ids=str)
-def test_a_fault_of_the_server_or_the_network_tells_nothing(fault):
+def test_server_or_network_fault_is_inconclusive(fault):
     for told in (live_layout(TOPIC, fault), answer_to_call(fault)):
         assert isinstance(told, NoAnswer)
         assert not told.denied
@@ -95,7 +95,7 @@ def test_reasons_are_short():
     assert len(live_layout(TOPIC, client.Nonsense("a" * 10_000)).reason) == 500
 
 
-def test_a_decision_is_applied_by_its_call_under_its_id(house: House, actor: AutoscaleActor):
+def test_decision_applied_by_call_with_its_id(house: House, actor: AutoscaleActor):
     topic = house.create("orders", 2)
     split = house.decide(topic, 0)
     assert call(actor, split) == Accepted()
@@ -174,7 +174,7 @@ def test_call_for_changed_layout_has_no_effect(house: House, actor: AutoscaleAct
     assert call(actor, second, actor.look(second)) == Accepted()
 
 
-def test_a_call_for_another_life_of_a_topic_does_nothing(house: House, actor: AutoscaleActor):
+def test_call_for_other_incarnation_does_nothing(house: House, actor: AutoscaleActor):
     split = house.decide(house.create("orders", 2), 0)
     seen = actor.look(split)
     house.delete(split.subject)

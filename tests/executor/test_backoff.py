@@ -18,7 +18,7 @@ def test_the_first_delay_is_the_configured_one():
     assert Backoff(0.2, 15).after(1) == pytest.approx(0.2)
 
 
-def test_those_who_failed_at_once_do_not_come_back_at_once():
+def test_joint_failures_return_spread_out():
     backoff = Backoff(0.2, 15)
     assert len({backoff.after(8) for _ in range(20)}) == 20
 

@@ -39,7 +39,7 @@ class Unowned:
         return Response(200, "", json.dumps(answers[path]).encode(), path)
 
 
-def test_a_bundle_that_nobody_serves_holds_up_no_other(house: House):
+def test_unserved_bundle_blocks_no_other(house: House):
     cluster = Unowned()
     rows = [bundle_orders.unload(f"move-{place}", f"load/ns/{one}", A, B) for place, one in enumerate(RANGES)]
     with house.running(actors={"bundles": BundlesActor(cluster)}):

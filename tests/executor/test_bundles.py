@@ -179,7 +179,7 @@ class Wandering(Recorded):
 @pytest.mark.parametrize(
     ("owners", "status", "calls"), [((B,), "applied", 1), ((C, B), "applied", 2), ((C, C), "superseded", 2)]
 )
-def test_an_unload_that_lands_elsewhere_is_made_once_more(owners, status, calls):
+def test_misplaced_unload_repeated_once(owners, status, calls):
     recorded, standing, result = Wandering(*owners), Standing(), None
     actor = BundlesActor(recorded)
     while not isinstance(result, Ended):

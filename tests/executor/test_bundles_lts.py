@@ -192,7 +192,7 @@ def test_usage_shedder_decides_on_collected_load(bundled: Bundled, house: House)
 
 
 @pytest.mark.parametrize("bundled", [MODULAR], indirect=True, ids=["modular"])
-def test_reports_in_the_store_are_those_of_the_brokers(bundled: Bundled, tmp_path: Path):
+def test_stored_reports_equal_broker_reports(bundled: Bundled, tmp_path: Path):
     # Brokers of the extensible manager publish their loads when these change by a tenth, or every 15 minutes.
     file = tmp_path / "published.toml"
     file.write_text(

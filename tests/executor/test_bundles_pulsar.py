@@ -142,7 +142,7 @@ def test_bundles_unloaded_under_traffic(bundled: Published, house: House):
 
 
 @pytest.mark.parametrize("point", ["after-intent", "after-call", "before-end"])
-def test_an_executor_that_is_killed_moves_a_bundle_once(bundled: Published, house: House, tmp_path: Path, point: str):
+def test_killed_executor_moves_bundle_once(bundled: Published, house: House, tmp_path: Path, point: str):
     bundle, source = min(bundled.owners().items())
     orders.commit(house.lake, [bundle_orders.unload(f"move-{point}", bundle, source, bundled.other(source))])
     with started(house, tmp_path, point) as process:

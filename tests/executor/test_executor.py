@@ -176,7 +176,7 @@ NOT_FOUND = answers(404, '{"reason":"Scalable topic not found"}')
 
 
 @pytest.mark.parametrize("lags", [["GET"], ["POST"], ["POST", "GET"]])
-def test_one_404_of_a_server_that_lags_ends_no_decision(house: House, lags: list[str]):
+def test_one_404_of_lagging_server_ends_nothing(house: House, lags: list[str]):
     topic = house.create("orders")
     split = house.decide(topic, 0)
     for method in lags:
@@ -432,7 +432,7 @@ def test_overtaken_executor_cannot_record_outcomes(house: House, monkeypatch):
     assert house.outcomes() == []
 
 
-def test_ledgers_that_start_at_once_get_tokens_of_their_own(house: House):
+def test_concurrent_starts_get_own_tokens(house: House):
     tokens: list[int] = []
     threads = [threading.Thread(target=lambda: tokens.append(house.open_ledger().token)) for _ in range(6)]
     for thread in threads:

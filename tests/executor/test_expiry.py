@@ -55,7 +55,7 @@ def test_a_decision_that_stays_held_expires_by_itself(house: House):
         expired(house, split)
 
 
-def test_a_pause_that_ends_late_leaves_nothing_to_apply(house: House):
+def test_late_end_of_pause_applies_nothing(house: House):
     split, clock = house.decide(house.create("orders"), 0), Clock()
     say(house, "executor", "pause", "all")
     with house.running(clock, **LIMITS):

@@ -96,7 +96,7 @@ def steps(house: House) -> list[tuple[str, str, int, str]]:
     return [(row["family"], row["status"], row["attempt"], row["seen"]) for row in house.outcomes()]
 
 
-def test_its_row_becomes_intent_call_outcome_and_event(house: House):
+def test_family_row_runs_intent_to_event(house: House):
     brokers = Brokers({BUNDLE: "a"})
     with house.running(actors={"bundles": brokers}):
         orders.commit(house.lake, [move(house)])
@@ -145,7 +145,7 @@ def test_move_during_downtime_superseded_uncalled(house: House):
     assert (event.status, event.error, brokers.calls) == ("superseded", "c has it", [])
 
 
-def test_its_answers_mean_what_they_mean_for_every_family(house: House):
+def test_answers_mean_the_same_for_families(house: House):
     brokers = Brokers({BUNDLE: "a"}, answers=[NoAnswer("no leader"), CallRefused("broker b is full")])
     with house.running(actors={"bundles": brokers}):
         orders.commit(house.lake, [move(house)])
@@ -159,7 +159,7 @@ def test_its_answers_mean_what_they_mean_for_every_family(house: House):
     ]
 
 
-def test_two_families_work_side_by_side_on_one_subject(house: House):
+def test_two_families_share_a_subject(house: House):
     brokers = Brokers({})
     split = house.decide(house.create("orders"), 0)
     brokers.owners[split.subject] = "a"
@@ -173,7 +173,7 @@ def test_two_families_work_side_by_side_on_one_subject(house: House):
     }
 
 
-def test_its_malformed_row_is_rejected_with_its_reason(house: House):
+def test_malformed_family_row_rejected(house: House):
     with house.running(actors={"bundles": Brokers({})}):
         orders.commit(house.lake, [move(house, arguments='{"to":"b"}')])
         [event] = wait_until(lambda: house.published.events)

@@ -43,7 +43,7 @@ def test_visible_merge_applied_in_any_parent_order():
 
 
 @pytest.mark.parametrize("may_have_called", [False, True])
-def test_a_change_of_other_segments_leaves_a_decision_due(may_have_called: bool):
+def test_other_segments_change_leaves_decision_due(may_have_called: bool):
     four = SegmentLayout.create(4, NOW)
     for changed in (four.split_segment(3, NOW), four.merge_segments(2, 3, NOW), four.merge_segments(2, 3, NOW + 1)):
         assert judge(decision(four, 0), changed, may_have_called) == Act()
@@ -117,7 +117,7 @@ def ranges_after(decided: SegmentDecision) -> set[tuple[int, int]]:
         ((0, 1), (2, 3), {"min_segments": 3}, Superseded),
     ],
 )
-def test_a_cap_that_others_have_reached_meanwhile_holds(segments, others, caps, verdict):
+def test_cap_reached_by_others_holds(segments, others, caps, verdict):
     four = SegmentLayout.create(4, NOW)
     decided = replace(decision(four, *segments), **caps)
     assert isinstance(judge(decided, apply(decision(four, *others), four), may_have_called=False), verdict)
@@ -193,7 +193,7 @@ def test_split_visible_by_one_child_despite_pruning():
     assert judge(decision(TWO, 0), layout.prune_segment(0), may_have_called=True) == Applied((3,))
 
 
-def test_a_merge_shows_when_one_or_both_parents_are_pruned():
+def test_merge_visible_with_pruned_parents():
     merged = TWO.merge_segments(0, 1, NOW)
     assert judge(decision(TWO, 0, 1), merged.prune_segment(0), may_have_called=True) == Applied((2,))
     assert judge(decision(TWO, 0, 1), merged.prune_segment(0).prune_segment(1), may_have_called=True) == Applied((2,))

@@ -282,7 +282,7 @@ def test_no_repetition_while_no_job_records(job, tmp_path):
     assert waiting.told_after(LOOK_SECONDS) == 2
 
 
-def test_a_lake_that_cannot_be_read_stops_no_announcement(tmp_path):
+def test_unreadable_lake_stops_no_announcement(tmp_path):
     (tmp_path / "events" / "_delta_log").mkdir(parents=True)
     (tmp_path / "events" / "_delta_log" / f"{0:020}.json").write_text("{broken")
     waiting = Waiting(str(tmp_path))

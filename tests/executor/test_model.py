@@ -40,7 +40,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize(("protection", "broken"), PLANTED.items())
-def test_without_a_protection_a_short_history_breaks_a_rule(protection: str, broken: str):
+def test_removed_protection_breaks_a_rule(protection: str, broken: str):
     rules = replace(Rules(siblings=2 if protection in page.OF_SIBLINGS else 1), **{protection: False})
     explored = (explore(replace(rules, faults=faults), liveness=False, seek=broken) for faults in range(3))
     found = next(one.counterexample for one in explored if one.counterexample)

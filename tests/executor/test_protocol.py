@@ -38,7 +38,7 @@ def test_deviating_executor_is_detected(tmp_path: Path, monkeypatch: pytest.Monk
         stage.Stage(tmp_path).play(undisturbed, Rules(faults=0))
 
 
-def test_an_executor_that_restores_no_outcome_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_unrestored_outcome_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Executor, "_unheard", lambda executor: set())
     rules = Rules(faults=1, siblings=2)
     killed = next(one for one in scenarios(rules) if _is_killed_before_it_announces_the_first(one[0]))

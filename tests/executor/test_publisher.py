@@ -89,7 +89,7 @@ def test_command_applies_announces_and_stops(house: House, broker: EmbeddedBroke
 
 
 @pytest.mark.process
-def test_a_lake_that_cannot_be_opened_is_said_in_one_line(tmp_path: Path):
+def test_unopenable_lake_reported_in_one_line(tmp_path: Path):
     (tmp_path / "lake").write_text("not a folder")
     settings = tmp_path / "executor.toml"
     settings.write_text(f'[lake]\npath = "{tmp_path}/lake"\n')

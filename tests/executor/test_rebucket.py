@@ -33,7 +33,7 @@ def rebucket(layout: SegmentLayout, *segments: int, topic: str = "topic://acme/s
 
 
 @given(st.permutations([0, 1, 3]))
-def test_rebucket_is_due_until_all_segments_are_replaced(order: list[int]):
+def test_rebucket_due_until_all_replaced(order: list[int]):
     decided, layout = rebucket(FOUR, 0, 1, 3), FOUR
     for segment in order:
         assert judge(decided, layout, may_have_called=True) == Act()

@@ -142,7 +142,7 @@ def test_what_is_wrong_is_found_and_named(spoil: Callable[[ClientHistory], objec
 
 
 @pytest.mark.parametrize("at", [0, 3, 5])
-def test_a_call_without_an_answer_may_have_happened_or_not(at: int) -> None:
+def test_unanswered_call_may_have_happened(at: int) -> None:
     history = good()
     unanswered(at)(history)
     assert check(history) == []
@@ -192,7 +192,7 @@ def test_recreated_topic_begins_new_incarnation() -> None:
     assert f"{TOPIC}: nobody has registered rest/r1, or it was unregistered" in check(history)
 
 
-def test_nothing_is_announced_of_a_life_after_its_deletion() -> None:
+def test_deleted_incarnation_is_silent() -> None:
     history = good()
     history.announced += [AnnouncedLayout(TOPIC, 1, "deleted", 3), AnnouncedLayout(TOPIC, 2, "split", 5)]
     assert f"{TOPIC}: epoch 2 (split) was announced after 1" in check(history)
@@ -203,7 +203,7 @@ def parts(*histories: ClientHistory) -> list[str]:
     return [line for history in histories for line in checker.check(history)]
 
 
-def test_a_history_in_parts_is_judged_like_a_whole_one() -> None:
+def test_divided_history_judged_as_whole() -> None:
     whole = good()
     first = ClientHistory(layouts=whole.layouts[:1], calls=whole.calls[:4], announced=whole.announced[:3])
     second = ClientHistory(

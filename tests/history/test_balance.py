@@ -118,13 +118,13 @@ def test_open_decisions_say_what_they_wait_for(tmp_path):
     assert f"  open       {ORDERS} split 1, decided 12:00:01: the executor has not begun" in balance_lines(found)
 
 
-def test_open_decisions_committed_too_late_are_told_apart(tmp_path):
+def test_late_commits_of_open_decisions_differ(tmp_path):
     before_the_commit = datetime(2020, 1, 1, tzinfo=timezone.utc)
     found = balance_of(tmp_path, decision(1), executor_stopped_at=before_the_commit)
     assert found["open"][0]["state"] == "committed after the executor was told to stop"
 
 
-def test_topic_over_its_threshold_is_reported_with_reasons(tmp_path):
+def test_topic_over_threshold_has_reasons(tmp_path):
     found = over(
         tmp_path,
         layout_event(ONE, 1),
@@ -151,7 +151,7 @@ def test_topic_over_its_threshold_is_reported_with_reasons(tmp_path):
     ]
 
 
-def test_two_evaluations_over_the_threshold_are_tolerated(tmp_path):
+def test_two_evaluations_over_limit_tolerated(tmp_path):
     assert over(tmp_path, layout_event(ONE, 1), load(0, HOT, 5), load(0, 100, 25), *ticks(10, 20, 30, 40)) == []
 
 

@@ -117,7 +117,7 @@ def test_waiting_cold_pair_shows_time_rate_policy():
     assert found["with mergeWindowSeconds 120 (now 300)"] == "merge segments 0 and 1"
 
 
-def test_thresholds_that_only_restart_windows_are_left_out():
+def test_window_restarting_thresholds_left_out():
     # Both segments have been cold for long and merge now; with any other merge threshold the job would wait again.
     cold = snapshot(2, {n: load(COLD, modified_at=NOW - 10 * MINUTE) for n in (0, 1)}, DEFAULT, consumers=stream(1))
     assert answer_words(decide(cold)) == "merge segments 0 and 1"
@@ -126,7 +126,7 @@ def test_thresholds_that_only_restart_windows_are_left_out():
     assert any("mergeWindowSeconds" in path for path in found)
 
 
-def test_merge_by_another_threshold_waits_for_its_window():
+def test_merge_by_new_threshold_awaits_window():
     warm = snapshot(
         2, {n: msg_rate(4_600, modified_at=NOW - 10 * MINUTE) for n in (0, 1)}, DEFAULT, consumers=stream(1)
     )
@@ -155,7 +155,7 @@ def test_several_actions_are_told_as_one_answer():
     assert found["at 10,000 msg/s in on segment 0 (now 12,000)"] == "split segment 3, merge segments 1 and 2"
 
 
-def test_what_is_asked_of_one_segment_is_answered_of_it():
+def test_segment_question_gets_segment_answer():
     hot = snapshot(2, {0: msg_rate(12_000)}, DEFAULT)
     assert told(hot, 1)["at 10,001 msg/s in on segment 1 (now 5,000)"] == "split segment 0, split segment 1"
 

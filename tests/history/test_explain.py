@@ -64,7 +64,7 @@ def test_explanation_lists_all_gates_beyond_hold(bucket, tmp_path):
     assert found.answer.binding.measured == 3 * MINUTE
 
 
-def test_an_instant_in_the_past_is_answered_as_it_was_then(bucket, tmp_path):
+def test_past_instant_answered_as_it_was(bucket, tmp_path):
     lake = written(bucket, tmp_path / "lake")
     found = explain(lake, NAMES[0], at(NOW + 30 * SECOND), CONFIGURED)
     assert (found.answer.gate.value, found.hold["gate"]) == ("merge-thresholds", "merge-thresholds")
@@ -237,7 +237,7 @@ def test_event_after_decision_is_explained_instead(tmp_path):
     assert (ended.decision, ended.snapshot.in_flight, ended.evaluations.last) == (None, None, NOW + 9 * SECOND)
 
 
-def test_a_segment_that_was_split_is_told_with_its_children():
+def test_split_segment_shown_with_children():
     divided = SegmentLayout.create(2, NOW).split_segment(0, NOW + MINUTE)
     with pytest.raises(NotOnRecord, match=r"segment 0 is no longer active: it was split into 2 and 3 at 2025-11-20 17"):
         check_segment(divided, 0)

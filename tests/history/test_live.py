@@ -33,7 +33,7 @@ def lake(tmp_path):
     return str(tmp_path / "lake")
 
 
-def test_no_lake_and_an_empty_lake_are_an_empty_picture(lake):
+def test_missing_and_empty_lake_draw_nothing(lake):
     reader = LakeReader(lake)
     assert reader.refresh(at(0)).topics == ()
     create_lake(lake)
@@ -137,7 +137,7 @@ def test_hold_until_decision_until_outcome(lake):
     assert reader.refresh(at(9)).topics[0].hold.gate == "split-cooldown"
 
 
-def test_hold_for_an_open_decision_ends_with_its_outcome(lake):
+def test_hold_of_open_decision_ends_with_it(lake):
     reader = LakeReader(lake)
     write(lake, layout_event(WHOLE, 0), decision(1), hold(2, "in-flight"))
     topic = reader.refresh(at(3)).topics[0]

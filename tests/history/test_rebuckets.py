@@ -50,12 +50,12 @@ def test_rebucket_of_another_scaler_is_no_reversal():
     assert reversals(done, {(TOPIC, 2): (0,)}, 10**9) == 0
 
 
-def test_explain_says_what_became_of_a_rebucketed_segment():
+def test_explain_follows_rebucketed_segment():
     with pytest.raises(NotOnRecord, match="segment 0 is no longer active: it was rebucketed into 2"):
         check_segment(SECOND, 0)
 
 
-def test_kind_of_a_decision_knows_the_reasons_of_pulsar():
+def test_decision_kind_knows_pulsar_reasons():
     kinds = [("rebucket", "at-max-segments"), ("split", "byteRateOut"), ("split", "consumer-count")]
     assert [action_kind({"action": action, "reason": reason}) for action, reason in kinds] == [
         "rebucket",

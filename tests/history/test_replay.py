@@ -47,7 +47,7 @@ def replayed(bucket, changed=None, configured=CONFIGURED, **rest):
 
 @given(STORY, st.sampled_from([CONFIGURED, PROMPT]))
 @example_settings(max_examples=30)
-def test_what_a_release_has_said_in_any_story_it_says_again(story, configured):
+def test_release_repeats_its_answers(story, configured):
     bucket = RecordedBucket(configured=configured)
     told(story, bucket)
     found = replayed(bucket, configured=configured)

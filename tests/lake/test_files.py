@@ -107,7 +107,7 @@ def test_file_bounds_cover_all_rows(
     st.lists(st.text(max_size=70)),
     st.lists(st.integers(-(2**63), 2**63 - 1)),
 )
-def test_bounds_enclose_whatever_was_taken_and_are_json(numbers, texts, instants):
+def test_bounds_enclose_all_values_as_json(numbers, texts, instants):
     schema = pa.schema([("number", pa.float64()), ("text", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
     found = Statistics(schema)
     texts = [text.encode("utf-8", "replace").decode() * 2 for text in texts]

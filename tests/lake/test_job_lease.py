@@ -43,7 +43,7 @@ def test_living_holder_refuses_newcomer_with_advice(lake):
     assert "Stop that one first" in str(refused.value)
 
 
-def test_a_holder_that_has_ended_well_is_followed_at_once(lake, monkeypatch):
+def test_cleanly_ended_holder_followed_at_once(lake, monkeypatch):
     monkeypatch.setattr(job_lease, "_wait_until_dead", lambda *_: pytest.fail("there is nothing to wait for"))
     for number in range(1, 4):
         with hold_lake(lake, claim(f"process {number}")) as lease:
@@ -72,7 +72,7 @@ def test_a_stop_ends_the_wait(lake):
         take(lake, claim("process 2"), stop)
 
 
-def test_a_frozen_holder_that_wakes_up_writes_nothing_more(lake):
+def test_thawed_holder_writes_nothing_more(lake):
     tables = {DEAD_LETTERS.name: OpenTable(create_table(lake, DEAD_LETTERS))}
     frozen_table = OpenTable(create_table(lake, DEAD_LETTERS))
     frozen = take(lake, claim("process 1"), threading.Event(), SHORT)
@@ -94,13 +94,13 @@ def test_a_frozen_holder_that_wakes_up_writes_nothing_more(lake):
     assert len(tables[DEAD_LETTERS.name].newest().to_pyarrow_table()) == 2
 
 
-def test_a_holder_finds_out_by_itself_that_it_was_overtaken(lake):
+def test_holder_notices_being_overtaken(lake):
     with hold_lake(lake, claim("process 1"), seconds=SHORT) as lease:
         take(lake, claim("process 2", gone="process 1"), threading.Event(), SHORT)
         assert "it holds lease 2" in str(wait_until(lambda: lease.lost))
 
 
-def test_of_jobs_that_start_at_once_one_gets_the_lease(lake):
+def test_one_of_concurrent_jobs_gets_lease(lake):
     outcomes: list[object] = []
 
     def start(number: int) -> None:

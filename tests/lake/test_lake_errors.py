@@ -51,7 +51,7 @@ def test_retyped_column_refused_with_both_types(tmp_path):
     assert "column at as int64 not null, this release writes timestamp[us, tz=UTC] not null" in refusal(tmp_path)
 
 
-def test_a_column_may_allow_nulls_that_are_never_written(tmp_path):
+def test_unused_nullable_column_accepted(tmp_path):
     make(tmp_path, pa.schema([field.with_nullable(True) for field in arrow_schema(ALERTS.row)]))
     assert set(create_lake(tmp_path)) == set(TABLES)
 
@@ -79,7 +79,7 @@ def test_a_newer_delta_protocol_is_refused_by_name(tmp_path, protocol, said):
     assert said in refusal(tmp_path)
 
 
-def test_a_protocol_with_features_that_are_known_is_taken(tmp_path):
+def test_known_protocol_features_accepted(tmp_path):
     change_protocol(tmp_path, minReaderVersion=1, minWriterVersion=7, writerFeatures=["appendOnly", "changeDataFeed"])
     assert set(create_lake(tmp_path)) == set(TABLES)
 

@@ -121,7 +121,7 @@ def made_formerly(lake, **more: str) -> DeltaTable:
     )
 
 
-def test_properties_of_an_older_release_are_replaced_once(tmp_path):
+def test_older_properties_replaced_once(tmp_path):
     former = made_formerly(tmp_path)
     assert former.metadata().configuration["delta.logRetentionDuration"] == "interval 2 days"
     table = create_table(tmp_path, SEGMENT_LOAD)
@@ -153,7 +153,7 @@ def test_file_kept_while_followed_one_to_seven_days():
     }
 
 
-def test_a_writer_that_commits_meanwhile_is_no_obstacle(tmp_path, older, monkeypatch):
+def test_concurrent_writer_is_no_obstacle(tmp_path, older, monkeypatch):
     real, faults = tables.DeltaTable.alter.fget, []
 
     class Racing:

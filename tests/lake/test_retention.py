@@ -172,7 +172,7 @@ def test_a_writer_beside_it_loses_nothing(tmp_path):
     assert [offset for *_, offset in stored(lake)] == list(range(2, 24))
 
 
-def test_nothing_is_forgotten_while_somebody_compacts_alone(tmp_path):
+def test_nothing_deleted_during_sole_compaction(tmp_path):
     lake = str(tmp_path)
     written(lake, [letter(number, 0, number) for number in range(3)])
     with alone(lake, DEAD_LETTERS), pytest.raises(Compacting, match="try again"):
@@ -257,7 +257,7 @@ def test_tables_that_replays_need_are_never_forgotten(tmp_path):
                 forget(str(tmp_path), table, day(1), is_dry_run=False)
 
 
-def test_the_command_changes_nothing_until_it_is_told_to(tmp_path):
+def test_command_changes_nothing_by_default(tmp_path):
     lake = str(tmp_path / "lake")
     written(lake, [letter(number - 400, 0, number) for number in range(3)])
     own = tmp_path / "own.toml"

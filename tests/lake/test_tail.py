@@ -24,7 +24,7 @@ def lake(tmp_path):
     return str(tmp_path / "lake")
 
 
-def test_tail_gives_every_row_once_and_in_commit_order(lake):
+def test_tail_gives_rows_once_in_commit_order(lake):
     tail = Tail(lake, DEAD_LETTERS)
     seen = []
     for number in range(12):

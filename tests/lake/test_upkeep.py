@@ -75,7 +75,7 @@ def test_small_files_become_one_unseen_by_followers(tmp_path, few):
     assert alerts(lake) == list(range(2 * few))
 
 
-def test_nothing_is_compacted_where_that_is_turned_off(tmp_path, few):
+def test_disabled_compaction_does_nothing(tmp_path, few):
     filled(str(tmp_path), few)
     with Upkeep(str(tmp_path), [ALERTS], 0) as kept:
         wait_until(lambda: kept.files, 20, 0.01)

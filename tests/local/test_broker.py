@@ -87,7 +87,7 @@ def test_largest_valid_value_accepted_larger_refused(broker):
     assert too_large == ["MSG_SIZE_TOO_LARGE"]
 
 
-def test_a_broker_dies_with_the_process_that_started_it(tmp_path, jars):
+def test_broker_dies_with_its_parent(tmp_path, jars):
     script = textwrap.dedent(f"""
         import threading
         from pathlib import Path

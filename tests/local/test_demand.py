@@ -35,7 +35,7 @@ def test_segment_rates_sum_to_topic_rates(demand, t, tiling):
 
 @given(demand=topics, t=instants, start=st.integers(0, KEYS - 2), width=st.integers(2, KEYS))
 @settings(max_examples=100, deadline=None)
-def test_splitting_a_range_at_its_midpoint_divides_its_load(demand, t, start, width):
+def test_midpoint_split_divides_load(demand, t, start, width):
     end = min(start + width - 1, KEYS - 1)
     middle = (start + end) // 2
     left, right = demand.rates(t, [start, middle + 1], [middle, end])

@@ -55,7 +55,7 @@ def test_the_doctor_names_the_key_of_wrong_settings(tmp_path):
 
 
 @pytest.mark.process
-def test_a_file_of_tokens_that_is_open_to_others_is_named(tmp_path):
+def test_token_file_open_to_others_is_named(tmp_path):
     add_token(tmp_path / "tokens", "executor", "operate")
     file = home_with(tmp_path)
     file.write_text(f'{file.read_text()}\n[controller]\ntokens_file = "{tmp_path}/tokens"\n')
@@ -84,7 +84,7 @@ def test_a_policy_that_cannot_be_read_is_named(tmp_path, jars):
 
 
 @pytest.mark.parametrize(("bootstrap", "ok"), [("127.0.0.1:1", True), ("kafka.invalid:9092", False)])
-def test_kafka_must_answer_unless_it_is_this_machines_own(tmp_path, jars, bootstrap, ok):
+def test_remote_kafka_must_answer(tmp_path, jars, bootstrap, ok):
     file = home_with(tmp_path)
     file.write_text(f'{file.read_text()}[kafka]\nbootstrap = "{bootstrap}"\n')
     (kafka,) = (finding for finding in examine(HOME, [file]) if finding.check == "kafka")

@@ -104,7 +104,7 @@ def test_wheel_brings_licence_docs_and_deployment(wheel):
         assert any(name.endswith(end) for name in listed), end
 
 
-def test_commands_without_spark_say_which_extra_they_need(installed, tmp_path):
+def test_missing_spark_names_needed_extra(installed, tmp_path):
     hidden = tmp_path / "without"
     (hidden / "pyspark").mkdir(parents=True)
     (hidden / "pyspark" / "__init__.py").write_text(
@@ -157,7 +157,7 @@ def test_doctor_of_wheel_finds_settings_and_state(installed, tmp_path, jars):
     assert found["lake"]["found"].endswith(f"in {tmp_path}/var/lake")
 
 
-def test_the_doctor_of_the_wheel_says_how_jars_are_fetched(installed, tmp_path):
+def test_doctor_of_wheel_explains_fetching_jars(installed, tmp_path):
     done = run(installed, tmp_path, "doctor", "--output", "json")
     found = {finding["check"]: finding for finding in json.loads(done.stdout)}
     assert "`anabranch setup`" in found["jars for spark"]["remedy"]

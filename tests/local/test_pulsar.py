@@ -104,7 +104,7 @@ RIGHTS = Path(__file__).resolve().parents[2] / "docs" / "pulsar.md"
 
 
 @pytest.mark.pulsar
-def test_the_rights_in_the_docs_are_the_least_that_work(secured):
+def test_documented_rights_are_minimal(secured):
     part = RIGHTS.read_text().split("\n### Rights\n")[1].split("\n#")[0]
     rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in part.splitlines() if line[:3] == "| `"]
     less = {

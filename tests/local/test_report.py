@@ -187,7 +187,7 @@ class TestIntegrity:
     def test_more_messages_counted_than_sent_is_found(self):
         assert not self.check({"segment-stats": 9}, batches=[batch(0, 0)])["ok"]
 
-    def test_only_the_newest_generation_counts_against_kafka(self):
+    def test_kafka_lag_counts_newest_generation_only(self):
         found = self.check({"segment-stats": 10}, batches=[batch(0, 0), batch(0, 9, generation="g2")])
         assert found["kafka"]["lag"] == 0
         assert found["ok"]

@@ -64,7 +64,7 @@ def test_a_shadow_without_a_pulsar_is_refused():
 
 
 @pytest.mark.process
-def test_without_local_it_says_how_to_run_on_a_cluster():
+def test_missing_local_option_explains_clusters():
     done = run()
     assert done.returncode == 2
     assert "--local" in done.stderr
@@ -84,7 +84,7 @@ def test_too_little_disk_is_one_line_with_what_to_do(tmp_path, jars):
     assert "make room" in done.stderr
 
 
-def test_a_second_run_on_the_same_folder_names_the_first(tmp_path, jars):
+def test_second_run_in_folder_names_the_first(tmp_path, jars):
     with lock_folder(tmp_path / "var"):
         done = run("--local", "--no-screen", file=settings_file(tmp_path))
     assert done.returncode == 1

@@ -231,7 +231,7 @@ class TestStrip:
         segments = [segment(n, n * 1024, n * 1024 + 1023, 3.0 if n == 21 else 0.1, n != 21) for n in range(64)]
         assert strip(segments, 16).plain.count("█") == 1
 
-    def test_load_that_nobody_has_seen_is_not_drawn_as_cold(self):
+    def test_unseen_load_not_drawn_as_cold(self):
         assert strip([segment(1, 0, 0xFFFF, None)], 6).plain == "│1····"
 
     @pytest.mark.parametrize("width", [1, 5, 16, 40, 100])
@@ -302,7 +302,7 @@ class TestWords:
     def test_reasons_drop_detail_before_they_are_cut(self, room, shown):
         assert hold_reason(HoldView("merge-cooldown", 4000.0, 12_000.0, at(8), at(0)), at(0), room + 1) == shown
 
-    def test_a_gate_of_a_later_version_is_shown_by_its_code(self):
+    def test_unknown_gate_shown_by_its_code(self):
         assert hold_reason(HoldView("moon-phase", 1.0, 2.0, None, at(0)), at(0)) == "moon phase (1 of 2)"
 
     def test_control_characters_become_dots(self):

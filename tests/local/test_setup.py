@@ -136,7 +136,7 @@ def test_a_java_home_without_java_is_said_in_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.process
-def test_a_java_that_is_too_old_is_refused_with_its_version(tmp_path, monkeypatch):
+def test_old_java_refused_with_its_version(tmp_path, monkeypatch):
     script(tmp_path / "bin", """echo 'openjdk version "11.0.2" 2019-01-15' >&2""")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SetupError, match="is Java 11, at least 17"):
@@ -164,7 +164,7 @@ def test_a_taken_port_is_refused_with_what_to_do(broker):
 
 
 @pytest.mark.broker
-def test_a_broker_that_cannot_start_shows_its_last_words(tmp_path, jars):
+def test_failed_broker_shows_last_words(tmp_path, jars):
     one = EmbeddedBroker(tmp_path / "kafka", jars.kafka)
     one.prepare()
     (tmp_path / "kafka" / "data" / "meta.properties").write_text("version=1\nnode.id=99\ncluster.id=other\n")

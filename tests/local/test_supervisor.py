@@ -112,7 +112,7 @@ def test_part_never_serving_fails_with_last_words(supervisor):
         supervisor.start(spec, 2)
 
 
-def test_the_parts_die_with_a_supervisor_that_is_killed(tmp_path):
+def test_parts_die_with_killed_supervisor(tmp_path):
     script = textwrap.dedent(f"""
         import sys, threading
         from pathlib import Path
@@ -224,7 +224,7 @@ def test_failed_restart_is_tried_again(supervisor):
     assert state(supervisor, "unlucky").restarts == 2
 
 
-def test_a_record_that_cannot_be_written_stops_nothing(supervisor, tmp_path):
+def test_unwritable_record_stops_nothing(supervisor, tmp_path):
     (tmp_path / "processes.part").mkdir()
     supervisor.start(part("unrecorded", FOREVER), 10)
     session = state(supervisor, "unrecorded").pid
@@ -232,7 +232,7 @@ def test_a_record_that_cannot_be_written_stops_nothing(supervisor, tmp_path):
     assert session_members(session) == []
 
 
-def test_a_second_holder_of_a_folder_is_told_who_has_it(tmp_path):
+def test_second_folder_holder_told_the_first(tmp_path):
     assert lock_owner(tmp_path) is None
     with lock_folder(tmp_path):
         assert lock_owner(tmp_path) == str(os.getpid())

@@ -147,7 +147,7 @@ def test_columns_carry_same_samples_in_bounded_size():
     assert found == expected
 
 
-def test_an_owner_keeps_its_segments_from_sample_to_sample():
+def test_owner_keeps_segments_between_samples():
     demand = Demand(traffic_settings(), 1)
     owners = [
         {
@@ -197,7 +197,7 @@ def test_consumers_follow_demand_without_extra_calls(controller):
             assert local.way.calls[calls:] == ["GET"]
 
 
-def test_registration_names_the_type_of_the_subscription(controller):
+def test_registration_names_subscription_type(controller):
     local = Local(controller, 6)
     local.sessions().synchronise(NOW)
     announced = {
@@ -248,7 +248,7 @@ def test_failing_topics_do_not_stop_the_pass(controller):
     assert len(sessions.layouts) == 2
 
 
-def test_deleted_topic_is_created_again_with_its_consumers(controller):
+def test_deleted_topic_recreated_with_consumers(controller):
     local = Local(controller)
     busy = local.instant_with(3, 6)
     sessions = local.sessions()

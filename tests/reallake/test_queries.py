@@ -74,7 +74,7 @@ def test_load_intervals_end_with_the_newest_load(real_lake, raw):
                 assert told[topic, segment] == rates
 
 
-def test_consumers_wait_where_there_are_too_few_segments(real_lake, raw):
+def test_consumers_beyond_segments_are_waiting(real_lake, raw):
     found = rows(real_lake, "SELECT topic, subscription, waiting FROM consumers_waiting WHERE waiting_to IS NULL")
     expected = {}
     types = {(row["subject"], row["subscription"]): row["subscription_type"] for row in raw.events("consumer")}

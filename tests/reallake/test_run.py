@@ -122,7 +122,7 @@ def test_several_segments_of_a_topic_act_at_once(raw):
     assert sum(count > 1 for count in taken.values()) >= 3
 
 
-def test_nothing_is_superseded_unless_something_else_acted(real_lake, raw):
+def test_superseded_only_after_foreign_action(real_lake, raw):
     consumed = defaultdict(list)
     for one in actions(real_lake):
         for segment in parents(one):

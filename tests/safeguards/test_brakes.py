@@ -135,7 +135,7 @@ def test_pause_holds_its_scope_across_restart(house: House, scope: str):
     assert (again.exit_code, "is not paused; paused: nothing is" in again.stderr) == (1, True)
 
 
-def test_a_name_on_no_record_is_not_paused_unless_forced(house: House):
+def test_unknown_name_paused_by_force_only(house: House):
     house.commit(house.decide(house.create("orders"), 0))
     tenant, _, namespace = house.namespace.partition("/")
     for wrong, near in (
@@ -250,7 +250,7 @@ def test_rate_kept_across_restart_in_order(house: House):
     assert house.gate.count("POST") == 6
 
 
-def test_the_rate_of_a_namespace_holds_no_other_namespace(house: House):
+def test_namespace_rate_spares_other_namespaces(house: House):
     decided = splits(house, 3)
     other = House(house.lake, house.controller, house.gate, house.controller.new_namespace(), house.published)
     elsewhere = other.decide(other.create("orders"), 0)
@@ -261,7 +261,7 @@ def test_the_rate_of_a_namespace_holds_no_other_namespace(house: House):
     assert ended(house, [elsewhere])
 
 
-def test_failures_of_all_shards_count_towards_the_limit(house: House):
+def test_failures_of_all_shards_count(house: House):
     house.gate.always("POST", answers(412, '{"reason":"not now"}'))
     topics = [house.create(f"topic-{number}") for number in range(16)]
     for number in (0, 1):
@@ -298,7 +298,7 @@ def test_failures_stop_executor_until_resumed(house: House):
 
 
 @pytest.mark.process
-def test_an_approval_outlives_a_kill_before_the_intent(house: House, tmp_path: Path):
+def test_approval_survives_kill_before_intent(house: House, tmp_path: Path):
     split = house.decide(house.create("orders"), 0)
     house.commit(split)
     with started(house, tmp_path, "before-intent", 'mode = "approve"\n') as process:

@@ -45,7 +45,7 @@ def test_a_held_decision_expires_after_an_hour(mode, paused):
     assert found(3601, mode, paused).status == "superseded"
 
 
-def test_an_approved_decision_is_begun_within_the_hour():
+def test_approved_decision_begins_within_hour():
     verdict = {"d": Act("approve", "topic://a/b/c", "fine", "ann", NOW, decision_id="d")}
     assert found(3600, "approve", approvals=verdict) is None
     assert found(3601, "approve", approvals=verdict).status == "superseded"

@@ -70,7 +70,7 @@ def parsed(source, body, key=b"west"):
 
 
 @pytest.mark.parametrize(("source", "body", "model"), VALID)
-def test_what_is_valid_is_read_and_keyed_by_its_cluster(source, body, model):
+def test_valid_message_keyed_by_its_cluster(source, body, model):
     message = parsed(source, body)
     assert isinstance(message, model)
     assert key_of(message) == "west"
@@ -92,7 +92,7 @@ def test_reports_differ_by_broker_and_instant():
         ({"isolationPolicies": {"gold": {"namespaces": 5}}}, "isolationPolicies.gold.namespaces"),
     ],
 )
-def test_policies_that_cannot_be_read_are_the_newest_word(changed, place):
+def test_unreadable_policies_replace_older_ones(changed, place):
     found = parsed("broker-events", POLICIES | changed, b"west")
     assert (found.cluster, found.at, found.configuration) == ("west", AT, {})
     assert found.unreadable.startswith(place)
@@ -135,6 +135,6 @@ def test_report_limit_is_a_mebibyte():
     assert parsed("broker-load", value + b" " * MAX_VALUE_BYTES).reason.value == "too-large"
 
 
-def test_jobs_without_the_family_need_the_three_topics_only():
+def test_three_topics_suffice_without_family():
     assert [topic.name for topic in KAFKA_TOPICS] == ["segment-stats", "consumer-events", "control-events"]
     assert [topic.name for topic in BUNDLE_TOPICS] == ["broker-load", "broker-events"]

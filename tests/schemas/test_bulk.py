@@ -47,7 +47,7 @@ messages = st.fixed_dictionaries(
 @example(STATS, True)
 @example({**STATS, "segments": [SEGMENT, SEGMENT]}, True)
 @example({**STATS, "segments": [{**SEGMENT, "id": 7}, SEGMENT]}, True)
-def test_it_agrees_with_the_validator_on_every_message(message, own_key):
+def test_bulk_decoder_matches_validator(message, own_key):
     value = json.dumps(message).encode()
     key = str(message["topic"]).encode() if own_key else TOPIC.encode()
     check(key, value)
@@ -153,7 +153,7 @@ def check(key, value):
 
 @pytest.mark.parametrize("depth", [150, 250, 3000])
 @pytest.mark.parametrize("brackets", ["[]", '{"a":}'])
-def test_what_is_nested_deeply_is_left_to_the_validator(depth, brackets):
+def test_deep_nesting_left_to_validator(depth, brackets):
     opening, closing = brackets[:-1], brackets[-1]
     text = json.dumps(STATS)[:-1] + ',"x":' + opening * depth + "1" + closing * depth + "}"
     decode_stats(TOPIC.encode(), json.dumps(STATS).encode(), 1)

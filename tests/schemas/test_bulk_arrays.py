@@ -124,7 +124,7 @@ def test_model_output_accepted_with_equal_values(values):
         b" " * (MAX_VALUE_BYTES + 1 - len(PLAIN)) + PLAIN,
     ],
 )
-def test_a_message_that_is_not_plain_takes_no_other_with_it(value):
+def test_complex_message_spares_the_others(value):
     assert set(taken(TOPIC.encode(), [PLAIN, value, NEIGHBOUR])) == {0, 2}
 
 

@@ -109,7 +109,7 @@ def messages(draw):
 @example({**MESSAGE, "ids": [5, 5, 5]})
 @example({**MESSAGE, "ids": [5, 3, 5]})
 @example({**MESSAGE, "topics": [], "counts": [], "ids": [], **{name: [] for name in RATES}})
-def test_it_agrees_with_the_validator_on_every_message(message):
+def test_decoder_matches_validator(message):
     check(str(message["reporter"]).encode(), json.dumps(message).encode())
 
 
@@ -124,7 +124,7 @@ edits = st.lists(
 @given(edits)
 @example([(1, 0, b'"x":"\xff",')])
 @example([(1, 0, b'"x":' + b"[" * 300 + b"]" * 300 + b",")])
-def test_it_agrees_with_the_validator_on_damaged_bytes(edits):
+def test_decoder_matches_validator_when_damaged(edits):
     check(KEY, put(VALUE, edits))
 
 
@@ -165,7 +165,7 @@ def test_only_plain_messages_take_fast_path():
         ({"bytesRateOut": [[{}], 11.0, 0.0]}, 0, "bytesRateOut"),
     ],
 )
-def test_one_bad_sample_is_refused_and_the_others_count(changed, index, field):
+def test_bad_sample_refused_and_others_count(changed, index, field):
     value = encoded(**changed)
     assert decode_columns(KEY, value, len(value), NOW) is None
     good, (refused,) = split(value)

@@ -62,7 +62,7 @@ def test_each_clear_text_listener_named_with_setting(tmp_path, text, parts, word
         assert all(words in line and "without TLS" in line and "s3cret" not in line for line in lines)
 
 
-def test_a_zookeeper_that_nobody_logs_in_to_is_warned_of(tmp_path):
+def test_zookeeper_without_login_is_warned_of(tmp_path):
     (line,) = said(tmp_path, ENCRYPTED, "controller")
     assert "ANABRANCH_CONTROLLER_METADATA_AUTH" in line
 
@@ -78,7 +78,7 @@ def test_every_command_that_opens_a_client_warns():
 
 
 @pytest.mark.parametrize(("way", "lines"), [("rest", 0), ("published", 1)])
-def test_store_of_published_loads_in_clear_is_warned_of(tmp_path, way, lines):
+def test_clear_text_load_store_is_warned_of(tmp_path, way, lines):
     text = ENCRYPTED + f'[bookies]\nmetadata = "zk://z1:2181"\n[bundles]\nload_reports = "{way}"\n'
     warned = said(tmp_path, text, "collect")
     assert len(warned) == lines

@@ -27,7 +27,7 @@ def connection(folder: Path, text: str, environment: dict[str, str] | None = Non
     return load(folder, text, environment).kafka_connection()
 
 
-def test_nothing_is_secured_unless_the_settings_say_so(tmp_path):
+def test_nothing_secured_by_default(tmp_path):
     plain = connection(tmp_path, "")
     assert plain.librdkafka() == plain.jvm() == {"bootstrap.servers": "127.0.0.1:9092"}
     assert not plain.is_encrypted
@@ -106,7 +106,7 @@ def test_what_does_not_fit_together_is_named(tmp_path, text, environment, said):
     assert 'a"b' not in str(refused.value)
 
 
-def test_a_file_that_cannot_be_used_is_named_at_the_start(tmp_path):
+def test_unusable_file_named_at_start(tmp_path):
     with pytest.raises(SettingsError, match=r"\[kafka\] TLS: cannot use .*nowhere.pem: No such file"):
         connection(tmp_path, '[kafka]\nsecurity_protocol = "SSL"\nca = "nowhere.pem"\n')
     (tmp_path / "ca.pem").write_text("no certificate")

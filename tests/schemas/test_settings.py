@@ -147,7 +147,7 @@ def test_decision_id_stable_in_replay_new_per_attempt():
     )
 
 
-def test_a_digest_does_not_depend_on_the_order_of_keys():
+def test_digest_independent_of_key_order():
     assert digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
 
 
@@ -180,7 +180,7 @@ def test_the_metadata_store_is_named_by_one_address(tmp_path, metadata, address)
 @pytest.mark.parametrize(
     ("metadata", "grace", "refused"), [("zk://a:2181", 9.9, True), ("zk://a:2181", 10, False), ("sqlite", 0.1, False)]
 )
-def test_a_grace_period_shorter_than_the_session_is_refused(tmp_path, metadata, grace, refused):
+def test_grace_period_below_session_refused(tmp_path, metadata, grace, refused):
     file = tmp_path / "own.toml"
     file.write_text(f'[controller]\nmetadata = "{metadata}"\nsession_seconds = 10\nconsumer_grace_seconds = {grace}\n')
     if not refused:
@@ -199,7 +199,7 @@ def test_another_metadata_store_is_refused(tmp_path, metadata):
 
 
 @pytest.mark.parametrize(("key", "now"), [("profile", r"\[policy\] profile"), ("policy", r"\[policy\] cluster")])
-def test_a_key_of_an_older_release_names_its_successor(tmp_path, key, now):
+def test_older_key_names_its_successor(tmp_path, key, now):
     with pytest.raises(SettingsError, match=rf"\[stream\] {key} is {now} now"):
         load(tmp_path, f'[stream]\n{key} = "default"\n')
 

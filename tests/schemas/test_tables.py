@@ -41,7 +41,7 @@ def test_rows_survive_arrow(table, data):
     assert [table.row.model_validate(row) for row in to_arrow(table, rows).to_pylist()] == rows
 
 
-def test_a_lake_has_append_only_tables_with_a_change_feed(tmp_path):
+def test_lake_tables_append_only_with_changes(tmp_path):
     lake = create_lake(tmp_path)
     assert set(lake) == set(TABLES)
     for name, delta in lake.items():

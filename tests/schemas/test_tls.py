@@ -38,7 +38,7 @@ def name_of(certificate: dict | None) -> str | None:
     return dict(part[0] for part in certificate["subject"])["commonName"] if certificate else None
 
 
-def test_a_server_is_believed_by_its_authority_and_its_name():
+def test_server_trusted_by_authority_and_name():
     server, client = listener_context(files("server")), client_context(TRUSTING)
     assert shake_hands(server, client) == ("server", None)
     assert shake_hands(server, client, "127.0.0.1") == ("server", None)

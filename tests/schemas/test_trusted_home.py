@@ -60,7 +60,7 @@ def test_home_of_another_account_is_refused(work, part, monkeypatch):
     assert default_home() == work
 
 
-def test_own_file_of_the_working_directory_is_judged_too(tmp_path, monkeypatch):
+def test_working_directory_file_checked_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ANABRANCH_HOME", raising=False)
     monkeypatch.setattr(settings_module, "PROJECT", tmp_path / "package")

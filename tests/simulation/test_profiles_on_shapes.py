@@ -33,7 +33,7 @@ def test_shape_table_has_both_profiles(monkeypatch):
     assert text[2].startswith("| many consumers on a cold topic | pip-483 |")
 
 
-def test_one_topic_alone_comes_to_what_the_kernel_comes_to():
+def test_single_topic_matches_kernel():
     """But for when an action ends: two seconds after it was decided on, or with the next sample."""
     demand = SHAPES["a burst of 20 minutes"](np.random.default_rng(1))
     came = alone(demand, PROFILES["default"])

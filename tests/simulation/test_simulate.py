@@ -123,7 +123,7 @@ def test_simulation_decides_as_the_job():
 
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))
-def test_constant_demand_comes_to_rest_below_the_thresholds(profile):
+def test_constant_demand_settles_below_limits(profile):
     hours = 2 * 3_600_000
     demand = [line(msgRateIn=35_000.0, bytesRateIn=1e6), line(at=NOW + hours, msgRateIn=35_000.0, bytesRateIn=1e6)]
     score = run(demand, {"it": ConfiguredPolicy(profile, None)})["it"]
@@ -148,7 +148,7 @@ def test_range_demand_splits_then_merges():
     assert score.series[-1][1] == 1
 
 
-def test_consumers_wait_until_there_is_a_segment_for_each():
+def test_consumers_wait_for_their_segments():
     score = run([line(), consuming(4), line(at=NOW + 3_600_000)])["default"]
     # Three splits, the last two at once; each applied with the next sample.
     assert score.splits.tolist() == [3]
@@ -210,7 +210,7 @@ def test_shapes_repeatable_and_nonnegative(shape):
     assert told[:3] == told[3:]
 
 
-def test_the_local_runs_demand_is_as_its_brokers_report_it():
+def test_local_run_demand_matches_its_brokers():
     traffic = load_settings([], None).traffic
     demand = LabDemand(traffic, 0.1, NOW)
     whole = carried(
@@ -225,7 +225,7 @@ def test_the_local_runs_demand_is_as_its_brokers_report_it():
 
 
 @pytest.mark.parametrize("is_from_start", [True, False])
-def test_demand_of_the_local_run_counts_from_its_start(is_from_start):
+def test_local_run_demand_counts_from_start(is_from_start):
     traffic = load_settings([], None).traffic.model_copy(update={"from_start": is_from_start})
     places = np.arange(traffic.topics)
     told = [

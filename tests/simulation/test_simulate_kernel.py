@@ -217,7 +217,7 @@ def test_batch_of_topics_matches_job_engine(seed, tick_ms):
 
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=20)
-def test_lineages_are_those_of_layouts_through_pruning(seed):
+def test_lineages_match_layouts_after_pruning(seed):
     random = np.random.default_rng(seed)
     layout, now = _layout(random, NOW), NOW
     lineage = Lineage(layout)
@@ -238,7 +238,7 @@ def test_lineages_are_those_of_layouts_through_pruning(seed):
         assert {number: lineage.depth(number) for number in layout.segments} == shown
 
 
-def test_chunks_of_topics_answer_as_all_topics_at_once(monkeypatch):
+def test_chunks_of_topics_answer_as_one(monkeypatch):
     source = ShapedDemand("burst", 7, 5.0, began_at=NOW)
     policies = {"default": ConfiguredPolicy("default", None), "pip-483": ConfiguredPolicy("pip-483", None)}
     at_once = simulate(source, policies)

@@ -22,7 +22,7 @@ def nights(count: int) -> Demand:
     return Demand(np.repeat(level[:, None] * THRESHOLD / 16, 16, axis=1), np.zeros(len(level), np.int64))
 
 
-def test_every_night_is_merged_with_pruning_and_without():
+def test_every_night_merges_with_any_pruning():
     demand = nights(6)
     pruned, kept = (alone(demand, PROFILES["default"], prunes=prunes) for prunes in (True, False))
     assert asdict(pruned) == asdict(kept)
@@ -79,7 +79,7 @@ def test_hottest_key_carries_its_part_of_the_load(exponent, share):
         "2014-07-01 00:00:00,-1\n",
     ],
 )
-def test_a_file_that_is_no_series_is_refused_with_its_line(tmp_path, text):
+def test_malformed_series_refused_with_line(tmp_path, text):
     file = tmp_path / "series.csv"
     file.write_text(text)
     with pytest.raises(SeriesError, match=r"series.csv"):

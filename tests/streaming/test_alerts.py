@@ -34,7 +34,7 @@ def test_rules_have_name_wait_severity_and_advice():
         assert rule["expr"].count("(") == rule["expr"].count(")")
 
 
-def test_the_rules_speak_of_metrics_and_labels_that_exist():
+def test_rules_use_existing_metrics_and_labels():
     labels = {metric.name: metric.labels for metric in METRICS}
     named = set()
     for rule in rules():

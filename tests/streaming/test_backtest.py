@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 DEFAULT, STRICT = ConfiguredPolicy("default", None), ConfiguredPolicy("default", '{"maxSegments":2}')
 
 
-def test_the_workers_of_spark_say_what_one_process_says(spark, tmp_path, monkeypatch):
+def test_spark_workers_match_one_process(spark, tmp_path, monkeypatch):
     lake = really_run(Seeded(3, 5), DEFAULT, 0.5, tmp_path / "lake")
     monkeypatch.setattr("anabranch.simulation.backtest.reading.part_topics", lambda *_: 1)
     history = open_history(lake, tmp_path / "loads", None, None, None, DEFAULT)

@@ -121,7 +121,7 @@ def dead_letter(number: int, day: date) -> DeadLetterRow:
 
 
 @pytest.mark.parametrize("compactor", ["delta-spark", "delta-rs"])
-def test_sorting_leaves_the_day_that_is_not_over_as_it_is(spark, tmp_path, compactor):
+def test_sorting_leaves_current_day_alone(spark, tmp_path, compactor):
     lake = str(tmp_path / "lake")
     table, today = create_lake(lake)["dead_letters"], date(2026, 11, 20)
     for number in range(3):

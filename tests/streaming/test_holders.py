@@ -148,7 +148,7 @@ def test_killed_process_fails_only_its_task(spark, folder):
     assert run(other, 1) == of_the_other
 
 
-def test_a_task_that_spark_gives_up_ends_with_its_process(spark):
+def test_abandoned_task_ends_with_its_process(spark):
     given_up, other = spark.connect(), spark.connect()
     begin(given_up, 0)
     process = number_from(given_up)

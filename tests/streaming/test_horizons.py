@@ -209,7 +209,7 @@ def test_loads_are_not_forgotten_without_a_horizon(lake):
     assert stored(lake) == before
 
 
-def test_of_a_namespace_alone_the_loads_of_others_stay(lake):
+def test_deletion_by_namespace_spares_others(lake):
     before = stored(lake)
     forget_before(lake, namespaces=["other/shop"])
     gone = [row for row in before if row[0].startswith("topic://other/shop/") and row[1] < -10]

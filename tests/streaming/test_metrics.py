@@ -134,7 +134,7 @@ def observed(*batches: WrittenBatch) -> StreamMeter:
     return meter
 
 
-def test_a_scrape_tells_what_became_of_messages_and_samples(scrape):
+def test_scrape_counts_messages_and_samples(scrape):
     counts = {
         "messages": 9,
         "messages_accepted": 5,

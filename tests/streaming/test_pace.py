@@ -66,7 +66,7 @@ def test_a_batch_without_samples_says_nothing():
     assert pace.messages == FIRST
 
 
-def test_no_batch_holds_more_messages_than_the_settings_say():
+def test_batch_size_limited_by_settings():
     pace = Pace(most=60, goal_seconds=2.0)
     batches(pace, 1, 1e9, 1e12, 10)
     assert pace.messages == 60

@@ -87,7 +87,7 @@ class Handle:
 ALL = ["fence", "loads", "loads_log", "topics", "topics_log"]
 
 
-def test_the_state_variables_are_those_of_the_first_release():
+def test_state_variables_of_first_release_stay():
     handle = Handle()
     processor.BucketProcessor(families.PARTS, SETTINGS, "lake").init(handle)
     assert sorted(handle.variables) == ALL

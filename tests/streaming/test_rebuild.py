@@ -98,7 +98,7 @@ def test_rebuild_reports_lost_kafka_and_goes_on():
 @pytest.mark.parametrize(
     ("bounds", "said"), [({0: (0, 4)}, "not the Kafka that the lake was filled from"), ({}, "does not have")]
 )
-def test_another_kafka_than_that_of_the_lake_is_refused(bounds, said):
+def test_foreign_kafka_refused(bounds, said):
     with pytest.raises(RebuildError, match=said):
         start_offsets({"events": {0: 5}}, {"events": bounds})
 
@@ -115,7 +115,7 @@ def test_topic_shown_as_in_bucket_or_unknown(lake, tmp_path):
     assert topic_view(packed, NAMES[1]) is None
 
 
-def test_a_history_in_many_chunks_is_the_history_in_one(lake, tmp_path, monkeypatch):
+def test_chunked_history_equals_whole(lake, tmp_path, monkeypatch):
     DeltaTable(f"{lake}/events").optimize.compact()
     whole = rebuilt(lake, tmp_path / "whole")
     chunks = list(RecordedHistory(lake, tmp_path / "files", chunk_bytes=1).chunks())

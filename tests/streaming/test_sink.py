@@ -112,7 +112,7 @@ def test_failed_commit_completed_by_repetition(tmp_path, bodies, broken):
     assert {**whole, broken.name: 0, "batches": 0} == written
 
 
-def test_a_lost_lease_is_told_before_what_else_went_wrong(tmp_path, bodies):
+def test_lost_lease_reported_before_other_errors(tmp_path, bodies):
     sink = LakeSink(str(tmp_path), nowhere)
     tables = {table.name: OpenTable(DeltaTable(table_path(tmp_path, table))) for table in TABLES}
     mine, other = JobLease(tables[EVENTS.name], 1, 30.0), JobLease(tables[EVENTS.name], 2, 30.0)

@@ -33,7 +33,7 @@ class Clocks:
         return Cadence(tick_ms, lambda: self.wall, lambda: self.steady)
 
 
-def test_ticks_are_at_the_boundaries_of_the_wall_clock():
+def test_ticks_fall_on_wall_clock_boundaries():
     clocks = Clocks(NOON + 7)
     cadence, taken = clocks.cadence(), []
     for _ in range(12):
@@ -72,7 +72,7 @@ def test_interval_bounded_for_any_clock_change(steps):
         clocks.wall += set_by
 
 
-def test_ticks_go_on_while_no_new_producer_can_be_made():
+def test_ticks_go_on_without_new_producer():
     ticks = TickWriter(KafkaConnection("127.0.0.1:1"), 0.05)
     producer, polls = ticks._producer, []
     poll = producer.poll

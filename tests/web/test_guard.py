@@ -78,7 +78,7 @@ def test_sign_in_lasts_until_sign_out_or_revocation(lake, tokens):
     assert again.get("/").status_code == 303
 
 
-def test_the_cookie_is_no_token_and_no_script_can_read_it(lake, tokens):
+def test_cookie_is_no_token_and_hidden_from_script(lake, tokens):
     token = add_token(tokens, "ann", "read")
     answer = page(lake, Access(tokens), is_secure=True).post("/sign-in", {"token": token})
     cookie = answer.headers["set-cookie"]

@@ -79,7 +79,7 @@ def test_operate_token_acts_within_its_scope(lake, tmp_path):
     assert set(acts_of(lake).pauses) == {"acme/shop", ORDERS}
 
 
-def test_dead_letters_are_shown_as_text_whatever_they_are(lake):
+def test_dead_letters_always_shown_as_text(lake):
     row = dead_letter("not-json", 1).model_copy(
         update={"raw": HOSTILE, "key": HOSTILE, "detail": HOSTILE.decode("latin-1")}
     )
@@ -117,7 +117,7 @@ def test_an_alert_stands_until_it_is_resolved(lake):
     assert [one["alert_id"] for one in standing_alerts(stored)] == ["a2"]
 
 
-def test_a_token_of_one_tenant_sees_nothing_of_the_job(lake, tmp_path):
+def test_tenant_token_sees_nothing_of_job(lake, tmp_path):
     token = add_token(tmp_path / "t", "ann", "operate", ["acme"])
     found = page(lake, Access(tmp_path / "t"))
     found.post("/sign-in", {"token": token})

@@ -152,7 +152,7 @@ def test_a_token_of_another_tenant_sees_no_part_of_it(lake, tmp_path):
             assert answer.status_code == 403, (part, name)
 
 
-def test_a_decision_that_was_not_applied_is_a_hollow_mark(lake, tmp_path):
+def test_unapplied_decision_is_hollow_mark(lake, tmp_path):
     import shutil
 
     copy = tmp_path / "lake"
@@ -196,7 +196,7 @@ def test_times_of_day_are_latest_before_record_end():
     assert (window.until - window.since).total_seconds() == 6 * 3600
 
 
-def test_a_long_window_has_the_heaviest_load_of_each_step(tmp_path):
+def test_long_window_shows_peak_load_per_step(tmp_path):
     lake, rates = str(tmp_path), [number * 7919 % 5_000 for number in range(3_000)]
     write(lake, *(load(0, rate, number) for number, rate in enumerate(rates)), load(1, 7, 5))
     found = read_loads(lake, ORDERS, at(0), at(30_000))

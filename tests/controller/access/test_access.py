@@ -191,7 +191,7 @@ def test_bound_token_limited_to_its_namespaces(guarded: Guarded) -> None:
         remove_token(guarded.file, name.replace(" ", "-"))
 
 
-def test_a_refusal_comes_before_the_request_is_looked_at(guarded: Guarded) -> None:
+def test_refusal_precedes_parsing(guarded: Guarded) -> None:
     answer = guarded.controller.client.put(
         "/admin/v2/scalable/a/b/t?numInitialSegments=many",
         content=b"no JSON",
@@ -200,7 +200,7 @@ def test_a_refusal_comes_before_the_request_is_looked_at(guarded: Guarded) -> No
     assert answer.status_code == 403
 
 
-def test_the_description_says_which_role_each_call_needs(guarded: Guarded) -> None:
+def test_description_states_role_of_each_call(guarded: Guarded) -> None:
     headers = {"Authorization": f"Bearer {guarded.tokens['read']}"}
     document = guarded.controller.client.get("/openapi.json", headers=headers).json()
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
@@ -211,7 +211,7 @@ def test_the_description_says_which_role_each_call_needs(guarded: Guarded) -> No
     assert "security" not in document["paths"]["/healthz"]["get"]
 
 
-def test_the_log_says_who_changed_what_and_never_the_token(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_names_author_without_token(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "anabranch.controller.access.gate"):
         guarded.call(guarded.tokens["admin"], "PUT", "/admin/v2/scalable/log/n/t")
         guarded.call(guarded.tokens["operate"], "POST", "/admin/v2/scalable/log/n/t/split/7")
@@ -276,7 +276,7 @@ def test_unreadable_tokens_count_for_a_grace_period(file: Path, fault: str, capl
     assert access.caller(back) is not None
 
 
-def test_with_a_file_the_one_token_opens_nothing_of_its_own(file: Path) -> None:
+def test_token_file_disables_single_token(file: Path) -> None:
     reader = add_token(file, "reader", "read")
     access = Access(file, "s3cret")
     assert access.caller(b"Bearer s3cret") is None

@@ -101,7 +101,7 @@ def test_a_page_may_call_only_where_it_came_from(host: str, origin: str, own: bo
 @pytest.mark.parametrize(
     ("site", "own"), [("same-origin", True), ("none", True), ("same-site", False), ("cross-site", False), ("", False)]
 )
-def test_a_browser_says_itself_that_a_page_is_a_strangers(site: str, own: bool) -> None:
+def test_browser_identifies_foreign_page(site: str, own: bool) -> None:
     assert (LOCAL.refusal(asked(host="localhost", sec_fetch_site=site)) is None) == own
 
 

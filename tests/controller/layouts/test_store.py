@@ -43,7 +43,7 @@ def version_of(store: OwnedStore) -> int:
     return stored.version
 
 
-def test_a_replacement_on_an_old_version_changes_nothing(store: OwnedStore) -> None:
+def test_replacement_of_old_version_ignored(store: OwnedStore) -> None:
     with store.writing(TOPIC) as transaction:
         assert transaction.insert_topic(TOPIC, layout(1))
         assert not transaction.insert_topic(TOPIC, layout(7))

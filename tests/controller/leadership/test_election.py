@@ -143,7 +143,7 @@ def test_leadership_survives_server_restart(zookeeper: EmbeddedZooKeeper, zookee
     wait_until(lambda: node.told == [before, NO_LEADER, before])
 
 
-def test_a_leader_that_is_killed_is_followed_by_another(zookeeper_place: Place) -> None:
+def test_killed_leader_is_succeeded(zookeeper_place: Place) -> None:
     assert zookeeper_place.zookeeper
     command = [sys.executable, "-m", "tests.controller.leadership.candidate", zookeeper_place.zookeeper.address]
     command += [zookeeper_place.root, PATH, "http://one"]

@@ -286,7 +286,7 @@ def test_merge_pushed_and_segment_has_one_consumer(start: Start) -> None:
         b.assigned_until([4])
 
 
-def test_a_topic_is_at_the_paths_of_the_pip_with_its_json(start: Start, zookeeper: EmbeddedZooKeeper) -> None:
+def test_topic_served_at_pip_paths_as_json(start: Start, zookeeper: EmbeddedZooKeeper) -> None:
     node = start()
     node.client.put(PATH)
     node.client.put(f"{PATH}/subscriptions/s%2F1/consumers/c%201")

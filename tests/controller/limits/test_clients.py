@@ -73,7 +73,7 @@ def stuck(running: RunningController, reads: bool = False) -> Iterator[None]:
 
 
 @pytest.mark.process
-def test_one_token_has_so_many_sessions_and_another_its_own(limited: Limited) -> None:
+def test_sessions_limited_per_token(limited: Limited) -> None:
     client, other = limited.client("watcher"), limited.client("other-watcher")
     with contextlib.ExitStack() as held:
         held.enter_context(limited.connect(client, "/watch"))

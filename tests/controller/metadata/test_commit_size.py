@@ -24,7 +24,7 @@ ops = st.one_of(
 
 
 @given(st.lists(ops, max_size=40))
-def test_parts_hold_all_in_order_and_none_is_too_large(wanted: list[Op]) -> None:
+def test_parts_keep_order_within_size_limit(wanted: list[Op]) -> None:
     parts = list(LIMIT.parts(wanted, [HELD]))
     assert [op for part in parts for op in part] == wanted
     for part in parts:

@@ -52,7 +52,7 @@ class Seen:
         wait_until(lambda: set(expected) <= set(self.calls))
 
 
-def test_a_value_is_read_as_it_was_put_and_absence_is_none(store: MetadataStore) -> None:
+def test_value_round_trips_and_absence_is_none(store: MetadataStore) -> None:
     assert store.get("/a") is None
     version = store.put("/a", b"\x00\xff")
     assert store.get("/a") == Stored(b"\x00\xff", version)
@@ -336,7 +336,7 @@ def test_bulk_read_has_gaps_for_missing_nodes(place: Place) -> None:
     assert store.values("/nothing") == []
 
 
-def test_a_watch_of_one_node_hears_nothing_of_what_is_below(place: Place) -> None:
+def test_node_watch_ignores_children(place: Place) -> None:
     store = place.open()
     store.put("/top", b"")
     seen: list[tuple[str, Kind]] = []

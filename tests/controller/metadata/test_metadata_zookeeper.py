@@ -181,7 +181,7 @@ def test_watch_survives_session_and_reports_changes(
     wait_until(lambda: ("/w/after", Kind.CREATED) in seen)
 
 
-def test_what_a_user_has_made_is_closed_to_everybody_else(zookeeper: EmbeddedZooKeeper, root: str) -> None:
+def test_user_nodes_closed_to_others(zookeeper: EmbeddedZooKeeper, root: str) -> None:
     owner = ZooKeeperStore(zookeeper.address, root, credentials="anabranch:s3cret")
     owner.commit(Put("/a/b", b"1"), Append("/queue", b"2"))
     again = ZooKeeperStore(zookeeper.address, root, credentials="anabranch:s3cret")
@@ -193,7 +193,7 @@ def test_what_a_user_has_made_is_closed_to_everybody_else(zookeeper: EmbeddedZoo
         store.close()
 
 
-def test_a_tree_from_before_anybody_logged_in_is_warned_of(
+def test_tree_older_than_login_is_warned_of(
     zookeeper: EmbeddedZooKeeper, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for credentials, lines in ((None, 0), ("anabranch:s3cret", 1)):

@@ -147,9 +147,7 @@ def test_broken_copy_blocks_controllers_until_redone(
         store.close()
 
 
-def test_a_copy_that_is_killed_in_the_middle_is_repeated(
-    database: Path, tmp_path: Path, zookeeper: EmbeddedZooKeeper, root: str
-) -> None:
+def test_killed_copy_is_repeated(database: Path, tmp_path: Path, zookeeper: EmbeddedZooKeeper, root: str) -> None:
     place = f"zk://{zookeeper.address}/{root}"
     run(tmp_path, "--help")
     killer = (

@@ -220,7 +220,7 @@ def test_a_policy_that_changes_meanwhile_is_kept(scene: Scene) -> None:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("step", ["terminate-parent", "update-layout"])
-def test_children_whose_ids_were_taken_are_planned_again(step: OperationStep, scene: Scene) -> None:
+def test_children_with_used_ids_planned_again(step: OperationStep, scene: Scene) -> None:
     operation = scene.run_until(step, scene.plan("split"))
     scene.change(lambda layout: layout.split_segment(1, NOW))
     ended = scene.resume()
@@ -287,7 +287,7 @@ def test_without_segments_only_the_layout_changes(kind: str, store: OwnedStore, 
     assert stored.layout == expected(kind, layout)
 
 
-def test_what_the_layout_does_not_allow_is_not_planned() -> None:
+def test_disallowed_change_not_planned() -> None:
     layout = SegmentLayout.create(3, NOW)
     with pytest.raises(LayoutArgumentError, match="not adjacent"):
         plan("merge", "topic://a/b/c", layout, [0, 2], "op", NOW)

@@ -42,9 +42,7 @@ def test_overlapping_merges_one_succeeds(controller: RunningController, base: st
     assert Counter(at_once(controller, calls)) == {204: 1, 412: CALLERS - 1}
 
 
-def test_parallel_splits_of_different_segments_are_all_done(
-    controller: RunningController, base: str, namespace: str
-) -> None:
+def test_parallel_splits_of_segments_succeed(controller: RunningController, base: str, namespace: str) -> None:
     controller.client.put(f"{base}/t?numInitialSegments={CALLERS}")
     calls = [("POST", f"{base}/t/split/{segment}") for segment in range(CALLERS)]
     assert at_once(controller, calls) == [204] * CALLERS

@@ -85,7 +85,7 @@ class Caller(threading.Thread):
             self.registered.add(name)
 
 
-def test_kill_9_at_any_moment_loses_no_event_and_no_answer(kafka: str, tmp_path: Path) -> None:
+def test_kill_9_loses_no_event_or_answer(kafka: str, tmp_path: Path) -> None:
     service = ControllerProcess(tmp_path, more="snapshot_seconds = 0.2")
     listener = Listener(kafka, "topic://acme/crash/")
     callers = [Caller(service, seed) for seed in range(TOPICS)]

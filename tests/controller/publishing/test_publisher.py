@@ -111,9 +111,7 @@ def test_changes_during_page_read_announced_alone(
     assert counts == sorted(counts)
 
 
-def test_a_start_repeats_every_layout_count_and_policy(
-    kafka: str, listener: Listener, topic: str, tmp_path: Path
-) -> None:
+def test_start_repeats_all_announcements(kafka: str, listener: Listener, topic: str, tmp_path: Path) -> None:
     with run_controller(tmp_path / "layouts.db", kafka) as controller:
         for number in range(120):
             controller.client.put(f"{path_of(topic)}{number}")
@@ -147,7 +145,7 @@ def test_changes_announced_when_kafka_returns(kafka: str, listener: Listener, to
     assert seen == [("created", 0, None), ("split", 1, "d-1"), ("deleted", 1, None)]
 
 
-def test_a_broker_that_goes_and_comes_back_gets_everything(jars: Jars, topic: str, tmp_path: Path) -> None:
+def test_returning_broker_gets_everything(jars: Jars, topic: str, tmp_path: Path) -> None:
     broker = EmbeddedBroker(tmp_path / "kafka", jars.kafka)
     broker.start()
     try:

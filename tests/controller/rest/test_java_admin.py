@@ -269,7 +269,7 @@ def test_every_call_on_an_unknown_topic_is_not_found(
 
 
 @pytest.mark.parametrize("name", ["odd name+ü&=", "50%", "a%2Fb", "emoji-🦦", "stats"])
-def test_an_odd_name_reaches_the_same_topic_in_every_call(admin: JavaAdminClient, space: str, name: str) -> None:
+def test_odd_name_reaches_topic_in_every_call(admin: JavaAdminClient, space: str, name: str) -> None:
     topic = f"topic://{space}/{name}"
     assert admin.topics("createScalableTopic", topic, 1) is None
     assert admin.topics("splitSegment", topic, 0) is None

@@ -28,7 +28,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControl
 
 @pytest.mark.process
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer", "Basic s3cret", "s3cret", "Bearer s3cret2"])
-def test_without_the_token_everything_but_health_is_401(guarded: RunningController, header: str | None) -> None:
+def test_missing_token_is_401_except_health(guarded: RunningController, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header}
     for path in ("/admin/v2/scalable/a/b", "/openapi.json", "/nowhere"):
         answer = guarded.client.get(path, headers=headers)
@@ -46,9 +46,7 @@ def test_with_the_token_requests_are_answered(guarded: RunningController) -> Non
 
 @pytest.mark.parametrize("size", [MAX_BODY, MAX_BODY + 1, 10_000_000])
 @pytest.mark.parametrize("path", ["t/autoScalePolicy", "t/split/0", "nowhere/to/be/found"])
-def test_a_body_above_the_limit_is_413_wherever_it_goes(
-    controller: RunningController, namespace: str, path: str, size: int
-) -> None:
+def test_oversized_body_is_413_everywhere(controller: RunningController, namespace: str, path: str, size: int) -> None:
     answer = controller.client.post(f"/admin/v2/scalable/{namespace}/{path}", content=b"x" * size)
     assert (answer.status_code == 413) == (size > MAX_BODY)
     assert controller.client.get(f"/admin/v2/scalable/{namespace}").json() == []
@@ -112,7 +110,7 @@ def test_a_port_that_is_taken_is_said_in_one_line(tmp_path: Path) -> None:
             serve(settings(tmp_path, port=port), print)
 
 
-def test_the_command_says_in_one_line_why_it_cannot_start(tmp_path: Path) -> None:
+def test_failed_start_explained_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "wide.toml").write_text('[controller]\nhost = "0.0.0.0"\n')
     result = CliRunner().invoke(cli, ["-c", str(tmp_path / "wide.toml"), "controller"])
     assert result.exit_code == 1

@@ -114,7 +114,7 @@ def test_wrong_segment_count_refused_without_effect(topics: Topics, count: str, 
     assert topics.call("GET", "").json() == []
 
 
-def test_the_whole_hash_space_can_be_one_segment_a_value(topics: Topics) -> None:
+def test_topic_may_have_one_segment_per_hash(topics: Topics) -> None:
     assert topics.call("PUT", "/all?numInitialSegments=65536").status_code == 204
     assert len(topics.call("GET", "/all").json()["segments"]) == 65_536
     assert topics.announced("all") == []
@@ -131,7 +131,7 @@ def test_malformed_properties_refused(topics: Topics, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"  \n", b"null", b"{}"])
-def test_an_empty_body_creates_a_topic_without_properties(topics: Topics, body: bytes) -> None:
+def test_empty_body_creates_plain_topic(topics: Topics, body: bytes) -> None:
     assert topics.call("PUT", "/t", content=body, headers=JSON).status_code == 204
     assert topics.layout("t").properties == {}
 
@@ -189,7 +189,7 @@ def test_split_and_merge_as_pulsar(topics: Topics) -> None:
     }
 
 
-def test_rebucket_gives_a_segment_buckets_and_is_announced(topics: Topics) -> None:
+def test_rebucket_adds_buckets_and_is_announced(topics: Topics) -> None:
     topics.call("PUT", "/b?numInitialSegments=2")
     assert "entryBucketSplits" not in topics.call("GET", "/b").text
     assert topics.call("POST", "/b/rebucket/1?bucketCount=8", headers=JSON).status_code == 204
@@ -240,7 +240,7 @@ def test_impossible_split_or_merge_is_4xx(topics: Topics, path: str, status: int
     assert len(topics.announced("t1")) == 2
 
 
-def test_sixteen_splits_reach_width_one_and_the_next_is_412(topics: Topics) -> None:
+def test_sixteen_splits_reach_one_hash_then_412(topics: Topics) -> None:
     topics.call("PUT", "/w")
     for segment in (0, *range(1, 31, 2)):
         assert topics.call("POST", f"/w/split/{segment}").status_code == 204
@@ -308,7 +308,7 @@ def test_a_policy_is_set_kept_by_a_split_and_removed(topics: Topics) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"null"])
-def test_posting_nothing_removes_the_policy_as_in_pulsar(topics: Topics, body: bytes) -> None:
+def test_empty_post_removes_policy_as_in_pulsar(topics: Topics, body: bytes) -> None:
     topics.call("PUT", "/t")
     topics.call("POST", "/t/autoScalePolicy", json={"maxSegments": 8})
     assert topics.call("POST", "/t/autoScalePolicy", content=body, headers=JSON).status_code == 204
@@ -347,7 +347,7 @@ def test_invalid_policy_refused_and_old_one_kept(topics: Topics, body: bytes, st
     assert topics.call("GET", "/t/autoScalePolicy").json() == {"maxSegments": 8}
 
 
-def test_a_topic_policy_is_checked_against_its_namespace(topics: Topics) -> None:
+def test_topic_policy_checked_with_namespace(topics: Topics) -> None:
     topics.call("PUT", "/t2")
     of_namespace = f"/admin/v2/namespaces/{topics.namespace}/scalableTopicAutoScalePolicy"
     client = topics.controller.client
@@ -445,7 +445,7 @@ def test_a_wrong_subscription_call_is_a_4xx(topics: Topics, verb: str, path: str
     assert topics.call("GET", "/t/stats").json()["subscriptions"] == {"s": {"consumerCount": 1}}
 
 
-def test_a_checkpoint_subscription_has_no_position_to_move(topics: Topics) -> None:
+def test_checkpoint_subscription_cannot_move(topics: Topics) -> None:
     topics.call("PUT", "/t")
     topics.call("PUT", "/t/subscriptions/s?type=CHECKPOINT")
     for path in ("seek?timestamp=0", "skip-all"):
@@ -505,7 +505,7 @@ def test_odd_name_reaches_topic_in_every_spelling(topics: Topics, created: str, 
         ("GET", "/" + "x" * 1100, 412),
     ],
 )
-def test_a_path_or_verb_that_is_none_is_a_4xx_with_a_reason(topics: Topics, verb: str, path: str, status: int) -> None:
+def test_unknown_path_or_verb_is_4xx_with_reason(topics: Topics, verb: str, path: str, status: int) -> None:
     assert topics.call(verb, path).status_code == status
 
 

@@ -108,7 +108,7 @@ def java() -> Iterator[JavaAdmin]:
     one.stop()
 
 
-def test_pulsars_client_moves_a_subscription_of_a_topic(
+def test_pulsar_client_moves_a_subscription(
     running: RunningController, segments: KafkaSegments, java: JavaAdmin, kafka: str
 ) -> None:
     client, topic = java.client(running.url), "topic://acme/segrest/moved"

@@ -38,7 +38,7 @@ def test_unanswered_request_moves_to_next_client(segments: KafkaSegments) -> Non
     assert segments._kafka.admin is third
 
 
-def test_a_cluster_that_names_no_broker_has_not_answered(segments: KafkaSegments) -> None:
+def test_cluster_without_brokers_has_not_answered(segments: KafkaSegments) -> None:
     """As a broker says that was away and is not taken back yet; the client that hears it asks nobody any more."""
     deaf: Any = SimpleNamespace(list_topics=lambda *_, **__: SimpleNamespace(brokers={}, topics={}))
     segments._kafka._admin = deaf

@@ -67,7 +67,7 @@ def test_group_belongs_to_one_segment_incarnation(
         return
 
 
-def test_names_that_kafka_takes_for_the_same_stay_apart() -> None:
+def test_names_equal_to_kafka_stay_apart() -> None:
     names = [
         f"segment://acme/shop/{name}/0000-ffff-0" for name in ("a.b", "a_b", "a/b", "a-b", "a..b", "a%2Eb", "a.2eb")
     ]

@@ -342,7 +342,7 @@ def test_missing_segment_reported_not_created(segments: KafkaSegments, topic: st
     segments.check_unused(segment, "s")
 
 
-def test_a_broker_that_cannot_be_reached_is_named_in_time() -> None:
+def test_unreachable_broker_named_in_time() -> None:
     segments = KafkaSegments(KafkaConnection(NOWHERE), timeout_seconds=0.3)
     segment = "segment://acme/shop/orders/0000-ffff-0"
     asked: list[Callable[[], object]] = [
@@ -367,7 +367,7 @@ def test_a_broker_that_cannot_be_reached_is_named_in_time() -> None:
         assert time.monotonic() - began < 5
 
 
-def test_the_broker_of_the_laboratory_is_fit_for_segments(segments: KafkaSegments) -> None:
+def test_lab_broker_is_fit_for_segments(segments: KafkaSegments) -> None:
     assert segments.complaints() == []
 
 

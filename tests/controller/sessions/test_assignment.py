@@ -16,7 +16,7 @@ Drained = tuple[SegmentLayout, frozenset[int]]
 
 
 @given(drained_layouts(), names)
-def test_every_assignable_segment_has_exactly_one_owner(state: Drained, consumers: set[str]) -> None:
+def test_assignable_segment_has_one_owner(state: Drained, consumers: set[str]) -> None:
     segments = assignable(*state)
     owned = [segment for share in assign(segments, consumers).values() for segment in share]
     assert sorted(owned, key=lambda one: one.segment_id) == (

@@ -116,7 +116,7 @@ def test_disconnected_consumer_keeps_its_reading() -> None:
     assert not evicted.kept
 
 
-def test_a_new_leader_knows_what_consumers_keep_from_others() -> None:
+def test_new_leader_knows_blocked_segments() -> None:
     joined, _ = with_consumers(coordinator(), "a", "b").disconnect(1, 0).register("aa", Link(3, 0), "STREAM")
     record = SubscriptionRecord.model_validate_json(record_of(joined).to_json())
     restored = restore("billing", record, registrations(joined), joined.layout, GRACE_MS, 1000)
@@ -160,7 +160,7 @@ def test_repeated_registration_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["CHECKPOINT", "QUEUE"])
-def test_another_type_than_the_subscriptions_is_refused(wrong: SubscriptionType) -> None:
+def test_other_subscription_type_refused(wrong: SubscriptionType) -> None:
     with pytest.raises(Conflict, match=f"Subscription billing exists with type STREAM, not {wrong}"):
         coordinator().register("a", Link(1, 0), wrong)
 
@@ -172,7 +172,7 @@ def test_surplus_consumer_refused_and_known_admitted() -> None:
     assert full.register("7", Link(1, 0), "STREAM")[0].sessions["7"] == Link(1, 0)
 
 
-def test_queue_consumers_are_counted_and_never_assigned() -> None:
+def test_queue_consumers_counted_never_assigned() -> None:
     one = coordinator(type="QUEUE")
     after, change = one.register("a", Link(1, 0), "QUEUE")
     assert change.events == (MembershipEvent("registered", "a", 1),)
@@ -192,7 +192,7 @@ def test_children_assigned_when_parent_drained() -> None:
     assert drained.drain([0])[1] == Effects()
 
 
-def test_a_checkpoint_subscription_gets_children_at_once() -> None:
+def test_checkpoint_gets_children_at_once() -> None:
     one = with_consumers(coordinator(segments=1, type="CHECKPOINT"), "a")
     _, change = one.follow(one.layout.split_segment(0, 1))
     assert pushed(change) == {"a": [1, 0, 2]}

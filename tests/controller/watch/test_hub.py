@@ -91,7 +91,7 @@ def test_slow_session_cut_off_without_delay() -> None:
     run(scenario())
 
 
-def test_a_session_is_kept_as_long_as_it_takes_one_in_time() -> None:
+def test_session_lives_while_it_reads_in_time() -> None:
     async def scenario() -> None:
         hub = WatchHub(Store(first=update(0)).load)
         session = await hub.subscribe(TOPIC)
@@ -118,7 +118,7 @@ def test_resuming_client_gets_later_epochs_only() -> None:
     run(scenario())
 
 
-def test_a_client_ahead_of_the_topic_is_told_to_start_again() -> None:
+def test_client_ahead_of_topic_starts_again() -> None:
     async def scenario() -> None:
         hub = WatchHub(Store(first=update(0)).load)
         ahead = await hub.subscribe(TOPIC, since_epoch=9)
@@ -145,7 +145,7 @@ def test_same_epoch_sent_only_with_new_text() -> None:
     run(scenario())
 
 
-def test_what_is_published_during_the_load_is_not_missed() -> None:
+def test_change_during_load_is_not_missed() -> None:
     async def scenario() -> None:
         hub = WatchHub(Store(first=update(0)).load)
         subscribing = asyncio.create_task(hub.subscribe(TOPIC))

@@ -91,7 +91,7 @@ def test_session_gets_current_and_later_layouts(controller: RunningController, p
         assert (id, third["layout"]) == (1, controller.client.get(path).json())
 
 
-def test_a_session_resumes_after_the_last_event_that_it_had(controller: RunningController, path: str) -> None:
+def test_session_resumes_after_last_event(controller: RunningController, path: str) -> None:
     for segment in (0, 1, 2):
         controller.client.post(f"{path}/split/{segment}")
     with events(f"{controller.url}{path}/watch", **{"Last-Event-ID": "2"}) as stream:

@@ -113,7 +113,7 @@ BROKEN: list[tuple[str, BookieSnapshot]] = [
 
 
 @pytest.mark.parametrize(("invariant", "world"), BROKEN, ids=[f"{at}-{one[0]}" for at, one in enumerate(BROKEN)])
-def test_a_world_in_which_it_does_not_hold_is_found_out(invariant: str, world: BookieSnapshot) -> None:
+def test_violated_invariant_is_found(invariant: str, world: BookieSnapshot) -> None:
     assert invariant in broken(world)
 
 

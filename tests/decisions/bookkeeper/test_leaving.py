@@ -104,7 +104,7 @@ def unreadable_record(world: BookieSnapshot) -> BookieSnapshot:
         (lambda world: changed(world, cursors=[]), [1, 2, 3]),
     ],
 )
-def test_what_a_record_still_needs_is_kept_even_with_force(happened: Any, gone: list[int]) -> None:
+def test_needed_copies_kept_even_with_force(happened: Any, gone: list[int]) -> None:
     assert deleted(happened(done()), force=True) == gone
 
 
@@ -118,9 +118,7 @@ def test_what_a_record_still_needs_is_kept_even_with_force(happened: Any, gone: 
         ({"ledgers": {}}, {}, "ledgers-listed", 409),
     ],
 )
-def test_a_cleanup_that_could_lose_something_is_refused(
-    over: dict[str, Any], request_: dict[str, Any], gate: str, code: int
-) -> None:
+def test_lossy_cleanup_refused(over: dict[str, Any], request_: dict[str, Any], gate: str, code: int) -> None:
     answer = asked(done(**over), "cleanup", dry_run=False, force=True, **request_)
     assert (answer.gate, answer.code, answer.action) == (gate, code, "hold")
 

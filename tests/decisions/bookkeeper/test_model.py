@@ -22,7 +22,7 @@ def test_every_order_keeps_one_active_and_ends(rules: Rules) -> None:
 
 
 @pytest.mark.parametrize(("words", "rules", "broken"), WITHOUT, ids=[one[0][:30] for one in WITHOUT])
-def test_without_a_protection_a_short_history_breaks_a_rule(words: str, rules: Rules, broken: str) -> None:
+def test_removed_protection_breaks_a_rule(words: str, rules: Rules, broken: str) -> None:
     found = explore(rules)
     assert broken in (found.broken or "")
     assert len(found.history) <= 40

@@ -164,7 +164,7 @@ def test_recorded_inputs_lead_to_the_same_step(world: BookieSnapshot) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(worlds())
-def test_a_step_that_was_carried_out_is_not_asked_for_again(world: BookieSnapshot) -> None:
+def test_completed_step_not_requested_again(world: BookieSnapshot) -> None:
     steps = plan(world).steps
     for step in steps[:3]:
         assert step not in plan(carried_out(world, step)).steps

@@ -91,7 +91,7 @@ def test_loopback_names_are_one_address(operation: str) -> None:
     assert (answer.action, answer.gate in ("instance-id", "uri-free")) == ("hold", True)
 
 
-def test_unknown_identity_of_a_registered_cluster_holds() -> None:
+def test_unknown_identity_of_cluster_holds() -> None:
     generators = {"alias": Generators(instance="i-new"), "old": Generators(reachable=False, error="away")}
     world = changed(before_switch(clusters=[OLD]), generators=generators)
     answer = asked(world, "register", name="alias", metadata_service_uri="zk://zk2:2181/ledgers")
@@ -112,7 +112,7 @@ def test_registry_reconciled_by_switch_target() -> None:
 @pytest.mark.parametrize(
     ("name", "gate", "code"), [("new", None, 200), ("old", "not-active", 409), ("gone", "registered", 404)]
 )
-def test_only_a_cluster_that_nothing_needs_is_forgotten(name: str, gate: str | None, code: int) -> None:
+def test_only_unneeded_cluster_forgotten(name: str, gate: str | None, code: int) -> None:
     answer = asked(before_switch(), "unregister", name=name)
     assert (answer.gate, answer.code) == (gate, code)
 
@@ -143,7 +143,7 @@ def test_emptied_cluster_removable_before_next_switch(listed: bool) -> None:
     assert (answer.directive.source, answer.directive.epoch) == ("new", 2)
 
 
-def test_a_cluster_of_a_switch_that_is_under_way_is_kept() -> None:
+def test_cluster_of_running_switch_kept() -> None:
     assert asked(in_switch(), "unregister", name="old").gate == "no-switch-open"
 
 
@@ -176,7 +176,7 @@ def test_any_text_is_a_uri_or_refused_with_words(text: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["ACTIVE", "STANDBY", "DEPRECATED", None]), min_size=1, max_size=6))
-def test_however_clusters_are_registered_one_is_active(statuses: list[str | None]) -> None:
+def test_any_registration_order_has_one_active(statuses: list[str | None]) -> None:
     world = empty()
     for number, status in enumerate(statuses):
         answer = asked(

@@ -126,9 +126,7 @@ def test_lab_setting_accepts_target_not_ahead() -> None:
         ("new", {"brokers": [BrokerSeen(name="b", target_client=False, error="no route")]}, "target-client", 409),
     ],
 )
-def test_a_switch_that_could_lose_something_is_refused(
-    target: str, over: dict[str, object], gate: str, code: int
-) -> None:
+def test_lossy_switch_refused(target: str, over: dict[str, object], gate: str, code: int) -> None:
     answer = asked(before_switch(**over), "switch", target=target)
     assert (answer.gate, answer.code, answer.directive, answer.registry) == (gate, code, None, None)
 
@@ -152,7 +150,7 @@ def test_only_lease_holder_gets_steps() -> None:
     assert decide(changed(others, now=NOW + 5)).steps
 
 
-def test_the_flip_that_somebody_undid_is_the_first_step() -> None:
+def test_undone_flip_is_first_step() -> None:
     world = changed(in_switch(), clusters=before_switch().clusters)
     answer = decide(world)
     assert (answer.phase, [one.action for one in answer.steps]) == ("SWITCH_TRIGGERED", ["flip_status"])
@@ -208,7 +206,7 @@ def test_one_cluster_under_two_names_holds_everything(recorded: bool) -> None:
         assert not any(one.action in ("copy", "cas_attribution") for one in answer.steps)
 
 
-def test_cluster_that_was_formatted_anew_is_another_one() -> None:
+def test_reformatted_cluster_is_another_one() -> None:
     clusters = [one.model_copy(update={"instance": f"was {one.name}"}) for one in before_switch().clusters]
     generators = {**before_switch().generators, "old": Generators(short=10, instance="another")}
     answer = asked(before_switch(clusters=clusters, generators=generators), "switch", target="new")
@@ -344,7 +342,7 @@ def test_cursor_rolled_over_to_target_left_alone() -> None:
     assert done.cursors[0].version == 4
 
 
-def test_a_stamp_of_another_ledger_says_nothing_of_this_one() -> None:
+def test_stamp_of_other_ledger_says_nothing() -> None:
     rolled = cursor(4, stamp="new:3")
     world = in_switch(
         before_switch(

@@ -96,12 +96,12 @@ def test_garbage_in_any_setting_is_answered(configuration):
     assert answered_or_refused(SNAPSHOT | {"configuration": configuration})
 
 
-def test_text_as_in_a_configuration_file_reads_like_json():
+def test_configuration_text_reads_like_json():
     text = {name: ",".join(value) if isinstance(value, tuple) else str(value) for name, value in DEFAULTS.items()}
     assert Configuration(text).values == Configuration({}).values
 
 
-def test_deprecated_names_and_strangers_are_told_apart():
+def test_deprecated_and_unknown_names_differ():
     conf = Configuration({"loadBalancerBandwithInResourceWeight": 0.5, "zookeeperServers": "a"})
     assert (conf.number("loadBalancerBandwidthInResourceWeight"), conf.ignored) == (0.5, ["zookeeperServers"])
 

@@ -86,7 +86,7 @@ def test_what_a_dead_broker_was_given_is_given_again():
     assert placed({}, {}, **given) == ["b"]
 
 
-def test_each_broker_of_the_extensible_manager_splits_ten():
+def test_extensible_brokers_split_ten_each():
     def top(first):
         return top_bundles(
             *(f"t/n/0x{one:04x}0000_0x{one + 1:04x}0000" for one in range(first, first + 12)), topics=2000

@@ -39,7 +39,7 @@ def test_profiles_imply_fixes_and_explicit_switch_wins():
     assert Configuration({"fix99999": True}).ignored == ["fix99999"]
 
 
-def test_the_table_of_fixes_stands_in_the_documentation():
+def test_table_of_fixes_is_documented():
     text = (Path(__file__).parents[3] / "docs" / "bundles.md").read_text()
     assert table(tuple(PROFILES)) in text
     assert set(FIXES) == set(switches("4.x"))
@@ -55,7 +55,7 @@ def test_12527_small_bundle_not_split(topics):
     assert failing(on, "two-topics") == [("a", "t/n/0x00000000_0x80000000")]
 
 
-def test_13136_a_new_leader_starts_with_the_first_reading():
+def test_13136_new_leader_uses_first_reading():
     brokers = {"a": broker(0, [100, 60, 40, 20], cpu=80), "b": broker(10, [1], cpu=20), "c": broker(20, [1], cpu=20)}
     on, off = both("fix13136", cluster(brokers))
     assert on.selected == {"a": [bundle(0)]}

@@ -174,7 +174,7 @@ def test_noise_moves_nothing_costly_broker_relieved():
     assert {one[1] for one in moves(answer(dear))} == {"a"}
 
 
-def test_bundle_whose_assignment_no_report_shows_yet_stays():
+def test_unreported_assignment_keeps_bundle():
     assigned = {"source": None, "destination": "b", "at": NOW - MINUTE // 2, "messages": 30_000.0, "bytesIn": 0.0}
     state = {"gainShedder": {"hits": HITS, "costs": {}, "moves": {bundle(0): assigned}}}
     found = answer(snapshot(owned({"a": [30, 30, 30], "b": [2], "c": [2]}), state=state))
@@ -221,7 +221,7 @@ def test_oversized_bundle_split_after_four_cycles():
     assert answer(upstream).gate == "split-needed"
 
 
-def test_strategies_of_upstream_remember_nothing_of_ours():
+def test_upstream_strategies_keep_no_own_state():
     cluster = owned({"a": [10] * 9, "b": []})
     for profile in ("2.10", "3.0", "4.x", "5.0"):
         assert answer(snapshot(cluster) | {"profile": profile}).state.gain_shedder is None

@@ -24,7 +24,7 @@ def test_the_lowest_long_term_rate_wins():
     assert chosen({"a": broker(0, [1], rates=[50]), "b": broker(10, [1], rates=[10])}) == "b"
 
 
-def test_an_overloaded_broker_counts_as_infinitely_busy():
+def test_overloaded_broker_is_infinitely_busy():
     assert chosen({"a": broker(0, [1], rates=[50]), "b": broker(10, [1], cpu=86, rates=[10])}) == "a"
 
 
@@ -132,7 +132,7 @@ def test_nothing_is_unloaded_to_where_it_is():
     assert (answered.action, answered.gate) == ("hold", "destination-differs")
 
 
-def test_a_strategy_alone_chooses_among_the_candidates():
+def test_sole_strategy_chooses_among_candidates():
     brokers = {"a": broker(0, [1], rates=[50]), "b": broker(10, [1], rates=[10]), "c": broker(20, [], rates=[])}
     snapshot = cluster(brokers, assign=[NEW], operation="selectBroker", candidates=["a", "b"])
     assert answer(snapshot).decisions[0].destination_broker == "b"

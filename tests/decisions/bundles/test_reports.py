@@ -38,12 +38,12 @@ def test_a_report_is_written_strictly_beyond_a_limit(changed, reported):
     assert is_reported(LAST, LAST._replace(**changed)) is reported
 
 
-def test_the_first_report_and_a_forced_one_are_written():
+def test_first_and_forced_reports_are_written():
     assert is_reported(None, LAST)
     assert is_reported(LAST, LAST, forced=True)
 
 
-def test_from_nothing_to_something_is_an_infinite_change():
+def test_change_from_zero_is_infinite():
     assert (relative(0, 0), relative(0, 0.001), relative(5, 0)) == (0, math.inf, 100)
     assert is_reported(LAST._replace(rate=0.0), LAST._replace(rate=0.001), threshold=1e300)
 
@@ -63,7 +63,7 @@ def test_a_load_does_not_differ_from_itself(load):
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), max_size=30))
-def test_each_report_is_new_once_and_none_after_a_later_one(asked):
+def test_report_is_new_once_and_in_order(asked):
     reports, newest = Reports(), dict[str, int]()
     for broker, at in asked:
         assert reports.is_new(broker, at) is (at > newest.get(broker, -1))

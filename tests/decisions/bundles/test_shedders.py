@@ -31,7 +31,7 @@ def test_exactly_the_threshold_is_overloaded():
     assert below.selected == {}
 
 
-def test_a_sole_bundle_stays_however_hot_its_broker_is():
+def test_sole_bundle_stays_on_hot_broker():
     answered = answer(cluster({"a": broker(0, [500], cpu=99), "b": broker(10, [1])}, "OverloadShedder"))
     assert answered.action == "hold"
     assert failing(answered, "more-than-one-bundle") == [("a", None)]
@@ -63,7 +63,7 @@ def test_usage_averaged_from_first_value():
     assert second.state.broker_avg_resource_usage["a"] == pytest.approx(0.9 * 0.1 + 0.1 * 0.6)
 
 
-def test_throughput_below_the_minimum_is_not_worth_shedding():
+def test_small_throughput_not_shed():
     brokers = {"a": broker(0, [10, 10], cpu=80), "b": broker(10, [1], cpu=20), "c": broker(20, [1], cpu=20)}
     answered = answer(cluster(brokers))
     assert answered.action == "hold"
@@ -86,7 +86,7 @@ def test_lower_boundary_updates_average_twice():
     assert answered.state.broker_avg_resource_usage["a"] == pytest.approx(0.05 * 0.9 + 0.05)
 
 
-def test_a_reading_above_the_limit_is_left_out_of_the_usage():
+def test_reading_above_limit_left_out_of_usage():
     brokers = {"a": broker(0, [1, 2], cpu=40, bandwidthIn={"usage": 300, "limit": 100}), "b": broker(10, [1], cpu=40)}
     assert answer(cluster(brokers)).state.broker_avg_resource_usage["a"] == pytest.approx(0.4)
 
@@ -148,7 +148,7 @@ def test_distant_pair_fires_in_second_cycle():
     assert second.state.avg_shedder.broker_hit_count_for_high == {}
 
 
-def test_a_pair_somewhat_apart_fires_in_the_eighth_cycle():
+def test_close_pair_fires_in_eighth_cycle():
     assert hot_pair(20, ({"a": 6, "b": 6}, {})).action == "hold"
     assert hot_pair(20, ({"a": 7, "b": 7}, {})).selected == {"a": [bundle(2)]}
 
@@ -167,7 +167,7 @@ def test_half_of_avg_shedder_refused_as_upstream():
         answer(cluster({}) | {"configuration": {"loadBalancerLoadSheddingStrategy": "AvgShedder"}})
 
 
-def test_deviation_moves_what_helps_and_conserves_the_load():
+def test_deviation_shedder_moves_only_useful_load():
     loads = {"a": {bundle(0): 50.0, bundle(1): 30.0, bundle(2): 10.0}, "b": {bundle(10): 5.0}, "c": {}}
     brokers = {"a": broker(0, [1, 1, 1]), "b": broker(10, [1]), "c": broker(20, [])}
     answered = answer(cluster(brokers, "DeviationShedder", deviationLoads=loads))

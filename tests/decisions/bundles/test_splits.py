@@ -34,7 +34,7 @@ def test_a_bundle_over_a_limit_is_split_in_the_middle(load, reason):
     assert [(one.reason, one.boundaries) for one in answered.decisions] == [(reason, ["0x40000000"])] * bool(reason)
 
 
-def test_the_modular_manager_goes_by_long_term_averages():
+def test_modular_manager_uses_long_averages():
     known = {ONE: {"longTermData": {"msgRateIn": 30_001.0}}}
     assert cut(stats(), bundles=known).action == "split"
     assert cut(stats(msgRateIn=1e6), bundles={}).gate == "split-needed"
@@ -52,7 +52,7 @@ def test_splits_accepted_in_the_same_round_count():
     assert [one.bundle for one in answered.decisions] == [ONE]
 
 
-def test_the_extensible_manager_splits_in_the_fourth_cycle():
+def test_extensible_manager_splits_in_cycle_four():
     state, seen = {}, []
     for _ in range(4):
         answered = cut(stats(msgRateIn=1e6), loadManager="extensible", state=state)
@@ -95,7 +95,7 @@ def test_positions_outside_are_left_out():
         ([40, 0, 10], 30, ["0x00000013"]),
     ],
 )
-def test_traffic_is_cut_whenever_it_would_pass_the_limit(rates, most, cuts):
+def test_traffic_cut_before_passing_limit(rates, most, cuts):
     topics = {f"t{at}": {"hash": 10 * at + 8, "msgRateIn": float(rate)} for at, rate in enumerate(rates)}
     configuration = {"loadBalancerNamespaceBundleMaxMsgRate": most}
     found = where("flow_or_qps_equally_divide", topics, configuration=configuration)

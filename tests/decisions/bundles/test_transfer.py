@@ -40,7 +40,7 @@ def outcome(snapshot):
     return answered.label, answered.reason
 
 
-def test_small_bundles_go_from_the_fullest_to_the_emptiest():
+def test_small_bundles_move_fullest_to_emptiest():
     answered = decided(cluster([0.9, 0.5, 0.1], loads=(10, 20, 100)))
     assert (answered.label, answered.reason) == ("Success", "Overloaded")
     moves = {(one.bundle, one.source_broker, one.destination_broker) for one in answered.decisions}
@@ -71,7 +71,7 @@ def test_load_data_too_old_is_ignored():
     assert outcome(snapshot) == ("Skip", "OutDatedData")
 
 
-def test_a_live_broker_without_load_data_ends_the_cycle():
+def test_live_broker_without_load_ends_cycle():
     assert outcome(cluster([0.9, 0.1], availableBrokers={"b0": {}, "b1": {}, "b2": {}})) == ("Skip", "NoLoadData")
 
 
@@ -115,7 +115,7 @@ def test_bundles_with_policies_stay_by_default():
     assert decided(snapshot).reason == "NoBundles"
 
 
-def test_grouped_bundles_stay_while_owners_are_unknown():
+def test_grouped_bundles_stay_without_owners():
     permitted = {"loadBalancerSheddingBundlesWithPoliciesEnabled": "true"}
     snapshot = cluster([0.9, 0.1], antiAffinityGroups={"t/n": "group"}, configuration=permitted)
     assert decided(snapshot).reason == "NoBundles"

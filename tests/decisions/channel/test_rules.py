@@ -95,7 +95,7 @@ def test_compacted_reader_knows_as_much(messages, data):
 
 
 @given(maybe.filter(lambda record: record is None or record.source or record.destination), brokers, brokers)
-def test_what_is_written_of_a_record_is_taken_after_it(record, me, to):
+def test_own_messages_accepted_after_any_record(record, me, to):
     if record is not None and record.state is State.OWNED and not record.destination:
         record = record._replace(destination="c")
     written = [unload(record, to, 0), override(record, "a", me, 0), monitor(record, {me}, me, 60_000)]
@@ -123,7 +123,7 @@ def test_a_lookup_at_b_says_who_owns_or_waits_for_b(record, answer):
     assert lookup(record, "b", 1_000) == answer
 
 
-def test_a_transfer_goes_by_fence_assigning_owned_and_close():
+def test_transfer_fences_assigns_owns_and_closes():
     released = react("a", "x", MOVING, 7)
     assert released.clients is Clients.FENCE
     assert react("a", "x", MOVING, 7, multi_phase=False).clients is Clients.CLOSE
@@ -151,7 +151,7 @@ def test_split_writes_children_then_deletes_parent():
     assert is_to_be_removed(gone.record, 6 + 3_600_000)
 
 
-def test_a_lost_broker_is_believed_at_once_later_or_never():
+def test_lost_broker_trusted_by_session_health():
     healths = [session(False, 5, 9), session(True, 1_000, 180_999), session(True, 1_000, 181_000), session(True, 0, 1)]
     assert healths == [Session.UNSTABLE, Session.JITTERY, Session.STABLE, Session.STABLE]
     assert [reowned_at(one, 10) for one in healths] == [None, 180_010, 10, 10]
@@ -176,7 +176,7 @@ def test_dead_brokers_bundles_reassigned_or_freed():
 
 
 @pytest.mark.parametrize(("lost", "alive"), [("a", {"b", "c"}), ("b", {"a", "c"})])
-def test_a_hand_over_is_overridden_whichever_side_is_lost(lost, alive):
+def test_hand_over_overridden_if_a_side_is_lost(lost, alive):
     for record in (MOVING, MOVING._replace(state=State.ASSIGNING)):
         assert monitor(record, alive, "c", 0) == Record(State.OWNED, 4, "c", lost, force=True)
     # The source of what was handed over long ago concerns nobody.

@@ -30,7 +30,7 @@ def test_budget_is_divided_among_segments(segments, expected):
     assert counts(SegmentLayout.create(segments, 0, bucket_budget=4)) == expected
 
 
-def test_splits_halve_and_merges_add_up_to_the_ceiling():
+def test_splits_halve_buckets_merges_add_them():
     layout = SegmentLayout.create(1, 0, bucket_budget=5)
     assert layout.active[0].entry_bucket_splits == (13107, 26214, 39321, 52428)
     halves = layout.split_segment(0, 1)
@@ -41,13 +41,13 @@ def test_splits_halve_and_merges_add_up_to_the_ceiling():
     assert counts(halves.merge_segments(1, 2, 2, max_buckets=3)) == [3]
 
 
-def test_topic_without_buckets_never_gets_any_by_itself():
+def test_topic_without_buckets_never_gets_any():
     layout = SegmentLayout.create(2, 0).split_segment(0, 1).merge_segments(2, 3, 2)
     assert not layout.has_buckets
     assert "entryBucketSplits" not in layout.to_metadata().to_json()
 
 
-def test_rebucket_replaces_a_segment_by_one_of_its_range():
+def test_rebucket_keeps_the_segments_range():
     before = SegmentLayout.create(2, 0, bucket_budget=4)
     after = before.rebucket_segment(1, 8, 9)
     parent, successor = after.segments[1], after.segments[2]

@@ -52,7 +52,7 @@ def test_impossible_segment_count_is_invalid(count):
         SegmentLayout.create(count, 0)
 
 
-def test_a_split_seals_the_parent_and_halves_its_range():
+def test_split_seals_parent_and_halves_range():
     after = SegmentLayout.create(1, 1).split_segment(0, 9)
     parent, lower, upper = (after.segments[number] for number in range(3))
     assert (after.epoch, after.next_segment_id) == (1, 3)

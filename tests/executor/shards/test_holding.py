@@ -178,7 +178,7 @@ def test_who_leaves_cleanly_is_followed_at_once(house: House):
     assert [one.name for one in read_members(house.lake)] == ["m2"]
 
 
-def test_two_that_beat_at_once_never_have_the_same_shard(house: House):
+def test_simultaneous_heartbeats_share_no_shard(house: House):
     first, second = house.start(), house.start()
     register = MemberRegister(house.lake)
     number, members = register.read()

@@ -35,7 +35,7 @@ def beaten(
 
 
 @pytest.mark.parametrize(("count", "parts"), [(1, [4]), (2, [2, 2]), (3, [2, 1, 1]), (5, [1, 1, 1, 1, 0])])
-def test_parts_differ_by_one_at_most_and_cover_all_shards(count: int, parts: list[int]):
+def test_fair_parts_cover_all_shards(count: int, parts: list[int]):
     names = [f"m{number}" for number in range(count)]
     assert [fair_part(names, name, 4) for name in names] == parts
 

@@ -115,7 +115,7 @@ def test_what_is_not_on_record_is_said(lake, arguments, words):
     assert words in said.output
 
 
-def test_rows_that_the_cycle_does_not_lead_to_are_told(bucket, tmp_path):
+def test_rows_outside_the_cycle_reported(bucket, tmp_path):
     for table in (EVENTS, BATCHES):
         write_deltalake(create_table(str(tmp_path), table), bucket.table(table), mode="append")
     (tmp_path / "settings.toml").write_text(f'[lake]\npath = "{tmp_path}"\n')

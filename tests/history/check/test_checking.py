@@ -72,7 +72,7 @@ def test_duplicate_row_found_by_key_and_batch_count(copy, table):
     assert found(copy) == {(table.name, "duplicate"): 1, (table.name, "too many rows"): 1}
 
 
-def test_a_batch_that_is_still_being_written_is_no_fault(copy):
+def test_batch_being_written_is_no_fault(copy):
     content = rows(copy, BATCHES).sort_by("batch_at")
     replace(copy, BATCHES, content.slice(0, len(content) - 1))
     assert found(copy) == {}
@@ -114,7 +114,7 @@ def test_a_decision_that_waits_past_its_time_is_open(copy):
     assert ("decisions", "open") not in found(copy, stuck_seconds=7 * 86_400)
 
 
-def test_an_end_that_the_job_has_not_recorded_is_unheard(copy):
+def test_unrecorded_outcome_is_unheard(copy):
     events = rows(copy, EVENTS)
     ends = events.filter(pc.field("type") == "outcome").sort_by("accepted_at")
     lost = ends["decision_id"][0].as_py()
@@ -130,7 +130,7 @@ def test_an_end_of_two_executors_is_told(copy):
     assert found(copy) == {("outcomes", "applied twice"): 1}
 
 
-def test_holds_of_a_layout_that_is_not_on_record_are_told(copy):
+def test_holds_of_unknown_layout_reported(copy):
     events = rows(copy, EVENTS)
     replace(copy, EVENTS, events.filter(pc.invert(pc.equal(events["type"], "layout"))))
     said = found(copy)
@@ -189,7 +189,7 @@ def test_all_are_counted_and_the_first_are_told():
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
-def test_the_command_says_what_to_do_and_ends_with_2_or_0(copy, tmp_path, output):
+def test_command_advises_and_exits_2_or_0(copy, tmp_path, output):
     own = tmp_path / "own.toml"
     own.write_text(f'[lake]\npath = "{copy}"\n')
     asked = ["--config", str(own), "lake", "check", "--output", output]

@@ -30,7 +30,7 @@ def test_each_run_of_lost_rows_is_one_gap(subjects):
 
 
 @given(st.integers(1, 10), st.integers(1, 10))
-def test_a_row_that_is_there_twice_is_a_gap_whichever_it_is(number, twice):
+def test_duplicated_row_is_always_a_gap(number, twice):
     rows = [row(seq) for seq in range(1, number + 1) for _ in range(2 if seq == twice else 1)]
     assert len(list(gaps(rows))) == (twice <= number)
 

@@ -44,7 +44,7 @@ def applied(row):
     return row["status"] == "applied"
 
 
-def test_lost_row_of_batches_is_told_by_the_rows_of_others(copy):
+def test_lost_batch_row_found_by_other_rows(copy):
     content = rows(copy, BATCHES).sort_by("batch_at")
     replace(copy, BATCHES, without(content, len(content) // 2))
     assert ("batches", "lost batch") in found(copy)

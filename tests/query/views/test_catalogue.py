@@ -19,7 +19,7 @@ def test_the_page_says_what_the_texts_say():
 
 
 @pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
-def test_a_view_is_described_and_reads_only_what_is_there(view):
+def test_view_described_and_reads_existing_tables(view):
     assert (view.version >= 1, bool(view.about), bool(view.columns)) == (True, True, True)
     assert view.name not in TABLES
     common = {name.lower() for name in sources(view.text)} - {*TABLES, *views()}
@@ -31,7 +31,7 @@ def test_a_view_comes_behind_those_that_it_needs():
     assert order.index("layout_spans") < order.index("consumers_waiting") < order.index("fleet_health_at")
 
 
-def test_calls_in_literals_quoted_names_and_comments_stay():
+def test_quoted_and_commented_calls_stay():
     sql = "SELECT 'load_at(1)', \"load_at\", /* load_at(2) */ load_at -- load_at(3)\nFROM load_at"
     assert write_out(sql) == sql
 

@@ -101,7 +101,7 @@ def test_usage_and_balance_are_those_of_the_reports(ask, usages):
         ("AppliedNotObserved", "14:50", []),
     ],
 )
-def test_a_rule_that_ships_says_what_happened_to_a_cluster(lake_of_clusters, rule, at, said):
+def test_shipped_rule_describes_cluster_events(lake_of_clusters, rule, at, said):
     hour, minute = map(int, at.split(":"))
     asking = Asking(lake_of_clusters, DAY + timedelta(hours=hour, minutes=minute))
     assert [dict(one.labels) for one in asking.found(read_rules(SHIPPED).rule(rule))] == said

@@ -114,7 +114,7 @@ def test_thrash_stays_within_an_incarnation(stream, ask):
     assert health == [{"undone_last_hour": sum(stream.known[-1].at - second[undoing] < HOUR for _, undoing in found)}]
 
 
-def test_time_over_threshold_begins_in_the_incarnation(stream, ask):
+def test_time_over_threshold_per_incarnation(stream, ask):
     over, since = {}, {}
     for known in stream.known:
         rates = {key: rate for key, rate in known.loads.items() if rate > 10_000}
@@ -130,7 +130,8 @@ def test_time_over_threshold_begins_in_the_incarnation(stream, ask):
 
 
 @pytest.mark.parametrize("created", [100, 0])
-def test_time_over_threshold_begins_with_the_topic_when_its_events_are_forgotten(created, tmp_path):
+def test_time_over_threshold_without_events(created, tmp_path):
+    """It begins with the topic when its events are deleted."""
     lake = str(tmp_path / "lake")
     create_lake(lake)
     segment = {"segmentId": 0, "createdAtMs": millis(created) if created else 0}

@@ -80,7 +80,7 @@ def test_layout_and_load_at_instant_are_newest_before(at, ask, layouts, story):
     assert found == {key: newest(loads[key], at) for key in expected}
 
 
-def test_holds_end_with_the_next_hold_decision_or_deletion(ask, story, layouts):
+def test_holds_end_with_next_hold_or_decision(ask, story, layouts):
     points = defaultdict(list)
     for row in story.bucket.table(HOLDS).to_pylist():
         points[row["subject"]].append((row["since"], 1, row["gate"]))
@@ -187,7 +187,7 @@ def test_load_split_over_threshold_since_first_record(ask, story):
 
 
 @pytest.mark.parametrize("at", INSTANTS[1:])
-def test_health_agrees_with_the_views_that_it_is_made_of(at, ask, layouts):
+def test_health_agrees_with_its_views(at, ask, layouts):
     row = ask(f"SELECT * FROM fleet_health_at({literal(at)})")[0]
     standing = [active(newest(told, at)) for told in layouts.values()]
     assert (row["topics"], row["active_segments"]) == (sum(map(bool, standing)), sum(map(len, standing)))

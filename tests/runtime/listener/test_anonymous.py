@@ -207,7 +207,7 @@ def test_connections_with_a_token_give_way_to_nobody(edge: Edge) -> None:
 @pytest.mark.parametrize(
     ("path", "host"), [("/x", "evil.example"), ("/healthz", "localhost"), ("/sign-in", "localhost")]
 )
-def test_anonymous_requests_at_full_speed_slow_down_nobody(edge: Edge, path: str, host: str) -> None:
+def test_fast_anonymous_requests_slow_nobody(edge: Edge, path: str, host: str) -> None:
     if edge.kind == "metrics":
         # What this machine scrapes is known there; the name is what makes a request anonymous.
         host = "evil.example"

@@ -74,7 +74,7 @@ def test_a_client_alone_has_a_few_calls_at_work() -> None:
     scenario(check)
 
 
-def test_with_company_each_client_has_one_call_at_work() -> None:
+def test_competing_clients_run_one_call_each() -> None:
     async def check(calls: Calls) -> None:
         await calls.call("busy", 20)
         await calls.call("quiet")

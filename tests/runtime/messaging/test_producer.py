@@ -23,7 +23,7 @@ def producer():
 
 
 @pytest.mark.parametrize("noticed_by", ["produce", "poll", "flush"])
-def test_after_a_fatal_error_the_next_message_is_delivered(producer, noticed_by):
+def test_message_after_fatal_error_delivered(producer, noticed_by):
     told = Deliveries()
     producer.produce("a-topic", b"x", b"k", told.of("before"))
     assert producer.flush(10) == 0

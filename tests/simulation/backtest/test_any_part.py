@@ -80,7 +80,7 @@ def test_row_on_record_is_what_the_raw_rows_say(lake, tmp_path):
     )
 
 
-def test_topic_made_again_without_lives_is_there_twice(tmp_path):
+def test_recreated_topic_without_lives_counts_twice(tmp_path):
     lake = str(tmp_path / "lake")
 
     def announced(created, cause, seconds):
@@ -105,7 +105,7 @@ def test_topic_made_again_without_lives_is_there_twice(tmp_path):
     assert backtest(history, {}).totals(RECORD)["segmentHours"] == pytest.approx(117 / 60, abs=0.02)
 
 
-def test_record_without_a_policy_is_of_the_configured_one(tmp_path):
+def test_record_without_policy_uses_configured(tmp_path):
     lake = str(tmp_path / "lake")
     write(
         lake,
@@ -151,7 +151,7 @@ def test_ticks_and_band_are_those_of_the_job(tmp_path):
     assert bands[0] == 0 < bands[1]
 
 
-def test_since_and_until_are_cut_where_nothing_is_on_record(lake, tmp_path):
+def test_period_cut_to_the_record(lake, tmp_path):
     found = invoke(tmp_path, lake, "backtest", "--since", at(NOW + 50 * MINUTE))
     assert found.exit_code == 1
     begin = datetime.fromtimestamp(NOW / 1000, timezone.utc)

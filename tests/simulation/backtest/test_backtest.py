@@ -154,7 +154,7 @@ def test_errors_say_what_to_do(lakes, tmp_path, arguments, said):
     assert said in " ".join(run.output.split())
 
 
-def test_a_history_that_is_shorter_than_asked_for_says_so(lakes, tmp_path):
+def test_short_history_reports_its_length(lakes, tmp_path):
     run = invoke(tmp_path, lakes["default"], "backtest", "--since", "2025-12-01T00:00:00Z", "--topics", "t00")
     assert run.exit_code == 0
     assert "note: the record begins 2026-01-01T00:00:00Z, later than --since 2025-12-01T00:00:00Z" in run.output
@@ -187,7 +187,7 @@ def test_policy_settings_overlay_the_one_that_ran():
     assert json.loads(policy.override) == json.loads(EAGER.override) | {"mergeWindowSeconds": 1200, "maxSegments": 8}
 
 
-def test_a_diff_changes_what_is_set_and_adds_what_is_not():
+def test_diff_changes_set_and_adds_missing_keys():
     text = "# Ours.\nmaxSegments = 64 # many\nminSegments = 2\n"
     changed = diff(text, {"maxSegments": 8, "mergeWindowSeconds": 600}, "conf/policies/default.toml")
     assert changed.splitlines()[0] == "--- a/conf/policies/default.toml"

@@ -47,7 +47,7 @@ def test_frontier_is_unbeaten_and_beats_the_others(some):
 
 
 @given(policies, st.integers(0, 3))
-def test_what_is_suggested_is_allowed_and_beats_todays(some, most):
+def test_suggestion_allowed_and_beats_current(some, most):
     found = Suggestion(some[0], some, most)
     best = found.best
     if best is not None:
@@ -87,7 +87,7 @@ def test_unseen_time_is_the_last_third_in_whole_steps(lake, tmp_path):
     assert split_in_time(whole.between(whole.began_at, whole.began_at + 80 * MINUTE)) is None
 
 
-def test_suggestion_that_fails_in_unseen_time_is_withdrawn(lake, tmp_path, monkeypatch):
+def test_suggestion_failing_later_is_withdrawn(lake, tmp_path, monkeypatch):
     """A search whose judge always finds today's policy better."""
     (tmp_path / "s.toml").write_text(f'[lake]\npath = "{lake}"\n')
     monkeypatch.setattr(Suggestion, "is_confirmed", False)
@@ -144,7 +144,7 @@ def test_suggestion_repeatable_and_not_applied(lake, tmp_path):
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_guards_are_searched_where_the_policy_has_them(seed):
+def test_guards_searched_where_policy_has_them(seed):
     chance = Random(seed)
     for profile, guards in (("default", set(LOOKING_BACK)), ("pip-483", set())):
         today = ConfiguredPolicy(profile, None)

@@ -45,7 +45,7 @@ def put_on_record(shape, configuration, profile="4.x", seed=1, **more):
 
 
 @pytest.mark.parametrize("shape", ["flat", "join", "death", "unequal", "fan_out"])
-def test_what_a_balancer_did_is_what_its_backtest_does(shape):
+def test_recorded_balancer_equals_its_backtest(shape):
     configuration = {"loadBalancerLoadSheddingStrategy": "ThresholdShedder"}
     recorded, then = put_on_record(shape, configuration)
     found = backtest("c", recorded, [], {})
@@ -63,7 +63,7 @@ def test_what_a_balancer_did_is_what_its_backtest_does(shape):
     assert sum(ran.deviations) == pytest.approx(sum(then.deviations), rel=0.05)
 
 
-def test_another_balancer_is_judged_on_the_same_demand():
+def test_other_balancer_judged_on_same_demand():
     recorded, _ = put_on_record("join", {})
     found = backtest("c", recorded, ["default"], {})
     on_record, ours = found.rows[0].outcomes[0], found.rows[2].outcomes[0]

@@ -121,7 +121,7 @@ def test_minute_average_equals_twelve_looks(before, now, history):
 
 
 @given(st.dictionaries(st.integers(0, 50).map(lambda one: f"t/n/{one}"), st.floats(0, 1e9), max_size=20))
-def test_the_busiest_bundles_are_published_least_busy_first(loads):
+def test_busiest_bundles_published_in_rising_order(loads):
     own = {name: NamespaceBundleStats(msg_throughput_in=load) for name, load in loads.items()}
     found = [throughput(one.stats) for one in busiest(own).top_bundles_load_data]
     assert found == sorted(loads.values())[-BUSIEST:]

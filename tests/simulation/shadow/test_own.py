@@ -63,7 +63,7 @@ def test_own_split_heard_early_counts_for_nobody():
     assert (sides.both, sides.theirs, sides.ours) == ([], [], [])
 
 
-def test_own_split_is_known_by_the_decision_in_its_layout():
+def test_own_split_known_by_decision_in_layout():
     bucket, decided = hot_topic(0)
     at = NOW + MINUTE + 5 * SECOND
     bucket.layouts[T0] = bucket.layouts[T0].split_segment(0, at)
@@ -116,7 +116,7 @@ def test_further_action_of_an_evaluation_agrees():
     assert [(one.what, one.answer) for one in sides_of(bucket).theirs] == [(("split", (1,)), SAME)]
 
 
-def test_other_answer_names_all_actions_of_the_evaluation():
+def test_other_answer_names_all_actions():
     bucket = Shadowed()
     bucket.begin(T0, 3)
     bucket.minute(0, t0={})

@@ -65,7 +65,7 @@ def read(lake, folder, chunk_bytes=1, **how):
     return read_sides(lake, record, CONFIGURED)
 
 
-def test_the_same_split_is_a_pair_with_the_lead_that_we_had(tmp_path):
+def test_equal_split_is_pair_with_our_lead(tmp_path):
     bucket = Shadowed()
     bucket.begin(T0)
     bucket.minute(0, t0={})
@@ -132,7 +132,7 @@ def pruned(found):
     return found
 
 
-def test_what_they_never_did_is_ours_with_what_became_of_it(tmp_path):
+def test_unmatched_decision_is_ours_with_outcome(tmp_path):
     bucket = Shadowed()
     for topic in NAMES:
         bucket.begin(topic)
@@ -170,7 +170,7 @@ def test_initial_and_own_actions_are_nobodys(tmp_path):
     assert (sides.both, sides.theirs, sides.ours) == ([], [], [])
 
 
-def test_a_topic_that_is_deleted_and_made_again_begins_anew(tmp_path):
+def test_recreated_topic_begins_anew(tmp_path):
     bucket = Shadowed()
     bucket.begin(T0)
     bucket.minute(0, t0={})

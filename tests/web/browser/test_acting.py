@@ -97,7 +97,7 @@ def test_read_only_token_cannot_act(look, undecided, tmp_path):
 
 
 @pytest.mark.parametrize("guarded", [False, True], ids=["without tokens", "signed in"])
-def test_a_page_of_strangers_cannot_act_through_the_browser(look, undecided, tmp_path, guarded):
+def test_foreign_page_cannot_act_via_browser(look, undecided, tmp_path, guarded):
     lines, identity = [], decided(undecided)
     if guarded:
         token = add_token(tmp_path / "tokens", "ann", "operate")
