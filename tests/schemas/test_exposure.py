@@ -70,7 +70,7 @@ def test_zookeeper_without_login_is_warned_of(tmp_path):
 def test_every_command_that_opens_a_client_warns():
     quiet = {
         str(file.relative_to(HOME))
-        for file in (HOME / "anabranch").rglob("*.py")
+        for file in (HOME / "anabranch" / "cli").rglob("*.py")
         if OPENS_CLIENT.search(text := file.read_text()) and not WARNS.search(text)
     }
     # Made by `connection`, which warns, and by the commands of the store.
