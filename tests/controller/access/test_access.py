@@ -239,7 +239,8 @@ def test_token_valid_from_creation_to_removal(guarded: Guarded) -> None:
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the part under test has logged; controllers of other tests may still look for their brokers."""
-    return [one.getMessage() for one in caplog.records if one.name.startswith(("anabranch.controller.access", "anabranch.auth"))]
+    loggers = ("anabranch.controller.access", "anabranch.auth")
+    return [record.getMessage() for record in caplog.records if record.name.startswith(loggers)]
 
 
 @pytest.mark.parametrize("fault", ["a line", "the mode", "no file"])
