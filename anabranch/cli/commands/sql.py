@@ -46,7 +46,7 @@ def command(
     anabranch sql "SELECT * FROM load_at(TIMESTAMP '2026-11-22 14:05:00')" --output csv
     anabranch sql
 
-    The SQL is DataFusion's. Instants are UTC. Nothing can be changed. More questions: docs/cookbook.md.
+    The SQL is DataFusion's. Instants are UTC. Nothing can be changed. More questions: docs/sql.md.
     """
     from anabranch.query.sql import LakeSql
 

@@ -30,26 +30,22 @@ _SHARED = 6
 
 def page() -> str:
     """Return the whole page."""
-    all_views = views()
-    return "\n".join(
-        [
-            _INTRODUCTION,
-            *(_section(view, list(all_views.values())[:index]) for index, view in enumerate(all_views.values())),
-        ]
-    )
+    known = list(views().values())
+    sections = (_section(view, known[:index]) for index, view in enumerate(known))
+    return "\n".join([_INTRODUCTION, *sections])
 
 
 def _section(view: View, earlier: Sequence[View]) -> str:
     lines = [f"## {view.signature}", "", f"{view.about} Version {view.version}.", ""]
-    lines += [_line(parameter, "argument ") for parameter in view.parameters]
-    base = max(earlier, key=lambda other: len({*other.columns} & {*view.columns}), default=view)
+    lines += [_line(one, "argument ") for one in view.parameters]
+    base = max(earlier, key=lambda one: len({*one.columns} & {*view.columns}), default=view)
     shared = {*base.columns} & {*view.columns} if base is not view else set()
     if len(shared) < _SHARED:
         shared = set()
     else:
-        names = ", ".join(f"`{column.name}`" for column in view.columns if column in shared)
+        names = ", ".join(f"`{one.name}`" for one in view.columns if one in shared)
         lines.append(f"- as in `{base.name}`: {names}")
-    return "\n".join([*lines, *(_line(column) for column in view.columns if column not in shared), ""])
+    return "\n".join([*lines, *(_line(one) for one in view.columns if one not in shared), ""])
 
 
 def _line(column: Column, kind: str = "") -> str:

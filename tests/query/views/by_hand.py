@@ -1,4 +1,4 @@
-"""Answers to questions of docs/cookbook.md in plain Python, from the raw rows of a recorded story: no view, no SQL."""
+"""Answers to questions of docs/sql.md in plain Python, from the raw rows of a recorded story: no view, no SQL."""
 
 from __future__ import annotations
 

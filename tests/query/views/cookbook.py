@@ -1,4 +1,4 @@
-"""docs/cookbook.md: its statements and answers. A person writes the answers; no program mends them."""
+"""Questions of docs/sql.md, and their answers in answers.md. A person writes the answers; no program mends them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ from pathlib import Path
 from anabranch.cli.answers import write_table
 from anabranch.query.sql import LakeSql
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "cookbook.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "sql.md"
+ANSWERS = Path(__file__).with_name("answers.md")
 OF_TOPICS, OF_CLUSTERS = 20, 30
 """The last questions about topics, and about brokers and bundles; those behind are about BookKeeper clusters."""
-_QUESTION = re.compile(r"## (?P<title>[^\n]+)\n\n```sql\n(?P<sql>.*?)\n```\n\n```text\n(?P<answer>.*?)```", re.DOTALL)
+_QUESTION = re.compile(r"### (?P<title>\d+\. [^\n]+)\n\n```sql\n(?P<sql>.*?)\n```", re.DOTALL)
+_ANSWER = re.compile(r"## (?P<number>\d+)\.\n\n```text\n(?P<answer>.*?)```", re.DOTALL)
 
 
 def questions() -> list[tuple[str, str, str]]:
-    """Title, statement and answer of each question of the page."""
-    return [(one["title"], one["sql"], one["answer"]) for one in _QUESTION.finditer(PAGE.read_text())]
+    """Title, statement and answer of each question."""
+    answers = {one["number"]: one["answer"] for one in _ANSWER.finditer(ANSWERS.read_text())}
+    return [
+        (one["title"], one["sql"], answers[one["title"].partition(".")[0]])
+        for one in _QUESTION.finditer(PAGE.read_text())
+    ]
 
 
 def answer(lake: str, sql: str) -> str:

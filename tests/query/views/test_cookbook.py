@@ -1,4 +1,4 @@
-"""Every statement of docs/cookbook.md gives the answer that stands there, and that the raw rows lead to."""
+"""Every question of docs/sql.md gets the answer of answers.md, which is the one that the raw rows lead to."""
 
 from __future__ import annotations
 
