@@ -49,12 +49,12 @@ def hold_differs(row: Mapping[str, Any], replayed: TopicSnapshot) -> list[Differ
     """Return the fields in which a row of `holds` differs from the replay under the same policy."""
     if row["layout_epoch"] != replayed.layout.epoch:
         return [("layout_epoch", row["layout_epoch"], replayed.layout.epoch)]
-    said = _said(row)
+    recorded = _said(row)
     snapshots, are_all = may_have_been(replayed)
     answers = [_answer(snapshot) for snapshot in snapshots]
-    if not are_all or any(_agrees(said, answer) for answer in answers):
+    if not are_all or any(_agrees(recorded, answer) for answer in answers):
         return []
-    return [(field, said[field], answers[0][field]) for field in said if said[field] != answers[0][field]]
+    return [(field, recorded[field], answers[0][field]) for field in recorded if recorded[field] != answers[0][field]]
 
 
 def may_have_been(replayed: TopicSnapshot) -> tuple[list[TopicSnapshot], bool]:
@@ -70,21 +70,21 @@ def may_have_been(replayed: TopicSnapshot) -> tuple[list[TopicSnapshot], bool]:
     cases: Iterable[Sequence[bool]] = product((True, False), repeat=len(uncertain))
     if not are_all:
         cases = ([is_fresh] * len(uncertain) for is_fresh in (True, False))
-    found = []
+    candidates = []
     for are_fresh in cases:
         fresh: dict[int, Load] = {
             number: replace(loads[number], seen_at=replayed.now)
             for number, is_fresh in zip(uncertain, are_fresh, strict=True)
             if is_fresh
         }
-        found.append(replace(replayed, loads={**loads, **fresh}) if fresh else replayed)
-    return found, are_all
+        candidates.append(replace(replayed, loads={**loads, **fresh}) if fresh else replayed)
+    return candidates, are_all
 
 
 def _said(row: Mapping[str, Any]) -> dict[str, object]:
     eligible_at = row["eligible_at"]
-    at = None if eligible_at is None else (eligible_at - _EPOCH) // timedelta(milliseconds=1)
-    return {**{name: row[name] for name in ("gate", "measured", "limit", "margin")}, "eligible_at": at}
+    eligible_ms = None if eligible_at is None else (eligible_at - _EPOCH) // timedelta(milliseconds=1)
+    return {**{name: row[name] for name in ("gate", "measured", "limit", "margin")}, "eligible_at": eligible_ms}
 
 
 def _answer(snapshot: TopicSnapshot) -> dict[str, object]:
@@ -101,10 +101,10 @@ def _answer(snapshot: TopicSnapshot) -> dict[str, object]:
     }
 
 
-def _agrees(said: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
-    if said["gate"] == answer["gate"] == Gate.LOAD_STALE.value:
-        return bool(said["limit"] == answer["limit"] < said["measured"] <= answer["measured"])
-    return said == answer
+def _agrees(recorded: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
+    if recorded["gate"] == answer["gate"] == Gate.LOAD_STALE.value:
+        return bool(recorded["limit"] == answer["limit"] < recorded["measured"] <= answer["measured"])
+    return recorded == answer
 
 
 def _compared(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:

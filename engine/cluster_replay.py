@@ -89,7 +89,7 @@ class ClustersReplay:
         running.evaluate(is_tick)
         self.cycles.update(running.cycles)
         self.evaluations += len(running.cycles)
-        found = [
+        differences = [
             Different(cluster, batch.now, f"what was accepted then is not now: {letter['detail']}")
             for letter in output.dead_letters
             if (cluster := (letter["key"] or b"").decode(errors="replace")) not in self.of_older
@@ -98,11 +98,13 @@ class ClustersReplay:
         for cluster in sorted(then.keys() | now.keys()):
             recorded, again = then.get(cluster, _NOTHING), now.get(cluster, _NOTHING)
             if self._has_to_agree(cluster, recorded, batch.is_complete):
-                found += [Different(cluster, batch.now, *one) for one in _differences(recorded, again)]
+                differences += [
+                    Different(cluster, batch.now, *difference) for difference in _differences(recorded, again)
+                ]
             _go_on(self.clusters.setdefault(cluster, ClusterState(cluster)), recorded, again, batch)
             self.decisions += len(recorded.decisions)
             self.holds += len(recorded.holds)
-        return found
+        return differences
 
     def _has_to_agree(self, cluster: str, recorded: Said, is_complete: bool) -> bool:
         """Return whether the record must match this release."""
@@ -123,13 +125,13 @@ _NOTHING = Said([], [])
 
 
 def _by_cluster(decisions: Iterable[RecordedRow], holds: Iterable[RecordedRow]) -> dict[str, Said]:
-    found: dict[str, Said] = {}
+    by_cluster: dict[str, Said] = {}
     for row in decisions:
-        found.setdefault(row["subject"], Said([], [])).decisions.append(row)
+        by_cluster.setdefault(row["subject"], Said([], [])).decisions.append(row)
     for row in holds:
         # The subject of a broker is `cluster/broker`.
-        found.setdefault(row["subject"].partition("/")[0], Said([], [])).holds.append(row)
-    return found
+        by_cluster.setdefault(row["subject"].partition("/")[0], Said([], [])).holds.append(row)
+    return by_cluster
 
 
 def _differences(recorded: Said, again: Said) -> Iterator[tuple[str, str | None, str | None, bool]]:
@@ -138,22 +140,22 @@ def _differences(recorded: Said, again: Said) -> Iterator[tuple[str, str | None,
         ("decision", recorded.decisions, again.decisions),
         ("hold", recorded.holds, again.holds),
     ):
-        known, found = _by_number(then), _by_number(now)
-        for key in sorted(known.keys() | found.keys()):
+        original, replayed = _by_number(then), _by_number(now)
+        for key in sorted(original.keys() | replayed.keys()):
             which = f"{kind} {key[1]}" + (f" of {key[0]}" if kind == "hold" else "")
-            about = _about(known.get(key) or found[key])
-            if key not in found:
-                yield f"{which} is on record ({_short(known[key])}), and this release says nothing", *about, False
-            elif key not in known:
-                yield f"{which} is not on record, and this release says {_short(found[key])}", *about, False
+            about = _about(original.get(key) or replayed[key])
+            if key not in replayed:
+                yield f"{which} is on record ({_short(original[key])}), and this release says nothing", *about, False
+            elif key not in original:
+                yield f"{which} is not on record, and this release says {_short(replayed[key])}", *about, False
             else:
-                told = {
-                    name: f"{name} was {_cut(known[key][name])}, is now {_cut(found[key][name])}"
+                changes = {
+                    name: f"{name} was {_cut(original[key][name])}, is now {_cut(replayed[key][name])}"
                     for name in _SAID[kind]
-                    if known[key][name] != found[key][name]
+                    if original[key][name] != replayed[key][name]
                 }
-                if told:
-                    yield f"{which}: {'; '.join(told.values())}", *about, not told.keys() & _SAME
+                if changes:
+                    yield f"{which}: {'; '.join(changes.values())}", *about, not changes.keys() & _SAME
 
 
 def _about(row: RecordedRow) -> tuple[str | None, str | None]:
@@ -169,21 +171,23 @@ def _go_on(state: ClusterState, recorded: Said, again: Said, batch: RecordedBatc
     """
     ours = {row["decision_id"] for row in again.decisions} - {row["decision_id"] for row in recorded.decisions}
     if ours:
-        state.open = {bundle: one for bundle, one in state.open.items() if one.decision_id not in ours}
-        state.moves = {bundle: one for bundle, one in state.moves.items() if one.decision_id not in ours}
-    known_moves = {one.decision_id for one in state.moves.values()}
+        state.open = {bundle: entry for bundle, entry in state.open.items() if entry.decision_id not in ours}
+        state.moves = {bundle: entry for bundle, entry in state.moves.items() if entry.decision_id not in ours}
+    known_moves = {entry.decision_id for entry in state.moves.values()}
     for row in recorded.decisions:
-        told = pydantic_core.from_json(row["arguments"])
+        arguments = pydantic_core.from_json(row["arguments"])
         opened = OpenDecision(row["decision_id"], row["action"], batch.now)
         if row["decision_id"] in known_moves:
-            state.open[told["bundle"]] = opened
+            state.open[arguments["bundle"]] = opened
         else:
-            state.open_decision(told["bundle"], opened, told.get("sourceBroker"), told.get("destinationBroker"))
+            state.open_decision(
+                arguments["bundle"], opened, arguments.get("sourceBroker"), arguments.get("destinationBroker")
+            )
     if ours or len(recorded.decisions) > len(again.decisions):
         state.decisions = max([state.decisions - len(again.decisions), *(row["seq"] for row in recorded.decisions)])
-    known = {row["subject"] for row in recorded.holds}
+    held = {row["subject"] for row in recorded.holds}
     for row in again.holds:
-        if row["subject"] not in known:
+        if row["subject"] not in held:
             state.held[row["subject"]] = HeldAt(row["gate"] if batch.is_complete else None, row["seq"] - 1)
     for row in recorded.holds:
         state.held[row["subject"]] = HeldAt(row["gate"], row["seq"])

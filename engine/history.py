@@ -152,30 +152,30 @@ class Batches:
         self._newest = np.maximum.accumulate(self._ats) if len(ranked) else ats
         """Latest time up to and including each batch."""
 
-    def place(self, number: int, at: int) -> Place | None:
+    def place(self, number: int, batch_at: int) -> Place | None:
         """Return the position of a row's batch; None if its generation does not count.
 
         A batch may be missing from `batches`: it was the last of its generation, in which the job died; the first of
         a generation without others; or left out of an outline, or removed by retention.
         """
-        found = self._row(number, at)
-        if found is None:
-            began = max((start for start in self._began if start <= at), default=at)
-            is_of_it = number > self._last.get(began, -1) or at <= self._ended.get(began, at - 1)
-            place = (began, number) if is_of_it else (at, number)
+        row = self._row(number, batch_at)
+        if row is None:
+            began = max((start for start in self._began if start <= batch_at), default=batch_at)
+            is_of_it = number > self._last.get(began, -1) or batch_at <= self._ended.get(began, batch_at - 1)
+            position = (began, number) if is_of_it else (batch_at, number)
         else:
-            place = (int(self._places[found][0]), int(self._places[found][1]))
-        return place if place[0] >= self._first else None
+            position = (int(self._places[row][0]), int(self._places[row][1]))
+        return position if position[0] >= self._first else None
 
-    def is_set_back(self, number: int, at: int) -> bool:
+    def is_set_back(self, number: int, batch_at: int) -> bool:
         """Return whether an earlier batch had a later time."""
-        place = self.place(number, at)
-        before = 0 if place is None else self._rank(place)
-        return before > 0 and bool(self._newest[before - 1] > at)
+        position = self.place(number, batch_at)
+        before = 0 if position is None else self._rank(position)
+        return before > 0 and bool(self._newest[before - 1] > batch_at)
 
-    def is_complete(self, number: int, at: int) -> bool:
+    def is_complete(self, number: int, batch_at: int) -> bool:
         """Return whether the batch's own row, which is written last, exists."""
-        return self._row(number, at) is not None
+        return self._row(number, batch_at) is not None
 
     def begins_before(self, day: date) -> bool:
         """Return whether the first batch that counts ran before a day (UTC)."""
@@ -187,16 +187,18 @@ class Batches:
         counts = self._ats[self._ranked[:, 0] >= self._first] if len(self._ats) else self._ats
         if not len(counts):
             return None, None
-        first, last = (datetime.fromtimestamp(int(at) / 1000, timezone.utc) for at in (counts.min(), counts.max()))
+        first, last = (
+            datetime.fromtimestamp(int(millis) / 1000, timezone.utc) for millis in (counts.min(), counts.max())
+        )
         return first, last
 
-    def goes_on_after(self, at: datetime) -> bool:
+    def goes_on_after(self, instant: datetime) -> bool:
         """Return whether a batch that counts ran at an instant (aware) or later."""
-        return bool((self._ats >= int(at.timestamp() * 1000)).any())
+        return bool((self._ats >= int(instant.timestamp() * 1000)).any())
 
-    def is_parted(self, at: datetime) -> bool:
+    def is_parted(self, instant: datetime) -> bool:
         """Return whether an instant (aware) separates all batches: no clock was set back across it."""
-        later = self._ats >= int(at.timestamp() * 1000)
+        later = self._ats >= int(instant.timestamp() * 1000)
         return bool((np.diff(later.astype(np.int8)) >= 0).all())
 
     def chunks(self, most_bytes: int) -> list[Place]:
@@ -208,16 +210,16 @@ class Batches:
         begins = np.flatnonzero(np.diff(filled, prepend=0)) if len(filled) else filled
         return [(int(began), int(number)) for began, number in self._ranked[begins]]
 
-    def _rank(self, place: Place) -> int:
+    def _rank(self, position: Place) -> int:
         """Return the number of recorded batches before a position."""
-        began, number = place
+        began, number = position
         first, end = (int(np.searchsorted(self._ranked[:, 0], began, side)) for side in ("left", "right"))
         return first + int(np.searchsorted(self._ranked[first:end, 1], number))
 
-    def _row(self, number: int, at: int) -> int | None:
-        found = int(np.searchsorted(self._keys, _key(number, at)))
-        known = found < len(self._keys) and self._keys[found] == _key(number, at)
-        return found if known and self._places[found][1] == number else None
+    def _row(self, number: int, batch_at: int) -> int | None:
+        row = int(np.searchsorted(self._keys, _key(number, batch_at)))
+        is_known = row < len(self._keys) and self._keys[row] == _key(number, batch_at)
+        return row if is_known and self._places[row][1] == number else None
 
 
 def _generations(batches: pa.Table) -> tuple[list[str], npt.NDArray[np.int64]]:
@@ -226,8 +228,8 @@ def _generations(batches: pa.Table) -> tuple[list[str], npt.NDArray[np.int64]]:
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
 
-def _key(number: Any, at: Any) -> Any:
-    return at * _NUMBERS + number % _NUMBERS
+def _key(number: Any, batch_at: Any) -> Any:
+    return batch_at * _NUMBERS + number % _NUMBERS
 
 
 def _bytes_of(batches: pa.Table) -> npt.NDArray[np.int64]:
@@ -240,13 +242,13 @@ def _bytes_of(batches: pa.Table) -> npt.NDArray[np.int64]:
 
 def _lineage(generations: list[str]) -> list[str]:
     """Return the last generation and those that it was rebuilt from, oldest first."""
-    found = generations[-1:]
+    lineage = generations[-1:]
     older = generations[:-1]
     while older:
         rebuilt_from = older.pop()
-        if found[0] in {rebuilt_generation(rebuilt_from, number) for number in range(_MAX_REBUILDS)}:
-            found.insert(0, rebuilt_from)
-    return found
+        if lineage[0] in {rebuilt_generation(rebuilt_from, number) for number in range(_MAX_REBUILDS)}:
+            lineage.insert(0, rebuilt_from)
+    return lineage
 
 
 @dataclass(frozen=True)
@@ -278,18 +280,18 @@ class History:
             table = self.tables[name]
             concerned = [subject for subject in _subjects(table) if _whose(subject) in names]
             chosen = table.filter(pc.is_in(table["subject"], pa.array(concerned, pa.string()))).to_pylist()
-            rows[name] = {place: list(group) for place, group in groupby(chosen, key=lambda row: row["place"])}
+            rows[name] = {position: list(group) for position, group in groupby(chosen, key=lambda row: row["place"])}
         loads = self.tables[SEGMENT_LOAD.name]
         samples = dict(_samples(loads.filter(pc.is_in(loads["topic"], wanted))))
-        for place in sorted({*samples, *(place for by_place in rows.values() for place in by_place)}):
-            now, is_complete = self.times[place]
+        for position in sorted({*samples, *(position for by_place in rows.values() for position in by_place)}):
+            now, is_complete = self.times[position]
             yield RecordedBatch(
                 now=now,
                 is_complete=is_complete,
-                events=[_event(row) for row in rows[EVENTS.name].get(place, ())],
-                samples=samples.get(place),
-                decisions=rows[DECISIONS.name].get(place, ()),
-                holds=rows[HOLDS.name].get(place, ()),
+                events=[_event(row) for row in rows[EVENTS.name].get(position, ())],
+                samples=samples.get(position),
+                decisions=rows[DECISIONS.name].get(position, ()),
+                holds=rows[HOLDS.name].get(position, ()),
             )
 
 
@@ -346,14 +348,14 @@ class HistoryRows:
     """Filter of table rows for a history, fed in any number and order."""
 
     def __init__(
-        self, known: Batches, begins: Sequence[Place] = (), *, with_ticks: bool = False, of_clusters: bool = False
+        self, batches: Batches, begins: Sequence[Place] = (), *, with_ticks: bool = False, of_clusters: bool = False
     ) -> None:
         """Create a filter.
 
         `begins` is the result of `Batches.chunks`. `with_ticks` keeps all ticks, for callers that evaluate at each.
         `of_clusters` selects clusters with bundles instead of topics, with ticks.
         """
-        self._known, self._begins, self._of_clusters = known, begins, of_clusters
+        self._known, self._begins, self._of_clusters = batches, begins, of_clusters
         self._with_ticks = with_ticks or of_clusters
         self.topics: set[str] = set()
         """Every topic, or cluster, with a row."""
@@ -365,29 +367,31 @@ class HistoryRows:
     def take(self, name: str, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
         """Return the rows of a table that a history needs, and the chunk of each."""
         keys, owners = _batches_of(name, rows)
-        places = [self._known.place(*key) for key in keys]
-        chunks = np.array([-1 if place is None else bisect_right(self._begins, place) for place in places], np.int64)
+        positions = [self._known.place(*key) for key in keys]
+        chunks = np.array(
+            [-1 if position is None else bisect_right(self._begins, position) for position in positions], np.int64
+        )
         all_chunks = chunks[owners] if len(rows) else owners
         counts = all_chunks >= 0
-        kept, chunk, owner = rows.filter(pa.array(counts)), all_chunks[counts], owners[counts]
-        _take_offsets(self.next_offsets, name, kept)
+        chosen, chunk, owner = rows.filter(pa.array(counts)), all_chunks[counts], owners[counts]
+        _take_offsets(self.next_offsets, name, chosen)
         if name == DEAD_LETTERS.name or (self._of_clusters and name == SEGMENT_LOAD.name):
-            return kept.slice(0, 0), chunk[:0]
+            return chosen.slice(0, 0), chunk[:0]
         if name in (DECISIONS.name, HOLDS.name, EVENTS.name):
-            is_wanted = pc.starts_with(kept["subject"], TOPIC_PREFIX)
+            is_wanted = pc.starts_with(chosen["subject"], TOPIC_PREFIX)
             is_wanted = pc.invert(is_wanted) if self._of_clusters else is_wanted
-            is_wanted = np.asarray(pc.or_(is_wanted, pc.equal(kept["subject"], EVERY_TOPIC)), np.bool_)
+            is_wanted = np.asarray(pc.or_(is_wanted, pc.equal(chosen["subject"], EVERY_TOPIC)), np.bool_)
             self.has_others |= not is_wanted.all()
-            kept, chunk, owner = kept.filter(pa.array(is_wanted)), chunk[is_wanted], owner[is_wanted]
-        self.topics.update(map(_whose, _subjects(kept)))
+            chosen, chunk, owner = chosen.filter(pa.array(is_wanted)), chunk[is_wanted], owner[is_wanted]
+        self.topics.update(map(_whose, _subjects(chosen)))
         self.topics.discard(EVERY_TOPIC)
         if name == EVENTS.name and not self._with_ticks:
             # A tick has no effect beyond its recorded decisions and holds, unless the job's clock was set back
             # before it.
             is_needed = np.array([self._known.is_set_back(*key) for key in keys], np.bool_)[owner]
-            is_wanted = np.asarray(pc.not_equal(kept["type"], "tick"), np.bool_) | is_needed
-            kept, chunk = kept.filter(pa.array(is_wanted)), chunk[is_wanted]
-        return kept, chunk
+            is_wanted = np.asarray(pc.not_equal(chosen["type"], "tick"), np.bool_) | is_needed
+            chosen, chunk = chosen.filter(pa.array(is_wanted)), chunk[is_wanted]
+        return chosen, chunk
 
 
 def history_of(
@@ -397,28 +401,30 @@ def history_of(
 
     An outline of `batches` is enough (`lake.batches`) if it has the rows of all batches in `tables`.
     """
-    known = Batches(batches)
-    rows = HistoryRows(known, with_ticks=with_ticks, of_clusters=of_clusters)
-    kept = {name: rows.take(name, table)[0] for name, table in tables.items()}
-    return replace(history_chunk(known, kept), next_offsets=rows.next_offsets)
+    recorded = Batches(batches)
+    rows = HistoryRows(recorded, with_ticks=with_ticks, of_clusters=of_clusters)
+    chosen = {name: rows.take(name, table)[0] for name, table in tables.items()}
+    return replace(history_chunk(recorded, chosen), next_offsets=rows.next_offsets)
 
 
-def history_chunk(known: Batches, tables: Mapping[str, pa.Table]) -> History:
+def history_chunk(batches: Batches, tables: Mapping[str, pa.Table]) -> History:
     """Build part of a history from rows kept by `HistoryRows`; each batch must be complete."""
     read = {name: _batches_of(name, table) for name, table in tables.items()}
-    placed = {key: place for keys, _ in read.values() for key in keys if (place := known.place(*key))}
+    placed = {key: position_of for keys, _ in read.values() for key in keys if (position_of := batches.place(*key))}
     ordered = sorted(placed, key=lambda key: placed[key])
     number = {key: position for position, key in enumerate(ordered)}
-    found: dict[str, pa.Table] = {}
+    sorted_tables: dict[str, pa.Table] = {}
     for name, table in tables.items():
         keys, owners = read[name]
-        places = np.array([number[key] for key in keys], np.int64)[owners] if len(table) else owners
-        kept = table.select(_COLUMNS[name]).append_column("place", pa.array(places, pa.int64()))
-        found[name] = kept.sort_by([(column, "ascending") for column in ("place", *_ORDER.get(name, ()))])
+        ranks = np.array([number[key] for key in keys], np.int64)[owners] if len(table) else owners
+        placed_rows = table.select(_COLUMNS[name]).append_column("place", pa.array(ranks, pa.int64()))
+        sorted_tables[name] = placed_rows.sort_by(
+            [(column, "ascending") for column in ("place", *_ORDER.get(name, ()))]
+        )
     return History(
-        generation=known.generations[-1] if known.generations else None,
-        tables=found,
-        times=[(at, known.is_complete(batch_id, at)) for batch_id, at in ordered],
+        generation=batches.generations[-1] if batches.generations else None,
+        tables=sorted_tables,
+        times=[(batch_at, batches.is_complete(batch_id, batch_at)) for batch_id, batch_at in ordered],
         next_offsets={},
     )
 
@@ -428,9 +434,9 @@ def _batches_of(name: str, rows: pa.Table) -> tuple[list[tuple[int, int]], npt.N
     pairs = np.column_stack([rows["batch_id"].to_numpy(), _millis_array(rows[_TIME_OF[name]])])
     # Rows of a batch are contiguous: look at one row per run.
     starts = np.flatnonzero(np.r_[np.ones(min(1, len(pairs)), np.bool_), (pairs[1:] != pairs[:-1]).any(axis=1)])
-    found, runs = np.unique(pairs[starts].astype(np.int64), axis=0, return_inverse=True)
+    distinct, runs = np.unique(pairs[starts].astype(np.int64), axis=0, return_inverse=True)
     owners = np.repeat(runs.reshape(-1), np.diff([*starts.tolist(), len(pairs)]))
-    return [(int(number), int(at)) for number, at in found], owners.astype(np.int64)
+    return [(int(number), int(batch_at)) for number, batch_at in distinct], owners.astype(np.int64)
 
 
 _ORDER = {
@@ -468,10 +474,10 @@ def _event(row: Mapping[str, Any]) -> RawRecord:
 
 def _samples(loads: pa.Table) -> Iterator[tuple[int, Samples]]:
     """Yield accepted load records as samples by the rank of their batch."""
-    places = loads["place"].to_numpy()
-    starts = np.flatnonzero(np.r_[True, places[1:] != places[:-1]]) if len(places) else places
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(places)], strict=False):
-        yield int(places[start]), _messages(loads.slice(start, end - start))
+    ranks = loads["place"].to_numpy()
+    starts = np.flatnonzero(np.r_[True, ranks[1:] != ranks[:-1]]) if len(ranks) else ranks
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(ranks)], strict=False):
+        yield int(ranks[start]), _messages(loads.slice(start, end - start))
 
 
 def _messages(loads: pa.Table) -> Samples:
@@ -490,7 +496,9 @@ def _messages(loads: pa.Table) -> Samples:
         sampled_at=_millis_array(heads["sampled_at"]),
         partition=partitions[first],
         offset=offsets[first],
-        timestamp=np.array([NEVER if at is None else at for at in _millis(heads["kafka_timestamp"])], np.int64),
+        timestamp=np.array(
+            [NEVER if instant is None else instant for instant in _millis(heads["kafka_timestamp"])], np.int64
+        ),
         counted=np.full(len(first), BY_SAMPLES, np.int8),
         counts=np.diff(np.r_[first, len(loads)]),
     )
@@ -498,8 +506,8 @@ def _messages(loads: pa.Table) -> Samples:
 
 def _subjects(table: pa.Table) -> list[str]:
     column = table["topic" if "topic" in table.column_names else "subject"]
-    found: list[str] = pc.unique(column).to_pylist()
-    return found
+    subjects: list[str] = pc.unique(column).to_pylist()
+    return subjects
 
 
 def _whose(subject: str) -> str:
@@ -508,8 +516,8 @@ def _whose(subject: str) -> str:
 
 
 def _millis(instants: pa.ChunkedArray) -> list[int]:
-    found: list[int] = pc.divide(pc.cast(instants, pa.int64()), 1000).to_pylist()
-    return found
+    millis: list[int] = pc.divide(pc.cast(instants, pa.int64()), 1000).to_pylist()
+    return millis
 
 
 def _millis_array(instants: pa.ChunkedArray) -> npt.NDArray[np.int64]:

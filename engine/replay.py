@@ -114,8 +114,8 @@ class BucketReplay:
         if is_tick:
             self._known.set_back(batch.now)
         for letter in output.dead_letters:
-            place = "{kafka_topic}-{kafka_partition} at offset {kafka_offset}".format_map(letter)
-            self._doubt(f"an event that was accepted then is not now: {place}: {letter['detail']}")
+            position = "{kafka_topic}-{kafka_partition} at offset {kafka_offset}".format_map(letter)
+            self._doubt(f"an event that was accepted then is not now: {position}: {letter['detail']}")
         self._due = Due(is_tick, *begun[0].due)
         return self._due
 
@@ -126,8 +126,8 @@ class BucketReplay:
         evaluation = self._known.evaluation(batch.now, Output())
         # A tick with new hot keys usually records a row of the topic; the ticks themselves may be left out of the
         # history.
-        said = {row["subject"] for row in (*batch.holds, *batch.decisions) if row["trigger"] == "tick"}
-        evaluation.remember(evaluation.hot_keys(self._due.is_tick, self._due.by_tick | said))
+        subjects = {row["subject"] for row in (*batch.holds, *batch.decisions) if row["trigger"] == "tick"}
+        evaluation.remember(evaluation.hot_keys(self._due.is_tick, self._due.by_tick | subjects))
         for row, topic in held:
             self.state.hold_at(topic, row["gate"])
             topic.hold_seq = self._next("hold", row, topic.hold_seq, batch)
@@ -143,11 +143,11 @@ class BucketReplay:
                 *before, this = topic.all_open
                 topic.set_open([*before, replace(this, decision_id=row["decision_id"])])
 
-    def _doubt(self, said: str) -> None:
+    def _doubt(self, doubt: str) -> None:
         """Report a disagreement."""
         if self._doubts is None:
-            raise RebuildError(said)
-        self._doubts.append(said)
+            raise RebuildError(doubt)
+        self._doubts.append(doubt)
 
     @property
     def view(self) -> FleetView:
@@ -201,8 +201,8 @@ class BucketReplay:
             elif same_policy and row["layout_digest"] is not None:
                 differing = hold_differs(row, replayed)
             if differing:
-                told = "; ".join(f"{field} was {_cut(then)}, is now {_cut(now)}" for field, then, now in differing)
-                self._doubt(f"{_which(kind, row, batch)} was taken on another state: {told}")
+                changes = "; ".join(f"{field} was {_cut(then)}, is now {_cut(now)}" for field, then, now in differing)
+                self._doubt(f"{_which(kind, row, batch)} was taken on another state: {changes}")
         return self.state.touch(name)
 
     def _policy_differs(self, which: str, then: str | None, now: str) -> None:
@@ -225,8 +225,8 @@ class BucketReplay:
 
 
 def _which(kind: str, row: RecordedRow, batch: RecordedBatch) -> str:
-    at = datetime.fromtimestamp(batch.now / 1000, timezone.utc)
-    return f"{kind} {row['seq']} of {row['subject']} at {at:%F %T} UTC"
+    batch_at = datetime.fromtimestamp(batch.now / 1000, timezone.utc)
+    return f"{kind} {row['seq']} of {row['subject']} at {batch_at:%F %T} UTC"
 
 
 def _cut(value: object) -> str:

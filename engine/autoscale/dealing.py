@@ -59,38 +59,38 @@ class SampleColumns:
         """Decode the plain messages of a batch."""
         names: list[bytes | None] = keys.to_pylist()
         together = decode_many(names, values, sizes, now + MAX_CLOCK_AHEAD_MS)
-        found = Messages(keys, together)
+        messages = Messages(keys, together)
         is_left = np.ones(len(names), np.bool_)
         if together is not None:
             is_left[together.rows] = False
-        rest = np.flatnonzero(is_left)
-        few = values if len(rest) == len(names) else values.take(pa.array(rest))
-        for row, value, size, at in zip(
-            rest.tolist(), few.to_pylist(), sizes[rest].tolist(), now[rest].tolist(), strict=True
+        left_rows = np.flatnonzero(is_left)
+        few = values if len(left_rows) == len(names) else values.take(pa.array(left_rows))
+        for row, value, size, arrived_at in zip(
+            left_rows.tolist(), few.to_pylist(), sizes[left_rows].tolist(), now[left_rows].tolist(), strict=True
         ):
-            message = _decode(names[row], value, size, at)
+            message = _decode(names[row], value, size, arrived_at)
             if message is None:
-                found.missing.append(row)
+                messages.missing.append(row)
             else:
-                found.others[row] = message
-        return found
+                messages.others[row] = message
+        return messages
 
     def deal(
-        self, found: Messages, homes: Ints, buckets: int, partition: int, offsets: Ints, timestamps: Ints
+        self, messages: Messages, homes: Ints, buckets: int, partition: int, offsets: Ints, timestamps: Ints
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the messages of one Kafka partition as batches of `schema` by bucket, in order.
 
         `homes` are the buckets of the message keys; `buckets` is the number of buckets.
         """
-        if found.is_empty:
+        if messages.is_empty:
             return
-        entries = _entries_of(found, homes, buckets)
+        entries = _entries_of(messages, homes, buckets)
         order = np.argsort(entries.bucket.astype(np.uint16) if buckets <= 1 << 16 else entries.bucket, kind="stable")
         bucket, message, counts = entries.bucket[order], entries.message[order], entries.counts[order]
-        places = places_of(np.cumsum(entries.counts) - entries.counts, entries.counts, order)
-        rates = np.empty((len(places), 4))
+        indexes = places_of(np.cumsum(entries.counts) - entries.counts, entries.counts, order)
+        rates = np.empty((len(indexes), 4))
         for column, of_all in enumerate(entries.rates):
-            rates[:, column] = of_all[places]
+            rates[:, column] = of_all[indexes]
         # In every column the buckets lie one behind the other; the `of_…` arrays hold the start of each bucket.
         starts, heads = starts_of_runs(bucket), starts_of_runs(bucket, message)
         of_entries = np.append(starts, len(bucket))
@@ -103,7 +103,7 @@ class SampleColumns:
         topic = np.repeat(topic - np.repeat(of_topics[:-1], np.diff(of_entries)), counts)
         message = message[heads]
         rank = np.repeat(np.arange(len(starts)), np.diff(of_heads))
-        names, sampled_at, in_columns = found.by_row(len(homes))
+        names, sampled_at, in_columns = messages.by_row(len(homes))
         by = pa.array(names, pa.string()).dictionary_encode()
         reporter, reporters, of_reporters = _shared_out(by.indices.to_numpy()[message], rank, len(by.dictionary))
         at_home = np.where(in_columns, AS_A_WHOLE, BY_SAMPLES)[message]
@@ -119,12 +119,12 @@ class SampleColumns:
                 "counted": (np.where(homes[message] == bucket[heads], at_home, ELSEWHERE), of_heads),
                 "samples": (np.add.reduceat(counts, heads), of_heads),
                 "topic": (topic, of_samples),
-                "segment": (entries.segments[places], of_samples),
+                "segment": (entries.segments[indexes], of_samples),
                 "rates": (rates.ravel(), 4 * of_samples),
             },
         )
-        for row, of in enumerate(bucket[starts].tolist()):
-            yield of, batch.slice(row, 1)
+        for row, bucket_number in enumerate(bucket[starts].tolist()):
+            yield bucket_number, batch.slice(row, 1)
 
     def from_arrow(self, batches: Sequence[pa.RecordBatch]) -> Samples:
         """Read the messages of some batches, in the order of partition and offset."""
@@ -167,11 +167,11 @@ class Messages:
                 return together.reporters, sampled_at, in_columns
             for row, name in zip(together.rows.tolist(), together.reporters, strict=True):
                 reporters[row] = name
-        for row, one in self.others.items():
+        for row, message in self.others.items():
             reporters[row], sampled_at[row], in_columns[row] = (
-                one.reporter,
-                one.sampled_at,
-                isinstance(one, BulkColumns),
+                message.reporter,
+                message.sampled_at,
+                isinstance(message, BulkColumns),
             )
         return reporters, sampled_at, in_columns
 
@@ -212,14 +212,14 @@ class _Entries:
         if (message[1:] >= message[:-1]).all():
             return cls(topics, message, bucket, counts, segments, rates)
         order = np.argsort(message, kind="stable")
-        places = places_of(np.cumsum(counts) - counts, counts, order)
+        indexes = places_of(np.cumsum(counts) - counts, counts, order)
         return cls(
             topics.take(pa.array(order)),
             message[order],
             bucket[order],
             counts[order],
-            segments[places],
-            rates[:, places],
+            segments[indexes],
+            rates[:, indexes],
         )
 
 
@@ -238,59 +238,62 @@ def _shared_out(codes: Ints, rank: Ints, number: int) -> tuple[Ints, Ints, Ints]
     return (np.cumsum(seen) - 1)[key] - begins[rank], np.flatnonzero(seen) % number, begins
 
 
-def _entries_of(found: Messages, homes: Ints, buckets: int) -> _Entries:
+def _entries_of(messages: Messages, homes: Ints, buckets: int) -> _Entries:
     parts = []
-    if (many := found.together) is not None:
-        topics = found.keys.take(pa.array(many.rows)).cast(pa.string())
+    if (many := messages.together) is not None:
+        topics = messages.keys.take(pa.array(many.rows)).cast(pa.string())
         parts.append(_Entries(topics, many.rows, homes[many.rows], many.counts, many.ids, many.rates))
-    for of, make in ((True, _of_columns), (False, _of_topics)):
-        rows = np.array([row for row, one in found.others.items() if isinstance(one, BulkColumns) == of], np.int64)
+    for in_columns, make in ((True, _of_columns), (False, _of_topics)):
+        rows = np.array(
+            [row for row, message in messages.others.items() if isinstance(message, BulkColumns) == in_columns],
+            np.int64,
+        )
         if len(rows):
             rows.sort()
-            parts.append(make([found.others[row] for row in rows.tolist()], rows, homes[rows], buckets))
+            parts.append(make([messages.others[row] for row in rows.tolist()], rows, homes[rows], buckets))
     return _Entries.together(parts)
 
 
-def _of_topics(messages: Sequence[Any], places: Ints, homes: Ints, buckets: int) -> _Entries:
+def _of_topics(messages: Sequence[Any], rows: Ints, homes: Ints, buckets: int) -> _Entries:
     """Return the entries of messages that concern one topic each."""
-    counts = np.fromiter((len(one.segments) for one in messages), np.int64, len(messages))
-    segments = [segment for one in messages for segment in one.segments]
+    counts = np.fromiter((len(message.segments) for message in messages), np.int64, len(messages))
+    segments = [segment for message in messages for segment in message.segments]
     # A single pass over the samples takes a third of the time of one pass per field.
-    values = astuple if all(isinstance(one, BulkStats) for one in messages) else _FIELDS
+    values = astuple if all(isinstance(message, BulkStats) for message in messages) else _FIELDS
     fields = np.fromiter(chain.from_iterable(map(values, segments)), np.float64, 5 * len(segments)).reshape(-1, 5).T
     if len(segments) and fields[0].max() < _EXACT_IDS:
         ids = fields[0].astype(np.int64)
     else:
         ids = np.fromiter(map(_ID, segments), np.int64, len(segments))
-    topics = pa.array([one.topic for one in messages], pa.string())
-    return _Entries(topics, places, homes, counts, ids, fields[1:])
+    topics = pa.array([message.topic for message in messages], pa.string())
+    return _Entries(topics, rows, homes, counts, ids, fields[1:])
 
 
-def _of_columns(messages: Sequence[Any], places: Ints, homes: Ints, buckets: int) -> _Entries:
+def _of_columns(messages: Sequence[Any], rows: Ints, homes: Ints, buckets: int) -> _Entries:
     """Return the entries of messages in columns.
 
     A message without a topic in its home gets an empty entry there, so that it is counted.
     """
-    which = [one.segments for one in messages]
-    lengths = [len(one.topics) for one in which]
-    bucket = np.mod(np.concatenate([one.hashes for one in which]), buckets)
-    of = np.repeat(np.arange(len(messages)), lengths)
+    which = [part.segments for part in messages]
+    lengths = [len(part.topics) for part in which]
+    bucket = np.mod(np.concatenate([part.hashes for part in which]), buckets)
+    owners = np.repeat(np.arange(len(messages)), lengths)
     is_home = np.zeros(len(messages), np.bool_)
-    is_home[of[bucket == homes[of]]] = True
+    is_home[owners[bucket == homes[owners]]] = True
     entries = _Entries(
-        pa.array(chain.from_iterable(one.topics for one in which), pa.string(), size=sum(lengths)),
-        places[of],
+        pa.array(chain.from_iterable(part.topics for part in which), pa.string(), size=sum(lengths)),
+        rows[owners],
         bucket,
-        np.concatenate([one.counts for one in which]),
-        np.concatenate([one.ids for one in which]),
-        np.concatenate([one.rates for one in messages], axis=1),
+        np.concatenate([part.counts for part in which]),
+        np.concatenate([part.ids for part in which]),
+        np.concatenate([part.rates for part in messages], axis=1),
     )
     if is_home.all():
         return entries
     away, nothing = np.flatnonzero(~is_home), np.zeros(0, np.int64)
     without = _Entries(
         pa.array([f"none of bucket {bucket}" for bucket in homes[away].tolist()], pa.string()),
-        places[away],
+        rows[away],
         homes[away],
         np.zeros(len(away), np.int64),
         nothing,

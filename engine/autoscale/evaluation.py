@@ -75,11 +75,11 @@ class Evaluation:
             self.output.counts.evaluations += not is_tick
             trigger = "tick" if name in by_tick else "consumer"
             try:
-                found = self._evaluate(topic, trigger)
+                hold = self._evaluate(topic, trigger)
             except Exception:
                 self._fail(topic, trigger)
             else:
-                held += [found] if found is not None else []
+                held += [hold] if hold is not None else []
         if held:
             self._hold_each(held)
         self.remember(hot_keys)
@@ -90,15 +90,15 @@ class Evaluation:
         If this fails, the columns do not identify the topic at fault, so all names are returned.
         """
         try:
-            found = self.view.look(self.now, _WORTH_A_TICK, self._next_tick)
+            noteworthy = self.view.look(self.now, _WORTH_A_TICK, self._next_tick)
         except Exception:
             self.output.add_fault(FAMILY, "all topics of a bucket", traceback.format_exc())
             every = {topic.name for topic in self.state.topics.values() if topic.known is not None}
             self.output.counts.evaluations += len(every)
             return every
-        self.output.counts.evaluations += found.evaluated
-        self._hold_all(found.held)
-        return set(found.chosen)
+        self.output.counts.evaluations += noteworthy.evaluated
+        self._hold_all(noteworthy.held)
+        return set(noteworthy.chosen)
 
     def _evaluate(
         self, topic: TopicState, trigger: str
@@ -142,7 +142,7 @@ class Evaluation:
         Covers all topics at a tick, otherwise those with their own tick; skips topics with an open decision that
         blocks splits.
         """
-        found = {}
+        by_topic = {}
         for name in sorted(self.view.hot_names() if is_tick else by_tick):
             topic = self.state.topics.get(name)
             if topic is None or topic.known is None:
@@ -156,8 +156,8 @@ class Evaluation:
                 self.output.add_fault(FAMILY, name, traceback.format_exc())
                 continue
             if news is not None:
-                found[name] = news
-        return found
+                by_topic[name] = news
+        return by_topic
 
     def remember(self, hot_keys: Mapping[str, tuple[HotKey, ...]]) -> None:
         """Store hot keys for the next evaluation."""
@@ -193,7 +193,7 @@ class Evaluation:
                 "eligible_at": [reading.eligible_at for reading in readings],
                 "trigger": [snapshot.trigger for _, _, snapshot, _ in held],
                 "layout_epoch": [snapshot.layout.epoch for _, _, snapshot, _ in held],
-                "layout_digest": [None if (one := topic.known) is None else one.digest for topic, *_ in held],
+                "layout_digest": [None if (layout := topic.known) is None else layout.digest for topic, *_ in held],
                 "policy_digest": [policy.digest for _, policy, *_ in held],
                 "seq": [topic.hold_seq for topic, *_ in held],
             }
@@ -239,12 +239,12 @@ class Evaluation:
         """Take the decisions of an evaluation, except those recently taken that were only observed."""
         epoch, now = snapshot.layout.epoch, snapshot.now
         new = [
-            one
-            for one in (answer, *answer.also)
-            if not topic.was_observed_lately(epoch, one.action, one.arguments, now)
+            action
+            for action in (answer, *answer.also)
+            if not topic.was_observed_lately(epoch, action.action, action.arguments, now)
         ]
-        for one in new:
-            self._decide(topic, snapshot, one, policy)
+        for action in new:
+            self._decide(topic, snapshot, action, policy)
         again = now + _LOOK_AGAIN_MS
         if new and snapshot.policy.parallel_actions and again < self._next_tick:
             topic.due = again

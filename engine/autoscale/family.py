@@ -95,8 +95,8 @@ class AutoscaleState:
 
     def tell(self, output: Output) -> None:
         """Emit the known layouts."""
-        known = {topic.name: layout for topic in self.topics.topics.values() if (layout := topic.known) is not None}
-        columns = ([*known], [layout.active_count for layout in known.values()])
+        layouts = {topic.name: layout for topic in self.topics.topics.values() if (layout := topic.known) is not None}
+        columns = ([*layouts], [layout.active_count for layout in layouts.values()])
         arrays = [pa.array(column, field.type) for column, field in zip(columns, LAYOUT_SCHEMA, strict=True)]
         output.add_columns(LAYOUTS, pa.RecordBatch.from_arrays(arrays, schema=LAYOUT_SCHEMA))
 
@@ -112,8 +112,8 @@ class AutoscaleState:
 class AutoscaleBatch:
     """One batch of one bucket, and the topics that are due at its end."""
 
-    def __init__(self, of: AutoscaleState, now: int, output: Output) -> None:
-        self._of, self._state, self._loads = of, of.topics, of.loads
+    def __init__(self, state: AutoscaleState, now: int, output: Output) -> None:
+        self._of, self._state, self._loads = state, state.topics, state.loads
         self._now, self._output = now, output
         self._has_made_room = False
         """True once expired topics without a layout have been dropped in this batch."""
@@ -133,48 +133,48 @@ class AutoscaleBatch:
             return is_known_layout(self._state, plain)
         return are_known_consumers(self._state, plain)
 
-    def refuse(self, taken: Taken) -> Rejected | None:
+    def refuse(self, message: Taken) -> Rejected | None:
         """Return the reason for which a parsed message is not accepted, or None."""
-        if isinstance(taken, PolicyEvent):
-            return refuse_policy(self._state, taken)
-        if not isinstance(taken, ConsumerEvent | PlainConsumerEvent):
+        if isinstance(message, PolicyEvent):
+            return refuse_policy(self._state, message)
+        if not isinstance(message, ConsumerEvent | PlainConsumerEvent):
             return None
-        refused = refuse_consumers(self._state, taken, self._now)
+        refused = refuse_consumers(self._state, message, self._now)
         if refused is not None and refused.reason is RejectReason.UNKNOWN_TOPIC and not self._has_made_room:
             self._has_made_room = True
             self._state.forget_waiting(self._now)
-            refused = refuse_consumers(self._state, taken, self._now)
+            refused = refuse_consumers(self._state, message, self._now)
         return refused
 
-    def is_news(self, taken: Taken) -> bool:
+    def is_news(self, message: Taken) -> bool:
         """Return True: stale messages are recorded too, and recognized when they are stored."""
         return True
 
-    def take(self, taken: Taken) -> None:
+    def take(self, message: Taken) -> None:
         """Filter and store a parsed message."""
         state, loads, policies, now = self._state, self._loads, self._of.policies, self._now
-        if isinstance(taken, NewLayout):
-            topic = taken.event.topic
-            is_due = store_layout(state, loads, policies, taken, news_of_layout(state, taken, now), now)
+        if isinstance(message, NewLayout):
+            topic = message.event.topic
+            is_due = store_layout(state, loads, policies, message, news_of_layout(state, message, now), now)
             if is_due:
-                self._output.add_row(LAYOUTS, (topic, len(taken.read.active)), len(topic))
-        elif isinstance(taken, LayoutsKnown):
+                self._output.add_row(LAYOUTS, (topic, len(message.read.active)), len(topic))
+        elif isinstance(message, LayoutsKnown):
             topic, is_due = "", False
-            self._output.counts.layouts_unknown += count_unknown(state, taken, now)
-        elif isinstance(taken, TopicDeleted):
-            topic = taken.event.topic
-            is_due = store_deletion(state, loads, taken, news_of_deletion(state, taken, now), now)
+            self._output.counts.layouts_unknown += count_unknown(state, message, now)
+        elif isinstance(message, TopicDeleted):
+            topic = message.event.topic
+            is_due = store_deletion(state, loads, message, news_of_deletion(state, message, now), now)
             if topic not in state.topics:
                 self._output.add_row(LAYOUTS, (topic, None), len(topic))
-        elif isinstance(taken, ConsumerEvent | PlainConsumerEvent):
-            topic = taken.topic
-            is_due = store_consumers(state, loads, taken, news_of_consumers(state, taken, now), now)
-        elif isinstance(taken, PolicyEvent):
+        elif isinstance(message, ConsumerEvent | PlainConsumerEvent):
+            topic = message.topic
+            is_due = store_consumers(state, loads, message, news_of_consumers(state, message, now), now)
+        elif isinstance(message, PolicyEvent):
             topic = ""
-            is_due = store_policy(state, loads, policies, taken, news_of_policy(state, taken), now)
+            is_due = store_policy(state, loads, policies, message, news_of_policy(state, message), now)
         else:
-            topic = taken.topic
-            is_due = store_outcome(state, taken, decision_of(state, taken), now)
+            topic = message.topic
+            is_due = store_outcome(state, message, decision_of(state, message), now)
         if is_due:
             self._due_by_consumer.add(topic)
 
@@ -185,11 +185,11 @@ class AutoscaleBatch:
 
     def take_samples(self, samples: Samples) -> None:
         """Filter, store, count and record samples."""
-        places, rows, since, crossing, merge = self._of.routes.of(samples, self._now)
+        indexes, rows, since, crossing, merge = self._of.routes.of(samples, self._now)
         by_reporter = np.fromiter(map(reporter_code, samples.reporters.to_pylist()), np.int64, len(samples.reporters))
-        messages = samples.message if places is None else samples.message[places]
+        messages = samples.message if indexes is None else samples.message[indexes]
         origins = Origins.judged(samples.sampled_at, samples.timestamp, by_reporter[samples.reporter], self._now)
-        rates = samples.rates if places is None else samples.rates[places]
+        rates = samples.rates if indexes is None else samples.rates[indexes]
         is_hot: Bools = np.asarray((rates > crossing[:, : len(RATES)]).any(axis=1), np.bool_)
         codes = store_samples(
             self._loads,
@@ -203,16 +203,16 @@ class AutoscaleBatch:
             merge,
         )
         count_samples(self._output.counts, samples, messages, codes)
-        self._evaluate_hot(samples.topics, samples.topic if places is None else samples.topic[places], codes, is_hot)
-        if (loads := load_records(samples, messages, places, codes)) is not None:
+        self._evaluate_hot(samples.topics, samples.topic if indexes is None else samples.topic[indexes], codes, is_hot)
+        if (loads := load_records(samples, messages, indexes, codes)) is not None:
             self._output.add_columns(LOAD, loads)
 
     def _evaluate_hot(self, names: pa.Array, topic: npt.NDArray[np.int32], codes: Codes, is_hot: Bools) -> None:
         """Mark topics with significant samples above a split threshold as due (guard `promptSplits`)."""
-        for place in np.unique(topic[is_hot & (codes > 0)]).tolist():
-            known = self._state.topics.get(names[place].as_py())
-            if known is not None and self._of.policies.of(self._state, known).policy.evaluates_at_once:
-                self._due_by_tick.add(known.name)
+        for index in np.unique(topic[is_hot & (codes > 0)]).tolist():
+            state = self._state.topics.get(names[index].as_py())
+            if state is not None and self._of.policies.of(self._state, state).policy.evaluates_at_once:
+                self._due_by_tick.add(state.name)
 
     def evaluate(self, is_tick: bool) -> None:
         """Evaluate what is due, or every topic at a tick."""

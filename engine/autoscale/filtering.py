@@ -46,15 +46,15 @@ def refuse_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) 
 
     There is a limit on topics without a layout, and one on subscriptions per topic.
     """
-    known = state.topics.get(event.topic)
-    if known is not None:
-        if event.subscription in known.consumers or len(known.consumers) < MAX_SUBSCRIPTIONS:
+    topic = state.topics.get(event.topic)
+    if topic is not None:
+        if event.subscription in topic.consumers or len(topic.consumers) < MAX_SUBSCRIPTIONS:
             return None
         return Rejected(RejectReason.TOO_MANY, f"{event.topic} has {MAX_SUBSCRIPTIONS} subscriptions already")
     if state.without_layout < MAX_TOPICS_WITHOUT_LAYOUT or life_of_consumers(state, event, now) is Life.EARLIER:
         return None
-    told = f"no layout of {event.topic} has come, nor of {MAX_TOPICS_WITHOUT_LAYOUT} others of this bucket"
-    return Rejected(RejectReason.UNKNOWN_TOPIC, told)
+    detail = f"no layout of {event.topic} has come, nor of {MAX_TOPICS_WITHOUT_LAYOUT} others of this bucket"
+    return Rejected(RejectReason.UNKNOWN_TOPIC, detail)
 
 
 def refuse_policy(state: BucketState, event: PolicyEvent) -> Rejected | None:
@@ -68,37 +68,37 @@ def refuse_policy(state: BucketState, event: PolicyEvent) -> Rejected | None:
 
 def news_of_layout(state: BucketState, new: NewLayout, now: int) -> News:
     """Classify a layout: nothing if its incarnation, epoch or sender is older than the known one."""
-    event, known = new.event, state.topics.get(new.event.topic)
+    event, topic = new.event, state.topics.get(new.event.topic)
     life = life_of_layout(state, new, now)
-    newest = known.layout_sender if known else 0
+    newest = topic.layout_sender if topic else 0
     if life is Life.EARLIER or _is_late(state, event.sender, newest, event.topic, now):
         return News.NOTHING
-    if known is None or life is Life.LATER:
+    if topic is None or life is Life.LATER:
         return News.BEGINS
-    if known.known and known.known.epoch > new.read.epoch:
+    if topic.known and topic.known.epoch > new.read.epoch:
         return News.NOTHING
-    return News.ITS_SENDER if known.known and known.known.digest == new.read.digest else News.ALL
+    return News.ITS_SENDER if topic.known and topic.known.digest == new.read.digest else News.ALL
 
 
-def news_of_deletion(state: BucketState, gone: TopicDeleted, now: int) -> News:
+def news_of_deletion(state: BucketState, deletion: TopicDeleted, now: int) -> News:
     """Classify a deletion.
 
     It changes nothing if it concerns an earlier incarnation, or a newer sender has announced the topic since.
     """
-    known = state.topics.get(gone.event.topic)
-    late = _is_late(state, gone.event.sender, known.layout_sender if known else 0, gone.event.topic, now)
-    return News.NOTHING if late or life_of_deletion(state, gone, now) is Life.EARLIER else News.ALL
+    topic = state.topics.get(deletion.event.topic)
+    late = _is_late(state, deletion.event.sender, topic.layout_sender if topic else 0, deletion.event.topic, now)
+    return News.NOTHING if late or life_of_deletion(state, deletion, now) is Life.EARLIER else News.ALL
 
 
 def news_of_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> News:
     """Classify a consumer count: nothing if its incarnation or its sender is older than the known one."""
-    known, life = state.topics.get(event.topic), life_of_consumers(state, event, now)
-    newest = known.consumers_sender if known else 0
+    topic, life = state.topics.get(event.topic), life_of_consumers(state, event, now)
+    newest = topic.consumers_sender if topic else 0
     if life is Life.EARLIER or _is_late(state, event.sender, newest, event.topic, now):
         return News.NOTHING
-    if known is None or life is Life.LATER:
+    if topic is None or life is Life.LATER:
         return News.BEGINS
-    same = known and known.consumers.get(event.subscription) == (event.type, event.consumers)
+    same = topic and topic.consumers.get(event.subscription) == (event.type, event.consumers)
     return News.ITS_SENDER if same and event.event != "deleted" else News.ALL
 
 
@@ -111,9 +111,9 @@ def news_of_policy(state: BucketState, event: PolicyEvent) -> News:
 
 def decision_of(state: BucketState, event: OutcomeEvent) -> OpenDecision | None:
     """Return the open decision that an outcome belongs to, or None."""
-    known = state.topics.get(event.topic)
-    found = known.all_open if known else []
-    return next((one for one in found if one.decision_id == event.decision_id), None)
+    topic = state.topics.get(event.topic)
+    opened = topic.all_open if topic else []
+    return next((decision for decision in opened if decision.decision_id == event.decision_id), None)
 
 
 def _is_late(state: BucketState, sender: int | None, newest: int, topic: str, now: int) -> bool:
@@ -166,20 +166,20 @@ def rounds(rows: Ints, most: int) -> Iterator[Ints | slice]:
     """
     if not len(rows):
         return
-    places = np.arange(len(rows))
+    indexes = np.arange(len(rows))
     last = np.empty(most, np.int64)
-    last[rows] = places
-    if (last[rows] == places).all():
+    last[rows] = indexes
+    if (last[rows] == indexes).all():
         yield slice(None)
         return
     # Sorting plain integers, with the position in the low 32 bits, is ten times as fast as argsort.
-    of_row = np.sort(rows << 32 | places)
-    row, place = of_row >> 32, of_row & 0xFFFFFFFF
+    of_row = np.sort(rows << 32 | indexes)
+    row, index = of_row >> 32, of_row & 0xFFFFFFFF
     first = np.zeros(len(row), np.int64)
     starts = np.flatnonzero(row[1:] != row[:-1]) + 1
     first[starts] = starts
     first = np.maximum.accumulate(first)
     # The n-th occurrence of every row goes into group n; the group number is in the high 32 bits.
-    by_round = np.sort(places - first << 32 | place)
+    by_round = np.sort(indexes - first << 32 | index)
     number = by_round >> 32
     yield from np.split(by_round & 0xFFFFFFFF, np.flatnonzero(number[1:] != number[:-1]) + 1)

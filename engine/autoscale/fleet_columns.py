@@ -102,7 +102,7 @@ class FleetColumns:
     @cached_property
     def places(self) -> dict[str, int]:
         """Index of each topic by name."""
-        return {name: place for place, name in enumerate(self.names)}
+        return {name: index for index, name in enumerate(self.names)}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -112,14 +112,14 @@ class FleetColumns:
         if not len(self):
             return []
         newest = self.scalars[_CLOCKS].max(axis=0)
-        return [self.names[place] for place in np.flatnonzero(newest > now).tolist()]
+        return [self.names[index] for index in np.flatnonzero(newest > now).tolist()]
 
     def hot_names(self, loads: LoadTable) -> list[str]:
         """Return topics with a segment above a split threshold whose policy looks for hot keys."""
         limits = np.array(
             [
-                one.policy.split_thresholds if one.policy.hot_key_splits else (np.inf,) * len(RATES)
-                for one in self.policies
+                policy.policy.split_thresholds if policy.policy.hot_key_splits else (np.inf,) * len(RATES)
+                for policy in self.policies
             ]
         ).reshape(-1, len(RATES))
         has_row = np.flatnonzero(self.rows >= 0)
@@ -127,18 +127,18 @@ class FleetColumns:
             return []
         topic_of = np.repeat(np.arange(len(self)), np.diff(self.offsets))[has_row]
         hot = (loads.rates[self.rows[has_row]] > limits[self.policy_of[topic_of]]).any(axis=1)
-        return [self.names[place] for place in np.unique(topic_of[hot]).tolist()]
+        return [self.names[index] for index in np.unique(topic_of[hot]).tolist()]
 
     def set_scalars(self, topics: Sequence[TopicState]) -> None:
         """Refresh the scalars of some topics."""
         self.scalars[:, [self.places[topic.name] for topic in topics]] = scalars_of(topics)
 
-    def set_rows(self, places: Sequence[int], loads: LoadTable) -> None:
+    def set_rows(self, indexes: Sequence[int], loads: LoadTable) -> None:
         """Refresh the load-table rows of the topics at some indexes."""
-        topics = np.array(places, np.int64)
+        topics = np.array(indexes, np.int64)
         segments = segments_of(self.offsets, topics)
         offsets = np.concatenate([[0], np.cumsum(np.diff(self.offsets)[topics])])
-        names = [self.names[place] for place in places]
+        names = [self.names[index] for index in indexes]
         self.rows[segments] = rows_of(loads, names, offsets, self.segments["id"][segments])
 
     def set_held(self, topics: Ints, gates: npt.NDArray[np.int8]) -> None:
@@ -149,11 +149,11 @@ class FleetColumns:
 
     def take(self, topics: Ints) -> FleetColumns:
         """Select topics, in any order that keeps those with the same policy contiguous."""
-        segments, places = segments_of(self.offsets, topics), topics.tolist()
+        segments, indexes = segments_of(self.offsets, topics), topics.tolist()
         counts = np.diff(self.offsets)[topics]
         return FleetColumns(
-            [self.names[place] for place in places],
-            [self.layouts[place] for place in places],
+            [self.names[index] for index in indexes],
+            [self.layouts[index] for index in indexes],
             self.policies,
             self.policy_of[topics],
             self.scalars[:, topics],
@@ -169,13 +169,17 @@ class FleetColumns:
 
     def with_more(self, more: FleetColumns) -> FleetColumns:
         """Return these topics together with others."""
-        used = [(of, of.policies[place]) for of in (self, more) for place in np.unique(of.policy_of).tolist()]
+        used = [
+            (columns, columns.policies[index])
+            for columns in (self, more)
+            for index in np.unique(columns.policy_of).tolist()
+        ]
         policies = {policy.digest: policy for _, policy in used}
-        place_of = {digest: place for place, digest in enumerate(policies)}
+        place_of = {digest: index for index, digest in enumerate(policies)}
         codes = [
-            np.array([place_of.get(policy.digest, -1) for policy in of.policies], np.int64)[of.policy_of]
-            for of in (self, more)
-            if len(of)
+            np.array([place_of.get(policy.digest, -1) for policy in columns.policies], np.int64)[columns.policy_of]
+            for columns in (self, more)
+            if len(columns)
         ]
         together = FleetColumns(
             self.names + more.names,
@@ -250,11 +254,11 @@ class FleetColumns:
     def _shallow_at(self, keeps_depth: Bools, counts: Ints) -> Ints:
         """Return when each segment's depth allows a merge (`decisions.autoscale.past.shallow_at`)."""
         caps = np.array([max(0, min(policy.policy.max_dag_depth, MAX_INT)) for policy in self.policies], np.int64)
-        cap, kept = np.repeat(caps[self.policy_of], counts), self.segments["kept"].astype(np.int64)
-        fades_at = np.maximum(self.made_at, 0) + (kept - cap + 1) * FORGOTTEN_MS
+        cap, depths = np.repeat(caps[self.policy_of], counts), self.segments["kept"].astype(np.int64)
+        fades_at = np.maximum(self.made_at, 0) + (depths - cap + 1) * FORGOTTEN_MS
         deep_until = np.where(keeps_depth & (cap > 0), np.minimum(fades_at, MAX_INSTANT_MS), MAX_INSTANT_MS)
-        found: Ints = np.where(np.where(keeps_depth, kept, self.segments["shown"]) < cap, NEVER, deep_until)
-        return found
+        shallow_at: Ints = np.where(np.where(keeps_depth, depths, self.segments["shown"]) < cap, NEVER, deep_until)
+        return shallow_at
 
     def _settled_at(self, returned_after: Ints, cold_since: Ints, missing: Bools, counts: Ints) -> Ints:
         """Return when each segment may be merged again (`decisions.autoscale.merge_pass.settled_at`)."""
@@ -269,8 +273,8 @@ class FleetColumns:
             if is_expected.any():
                 is_expected &= pause <= np.repeat(within[self.policy_of], counts)
                 # A load that returned after a pause is expected again until it has been cold half as long again.
-                at = np.minimum(cold_since + pause * 3 // 2, MAX_INSTANT_MS)
-                settled_at = np.maximum(settled_at, np.where(is_expected, at, NEVER))
+                expected_at = np.minimum(cold_since + pause * 3 // 2, MAX_INSTANT_MS)
+                settled_at = np.maximum(settled_at, np.where(is_expected, expected_at, NEVER))
         return settled_at
 
     def _by_policy(self, values: Sequence[bool], counts: Ints) -> Bools:
@@ -326,11 +330,11 @@ def _from_pasts(
     """
     settled_at, made_at = (np.full(len(segment_ids), NEVER, np.int64) for _ in range(2))
     returned_after, regret_window = (np.zeros(len(segment_ids), np.int64) for _ in range(2))
-    for place, (topic, layout, policy) in enumerate(zip(topics, layouts, policies, strict=True)):
+    for index, (topic, layout, policy) in enumerate(zip(topics, layouts, policies, strict=True)):
         if not topic.pasts:
             continue
-        begin = int(offsets[place])
-        for segment, number in enumerate(segment_ids[begin : int(offsets[place + 1])].tolist(), begin):
+        begin = int(offsets[index])
+        for segment, number in enumerate(segment_ids[begin : int(offsets[index + 1])].tolist(), begin):
             past = topic.pasts.get(number)
             if past is not None:
                 made_at[segment], returned_after[segment] = past.at, past.returned_after
@@ -347,17 +351,17 @@ def scalars_of(topics: Sequence[TopicState]) -> Ints:
     never = NEVER
     columns: list[list[int]] = [
         [_largest(topic, MANAGED) if topic.consumers else 0 for topic in topics],
-        [never if (at := topic.cooldowns[0]) is None else at for topic in topics],
-        [never if (at := topic.cooldowns[1]) is None else at for topic in topics],
-        [never if (one := topic.in_flight) is None else one.since for topic in topics],
+        [never if (instant := topic.cooldowns[0]) is None else instant for topic in topics],
+        [never if (instant := topic.cooldowns[1]) is None else instant for topic in topics],
+        [never if (action := topic.in_flight) is None else action.since for topic in topics],
         [topic.failures[0] for topic in topics],
-        [never if (at := topic.failures[1]) is None else at for topic in topics],
+        [never if (instant := topic.failures[1]) is None else instant for topic in topics],
         [FAILED_ACTIONS[topic.failures[2]] for topic in topics],
         [NO_GATE if (gate := topic.hold_gate) is None else _GATE_CODE.get(gate, NO_GATE) for topic in topics],
         [topic.hold_seq for topic in topics],
-        [never if (at := topic.observed_at) is None else at for topic in topics],
+        [never if (instant := topic.observed_at) is None else instant for topic in topics],
         [topic.since for topic in topics],
-        [(one := topic.in_flight) is not None and one.action == "merge" for topic in topics],
+        [(action := topic.in_flight) is not None and action.action == "merge" for topic in topics],
         [_largest(topic, SHARING) if topic.consumers else 0 for topic in topics],
         [_largest(topic, MANAGED - SHARING) if topic.consumers else 0 for topic in topics],
     ]
@@ -371,9 +375,9 @@ def _largest(topic: TopicState, kinds: frozenset[str]) -> int:
 def _buckets_of(layouts: Sequence[KnownLayout], offsets: Ints) -> Ints:
     """Return the entry buckets of each segment, 0 without any. Most topics have none."""
     buckets = np.zeros(int(offsets[-1]), np.int64)
-    for place, layout in enumerate(layouts):
+    for index, layout in enumerate(layouts):
         if layout.has_buckets:
-            buckets[offsets[place] : offsets[place + 1]] = [
-                0 if one.entry_bucket_splits is None else one.bucket_count for one in layout.layout.active
+            buckets[offsets[index] : offsets[index + 1]] = [
+                0 if segment.entry_bucket_splits is None else segment.bucket_count for segment in layout.layout.active
             ]
     return buckets

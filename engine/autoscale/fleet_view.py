@@ -89,13 +89,13 @@ class FleetView:
         is_hold = answers.action == HOLD
         is_urgent = np.isin(answers.gate, [code for code, gate in enumerate(GATES) if gate in urgent])
         is_new = is_hold & (answers.gate != columns.scalars[Scalar.HOLD_GATE])
-        told: Ints = np.flatnonzero(is_hold & (is_new | is_urgent))
-        gates = answers.gate[told]
-        readings = binding_readings(fleet.take(told), gates)
-        opens_soon = is_urgent[told] & (readings.eligible_at != NEVER) & (readings.eligible_at < next_tick)
-        chosen = np.concatenate([np.flatnonzero(~is_hold), told[opens_soon]])
-        names = [columns.names[place] for place in chosen.tolist()]
-        return Noteworthy(len(columns), names, self._held(told, gates, readings, is_new[told]))
+        notable: Ints = np.flatnonzero(is_hold & (is_new | is_urgent))
+        gates = answers.gate[notable]
+        readings = binding_readings(fleet.take(notable), gates)
+        opens_soon = is_urgent[notable] & (readings.eligible_at != NEVER) & (readings.eligible_at < next_tick)
+        chosen = np.concatenate([np.flatnonzero(~is_hold), notable[opens_soon]])
+        names = [columns.names[index] for index in chosen.tolist()]
+        return Noteworthy(len(columns), names, self._held(notable, gates, readings, is_new[notable]))
 
     def hot_names(self) -> list[str]:
         """Return topics with a segment above a split threshold whose policy looks for hot keys.
@@ -104,13 +104,13 @@ class FleetView:
         """
         return self._refreshed().hot_names(self._loads)
 
-    def _held(self, told: Ints, gates: npt.NDArray[np.int8], readings: FleetReadings, is_new: Bools) -> Held:
-        columns, topics = self._columns, told[is_new]
+    def _held(self, notable: Ints, gates: npt.NDArray[np.int8], readings: FleetReadings, is_new: Bools) -> Held:
+        columns, topics = self._columns, notable[is_new]
         digests = np.array([policy.digest for policy in columns.policies], object)
         return Held(
             topics,
-            [columns.names[place] for place in topics.tolist()],
-            [columns.layouts[place] for place in topics.tolist()],
+            [columns.names[index] for index in topics.tolist()],
+            [columns.layouts[index] for index in topics.tolist()],
             digests[columns.policy_of[topics]],
             columns.scalars[Scalar.HOLD_SEQ, topics] + 1,
             gates[is_new],
@@ -137,39 +137,41 @@ class FleetView:
     def _refresh(self, of_topics: set[str], of_rows: set[str]) -> None:
         """Apply changes of topics and of their load-table rows."""
         columns, topics = self._columns, self._state.topics
-        if moved := [place for name in of_rows if (place := columns.places.get(name)) is not None]:
+        if moved := [index for name in of_rows if (index := columns.places.get(name)) is not None]:
             columns.set_rows(moved, self._loads)
-        gone: list[int] = []
+        removed: list[int] = []
         again: list[TopicState] = []
         same: list[TopicState] = []
         for name in of_topics:
-            topic, place = topics.get(name), columns.places.get(name)
+            topic, index = topics.get(name), columns.places.get(name)
             layout = None if topic is None else topic.known
-            if topic is not None and place is not None and layout is columns.layouts[place]:
+            if topic is not None and index is not None and layout is columns.layouts[index]:
                 same.append(topic)
                 continue
-            if place is not None:
-                gone.append(place)
+            if index is not None:
+                removed.append(index)
             if topic is not None and layout is not None:
                 again.append(topic)
         if same:
             columns.set_scalars(same)
-        if gone or again:
-            kept = np.ones(len(columns), np.bool_)
-            kept[gone] = False
-            self._columns = columns.take(np.flatnonzero(kept)).with_more(self._laid_out(again))
+        if removed or again:
+            stays = np.ones(len(columns), np.bool_)
+            stays[removed] = False
+            self._columns = columns.take(np.flatnonzero(stays)).with_more(self._laid_out(again))
 
     def _laid_out(self, topics: Iterable[TopicState]) -> FleetColumns:
         """Build the columns of those topics whose layouts are known."""
         state, policies = self._state, self._policies
-        known, layouts = [], []
+        laid_out, layouts = [], []
         for topic in topics:
             if (layout := topic.known) is not None:
-                known.append(topic)
+                laid_out.append(topic)
                 layouts.append(layout)
         if state.namespace_policies:
-            found = [policies.of(state, topic) for topic in known]
+            effective = [policies.of(state, topic) for topic in laid_out]
         else:
-            by_override = {one: policies.of_name(state, "", one) for one in {layout.override for layout in layouts}}
-            found = [by_override[layout.override] for layout in layouts]
-        return columns_of(known, layouts, found, self._loads)
+            by_override = {
+                override: policies.of_name(state, "", override) for override in {layout.override for layout in layouts}
+            }
+            effective = [by_override[layout.override] for layout in layouts]
+        return columns_of(laid_out, layouts, effective, self._loads)

@@ -70,15 +70,15 @@ class ReadLayout:
 
     def known(self, merge_depths: Mapping[int, int]) -> KnownLayout:
         """Return the stored form; `merge_depths` are the depths kept through pruning."""
-        kept = merge_depths.get
+        stored_depth = merge_depths.get
         cells: list[int | bool] = []
         if self.has_parents:
             depth_of = self.layout.merge_depth
             for start, number, end in self.active:
-                cells += (number, depth_of(number), kept(number, 0), start == end)
+                cells += (number, depth_of(number), stored_depth(number, 0), start == end)
         else:
             for start, number, end in self.active:
-                cells += (number, 0, kept(number, 0), start == end)
+                cells += (number, 0, stored_depth(number, 0), start == end)
         segments = _struct_of(len(self.active)).pack(*cells)
         return KnownLayout(self.record, self.digest, self.epoch, self.next_segment_id, segments, self.override)
 
@@ -124,8 +124,8 @@ class KnownLayout(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def active_ids(self) -> list[int]:
         """Ids of the active segments, in the order of their ranges."""
-        found: list[int] = np.frombuffer(self.segments, SEGMENT)["id"].tolist()
-        return found
+        ids: list[int] = np.frombuffer(self.segments, SEGMENT)["id"].tolist()
+        return ids
 
 
 class _Record(msgspec.Struct, array_like=True, gc=False):
@@ -156,14 +156,14 @@ def plain_layout(layout: Raw | bytes) -> ReadLayout | None:
     """
     text = bytes(layout)
     shaped = shape_of(text)
-    known = None if shaped is None else _SHAPES.get(shaped.shape)
-    if shaped is not None and known is not None:
-        parts, read = known
+    cached = None if shaped is None else _SHAPES.get(shaped.shape)
+    if shaped is not None and cached is not None:
+        parts, read = cached
         return read.in_another_record(shaped.packed.join(parts), digest_of(text))
-    found = _read_anew(text)
-    if found is not None and shaped is not None:
-        _remember(shaped, text, found)
-    return found
+    decoded = _read_anew(text)
+    if decoded is not None and shaped is not None:
+        _remember(shaped, text, decoded)
+    return decoded
 
 
 def _read_anew(layout: bytes) -> ReadLayout | None:
@@ -171,7 +171,7 @@ def _read_anew(layout: bytes) -> ReadLayout | None:
     return None if plain is None else _read(plain, digest_of(layout))
 
 
-def _remember(shaped: Shaped, layout: bytes, found: ReadLayout) -> None:
+def _remember(shaped: Shaped, layout: bytes, read: ReadLayout) -> None:
     """Cache a layout by its shape if layouts of that shape differ only in the instant.
 
     Checked by reading the layout again with another instant. A shape is examined when it occurs a second time.
@@ -182,11 +182,11 @@ def _remember(shaped: Shaped, layout: bytes, found: ReadLayout) -> None:
         _SHAPES[shaped.shape] = None
         return
     other = shaped.at_another_instant(layout)
-    parts, others = found.record.split(shaped.packed), shape_of(other)
-    if others is not None and len(parts) == shaped.shape.times + 1:
-        expected = found.in_another_record(others.packed.join(parts), digest_of(other))
+    parts, other_shape = read.record.split(shaped.packed), shape_of(other)
+    if other_shape is not None and len(parts) == shaped.shape.times + 1:
+        expected = read.in_another_record(other_shape.packed.join(parts), digest_of(other))
         if _read_anew(other) == expected:
-            _SHAPES[shaped.shape] = parts, found
+            _SHAPES[shaped.shape] = parts, read
 
 
 def layout_of_model(metadata: ScalableTopicMetadata) -> ReadLayout:
@@ -201,8 +201,8 @@ def layout_of_model(metadata: ScalableTopicMetadata) -> ReadLayout:
         layout.epoch,
         layout.next_segment_id,
         sorted(layout.segments),
-        [(one.start, one.segment_id, one.end) for one in layout.active],
-        any(one.parent_ids for one in layout.segments.values()),
+        [(segment.start, segment.segment_id, segment.end) for segment in layout.active],
+        any(segment.parent_ids for segment in layout.segments.values()),
         layout.auto_scale_policy.known_json() if layout.auto_scale_policy else None,
         layout,
     )
@@ -257,17 +257,19 @@ def _read(plain: PlainLayout, digest: str) -> ReadLayout | None:
     active: list[tuple[int, int, int]] = []
     derived: Sequence[object] = ()
     has_parents = False
-    for one in plain.segments.values():
-        number, of, state, parents, children, *times, legacy, sealed, is_active, root, leaf, is_legacy = astuple(one)
-        told = (sealed, is_active, root, leaf, is_legacy)
+    for segment in plain.segments.values():
+        number, key_range, state, parents, children, *times, legacy, sealed, is_active, root, leaf, is_legacy = astuple(
+            segment
+        )
+        derived_fields = (sealed, is_active, root, leaf, is_legacy)
         expected = _NOT_DERIVED if derived is _NOT_DERIVED else _derived(state == "ACTIVE", parents, children, legacy)
-        if told != expected:
-            if segments or told != _NOT_DERIVED:
+        if derived_fields != expected:
+            if segments or derived_fields != _NOT_DERIVED:
                 return None
             derived = _NOT_DERIVED
-        segments.append((number, of.start, of.end, state, parents, children, *times, legacy, (), ()))
+        segments.append((number, key_range.start, key_range.end, state, parents, children, *times, legacy, (), ()))
         if state == "ACTIVE":
-            active.append((of.start, number, of.end))
+            active.append((key_range.start, number, key_range.end))
         if parents:
             has_parents = True
     policy = None if plain.auto_scale_policy is UNSET else bytes(plain.auto_scale_policy).decode()
@@ -305,20 +307,20 @@ def _plain_of(packed: bytes) -> PlainLayout:
     """Return the announced layout of a `_Record`."""
     record = _decode(packed)
     segments = {}
-    for one in record.segments:
-        segments[one.segment_id] = PlainSegment(
-            one.segment_id,
-            PlainRange(one.start, one.end),
-            one.state.value,
-            list(one.parent_ids),
-            list(one.child_ids),
-            one.created_at_epoch,
-            one.sealed_at_epoch,
-            one.created_at_ms,
-            one.sealed_at_ms,
-            one.legacy_topic_name,
+    for segment in record.segments:
+        segments[segment.segment_id] = PlainSegment(
+            segment.segment_id,
+            PlainRange(segment.start, segment.end),
+            segment.state.value,
+            list(segment.parent_ids),
+            list(segment.child_ids),
+            segment.created_at_epoch,
+            segment.sealed_at_epoch,
+            segment.created_at_ms,
+            segment.sealed_at_ms,
+            segment.legacy_topic_name,
             *(
-                _derived(one.is_active, one.parent_ids, one.child_ids, one.legacy_topic_name)
+                _derived(segment.is_active, segment.parent_ids, segment.child_ids, segment.legacy_topic_name)
                 if record.is_derived
                 else _NOT_DERIVED
             ),

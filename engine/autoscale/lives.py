@@ -19,7 +19,9 @@ from engine.autoscale.topics import BucketState, Ended, TopicState
 
 def began_with(layout: SegmentLayout) -> int | None:
     """Return when a layout's incarnation began, by its oldest segment unless pruned; None if unknown."""
-    return min((one.created_at_ms for one in layout.segments.values() if one.created_at_ms > 0), default=None)
+    return min(
+        (segment.created_at_ms for segment in layout.segments.values() if segment.created_at_ms > 0), default=None
+    )
 
 
 class Life(Enum):
@@ -32,59 +34,61 @@ class Life(Enum):
 
 def life_of_layout(state: BucketState, new: NewLayout, now: int) -> Life:
     """Return the incarnation of a layout."""
-    event, known = new.event, state.topics.get(new.event.topic)
+    event, topic = new.event, state.topics.get(new.event.topic)
     ended = state.end_of(event.topic, now)
-    life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at < ended.at)
-    if life is not Life.THIS or known is None:
+    life = _life(topic, ended, event.topic_created_at, event.at, ended is not None and event.at < ended.at)
+    if life is not Life.THIS or topic is None:
         return life
-    if known.known is None:
-        return Life.LATER if _is_of_nobody(state, known, event.topic_created_at, now) else Life.THIS
-    if event.topic_created_at is None or known.created_at is None:
-        return (Life.THIS, Life.LATER, Life.EARLIER)[compare_lives(known.known.layout.segments, new.layout.segments)]
+    if topic.known is None:
+        return Life.LATER if _is_of_nobody(state, topic, event.topic_created_at, now) else Life.THIS
+    if event.topic_created_at is None or topic.created_at is None:
+        return (Life.THIS, Life.LATER, Life.EARLIER)[compare_lives(topic.known.layout.segments, new.layout.segments)]
     return Life.THIS
 
 
-def life_of_deletion(state: BucketState, gone: TopicDeleted, now: int) -> Life:
+def life_of_deletion(state: BucketState, deletion: TopicDeleted, now: int) -> Life:
     """Return the incarnation that a deletion ends."""
-    event, known = gone.event, state.topics.get(gone.event.topic)
+    event, topic = deletion.event, state.topics.get(deletion.event.topic)
     ended = state.end_of(event.topic, now)
-    life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
-    if life is Life.THIS and known is not None and known.known and gone.layout and event.topic_created_at is None:
-        return Life.EARLIER if compare_lives(known.known.layout.segments, gone.layout.segments) < 0 else Life.THIS
+    life = _life(topic, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
+    if life is Life.THIS and topic is not None and topic.known and deletion.layout and event.topic_created_at is None:
+        return Life.EARLIER if compare_lives(topic.known.layout.segments, deletion.layout.segments) < 0 else Life.THIS
     return life
 
 
 def life_of_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> Life:
     """Return the incarnation of a consumer count."""
-    known, ended = state.topics.get(event.topic), state.end_of(event.topic, now)
-    life = _life(known, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
-    if life is Life.THIS and known is not None and _is_of_nobody(state, known, event.topic_created_at, now):
+    topic, ended = state.topics.get(event.topic), state.end_of(event.topic, now)
+    life = _life(topic, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
+    if life is Life.THIS and topic is not None and _is_of_nobody(state, topic, event.topic_created_at, now):
         return Life.LATER
     return life
 
 
-def _life(known: TopicState | None, ended: Ended | None, created_at: int | None, at: int, is_before_end: bool) -> Life:
+def _life(
+    topic: TopicState | None, ended: Ended | None, created_at: int | None, happened_at: int, is_before_end: bool
+) -> Life:
     """Judge by instants alone.
 
     `is_before_end` applies to announcements that do not name their incarnation.
     """
     if created_at is None:
-        is_before_this = known is not None and known.created_at is not None and at < known.created_at
+        is_before_this = topic is not None and topic.created_at is not None and happened_at < topic.created_at
         return Life.EARLIER if is_before_end or is_before_this else Life.THIS
     if ended is not None and created_at <= (ended.at if ended.created_at is None else ended.created_at):
         return Life.EARLIER
-    if known is None or known.created_at is None or created_at == known.created_at:
+    if topic is None or topic.created_at is None or created_at == topic.created_at:
         return Life.THIS
-    return Life.LATER if created_at > known.created_at else Life.EARLIER
+    return Life.LATER if created_at > topic.created_at else Life.EARLIER
 
 
-def _is_of_nobody(state: BucketState, known: TopicState, created_at: int | None, now: int) -> bool:
+def _is_of_nobody(state: BucketState, topic: TopicState, created_at: int | None, now: int) -> bool:
     """Return whether a topic without a layout belongs to an earlier, unknown incarnation.
 
     Its layout will then never arrive.
     """
-    if known.known is not None or (created_at is not None and known.created_at == created_at):
+    if topic.known is not None or (created_at is not None and topic.created_at == created_at):
         return False
-    return state.waits_in_vain(known, now) or (
-        created_at is not None and known.created_at is None and known.heard_at < created_at
+    return state.waits_in_vain(topic, now) or (
+        created_at is not None and topic.created_at is None and topic.heard_at < created_at
     )

@@ -68,8 +68,8 @@ class Origins(NamedTuple):
     @classmethod
     def judged(cls, sampled_at: Ints, kafka_at: Ints, reporter: Ints, now: int) -> Origins:
         """Check the times of reporters and Kafka against the batch's time."""
-        at = instants_of_samples(sampled_at, kafka_at, now)
-        return cls(sampled_at, kafka_at, at, claims_of_samples(sampled_at, kafka_at, now), reporter)
+        instants = instants_of_samples(sampled_at, kafka_at, now)
+        return cls(sampled_at, kafka_at, instants, claims_of_samples(sampled_at, kafka_at, now), reporter)
 
     def of(self, chosen: Any) -> Origins:
         """Select samples."""
@@ -133,16 +133,16 @@ class LoadTable:
         accepted = np.flatnonzero(codes > 0)
         if not len(accepted):
             return
-        written, at, rates = rows[accepted], origins.at[accepted], rates[accepted]
+        written, instants, rates = rows[accepted], origins.at[accepted], rates[accepted]
         self.rates[written] = rates
         before = self.modified_at[written]
-        self.modified_at[written] = modified_after_sample_all(before, at)
+        self.modified_at[written] = modified_after_sample_all(before, instants)
         cold = are_cold(rates, merge_thresholds if len(merge_thresholds) == 1 else merge_thresholds[accepted])
         since = self.cold_since[written]
         self.returned_after[written] = returned_after_sample_all(
-            self.returned_after[written], before != NEVER, since, cold, at
+            self.returned_after[written], before != NEVER, since, cold, instants
         )
-        self.cold_since[written] = cold_since_after_sample_all(since, cold, at)
+        self.cold_since[written] = cold_since_after_sample_all(since, cold, instants)
         self.accepted.append(written)
 
     def judge_coldness_again(self, topic: str, merge_thresholds: Floats) -> None:
@@ -153,9 +153,9 @@ class LoadTable:
             self.cold_since[rows] = cold_since_after_thresholds_all(self.cold_since[rows], cold, self.modified_at[rows])
             self.accepted.append(rows)
 
-    def keep_segments(self, topic: str, kept: Iterable[int]) -> None:
+    def keep_segments(self, topic: str, active: Iterable[int]) -> None:
         """Remove the loads of a topic's other segments; of all when `kept` is empty."""
-        self.index.keep_segments(topic, kept)
+        self.index.keep_segments(topic, active)
 
     def set_back(self, now: int) -> None:
         """Clamp all instants to `now` after the job's clock was set back.
@@ -200,7 +200,7 @@ class LoadTable:
     def returned_of(self, topic: str) -> dict[int, int]:
         """Return the load-return pauses of a topic's segments whose load ever fell, by segment id."""
         rows = self.index.of_topic(topic)
-        return {one: back for one, row in rows.items() if (back := int(self.returned_after[row])) != NEVER}
+        return {segment: back for segment, row in rows.items() if (back := int(self.returned_after[row])) != NEVER}
 
     def fit(self) -> None:
         """Extend the columns to the length of the index."""
@@ -215,10 +215,10 @@ class LoadTable:
         """Close gaps between rows."""
         compacted = self.index.compacted()
         if compacted is not None:
-            self.index, kept = compacted
-            self.rates = self.rates[kept]
+            self.index, old_rows = compacted
+            self.rates = self.rates[old_rows]
             for name in ("reporter", *COLUMNS):
-                setattr(self, name, getattr(self, name)[kept])
+                setattr(self, name, getattr(self, name)[old_rows])
 
     def forget_changes(self) -> None:
         """Reset change tracking after packing."""

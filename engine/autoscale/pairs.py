@@ -61,8 +61,10 @@ class PairTable:
         slots = slots[left]
         while len(left):
             slots = self._next(slots)
-            found = rows[left] = self._slots[slots]
-            other = (found != NO_ROW) & ((topic[found] != numbers[left]) | (segment[found] != segments[left]))
+            candidates = rows[left] = self._slots[slots]
+            other = (candidates != NO_ROW) & (
+                (topic[candidates] != numbers[left]) | (segment[candidates] != segments[left])
+            )
             left, slots = left[other], slots[other]
         return rows
 

@@ -70,14 +70,14 @@ def _of_layout(
     event: LayoutAnnouncement, read: Callable[[], ReadLayout | None]
 ) -> NewLayout | TopicDeleted | Rejected | None:
     try:
-        found = read()
+        decoded = read()
     except LayoutError as error:
         if event.cause == "deleted":
             return TopicDeleted(event, None)
         return Rejected(RejectReason.BAD_LAYOUT, str(error)[:500])
-    if found is None:
+    if decoded is None:
         return None
-    return TopicDeleted(event, found.layout) if event.cause == "deleted" else NewLayout(event, found)
+    return TopicDeleted(event, decoded.layout) if event.cause == "deleted" else NewLayout(event, decoded)
 
 
 def read_samples(stats: SegmentStats | SegmentStatsColumns, now: int) -> SegmentStats | SegmentStatsColumns | Rejected:

@@ -40,7 +40,7 @@ def count_samples(counts: Counts, samples: Samples, messages: Ints, codes: Codes
     counts.samples_stale += len(samples) - significant - insignificant
 
 
-def load_records(samples: Samples, messages: Ints, places: Ints | None, codes: Codes) -> pa.RecordBatch | None:
+def load_records(samples: Samples, messages: Ints, indexes: Ints | None, codes: Codes) -> pa.RecordBatch | None:
     """Return the accepted samples as rows of `LOAD_SCHEMA`, or None.
 
     `places` are the positions of the kept samples among all (None: all were kept), `messages` their messages.
@@ -48,19 +48,19 @@ def load_records(samples: Samples, messages: Ints, places: Ints | None, codes: C
     accepted = np.flatnonzero(codes > 0)
     if not len(accepted):
         return None
-    messages, places = messages[accepted], accepted if places is None else places[accepted]
-    rates = samples.rates[places]
+    messages, indexes = messages[accepted], accepted if indexes is None else indexes[accepted]
+    rates = samples.rates[indexes]
     return pa.RecordBatch.from_arrays(
         [
-            samples.topics.take(pa.array(samples.topic[places])),
-            pa.array(samples.segment[places]),
+            samples.topics.take(pa.array(samples.topic[indexes])),
+            pa.array(samples.segment[indexes]),
             *(pa.array(rates[:, column]) for column in range(4)),
             samples.reporters.take(pa.array(samples.reporter[messages])),
             pa.array(samples.sampled_at[messages]),
             _CAUSES.take(pa.array(codes[accepted] - 1)),
             pa.array(samples.partition[messages]),
             pa.array(samples.offset[messages]),
-            pa.array((at := samples.timestamp[messages]), mask=at == NEVER),
+            pa.array((timestamps := samples.timestamp[messages]), mask=timestamps == NEVER),
         ],
         schema=LOAD_SCHEMA,
     )

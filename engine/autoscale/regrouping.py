@@ -22,11 +22,11 @@ def names_in(stored: Iterable[tuple[bytes, bytes]]) -> set[str]:
 
     Raises `StateError`.
     """
-    found = set[str]()
+    names = set[str]()
     for of_topics, of_loads in stored:
         state = unpack_topics(StoredPart(of_topics))
-        found |= {*state.topics, *state.ended, *unpack_loads(StoredPart(of_loads)).index.topics()}
-    return found
+        names |= {*state.topics, *state.ended, *unpack_loads(StoredPart(of_loads)).index.topics()}
+    return names
 
 
 def regrouped(stored: Iterable[tuple[bytes, bytes]], names: Collection[str]) -> dict[str, StoredPart]:
@@ -47,7 +47,7 @@ def _take_over(
     topics.configured, topics.cluster_policy = of_topics.configured, of_topics.cluster_policy
     topics.namespace_policies, topics.policy_senders = of_topics.namespace_policies, of_topics.policy_senders
     topics.topics.update({name: topic for name, topic in of_topics.topics.items() if name in names})
-    ended = {**topics.ended, **{name: one for name, one in of_topics.ended.items() if name in names}}
+    ended = {**topics.ended, **{name: ending for name, ending in of_topics.ended.items() if name in names}}
     # Entries are evicted from the front, so the oldest come first.
     topics.ended = dict(sorted(ended.items(), key=lambda item: item[1].noted_at or 0))
     for name in of_loads.index.topics():

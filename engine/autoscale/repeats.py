@@ -38,9 +38,9 @@ def count_unknown(state: BucketState, event: LayoutsKnown, now: int) -> int:
             continue  # refused before the shuffle
         topic = topics.get(name)
         if topic is not None and topic.known is not None:
-            known = topic.known
-            is_late = epoch < known.epoch or (event.sender is not None and event.sender < topic.layout_sender)
-            unknown += known.digest != digest and not is_late
+            layout = topic.known
+            is_late = epoch < layout.epoch or (event.sender is not None and event.sender < topic.layout_sender)
+            unknown += layout.digest != digest and not is_late
         else:
             ended = state.end_of(name, now)
             unknown += ended is None or event.at > ended.at

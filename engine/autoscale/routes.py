@@ -78,17 +78,17 @@ class Routes:
         code_of = once.indices.to_numpy()
         numbers = index.numbers_of(names)[code_of]
         rows = index.find(numbers[samples.topic], samples.segment)
-        found = np.where(rows == NO_ROW, _UNKNOWN, self._of_row[rows]) if len(self._of_row) else np.zeros_like(rows)
-        if len(unsure := np.flatnonzero(found == _UNKNOWN)):
+        verdicts = np.where(rows == NO_ROW, _UNKNOWN, self._of_row[rows]) if len(self._of_row) else np.zeros_like(rows)
+        if len(unsure := np.flatnonzero(verdicts == _UNKNOWN)):
             codes = code_of[samples.topic[unsure]].tolist()
-            rows[unsure], found[unsure] = self._judge(samples, names, codes, unsure, rows[unsure].tolist(), now)
+            rows[unsure], verdicts[unsure] = self._judge(samples, names, codes, unsure, rows[unsure].tolist(), now)
         # Rows that were given on the way move no others: what was found before still holds.
         self._seen = self._generations()
-        kept = found == _KEPT
-        places = None if kept.all() else np.flatnonzero(kept)
-        rows = rows if places is None else rows[places]
+        is_kept = verdicts == _KEPT
+        indexes = None if is_kept.all() else np.flatnonzero(is_kept)
+        rows = rows if indexes is None else rows[indexes]
         number = index.topic[rows]
-        return Routed(places, rows, self._since[number], *self._policies.thresholds(number))
+        return Routed(indexes, rows, self._since[number], *self._policies.thresholds(number))
 
     def _judge(
         self, samples: Samples, names: Sequence[str], codes: Sequence[int], unsure: Ints, rows: list[int], now: int
@@ -98,52 +98,54 @@ class Routes:
         Works message by message and topic by topic. `codes` are the indexes of their topics in `names`.
         """
         index, state = self._loads.index, self._state
-        segments, found = samples.segment[unsure].tolist(), [_LEFT] * len(unsure)
+        segments, verdicts = samples.segment[unsure].tolist(), [_LEFT] * len(unsure)
         groups: dict[tuple[int, int], list[int]] = {}
-        for place, group in enumerate(zip(samples.message[unsure].tolist(), codes, strict=True)):
-            groups.setdefault(group, []).append(place)
+        for sample, group in enumerate(zip(samples.message[unsure].tolist(), codes, strict=True)):
+            groups.setdefault(group, []).append(sample)
         new: dict[tuple[int, int], int] = {}
         """Rows to add, by topic number and segment, in order."""
         left: list[int] = []
         topics: dict[int, TopicState] = {}
-        for (_, code), places in groups.items():
+        for (_, code), indexes in groups.items():
             name = names[code]
             topic, number = state.topics.get(name), index.number_of(name)
-            for place in places if new else ():
-                if rows[place] == NO_ROW:
-                    rows[place] = new.get((number, segments[place]), NO_ROW)
+            for sample in indexes if new else ():
+                if rows[sample] == NO_ROW:
+                    rows[sample] = new.get((number, segments[sample]), NO_ROW)
             if topic is not None and topic.known is not None:
                 # With a layout: keep active segments, and ids slightly ahead of it, from a split not announced yet.
                 active, newer = topic.active_ids, topic.known.next_segment_id
-                kept = [place for place in places if (i := segments[place]) in active or newer <= i < newer + MAX_AHEAD]
-                if len(kept) < len(places):
-                    left += [rows[place] for place in {*places}.difference(kept) if rows[place] != NO_ROW]
+                accepted = [
+                    sample for sample in indexes if (i := segments[sample]) in active or newer <= i < newer + MAX_AHEAD
+                ]
+                if len(accepted) < len(indexes):
+                    left += [rows[sample] for sample in {*indexes}.difference(accepted) if rows[sample] != NO_ROW]
             elif topic is None and state.end_of(name, now) is not None:
                 continue
             else:
                 # Without a layout: keep segments that have a row, and further ones as long as there is room.
-                kept = [place for place in places if rows[place] != NO_ROW]
-                if len(places) - len(kept) <= self._room:
-                    self._host(name, len(places) - len(kept))
-                    kept = places
-            if not kept:
+                accepted = [sample for sample in indexes if rows[sample] != NO_ROW]
+                if len(indexes) - len(accepted) <= self._room:
+                    self._host(name, len(indexes) - len(accepted))
+                    accepted = indexes
+            if not accepted:
                 continue
             number = index.number_for(name)
-            for place in kept:
-                found[place] = _KEPT
-                if rows[place] == NO_ROW:
-                    rows[place] = new[number, segments[place]] = index.count + len(new)
+            for sample in accepted:
+                verdicts[sample] = _KEPT
+                if rows[sample] == NO_ROW:
+                    rows[sample] = new[number, segments[sample]] = index.count + len(new)
             topics[number] = topic or TopicState(name)
         if new:
             numbers, ids = zip(*new, strict=True)
             index.add_rows(np.array(numbers, np.int32), np.array(ids, np.int64))
             self._loads.fit()
         self._fit()
-        self._of_row[[row for row, is_kept in zip(rows, found, strict=True) if is_kept == _KEPT]] = _KEPT
+        self._of_row[[row for row, is_kept in zip(rows, verdicts, strict=True) if is_kept == _KEPT]] = _KEPT
         self._of_row[left] = _LEFT
         self._since[list(topics)] = [topic.since for topic in topics.values()]
         self._policies.put(state, topics)
-        return rows, found
+        return rows, verdicts
 
     def _generations(self) -> tuple[int, int, int]:
         return self._state.layouts.newest, self._loads.index.generations.newest, self._state.policy_generation

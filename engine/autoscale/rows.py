@@ -125,9 +125,9 @@ class RowIndex:
         """Return the topics that have rows."""
         return list(self._numbers)
 
-    def keep_segments(self, topic: str, kept: Iterable[int]) -> None:
+    def keep_segments(self, topic: str, active: Iterable[int]) -> None:
         """Remove the rows of a topic's other segments; all of them when `kept` is empty."""
-        wanted = set(kept)
+        wanted = set(active)
         self.remove([row for segment, row in self.of_topic(topic).items() if segment not in wanted])
 
     def remove(self, rows: Iterable[int]) -> None:
@@ -145,13 +145,13 @@ class RowIndex:
 
     def compacted(self) -> tuple[RowIndex, Ints] | None:
         """Return a copy without holes and unused names, and the old rows in new order; None if unchanged."""
-        kept = np.flatnonzero(self.topic[: self.count] != NO_ROW)
-        numbers, topic = np.unique(self.topic[kept], return_inverse=True)
+        used = np.flatnonzero(self.topic[: self.count] != NO_ROW)
+        numbers, topic = np.unique(self.topic[used], return_inverse=True)
         if not self._has_holes and len(numbers) == len(self.names):
             return None
         names = [self.names[number] for number in numbers.tolist()]
         self.generations.change_all()
-        return RowIndex(names, topic.astype(np.int32), self.segment[kept], self.generations), kept
+        return RowIndex(names, topic.astype(np.int32), self.segment[used], self.generations), used
 
     def add_name(self, topic: str) -> int:
         """Assign a number to a topic that has none."""
@@ -163,11 +163,11 @@ class RowIndex:
 
     def rows_of(self, topic: str, segments: Sequence[int]) -> Ints:
         """Return the row of each segment of a topic; adds missing rows."""
-        known = self.of_topic(topic)
-        if new := [segment for segment in dict.fromkeys(segments) if segment not in known]:
-            known.update(zip(new, range(self.count, self.count + len(new)), strict=True))
+        row_of = self.of_topic(topic)
+        if new := [segment for segment in dict.fromkeys(segments) if segment not in row_of]:
+            row_of.update(zip(new, range(self.count, self.count + len(new)), strict=True))
             self.add_rows(np.full(len(new), self.number_for(topic), np.int32), np.array(new, np.int64))
-        return np.fromiter((known[segment] for segment in segments), np.int64, len(segments))
+        return np.fromiter((row_of[segment] for segment in segments), np.int64, len(segments))
 
     def add_rows(self, numbers: npt.NDArray[np.int32], segments: Ints) -> None:
         """Append rows for segments, by topic number, that have none."""
@@ -180,8 +180,8 @@ class RowIndex:
         self.topic[start:end], self.segment[start:end] = numbers, segments
         self.count = end
         self._new_topics.append(np.array(numbers, np.int32))
-        found, sizes = np.unique(numbers, return_counts=True)
-        for number, size in zip(found.tolist(), sizes.tolist(), strict=True):
+        distinct, sizes = np.unique(numbers, return_counts=True)
+        for number, size in zip(distinct.tolist(), sizes.tolist(), strict=True):
             self._sizes[number] += size
             self.generations.change(self.names[number])
         self._chain(start)
@@ -197,14 +197,16 @@ class RowIndex:
 
     def _chain(self, start: int) -> None:
         """Link the rows from `start` on to the previous row of their topic."""
-        of = self.topic[start : self.count]
-        order = np.argsort(of, kind="stable")
-        of, rows = of[order], (order + start).astype(np.int32)
+        topic_of = self.topic[start : self.count]
+        order = np.argsort(topic_of, kind="stable")
+        topic_of, rows = topic_of[order], (order + start).astype(np.int32)
         # A stable sort by topic makes a topic's rows adjacent: each but the first follows its neighbour.
-        is_first = np.r_[True, of[1:] != of[:-1]][: len(of)]
+        is_first = np.r_[True, topic_of[1:] != topic_of[:-1]][: len(topic_of)]
         self._older[rows[1:]] = rows[:-1]
         starts = np.flatnonzero(is_first)
-        numbers = of[starts].tolist()
+        numbers = topic_of[starts].tolist()
         self._older[rows[starts]] = [self._newest[number] for number in numbers]
-        for number, row in zip(numbers, rows[np.r_[starts[1:], len(of)][: len(starts)] - 1].tolist(), strict=True):
+        for number, row in zip(
+            numbers, rows[np.r_[starts[1:], len(topic_of)][: len(starts)] - 1].tolist(), strict=True
+        ):
             self._newest[number] = row

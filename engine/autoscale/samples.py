@@ -105,10 +105,12 @@ class Samples:
 
     def _in_order(self) -> Samples:
         """Return the samples by message, in the order of partition and offset."""
-        of, at = self.partition, self.offset
-        if ((of[1:] > of[:-1]) | ((of[1:] == of[:-1]) & (at[1:] >= at[:-1]))).all():
+        partitions, offsets = self.partition, self.offset
+        if (
+            (partitions[1:] > partitions[:-1]) | ((partitions[1:] == partitions[:-1]) & (offsets[1:] >= offsets[:-1]))
+        ).all():
             return self
-        order = np.lexsort((at, of))
+        order = np.lexsort((offsets, partitions))
         chosen = places_of(np.cumsum(self.counts) - self.counts, self.counts, order)
         return Samples(
             self.topics,
@@ -118,8 +120,8 @@ class Samples:
             self.rates[chosen],
             self.reporter[order],
             self.sampled_at[order],
-            of[order],
-            at[order],
+            partitions[order],
+            offsets[order],
             self.timestamp[order],
             self.counted[order],
             self.counts[order],
@@ -155,14 +157,14 @@ def places_of(starts: Ints, counts: Ints, order: Ints) -> Ints:
 
 
 def _lengths(lists: pa.ListArray) -> Ints:
-    found: Ints = np.diff(lists.offsets.to_numpy())
-    return found
+    lengths: Ints = np.diff(lists.offsets.to_numpy())
+    return lengths
 
 
-def _renumbered(of: pa.ListArray, numbers: npt.NDArray[np.int32], names: pa.ListArray) -> npt.NDArray[np.int32]:
+def _renumbered(lists: pa.ListArray, numbers: npt.NDArray[np.int32], names: pa.ListArray) -> npt.NDArray[np.int32]:
     """Turn indexes into the names of each row into indexes into the names of all rows."""
-    if len(of) == 1:
+    if len(lists) == 1:
         return numbers
     before = names.offsets.to_numpy()[:-1] - names.offsets.to_numpy()[0]
-    renumbered: npt.NDArray[np.int32] = numbers + np.repeat(before, _lengths(of))
+    renumbered: npt.NDArray[np.int32] = numbers + np.repeat(before, _lengths(lists))
     return renumbered

@@ -52,6 +52,6 @@ def shape_of(layout: bytes) -> Shaped | None:
     digits = layout[start : start + _DIGITS]
     if start < len(_FIELD) or len(digits) < _DIGITS or not digits.isdigit() or digits[:1] == b"0":
         return None
-    rest = layout.replace(_FIELD + digits, _FIELD)
-    times = (len(layout) - len(rest)) // _DIGITS
-    return Shaped(Shape(xxhash.xxh3_128_digest(rest), times), digits)
+    remainder = layout.replace(_FIELD + digits, _FIELD)
+    times = (len(layout) - len(remainder)) // _DIGITS
+    return Shaped(Shape(xxhash.xxh3_128_digest(remainder), times), digits)

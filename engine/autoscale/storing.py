@@ -59,7 +59,7 @@ def store_layout(
     if override_before != topic.override:
         loads.judge_coldness_again(name, policies.of(state, topic).merge_thresholds)
     if topic.open_decision is not None:
-        topic.set_open([one for one in topic.all_open if not is_done(one, read.epoch, topic.active_ids)])
+        topic.set_open([decision for decision in topic.all_open if not is_done(decision, read.epoch, topic.active_ids)])
     return True
 
 
@@ -69,15 +69,15 @@ def follow_lineage(topic: TopicState, read: ReadLayout, now: int, loads: LoadTab
         # Shortcut with the result of the code below where nothing was split or merged yet.
         topic.merge_depths = {number: 0 for _, number, _ in read.active}
         return
-    known, layout = topic.known.layout.segments if topic.known else {}, read.layout
-    topic.cooldowns = cooldowns_after_layout(topic.cooldowns, known, layout, now)
-    topic.merge_depths = depths_after_layout(topic.merge_depths, topic.pasts, known, layout, now)
-    topic.pasts = past_after_layout(topic.pasts, known, layout, now, loads.returned_of(topic.name))
+    segments, layout = topic.known.layout.segments if topic.known else {}, read.layout
+    topic.cooldowns = cooldowns_after_layout(topic.cooldowns, segments, layout, now)
+    topic.merge_depths = depths_after_layout(topic.merge_depths, topic.pasts, segments, layout, now)
+    topic.pasts = past_after_layout(topic.pasts, segments, layout, now, loads.returned_of(topic.name))
 
 
-def store_deletion(state: BucketState, loads: LoadTable, gone: TopicDeleted, news: News, now: int) -> bool:
+def store_deletion(state: BucketState, loads: LoadTable, deletion: TopicDeleted, news: News, now: int) -> bool:
     """Remove a deleted topic; keep a record of the deletion and its sender."""
-    event = gone.event
+    event = deletion.event
     if news is News.ALL:
         state.end(event.topic, Ended(min(event.at, now), event.topic_created_at, event.sender or 0, now))
         loads.keep_segments(event.topic, ())
@@ -86,22 +86,22 @@ def store_deletion(state: BucketState, loads: LoadTable, gone: TopicDeleted, new
 
 def store_consumers(state: BucketState, loads: LoadTable, event: ConsumerAnnouncement, news: News, now: int) -> bool:
     """Apply the current sessions of a subscription."""
-    name, known, sender = event.topic, state.topics.get(event.topic), event.sender or 0
-    if news is News.NOTHING or (known is None and event.event == "deleted"):
+    name, topic, sender = event.topic, state.topics.get(event.topic), event.sender or 0
+    if news is News.NOTHING or (topic is None and event.event == "deleted"):
         return False
     if news is News.BEGINS:
-        known = state.begin(name, event.topic_created_at, None, now)
-        loads.forget_before(name, known.since)
-    assert known is not None
-    if known.known is None:
+        topic = state.begin(name, event.topic_created_at, None, now)
+        loads.forget_before(name, topic.since)
+    assert topic is not None
+    if topic.known is None:
         state.touch(name).heard_at = now
-    if sender > known.consumers_sender:
+    if sender > topic.consumers_sender:
         state.touch(name).consumers_sender = sender
     if news is News.ITS_SENDER:
         return False
     if event.event != "deleted":
         state.touch(name).consumers[event.subscription] = (event.type, event.consumers)
-    elif event.subscription in known.consumers:
+    elif event.subscription in topic.consumers:
         del state.touch(name).consumers[event.subscription]
     return True
 
@@ -116,7 +116,7 @@ def store_policy(
     if news is News.NOTHING:
         return False
     key, sender = event.name or "", event.sender or 0
-    known = state.policy_senders.get(key)
+    newest = state.policy_senders.get(key)
     override = event.policy.known_json() if event.policy else None
     if event.profile is not None:
         # A job announces its policy at every start: if the thresholds are unchanged, merge windows of cold segments
@@ -126,7 +126,7 @@ def store_policy(
         changed = not np.array_equal(before, policies.of_cluster(state).merge_thresholds)
     else:
         changed = state.set_policy(event.name, override)
-    if event.sender is not None and (known is None or sender > known.sender or changed):
+    if event.sender is not None and (newest is None or sender > newest.sender or changed):
         state.set_policy_sender(key, Said(sender, now))
     if changed:
         for topic in state.topics.values():
@@ -147,8 +147,8 @@ def store_outcome(state: BucketState, event: OutcomeEvent, decision: OpenDecisio
     topic.observed_at = now if event.status == "observed" else None
     epoch, active = (topic.known.epoch, topic.active_ids) if topic.known else (None, frozenset[int]())
     after = open_after_outcome(decision, event.status, epoch, active)
-    kept = [after if one is decision else one for one in topic.all_open]
-    topic.set_open([one for one in kept if one is not None])
+    decisions = [after if opened is decision else opened for opened in topic.all_open]
+    topic.set_open([opened for opened in decisions if opened is not None])
     return True
 
 
@@ -174,8 +174,10 @@ def store_samples(
             (of_all if len(of_all) == 1 else of_all[chosen])
             for of_all in (rates, crossing_thresholds, merge_thresholds)
         )
-        told = origins.of(chosen)
-        found = significant_samples(loads, rows[chosen], of_round, told, since[chosen], now, change_threshold, crossing)
-        loads.record(rows[chosen], found, of_round, told, merge)
-        codes[chosen] = found
+        chosen_origins = origins.of(chosen)
+        chosen_codes = significant_samples(
+            loads, rows[chosen], of_round, chosen_origins, since[chosen], now, change_threshold, crossing
+        )
+        loads.record(rows[chosen], chosen_codes, of_round, chosen_origins, merge)
+        codes[chosen] = chosen_codes
     return codes

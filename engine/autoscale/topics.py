@@ -126,10 +126,10 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
         segments, this = arguments["segments"], _identity(epoch, action, arguments)
         before, self.attempt_of = self._attempts_of(this), None
         of_epoch = f"[{epoch},"
-        self.attempted = {one: times for one, times in self.attempted.items() if one.startswith(of_epoch)}
+        self.attempted = {key: times for key, times in self.attempted.items() if key.startswith(of_epoch)}
         self.attempts = self.attempted[this] = before + 1
-        known = self.layout.segments if self.layout else {}
-        created = [known[i].created_at_ms if i in known else 0 for i in segments]
+        by_id = self.layout.segments if self.layout else {}
+        created = [by_id[i].created_at_ms if i in by_id else 0 for i in segments]
         identity = decision_id(self.name, epoch, action, segments, self.attempts, created)
         self.set_open([*self.all_open, OpenDecision(identity, epoch, now, action, segments=tuple(segments))])
         self.hold_gate = self.observed_at = None
@@ -164,7 +164,7 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
         opened = self.all_open
         if not opened:
             return None
-        first = next((one for one in opened if one.applied or one.action != "merge"), None)
+        first = next((decision for decision in opened if decision.applied or decision.action != "merge"), None)
         if first is None:
             return OpenAction(opened[0].decision_id, opened[0].since, "merge")
         return OpenAction(first.decision_id, first.since)
@@ -178,14 +178,14 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
     def newest_instant(self) -> int:
         """The newest instant of all clocks."""
         opened = self.open_decision.since if self.open_decision else None
-        found = (*self.cooldowns, self.failures.failed_at, opened, self.observed_at, self.since)
-        return max(at for at in found if at is not None)
+        instants = (*self.cooldowns, self.failures.failed_at, opened, self.observed_at, self.since)
+        return max(instant for instant in instants if instant is not None)
 
     def set_back(self, now: int) -> None:
         """Clamp all clocks to `now` after the job's clock was set back."""
-        self.cooldowns = Cooldowns(*(not_after(at, now) for at in self.cooldowns))
+        self.cooldowns = Cooldowns(*(not_after(instant, now) for instant in self.cooldowns))
         self.failures = self.failures._replace(failed_at=not_after(self.failures.failed_at, now))
-        self.set_open([replace(one, since=min(one.since, now)) for one in self.all_open])
+        self.set_open([replace(decision, since=min(decision.since, now)) for decision in self.all_open])
         self.pasts = {number: past._replace(at=min(past.at, now)) for number, past in self.pasts.items()}
         self.hot_keys = tuple(key._replace(found_at=min(key.found_at, now)) for key in self.hot_keys)
         self.observed_at = not_after(self.observed_at, now)
@@ -268,10 +268,10 @@ class BucketState:
             self.topics[name].hold_at(gate)
         self.held.update(names)
 
-    def set_layout(self, topic: TopicState, known: KnownLayout) -> None:
+    def set_layout(self, topic: TopicState, newer: KnownLayout) -> None:
         """Set a newer layout."""
         self.without_layout -= topic.known is None
-        topic.known = known
+        topic.known = newer
         self.layouts.change(topic.name)
 
     def end_of(self, name: str, now: int) -> Ended | None:
@@ -284,7 +284,9 @@ class BucketState:
         """Remove a deleted topic and remember its end."""
         self.ended.pop(name, None)
         self.ended[name] = ended
-        _forget_old(self.ended, {gone: one.noted_at for gone, one in self.ended.items()}, ended.noted_at or 0)
+        _forget_old(
+            self.ended, {removed: ending.noted_at for removed, ending in self.ended.items()}, ended.noted_at or 0
+        )
         self.header_changed = True
         self.remove(name)
 
@@ -297,8 +299,8 @@ class BucketState:
         self.layouts.change(name)
         topic, ended = self.touch(name), self.end_of(name, now)
         topic.created_at = created_at
-        known = [at for at in (created_at, began, ended.at if ended else None) if at is not None]
-        topic.since = min(now, known[0]) if known else 0
+        instants = [instant for instant in (created_at, began, ended.at if ended else None) if instant is not None]
+        topic.since = min(now, instants[0]) if instants else 0
         return topic
 
     def waits_in_vain(self, topic: TopicState, now: int) -> bool:
@@ -343,14 +345,16 @@ class BucketState:
             self.policy_generation += 1
         return changed
 
-    def set_policy_sender(self, namespace: str, said: Said) -> None:
+    def set_policy_sender(self, namespace: str, announcement: Said) -> None:
         """Set the sender of the newest policy announcement; empty name: the cluster's."""
         self.policy_senders.pop(namespace, None)
-        self.policy_senders[namespace] = said
+        self.policy_senders[namespace] = announcement
         removed = {
-            name: one.at for name, one in self.policy_senders.items() if name and name not in self.namespace_policies
+            name: sender.at
+            for name, sender in self.policy_senders.items()
+            if name and name not in self.namespace_policies
         }
-        _forget_old(self.policy_senders, removed, said.at)
+        _forget_old(self.policy_senders, removed, announcement.at)
         self.header_changed = True
 
     def set_configured(self, configured: ConfiguredPolicy) -> bool:
@@ -374,6 +378,6 @@ def _forget_old(remembered: dict[str, Any], noted_at: Mapping[str, int | None], 
     `noted_at` is sorted, oldest first.
     """
     surplus = len(noted_at) - MAX_DELETED
-    for place, (name, at) in enumerate(noted_at.items()):
-        if place < surplus or (at is not None and now - at > REMEMBERED_MS):
+    for index, (name, instant) in enumerate(noted_at.items()):
+        if index < surplus or (instant is not None and now - instant > REMEMBERED_MS):
             del remembered[name]

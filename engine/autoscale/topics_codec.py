@@ -58,10 +58,10 @@ def pack_topics(state: BucketState) -> bytes:
 def pack_topic_changes(state: BucketState) -> bytes:
     """Pack the changes since the last call of this or of `pack_topics` as a log entry."""
     changed = sorted(state.changed)
-    gone = [name for name in changed if name not in state.topics]
+    removed = [name for name in changed if name not in state.topics]
     held = {name: state.topics[name] for name in sorted(state.held - state.changed)}
     only_held = {name: (topic.hold_gate, topic.hold_seq) for name, topic in held.items()}
-    packed = _entry(state, gone, [state.topics[name] for name in changed if name in state.topics], only_held)
+    packed = _entry(state, removed, [state.topics[name] for name in changed if name in state.topics], only_held)
     state.forget_changes()
     return packed
 
@@ -74,7 +74,9 @@ def unpack_topics(part: StoredPart) -> BucketState:
         state.cluster_policy, state.namespace_policies = fields["cluster"], fields["namespaces"]
         configured = fields.get("configured")
         state.configured = None if configured is None else ConfiguredPolicy(*configured)
-        state.policy_senders = {name: _said(said) for name, said in fields.get("policySenders", {}).items()}
+        state.policy_senders = {
+            name: _said(packed_sender) for name, packed_sender in fields.get("policySenders", {}).items()
+        }
         state.ended = {name: Ended(*ended) for name, ended in fields.get("ended", {}).items()}
         for name, sender in fields.get("deletedBy", {}).items():
             state.ended.setdefault(name, Ended(0, None, sender, None))
@@ -111,13 +113,13 @@ def _said(stored: int | list[int]) -> Said:
 
 
 def _entry(
-    state: BucketState, gone: list[str], topics: Iterable[TopicState], held: Mapping[str, tuple[str | None, int]]
+    state: BucketState, removed: list[str], topics: Iterable[TopicState], held: Mapping[str, tuple[str | None, int]]
 ) -> bytes:
     header = pydantic_core.to_json(
         {
             "cluster": state.cluster_policy,
             "namespaces": state.namespace_policies,
-            "gone": gone,
+            "gone": removed,
             **({"held": held} if held else {}),
             "policySenders": state.policy_senders,
             "ended": state.ended,

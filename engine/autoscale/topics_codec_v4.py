@@ -53,16 +53,16 @@ def _records(packed: bytes) -> list[bytes]:
         plain = zlib.decompress(packed[1:]) if version > 1 else packed[1:]
     except zlib.error as error:
         raise StateError(f"the state of a bucket is damaged: {error}") from error
-    records, at = [], 0
-    while at < len(plain):
-        if at + _LENGTH.size > len(plain):
-            raise StateError(f"state is cut short at {at} of {len(plain)} bytes")
-        (length,) = _LENGTH.unpack_from(plain, at)
-        at += _LENGTH.size
-        if at + length > len(plain):
-            raise StateError(f"state is cut short: a record of {length} bytes at {at} of {len(plain)}")
-        records.append(plain[at : at + length])
-        at += length
+    records, offset = [], 0
+    while offset < len(plain):
+        if offset + _LENGTH.size > len(plain):
+            raise StateError(f"state is cut short at {offset} of {len(plain)} bytes")
+        (length,) = _LENGTH.unpack_from(plain, offset)
+        offset += _LENGTH.size
+        if offset + length > len(plain):
+            raise StateError(f"state is cut short: a record of {length} bytes at {offset} of {len(plain)}")
+        records.append(plain[offset : offset + length])
+        offset += length
     if not records:
         raise StateError("the state of a bucket holds no record, not even its header")
     return records

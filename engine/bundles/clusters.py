@@ -102,8 +102,8 @@ class ClusterState:
             return is_newer(message, self.brokers)
         if isinstance(message, BalancerPolicies):
             return is_newer(message, self.policies)
-        known = self.reports.get(message.broker)
-        return known is None or (message.last_update > known.seen and is_newer_report(message, known.pending))
+        reports = self.reports.get(message.broker)
+        return reports is None or (message.last_update > reports.seen and is_newer_report(message, reports.pending))
 
     def has_room(self, message: Report | Circumstance) -> bool:
         """Return whether the subject of a message is known, or fits within the limits."""
@@ -130,8 +130,8 @@ class ClusterState:
         """Open a decision, and track a move until reports show it."""
         self.open[bundle] = opened
         if opened.action == "unload" and source is not None and destination is not None:
-            known = self.reports.get(source)
-            report = None if known is None else known.counted
+            reports = self.reports.get(source)
+            report = None if reports is None else reports.counted
             self.moves[bundle] = new_move(opened.decision_id, bundle, source, destination, opened.at, report)
         self.changes.rest = True
 
@@ -142,7 +142,9 @@ class ClusterState:
         until the decision is too old, so a failure is not retried each minute. An observed move stays in effect, so
         that a shadow decides as if an executor had acted.
         """
-        bundle = next((name for name, one in self.open.items() if one.decision_id == outcome.decision_id), None)
+        bundle = next(
+            (name for name, decision in self.open.items() if decision.decision_id == outcome.decision_id), None
+        )
         if bundle is None:
             return
         self.changes.rest = True
@@ -162,11 +164,11 @@ class ClusterState:
         bundles, brokers = dict(self.memory.recently_unloaded_bundles), dict(self.memory.recently_unloaded_brokers)
         if bundles.get(bundle) == move.at:
             del bundles[bundle]
-        if brokers.get(move.source) == move.at and all(one.source != move.source for one in self.moves.values()):
+        if brokers.get(move.source) == move.at and all(other.source != move.source for other in self.moves.values()):
             del brokers[move.source]
         gain = self.memory.gain_shedder
         if gain is not None:
-            moves = {name: one for name, one in gain.moves.items() if name != bundle}
+            moves = {name: other for name, other in gain.moves.items() if name != bundle}
             gain = gain.model_copy(update={"moves": moves})
         self.memory = self.memory.model_copy(
             update={
@@ -178,18 +180,18 @@ class ClusterState:
         self.changes.rest = True
 
 
-def is_newer(one: Circumstance, known: Circumstance | None) -> bool:
+def is_newer(message: Circumstance, previous: Circumstance | None) -> bool:
     """Return whether `one` is the later message on its subject; ties are broken by text."""
-    if known is None or one.at != known.at:
-        return known is None or one.at > known.at
-    return one.to_json() > known.to_json()
+    if previous is None or message.at != previous.at:
+        return previous is None or message.at > previous.at
+    return message.to_json() > previous.to_json()
 
 
-def is_newer_report(one: Report, known: Report | None) -> bool:
+def is_newer_report(report: Report, previous: Report | None) -> bool:
     """Return whether `one` is the later report of a broker, by the broker's time."""
-    if known is None or one.last_update != known.last_update:
-        return known is None or one.last_update > known.last_update
-    return one.to_json() > known.to_json()
+    if previous is None or report.last_update != previous.last_update:
+        return previous is None or report.last_update > previous.last_update
+    return report.to_json() > previous.to_json()
 
 
 Clusters: TypeAlias = dict[str, ClusterState]

@@ -47,12 +47,12 @@ def pack(clusters: Clusters) -> bytes:
     return _bytes(whole)
 
 
-def pack_changes(clusters: Clusters, gone: Iterable[str]) -> bytes:
+def pack_changes(clusters: Clusters, removed: Iterable[str]) -> bytes:
     """Pack the changes since the last call of this or of `pack` as a log entry.
 
     `gone` are removed clusters.
     """
-    changed: dict[str, Any] = dict.fromkeys(sorted(gone))
+    changed: dict[str, Any] = dict.fromkeys(sorted(removed))
     for name, state in sorted(clusters.items()):
         if state.changes:
             changed[name] = _packed(state, state.changes, is_base=False)
@@ -64,10 +64,10 @@ def unpack(part: StoredPart) -> Clusters:
     clusters: Clusters = {}
     for entry in ([part.base] if part.base else []) + list(part.log):
         try:
-            found = pydantic_core.from_json(_decompressed(entry))
-            if found["v"] != VERSION:
-                raise StateError(f"the state of bundles is of version {found['v']}: it needs a newer release")
-            for name, fields in found["clusters"].items():
+            decoded = pydantic_core.from_json(_decompressed(entry))
+            if decoded["v"] != VERSION:
+                raise StateError(f"the state of bundles is of version {decoded['v']}: it needs a newer release")
+            for name, fields in decoded["clusters"].items():
                 if fields is None:
                     clusters.pop(name, None)
                 else:
@@ -94,7 +94,9 @@ def _packed(state: ClusterState, changes: Changes, is_base: bool) -> dict[str, A
         "reports": {name: _packed_reports(state.reports.get(name), is_base) for name in sorted(changes.reports)},
         "averages": {name: _packed_average(state.averages.get(name)) for name in sorted(changes.averages)},
         "ownership": {
-            name: one and one.to_json() for name in sorted(changes.namespaces) for one in [state.ownership.get(name)]
+            name: entry and entry.to_json()
+            for name in sorted(changes.namespaces)
+            for entry in [state.ownership.get(name)]
         },
     }
     if changes.brokers:
@@ -104,9 +106,9 @@ def _packed(state: ClusterState, changes: Changes, is_base: bool) -> dict[str, A
     if changes.rest:
         fields["rest"] = {
             "memory": state.memory.model_dump(mode="json", by_alias=True, exclude={"bundles"}),
-            "open": {bundle: [one.decision_id, one.action, one.at] for bundle, one in state.open.items()},
-            "moves": {bundle: _packed_move(one) for bundle, one in state.moves.items()},
-            "held": {subject: [one.gate, one.seq] for subject, one in state.held.items()},
+            "open": {bundle: [entry.decision_id, entry.action, entry.at] for bundle, entry in state.open.items()},
+            "moves": {bundle: _packed_move(entry) for bundle, entry in state.moves.items()},
+            "held": {subject: [entry.gate, entry.seq] for subject, entry in state.held.items()},
             "decisions": state.decisions,
         }
     state.changes = Changes()
@@ -130,7 +132,7 @@ def _packed_reports(reports: BrokerReports | None, is_base: bool) -> dict[str, A
 def _packed_average(data: BundleData | None) -> list[list[float | int | None]] | None:
     if data is None:
         return None
-    rows = [[getattr(one, name) for name in _RATES] for one in (data.short_term_data, data.long_term_data)]
+    rows = [[getattr(load, name) for name in _RATES] for load in (data.short_term_data, data.long_term_data)]
     return [*rows, [data.topics]]
 
 
@@ -139,13 +141,13 @@ def _unpack(state: ClusterState, fields: dict[str, Any]) -> None:
         if packed is None:
             state.reports.pop(name, None)
             continue
-        known = state.reports.setdefault(name, BrokerReports())
+        reports = state.reports.setdefault(name, BrokerReports())
         if packed.get("promoted"):
-            known.counted = known.stored
+            reports.counted = reports.stored
         elif "counted" in packed:
-            known.counted = _report(packed["counted"])
-        known.seen, known.pending = packed["seen"], _report(packed.get("pending"))
-        known.stored = known.pending or known.counted
+            reports.counted = _report(packed["counted"])
+        reports.seen, reports.pending = packed["seen"], _report(packed.get("pending"))
+        reports.stored = reports.pending or reports.counted
     for name, rows in fields["averages"].items():
         if rows is None:
             state.averages.pop(name, None)
@@ -160,25 +162,31 @@ def _unpack(state: ClusterState, fields: dict[str, Any]) -> None:
         state.brokers = _read(LiveBrokers, fields["brokers"])
     if "policies" in fields:
         state.policies = _read(BalancerPolicies, fields["policies"])
-    if (rest := fields.get("rest")) is not None:
-        state.memory = BalancerState.model_validate(rest["memory"])
-        state.open = {bundle: OpenDecision(*one) for bundle, one in rest["open"].items()}
-        state.moves = {bundle: _move(*one) for bundle, one in rest.get("moves", {}).items()}
-        state.held = {subject: HeldAt(*one) for subject, one in rest["held"].items()}
-        state.decisions = rest["decisions"]
+    if (balancer := fields.get("rest")) is not None:
+        state.memory = BalancerState.model_validate(balancer["memory"])
+        state.open = {bundle: OpenDecision(*cells) for bundle, cells in balancer["open"].items()}
+        state.moves = {bundle: _move(*cells) for bundle, cells in balancer.get("moves", {}).items()}
+        state.held = {subject: HeldAt(*cells) for subject, cells in balancer["held"].items()}
+        state.decisions = balancer["decisions"]
 
 
-def _packed_move(one: Move) -> list[Any]:
-    stats = one.stats.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return [one.decision_id, one.source, one.destination, one.at, stats, one.amounts, one.applied_at]
+def _packed_move(move: Move) -> list[Any]:
+    stats = move.stats.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return [move.decision_id, move.source, move.destination, move.at, stats, move.amounts, move.applied_at]
 
 
 def _move(
-    decision_id: str, source: str, destination: str, at: int, stats: Any, amounts: list[float], applied_at: int | None
+    decision_id: str,
+    source: str,
+    destination: str,
+    decided_at: int,
+    stats: Any,
+    amounts: list[float],
+    applied_at: int | None,
 ) -> Move:
     cpu, coming, going, average = amounts
-    known = NamespaceBundleStats.model_validate(stats)
-    return Move(decision_id, source, destination, at, known, (cpu, coming, going, average), applied_at)
+    bundle_stats = NamespaceBundleStats.model_validate(stats)
+    return Move(decision_id, source, destination, decided_at, bundle_stats, (cpu, coming, going, average), applied_at)
 
 
 def _read(model: type[WireT], text: str | None) -> WireT | None:

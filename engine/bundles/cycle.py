@@ -90,7 +90,7 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
         if state.policies.unreadable is not None:
             raise ConfigurationError(f"the newest policies cannot be read: {state.policies.unreadable}")
         shedding, splitting = _decide(state, now, "shed"), _decide(state, now, "split")
-        taken, waiting = _take_decisions(state, now, shedding, splitting)
+        decided, waiting = _take_decisions(state, now, shedding, splitting)
     except ConfigurationError as error:
         state.memory = memory
         return _held(state, now, Gate.SETTINGS, str(error)) if state.reports else None
@@ -98,7 +98,7 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
         state.memory = memory
         return _held(state, now, Gate.INTERNAL_ERROR, f"{type(error).__name__}: {error}", traceback.format_exc())
     state.changes.rest = True
-    return Cycle(now, tuple(_live(state)), shedding, splitting, taken, waiting)
+    return Cycle(now, tuple(_live(state)), shedding, splitting, decided, waiting)
 
 
 def _held(state: ClusterState, now: int, gate: Gate, detail: str, fault: str | None = None) -> Cycle:
@@ -122,28 +122,38 @@ def _take_decisions(
     state: ClusterState, now: int, *answers: BundleAnswer
 ) -> tuple[tuple[Decided, ...], tuple[str, ...]]:
     """Open the decisions of a cycle; also return the bundles that have one open already."""
-    taken, waiting = list[Decided](), list[str]()
+    decided, waiting = list[Decided](), list[str]()
     for answer in answers:
-        for one in answer.decisions:
-            if one.bundle in state.open:
-                waiting.append(one.bundle)
+        for decision in answer.decisions:
+            if decision.bundle in state.open:
+                waiting.append(decision.bundle)
                 continue
             state.decisions += 1
             identity = digest(
-                [state.name, FAMILY, one.action, one.bundle, one.destination_broker, state.decisions, now]
+                [
+                    state.name,
+                    FAMILY,
+                    decision.action,
+                    decision.bundle,
+                    decision.destination_broker,
+                    state.decisions,
+                    now,
+                ]
             )
-            opened = OpenDecision(identity, one.action, now)
-            state.open_decision(one.bundle, opened, one.source_broker, one.destination_broker)
-            taken.append(Decided(identity, state.decisions, one, answer))
-    return tuple(taken), tuple(waiting)
+            opened = OpenDecision(identity, decision.action, now)
+            state.open_decision(decision.bundle, opened, decision.source_broker, decision.destination_broker)
+            decided.append(Decided(identity, state.decisions, decision, answer))
+    return tuple(decided), tuple(waiting)
 
 
 def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleSnapshot:
     """Return the input of a cycle, in the form that `anabranch decide` reads."""
-    reports, said = projected(_live(state), state.moves), state.policies
-    local = {name: one.data for name, one in reports.items() if isinstance(one, LocalBrokerReport)}
-    extensible = {name: one for name, one in reports.items() if not isinstance(one, LocalBrokerReport)}
-    counts: dict[str, Count] = {name: len(one.owners) for name, one in sorted(state.ownership.items()) if one.owners}
+    reports, policies = projected(_live(state), state.moves), state.policies
+    local = {name: entry.data for name, entry in reports.items() if isinstance(entry, LocalBrokerReport)}
+    extensible = {name: entry for name, entry in reports.items() if not isinstance(entry, LocalBrokerReport)}
+    counts: dict[str, Count] = {
+        name: len(entry.owners) for name, entry in sorted(state.ownership.items()) if entry.owners
+    }
     values: dict[str, Any] = {
         "cluster": state.name,
         "now": now,
@@ -152,21 +162,21 @@ def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split
         "brokers": local,
         "bundles": dict(sorted(state.averages.items())),
         "ownership": _owners(state, local),
-        "broker_load_data": {name: one.data for name, one in extensible.items()},
-        "top_bundles": {name: one.top_bundles for name, one in extensible.items()},
+        "broker_load_data": {name: entry.data for name, entry in extensible.items()},
+        "top_bundles": {name: entry.top_bundles for name, entry in extensible.items()},
         "available_brokers": None if state.brokers is None else dict(sorted(state.brokers.brokers.items())),
         "namespace_bundles": counts,
         "state": state.memory,
     }
-    if said is not None:
+    if policies is not None:
         values |= {
-            "profile": said.profile,
-            "load_manager": said.load_manager,
-            "configuration": said.configuration,
-            "isolation_policies": said.isolation_policies,
-            "anti_affinity_groups": said.anti_affinity_groups,
-            "failure_domains": said.failure_domains,
-            "namespace_bundles": counts | said.namespace_bundles,
+            "profile": policies.profile,
+            "load_manager": policies.load_manager,
+            "configuration": policies.configuration,
+            "isolation_policies": policies.isolation_policies,
+            "anti_affinity_groups": policies.anti_affinity_groups,
+            "failure_domains": policies.failure_domains,
+            "namespace_bundles": counts | policies.namespace_bundles,
         }
     return BundleSnapshot.model_construct(**values)
 
@@ -184,21 +194,21 @@ def _seed(cluster: str, now: int) -> int:
 
 def _forget(state: ClusterState, now: int) -> None:
     """Drop decisions, moves, reports and namespaces that are too old."""
-    for bundle in [bundle for bundle, one in state.open.items() if now - one.at > MAX_OPEN_MS]:
+    for bundle in [bundle for bundle, entry in state.open.items() if now - entry.at > MAX_OPEN_MS]:
         del state.open[bundle]
         state.changes.rest = True
-    for bundle in [bundle for bundle, one in state.moves.items() if now - one.at > MAX_OPEN_MS]:
+    for bundle in [bundle for bundle, entry in state.moves.items() if now - entry.at > MAX_OPEN_MS]:
         state.take_back(bundle)
-    known = state.brokers.brokers if state.brokers else {}
-    for name, one in list(state.reports.items()):
-        newest = one.pending or one.counted
-        if name not in known and (newest is None or now - newest.last_update > MAX_SILENCE_MS):
+    brokers = state.brokers.brokers if state.brokers else {}
+    for name, entry in list(state.reports.items()):
+        newest = entry.pending or entry.counted
+        if name not in brokers and (newest is None or now - newest.last_update > MAX_SILENCE_MS):
             del state.reports[name]
             state.changes.reports.add(name)
-    heard_at = max([one.at for one in (state.brokers, state.policies) if one is not None], default=0)
-    for namespace, told in list(state.ownership.items()):
-        has_owner = any(owner is not None for owner in told.owners.values())
-        if heard_at - told.at > (MAX_UNMENTIONED_MS if has_owner else MAX_UNOWNED_MS):
+    heard_at = max([entry.at for entry in (state.brokers, state.policies) if entry is not None], default=0)
+    for namespace, ownership in list(state.ownership.items()):
+        has_owner = any(owner is not None for owner in ownership.owners.values())
+        if heard_at - ownership.at > (MAX_UNMENTIONED_MS if has_owner else MAX_UNOWNED_MS):
             del state.ownership[namespace]
             state.changes.namespaces.add(namespace)
     _forget_brokers(state)
@@ -206,7 +216,7 @@ def _forget(state: ClusterState, now: int) -> None:
 
 def _forget_brokers(state: ClusterState) -> None:
     """Drop memories of removed brokers, because pod names are never reused."""
-    memory, known = state.memory, state.reports.keys() | (state.brokers.brokers.keys() if state.brokers else set())
+    memory, brokers = state.memory, state.reports.keys() | (state.brokers.brokers.keys() if state.brokers else set())
     hits = memory.avg_shedder
     remembered = (
         memory.recently_unloaded_brokers,
@@ -215,10 +225,10 @@ def _forget_brokers(state: ClusterState) -> None:
         hits.broker_hit_count_for_low,
         hits.broker_hit_count_for_high,
     )
-    if all(one.keys() <= known for one in remembered):
+    if all(averages.keys() <= brokers for averages in remembered):
         return
     unloaded, usage, weighted, low, high = (
-        {name: value for name, value in one.items() if name in known} for one in remembered
+        {name: value for name, value in averages.items() if name in brokers} for averages in remembered
     )
     state.memory = memory.model_copy(
         update={
@@ -233,16 +243,20 @@ def _forget_brokers(state: ClusterState) -> None:
 
 def _count_reports(state: ClusterState) -> list[str]:
     """Put pending reports that pass the rule into effect; return their brokers."""
-    said, sampled = state.policies, list[str]()
-    conf = Configuration(said.configuration, said.profile) if said else Configuration({})
-    for name, one in sorted(state.reports.items()):
-        if (new := one.pending) is None:
+    policies, sampled = state.policies, list[str]()
+    conf = Configuration(policies.configuration, policies.profile) if policies else Configuration({})
+    for name, reports in sorted(state.reports.items()):
+        if (new := reports.pending) is None:
             continue
-        last = None if one.counted is None or type(one.counted) is not type(new) else load_of(one.counted, conf)
+        last = (
+            None
+            if reports.counted is None or type(reports.counted) is not type(new)
+            else load_of(reports.counted, conf)
+        )
         if is_reported(last, load_of(new, conf), new.forced):
-            one.counted = new
+            reports.counted = new
             sampled.append(name)
-        one.seen, one.pending = new.last_update, None
+        reports.seen, reports.pending = new.last_update, None
         state.changes.reports.add(name)
     return sampled
 
@@ -260,23 +274,23 @@ def load_of(report: Report, conf: Configuration) -> Load:
 
 def _live(state: ClusterState) -> dict[str, Report]:
     """Return the reports in effect of live brokers, by name; of all brokers while none are listed as live."""
-    known = None if state.brokers is None else state.brokers.brokers
+    live = None if state.brokers is None else state.brokers.brokers
     return {
-        name: one.counted
-        for name, one in sorted(state.reports.items())
-        if one.counted is not None and (known is None or name in known)
+        name: reports.counted
+        for name, reports in sorted(state.reports.items())
+        if reports.counted is not None and (live is None or name in live)
     }
 
 
 def _take_samples(state: ClusterState, sampled: list[str], now: int) -> None:
     """Update the averages of bundles of brokers with new reports; drop those of removed bundles."""
     reports = _live(state)
-    local = {name: one.data for name in sampled if isinstance(one := reports.get(name), LocalBrokerReport)}
-    given = {name: of for name, of in state.memory.preallocated_bundle_data.items() if name in reports}
-    if len(given) < len(state.memory.preallocated_bundle_data):
-        state.memory = state.memory.model_copy(update={"preallocated_bundle_data": given})
+    local = {name: report.data for name in sampled if isinstance(report := reports.get(name), LocalBrokerReport)}
+    preallocated = {name: bundles for name, bundles in state.memory.preallocated_bundle_data.items() if name in reports}
+    if len(preallocated) < len(state.memory.preallocated_bundle_data):
+        state.memory = state.memory.model_copy(update={"preallocated_bundle_data": preallocated})
     if local:
-        known = _leaders_averages(reports, sampled) | state.averages
+        averages = _leaders_averages(reports, sampled) | state.averages
         answer = decide(
             BundleSnapshot.model_construct(
                 cluster=state.name,
@@ -284,7 +298,7 @@ def _take_samples(state: ClusterState, sampled: list[str], now: int) -> None:
                 operation="average",
                 load_manager="modular",
                 brokers=local,
-                bundles=known,
+                bundles=averages,
                 state=state.memory,
             )
         )
@@ -292,22 +306,25 @@ def _take_samples(state: ClusterState, sampled: list[str], now: int) -> None:
         state.changes.averages.update(answer.state.bundles)
         state.memory = answer.state.model_copy(update={"bundles": {}})
     reported = {
-        bundle for one in reports.values() if isinstance(one, LocalBrokerReport) for bundle in one.data.last_stats
+        bundle
+        for report in reports.values()
+        if isinstance(report, LocalBrokerReport)
+        for bundle in report.data.last_stats
     }
     if len(state.averages) > 2 * len(reported) + _SPARE_AVERAGES:
-        gone = [bundle for bundle in state.averages if bundle not in reported]
-        for bundle in gone:
+        removed = [bundle for bundle in state.averages if bundle not in reported]
+        for bundle in removed:
             del state.averages[bundle]
-        state.changes.averages.update(gone)
+        state.changes.averages.update(removed)
 
 
 def _leaders_averages(reports: dict[str, Report], sampled: list[str]) -> dict[str, BundleData]:
     """Averages that came with reports: what a bundle starts with that has none here."""
-    found: dict[str, BundleData] = {}
+    averages: dict[str, BundleData] = {}
     for name in sampled:
-        if isinstance(one := reports.get(name), LocalBrokerReport) and one.averages:
-            found |= one.averages
-    return found
+        if isinstance(report := reports.get(name), LocalBrokerReport) and report.averages:
+            averages |= report.averages
+    return averages
 
 
 def _settle_moves(state: ClusterState) -> None:
@@ -329,6 +346,8 @@ def _owners(state: ClusterState, local: dict[str, Any]) -> dict[str, str] | None
         for bundle in (data.last_stats if data.bundles is None else data.bundles)
         if bundle.rpartition("/")[0] not in state.ownership
     }
-    for namespace, one in sorted(state.ownership.items()):
-        owners |= {f"{namespace}/{part}": broker for part, broker in sorted(one.owners.items()) if broker is not None}
+    for namespace, ownership in sorted(state.ownership.items()):
+        owners |= {
+            f"{namespace}/{part}": broker for part, broker in sorted(ownership.owners.items()) if broker is not None
+        }
     return owners | {bundle: move.destination for bundle, move in state.moves.items() if bundle in owners}

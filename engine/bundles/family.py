@@ -80,8 +80,8 @@ class BundlesState:
 class BundlesBatch:
     """One batch of one bucket."""
 
-    def __init__(self, of: BundlesState, now: int, output: Output) -> None:
-        self._of, self._now, self._output = of, now, output
+    def __init__(self, state: BundlesState, now: int, output: Output) -> None:
+        self._of, self._now, self._output = state, now, output
         self.cycles: dict[str, Cycle] = {}
         """Cycles run in this batch, by cluster."""
 
@@ -89,33 +89,33 @@ class BundlesBatch:
         """Return False: the family has no plain announcements."""
         return False
 
-    def refuse(self, taken: Any) -> Rejected | None:
+    def refuse(self, message: Any) -> Rejected | None:
         """Return the refusal of a message whose subject exceeds a limit, or None."""
-        if isinstance(taken, OutcomeEvent):
+        if isinstance(message, OutcomeEvent):
             return None
-        known = self._of.clusters.get(taken.cluster)
-        if known is None and len(self._of.clusters) >= MAX_CLUSTERS:
+        cluster = self._of.clusters.get(message.cluster)
+        if cluster is None and len(self._of.clusters) >= MAX_CLUSTERS:
             return Rejected(
                 RejectReason.TOO_MANY, f"{MAX_CLUSTERS} clusters are known in its bucket, no more are taken"
             )
-        if known is not None and not known.has_room(taken):
-            return Rejected(RejectReason.TOO_MANY, f"so many brokers or namespaces of {taken.cluster} are not taken")
+        if cluster is not None and not cluster.has_room(message):
+            return Rejected(RejectReason.TOO_MANY, f"so many brokers or namespaces of {message.cluster} are not taken")
         return None
 
-    def is_news(self, taken: Any) -> bool:
+    def is_news(self, message: Any) -> bool:
         """Return whether a message is newer than the known state."""
-        if isinstance(taken, OutcomeEvent):
+        if isinstance(message, OutcomeEvent):
             return True
-        known = self._of.clusters.get(taken.cluster)
-        return known is None or known.is_news(taken)
+        cluster = self._of.clusters.get(message.cluster)
+        return cluster is None or cluster.is_news(message)
 
-    def take(self, taken: Any) -> None:
+    def take(self, message: Any) -> None:
         """Store a message for the next cycle, or close an open decision."""
-        if isinstance(taken, OutcomeEvent):
-            if (known := self._of.clusters.get(taken.topic)) is not None:
-                known.end(taken)
+        if isinstance(message, OutcomeEvent):
+            if (cluster := self._of.clusters.get(message.topic)) is not None:
+                cluster.end(message)
             return
-        self._of.clusters.setdefault(taken.cluster, ClusterState(taken.cluster)).lay_down(taken)
+        self._of.clusters.setdefault(message.cluster, ClusterState(message.cluster)).lay_down(message)
 
     def wake(self, subject: str) -> None:
         """Do nothing: the family schedules no ticks of its own."""
@@ -140,9 +140,9 @@ class BundlesBatch:
 
 def _is_gone(state: ClusterState, now: int) -> bool:
     """Return whether a cluster has no brokers and has not been mentioned for `FORGOTTEN_AFTER_MS`."""
-    said = [one.at for one in (state.brokers, state.policies) if one is not None]
-    said += [one.at for one in state.ownership.values()]
-    return not state.reports and now - max(said, default=0) > FORGOTTEN_AFTER_MS
+    mentioned_at = [message.at for message in (state.brokers, state.policies) if message is not None]
+    mentioned_at += [message.at for message in state.ownership.values()]
+    return not state.reports and now - max(mentioned_at, default=0) > FORGOTTEN_AFTER_MS
 
 
 FORGOTTEN_AFTER_MS = 24 * 3_600_000

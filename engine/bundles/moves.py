@@ -51,42 +51,44 @@ class Move:
         return report is None or (self.applied_at is not None and report.last_update > self.applied_at)
 
 
-def new_move(decision_id: str, bundle: str, source: str, destination: str, at: int, report: Report | None) -> Move:
+def new_move(
+    decision_id: str, bundle: str, source: str, destination: str, decided_at: int, report: Report | None
+) -> Move:
     """Return the move of a bundle; `report` is the source's."""
     stats, amounts = NamespaceBundleStats(), (0.0, 0.0, 0.0, 0.0)
-    if report is not None and (found := _stats_of(report, bundle)) is not None:
-        stats, amounts = found, _amounts(report, found)
-    return Move(decision_id, source, destination, at, stats, amounts)
+    if report is not None and (bundle_stats := _stats_of(report, bundle)) is not None:
+        stats, amounts = bundle_stats, _amounts(report, bundle_stats)
+    return Move(decision_id, source, destination, decided_at, stats, amounts)
 
 
 def projected(reports: Mapping[str, Report], moves: Mapping[str, Move]) -> dict[str, Report]:
     """Return the reports as if every moving bundle had reached its destination."""
-    found = dict(reports)
+    changed = dict(reports)
     for bundle, move in sorted(moves.items()):
-        source, destination = found.get(move.source), found.get(move.destination)
+        source, destination = changed.get(move.source), changed.get(move.destination)
         stats, amounts = move.stats, move.amounts
         if source is not None and (there := _stats_of(source, bundle)) is not None:
             stats, amounts = there, _amounts(source, there)
             if not move.is_shown_by(reports.get(move.source)):
-                found[move.source] = _changed(source, bundle, stats, amounts, -1)
+                changed[move.source] = _changed(source, bundle, stats, amounts, -1)
         if destination is None or _stats_of(destination, bundle) is not None:
             continue
         if not move.is_shown_by(reports.get(move.destination)):
-            found[move.destination] = _changed(destination, bundle, stats, amounts, 1)
-    return found
+            changed[move.destination] = _changed(destination, bundle, stats, amounts, 1)
+    return changed
 
 
 def _stats_of(report: Report, bundle: str) -> NamespaceBundleStats | None:
     if isinstance(report, LocalBrokerReport):
         return report.data.last_stats.get(bundle)
-    return next((one.stats for one in report.top_bundles.top_bundles_load_data if one.bundle_name == bundle), None)
+    return next((top.stats for top in report.top_bundles.top_bundles_load_data if top.bundle_name == bundle), None)
 
 
 def _amounts(report: Report, stats: NamespaceBundleStats) -> Amounts:
     """Return a bundle's share of its broker's usage: CPU by messages, network by bytes."""
     loads = _every(report)
-    messages = sum(one.msg_rate_in + one.msg_rate_out for one in loads)
-    coming, going = sum(one.msg_throughput_in for one in loads), sum(one.msg_throughput_out for one in loads)
+    messages = sum(stat.msg_rate_in + stat.msg_rate_out for stat in loads)
+    coming, going = sum(stat.msg_throughput_in for stat in loads), sum(stat.msg_throughput_out for stat in loads)
     if isinstance(report, BrokerLoadReport):
         data = report.data
         messages = max(messages, data.msg_rate_in + data.msg_rate_out)
@@ -101,7 +103,7 @@ def _amounts(report: Report, stats: NamespaceBundleStats) -> Amounts:
 def _every(report: Report) -> list[NamespaceBundleStats]:
     if isinstance(report, LocalBrokerReport):
         return list(report.data.last_stats.values())
-    return [one.stats for one in report.top_bundles.top_bundles_load_data]
+    return [top.stats for top in report.top_bundles.top_bundles_load_data]
 
 
 def _part(usage: float, load: float, total: float) -> float:
@@ -112,7 +114,7 @@ def _changed(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: 
     """Return a broker's report after gaining a bundle, or with `sign` -1 after losing it."""
     if isinstance(report, LocalBrokerReport):
         local = report.data
-        last_stats = {name: one for name, one in local.last_stats.items() if name != bundle}
+        last_stats = {name: entry for name, entry in local.last_stats.items() if name != bundle}
         bundles = None if local.bundles is None else [name for name in local.bundles if name != bundle]
         if sign > 0:
             last_stats[bundle] = stats
@@ -122,10 +124,10 @@ def _changed(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: 
         data = _with_load(local, stats, amounts, sign).model_copy(update=more)
         return report.model_copy(update={"data": data})
     data_of = report.data
-    top = [one for one in report.top_bundles.top_bundles_load_data if one.bundle_name != bundle]
+    top = [entry for entry in report.top_bundles.top_bundles_load_data if entry.bundle_name != bundle]
     if sign > 0:
         top.append(built(TopBundle, {"bundle_name": bundle, "stats": stats}))
-        top.sort(key=lambda one: (throughput(one.stats), one.bundle_name))
+        top.sort(key=lambda entry: (throughput(entry.stats), entry.bundle_name))
     values: dict[str, object] = {
         "bundle_count": max(0, data_of.bundle_count + sign),
         "topics": max(0, data_of.topics + sign * stats.topics),

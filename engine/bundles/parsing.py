@@ -48,10 +48,12 @@ def read_circumstance(message: BundleOwnership | LiveBrokers, now: int) -> Bundl
     return _ahead(message.at, now, "at") or message
 
 
-def _ahead(at: int, now: int, what: str) -> Rejected | None:
-    if at <= now + MAX_CLOCK_AHEAD_MS:
+def _ahead(instant: int, now: int, subject: str) -> Rejected | None:
+    if instant <= now + MAX_CLOCK_AHEAD_MS:
         return None
-    return Rejected(RejectReason.FROM_THE_FUTURE, f"{what} is {(at - now) // 1000} s ahead of Kafka's clock and ours")
+    return Rejected(
+        RejectReason.FROM_THE_FUTURE, f"{subject} is {(instant - now) // 1000} s ahead of Kafka's clock and ours"
+    )
 
 
 def _as_it_is(message: Any, now: int) -> Any:

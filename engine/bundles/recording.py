@@ -28,25 +28,25 @@ def record_cycle(output: Output, state: ClusterState, cycle: Cycle) -> None:
     """Record a cycle."""
     output.counts.evaluations += 1
     policy = "" if state.policies is None else digest(state.policies.to_json())
-    for one in cycle.decided:
+    for decided in cycle.decided:
         output.counts.decisions += 1
-        output.add("decisions", decision_row(state, cycle, one, policy))
+        output.add("decisions", decision_row(state, cycle, decided, policy))
     rows = [row for held in reasons(state, cycle) if (row := _hold_row(state, cycle, held, policy)) is not None]
     if rows:
         output.counts.holds += len(rows)
         output.add_columns(HOLDS, pa.RecordBatch.from_pylist(rows, HOLD_SCHEMA))
 
 
-def decision_row(state: ClusterState, cycle: Cycle, one: Decided, policy: str) -> dict[str, Any]:
+def decision_row(state: ClusterState, cycle: Cycle, decided: Decided, policy: str) -> dict[str, Any]:
     """Return a row of `decisions`."""
-    decision = one.decision
+    decision = decided.decision
     arguments = {"bundle": decision.bundle, "sourceBroker": decision.source_broker}
     if decision.action == "split":
         arguments |= {"positions": decision.boundaries}  # type: ignore[dict-item]
     else:
         arguments |= {"destinationBroker": decision.destination_broker}
     return {
-        "decision_id": one.decision_id,
+        "decision_id": decided.decision_id,
         "family": FAMILY,
         "subject": state.name,
         "action": decision.action,
@@ -56,20 +56,20 @@ def decision_row(state: ClusterState, cycle: Cycle, one: Decided, policy: str) -
         "layout_epoch": None,
         "policy_digest": policy,
         "decided_at": cycle.now,
-        "inputs": canonical_json(_inputs(state, one)),
-        "gates": canonical_json([_shown(reading) for reading in _concerning(one)]),
+        "inputs": canonical_json(_inputs(state, decided)),
+        "gates": canonical_json([_shown(reading) for reading in _concerning(decided)]),
         "engine_version": ENGINE_VERSION,
-        "seq": one.number,
+        "seq": decided.number,
     }
 
 
-def _inputs(state: ClusterState, one: Decided) -> dict[str, Any]:
+def _inputs(state: ClusterState, decided: Decided) -> dict[str, Any]:
     """Return the inputs of a decision: its bundle, and the usage of its two brokers."""
-    decision, answer = one.decision, one.answer
-    known = state.averages.get(decision.bundle)
+    decision, answer = decided.decision, decided.answer
+    averages = state.averages.get(decision.bundle)
     return {
-        "bundle": None if known is None else known.model_dump(mode="json", by_alias=True, exclude_none=True),
-        "usage": {broker: answer.usage[broker] for broker in _brokers(one) if broker in answer.usage},
+        "bundle": None if averages is None else averages.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "usage": {broker: answer.usage[broker] for broker in _brokers(decided) if broker in answer.usage},
         "strategy": answer.strategy,
         "profile": answer.profile,
         "statistics": answer.statistics,
@@ -81,17 +81,17 @@ def _inputs(state: ClusterState, one: Decided) -> dict[str, Any]:
     }
 
 
-def _brokers(one: Decided) -> list[str]:
-    return [broker for broker in (one.decision.source_broker, one.decision.destination_broker) if broker]
+def _brokers(decided: Decided) -> list[str]:
+    return [broker for broker in (decided.decision.source_broker, decided.decision.destination_broker) if broker]
 
 
-def _concerning(one: Decided) -> list[BundleReading]:
+def _concerning(decided: Decided) -> list[BundleReading]:
     """Return the readings about the bundle, its two brokers, and the cluster."""
-    brokers = (None, *_brokers(one))
+    brokers = (None, *_brokers(decided))
     readings = (
         reading
-        for reading in one.answer.readings
-        if reading.bundle == one.decision.bundle or (reading.bundle is None and reading.broker in brokers)
+        for reading in decided.answer.readings
+        if reading.bundle == decided.decision.bundle or (reading.bundle is None and reading.broker in brokers)
     )
     return list(readings)[-MAX_GATES:]
 
@@ -108,14 +108,14 @@ def reasons(state: ClusterState, cycle: Cycle) -> Iterator[Reason]:
     """Yield the binding gate of the cluster and of each of its brokers (`cluster/broker`)."""
     shedding = cycle.shedding
     failing = [reading for reading in shedding.readings if not reading.passed]
-    if any(one.answer is shedding for one in cycle.decided):
+    if any(decided.answer is shedding for decided in cycle.decided):
         yield state.name, None
     elif shedding.decisions:
         yield state.name, BundleReading(gate=IN_FLIGHT, passed=False, bundle=cycle.waiting[0])
     else:
         yield state.name, failing[-1] if failing else None
     by_broker = {reading.broker: reading for reading in failing if reading.bundle is None}
-    moved = {broker for one in cycle.decided for broker in _brokers(one)}
+    moved = {broker for decided in cycle.decided for broker in _brokers(decided)}
     for broker in cycle.live:
         yield f"{state.name}/{broker}", None if broker in moved else by_broker.get(broker)
 
@@ -124,20 +124,20 @@ def _hold_row(state: ClusterState, cycle: Cycle, reason: Reason, policy: str) ->
     """Return a row of `holds` if the gate has changed."""
     subject, reading = reason
     gate = None if reading is None else reading.gate
-    known = state.held.get(subject)
-    if known is None:
+    held_at = state.held.get(subject)
+    if held_at is None:
         if gate is None:
             return None
         if len(state.held) >= MAX_HELD:
             live = {state.name, *(f"{state.name}/{broker}" for broker in cycle.live)}
             state.held = {name: held for name, held in state.held.items() if name in live}
-        known = state.held[subject] = HeldAt(None, 0)
-    if known.gate == gate:
+        held_at = state.held[subject] = HeldAt(None, 0)
+    if held_at.gate == gate:
         return None
-    known.gate = gate
+    held_at.gate = gate
     if reading is None:
         return None
-    known.seq += 1
+    held_at.seq += 1
     return {
         "family": FAMILY,
         "subject": subject,
@@ -152,5 +152,5 @@ def _hold_row(state: ClusterState, cycle: Cycle, reason: Reason, policy: str) ->
         "layout_digest": None,
         "policy_digest": policy,
         "engine_version": ENGINE_VERSION,
-        "seq": known.seq,
+        "seq": held_at.seq,
     }

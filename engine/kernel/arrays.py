@@ -37,15 +37,15 @@ def unpack_arrays(packed: bytes, types: Mapping[str, np.dtype]) -> tuple[dict[st
     """Return the fields and the arrays (read-only views); raises `DamagedArrays`."""
     try:
         _, length = _FRAME.unpack_from(packed)
-        at = _FRAME.size + length
-        fields = pydantic_core.from_json(packed[_FRAME.size : at])
+        offset = _FRAME.size + length
+        fields = pydantic_core.from_json(packed[_FRAME.size : offset])
         arrays = {}
         for (name, kind), count in zip(types.items(), fields.pop("lengths"), strict=True):
-            end = at + count * kind.itemsize
-            arrays[name] = np.frombuffer(packed, kind, count, at)
-            at = end
+            end = offset + count * kind.itemsize
+            arrays[name] = np.frombuffer(packed, kind, count, offset)
+            offset = end
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedArrays(f"{len(packed)} bytes: {error}") from error
-    if at != len(packed):
-        raise DamagedArrays(f"{len(packed)} bytes, {at} expected")
+    if offset != len(packed):
+        raise DamagedArrays(f"{len(packed)} bytes, {offset} expected")
     return fields, arrays

@@ -127,7 +127,9 @@ class BucketBatch:
         """Ingest a part; its records arrived after those of earlier parts."""
         self.output.counts.messages += len(letters)
         self.output.counts.dead_letters += len(letters)
-        self.output.counts.samples_refused += sum(of["kafka_topic"] == SEGMENT_STATS.name for of in letters_of_parts)
+        self.output.counts.samples_refused += sum(
+            refused["kafka_topic"] == SEGMENT_STATS.name for refused in letters_of_parts
+        )
         for letter in (*letters, *letters_of_parts):
             self.output.add("dead_letters", letter)
         intake = self._engine.intake
@@ -147,7 +149,7 @@ class Intake:
 
     def __init__(self, families: Sequence[Family]) -> None:
         self._readers = readers_of(families)
-        self._columns = [(place, family.columns.kind) for place, family in enumerate(families) if family.columns]
+        self._columns = [(index, family.columns.kind) for index, family in enumerate(families) if family.columns]
 
     def take(
         self,
@@ -165,37 +167,37 @@ class Intake:
         is_tick = False
         for record in sorted(records, key=arrival):
             output.counts.messages += record.home
-            found: Accepted | Rejected | None = None
+            parsed: Accepted | Rejected | None = None
             if (plain := parse_plain(record, self._readers)) is not None:
-                if all(batches[place].is_known(plain) for place, *_ in self._readers[type(plain)]):
+                if all(batches[index].is_known(plain) for index, *_ in self._readers[type(plain)]):
                     output.counts.messages_accepted += record.home
                     continue
-                found = read_plain_record(plain, record, self._readers, now)
-            found = found or parse_by_models(record, self._readers, now)
-            if isinstance(found, Accepted):
-                found = _refused(batches, found) or found
-            if isinstance(found, Rejected):
+                parsed = read_plain_record(plain, record, self._readers, now)
+            parsed = parsed or parse_by_models(record, self._readers, now)
+            if isinstance(parsed, Accepted):
+                parsed = _refused(batches, parsed) or parsed
+            if isinstance(parsed, Rejected):
                 if record.home:
-                    record_dead_letter(output, record, found, now)
+                    record_dead_letter(output, record, parsed, now)
                 continue
-            if found.taken and not any(batches[place].is_news(taken) for place, taken in found.taken):
+            if parsed.taken and not any(batches[index].is_news(message) for index, message in parsed.taken):
                 output.counts.messages_suppressed += record.home
                 continue
-            is_tick |= _take_in(batches, found)
-            if record.home and isinstance(found.message, LayoutsKnown):
+            is_tick |= _take_in(batches, parsed)
+            if record.home and isinstance(parsed.message, LayoutsKnown):
                 output.counts.messages_accepted += 1
             elif record.home:
-                record_event(output, record, found.message, now)
-        for place, kind in self._columns:
+                record_event(output, record, parsed.message, now)
+        for index, kind in self._columns:
             if (of_family := samples.get(kind)) is not None:
-                batches[place].take_samples(of_family)
+                batches[index].take_samples(of_family)
         return is_tick
 
 
 def _refused(batches: Sequence[FamilyBatch], accepted: Accepted) -> Rejected | None:
     """Return the first family's refusal of a message, or None."""
-    for place, taken in accepted.taken:
-        rejected = batches[place].refuse(taken)
+    for index, message in accepted.taken:
+        rejected = batches[index].refuse(message)
         if rejected is not None:
             return rejected
     return None
@@ -208,8 +210,8 @@ def _take_in(batches: Sequence[FamilyBatch], accepted: Accepted) -> bool:
         for batch in batches if subject is not None else ():
             batch.wake(str(subject))
         return subject is None
-    for place, taken in accepted.taken:
-        batches[place].take(taken)
+    for index, message in accepted.taken:
+        batches[index].take(message)
     return False
 
 

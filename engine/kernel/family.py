@@ -85,7 +85,7 @@ class Columns(Protocol):
         """
 
     def deal(
-        self, found: Any, homes: Any, buckets: int, partition: int, offsets: Any, timestamps: Any
+        self, decoded: Any, homes: Any, buckets: int, partition: int, offsets: Any, timestamps: Any
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the decoded messages of one Kafka partition as batches of `schema` by bucket, in order.
 
@@ -102,13 +102,13 @@ class FamilyBatch(Protocol):
     def is_known(self, plain: PlainEvent) -> bool:
         """Return whether an announcement repeats the known state; it is then neither read nor recorded."""
 
-    def refuse(self, taken: Any) -> Rejected | None:
+    def refuse(self, message: Any) -> Rejected | None:
         """Return the reason to refuse a message, or None."""
 
-    def is_news(self, taken: Any) -> bool:
+    def is_news(self, message: Any) -> bool:
         """Return whether a message can change anything; otherwise it is suppressed."""
 
-    def take(self, taken: Any) -> None:
+    def take(self, message: Any) -> None:
         """Ingest a message."""
 
     def wake(self, subject: str) -> None:

@@ -94,27 +94,27 @@ class BucketPacker:
 
     def _pack(self, batch: pa.RecordBatch) -> Iterator[_Cells]:
         """Pack rows of one Kafka partition, in the order of their offsets."""
-        now, place = batch.column("now")[0].as_py(), _place_of(batch)
+        now, position = batch.column("now")[0].as_py(), _place_of(batch)
         source: str = batch.column("source")[0].as_py()
-        columns = next((one for one in self._columns if one.source == source), None)
-        found = _decoded(batch, columns, now) if columns else None
+        columns = next((family_columns for family_columns in self._columns if family_columns.source == source), None)
+        decoded = _decoded(batch, columns, now) if columns else None
         records: dict[int, RawRecord] = {}
         letters: dict[int, list[dict[str, Any]]] = {}
         parts: dict[int, list[dict[str, Any]]] = {}
         shorter: dict[int, bytes] = {}
         several: dict[int, LayoutsKnown] = {}
-        rest = _to_look_at(batch) if found is None else found.missing
+        unread = _to_look_at(batch) if decoded is None else decoded.missing
         # Parse what the columnar path could not decode, and events that are large or concern several topics.
         # Afterwards `letters` has refused messages, `parts` refused parts, `several` messages to split and `shorter`
         # trimmed values, by row.
-        for row, (record, sha256) in zip(rest, _records(batch, rest), strict=True):
-            if found is not None or len(record.value or b"") > MAX_PIECE_BYTES or record.key == _FOR_SEVERAL:
+        for row, (record, sha256) in zip(unread, _records(batch, unread), strict=True):
+            if decoded is not None or len(record.value or b"") > MAX_PIECE_BYTES or record.key == _FOR_SEVERAL:
                 parsed = parse_record(record, self._readers, now)
                 if not isinstance(parsed, Accepted):
                     letters[row] = [dead_letter(record, parsed, now, sha256)]
                     continue
-                if found is not None:
-                    parts[row] = _letters_of_parts(record, found.put(row, parsed.message), now)
+                if decoded is not None:
+                    parts[row] = _letters_of_parts(record, decoded.put(row, parsed.message), now)
                     continue
                 if isinstance(parsed.message, LayoutsKnown):
                     several[row] = parsed.message
@@ -126,23 +126,23 @@ class BucketPacker:
         for row, message in several.items():
             refused = self._share_out(record := records.pop(row), message, int(buckets[row]), shared)
             parts[row] = _letters_of_parts(record, refused, now)
-        if columns and found is not None:
+        if columns and decoded is not None:
             offsets, timestamps = (batch.column(name).to_numpy() for name in ("offset", "timestamp"))
             partition = batch.column("partition")[0].as_py()
-            for bucket, body in columns.deal(found, buckets, self._buckets, partition, offsets, timestamps):
-                yield bucket, now, place, columns.kind, body.serialize().to_pybytes()
+            for bucket, body in columns.deal(decoded, buckets, self._buckets, partition, offsets, timestamps):
+                yield bucket, now, position, columns.kind, body.serialize().to_pybytes()
         for kind, by_row in ((_LETTERS, letters), (_LETTERS_OF_PARTS, parts)):
             for bucket, chosen in _by_bucket(buckets, np.array(sorted(by_row), np.int64)):
                 if rows := [letter for row in chosen.tolist() for letter in by_row[row]]:
-                    yield bucket, now, place, kind, pydantic_core.to_json(rows, bytes_mode="base64")
+                    yield bucket, now, position, kind, pydantic_core.to_json(rows, bytes_mode="base64")
         if not columns:
             raw, is_raw = _raw_columns(batch), np.ones(batch.num_rows, np.bool_)
             is_raw[[*letters, *several]] = False
             for bucket, chosen in _by_bucket(buckets, np.flatnonzero(is_raw)):
-                yield bucket, now, place, _RAW, _compressed(raw.take(pa.array(chosen)))
-            yield from self._for_all(records, shorter, buckets, now, place)
+                yield bucket, now, position, _RAW, _compressed(raw.take(pa.array(chosen)))
+            yield from self._for_all(records, shorter, buckets, now, position)
             for bucket, of_bucket in sorted(shared.items()):
-                yield bucket, now, place, _RAW, _packed_records(of_bucket)
+                yield bucket, now, position, _RAW, _packed_records(of_bucket)
 
     def _share_out(
         self, record: RawRecord, message: LayoutsKnown, home: int, shared: dict[int, list[RawRecord]]
@@ -151,14 +151,14 @@ class BucketPacker:
 
         The bucket of its key, where the message is counted, gets a copy even without entries.
         """
-        found, refused = shared_out(message, self._buckets)
-        for bucket, value in ({home: nothing_of(message)} | found).items():
-            one = record._replace(value=value, size=len(value), home=bucket == home)
-            shared.setdefault(bucket, []).append(one)
+        values, refused = shared_out(message, self._buckets)
+        for bucket, value in ({home: nothing_of(message)} | values).items():
+            part = record._replace(value=value, size=len(value), home=bucket == home)
+            shared.setdefault(bucket, []).append(part)
         return refused
 
     def _for_all(
-        self, records: dict[int, RawRecord], shorter: dict[int, bytes], buckets: Any, now: int, place: bytes
+        self, records: dict[int, RawRecord], shorter: dict[int, bytes], buckets: Any, now: int, position: bytes
     ) -> Iterator[_Cells]:
         """Yield copies of messages about every topic for each bucket except their home.
 
@@ -175,20 +175,20 @@ class BucketPacker:
         body = _packed_records(copies)
         for bucket in range(self._buckets):
             if bucket != home:
-                yield bucket, now, place, _RAW, body
+                yield bucket, now, position, _RAW, body
 
 
 def _letters_of_parts(record: RawRecord, refused: Sequence[RefusedPart], now: int) -> list[dict[str, Any]]:
     """Return the dead-letter rows of refused parts; only the first of them contain the parts' bytes."""
-    return [dead_letter_of_part(record, one, now, number < _MAX_WHOLE_PARTS) for number, one in enumerate(refused)]
+    return [dead_letter_of_part(record, part, now, number < _MAX_WHOLE_PARTS) for number, part in enumerate(refused)]
 
 
 def _to_look_at(batch: pa.RecordBatch) -> list[int]:
     """Return the rows of events that need parsing here: large ones, and those about more than one topic."""
     is_large = np.greater(_value_bytes(batch), MAX_PIECE_BYTES)
     is_of_many = pc.is_in(batch.column("key").cast(pa.binary()), pa.array([EVERY_TOPIC.encode(), _FOR_SEVERAL]))
-    found: list[int] = np.flatnonzero(is_large | is_of_many.to_numpy(zero_copy_only=False)).tolist()
-    return found
+    rows: list[int] = np.flatnonzero(is_large | is_of_many.to_numpy(zero_copy_only=False)).tolist()
+    return rows
 
 
 def _raw_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -209,13 +209,13 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     sources = batch.column("source").dictionary_encode()
     names = sources.dictionary.to_pylist()
     rank = np.argsort(np.argsort(names)) if names else np.zeros(0, np.int64)
-    of = np.column_stack(
+    keys = np.column_stack(
         [rank[sources.indices.to_numpy()], batch.column("partition").to_numpy(), batch.column("offset").to_numpy()]
     )
-    order = np.lexsort((of[:, 2], of[:, 1], of[:, 0]))
+    order = np.lexsort((keys[:, 2], keys[:, 1], keys[:, 0]))
     if (np.diff(order) < 0).any():
-        batch, of = batch.take(pa.array(order)), of[order]
-    starts = [0, *(np.flatnonzero((of[1:, :2] != of[:-1, :2]).any(axis=1)) + 1).tolist()] if len(of) else []
+        batch, keys = batch.take(pa.array(order)), keys[order]
+    starts = [0, *(np.flatnonzero((keys[1:, :2] != keys[:-1, :2]).any(axis=1)) + 1).tolist()] if len(keys) else []
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=False):
         yield from _cut(batch.slice(start, end - start))
 
@@ -264,8 +264,8 @@ def _by_bucket(buckets: Any, rows: Any) -> Iterator[tuple[int, Any]]:
     if not len(rows):
         return
     rows = rows[np.argsort(buckets[rows], kind="stable")]
-    of = buckets[rows]
-    for chosen in np.split(rows, np.flatnonzero(of[1:] != of[:-1]) + 1):
+    sorted_buckets = buckets[rows]
+    for chosen in np.split(rows, np.flatnonzero(sorted_buckets[1:] != sorted_buckets[:-1]) + 1):
         yield int(buckets[chosen[0]]), chosen
 
 
@@ -304,18 +304,18 @@ def _batch_of(packed: Sequence[_Cells]) -> pa.RecordBatch:
 
 def unpack_bucket(kinds: Sequence[str], bodies: Sequence[bytes], families: Sequence[Family]) -> Unpacked:
     """Unpack all rows of a bucket, or those of some places."""
-    found = Unpacked([], {}, [], [])
+    unpacked = Unpacked([], {}, [], [])
     samples: dict[str, list[pa.RecordBatch]] = {}
     columns_of = {family.columns.kind: family.columns for family in families if family.columns}
     for kind, body in zip(kinds, bodies, strict=True):
         if kind == _RAW:
             cells: list[list[Any]] = [column.to_pylist() for column in _decompressed(body).columns]
-            found.records.extend(RawRecord(*values) for values in zip(*cells, strict=True))
+            unpacked.records.extend(RawRecord(*values) for values in zip(*cells, strict=True))
         elif kind == _LETTERS:
-            found.letters.extend(pydantic_core.from_json(body))
+            unpacked.letters.extend(pydantic_core.from_json(body))
         elif kind == _LETTERS_OF_PARTS:
-            found.letters_of_parts.extend(pydantic_core.from_json(body))
+            unpacked.letters_of_parts.extend(pydantic_core.from_json(body))
         else:
             samples.setdefault(kind, []).append(pa.ipc.read_record_batch(pa.py_buffer(body), columns_of[kind].schema))
-    found.samples.update({kind: columns_of[kind].from_arrow(batches) for kind, batches in samples.items()})
-    return found
+    unpacked.samples.update({kind: columns_of[kind].from_arrow(batches) for kind, batches in samples.items()})
+    return unpacked

@@ -33,11 +33,11 @@ class Accepted:
 def readers_of(families: Sequence[Family]) -> Readers:
     """Return the families that ingest each message model."""
     readers: dict[type, list[tuple[int, str, Reading]]] = {}
-    for place, family in enumerate(families):
+    for index, family in enumerate(families):
         for model, reading in family.readings.items():
-            readers.setdefault(model, []).append((place, family.name, reading))
+            readers.setdefault(model, []).append((index, family.name, reading))
     for plain, model in _PLAIN.items():
-        if [place for place, *_ in readers.get(plain, ())] != [place for place, *_ in readers.get(model, ())]:
+        if [index for index, *_ in readers.get(plain, ())] != [index for index, *_ in readers.get(model, ())]:
             readers.pop(plain, None)
     return readers
 
@@ -54,20 +54,20 @@ def parse_plain(record: RawRecord, readers: Readers) -> PlainEvent | None:
 
 def read_plain_record(plain: PlainEvent, record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected | None:
     """Read a plain announcement for its families; None if it needs the models."""
-    taken, latest = [], max(now, record.timestamp)
-    for place, _, reading in readers[type(plain)]:
-        found = reading(plain, latest)
-        if found is None or isinstance(found, Rejected):
-            return found
-        taken.append((place, found))
-    return Accepted(plain, taken)
+    accepted, latest = [], max(now, record.timestamp)
+    for index, _, reading in readers[type(plain)]:
+        result = reading(plain, latest)
+        if result is None or isinstance(result, Rejected):
+            return result
+        accepted.append((index, result))
+    return Accepted(plain, accepted)
 
 
 def parse_record(record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected:
     """Parse a record, on the fast path if possible, with the result of `parse_by_models`."""
     plain = parse_plain(record, readers)
-    found = None if plain is None else read_plain_record(plain, record, readers, now)
-    return found or parse_by_models(record, readers, now)
+    result = None if plain is None else read_plain_record(plain, record, readers, now)
+    return result or parse_by_models(record, readers, now)
 
 
 def parse_by_models(record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected:
@@ -79,12 +79,12 @@ def parse_by_models(record: RawRecord, readers: Readers, now: int) -> Accepted |
     message = parse_message(record.source, record.key, record.value, record.size)
     if isinstance(message, Rejected):
         return message
-    taken, latest = [], max(now, record.timestamp)
-    for place, family, reading in readers.get(type(message), ()):
+    accepted, latest = [], max(now, record.timestamp)
+    for index, family, reading in readers.get(type(message), ()):
         if isinstance(message, OutcomeEvent) and message.family != family:
             continue
-        found = reading(message, latest)
-        if isinstance(found, Rejected):
-            return found
-        taken.append((place, found))
-    return Accepted(message, taken)
+        result = reading(message, latest)
+        if isinstance(result, Rejected):
+            return result
+        accepted.append((index, result))
+    return Accepted(message, accepted)

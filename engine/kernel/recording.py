@@ -51,8 +51,8 @@ def record_event(output: Output, record: RawRecord, message: Message | PlainEven
 def columns_of(message: Message | PlainEvent) -> tuple[int | str | None, ...]:
     """Return the last columns of an event's row, from `life` on."""
     if isinstance(message, ConsumerEvent | PlainConsumerEvent):
-        said = (message.subscription, message.type, 0 if message.event == "deleted" else message.consumers)
-        return (message.topic_created_at, None, None, None, *said)
+        consumer_cells = (message.subscription, message.type, 0 if message.event == "deleted" else message.consumers)
+        return (message.topic_created_at, None, None, None, *consumer_cells)
     if isinstance(message, PlainLayoutEvent):
         epoch, active = count_active(message.layout)
         return (message.topic_created_at, epoch, active, message.decision_id, None, None, None)
