@@ -139,7 +139,9 @@ def answer_to_wire(
         return RebucketAnswer(
             segments=answer.ids, bucket_count=answer.bucket_count, reason=answer.reason, gates=gates, hot_keys=keys
         )
-    also = [FurtherAction(action=one.action, segments=one.ids, reason=one.reason) for one in answer.also] or None
+    also = [
+        FurtherAction(action=further.action, segments=further.ids, reason=further.reason) for further in answer.also
+    ] or None
     if isinstance(answer, Split):
         return SplitAnswer(segment=answer.segment, reason=answer.reason, gates=gates, also=also, hot_keys=keys)
     return MergeAnswer(segments=answer.segments, reason=answer.reason, gates=gates, also=also, hot_keys=keys)

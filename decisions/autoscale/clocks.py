@@ -74,7 +74,9 @@ class Failures(NamedTuple):
 # A layout change
 
 
-def cooldowns_after_layout(cooldowns: Cooldowns, known: Container[int], layout: SegmentLayout, now: int) -> Cooldowns:
+def cooldowns_after_layout(
+    cooldowns: Cooldowns, known_ids: Container[int], layout: SegmentLayout, now: int
+) -> Cooldowns:
     """Return the cooldowns after a layout change.
 
     Each segment that is not among the `known` sets the clock of the operation that made it to its creation. That is
@@ -84,10 +86,10 @@ def cooldowns_after_layout(cooldowns: Cooldowns, known: Container[int], layout: 
     """
     last = {"split": cooldowns.last_split_at, "merge": cooldowns.last_merge_at, "rebucket": cooldowns.last_rebucket_at}
     for number, segment in layout.segments.items():
-        action = made_by(segment, layout.segments) if segment.parent_ids and number not in known else None
+        action = made_by(segment, layout.segments) if segment.parent_ids and number not in known_ids else None
         if action is not None:
-            at = max(0, min(segment.created_at_ms, now))
-            last[action] = max(last[action] or at, at)
+            created_at = max(0, min(segment.created_at_ms, now))
+            last[action] = max(last[action] or created_at, created_at)
     return Cooldowns(last["split"], last["merge"], last["rebucket"])
 
 
@@ -98,7 +100,7 @@ def is_done(decision: OpenDecision, epoch: int, active: Container[int]) -> bool:
     several decisions on one layout the first that is applied makes a newer one, so the decision's own segments are what
     counts.
     """
-    return decision.applied and epoch > decision.epoch and not any(one in active for one in decision.segments)
+    return decision.applied and epoch > decision.epoch and not any(segment in active for segment in decision.segments)
 
 
 # A sample
@@ -150,8 +152,8 @@ def instants_of_samples(sampled_at: Ints, kafka_at: Ints, now: int) -> Ints:
     is_known = kafka_at != NEVER
     least = np.where(is_known, kafka_at - MAX_CLOCK_SKEW_MS, sampled_at)
     most = np.minimum(np.where(is_known, kafka_at + MAX_CLOCK_SKEW_MS, now), now)
-    at: Ints = np.minimum(np.maximum(sampled_at, least), most)
-    return at
+    instants: Ints = np.minimum(np.maximum(sampled_at, least), most)
+    return instants
 
 
 def claims_of_samples(sampled_at: Ints, kafka_at: Ints, now: int) -> Ints:
@@ -169,33 +171,33 @@ def are_stale_samples(
     return np.where(is_same_reporter, sampled_at <= claimed, is_late)
 
 
-def seen_after_sample(seen_at: int | None, at: int) -> int:
+def seen_after_sample(seen_at: int | None, instant: int) -> int:
     """Return when the load of a segment was last seen, after a sample (guard `maxLoadAgeSeconds`).
 
     Each sample of an instant `at` that is newer than the last one counts, significant or not.
     """
-    return at if seen_at is None else max(seen_at, at)
+    return instant if seen_at is None else max(seen_at, instant)
 
 
-def seen_after_sample_all(seen_at: Ints, at: Ints) -> Ints:
+def seen_after_sample_all(seen_at: Ints, instants: Ints) -> Ints:
     """`seen_after_sample` over columns."""
-    return np.maximum(seen_at, at)
+    return np.maximum(seen_at, instants)
 
 
-def modified_after_sample(modified_at: int | None, at: int) -> int:
+def modified_after_sample(modified_at: int | None, instant: int) -> int:
     """Return when a load record was last modified, after a significant sample of the instant `at`.
 
     PIP-483 "SegmentLoadStats": windows derive from the modified time.
     """
-    return at if modified_at is None else max(modified_at, at)
+    return instant if modified_at is None else max(modified_at, instant)
 
 
-def modified_after_sample_all(modified_at: Ints, at: Ints) -> Ints:
+def modified_after_sample_all(modified_at: Ints, instants: Ints) -> Ints:
     """`modified_after_sample` over columns."""
-    return np.maximum(modified_at, at)
+    return np.maximum(modified_at, instants)
 
 
-def cold_since_after_sample(cold_since: int | None, is_cold: bool, at: int) -> int | None:
+def cold_since_after_sample(cold_since: int | None, is_cold: bool, instant: int) -> int | None:
     """Return since when a segment is cold, after a significant sample.
 
     That is the instant of the sample that fell below all merge thresholds, kept while those that follow are below too
@@ -203,16 +205,16 @@ def cold_since_after_sample(cold_since: int | None, is_cold: bool, at: int) -> i
     """
     if not is_cold:
         return None
-    return at if cold_since is None else cold_since
+    return instant if cold_since is None else cold_since
 
 
-def cold_since_after_sample_all(cold_since: Ints, is_cold: Bools, at: Ints) -> Ints:
+def cold_since_after_sample_all(cold_since: Ints, is_cold: Bools, instants: Ints) -> Ints:
     """`cold_since_after_sample` over columns."""
-    return np.where(is_cold, np.where(cold_since == NEVER, at, cold_since), NEVER)
+    return np.where(is_cold, np.where(cold_since == NEVER, instants, cold_since), NEVER)
 
 
 def returned_after_sample(
-    returned_after: int | None, has_record: bool, cold_since: int | None, is_cold: bool, at: int
+    returned_after: int | None, has_record: bool, cold_since: int | None, is_cold: bool, instant: int
 ) -> int | None:
     """Return the pause after which a load came back, by the sample given (guard `returnsWithinSeconds`).
 
@@ -223,17 +225,17 @@ def returned_after_sample(
         return 0 if returned_after is None and has_record and cold_since is None else returned_after
     if cold_since is None or returned_after is None:
         return returned_after
-    return max(at - cold_since, returned_after // 2)
+    return max(instant - cold_since, returned_after // 2)
 
 
 def returned_after_sample_all(
-    returned_after: Ints, has_record: Bools, cold_since: Ints, is_cold: Bools, at: Ints
+    returned_after: Ints, has_record: Bools, cold_since: Ints, is_cold: Bools, instants: Ints
 ) -> Ints:
     """`returned_after_sample` over columns."""
     never_fell, was_cold = returned_after == NEVER, cold_since != NEVER
     falls = is_cold & never_fell & has_record & ~was_cold
     returns = ~is_cold & was_cold & ~never_fell
-    pause = np.maximum(at - cold_since, returned_after // 2)
+    pause = np.maximum(instants - cold_since, returned_after // 2)
     return np.where(falls, 0, np.where(returns, pause, returned_after))
 
 
@@ -289,9 +291,9 @@ def failures_after_outcome(failures: Failures, action: str, status: OutcomeStatu
 # The job's clock is set back
 
 
-def not_after(at: int | None, now: int) -> int | None:
+def not_after(instant: int | None, now: int) -> int | None:
     """Return an instant of a clock, moved to `now` if the job's clock was set back behind it.
 
     A wait then ends late by at most its own length, however far the clock was set back.
     """
-    return None if at is None else min(at, now)
+    return None if instant is None else min(instant, now)

@@ -87,13 +87,13 @@ class Fleet:
     @property
     def in_flight(self) -> Bools:
         """Which topics have an open decision."""
-        found: Bools = self.opened_at != NEVER
-        return found
+        is_open: Bools = self.opened_at != NEVER
+        return is_open
 
     def take(self, topics: Ints) -> Fleet:
         """Some of the topics, in ascending order."""
         segments = segments_of(self.offsets, topics)
-        one, two, three, four = (column[segments] for column in self.rates)
+        msg_in, bytes_in, msg_out, bytes_out = (column[segments] for column in self.rates)
         return Fleet(
             self.policies,
             np.searchsorted(topics, self.policy_starts).tolist(),
@@ -110,7 +110,7 @@ class Fleet:
             self.failed_action[topics],
             self.segment_ids[segments],
             self.is_single_hash[segments],
-            (one, two, three, four),
+            (msg_in, bytes_in, msg_out, bytes_out),
             self.seen_at[segments],
             self.cold_since[segments],
             self.depths[segments],
@@ -149,8 +149,8 @@ class FleetAnswers:
 def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
     """The snapshots in columns, and for each topic of the fleet the place of its snapshot in the input."""
     by_policy: dict[Policy, list[tuple[int, TopicSnapshot]]] = {}
-    for place, snapshot in enumerate(snapshots):
-        by_policy.setdefault(snapshot.policy, []).append((place, snapshot))
+    for index, snapshot in enumerate(snapshots):
+        by_policy.setdefault(snapshot.policy, []).append((index, snapshot))
     ordered = [entry for entries in by_policy.values() for entry in entries]
     topics = [_topic_columns(snapshot) for _, snapshot in ordered]
     segments = [row for _, snapshot in ordered for row in _segment_columns(snapshot)]
@@ -184,7 +184,7 @@ def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
         np.array(topic[11], np.int64),
         np.array(segment[11], np.int64),
     )
-    return fleet, np.array([place for place, _ in ordered], np.int64)
+    return fleet, np.array([index for index, _ in ordered], np.int64)
 
 
 def _topic_columns(snapshot: TopicSnapshot) -> tuple[Any, ...]:

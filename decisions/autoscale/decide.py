@@ -57,7 +57,7 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     contains the others. A merge that waits to be applied then does not hold splits.
     """
     switched_off = _switched_off(snapshot)
-    only_merges_wait = snapshot.may_split_meanwhile and all(one.gate is Gate.IN_FLIGHT for one in switched_off)
+    only_merges_wait = snapshot.may_split_meanwhile and all(answer.gate is Gate.IN_FLIGHT for answer in switched_off)
     if switched_off and not only_merges_wait:
         bound = binding(PRECEDENCE, {Situation.SWITCHED_OFF: switched_off})
         return Hold(bound, (bound,))
@@ -76,28 +76,30 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     is_tick, parallel = snapshot.trigger == "tick", snapshot.policy.parallel_actions
     if split.chosen and not (is_tick and parallel):
         return _actions(split, MergePass([]), split.readings)
-    found = {Situation.WANTS_TO_SPLIT: split.failing} if split.failing else {}
+    readings_of = {Situation.WANTS_TO_SPLIT: split.failing} if split.failing else {}
     dues = [split.due]
     if lane is not None and lane.failing:
-        found[Situation.WANTS_TO_REBUCKET] = lane.failing
+        readings_of[Situation.WANTS_TO_REBUCKET] = lane.failing
         dues.append(lane.due)
     if snapshot.policy.as_shipped and [reading.gate for reading in split.failing] == [Gate.UNSPLITTABLE]:
         # Pulsar 5.0.1 goes on after whatever else blocks a pass, and not after this.
         return Hold(split.failing[0], tuple(split.readings))
     if not is_tick:
         gates = [*split.readings, Reading(Gate.NOT_THIS_TRIGGER, False)]
-        found[Situation.NO_DEMAND] = gates
-        return Hold(binding(PRECEDENCE, found), tuple(gates), _first(dues))
+        readings_of[Situation.NO_DEMAND] = gates
+        return Hold(binding(PRECEDENCE, readings_of), tuple(gates), _first(dues))
     merge = merge_pass(snapshot, loads, keys, [segment for segment, _ in split.chosen])
     # A back-off from both actions is read in both passes, and told once.
-    rest = [one for one in merge.readings if one.gate is not Gate.RETRY_BACKOFF or one not in split.readings]
-    gates = [*split.readings, *rest]
+    merge_gates = [
+        answer for answer in merge.readings if answer.gate is not Gate.RETRY_BACKOFF or answer not in split.readings
+    ]
+    gates = [*split.readings, *merge_gates]
     if split.chosen or merge.chosen:
         return _actions(split, merge, gates)
     if merge.failing:
-        found[Situation.WANTS_TO_MERGE] = merge.failing
-    found[_rest(snapshot, loads)] = gates
-    return Hold(binding(PRECEDENCE, found), tuple(gates), _first([*dues, merge.due]))
+        readings_of[Situation.WANTS_TO_MERGE] = merge.failing
+    readings_of[_rest(snapshot, loads)] = gates
+    return Hold(binding(PRECEDENCE, readings_of), tuple(gates), _first([*dues, merge.due]))
 
 
 def _first(dues: Sequence[int | None]) -> int | None:

@@ -127,41 +127,41 @@ class _Block:
     def decide(self) -> None:
         """Decide as `decisions.autoscale.decide.decide` does, for all topics of the block."""
         open_decision = self.fleet.in_flight[self.topics]
-        found = self._switched_off(open_decision)
+        situations = self._switched_off(open_decision)
         if self.policy.broken is None and self.policy.enabled:
             self.topic_of: Ints = np.repeat(np.arange(len(self.counts)), self.counts)
             self.unknown = self._unknown()
             self._find_shared()
-            found |= self._rest()
+            situations |= self._rest()
             if not self.tick.all():
-                found[Situation.NO_DEMAND] = _Found(
+                situations[Situation.NO_DEMAND] = _Found(
                     {
                         Gate.CONSUMER_DEMAND: ~self.tick & ~self.served,
                         Gate.ENTRY_BUCKETS: ~self.tick & self.served,
                     }
                 )
             leaves_splits = self.fleet.only_merges_open[self.topics] & self.policy.parallel_actions
-            found |= self._split_pass(open_decision & ~leaves_splits)
-            found |= self._merge_pass(open_decision)
-        self._bind(found)
+            situations |= self._split_pass(open_decision & ~leaves_splits)
+            situations |= self._merge_pass(open_decision)
+        self._bind(situations)
         self.gate[self.action != HOLD] = -1
 
-    def _bind(self, found: Mapping[Situation, _Found]) -> None:
+    def _bind(self, situations: Mapping[Situation, _Found]) -> None:
         """Set the binding gate of each topic, from the table's end, so that its first rows are written last."""
         for row in reversed(PRECEDENCE):
-            if row.situation in found:
-                self._bind_row(row, found[row.situation])
+            if row.situation in situations:
+                self._bind_row(row, situations[row.situation])
 
-    def _bind_row(self, row: Row[Situation, Gate], found: _Found) -> None:
+    def _bind_row(self, row: Row[Situation, Gate], situation: _Found) -> None:
         latest: Ints | None = None
         for gate in reversed(row.waits):
-            ends, binds = found.ends[gate], found.failing[gate]
+            ends, binds = situation.ends[gate], situation.failing[gate]
             if latest is not None:
                 binds = binds & (ends >= latest)
             np.copyto(self.gate, _CODE[gate], where=binds)
             latest = np.where(binds, ends, NEVER if latest is None else latest)
         for gate in reversed(row.forbidding):
-            np.copyto(self.gate, _CODE[gate], where=found.failing[gate])
+            np.copyto(self.gate, _CODE[gate], where=situation.failing[gate])
 
     def _switched_off(self, open_decision: Bools) -> dict[Situation, _Found]:
         everywhere, nowhere = np.ones(len(self.counts), np.bool_), np.zeros(len(self.counts), np.bool_)
@@ -178,22 +178,22 @@ class _Block:
     def _rest(self) -> dict[Situation, _Found]:
         """Return the situations of topics that need neither a split nor a merge."""
         above_floor = self.counts > max(self.policy.min_segments, 1)
-        found = {
+        situations = {
             Situation.ABOVE_FLOOR: _Found({Gate.MERGE_THRESHOLDS: above_floor}),
             Situation.AT_FLOOR: _Found({Gate.SPLIT_THRESHOLDS: ~above_floor}),
         }
         if self.unknown is None:
-            return found
-        known = ~self.unknown
-        pair = known.copy()
-        pair[:-1] &= known[1:] & (self.topic_of[1:] == self.topic_of[:-1])
+            return situations
+        has_load = ~self.unknown
+        pair = has_load.copy()
+        pair[:-1] &= has_load[1:] & (self.topic_of[1:] == self.topic_of[:-1])
         pair[-1] = False
-        any_known, any_pair = np.logical_or.reduceat(known, self.starts), np.logical_or.reduceat(pair, self.starts)
+        any_known, any_pair = np.logical_or.reduceat(has_load, self.starts), np.logical_or.reduceat(pair, self.starts)
         cannot_tell = np.where(above_floor, ~any_pair, ~any_known)
         missing = np.logical_or.reduceat(np.isnan(self.rates[0]), self.starts)
         failing = {Gate.LOAD_MISSING: cannot_tell & missing, Gate.LOAD_STALE: cannot_tell & ~missing}
-        found[Situation.UNKNOWN_LOAD] = _Found(failing)
-        return found
+        situations[Situation.UNKNOWN_LOAD] = _Found(failing)
+        return situations
 
     def _unknown(self) -> Bools | None:
         """Segments whose load is missing or too old to be trusted; None when there is none."""
@@ -268,8 +268,8 @@ class _Block:
             hot |= rate > limit
         if self.unknown is not None:
             hot &= ~self.unknown
-        found: Bools = np.asarray(hot, np.bool_)
-        return found
+        is_hot: Bools = np.asarray(hot, np.bool_)
+        return is_hot
 
     def _split_for_consumers(self, topics: Ints) -> None:
         """Rule (a): the busiest segment by msgRateIn, 0 when not known."""
@@ -301,10 +301,10 @@ class _Block:
         topics = self.topic_of[segments]
         order = np.lexsort((ids, -score, topics))
         chosen = order[_firsts(topics[order])]
-        at = topics[chosen]
-        self.action[at] = SPLIT
-        self.segment[at] = ids[chosen]
-        self.reason[at] = reason[chosen]
+        split_topics = topics[chosen]
+        self.action[split_topics] = SPLIT
+        self.segment[split_topics] = ids[chosen]
+        self.reason[split_topics] = reason[chosen]
 
     # Pass 2: MERGE
 
@@ -380,25 +380,25 @@ class _Block:
         buckets = np.maximum(self.fleet.buckets[self.segments], 1)
         loss = np.maximum(buckets[pairs] + buckets[pairs + 1] - self.policy.max_entry_buckets_per_segment, 0)
         used = np.minimum(self.fleet.required[self.topics], self.capacity)
-        kept: Bools = ~self.shares[topics] | (loss <= (self.capacity - used)[topics])
-        return kept
+        is_kept: Bools = ~self.shares[topics] | (loss <= (self.capacity - used)[topics])
+        return is_kept
 
     def _settling(self, pairs: Ints, topics: Ints, since: Ints) -> Ints:
         """Return for each topic when the first of its pairs settles; `NEVER` where none has to.
 
         Pairs whose window has passed come first, if there are any.
         """
-        found = np.full(len(self.counts), NEVER, np.int64)
+        settles_at = np.full(len(self.counts), NEVER, np.int64)
         if not self.policy.settles or not len(pairs):
-            return found
+            return settles_at
         settled = self._settled(pairs)
         is_ready = self.now[topics] - since >= min(self.policy.merge_window_ms, MAX_WAIT_MS)
         firsts = _firsts(topics)
         of_all = np.minimum.reduceat(settled, firsts)
         of_ready = np.minimum.reduceat(np.where(is_ready, settled, MAX_WAIT_MS), firsts)
         any_ready = np.logical_or.reduceat(is_ready, firsts)
-        found[topics[firsts]] = np.where(any_ready, of_ready, of_all)
-        return found
+        settles_at[topics[firsts]] = np.where(any_ready, of_ready, of_all)
+        return settles_at
 
     def _settled(self, pairs: Ints) -> Ints:
         settled = self.fleet.settled_at[self.segments]
@@ -413,8 +413,8 @@ class _Block:
             cold &= rate < limit
         if self.unknown is not None:
             cold &= ~self.unknown
-        found: Bools = np.asarray(cold, np.bool_)
-        return found
+        is_cold: Bools = np.asarray(cold, np.bool_)
+        return is_cold
 
     def _merge(self, pairs: Ints, topics: Ints) -> None:
         """Per topic the coldest pair, of equals the first in the hash space."""
@@ -424,17 +424,17 @@ class _Block:
         right = [rate[pairs + 1] for rate in self.rates]
         if self.policy.normalized_coldness:
             limits = self.policy.merge_thresholds
-            unions = [(one + other) / limit for one, other, limit in zip(left, right, limits, strict=True)]
+            unions = [(own + other) / limit for own, other, limit in zip(left, right, limits, strict=True)]
             combined = np.maximum.reduce(unions)
         else:
             combined = (left[0] + left[1] + left[2] + left[3]) + (right[0] + right[1] + right[2] + right[3])
         order = np.lexsort((pairs, combined, topics))
         chosen = order[_firsts(topics[order])]
-        at, ids = topics[chosen], self.fleet.segment_ids[self.segments]
-        self.action[at] = MERGE
-        self.segment[at] = ids[pairs[chosen]]
-        self.other[at] = ids[pairs[chosen] + 1]
-        self.reason[at] = _COLD
+        merge_topics, ids = topics[chosen], self.fleet.segment_ids[self.segments]
+        self.action[merge_topics] = MERGE
+        self.segment[merge_topics] = ids[pairs[chosen]]
+        self.other[merge_topics] = ids[pairs[chosen] + 1]
+        self.reason[merge_topics] = _COLD
 
     # What both passes use
 

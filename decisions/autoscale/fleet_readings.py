@@ -45,16 +45,16 @@ def binding_readings(fleet: Fleet, gates: npt.NDArray[np.int8]) -> FleetReadings
 
     `gates` are those of `FleetAnswers`; all are holds.
     """
-    found = _nothing(len(fleet))
+    readings = _nothing(len(fleet))
     ends = [*fleet.policy_starts, len(fleet)][1:]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         for policy, start, end in zip(fleet.policies, fleet.policy_starts, ends, strict=True):
             for code in np.unique(gates[start:end]).tolist():
                 topics = start + np.flatnonzero(gates[start:end] == code)
                 read = _READERS[GATES[code]](fleet.take(topics), policy)
-                for column, values in zip(found, read, strict=True):
+                for column, values in zip(readings, read, strict=True):
                     column[topics] = values
-    return found
+    return readings
 
 
 def _nothing(count: int) -> FleetReadings:
@@ -154,16 +154,16 @@ def _merge_thresholds(fleet: Fleet, policy: Policy) -> FleetReadings:
         heat = np.full(len(fleet.segment_ids), MAX_RATIO)
     else:
         heat = np.minimum(_largest_ratio(fleet, policy.merge_thresholds), MAX_RATIO)
-    known = _known(fleet, policy)
-    hotter = np.where(_pairs(fleet, known), np.maximum(heat, np.roll(heat, -1)), np.inf)
+    has_load = _known(fleet, policy)
+    hotter = np.where(_pairs(fleet, has_load), np.maximum(heat, np.roll(heat, -1)), np.inf)
     return _below(np.minimum.reduceat(hotter, fleet.offsets[:-1]), 1.0)
 
 
 def _max_dag_depth(fleet: Fleet, policy: Policy) -> FleetReadings:
     pairs, starts, most = _cold_pairs(fleet, policy), fleet.offsets[:-1], np.iinfo(np.int64).max
     depth = np.minimum.reduceat(np.where(pairs, _of_pairs(fleet.depths), most), starts)
-    at = np.minimum.reduceat(np.where(pairs, _of_pairs(fleet.shallow_at), most), starts)
-    eligible_at = np.where(at >= MAX_INSTANT_MS, NEVER, at)
+    earliest = np.minimum.reduceat(np.where(pairs, _of_pairs(fleet.shallow_at), most), starts)
+    eligible_at = np.where(earliest >= MAX_INSTANT_MS, NEVER, earliest)
     return _below(depth, policy.max_dag_depth)._replace(eligible_at=eligible_at)
 
 
@@ -188,9 +188,9 @@ def _settling(fleet: Fleet, policy: Policy) -> FleetReadings:
     starts = fleet.offsets[:-1]
     of_all = np.minimum.reduceat(np.where(may_merge, settled, latest), starts)
     of_ready = np.minimum.reduceat(np.where(is_ready, settled, latest), starts)
-    at = np.where(np.logical_or.reduceat(is_ready, starts), of_ready, of_all)
-    eligible_at = np.where(at >= MAX_INSTANT_MS, NEVER, at)
-    return _below(at - fleet.now, 0)._replace(eligible_at=eligible_at)
+    earliest = np.where(np.logical_or.reduceat(is_ready, starts), of_ready, of_all)
+    eligible_at = np.where(earliest >= MAX_INSTANT_MS, NEVER, earliest)
+    return _below(earliest - fleet.now, 0)._replace(eligible_at=eligible_at)
 
 
 _READERS: Mapping[Gate, Callable[[Fleet, Policy], FleetReadings]] = {
@@ -221,11 +221,11 @@ _READERS: Mapping[Gate, Callable[[Fleet, Policy], FleetReadings]] = {
 
 def _known(fleet: Fleet, policy: Policy) -> Bools:
     """Segments whose load is known and not too old to be trusted."""
-    known: Bools = ~np.isnan(fleet.rates[0])
+    is_known: Bools = ~np.isnan(fleet.rates[0])
     if policy.max_load_age_ms:
         oldest = fleet.now - min(policy.max_load_age_ms, _EXACT_UP_TO)
-        known &= fleet.seen_at >= np.repeat(oldest, np.diff(fleet.offsets))
-    return known
+        is_known &= fleet.seen_at >= np.repeat(oldest, np.diff(fleet.offsets))
+    return is_known
 
 
 def _pairs(fleet: Fleet, chosen: Bools) -> Bools:
@@ -245,8 +245,8 @@ def _cold_pairs(fleet: Fleet, policy: Policy) -> Bools:
 
 def _shallow_pairs(fleet: Fleet, policy: Policy) -> Bools:
     """Cold pairs that their depth lets be merged."""
-    found: Bools = _cold_pairs(fleet, policy) & (_of_pairs(fleet.depths) < policy.max_dag_depth)
-    return found
+    shallow: Bools = _cold_pairs(fleet, policy) & (_of_pairs(fleet.depths) < policy.max_dag_depth)
+    return shallow
 
 
 def _affordable_pairs(fleet: Fleet, policy: Policy) -> Bools:
@@ -258,8 +258,8 @@ def _affordable_pairs(fleet: Fleet, policy: Policy) -> Bools:
     shares = np.logical_or.reduceat(fleet.buckets > 0, starts) | policy.as_shipped
     capacity = np.add.reduceat(np.maximum(fleet.buckets, 1), starts)
     spare = np.where(shares, capacity - np.minimum(fleet.required, capacity), np.iinfo(np.int64).max)
-    found: Bools = pairs & (_losses(fleet, policy) <= _by_segment(fleet, spare))
-    return found
+    affordable: Bools = pairs & (_losses(fleet, policy) <= _by_segment(fleet, spare))
+    return affordable
 
 
 def _losses(fleet: Fleet, policy: Policy) -> Ints:
@@ -271,8 +271,8 @@ def _losses(fleet: Fleet, policy: Policy) -> Ints:
 
 def _by_segment(fleet: Fleet, column: Ints) -> Ints:
     """Repeat the value of each topic for each of its segments."""
-    found: Ints = np.repeat(column, np.diff(fleet.offsets))
-    return found
+    repeated: Ints = np.repeat(column, np.diff(fleet.offsets))
+    return repeated
 
 
 def _of_pairs(column: Ints) -> Ints:

@@ -89,7 +89,7 @@ def is_within(key: HotKey, left: Segment, right: Segment) -> bool:
 
 
 def find_key(
-    place: int, active: Sequence[Segment], rates: Sequence[float | None], overload: float, splits: int, now: int
+    index: int, active: Sequence[Segment], rates: Sequence[float | None], overload: float, splits: int, now: int
 ) -> HotKey | None:
     """The hot key of a segment above its threshold, if splits bring it no relief.
 
@@ -97,7 +97,7 @@ def find_key(
     `splits` halvings are looked back over. None also when the range has not been halved so often, or something of it is
     not known.
     """
-    segment, own = active[place], rates[place]
+    segment, own = active[index], rates[index]
     start, width = segment.start, segment.width
     for _ in range(splits):
         start -= width if (start // width) % 2 else 0
@@ -106,13 +106,13 @@ def find_key(
     if own is None or start < 0 or width > HASHES or end >= HASHES:
         return None
     total = 0.0
-    for one, rate in zip(active, rates, strict=True):
-        common = min(one.end, end) - max(one.start, start) + 1
+    for other, rate in zip(active, rates, strict=True):
+        common = min(other.end, end) - max(other.start, start) + 1
         if common <= 0:
             continue
         if rate is None:
             return None
-        total += rate * common / one.width
+        total += rate * common / other.width
         if own < KEPT * total:
             # It only grows, and most segments are found to be no hot key after a few of the others.
             return None
@@ -121,21 +121,23 @@ def find_key(
     return HotKey(segment.start, segment.end, start, end, overload, now)
 
 
-def remembered(keys: Sequence[HotKey], found: Mapping[int, HotKey], policy: Policy, now: int) -> tuple[HotKey, ...]:
+def remembered(keys: Sequence[HotKey], new_keys: Mapping[int, HotKey], policy: Policy, now: int) -> tuple[HotKey, ...]:
     """Return the known keys after an evaluation that has `found` some.
 
     A key that was found again pauses for twice as long. A key that was not found for as long as its pause is forgotten.
     """
-    new = list(found.values())
-    kept = []
+    new = list(new_keys.values())
+    unchanged = []
     for key in keys:
-        again = [place for place, one in enumerate(new) if one.start <= key.end and key.start <= one.end]
-        for place in again:
-            one = new[place]
-            narrow = key if one.start <= key.start and key.end <= one.end else one
-            tries = min(max(one.tries, key.tries + 1), MAX_TRIES)
-            new[place] = one._replace(start=narrow.start, end=narrow.end, tries=tries)
+        again = [
+            index for index, candidate in enumerate(new) if candidate.start <= key.end and key.start <= candidate.end
+        ]
+        for index in again:
+            candidate = new[index]
+            narrow = key if candidate.start <= key.start and key.end <= candidate.end else candidate
+            tries = min(max(candidate.tries, key.tries + 1), MAX_TRIES)
+            new[index] = candidate._replace(start=narrow.start, end=narrow.end, tries=tries)
         retry = retry_at(key, policy)
         if not again and now < retry + (retry - key.found_at):
-            kept.append(key)
-    return (*kept, *new)
+            unchanged.append(key)
+    return (*unchanged, *new)

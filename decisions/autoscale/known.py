@@ -20,8 +20,8 @@ Loads = Sequence[Load | None]
 
 def known_loads(snapshot: TopicSnapshot) -> Loads:
     """The load of each active segment, unless it is missing or, by the guard, too old to be trusted."""
-    found = snapshot.loads.get
-    loads = [found(segment.segment_id) for segment in snapshot.layout.active]
+    load_of = snapshot.loads.get
+    loads = [load_of(segment.segment_id) for segment in snapshot.layout.active]
     if snapshot.policy.max_load_age_ms == 0:
         return loads
     oldest = snapshot.now - snapshot.policy.max_load_age_ms
@@ -30,15 +30,15 @@ def known_loads(snapshot: TopicSnapshot) -> Loads:
 
 def evidence(snapshot: TopicSnapshot) -> list[Reading[Gate]]:
     """Return the readings on missing and old loads, before any load is judged."""
-    active, found = snapshot.layout.active, snapshot.loads
-    missing = [segment.segment_id for segment in active if segment.segment_id not in found]
+    active, loads = snapshot.layout.active, snapshot.loads
+    missing = [segment.segment_id for segment in active if segment.segment_id not in loads]
     readings = [at_most(Gate.LOAD_MISSING, len(missing), 0, missing[0] if missing else None)]
     limit = snapshot.policy.max_load_age_ms
     if limit and len(missing) < len(active):
-        known = [segment for segment in active if segment.segment_id in found] if missing else active
-        seen = [found[segment.segment_id].last_seen_at for segment in known]
+        with_load = [segment for segment in active if segment.segment_id in loads] if missing else active
+        seen = [loads[segment.segment_id].last_seen_at for segment in with_load]
         oldest = min(seen)
-        segment_id = known[seen.index(oldest)].segment_id
+        segment_id = with_load[seen.index(oldest)].segment_id
         readings.append(at_most(Gate.LOAD_STALE, snapshot.now - oldest, limit, segment_id))
     return readings
 

@@ -48,59 +48,63 @@ def merge_pass(
     if not policy.parallel_actions:
         readings.append(waited(Gate.MERGE_COOLDOWN, now, snapshot.last_merge_at, policy.merge_cooldown_ms))
     cold = [load is not None and is_cold(load.rates, policy) for load in loads]
-    pairs = [at for at in range(len(cold) - 1) if cold[at] and cold[at + 1]]
+    pairs = [index for index in range(len(cold) - 1) if cold[index] and cold[index + 1]]
     if keys:
         fruitless = _fruitless(snapshot, loads, keys, cold)
-        pairs = sorted({*pairs, *(at for at in range(len(cold) - 1) if fruitless(at))})
+        pairs = sorted({*pairs, *(index for index in range(len(cold) - 1) if fruitless(index))})
     needed = required if policy.merge_keeps_consumers else 0
     if needed and snapshot.shares_segments and snapshot.unshared_consumers < count <= required:
-        sharing = [at for at in pairs if _stays_shared(snapshot, loads, at)]
+        sharing = [index for index in pairs if _stays_shared(snapshot, loads, index)]
         pairs, needed = (sharing, snapshot.unshared_consumers) if sharing else (pairs, needed)
     if policy.merge_keeps_consumers:
         readings.append(above(Gate.MERGE_CONSUMERS, count, needed))
     readings.append(_coldness(snapshot, loads, pairs))
     if splits:
-        pairs = [at for at in pairs if active[at].segment_id not in splits and active[at + 1].segment_id not in splits]
+        pairs = [
+            index
+            for index in pairs
+            if active[index].segment_id not in splits and active[index + 1].segment_id not in splits
+        ]
     if not pairs:
         return MergePass(readings)
 
-    shallow_at = {at: max(snapshot.shallow_at(active[i].segment_id) for i in (at, at + 1)) for at in pairs}
-    depths = {at: max(snapshot.merge_depth(active[i].segment_id) for i in (at, at + 1)) for at in pairs}
+    shallow_at = {index: max(snapshot.shallow_at(active[i].segment_id) for i in (index, index + 1)) for index in pairs}
+    depths = {index: max(snapshot.merge_depth(active[i].segment_id) for i in (index, index + 1)) for index in pairs}
     depth = _depth(snapshot, depths, shallow_at)
     readings.append(depth)
     may_merge = depth.passed
     if depth.passed:
-        pairs = [at for at in pairs if depths[at] < policy.max_dag_depth]
+        pairs = [index for index in pairs if depths[index] < policy.max_dag_depth]
     if snapshot.shares_segments:
         capacity = _capacity(snapshot, pairs)
         may_merge = depth.passed and capacity.passed
         if depth.passed or not capacity.passed:
             readings.append(capacity)
         if capacity.passed:
-            pairs = [at for at in pairs if _loss(snapshot, at) <= _spare_buckets(snapshot)]
-    starts = [load.window_start(policy) if load is not None and cold[at] else 0 for at, load in enumerate(loads)]
-    since = {at: max(starts[at], starts[at + 1]) for at in pairs}
+            pairs = [index for index in pairs if _loss(snapshot, index) <= _spare_buckets(snapshot)]
+    starts = [load.window_start(policy) if load is not None and cold[index] else 0 for index, load in enumerate(loads)]
+    since = {index: max(starts[index], starts[index + 1]) for index in pairs}
     longest = min(pairs, key=since.__getitem__)
     if may_merge:
         window = waited(Gate.MERGE_WINDOW, now, since[longest], policy.merge_window_ms, active[longest].segment_id)
         readings.append(window)
-    ready = [at for at in pairs if now - since[at] >= policy.merge_window_ms]
-    ends = {at: max(since[at] + policy.merge_window_ms, shallow_at[at]) for at in pairs}
+    ready = [index for index in pairs if now - since[index] >= policy.merge_window_ms]
+    ends = {index: max(since[index] + policy.merge_window_ms, shallow_at[index]) for index in pairs}
     if policy.settles:
         settled = [settled_at(snapshot, segment, load) for segment, load in zip(active, loads, strict=True)]
-        at_rest = {at: max(settled[at], settled[at + 1]) for at in pairs}
+        at_rest = {index: max(settled[index], settled[index + 1]) for index in pairs}
         if may_merge:
             readings.append(_settling(now, at_rest, ready or pairs, active))
-        ready = [at for at in ready if at_rest[at] <= now]
-        ends = {at: max(end, at_rest[at]) for at, end in ends.items()}
+        ready = [index for index in ready if at_rest[index] <= now]
+        ends = {index: max(end, at_rest[index]) for index, end in ends.items()}
     failing = ROWS[Situation.WANTS_TO_MERGE].failing(readings)
     if not failing:
         spare = count - max(policy.min_segments, needed)
-        coldest = sorted(ready, key=lambda at: _combined_rate(snapshot, loads, at))
+        coldest = sorted(ready, key=lambda index: _combined_rate(snapshot, loads, index))
         chosen = _disjoint(coldest, spare if policy.parallel_actions else 1)
         if snapshot.shares_segments:
             chosen = _within_capacity(snapshot, chosen)
-        return MergePass(readings, [(active[at].segment_id, active[at + 1].segment_id) for at in chosen])
+        return MergePass(readings, [(active[index].segment_id, active[index + 1].segment_id) for index in chosen])
 
     # Each pair has waits of its own, and the load of the pair whose waits end first may be too old by then.
     own = (Gate.MAX_DAG_DEPTH, Gate.MERGE_WINDOW, Gate.SETTLING)
@@ -108,8 +112,8 @@ def merge_pass(
     if others_open is None:
         return MergePass(readings, failing=failing)
     fresh = [fresh_until(snapshot, load) for load in loads]
-    due = ((max(others_open, end), at) for at, end in ends.items())
-    dues = [end for end, at in due if end <= min(fresh[at : at + 2]) and end < MAX_INSTANT_MS]
+    due = ((max(others_open, end), index) for index, end in ends.items())
+    dues = [end for end, index in due if end <= min(fresh[index : index + 2]) and end < MAX_INSTANT_MS]
     return MergePass(readings, failing=failing, due=min(dues, default=None))
 
 
@@ -125,7 +129,7 @@ def _depth(snapshot: TopicSnapshot, depths: Mapping[int, int], shallow_at: Mappi
     return reading if reading.passed or first >= MAX_INSTANT_MS else msgspec.structs.replace(reading, eligible_at=first)
 
 
-def _stays_shared(snapshot: TopicSnapshot, loads: Loads, at: int) -> bool:
+def _stays_shared(snapshot: TopicSnapshot, loads: Loads, index: int) -> bool:
     """Tell if consumers still share segments after a merge that leaves fewer segments than consumers.
 
     They do if no segment is then worth a split. The limit is the floor, times the part of a split threshold that the
@@ -133,16 +137,16 @@ def _stays_shared(snapshot: TopicSnapshot, loads: Loads, at: int) -> bool:
     """
     policy = snapshot.policy
     rates = [None if load is None else load.msg_rate_in for load in loads]
-    left, right = rates[at], rates[at + 1]
+    left, right = rates[index], rates[index + 1]
     if left is None or right is None:
         return False
     most = policy.split_vs_rebucket_min_msg_rate_in_threshold * (policy.merge_headroom or 1.0)
     return left + right < most and all(rate is not None and rate < most for rate in rates)
 
 
-def _loss(snapshot: TopicSnapshot, at: int) -> int:
+def _loss(snapshot: TopicSnapshot, index: int) -> int:
     """Return how many entry buckets a merge would cost, given `maxEntryBucketsPerSegment`."""
-    left, right = snapshot.layout.active[at : at + 2]
+    left, right = snapshot.layout.active[index : index + 2]
     return max(left.bucket_count + right.bucket_count - snapshot.policy.max_entry_buckets_per_segment, 0)
 
 
@@ -153,7 +157,7 @@ def _spare_buckets(snapshot: TopicSnapshot) -> int:
 
 def _capacity(snapshot: TopicSnapshot, pairs: Sequence[int]) -> Reading[Gate]:
     """Compare the entry buckets after the merge that costs fewest with those that consumers own now."""
-    cheapest = min(pairs, key=lambda at: _loss(snapshot, at))
+    cheapest = min(pairs, key=lambda index: _loss(snapshot, index))
     after, used = snapshot.capacity - _loss(snapshot, cheapest), min(snapshot.required_segments, snapshot.capacity)
     return Reading(
         Gate.MERGE_CAPACITY,
@@ -169,21 +173,21 @@ def _capacity(snapshot: TopicSnapshot, pairs: Sequence[int]) -> Reading[Gate]:
 def _within_capacity(snapshot: TopicSnapshot, pairs: Sequence[int]) -> list[int]:
     """Return the first of the pairs that all together leave each consumer its entry bucket."""
     spare, chosen = _spare_buckets(snapshot), []
-    for at in pairs:
-        if _loss(snapshot, at) <= spare:
-            spare -= _loss(snapshot, at)
-            chosen.append(at)
+    for index in pairs:
+        if _loss(snapshot, index) <= spare:
+            spare -= _loss(snapshot, index)
+            chosen.append(index)
     return chosen
 
 
 def _disjoint(pairs: Sequence[int], most: int) -> list[int]:
     """Return at most `most` pairs that do not touch each other, first ones first."""
     chosen: list[int] = []
-    taken: set[int] = set()
-    for at in pairs:
-        if len(chosen) < most and at not in taken and at + 1 not in taken:
-            chosen.append(at)
-            taken |= {at, at + 1}
+    used: set[int] = set()
+    for index in pairs:
+        if len(chosen) < most and index not in used and index + 1 not in used:
+            chosen.append(index)
+            used |= {index, index + 1}
     return chosen
 
 
@@ -191,16 +195,16 @@ def settled_at(snapshot: TopicSnapshot, segment: Segment, load: Load | None) -> 
     """Until when a segment is not merged, for its load may come back (guards `settleSeconds`,
     `regretWindowSeconds`, `returnsWithinSeconds`)."""
     policy = snapshot.policy
-    at = 0
+    instant = 0
     past = snapshot.known_pasts.get(segment.segment_id) if policy.settles else None
     if policy.settle_ms and past is not None:
-        at = past.at + settle_ms(past, policy)
+        instant = past.at + settle_ms(past, policy)
     if load is not None and load.cold_since is not None:
-        at = max(at, load.cold_since + regret_window_ms(past, segment.width, policy))
+        instant = max(instant, load.cold_since + regret_window_ms(past, segment.width, policy))
         for pause in (load.returned_after or 0, past.returned_after if past else 0):
             if 0 < pause <= policy.returns_within_ms:
-                at = max(at, load.cold_since + pause * 3 // 2)
-    return max(min(at, MAX_INSTANT_MS), -MAX_INSTANT_MS)
+                instant = max(instant, load.cold_since + pause * 3 // 2)
+    return max(min(instant, MAX_INSTANT_MS), -MAX_INSTANT_MS)
 
 
 def _settling(now: int, at_rest: dict[int, int], pairs: Sequence[int], active: Sequence[Segment]) -> Reading[Gate]:
@@ -218,27 +222,27 @@ class _fruitless:
         policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
         self._active, self._cold = active, cold
         self._holds: dict[int, HotKey] = {}
-        for at, load in enumerate(loads):
+        for index, load in enumerate(loads):
             score = 0.0 if load is None else overload(load.rates, policy)[0]
-            if score > 1.0 and (key := key_in(keys, active[at], score, policy, now)) is not None:
-                self._holds[at] = key
+            if score > 1.0 and (key := key_in(keys, active[index], score, policy, now)) is not None:
+                self._holds[index] = key
 
-    def __call__(self, at: int) -> bool:
-        for holder, other in ((at, at + 1), (at + 1, at)):
+    def __call__(self, index: int) -> bool:
+        for holder, other in ((index, index + 1), (index + 1, index)):
             key = self._holds.get(holder)
-            if key is not None and self._cold[other] and is_within(key, self._active[at], self._active[at + 1]):
+            if key is not None and self._cold[other] and is_within(key, self._active[index], self._active[index + 1]):
                 return True
         return False
 
 
 def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) -> Reading[Gate]:
     """The heat of the coldest two neighbours with known loads, and the hotter one of them."""
-    known = cold_pairs or [at for at in range(len(loads) - 1) if loads[at] and loads[at + 1]]
-    if not known:
+    pairs = cold_pairs or [index for index in range(len(loads) - 1) if loads[index] and loads[index + 1]]
+    if not pairs:
         return Reading(Gate.MERGE_THRESHOLDS, False, limit=1.0)
     heats = [MAX_RATIO if load is None else heat(load.rates, snapshot.policy) for load in loads]
-    hotter = {at: max(heats[at], heats[at + 1]) for at in known}
-    nearest = min(known, key=hotter.__getitem__)
+    hotter = {index: max(heats[index], heats[index + 1]) for index in pairs}
+    nearest = min(pairs, key=hotter.__getitem__)
     ratio = hotter[nearest]
     hottest = nearest if heats[nearest] == ratio else nearest + 1
     segment = snapshot.layout.active[hottest].segment_id
@@ -248,8 +252,8 @@ def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) 
     return Reading(Gate.MERGE_THRESHOLDS, bool(cold_pairs), ratio, 1.0, 1.0 - ratio, segment=segment)
 
 
-def _combined_rate(snapshot: TopicSnapshot, loads: Loads, at: int) -> float:
-    left, right = loads[at], loads[at + 1]
+def _combined_rate(snapshot: TopicSnapshot, loads: Loads, index: int) -> float:
+    left, right = loads[index], loads[index + 1]
     assert left is not None
     assert right is not None
     return combined_rate(left.rates, right.rates, snapshot.policy)

@@ -44,7 +44,11 @@ class Past(NamedTuple):
 
 
 def past_after_layout(
-    past: Mapping[int, Past], known: Container[int], layout: SegmentLayout, now: int, returned: Mapping[int, int] = {}
+    past: Mapping[int, Past],
+    known_ids: Container[int],
+    layout: SegmentLayout,
+    now: int,
+    returned: Mapping[int, int] = {},
 ) -> dict[int, Past]:
     """Return the pasts of the active segments after a layout has come.
 
@@ -52,40 +56,42 @@ def past_after_layout(
     `decisions.autoscale.clocks.returned_after_sample` has them. A merge has outlived the pause after which load was
     expected to come back; a split hands it on. A rebucket changes nothing.
     """
-    found = {}
+    pasts = {}
     for segment in layout.active:
         number = segment.segment_id
-        if number in known:
+        if number in known_ids:
             if number in past:
-                found[number] = past[number]
+                pasts[number] = past[number]
             continue
         segment = _stands_for(segment, past, layout.segments)
         if segment.segment_id in past:
             known_past = past[segment.segment_id]
             back = max(returned.get(segment.segment_id, 0), known_past.returned_after)
-            found[number] = known_past._replace(returned_after=back)
+            pasts[number] = known_past._replace(returned_after=back)
             continue
-        made = made_by(segment, layout.segments)
-        if made is None or made == "rebucket":
+        action = made_by(segment, layout.segments)
+        if action is None or action == "rebucket":
             continue
-        at = _not_after(segment.created_at_ms, now)
+        created_at = _not_after(segment.created_at_ms, now)
         parents = [past[parent] for parent in segment.parent_ids if parent in past]
-        if made == "merge":
+        if action == "merge":
             regrets = max((parent.regrets for parent in parents), default=0)
             widths = [
-                past[one].finest if one in past else layout.segments[one].width
-                for one in segment.parent_ids
-                if one in past or one in layout.segments
+                past[parent_id].finest if parent_id in past else layout.segments[parent_id].width
+                for parent_id in segment.parent_ids
+                if parent_id in past or parent_id in layout.segments
             ]
-            found[number] = Past(at, made, regrets, 0, min(widths, default=segment.width))
+            pasts[number] = Past(created_at, action, regrets, 0, min(widths, default=segment.width))
             continue
         parent = parents[0] if parents else None
         back = max(returned.get(segment.parent_ids[0], 0), parent.returned_after if parent else 0)
         if parent is None or segment.width < parent.finest:
-            found[number] = Past(at, made, 0, back, segment.width)
+            pasts[number] = Past(created_at, action, 0, back, segment.width)
         else:
-            found[number] = Past(at, made, _regrets(parent, at, 2 * segment.width), back, parent.finest)
-    return found
+            pasts[number] = Past(
+                created_at, action, _regrets(parent, created_at, 2 * segment.width), back, parent.finest
+            )
+    return pasts
 
 
 def _stands_for(segment: Segment, past: Container[int], segments: Mapping[int, Segment]) -> Segment:
@@ -106,11 +112,13 @@ def regret_ms(width: int) -> int:
     return max(REGRET_MS, WIDE_REGRET_MS * width // HASH_SPACE)
 
 
-def _regrets(parent: Past, at: int, width: int) -> int:
+def _regrets(parent: Past, split_at: int, width: int) -> int:
     """Of the halves of what was split at an instant."""
     if parent.made == "split":
         return parent.regrets
-    return min(parent.regrets + 1, MAX_REGRETS) if at - parent.at <= regret_ms(width) else max(parent.regrets - 1, 0)
+    return (
+        min(parent.regrets + 1, MAX_REGRETS) if split_at - parent.at <= regret_ms(width) else max(parent.regrets - 1, 0)
+    )
 
 
 def faded_depth(depth: int, since: int, now: int) -> int:
@@ -130,7 +138,7 @@ def shallow_at(depth: int, since: int, cap: int) -> int:
 
 
 def depths_after_layout(
-    depths: Mapping[int, int], pasts: Mapping[int, Past], known: Container[int], layout: SegmentLayout, now: int
+    depths: Mapping[int, int], pasts: Mapping[int, Past], known_ids: Container[int], layout: SegmentLayout, now: int
 ) -> dict[int, int]:
     """Return the merge depth of each active segment when it was made (guard `explicitLineage`).
 
@@ -138,23 +146,25 @@ def depths_after_layout(
     that counted by then. `depths` and `pasts` are those before the `layout`, `known` the ids of the layout before. Only
     instants in the layout are used, so that a rebuild from a layout with all its ancestors finds the same.
     """
-    segments, found = layout.segments, dict[int, int]()
+    segments, new_depths = layout.segments, dict[int, int]()
     for number in sorted(segments):
         segment = segments[number]
-        if number in known or not segment.parent_ids:
-            found[number] = depths.get(number, 0)
+        if number in known_ids or not segment.parent_ids:
+            new_depths[number] = depths.get(number, 0)
             continue
-        made = made_by(segment, segments)
-        if made == "rebucket":
+        action = made_by(segment, segments)
+        if action == "rebucket":
             (parent,) = segment.parent_ids
-            found[number] = found.get(parent, depths.get(parent, 0))
+            new_depths[number] = new_depths.get(parent, depths.get(parent, 0))
             continue
-        at = _not_after(segment.created_at_ms, now)
-        found[number] = (made == "merge") + max(
-            faded_depth(found.get(parent, depths.get(parent, 0)), made_at(parent, pasts, segments, now), at)
+        created_at = _not_after(segment.created_at_ms, now)
+        new_depths[number] = (action == "merge") + max(
+            faded_depth(
+                new_depths.get(parent, depths.get(parent, 0)), made_at(parent, pasts, segments, now), created_at
+            )
             for parent in segment.parent_ids
         )
-    return {segment.segment_id: found[segment.segment_id] for segment in layout.active}
+    return {segment.segment_id: new_depths[segment.segment_id] for segment in layout.active}
 
 
 def made_at(number: int, pasts: Mapping[int, Past], segments: Mapping[int, Segment], now: int) -> int:

@@ -110,12 +110,12 @@ class Policy:
 
         With the guard `mergeHeadroom` none is lower than half of that part of the split threshold.
         """
-        one, two, three, four = self.written_merge_thresholds
+        msg_in, bytes_in, msg_out, bytes_out = self.written_merge_thresholds
         if not self.merge_headroom:
-            return one, two, three, four
+            return msg_in, bytes_in, msg_out, bytes_out
         half = self.merge_headroom / 2
         a, b, c, d = self.split_thresholds
-        return max(one, a * half), max(two, b * half), max(three, c * half), max(four, d * half)
+        return max(msg_in, a * half), max(bytes_in, b * half), max(msg_out, c * half), max(bytes_out, d * half)
 
     @property
     def written_merge_thresholds(self) -> tuple[float, float, float, float]:
@@ -209,10 +209,10 @@ def resolve_policy(
     for scope, override in (("cluster", cluster), ("namespace", namespace), ("topic", topic)):
         if override is None:
             continue
-        for wire, known in POLICY_FIELDS.items():
-            value = getattr(override, known.attribute)
+        for wire, field in POLICY_FIELDS.items():
+            value = getattr(override, field.attribute)
             if value is not None:
-                values[known.name] = known.inside(value)
+                values[field.name] = field.inside(value)
                 origins[wire] = scope
     policy = replace(PROFILES[profile], **values)
     broken = policy.broken
@@ -235,11 +235,11 @@ def policy_violations(policy: Policy) -> list[str]:
         broken.append(f"maxSegments ({policy.max_segments}) must not be less than minSegments ({policy.min_segments})")
     if not policy.max_dag_depth >= 0:
         broken.append(f"maxDagDepth must not be negative, got {policy.max_dag_depth}")
-    for wire, known in POLICY_FIELDS.items():
-        value = getattr(policy, known.name)
-        if known.factor != 1 and value < 0:
-            broken.append(f"{wire} must not be negative, got {value // known.factor}")
-        if type(value) is int and value > (MAX_LONG * known.factor if known.factor != 1 else MAX_INT):
+    for wire, field in POLICY_FIELDS.items():
+        value = getattr(policy, field.name)
+        if field.factor != 1 and value < 0:
+            broken.append(f"{wire} must not be negative, got {value // field.factor}")
+        if type(value) is int and value > (MAX_LONG * field.factor if field.factor != 1 else MAX_INT):
             broken.append(f"{wire} is larger than Pulsar can hold")
     if not 0 <= policy.merge_headroom < 1:
         broken.append(f"mergeHeadroom must be at least 0 and less than 1, got {policy.merge_headroom:g}")
@@ -307,9 +307,9 @@ def policy_override(policy: Policy, has_buckets: bool = True) -> AutoScalePolicy
     has_buckets = has_buckets or policy.broken is not None
     return AutoScalePolicyOverride(
         **{
-            known.attribute: known.outside(getattr(policy, known.name))
-            for known in POLICY_FIELDS.values()
-            if has_buckets or known.name not in _OF_BUCKETS
+            field.attribute: field.outside(getattr(policy, field.name))
+            for field in POLICY_FIELDS.values()
+            if has_buckets or field.name not in _OF_BUCKETS
         }
     )
 
@@ -332,12 +332,12 @@ def read_policy(text: str) -> AutoScalePolicyOverride:
     Raises `PolicyError` naming the key, for text that is no TOML, an unknown key, or a value that does not fit the key.
     """
     try:
-        found = tomllib.loads(text)
+        table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         # Brackets in brackets, and a number of thousands of digits.
         raise PolicyError(f"no TOML: {error}") from error
     values: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in table.items():
         if key not in POLICY_FIELDS:
             raise PolicyError(f"unknown key {key!r}; known keys: {', '.join(POLICY_FIELDS)}")
         if isinstance(value, int) and value.bit_length() > 63:
@@ -351,7 +351,7 @@ def read_policy(text: str) -> AutoScalePolicyOverride:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = str(first["loc"][0])
-        raise PolicyError(f"{key}: {first['msg']}, got {_shown(found[key])}") from None
+        raise PolicyError(f"{key}: {first['msg']}, got {_shown(table[key])}") from None
 
 
 def _shown(value: Any) -> str:
@@ -423,14 +423,14 @@ def _as_float(value: float) -> float:
 
 
 def _policy_fields() -> dict[str, PolicyField]:
-    found = {}
+    by_wire = {}
     for attribute, field in AutoScalePolicyOverride.model_fields.items():
         seconds = attribute.endswith("_seconds")
         name = f"{attribute.removesuffix('_seconds')}_ms" if seconds else attribute
-        found[str(field.alias)] = PolicyField(attribute, name, 1000 if seconds else 1)
-    return found
+        by_wire[str(field.alias)] = PolicyField(attribute, name, 1000 if seconds else 1)
+    return by_wire
 
 
 POLICY_FIELDS: Mapping[str, PolicyField] = MappingProxyType(_policy_fields())
 """Every field by its wire name, Pulsar's fifteen first."""
-_OF_BUCKETS = frozenset(one.name for one in POLICY_FIELDS.values() if one.attribute in BUCKET_POLICY_FIELDS)
+_OF_BUCKETS = frozenset(field.name for field in POLICY_FIELDS.values() if field.attribute in BUCKET_POLICY_FIELDS)

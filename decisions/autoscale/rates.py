@@ -71,5 +71,5 @@ def combined_rate(left: Rates, right: Rates, policy: Policy) -> float:
     """
     if policy.normalized_coldness:
         limits = policy.merge_thresholds
-        return max((one + other) / limit for one, other, limit in zip(left, right, limits, strict=True))
+        return max((rate + other) / limit for rate, other, limit in zip(left, right, limits, strict=True))
     return (left[0] + left[1] + left[2] + left[3]) + (right[0] + right[1] + right[2] + right[3])

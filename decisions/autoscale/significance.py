@@ -85,8 +85,8 @@ def are_cold(rates: npt.NDArray[np.float64], merge_thresholds: npt.NDArray[np.fl
 
 def _any_of_four(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """`flags.any(axis=1)` of n x 4 flags, read as one number a row: several times as fast."""
-    found: npt.NDArray[np.bool_] = np.ascontiguousarray(flags).view(np.uint32)[:, 0] != 0
-    return found
+    any_set: npt.NDArray[np.bool_] = np.ascontiguousarray(flags).view(np.uint32)[:, 0] != 0
+    return any_set
 
 
 def _moved(last: float, current: float, threshold: float) -> bool:

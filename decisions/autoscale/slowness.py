@@ -67,33 +67,33 @@ class Slowness:
     @property
     def backlog(self) -> int:
         """Messages that slow segments are behind."""
-        return sum(one.delivery.backlog for one in self.slow)
+        return sum(segment.delivery.backlog for segment in self.slow)
 
     def backlog_of(self, cause: Cause) -> int:
         """The part of it that has this cause."""
-        return sum(one.delivery.backlog for one in self.slow if one.cause == cause)
+        return sum(segment.delivery.backlog for segment in self.slow if segment.cause == cause)
 
 
 def slowness_of(snapshot: TopicSnapshot) -> Slowness:
     """Judge a topic by its newest delivery report; `unknown` if that is missing, old or incomplete."""
-    report, active = snapshot.delivery, {one.segment_id: one for one in snapshot.layout.active}
+    report, active = snapshot.delivery, {segment.segment_id: segment for segment in snapshot.layout.active}
     if report is None:
         return Slowness("unknown", (), len(active), None)
     age = snapshot.now - report.at
-    newer = sum(one.created_at_ms > report.at for one in active.values())
+    newer = sum(segment.created_at_ms > report.at for segment in active.values())
     unreported = max(newer, len(active) - report.reported, 0)
     if age > (SLOW_REPORT_MS if report.segments else CLEAR_REPORT_MS):
         return Slowness("unknown", (), len(active), age)
-    found = [one for one in report.segments if one.id in active and one.behind_seconds >= SLOW_SECONDS]
+    behind = [segment for segment in report.segments if segment.id in active and segment.behind_seconds >= SLOW_SECONDS]
     others_keep_up = report.reported > len(report.segments)
     slow = sorted(
-        (_slow_segment(snapshot, active[one.id], one, others_keep_up) for one in found),
-        key=lambda one: (-one.delivery.backlog, one.segment.segment_id),
+        (_slow_segment(snapshot, active[segment.id], segment, others_keep_up) for segment in behind),
+        key=lambda segment: (-segment.delivery.backlog, segment.segment.segment_id),
     )
     judged = Slowness("unknown", tuple(slow), unreported, age)
     if not slow:
         # Segments of the report that are gone were replaced by some that it does not know.
-        is_whole = unreported == 0 and all(one.id in active for one in report.segments)
+        is_whole = unreported == 0 and all(segment.id in active for segment in report.segments)
         return Slowness("not-slow" if is_whole else "unknown", (), unreported, age)
     largest: Cause = max(_CAUSES, key=judged.backlog_of)
     return Slowness(largest, judged.slow, unreported, age)

@@ -223,8 +223,10 @@ def snapshot_from_wire(
         failed_at=wire.failed_at,
         failed_action=wire.failed_action,
         merge_depths=wire.merge_depths,
-        pasts=None if wire.pasts is None else {n: Past(**one.model_dump()) for n, one in wire.pasts.items()},
-        hot_keys=tuple(HotKey(**{name: getattr(one, name) for name in HotKey._fields}) for one in wire.hot_keys or ()),
+        pasts=None if wire.pasts is None else {n: Past(**entry.model_dump()) for n, entry in wire.pasts.items()},
+        hot_keys=tuple(
+            HotKey(**{name: getattr(entry, name) for name in HotKey._fields}) for entry in wire.hot_keys or ()
+        ),
         delivery=wire.delivery,
     )
 
@@ -284,7 +286,7 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
     }
     consumers = {name: {"type": kind, "count": count} for name, (kind, count) in snapshot.consumers.items()}
     decision = snapshot.in_flight
-    rest = _set(
+    unchanging = _set(
         {
             "lastSplitAt": snapshot.last_split_at,
             "lastMergeAt": snapshot.last_merge_at,
@@ -313,7 +315,7 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
     )
     return (
         f'{_json(head)[:-1]},"layout":{layout},"loads":{_json(loads)},"consumers":{_json(consumers)},'
-        f'"policy":{policy},{_json(rest)[1:]}'
+        f'"policy":{policy},{_json(unchanging)[1:]}'
     )
 
 

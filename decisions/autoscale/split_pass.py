@@ -69,18 +69,18 @@ def split_pass(
         lacking = snapshot.required_segments - len(active) if policy.parallel_actions else 1
         if snapshot.shares_segments:
             busiest, fresh = _worth_a_split(snapshot, loads, busiest)
-        chosen = [(one.segment_id, "consumer-count") for one in busiest[: min(lacking, room)]]
+        chosen = [(entry.segment_id, "consumer-count") for entry in busiest[: min(lacking, room)]]
         if not chosen and room > 0:
             readings.append(_unsplittable(active[0]))
     elif snapshot.trigger == "consumer":
-        return SplitPass([*readings, *(one for one in held if one not in readings)], failing=held)
+        return SplitPass([*readings, *(entry for entry in held if entry not in readings)], failing=held)
     else:
         readings += evidence(snapshot)
         scores = _scores(snapshot, loads)
         candidates = _overloaded(snapshot, scores, readings)
         if candidates is None:
-            return SplitPass([*readings, *(one for one in held if one not in readings)], failing=held)
-        fresh = max(fresh_until(snapshot, loads[at]) for at in candidates)
+            return SplitPass([*readings, *(entry for entry in held if entry not in readings)], failing=held)
+        fresh = max(fresh_until(snapshot, loads[index]) for index in candidates)
         if policy.parallel_actions:
             candidates = _acting(snapshot, scores, candidates, keys, readings)
         else:
@@ -89,9 +89,9 @@ def split_pass(
         if policy.as_shipped and not policy.skip_unsplittable and is_single:
             readings.append(_unsplittable(active[candidates[0]]))
         chosen = [
-            (active[at].segment_id, SHIPPED_REASONS.get(score[1], score[1]) if policy.as_shipped else score[1])
-            for at in candidates[:room]
-            if (score := scores[at])
+            (active[index].segment_id, SHIPPED_REASONS.get(score[1], score[1]) if policy.as_shipped else score[1])
+            for index in candidates[:room]
+            if (score := scores[index])
         ]
 
     if policy.parallel_actions:
@@ -131,7 +131,7 @@ def _worth_a_split(snapshot: TopicSnapshot, loads: Loads, busiest: Sequence[Segm
     return chosen, fresh
 
 
-_ORDER = {gate: place for place, gate in enumerate(Gate)}
+_ORDER = {gate: index for index, gate in enumerate(Gate)}
 
 
 def _place(reading: Reading[Gate]) -> int:
@@ -145,31 +145,31 @@ def hot_keys_after(snapshot: TopicSnapshot) -> tuple[HotKey, ...]:
         return snapshot.hot_keys
     # However old: when a load was last seen is not on record, and a rebuild has to find the same.
     loads = [snapshot.loads.get(segment.segment_id) for segment in active]
-    found: dict[int, HotKey] = {}
+    keys: dict[int, HotKey] = {}
     carried: dict[str, list[float | None]] = {}
     is_hot = False
-    for place, score in enumerate(_scores(snapshot, loads)):
+    for index, score in enumerate(_scores(snapshot, loads)):
         if score is None or score[0] <= 1.0:
             continue
         is_hot = True
-        splits = halvings(snapshot.hot_keys, active[place], score[0], policy, snapshot.now)
-        if not splits or active[place].width > HASHES >> splits:
+        splits = halvings(snapshot.hot_keys, active[index], score[0], policy, snapshot.now)
+        if not splits or active[index].width > HASHES >> splits:
             continue
         if score[1] not in carried:
             rate = RATES.index(score[1])
             carried[score[1]] = [None if load is None else load.rates[rate] for load in loads]
-        key = find_key(place, active, carried[score[1]], min(score[0], MAX_RATIO), splits, snapshot.now)
+        key = find_key(index, active, carried[score[1]], min(score[0], MAX_RATIO), splits, snapshot.now)
         if key is not None:
-            found[place] = key
+            keys[index] = key
     if not is_hot:
         return snapshot.hot_keys
-    return remembered(snapshot.hot_keys, found, policy, snapshot.now)
+    return remembered(snapshot.hot_keys, keys, policy, snapshot.now)
 
 
 def news_of_hot_keys(snapshot: TopicSnapshot) -> tuple[HotKey, ...] | None:
     """Return `hot_keys_after(snapshot)` if it differs from the snapshot's own, else None."""
-    found = hot_keys_after(snapshot)
-    return None if found == snapshot.hot_keys else found
+    keys = hot_keys_after(snapshot)
+    return None if keys == snapshot.hot_keys else keys
 
 
 def _busiest(snapshot: TopicSnapshot, loads: Loads) -> list[Segment]:
@@ -183,7 +183,7 @@ def _busiest(snapshot: TopicSnapshot, loads: Loads) -> list[Segment]:
         for segment, load in zip(snapshot.layout.active, loads, strict=True)
         if not (skip and segment.width == 1)
     ]
-    return [segment for *_, segment in sorted(rated, key=lambda one: one[:3])]
+    return [segment for *_, segment in sorted(rated, key=lambda ranked: ranked[:3])]
 
 
 Scores = Sequence[tuple[float, str] | None]
@@ -201,12 +201,14 @@ def _overloaded(snapshot: TopicSnapshot, scores: Scores, readings: list[Reading[
     the first.
     """
     active, skip = snapshot.layout.active, snapshot.policy.skip_unsplittable
-    ranked = sorted((-score[0], active[at].segment_id, at) for at, score in enumerate(scores) if score is not None)
+    ranked = sorted(
+        (-score[0], active[index].segment_id, index) for index, score in enumerate(scores) if score is not None
+    )
     if not ranked:
         readings.append(Reading(Gate.SPLIT_THRESHOLDS, False, limit=1.0))
         return None
-    overloaded = [at for score, _, at in ranked if -score > 1.0]
-    splittable = [at for at in overloaded if active[at].width > 1] if skip else overloaded
+    overloaded = [index for score, _, index in ranked if -score > 1.0]
+    splittable = [index for index in overloaded if active[index].width > 1] if skip else overloaded
     shown = (splittable or overloaded or [ranked[0][2]])[0]
     score = scores[shown]
     assert score is not None
@@ -231,21 +233,27 @@ def _acting(
     first.
     """
     policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
-    overloads = {at: min(score[0], MAX_RATIO) for at in candidates if (score := scores[at]) is not None}
-    held = {at: key for at in candidates if (key := key_in(keys, active[at], overloads[at], policy, now)) is not None}
-    relieved = [at for at in candidates if at not in held]
+    overloads = {index: min(score[0], MAX_RATIO) for index in candidates if (score := scores[index]) is not None}
+    held = {
+        index: key
+        for index in candidates
+        if (key := key_in(keys, active[index], overloads[index], policy, now)) is not None
+    }
+    relieved = [index for index in candidates if index not in held]
     if held and not relieved:
-        first = min(held, key=lambda at: retry_at(held[at], policy))
+        first = min(held, key=lambda index: retry_at(held[index], policy))
         readings.append(_one_hot_key(active[first], overloads[first], held[first], retry_at(held[first], policy)))
         return []
-    since = {at: past.at for at in relieved if (past := snapshot.known_pasts.get(active[at].segment_id)) is not None}
+    since = {
+        index: past.at for index in relieved if (past := snapshot.known_pasts.get(active[index].segment_id)) is not None
+    }
     waits = [
-        Reading(Gate.SPLIT_COOLDOWN, True, limit=float(policy.split_cooldown_ms), segment=active[at].segment_id)
-        if policy.urgent_overload and overloads[at] >= policy.urgent_overload
-        else waited(Gate.SPLIT_COOLDOWN, now, since.get(at), policy.split_cooldown_ms, active[at].segment_id)
-        for at in relieved
+        Reading(Gate.SPLIT_COOLDOWN, True, limit=float(policy.split_cooldown_ms), segment=active[index].segment_id)
+        if policy.urgent_overload and overloads[index] >= policy.urgent_overload
+        else waited(Gate.SPLIT_COOLDOWN, now, since.get(index), policy.split_cooldown_ms, active[index].segment_id)
+        for index in relieved
     ]
-    passed = [at for at, wait in zip(relieved, waits, strict=True) if wait.passed]
+    passed = [index for index, wait in zip(relieved, waits, strict=True) if wait.passed]
     readings.append(min(waits, key=lambda wait: (not wait.passed, wait.eligible_at or 0)))
     return passed
 

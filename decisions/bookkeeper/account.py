@@ -47,11 +47,11 @@ class Account:
             self.binding, self.code = reading, code
         return passed
 
-    def note(self, gate: Gate, passed: bool, what: str, detail: str | None = None) -> bool:
+    def note(self, gate: Gate, passed: bool, subject: str, detail: str | None = None) -> bool:
         """A gate of one object."""
         self.readings.append(
             BookieReading(
-                gate=gate.value, passed=passed, object=what, detail=None if passed else detail or SENTENCES[gate]
+                gate=gate.value, passed=passed, object=subject, detail=None if passed else detail or SENTENCES[gate]
             )
         )
         return passed

@@ -55,8 +55,8 @@ def candidates(seen: Seen, source: str) -> list[Candidate]:
     }
     directive = seen.snapshot.directive
     if directive is not None and directive.source == source:
-        ids |= {one.ledger for one in seen.progress.verified}
-    return [_candidate(seen, source, one) for one in sorted(ids) if seen.ledger(source, one) is not None]
+        ids |= {entry.ledger for entry in seen.progress.verified}
+    return [_candidate(seen, source, entry) for entry in sorted(ids) if seen.ledger(source, entry) is not None]
 
 
 def require_window(seen: Seen, account: Account) -> bool:
@@ -87,38 +87,38 @@ def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
         return []
     account.require(Gate.LISTED, seen.listed(source), f"the ledgers of {source} were not listed")
     account.require(Gate.ONE_ACTIVE, len(seen.active) == 1, f"ACTIVE are: {', '.join(seen.active) or 'none'}")
-    require_distinct(seen, account, source, *(one for one in seen.clusters if one != source))
+    require_distinct(seen, account, source, *(candidate for candidate in seen.clusters if candidate != source))
     account.require(Gate.NOT_ACTIVE, source not in seen.active, f"{source} is ACTIVE: nothing is deleted from it")
     require_routing(seen, account)
     if not request.force:
         require_window(seen, account)
     steps, deletions = list[Step](), 0
     epoch = directive.epoch if directive else 0
-    for one in candidates(seen, source):
-        gate, reason = one.gate, one.reason
+    for candidate in candidates(seen, source):
+        gate, reason = candidate.gate, candidate.reason
         if gate is None and request.max_deletions and deletions >= request.max_deletions:
             gate, reason = Gate.MAX_DELETIONS, f"{request.max_deletions} are deleted at a time"
         deletions += gate is None
         if gate is not None:
-            account.note(gate, False, str(one.ledger), reason)
-        here = seen.ledger(source, one.ledger)
+            account.note(gate, False, str(candidate.ledger), reason)
+        here = seen.ledger(source, candidate.ledger)
         assert here is not None
         steps.append(
             Step(
                 epoch=epoch,
                 phase="CLEANUP",
                 kind="ledger",
-                object=one.items[0].object if one.items else str(one.ledger),
+                object=candidate.items[0].object if candidate.items else str(candidate.ledger),
                 action="delete" if gate is None else "keep_not_promoted",
-                ledger=one.ledger,
+                ledger=candidate.ledger,
                 source=source,
-                target=one.cluster,
+                target=candidate.cluster,
                 reason=reason,
                 expectation={
-                    "attributedTo": one.cluster,
+                    "attributedTo": candidate.cluster,
                     "last": here.last,
                     "length": here.length,
-                    "records": {item.object: item.version for item in one.items if item.kind != "data"},
+                    "records": {item.object: item.version for item in candidate.items if item.kind != "data"},
                 },
             )
         )
@@ -143,7 +143,7 @@ def _candidate(seen: Seen, source: str, ledger: int) -> Candidate:
     if beside:
         return kept(Gate.ATTRIBUTED_ELSEWHERE, f"{beside[0]} names it as a ledger of another use")
     unread = seen.unknown()
-    unread = [one for one in unread if one.ledger < 0]
+    unread = [record for record in unread if record.ledger < 0]
     if unread:
         return kept(Gate.ATTRIBUTION, f"{unread[0].object} cannot be read, and may name it: {unread[0].reason}")
     if not items:
@@ -156,8 +156,8 @@ def _candidate(seen: Seen, source: str, ledger: int) -> Candidate:
     cluster = str(items[0].cluster)
     here, there = seen.ledger(source, ledger), seen.ledger(cluster, ledger)
     if there is None or not there.closed or not there.readable:
-        what = "does not have it" if there is None else "has it open" if there.readable else "cannot read it"
-        return kept(Gate.TARGET_HOLDS_IT, f"{cluster} {what}", cluster)
+        condition = "does not have it" if there is None else "has it open" if there.readable else "cannot read it"
+        return kept(Gate.TARGET_HOLDS_IT, f"{cluster} {condition}", cluster)
     difference = equal(here, there) if here is not None else None
     if difference is not None:
         return kept(Gate.TARGET_HOLDS_IT, f"{cluster} has another one: {difference}", cluster)
@@ -166,7 +166,7 @@ def _candidate(seen: Seen, source: str, ledger: int) -> Candidate:
 
 def _unnamed(seen: Seen, ledger: int, keep: Candidate) -> Candidate:
     directive = seen.snapshot.directive
-    promoted = any(one.ledger == ledger and one.by != "rollover" for one in seen.progress.promoted)
+    promoted = any(promotion.ledger == ledger and promotion.by != "rollover" for promotion in seen.progress.promoted)
     if directive is None or not promoted:
         return keep
     return Candidate(ledger, (), directive.target, None, "it was promoted, and nothing names it any more")

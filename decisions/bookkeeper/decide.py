@@ -69,7 +69,7 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
             seen, after, directive.epoch, now.phase, f"{active} is ACTIVE, {directive.target} was asked for"
         )
         return _answer(seen, account, now, "steps", steps=[step], registry=after)
-    behind = [one for one in snapshot.brokers if one.epoch < directive.epoch or not one.target_client]
+    behind = [broker for broker in snapshot.brokers if broker.epoch < directive.epoch or not broker.target_client]
     account.require(
         Gate.BROKERS_FOLLOW,
         not behind,
@@ -109,19 +109,22 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
 def _at_once(seen: Seen, account: Account, steps: list[Step]) -> list[Step]:
     """Return as many steps as may be worked on together, without those in progress."""
     flying = frozenset(seen.progress.in_flight)
-    free = [one for one in steps if one.object not in flying]
-    for one in steps:
-        if one.object in flying:
-            account.note(Gate.IN_FLIGHT, False, one.object)
+    free = [step for step in steps if step.object not in flying]
+    for step in steps:
+        if step.object in flying:
+            account.note(Gate.IN_FLIGHT, False, step.object)
     # What is only written down takes no place.
-    noted = [one for one in free if one.action in ("fail", "rollover_fallback")]
-    rest = [one for one in free if one.action not in ("fail", "rollover_fallback")]
-    places = max(seen.snapshot.settings.migration_concurrency - len(flying), 0)
-    if rest[places:]:
+    noted = [step for step in free if step.action in ("fail", "rollover_fallback")]
+    limited = [step for step in free if step.action not in ("fail", "rollover_fallback")]
+    free_slots = max(seen.snapshot.settings.migration_concurrency - len(flying), 0)
+    if limited[free_slots:]:
         account.note(
-            Gate.CONCURRENCY, False, rest[places].object, f"{len(rest) - places} steps wait, this is the first of them"
+            Gate.CONCURRENCY,
+            False,
+            limited[free_slots].object,
+            f"{len(limited) - free_slots} steps wait, this is the first of them",
         )
-    return [*noted, *rest[:places]]
+    return [*noted, *limited[:free_slots]]
 
 
 def _status(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
@@ -133,7 +136,7 @@ def _register(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
     if after is None or account.binding:
         return _answer(seen, account, now, "hold")
     name = seen.snapshot.request.name or ""
-    if after and seen.clusters.get(name) in after and all(seen.clusters.get(one.name) == one for one in after):
+    if after and seen.clusters.get(name) in after and all(seen.clusters.get(entry.name) == entry for entry in after):
         return _answer(seen, account, now, "done", reason=f"{name} is registered so already", registry=after)
     return _answer(seen, account, now, "register", registry=after, steps=[_write(seen, name, "write_registry", after)])
 
@@ -151,8 +154,8 @@ def _unregister(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
 
 
 def _precheck(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
-    found = ask_for_precheck(seen, account)
-    return _answer(seen, account, now, "hold" if account.binding else "ready", precheck=found)
+    precheck = ask_for_precheck(seen, account)
+    return _answer(seen, account, now, "hold" if account.binding else "ready", precheck=precheck)
 
 
 def _switch(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
@@ -199,7 +202,7 @@ def _cleanup(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
         _dry_is_no_refusal(account)
         return _answer(seen, account, now, "hold", steps=steps)
     return _answer(
-        seen, account, now, "cleanup" if any(one.action == "delete" for one in steps) else "done", steps=steps
+        seen, account, now, "cleanup" if any(step.action == "delete" for step in steps) else "done", steps=steps
     )
 
 
@@ -231,9 +234,9 @@ def _asked(
 
 
 def _write(seen: Seen, name: str, action: Any, after: list[ClusterEntry]) -> Step:
-    there = {one.name: one for one in after}
-    changed = [one for one in {**seen.clusters, **there} if seen.clusters.get(one) != there.get(one)]
-    versions = {one: seen.clusters[one].version if one in seen.clusters else None for one in sorted(changed)}
+    there = {entry.name: entry for entry in after}
+    changed = [entry for entry in {**seen.clusters, **there} if seen.clusters.get(entry) != there.get(entry)]
+    versions = {entry: seen.clusters[entry].version if entry in seen.clusters else None for entry in sorted(changed)}
     return Step(
         epoch=seen.snapshot.directive.epoch if seen.snapshot.directive else 0,
         phase="REGISTERED",
@@ -248,9 +251,9 @@ def _write(seen: Seen, name: str, action: Any, after: list[ClusterEntry]) -> Ste
 def _answer(seen: Seen, account: Account, now: Standing, action: str, **more: Any) -> BookieAnswer:
     snapshot, directive, bound = seen.snapshot, now.directive, account.binding
     failed = failures(now.works, directive) if directive else []
-    lost = [one.item.object for one in now.works if one.stage is Stage.LOST]
-    rollovers = [one.object for one in seen.progress.promoted if one.by == "rollover"] + [
-        one.object for one in now.rollovers
+    lost = [entry.item.object for entry in now.works if entry.stage is Stage.LOST]
+    rollovers = [entry.object for entry in seen.progress.promoted if entry.by == "rollover"] + [
+        entry.object for entry in now.rollovers
     ]
     again = bool(failed or lost) and directive is not None
     more.setdefault("attributions", seen.unknown())

@@ -16,22 +16,22 @@ from schemas.bookie_answers import Precheck
 
 def next_id(seen: Seen, cluster: str) -> int | None:
     """Return the next id that a cluster gives to a new client; None: not known."""
-    found = seen.snapshot.generators.get(cluster)
-    if found is None or not found.reachable:
+    generators = seen.snapshot.generators.get(cluster)
+    if generators is None or not generators.reachable:
         return None
-    return found.short if found.long is None else found.long
+    return generators.short if generators.long is None else generators.long
 
 
 def largest_id(seen: Seen, cluster: str) -> int | None:
     """Return the largest id that is in use or was given by either generator; -1: none; None: not known."""
-    found = seen.snapshot.generators.get(cluster)
-    if found is None or not found.reachable:
+    generators = seen.snapshot.generators.get(cluster)
+    if generators is None or not generators.reachable:
         return None
-    known = [max(seen.ledgers(cluster), default=-1), found.short - 1]
-    known += [] if found.largest is None else [found.largest]
+    ids = [max(seen.ledgers(cluster), default=-1), generators.short - 1]
+    ids += [] if generators.largest is None else [generators.largest]
     # The first id of a long generator is nobody's yet: only ids below the next one were given.
-    known += [] if found.long is None or found.long & 0xFFFF_FFFF == 0 else [found.long - 1]
-    return max(known)
+    ids += [] if generators.long is None or generators.long & 0xFFFF_FFFF == 0 else [generators.long - 1]
+    return max(ids)
 
 
 def reserved_id(seen: Seen, cluster: str) -> int | None:
@@ -43,8 +43,8 @@ def reserved_id(seen: Seen, cluster: str) -> int | None:
 def require_distinct(seen: Seen, account: Account, *names: str) -> bool:
     """Require that no two names are one BookKeeper cluster, and that each is the one that was registered."""
     for name in names:
-        found, entry = seen.snapshot.generators.get(name), seen.clusters.get(name)
-        observed = found.instance if found is not None else None
+        generators, entry = seen.snapshot.generators.get(name), seen.clusters.get(name)
+        observed = generators.instance if generators is not None else None
         recorded = entry.instance if entry is not None else None
         if not account.require(
             Gate.INSTANCE,
@@ -53,8 +53,8 @@ def require_distinct(seen: Seen, account: Account, *names: str) -> bool:
             "anew, or its address leads to another cluster; register that one under a name of its own",
         ):
             return False
-    others = [(one, other) for at, one in enumerate(names) for other in names[at + 1 :]]
-    same = [(one, other) for one, other in others if _are_one(seen, one, other)]
+    pairs = [(first, other) for index, first in enumerate(names) for other in names[index + 1 :]]
+    same = [(first, other) for first, other in pairs if _are_one(seen, first, other)]
     return account.require(
         Gate.INSTANCE,
         not same,
@@ -65,10 +65,10 @@ def require_distinct(seen: Seen, account: Account, *names: str) -> bool:
     )
 
 
-def _are_one(seen: Seen, one: str, other: str) -> bool:
+def _are_one(seen: Seen, first: str, other: str) -> bool:
     """Return whether two names are known to lead to one cluster."""
-    uris = [read_uri(seen.clusters[name].metadata_service_uri) for name in (one, other) if name in seen.clusters]
-    return bool(seen.instances(one) & seen.instances(other)) or (len(uris) > 1 and collide(*uris))
+    uris = [read_uri(seen.clusters[name].metadata_service_uri) for name in (first, other) if name in seen.clusters]
+    return bool(seen.instances(first) & seen.instances(other)) or (len(uris) > 1 and collide(*uris))
 
 
 def precheck(seen: Seen, source: str | None, target: str, account: Account) -> Precheck:
@@ -128,8 +128,8 @@ def apart(seen: Seen, account: Account) -> bool:
     used = largest_id(seen, directive.source)
     limit = directive.target_ids_from
     if used is None:
-        found = seen.snapshot.generators.get(directive.source)
-        why = f": {found.error}" if found is not None and found.error else ""
+        generators = seen.snapshot.generators.get(directive.source)
+        why = f": {generators.error}" if generators is not None and generators.error else ""
         detail = f"nothing is known of the ids of {directive.source}{why}; it may give ids from {limit} on as well"
         return account.require(Gate.IDS_APART, False, detail, limit=float(limit))
     return account.require(

@@ -22,9 +22,9 @@ Found = Iterator[tuple[str, str]]
 def violations(seen: Seen) -> list[Violation]:
     """Everything that does not hold, by invariant."""
     return [
-        Violation(invariant=name, object=what, detail=detail)
+        Violation(invariant=name, object=subject, detail=detail)
         for name, holds in INVARIANTS.items()
-        for what, detail in holds(seen)
+        for subject, detail in holds(seen)
     ]
 
 
@@ -33,7 +33,7 @@ def unseen(seen: Seen) -> dict[str, str]:
     snapshot, directive = seen.snapshot, seen.snapshot.directive
     unlisted = ", ".join(sorted(name for name in seen.clusters if not seen.listed(name)))
     unpaired = directive is None or not (seen.listed(directive.source) and seen.listed(directive.target))
-    known = directive is not None and largest_id(seen, directive.source) is not None
+    has_largest = directive is not None and largest_id(seen, directive.source) is not None
     earlier, steps = "no earlier state of records is given", "no steps are given"
     reasons = (
         ("I1", seen.bootstrap is None, "there is no bootstrap record, so nobody knows which ledgers need a stamp"),
@@ -45,8 +45,12 @@ def unseen(seen: Seen) -> dict[str, str]:
         ("I8", unpaired, "there is no switch, or the ledgers of one of its clusters were not listed"),
         ("I9", snapshot.before is None, earlier),
         ("I10", snapshot.before is None, earlier),
-        ("I11", not known, "there is no switch, or the ids of its source are not known"),
-        ("I13", not any(one.kind == "cursor" for one in seen.progress.promoted), "no promotion of one is on record"),
+        ("I11", not has_largest, "there is no switch, or the ids of its source are not known"),
+        (
+            "I13",
+            not any(promotion.kind == "cursor" for promotion in seen.progress.promoted),
+            "no promotion of one is on record",
+        ),
         ("I14", not snapshot.steps, steps),
         ("I15", not snapshot.steps, steps),
         ("I17", snapshot.before is None, "no earlier bootstrap record is given; the one there is was checked"),
@@ -70,8 +74,12 @@ def _stamped_when_made(seen: Seen) -> Found:
 
 
 def _made(seen: Seen, ledger: int) -> list[int]:
-    found = [seen.ledger(name, ledger) for name in seen.clusters]
-    return [one.created_at for one in found if one is not None and one.created_at is not None]
+    copies = [seen.ledger(name, ledger) for name in seen.clusters]
+    return [
+        ledger_seen.created_at
+        for ledger_seen in copies
+        if ledger_seen is not None and ledger_seen.created_at is not None
+    ]
 
 
 def _readable(seen: Seen) -> Found:
@@ -80,23 +88,23 @@ def _readable(seen: Seen) -> Found:
         if item.how == "corruption":
             yield item.object, f"nobody knows where the ledger {item.ledger} is: {item.reason}"
         elif item.cluster is not None and seen.listed(item.cluster):
-            found = seen.ledger(item.cluster, item.ledger)
-            if found is None or not found.readable:
+            ledger = seen.ledger(item.cluster, item.ledger)
+            if ledger is None or not ledger.readable:
                 yield (
                     item.object,
-                    f"{item.cluster} {'has no' if found is None else 'cannot read the'} ledger {item.ledger}",
+                    f"{item.cluster} {'has no' if ledger is None else 'cannot read the'} ledger {item.ledger}",
                 )
 
 
 def _compare_and_set(seen: Seen) -> Found:
     """I3: a record that changed has a later version, and none has an earlier one than a step left it with."""
-    versions = {one.path: one.version for one in seen.snapshot.schemas}
-    versions |= {one.path: one.version for one in seen.snapshot.cursors}
+    versions = {record.path: record.version for record in seen.snapshot.schemas}
+    versions |= {record.path: record.version for record in seen.snapshot.cursors}
     for step in seen.snapshot.steps:
         if step.version is not None and versions.get(step.object, step.version) < step.version:
             yield step.object, f"it is of version {versions[step.object]}, and a step left it with {step.version}"
     for kind in ("schemas", "cursors", "topics"):
-        before = {one.path: one for one in getattr(seen.snapshot.before, kind, ())}
+        before = {record.path: record for record in getattr(seen.snapshot.before, kind, ())}
         for after in getattr(seen.snapshot, kind):
             former = before.get(after.path)
             if former is None:
@@ -117,21 +125,21 @@ def _unread(former: object, after: object) -> bool:
 
 def _handles_stay(seen: Seen) -> Found:
     """I4: an open handle reads with the client that it was opened with."""
-    for one in seen.snapshot.handles:
-        if one.reads_from != one.opened_on:
+    for handle in seen.snapshot.handles:
+        if handle.reads_from != handle.opened_on:
             yield (
-                one.broker,
-                f"the handle of {one.ledger} was opened on {one.opened_on} and reads from {one.reads_from}",
+                handle.broker,
+                f"the handle of {handle.ledger} was opened on {handle.opened_on} and reads from {handle.reads_from}",
             )
 
 
 def _clients_in_use(seen: Seen) -> Found:
     """I5: no client is closed that a handle reads through."""
-    for one in seen.snapshot.handles:
-        if one.client_closed:
+    for handle in seen.snapshot.handles:
+        if handle.client_closed:
             yield (
-                one.broker,
-                f"the client of {one.reads_from} is closed, and the handle of {one.ledger} reads through it",
+                handle.broker,
+                f"the client of {handle.reads_from} is closed, and the handle of {handle.ledger} reads through it",
             )
 
 
@@ -140,7 +148,7 @@ def _recoverable(seen: Seen) -> Found:
     directive = seen.snapshot.directive
     if directive is None:
         return
-    needed = {directive.target, *({directive.source} if any(one.stamp is None for one in seen.items) else ())}
+    needed = {directive.target, *({directive.source} if any(item.stamp is None for item in seen.items) else ())}
     for name in sorted(needed - set(seen.clusters)):
         yield name, f"the directive of epoch {directive.epoch} names it, and it is not registered"
     if len(seen.active) == 1 and seen.active[0] != directive.target:
@@ -182,16 +190,16 @@ def _copies_equal(seen: Seen) -> Found:
 
 def _cursor_kept(seen: Seen) -> Found:
     """I9: the promotion of a cursor changes its attribution and nothing else."""
-    before = {one.path: one for one in seen.snapshot.before.cursors} if seen.snapshot.before else {}
+    before = {cursor.path: cursor for cursor in seen.snapshot.before.cursors} if seen.snapshot.before else {}
     for after in seen.snapshot.cursors:
         former = before.get(after.path)
         if former is None or former.stamp == after.stamp or after.version > former.version + 1:
             continue
-        for what in ("ledger", "mark_delete", "individually_deleted", "properties"):
-            if getattr(former, what) != getattr(after, what) and not _rolled(former, after):
+        for field in ("ledger", "mark_delete", "individually_deleted", "properties"):
+            if getattr(former, field) != getattr(after, field) and not _rolled(former, after):
                 yield (
                     after.path,
-                    f"{what} changed with the attribution: {getattr(former, what)} to {getattr(after, what)}",
+                    f"{field} changed with the attribution: {getattr(former, field)} to {getattr(after, field)}",
                 )
 
 
@@ -202,7 +210,7 @@ def _rolled(former: CursorRecord, after: CursorRecord) -> bool:
 
 def _schema_kept(seen: Seen) -> Found:
     """I10: the promotion of a schema changes attributions and nothing else."""
-    before = {one.path: one for one in seen.snapshot.before.schemas} if seen.snapshot.before else {}
+    before = {schema.path: schema for schema in seen.snapshot.before.schemas} if seen.snapshot.before else {}
     for after in seen.snapshot.schemas:
         former = before.get(after.path)
         if former is None or after.error or former.error:
@@ -215,11 +223,13 @@ def _schema_kept(seen: Seen) -> Found:
 
 
 def _stamps(record: SchemaRecord) -> frozenset[tuple[int, str | None]]:
-    return frozenset((one.ledger, one.stamp) for one in record.positions)
+    return frozenset((position.ledger, position.stamp) for position in record.positions)
 
 
 def _positions(record: SchemaRecord) -> frozenset[tuple[int, int, int, str]]:
-    return frozenset((one.version, one.ledger, one.entry, one.hash or "") for one in record.positions)
+    return frozenset(
+        (position.version, position.ledger, position.entry, position.hash or "") for position in record.positions
+    )
 
 
 def _ids_beyond(seen: Seen) -> Found:
@@ -240,9 +250,9 @@ def _one_active(seen: Seen) -> Found:
 
 def _by_the_owner(seen: Seen) -> Found:
     """I13: if a broker has a cursor's topic, that broker promotes the cursor, with the ledger copied."""
-    for one in seen.progress.promoted:
-        if one.kind == "cursor" and one.loaded and one.by == "compare-and-set":
-            yield one.object, "it was promoted behind the back of the broker that has its topic"
+    for promotion in seen.progress.promoted:
+        if promotion.kind == "cursor" and promotion.loaded and promotion.by == "compare-and-set":
+            yield promotion.object, "it was promoted behind the back of the broker that has its topic"
 
 
 def _one_orchestrator(seen: Seen) -> Found:
@@ -269,10 +279,10 @@ def _deletion_routed(seen: Seen) -> Found:
 
 def _reserved(seen: Seen) -> Found:
     """I16: nobody else has properties that begin with `_pulsar.`."""
-    for one in seen.snapshot.cursors:
-        for name in one.properties:
+    for cursor in seen.snapshot.cursors:
+        for name in cursor.properties:
             if name.startswith(RESERVED) and name != STAMP:
-                yield one.path, f"the property {name!r} is reserved"
+                yield cursor.path, f"the property {name!r} is reserved"
 
 
 def _bootstrap_kept(seen: Seen) -> Found:

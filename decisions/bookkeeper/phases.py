@@ -35,7 +35,7 @@ class Standing:
 
     def count(self, *stages: Stage) -> int:
         """Return the number of ledgers in these stages."""
-        return sum(1 for one in self.works if one.stage in stages)
+        return sum(1 for work in self.works if work.stage in stages)
 
 
 def standing(seen: Seen) -> Standing:
@@ -45,24 +45,24 @@ def standing(seen: Seen) -> Standing:
         return Standing("REGISTERED" if seen.clusters else "NOT_REGISTERED", None, [], [], 0)
     if directive.target not in seen.clusters:
         return Standing("NOT_REGISTERED", directive, [], [], 0)
-    found, rollovers = works(seen, directive), rolled_over(seen, directive)
-    old = [one for one in candidates(seen, directive.source) if one.gate is None]
-    return Standing(_phase(seen, directive, found, rollovers, len(old)), directive, found, rollovers, len(old))
+    pending, rollovers = works(seen, directive), rolled_over(seen, directive)
+    old = [candidate for candidate in candidates(seen, directive.source) if candidate.gate is None]
+    return Standing(_phase(seen, directive, pending, rollovers, len(old)), directive, pending, rollovers, len(old))
 
 
-def _phase(seen: Seen, directive: Directive, found: list[Work], rollovers: list[Step], old: int) -> Phase:
+def _phase(seen: Seen, directive: Directive, pending: list[Work], rollovers: list[Step], old: int) -> Phase:
     if seen.active != [directive.target]:
         return "SWITCH_TRIGGERED"
-    if any(one.epoch < directive.epoch or not one.target_client for one in seen.snapshot.brokers):
+    if any(entry.epoch < directive.epoch or not entry.target_client for entry in seen.snapshot.brokers):
         return "LIVE_DUAL_READ"
-    names = [one.cluster for one in seen.items if one.kind != "data" and one.cluster is not None]
-    waits = any(one != directive.target for one in names) or bool(seen.unknown())
+    names = [entry.cluster for entry in seen.items if entry.kind != "data" and entry.cluster is not None]
+    waits = any(entry != directive.target for entry in names) or bool(seen.unknown())
     listed = seen.listed(directive.source) and seen.listed(directive.target)
     # Of a source that is gone for good nothing has to be known when nothing is attributed to it.
     from_source = directive.source in names or bool(seen.unknown())
-    if any(one.stage in BUILDING for one in found) or (from_source and not listed):
+    if any(entry.stage in BUILDING for entry in pending) or (from_source and not listed):
         return "BUILD"
-    if rollovers or any(one.stage is Stage.BUILT for one in found):
+    if rollovers or any(entry.stage is Stage.BUILT for entry in pending):
         return "PROMOTE"
     if directive.kind == "rollback":
         return "DONE_WITH_FAILURES" if waits else "ROLLED_BACK"

@@ -20,12 +20,12 @@ class Reducer:
 
     def __init__(self, snapshot: BookieSnapshot) -> None:
         self._snapshot = snapshot
-        self._schemas = {one.path: one for one in snapshot.schemas}
-        self._cursors = {one.path: one for one in snapshot.cursors}
+        self._schemas = {entry.path: entry for entry in snapshot.schemas}
+        self._cursors = {entry.path: entry for entry in snapshot.cursors}
         self._seen = Seen(snapshot)
         progress = snapshot.progress
         self._begun = frozenset(progress.begun)
-        self._verified = {one.ledger: one for one in progress.verified}
+        self._verified = {entry.ledger: entry for entry in progress.verified}
         self._failed, self._promoted = _by_object(progress.failed), _by_object(progress.promoted)
         self._of_topic: dict[str, list[str]] = {}
         for path in self._cursors:
@@ -38,7 +38,9 @@ class Reducer:
             paths |= {item.object for item in self._seen.naming.get(step.ledger, ())}
         schemas = [self._schemas[path] for path in sorted(paths) if path in self._schemas]
         cursors = [self._cursors[path] for path in sorted(paths) if path in self._cursors]
-        wanted = {one.ledger for schema in schemas for one in schema.positions} | {one.ledger for one in cursors}
+        wanted = {entry.ledger for schema in schemas for entry in schema.positions} | {
+            entry.ledger for entry in cursors
+        }
         wanted |= set() if step.ledger is None else {step.ledger}
         return self._snapshot.model_copy(
             update={
@@ -51,24 +53,24 @@ class Reducer:
         )
 
     def _ledgers(self, cluster: str, wanted: Iterable[int]) -> list[LedgerSeen]:
-        return [one for ledger in sorted(wanted) if (one := self._seen.ledger(cluster, ledger)) is not None]
+        return [seen for ledger in sorted(wanted) if (seen := self._seen.ledger(cluster, ledger)) is not None]
 
     def _progress(self, paths: set[str], wanted: set[int]) -> Progress:
         progress, objects, ledgers = self._snapshot.progress, sorted(paths), sorted(wanted)
         return progress.model_copy(
             update={
-                "begun": [one for one in ledgers if one in self._begun],
-                "verified": [self._verified[one] for one in ledgers if one in self._verified],
-                "failed": [one for path in objects for one in self._failed.get(path, ())],
-                "promoted": [one for path in objects for one in self._promoted.get(path, ())],
+                "begun": [entry for entry in ledgers if entry in self._begun],
+                "verified": [self._verified[entry] for entry in ledgers if entry in self._verified],
+                "failed": [entry for path in objects for entry in self._failed.get(path, ())],
+                "promoted": [entry for path in objects for entry in self._promoted.get(path, ())],
                 "tries": {path: progress.tries[path] for path in objects if path in progress.tries},
                 "in_flight": [],
             }
         )
 
 
-def _by_object(found: Iterable[Of]) -> dict[str, list[Of]]:
+def _by_object(entries: Iterable[Of]) -> dict[str, list[Of]]:
     by: dict[str, list[Of]] = {}
-    for one in found:
-        by.setdefault(one.object, []).append(one)
+    for entry in entries:
+        by.setdefault(entry.object, []).append(entry)
     return by

@@ -21,16 +21,18 @@ RESERVED = frozenset({"switch-target", "bootstrap", "orchestrator"})
 def flipped(seen: Seen, active: str, former: Status) -> list[ClusterEntry]:
     """The registry with one ACTIVE cluster; one that was is `former` now."""
     return [
-        one.model_copy(
-            update={"status": "ACTIVE" if one.name == active else former if one.status == "ACTIVE" else one.status}
+        entry.model_copy(
+            update={
+                "status": "ACTIVE" if entry.name == active else former if entry.status == "ACTIVE" else entry.status
+            }
         )
-        for one in seen.clusters.values()
+        for entry in seen.clusters.values()
     ]
 
 
 def flip_step(seen: Seen, after: list[ClusterEntry], epoch: int, phase: Phase, reason: str) -> Step:
     """All statuses that change, in one transaction: a reader sees one ACTIVE before it and one after it."""
-    changed = {one.name: one.status for one in after if seen.clusters[one.name].status != one.status}
+    changed = {entry.name: entry.status for entry in after if seen.clusters[entry.name].status != entry.status}
     return Step(
         epoch=epoch,
         phase=phase,
@@ -97,10 +99,13 @@ def register(seen: Seen, account: Account) -> list[ClusterEntry] | None:
         version=there.version if there else 0,
         instance=next(iter(sorted(seen.instances(name))), None),
     )
-    others = [one for one in seen.clusters.values() if one.name != name]
+    remaining = [cluster for cluster in seen.clusters.values() if cluster.name != name]
     if status == "ACTIVE":
-        others = [one.model_copy(update={"status": "DEPRECATED"}) if one.status == "ACTIVE" else one for one in others]
-    return [*others, entry]
+        remaining = [
+            cluster.model_copy(update={"status": "DEPRECATED"}) if cluster.status == "ACTIVE" else cluster
+            for cluster in remaining
+        ]
+    return [*remaining, entry]
 
 
 def unregister(seen: Seen, account: Account) -> list[ClusterEntry] | None:
@@ -121,15 +126,15 @@ def unregister(seen: Seen, account: Account) -> list[ClusterEntry] | None:
         measured=float(named),
         limit=0.0,
     )
-    others = seen.of_another_use(there.name)
+    foreign = seen.of_another_use(there.name)
     account.require(
         Gate.NOTHING_NAMES_IT,
-        not others,
-        f"{len(others)} ledgers on {name} are those of compacted topics, delayed messages or another use, such as "
-        f"{others[0][1]} ({others[0][0]}): they are never copied, and could not be read any more"
-        if others
+        not foreign,
+        f"{len(foreign)} ledgers on {name} are those of compacted topics, delayed messages or another use, such as "
+        f"{foreign[0][1]} ({foreign[0][0]}): they are never copied, and could not be read any more"
+        if foreign
         else None,
-        measured=float(len(others)),
+        measured=float(len(foreign)),
         limit=0.0,
     )
     account.require(
@@ -146,16 +151,16 @@ def unregister(seen: Seen, account: Account) -> list[ClusterEntry] | None:
         if unknown
         else None,
     )
-    return None if account.binding else [one for one in seen.clusters.values() if one.name != name]
+    return None if account.binding else [entry for entry in seen.clusters.values() if entry.name != name]
 
 
 def _is_its_own(seen: Seen, account: Account, name: str, is_new: bool) -> bool:
     """Require, by instance ids, that no other name has this cluster; addresses may be aliases."""
-    looked, others = seen.snapshot.generators, [one for one in seen.clusters if one != name]
+    looked, other_names = seen.snapshot.generators, [cluster for cluster in seen.clusters if cluster != name]
     unknown = [
-        one
-        for one in (name, *others)
-        if is_new and one in looked and not looked[one].reachable and not seen.instances(one)
+        cluster
+        for cluster in (name, *other_names)
+        if is_new and cluster in looked and not looked[cluster].reachable and not seen.instances(cluster)
     ]
     return account.require(
         Gate.INSTANCE,
@@ -164,12 +169,12 @@ def _is_its_own(seen: Seen, account: Account, name: str, is_new: bool) -> bool:
         f"{looked[unknown[0]].error}"
         if unknown
         else None,
-    ) and all(require_distinct(seen, account, name, *pair) for pair in ((), *((one,) for one in others)))
+    ) and all(require_distinct(seen, account, name, *pair) for pair in ((), *((cluster,) for cluster in other_names)))
 
 
 def _may_have(seen: Seen, account: Account, name: str, status: Status) -> bool:
     """Tell if exactly one cluster is ACTIVE afterwards; only `switch` changes which."""
-    others = [one for one in seen.active if one != name]
+    active = [cluster for cluster in seen.active if cluster != name]
     directive = seen.snapshot.directive
     if status != "ACTIVE":
         detail = (
@@ -177,12 +182,12 @@ def _may_have(seen: Seen, account: Account, name: str, status: Status) -> bool:
             if not seen.clusters
             else f"{name} would leave no cluster ACTIVE: switch first"
         )
-        return account.require(Gate.ONE_ACTIVE, len(others) >= 1, detail)
+        return account.require(Gate.ONE_ACTIVE, len(active) >= 1, detail)
     # Reconciling is allowed: none or several are ACTIVE, or the last switch has this target.
     asked = directive is not None and directive.target == name
     repairs = len(seen.active) != 1 and (directive is None or asked)
     return account.require(
         Gate.ONE_ACTIVE,
-        not others or asked or repairs,
-        f"{', '.join(others)} is ACTIVE: 'anabranch bookies switch --target {name}' changes that, with its precheck",
+        not active or asked or repairs,
+        f"{', '.join(active)} is ACTIVE: 'anabranch bookies switch --target {name}' changes that, with its precheck",
     )

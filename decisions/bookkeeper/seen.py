@@ -53,9 +53,9 @@ class Seen:
         """`bootstrap` stands in while there is no record of it yet."""
         self.snapshot = snapshot
         self.bootstrap = snapshot.bootstrap or bootstrap
-        self.clusters = {one.name: one for one in snapshot.clusters}
-        self.active = [one.name for one in snapshot.clusters if one.status == "ACTIVE"]
-        self._ledgers = {name: {one.id: one for one in ledgers} for name, ledgers in snapshot.ledgers.items()}
+        self.clusters = {entry.name: entry for entry in snapshot.clusters}
+        self.active = [entry.name for entry in snapshot.clusters if entry.status == "ACTIVE"]
+        self._ledgers = {name: {entry.id: entry for entry in ledgers} for name, ledgers in snapshot.ledgers.items()}
         self.items = tuple(_items(snapshot, self))
         self.naming: dict[int, list[Item]] = {}
         for item in self.items:
@@ -65,9 +65,9 @@ class Seen:
 
     def instances(self, cluster: str) -> frozenset[str]:
         """Return the instance ids that are known of a cluster: on record, and as it shows it now."""
-        found, entry = self.snapshot.generators.get(cluster), self.clusters.get(cluster)
-        known = (found.instance if found else None, entry.instance if entry else None)
-        return frozenset(one for one in known if one is not None)
+        generators, entry = self.snapshot.generators.get(cluster), self.clusters.get(cluster)
+        ids = (generators.instance if generators else None, entry.instance if entry else None)
+        return frozenset(instance for instance in ids if instance is not None)
 
     def listed(self, cluster: str) -> bool:
         """Tell if the ledgers of a cluster are known."""
@@ -88,10 +88,10 @@ class Seen:
     def of_another_use(self, cluster: str) -> list[tuple[str, int]]:
         """Return ledgers of a cluster that belong to no schema, subscription or topic, with their owners."""
         named = {number: path for path, number in self.beside() if self.ledger(cluster, number) is not None}
-        for one in self.ledgers(cluster).values():
-            component = (one.custom or {}).get("component")
+        for seen in self.ledgers(cluster).values():
+            component = (seen.custom or {}).get("component")
             if component is not None and component not in COPIED:
-                named.setdefault(one.id, f"component {component}")
+                named.setdefault(seen.id, f"component {component}")
         return [(whose, number) for number, whose in sorted(named.items())]
 
     def unknown(self) -> list[Attribution]:
@@ -155,18 +155,18 @@ def attribution(item: Item) -> Attribution:
     )
 
 
-def equal(one: LedgerSeen, other: LedgerSeen) -> str | None:
+def equal(copy: LedgerSeen, other: LedgerSeen) -> str | None:
     """Return what tells two closed ledgers apart, as far as was looked, or None (I8)."""
     pairs = (
-        ("last entry", one.last, other.last),
-        ("length", one.length, other.length),
-        ("contents", one.sha256, other.sha256),
-        ("custom metadata", one.custom, other.custom),
-        ("quorums", one.quorums, other.quorums),
+        ("last entry", copy.last, other.last),
+        ("length", copy.length, other.length),
+        ("contents", copy.sha256, other.sha256),
+        ("custom metadata", copy.custom, other.custom),
+        ("quorums", copy.quorums, other.quorums),
     )
-    for what, here, there in pairs:
+    for field, here, there in pairs:
         if here is not None and there is not None and here != there:
-            return f"{what}: {here} != {there}"
+            return f"{field}: {here} != {there}"
     return None
 
 
@@ -174,8 +174,8 @@ def _items(metadata: BookieMetadata, seen: Seen) -> Iterator[Item]:
     for schema in metadata.schemas:
         if schema.error is not None:
             yield Item("schema", schema.path, -1, schema.version, None, None, None, None, "corruption", schema.error)
-        for at in sorted({(one.ledger, one.stamp, one.created_at) for one in schema.positions}, key=str):
-            yield _item(seen, "schema", schema.path, schema.version, *at)
+        for position in sorted({(entry.ledger, entry.stamp, entry.created_at) for entry in schema.positions}, key=str):
+            yield _item(seen, "schema", schema.path, schema.version, *position)
     for cursor in metadata.cursors:
         if cursor.error is not None:
             yield Item(
@@ -197,8 +197,8 @@ def _items(metadata: BookieMetadata, seen: Seen) -> Iterator[Item]:
     for topic in metadata.topics:
         if topic.error is not None:
             yield Item("data", topic.path, -1, topic.version, None, None, None, None, "corruption", topic.error)
-        for one in topic.ledgers:
-            yield _item(seen, "data", topic.path, topic.version, one.id, one.stamp, one.created_at)
+        for entry in topic.ledgers:
+            yield _item(seen, "data", topic.path, topic.version, entry.id, entry.stamp, entry.created_at)
 
 
 def _item(

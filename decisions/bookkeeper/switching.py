@@ -24,8 +24,8 @@ from schemas.bookies import Bootstrap, Directive
 
 def source_of(seen: Seen, target: str) -> str | None:
     """The cluster that a switch to `target` would come from: the ACTIVE one."""
-    others = [one for one in seen.active if one != target]
-    return others[0] if len(others) == 1 else None
+    sources = [name for name in seen.active if name != target]
+    return sources[0] if len(sources) == 1 else None
 
 
 def known_target(seen: Seen, account: Account) -> str | None:
@@ -86,7 +86,7 @@ def ask_for_switch(seen: Seen, account: Account, now: Standing) -> tuple[str, Di
     )
     account.require(Gate.ONE_ACTIVE, len(seen.active) == 1, f"ACTIVE are: {', '.join(seen.active) or 'none'}")
     account.require(Gate.NOT_ACTIVE, target not in seen.active, f"{target} is ACTIVE already")
-    unready = [one for one in snapshot.brokers if not one.target_client]
+    unready = [broker for broker in snapshot.brokers if not broker.target_client]
     account.require(
         Gate.TARGET_CLIENT,
         not unready,
@@ -172,7 +172,7 @@ def _fresh(seen: Seen, source: str, target: str) -> int:
     """
     generators = seen.snapshot.generators.get(source)
     largest = generators.largest if generators is not None and seen.snapshot.data_ledgers.get(source) else None
-    lacking = (one for one in seen.ledgers(source) if seen.ledger(target, one) is None)
+    lacking = (ledger for ledger in seen.ledgers(source) if seen.ledger(target, ledger) is None)
     return max(max(lacking, default=-1), -1 if largest is None else largest)
 
 
@@ -191,9 +191,9 @@ def _again(seen: Seen, directive: Directive) -> Directive:
 
 
 def _losses(seen: Seen, todo: list[Work], source: str, target: str) -> Iterator[Loss]:
-    for one in todo:
-        if one.stage is Stage.FAIL:
-            yield Loss(kind=one.item.kind, object=one.item.object, ledger=one.item.ledger, detail=one.reason)
+    for work in todo:
+        if work.stage is Stage.FAIL:
+            yield Loss(kind=work.item.kind, object=work.item.object, ledger=work.item.ledger, detail=work.reason)
     for item in seen.items:
         if item.how == "corruption" and item.kind != "data":
             yield Loss(kind=item.kind, object=item.object, ledger=item.ledger, detail=item.reason or "not known")

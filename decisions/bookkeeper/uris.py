@@ -39,21 +39,21 @@ def read_uri(text: str) -> MetadataService:
             return MetadataService(frozenset({inner}), ())
         hosts, slash, path = inner[3:].removeprefix("//").partition("/")
         return MetadataService(_members(text, hosts), (*_parts(slash + path), *_parts(_DEFAULT_ROOT)))
-    found = _ZOOKEEPER.fullmatch(text)
-    if found is None:
+    match = _ZOOKEEPER.fullmatch(text)
+    if match is None:
         raise BadUri(f"{text!r} is no metadata service URI: give one like zk+hierarchical://host:2181/ledgers")
-    return MetadataService(_members(text, found[1]), _parts(found[2] or _DEFAULT_ROOT) or _parts(_DEFAULT_ROOT))
+    return MetadataService(_members(text, match[1]), _parts(match[2] or _DEFAULT_ROOT) or _parts(_DEFAULT_ROOT))
 
 
-def collide(one: MetadataService, other: MetadataService) -> bool:
+def collide(service: MetadataService, other: MetadataService) -> bool:
     """Tell if two clusters would share metadata.
 
     They do if they share a member and one root is the other or inside it.
     """
-    if not _hosts(one) & _hosts(other):
+    if not _hosts(service) & _hosts(other):
         return False
-    shorter = min(len(one.root), len(other.root))
-    return one.root[:shorter] == other.root[:shorter]
+    shorter = min(len(service.root), len(other.root))
+    return service.root[:shorter] == other.root[:shorter]
 
 
 def _hosts(service: MetadataService) -> set[str]:
@@ -65,12 +65,12 @@ def _hosts(service: MetadataService) -> set[str]:
 def _members(text: str, hosts: str) -> frozenset[str]:
     members = set()
     for member in re.split(r"[;,]", hosts):
-        found = _MEMBER.fullmatch(member)
-        if found is None or not 0 < int(found[2] or _DEFAULT_PORT) < 65_536:
+        match = _MEMBER.fullmatch(member)
+        if match is None or not 0 < int(match[2] or _DEFAULT_PORT) < 65_536:
             raise BadUri(
                 f"{text!r} has no host and port at {member!r}: give one like zk+hierarchical://host:2181/ledgers"
             )
-        members.add(f"{found[1].lower()}:{int(found[2] or _DEFAULT_PORT)}")
+        members.add(f"{match[1].lower()}:{int(match[2] or _DEFAULT_PORT)}")
     return frozenset(members)
 
 

@@ -56,27 +56,29 @@ def works(seen: Seen, directive: Directive) -> list[Work]:
     """
     if not (seen.listed(directive.source) and seen.listed(directive.target)):
         return []
-    failed = {(one.object, one.ledger): one for one in seen.progress.failed if one.attempt == directive.attempt}
-    verified = {one.ledger: one for one in seen.progress.verified}
+    failed = {
+        (entry.object, entry.ledger): entry for entry in seen.progress.failed if entry.attempt == directive.attempt
+    }
+    verified = {entry.ledger: entry for entry in seen.progress.verified}
     begun = frozenset(seen.progress.begun)
-    found = []
+    pending = []
     for item in seen.items:
         is_gone = item.cluster == directive.target and _copy_is_gone(seen, directive, item, begun)
         if item.kind == "data" or item.cluster is None or (item.cluster == directive.target and not is_gone):
             continue
         failure = failed.get((item.object, item.ledger))
         if failure is not None:
-            found.append(Work(item, Stage.FAILED, Gate.FAILED_BEFORE, failure.reason))
+            pending.append(Work(item, Stage.FAILED, Gate.FAILED_BEFORE, failure.reason))
             continue
         if is_gone:
-            found.append(Work(item, Stage.COPY, None, "it is attributed there, and its copy is gone"))
+            pending.append(Work(item, Stage.COPY, None, "it is attributed there, and its copy is gone"))
             continue
         origin = str(item.cluster)
         if origin == directive.source:
             work = _look(seen, directive, item, item.ledger in begun)
         elif directive.attempt == 1:
             left = f"an earlier switch left it on {origin}; asked for again, this one moves it from there"
-            found.append(Work(item, Stage.FAILED, Gate.FAILED_BEFORE, left, origin))
+            pending.append(Work(item, Stage.FAILED, Gate.FAILED_BEFORE, left, origin))
             continue
         else:
             work = _left_behind(seen, directive, item, item.ledger in begun)
@@ -88,23 +90,23 @@ def works(seen: Seen, directive: Directive) -> list[Work]:
         if work.stage is Stage.BUILT and _tries(seen, item.object) >= seen.snapshot.settings.max_tries:
             reason = f"its record changed during each of {_tries(seen, item.object)} tries"
             work = replace(work, stage=Stage.LOST, gate=Gate.TRIES, reason=reason)
-        found.append(work)
-    return sorted(found, key=lambda one: (one.item.kind == "cursor", one.item.object, one.item.ledger))
+        pending.append(work)
+    return sorted(pending, key=lambda entry: (entry.item.kind == "cursor", entry.item.object, entry.item.ledger))
 
 
-def build_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator[Step]:
+def build_steps(seen: Seen, directive: Directive, pending: list[Work]) -> Iterator[Step]:
     """Yield the next steps of BUILD.
 
     A ledger that several records name, and a topic with several cursors, come once.
     """
     done: set[tuple[str, object]] = set()
-    for work in found:
+    for work in pending:
         if work.stage not in BUILDING:
             continue
         item, action = work.item, work.stage.value
         topic = item.object.rpartition("/")[0]
-        what = topic if work.stage is Stage.UNLOAD else item.object
-        key = (action, what if work.stage in (Stage.UNLOAD, Stage.FAIL) else item.ledger)
+        subject = topic if work.stage is Stage.UNLOAD else item.object
+        key = (action, subject if work.stage in (Stage.UNLOAD, Stage.FAIL) else item.ledger)
         if key in done and work.stage is not Stage.FAIL:
             continue
         done.add(key)
@@ -119,7 +121,7 @@ def build_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator
             epoch=directive.epoch,
             phase="BUILD",
             kind="topic" if work.stage is Stage.UNLOAD else _kind(item),
-            object=what,
+            object=subject,
             action=action,  # type: ignore[arg-type]
             ledger=None if work.stage is Stage.UNLOAD else item.ledger,
             source=origin,
@@ -129,10 +131,10 @@ def build_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator
         )
 
 
-def promote_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterator[Step]:
+def promote_steps(seen: Seen, directive: Directive, pending: list[Work]) -> Iterator[Step]:
     """Yield the next steps of PROMOTE: one compare-and-set per record, for its built ledgers only."""
     by_record: dict[tuple[str, str], list[Item]] = {}
-    for work in found:
+    for work in pending:
         if work.stage is Stage.BUILT:
             by_record.setdefault((work.item.object, work.source or directive.source), []).append(work.item)
     for (path, origin), items in by_record.items():
@@ -142,7 +144,7 @@ def promote_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterat
         if first.kind == "cursor":
             expectation["ledger"] = first.ledger
         else:
-            expectation["stamps"] = {str(one.ledger): one.stamp for one in items}
+            expectation["stamps"] = {str(entry.ledger): entry.stamp for entry in items}
         if forward:
             expectation |= {"owner": first.owner, "last": _last(seen, origin, first)}
         yield Step(
@@ -155,7 +157,7 @@ def promote_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterat
             source=origin,
             target=directive.target,
             expectation=expectation,
-            stamps={str(one.ledger): stamp_of(directive.target, one.ledger) for one in items},
+            stamps={str(entry.ledger): stamp_of(directive.target, entry.ledger) for entry in items},
             reason="its owner changes it in the cursor's lock" if forward else "equal copies are on the target",
         )
 
@@ -163,11 +165,11 @@ def promote_steps(seen: Seen, directive: Directive, found: list[Work]) -> Iterat
 def rolled_over(seen: Seen, directive: Directive) -> list[Step]:
     """Return copied cursors whose ledger is another one by now, on the target: recorded, not changed."""
     cursors = {item.object: item for item in seen.items if item.kind == "cursor"}
-    known = {(one.object, one.ledger) for one in seen.progress.promoted}
+    promoted = {(promotion.object, promotion.ledger) for promotion in seen.progress.promoted}
     steps = []
     for copy in seen.progress.verified:
         item = cursors.get(copy.object) if copy.kind == "cursor" else None
-        if item is None or item.ledger == copy.ledger or (copy.object, copy.ledger) in known:
+        if item is None or item.ledger == copy.ledger or (copy.object, copy.ledger) in promoted:
             continue
         if item.cluster == directive.target:
             steps.append(
@@ -187,18 +189,18 @@ def rolled_over(seen: Seen, directive: Directive) -> list[Step]:
     return steps
 
 
-def failures(found: list[Work], directive: Directive) -> list[Failure]:
+def failures(pending: list[Work], directive: Directive) -> list[Failure]:
     """Every ledger that stays on the source, with its reason."""
     return [
         Failure(
-            kind=_kind(one.item),
-            object=one.item.object,
-            ledger=one.item.ledger,
-            reason=one.reason,
+            kind=_kind(work.item),
+            object=work.item.object,
+            ledger=work.item.ledger,
+            reason=work.reason,
             attempt=directive.attempt,
         )
-        for one in found
-        if one.stage in (Stage.FAIL, Stage.FAILED)
+        for work in pending
+        if work.stage in (Stage.FAIL, Stage.FAILED)
     ]
 
 
@@ -221,8 +223,8 @@ def _left_behind(seen: Seen, directive: Directive, item: Item, begun: bool) -> W
         return Work(item, Stage.FAIL, Gate.LISTED, f"the ledgers of {origin} were not listed", origin)
     used, limit = largest_id(seen, origin), directive.target_ids_from
     if limit is not None and not seen.snapshot.settings.skip_idgen_precheck and (used is None or used >= limit):
-        known = "an unknown number of ids" if used is None else f"the id {used}"
-        reason = f"{origin} has used {known}, and {directive.target} gives ids from {limit} on"
+        used_ids = "an unknown number of ids" if used is None else f"the id {used}"
+        reason = f"{origin} has used {used_ids}, and {directive.target} gives ids from {limit} on"
         return Work(item, Stage.FAIL, Gate.IDS_APART, reason, origin)
     alike = directive.model_copy(update={"kind": "switch", "source": origin})
     return replace(_look(seen, alike, item, begun), source=origin)
@@ -294,8 +296,8 @@ def _compare(item: Item, source: LedgerSeen, target: LedgerSeen, begun: bool) ->
     return Work(item, Stage.VERIFY, None, "a copy of that length is there: its contents are compared")
 
 
-def _tries(seen: Seen, what: str) -> int:
-    return seen.progress.tries.get(what, 0)
+def _tries(seen: Seen, subject: str) -> int:
+    return seen.progress.tries.get(subject, 0)
 
 
 def _kind(item: Item) -> Kind:
@@ -303,5 +305,5 @@ def _kind(item: Item) -> Kind:
 
 
 def _last(seen: Seen, origin: str, item: Item) -> int | None:
-    found = seen.ledger(origin, item.ledger)
-    return None if found is None else found.last
+    ledger = seen.ledger(origin, item.ledger)
+    return None if ledger is None else ledger.last

@@ -61,18 +61,18 @@ def add_sample(average: TimeAverageMessageData, sample: TopicLoad, default_cap: 
     return built(TimeAverageMessageData, values)
 
 
-def add_bundle_sample(known: BundleData | None, sample: NamespaceBundleStats) -> BundleData:
+def add_bundle_sample(data: BundleData | None, sample: NamespaceBundleStats) -> BundleData:
     """A bundle's data with one more report of it."""
-    known = known or DEFAULT_BUNDLE
-    short = add_sample(known.short_term_data, sample, SHORT_SAMPLES)
-    long = add_sample(known.long_term_data, sample, LONG_SAMPLES)
+    data = data or DEFAULT_BUNDLE
+    short = add_sample(data.short_term_data, sample, SHORT_SAMPLES)
+    long = add_sample(data.long_term_data, sample, LONG_SAMPLES)
     return built(BundleData, {"short_term_data": short, "long_term_data": long, "topics": sample.topics})
 
 
-def broker_average(bundles: Iterable[str], known: Mapping[str, BundleData]) -> TimeAverageBrokerData:
+def broker_average(bundles: Iterable[str], averages: Mapping[str, BundleData]) -> TimeAverageBrokerData:
     """A broker's long-term rates: its bundles summed, an unknown bundle with the default."""
-    found = [known.get(bundle, DEFAULT_BUNDLE).long_term_data for bundle in bundles]
+    rates = [averages.get(bundle, DEFAULT_BUNDLE).long_term_data for bundle in bundles]
     return TimeAverageBrokerData.model_construct(
-        long_term_msg_rate_in=sum(one.msg_rate_in for one in found),
-        long_term_msg_rate_out=sum(one.msg_rate_out for one in found),
+        long_term_msg_rate_in=sum(rate.msg_rate_in for rate in rates),
+        long_term_msg_rate_out=sum(rate.msg_rate_out for rate in rates),
     )

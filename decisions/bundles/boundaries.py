@@ -30,10 +30,10 @@ def bundle_range(bundle: str) -> tuple[int, int]:
 
     Raises `ValueError` for a name without a range.
     """
-    found = _RANGE.search(bundle)
-    if found is None:
+    match = _RANGE.search(bundle)
+    if match is None:
         raise ValueError("its name does not end in a range like 0x00000000_0x80000000")
-    return int(found.group(1), 16), int(found.group(2), 16)
+    return int(match.group(1), 16), int(match.group(2), 16)
 
 
 def topic_hash(topic: str, load: HashedTopicLoad | None = None) -> int:
@@ -65,23 +65,23 @@ def boundaries(
     if topics is None and not force:
         raise ValueError(f"{algorithm} needs the bundle's topics")
     last = upper + (upper == LAST_HASH)
-    known = {topic: load for topic, load in (topics or {}).items() if lower <= topic_hash(topic, load) < last}
-    if len(known) <= 1 and not force:
+    loads = {topic: load for topic, load in (topics or {}).items() if lower <= topic_hash(topic, load) < last}
+    if len(loads) <= 1 and not force:
         return None
     if algorithm.startswith("specified"):
-        return sorted({one for one in positions if lower < one < upper}) or None
+        return sorted({position for position in positions if lower < position < upper}) or None
     if algorithm.startswith("topic_count"):
-        hashes = sorted(topic_hash(topic, load) for topic, load in known.items())
+        hashes = sorted(topic_hash(topic, load) for topic, load in loads.items())
         first, second = hashes[max(len(hashes) // 2 - 1, 0)], hashes[len(hashes) // 2]
         return _inside([first + (second - first) // 2], lower, upper)
-    return _by_load(known, lower, upper, conf)
+    return _by_load(loads, lower, upper, conf)
 
 
-def _inside(found: list[int], lower: int, upper: int) -> list[int]:
-    for one in found:
-        if not lower < one < upper:
-            raise ValueError(f"the boundary 0x{one:08x} is not inside 0x{lower:08x}_0x{upper:08x}")
-    return found
+def _inside(cuts: list[int], lower: int, upper: int) -> list[int]:
+    for cut in cuts:
+        if not lower < cut < upper:
+            raise ValueError(f"the boundary 0x{cut:08x} is not inside 0x{lower:08x}_0x{upper:08x}")
+    return cuts
 
 
 def _by_load(topics: Mapping[str, HashedTopicLoad], lower: int, upper: int, conf: Configuration) -> list[int] | None:
@@ -94,17 +94,17 @@ def _by_load(topics: Mapping[str, HashedTopicLoad], lower: int, upper: int, conf
         rate, size = load.msg_rate_in + load.msg_rate_out, load.msg_throughput_in + load.msg_throughput_out
         if rate > 0 or size > 0:
             loads[topic_hash(topic, load)] = (rate, size)
-    total_rate, total_bytes = sum(one[0] for one in loads.values()), sum(one[1] for one in loads.values())
+    total_rate, total_bytes = sum(rates[0] for rates in loads.values()), sum(rates[1] for rates in loads.values())
     if len(loads) < 2 or (total_rate < most_rate * slack and total_bytes < most_bytes * slack):
         return None
     hashes = sorted(loads)
     rate, size = loads[hashes[0]]
-    found = list[int]()
+    cuts = list[int]()
     for before, here in itertools.pairwise(hashes):
         next_rate, next_bytes = loads[here]
         if rate > most_rate or rate + next_rate > most_rate or size > most_bytes or size + next_bytes > most_bytes:
-            found.append(before + (here - before) // 2 + 1)
+            cuts.append(before + (here - before) // 2 + 1)
             rate, size = next_rate, next_bytes
         else:
             rate, size = rate + next_rate, size + next_bytes
-    return _inside(found, lower, upper) or None
+    return _inside(cuts, lower, upper) or None

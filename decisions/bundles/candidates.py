@@ -32,15 +32,15 @@ def namespace_of(bundle: str) -> str:
 
 def _named(cluster: Cluster, patterns: Sequence[str]) -> frozenset[str]:
     """Which brokers of the cluster some patterns name: by address with or without its scheme, or by host."""
-    known = cluster.found.named
-    if (key := tuple(patterns)) not in known:
+    cache = cluster.found.named
+    if (key := tuple(patterns)) not in cache:
         snapshot = cluster.snapshot
         brokers = {*snapshot.brokers, *snapshot.broker_load_data, *(snapshot.available_brokers or ())}
         forms = {broker: _forms(broker) for broker in sorted(brokers)}
         texts = tuple(form for every in forms.values() for form in every)
-        found = frozenset().union(*(matching(pattern, texts) for pattern in patterns))
-        known[key] = frozenset(broker for broker, every in forms.items() if not found.isdisjoint(every))
-    return known[key]
+        matched = frozenset().union(*(matching(pattern, texts) for pattern in patterns))
+        cache[key] = frozenset(broker for broker, every in forms.items() if not matched.isdisjoint(every))
+    return cache[key]
 
 
 def _forms(broker: str) -> tuple[str, str, str]:
@@ -50,36 +50,36 @@ def _forms(broker: str) -> tuple[str, str, str]:
 
 def _may_be_of(cluster: Cluster, policy: IsolationPolicy, namespace: str) -> bool:
     """Tell if a policy's patterns match a namespace; the cluster's are matched all at once."""
-    found = cluster.found
-    if found.namespaces is None:
+    cache = cluster.found
+    if cache.namespaces is None:
         names = {bundle for report in cluster.reports.values() for bundle in report.bundles}
         for top in cluster.snapshot.top_bundles.values():
-            names.update(one.bundle_name for one in top.top_bundles_load_data)
-        found.namespaces = tuple(sorted(set(map(namespace_of, names))))
-        found.is_namespace = frozenset(found.namespaces)
-    texts = found.namespaces if namespace in found.is_namespace else (namespace,)
+            names.update(stats.bundle_name for stats in top.top_bundles_load_data)
+        cache.namespaces = tuple(sorted(set(map(namespace_of, names))))
+        cache.is_namespace = frozenset(cache.namespaces)
+    texts = cache.namespaces if namespace in cache.is_namespace else (namespace,)
     return any(namespace in matching(pattern, texts) for pattern in policy.namespaces)
 
 
 def policy_of(cluster: Cluster, namespace: str) -> IsolationPolicy | None:
     """The isolation policy that holds for a namespace."""
-    known = cluster.found.policies
-    if namespace not in known:
+    cache = cluster.found.policies
+    if namespace not in cache:
         policies = cluster.snapshot.isolation_policies.values()
-        known[namespace] = next((one for one in policies if _may_be_of(cluster, one, namespace)), None)
-    return known[namespace]
+        cache[namespace] = next((policy for policy in policies if _may_be_of(cluster, policy, namespace)), None)
+    return cache[namespace]
 
 
 def unreadable_policies(cluster: Cluster) -> dict[str, str]:
     """Map isolation policies that cannot be followed to the reason: a pattern or limit not understood."""
-    found = cluster.found
-    if found.unreadable is None:
-        found.unreadable = {
+    cache = cluster.found
+    if cache.unreadable is None:
+        cache.unreadable = {
             name: fault
             for name, policy in cluster.snapshot.isolation_policies.items()
             if (fault := _fault(policy)) is not None
         }
-    return found.unreadable
+    return cache.unreadable
 
 
 def _fault(policy: IsolationPolicy) -> str | None:
@@ -87,8 +87,8 @@ def _fault(policy: IsolationPolicy) -> str | None:
         for pattern in getattr(policy, field):
             if (why := inexact(pattern)) is not None:
                 return f"{field} {pattern[:80]!r} cannot be matched: {why}"
-    given = policy.auto_failover_policy.parameters.get("min_limit", 1)
-    return None if _min_limit(policy) is not None else f"min_limit {str(given)[:80]!r} is no whole number"
+    min_limit = policy.auto_failover_policy.parameters.get("min_limit", 1)
+    return None if _min_limit(policy) is not None else f"min_limit {str(min_limit)[:80]!r} is no whole number"
 
 
 def unknown_policy(cluster: Cluster, bundle: str) -> str | None:
@@ -96,17 +96,17 @@ def unknown_policy(cluster: Cluster, bundle: str) -> str | None:
 
     None if the bundle's policy is known.
     """
-    unreadable, known = unreadable_policies(cluster), cluster.found.unknown
+    unreadable, cache = unreadable_policies(cluster), cluster.found.unknown
     if not unreadable:
         return None
     namespace = namespace_of(bundle)
-    if namespace not in known:
+    if namespace not in cache:
         policies = cluster.snapshot.isolation_policies
-        known[namespace] = next(
+        cache[namespace] = next(
             (f"{name}: {why}" for name, why in unreadable.items() if _may_be_of(cluster, policies[name], namespace)),
             None,
         )
-    return known[namespace]
+    return cache[namespace]
 
 
 def stays(cluster: Cluster, bundle: str, broker: str) -> bool:
@@ -120,18 +120,18 @@ def isolated(cluster: Cluster, bundle: str, brokers: Iterable[str]) -> list[str]
 
     Those of its policy; without a policy, those that are nobody's primary. Empty if its policy is not known.
     """
-    namespace, known = namespace_of(bundle), cluster.found.isolated
+    namespace, cache = namespace_of(bundle), cluster.found.isolated
     if (why := unknown_policy(cluster, bundle)) is not None:
         cluster.account.held(Gate.SETTINGS, None, bundle, why)
         return []
     policy = policy_of(cluster, namespace)
     key = (None if policy is None else namespace, tuple(brokers))
-    if key not in known:
-        known[key] = _isolated(cluster, policy, key[1])
-    live, kept = known[key]
-    if len(kept) < len(live):
-        _note_dropped(cluster, Gate.ISOLATION, bundle, live, kept)
-    return list(kept)
+    if key not in cache:
+        cache[key] = _isolated(cluster, policy, key[1])
+    live, allowed = cache[key]
+    if len(allowed) < len(live):
+        _note_dropped(cluster, Gate.ISOLATION, bundle, live, allowed)
+    return list(allowed)
 
 
 def _isolated(
@@ -144,14 +144,14 @@ def _isolated(
     """
     if policy is None:
         policies = cluster.snapshot.isolation_policies.values()
-        taken = frozenset().union(*(_named(cluster, one.primary) for one in policies))
-        kept = [broker for broker in brokers if broker not in taken]
-        return brokers, [broker for broker in kept if _serves(cluster, broker)]
+        reserved = frozenset().union(*(_named(cluster, isolation.primary) for isolation in policies))
+        allowed = [broker for broker in brokers if broker not in reserved]
+        return brokers, [broker for broker in allowed if _serves(cluster, broker)]
     primary, secondary = _named(cluster, policy.primary), _named(cluster, policy.secondary)
-    kept = [broker for broker in brokers if broker in primary]
-    if len(kept) < (_min_limit(policy) or 0):
-        kept += [broker for broker in brokers if broker in secondary - primary]
-    return brokers, kept
+    allowed = [broker for broker in brokers if broker in primary]
+    if len(allowed) < (_min_limit(policy) or 0):
+        allowed += [broker for broker in brokers if broker in secondary - primary]
+    return brokers, allowed
 
 
 def _serves(cluster: Cluster, broker: str) -> bool:
@@ -171,24 +171,24 @@ def _min_limit(policy: IsolationPolicy) -> int | None:
 
 def owned_namespaces(cluster: Cluster, broker: str) -> dict[str, int]:
     """Count a broker's bundles by namespace, with those it was given and has not reported yet."""
-    known = cluster.found.owned
-    if broker not in known:
+    cache = cluster.found.owned
+    if broker not in cache:
         bundles = _owned(cluster, broker) | cluster.memory.preallocated.get(broker, {}).keys()
-        known[broker] = dict(Counter(map(namespace_of, bundles)))
-    return known[broker]
+        cache[broker] = dict(Counter(map(namespace_of, bundles)))
+    return cache[broker]
 
 
 def _owned(cluster: Cluster, broker: str) -> set[str]:
     """A broker's bundles as ownership says, or as it reports."""
-    found, given = cluster.found, cluster.snapshot.ownership
-    if given is None:
+    cache, ownership = cluster.found, cluster.snapshot.ownership
+    if ownership is None:
         report = cluster.reports.get(broker)
         return set(report.bundles) if report else set()
-    if found.owners is None:
-        found.owners = {}
-        for bundle, owner in given.items():
-            found.owners.setdefault(owner, set()).add(bundle)
-    return found.owners.get(broker, set())
+    if cache.owners is None:
+        cache.owners = {}
+        for bundle, owner in ownership.items():
+            cache.owners.setdefault(owner, set()).add(bundle)
+    return cache.owners.get(broker, set())
 
 
 def _group(cluster: Cluster, bundle: str) -> set[str]:
@@ -217,21 +217,23 @@ def spread(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
     counts = _group_counts(cluster, bundle, brokers)
     if not counts:
         return brokers
-    kept = brokers
+    remaining = brokers
     if cluster.configuration.on("failureDomainsEnabled"):
         domains = {
-            broker: name for name, one in sorted(cluster.snapshot.failure_domains.items()) for broker in one.brokers
+            broker: name
+            for name, domain in sorted(cluster.snapshot.failure_domains.items())
+            for broker in domain.brokers
         }
-        of = {broker: domains.get(broker, _DEFAULT_DOMAIN) for broker in kept}
+        domain_of = {broker: domains.get(broker, _DEFAULT_DOMAIN) for broker in remaining}
         totals = dict[str, int]()
-        for broker in kept:
-            totals[of[broker]] = totals.get(of[broker], 0) + counts[broker]
+        for broker in remaining:
+            totals[domain_of[broker]] = totals.get(domain_of[broker], 0) + counts[broker]
         least_total = min(totals.values())
-        kept = [broker for broker in kept if totals[of[broker]] == least_total]
-    least = min(counts[broker] for broker in kept)
-    kept = [broker for broker in kept if counts[broker] == least]
-    _note_dropped(cluster, Gate.ANTI_AFFINITY, bundle, brokers, kept)
-    return kept
+        remaining = [broker for broker in remaining if totals[domain_of[broker]] == least_total]
+    least = min(counts[broker] for broker in remaining)
+    remaining = [broker for broker in remaining if counts[broker] == least]
+    _note_dropped(cluster, Gate.ANTI_AFFINITY, bundle, brokers, remaining)
+    return remaining
 
 
 def unload_spreads(cluster: Cluster, bundle: str, current: str, brokers: Iterable[str]) -> bool:
@@ -250,14 +252,14 @@ def unload_spreads(cluster: Cluster, bundle: str, current: str, brokers: Iterabl
 def under_topic_cap(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
     """The brokers with room for topics; all of them when none has."""
     most = cluster.configuration.whole("loadBalancerBrokerMaxTopics")
-    kept = list[str]()
+    with_room = list[str]()
     for broker in brokers:
         topics = cluster.reports[broker].topics + cluster.given(broker)[1]
         if topics <= most:
-            kept.append(broker)
+            with_room.append(broker)
         else:
             cluster.account.measured(Gate.TOPIC_CAP, topics, "<=", most, broker, bundle)
-    return kept or brokers
+    return with_room or brokers
 
 
 def allowed_by_filters(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
@@ -268,16 +270,18 @@ def allowed_by_filters(cluster: Cluster, bundle: str, brokers: list[str]) -> lis
     """
     most = cluster.configuration.whole("loadBalancerBrokerMaxTopics")
     more = cluster.bundles[bundle].topics if bundle in cluster.bundles else 0
-    kept = list[str]()
+    remaining = list[str]()
     for broker in brokers:
         topics = cluster.reports[broker].topics + cluster.given(broker)[1] + more
         if topics <= most or cluster.owns(broker, bundle):
-            kept.append(broker)
+            remaining.append(broker)
         else:
             cluster.account.measured(Gate.TOPIC_CAP, topics, "<=", most, broker, bundle)
-    kept = spread(cluster, bundle, kept) if kept else kept
-    kept = same_class(cluster, bundle, {one: cluster.reports[one].data.load_manager_class_name for one in kept})
-    return latest(cluster, bundle, {one: cluster.reports[one].data.broker_version_string for one in kept}) or []
+    remaining = spread(cluster, bundle, remaining) if remaining else remaining
+    remaining = same_class(
+        cluster, bundle, {name: cluster.reports[name].data.load_manager_class_name for name in remaining}
+    )
+    return latest(cluster, bundle, {name: cluster.reports[name].data.broker_version_string for name in remaining}) or []
 
 
 def fewest_bundles(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
@@ -300,9 +304,11 @@ def same_class(cluster: Cluster, bundle: str, classes: dict[str, str | None]) ->
     """
     own = _simple(cluster.configuration.text("loadManagerClassName"))
     is_told = "loadManagerClassName" in cluster.snapshot.configuration and any(classes.values())
-    kept = [broker for broker, name in classes.items() if (not is_told if name is None else _simple(name) == own)]
-    _note_dropped(cluster, Gate.CLASS_FILTER, bundle, classes, kept)
-    return kept
+    matching_brokers = [
+        broker for broker, name in classes.items() if (not is_told if name is None else _simple(name) == own)
+    ]
+    _note_dropped(cluster, Gate.CLASS_FILTER, bundle, classes, matching_brokers)
+    return matching_brokers
 
 
 def _simple(name: str) -> str:
@@ -321,18 +327,18 @@ def latest(cluster: Cluster, bundle: str, versions: dict[str, str | None]) -> li
             return None
         read[broker] = version
     highest = max(read.values())
-    kept = [broker for broker, version in read.items() if version == highest]
-    _note_dropped(cluster, Gate.VERSION, bundle, versions, kept)
-    return kept
+    newest = [broker for broker, version in read.items() if version == highest]
+    _note_dropped(cluster, Gate.VERSION, bundle, versions, newest)
+    return newest
 
 
 def _version(text: str | None) -> _Version | None:
     """A semantic version that can be compared: a pre-release comes before its release."""
-    found = _VERSION.fullmatch(text or "")
-    if found is None:
+    match = _VERSION.fullmatch(text or "")
+    if match is None:
         return None
-    release = tuple(int(part) for part in found.group(1, 2, 3))
-    before = found.group(4)
+    release = tuple(int(part) for part in match.group(1, 2, 3))
+    before = match.group(4)
     if before is None:
         return release, (1, ())
     # Numbers are compared as such, and come before names.
@@ -340,8 +346,8 @@ def _version(text: str | None) -> _Version | None:
     return release, (0, tuple(parts))
 
 
-def _note_dropped(cluster: Cluster, gate: Gate, bundle: str, brokers: Iterable[str], kept: list[str]) -> None:
-    staying = set(kept)
+def _note_dropped(cluster: Cluster, gate: Gate, bundle: str, brokers: Iterable[str], remaining: list[str]) -> None:
+    staying = set(remaining)
     dropped = [broker for broker in brokers if broker not in staying]
     for broker in dropped[:MAX_NAMED]:
         cluster.account.held(gate, broker, bundle)

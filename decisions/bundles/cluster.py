@@ -112,7 +112,7 @@ class Cluster:
 
     def candidates(self, broker: str) -> list[tuple[str, BundleData]]:
         """A broker's bundles that may be picked; the others are noted with the reason."""
-        found = []
+        bundles = []
         for bundle in self.reports[broker].bundles:
             data = self.bundles.get(bundle)
             if never_moved(bundle):
@@ -126,23 +126,23 @@ class Cluster:
                     Gate.RECENTLY_UNLOADED, broker, bundle, f"{since / 60_000:.1f} of {grace / 60_000:g} minutes ago"
                 )
             else:
-                found.append((bundle, data))
-        return found
+                bundles.append((bundle, data))
+        return bundles
 
     def long_term(self, broker: str) -> TimeAverageBrokerData:
         """A broker's long-term rates, as given or summed."""
-        known = self.found.long_term
-        if broker not in known:
-            given = self.snapshot.broker_time_average.get(broker)
-            known[broker] = given or broker_average(self.reports[broker].bundles, self.bundles)
-        return known[broker]
+        cache = self.found.long_term
+        if broker not in cache:
+            average = self.snapshot.broker_time_average.get(broker)
+            cache[broker] = average or broker_average(self.reports[broker].bundles, self.bundles)
+        return cache[broker]
 
     def weighted(self, broker: str) -> float:
         """The fullest resource of a broker with a report, after weights."""
-        known = self.found.weighted
-        if broker not in known:
-            known[broker] = weighted_max(self.reports[broker].data, self.configuration)
-        return known[broker]
+        cache = self.found.weighted
+        if broker not in cache:
+            cache[broker] = weighted_max(self.reports[broker].data, self.configuration)
+        return cache[broker]
 
     def fullest(self, broker: str) -> float:
         """Return the usage by which placement judges if a broker is overloaded."""
@@ -166,48 +166,50 @@ class Cluster:
             return self.memory.plan.get(bundle)
         if self.found.planned is None:
             self.found.planned = {
-                _numbers(self.bundles[one]): broker for one, broker in self.memory.plan.items() if one in self.bundles
+                _numbers(self.bundles[name]): broker
+                for name, broker in self.memory.plan.items()
+                if name in self.bundles
             }
         return self.found.planned.get(_numbers(self.bundles[bundle]))
 
     def preallocated_to(self, bundle: str) -> str | None:
         """Return the broker that was given a bundle and has not reported it yet; dead brokers are forgotten."""
-        known = self.found.preallocated
-        if known is None:
-            known = self.found.preallocated = {}
+        cache = self.found.preallocated
+        if cache is None:
+            cache = self.found.preallocated = {}
             for dead in self.memory.preallocated.keys() - self.reports.keys():
                 del self.memory.preallocated[dead]
-            for broker, given in sorted(self.memory.preallocated.items()):
-                for one in given:
-                    known.setdefault(one, broker)
-        return known.get(bundle)
+            for broker, bundles in sorted(self.memory.preallocated.items()):
+                for name in bundles:
+                    cache.setdefault(name, broker)
+        return cache.get(bundle)
 
     def give(self, broker: str, bundle: str, data: BundleData) -> None:
         """Notes that a bundle was given to a broker which has not reported it yet."""
-        found, given = self.found, self.memory.preallocated.setdefault(broker, {})
-        again = bundle in given
-        given[bundle] = data
-        if found.preallocated is not None:
-            found.preallocated[bundle] = min(broker, found.preallocated.get(bundle, broker))
+        cache, preallocated = self.found, self.memory.preallocated.setdefault(broker, {})
+        again = bundle in preallocated
+        preallocated[bundle] = data
+        if cache.preallocated is not None:
+            cache.preallocated[bundle] = min(broker, cache.preallocated.get(bundle, broker))
         if again:
-            found.given.pop(broker, None)
+            cache.given.pop(broker, None)
             return
-        if broker in found.given:
-            rate, topics = found.given[broker]
-            found.given[broker] = (rate + message_rate(data.long_term_data), topics + data.topics)
-        if broker in found.owned and not self.owns(broker, bundle):
-            counts, namespace = found.owned[broker], bundle.rpartition("/")[0]
+        if broker in cache.given:
+            rate, topics = cache.given[broker]
+            cache.given[broker] = (rate + message_rate(data.long_term_data), topics + data.topics)
+        if broker in cache.owned and not self.owns(broker, bundle):
+            counts, namespace = cache.owned[broker], bundle.rpartition("/")[0]
             counts[namespace] = counts.get(namespace, 0) + 1
 
     def given(self, broker: str) -> tuple[float, int]:
         """Long-term messages a second, and topics, of what a broker was given and has not reported yet."""
-        known = self.found.given
-        if broker not in known:
+        cache = self.found.given
+        if broker not in cache:
             rate, topics = 0.0, 0
             for data in self.memory.preallocated.get(broker, {}).values():
                 rate, topics = rate + message_rate(data.long_term_data), topics + data.topics
-            known[broker] = (rate, topics)
-        return known[broker]
+            cache[broker] = (rate, topics)
+        return cache[broker]
 
     def owns(self, broker: str, bundle: str) -> bool:
         """Tell if a broker has a bundle, as ownership says or as it reports."""
@@ -229,8 +231,14 @@ def _numbers(data: BundleData) -> _Numbers:
     return (
         data.topics,
         *(
-            (one.msg_rate_in, one.msg_rate_out, one.msg_throughput_in, one.msg_throughput_out, one.num_samples)
-            for one in (data.short_term_data, data.long_term_data)
+            (
+                average.msg_rate_in,
+                average.msg_rate_out,
+                average.msg_throughput_in,
+                average.msg_throughput_out,
+                average.num_samples,
+            )
+            for average in (data.short_term_data, data.long_term_data)
         ),
     )
 
@@ -239,8 +247,8 @@ def report(broker: str, data: LocalBrokerData) -> Report:
     """A broker's report with the totals that it leaves out."""
     loads = list(data.last_stats.values())
 
-    def total(given: float | None, of: str) -> float:
-        return float(sum(getattr(load, of) for load in loads)) if given is None else given
+    def total(reported: float | None, attribute: str) -> float:
+        return float(sum(getattr(load, attribute) for load in loads)) if reported is None else reported
 
     bundles = data.last_stats if data.bundles is None else data.bundles
     topics = sum(load.topics for load in loads) if data.num_topics is None else data.num_topics
@@ -258,11 +266,11 @@ def report(broker: str, data: LocalBrokerData) -> Report:
 
 def see(snapshot: BundleSnapshot) -> Cluster:
     """The view of one cycle. Raises `ConfigurationError`."""
-    given = dict(snapshot.configuration)
-    if snapshot.load_manager is not None and "loadManagerClassName" not in given:
-        given["loadManagerClassName"] = f"{snapshot.load_manager.capitalize()}LoadManagerImpl"
-    elif snapshot.broker_load_data and "loadManagerClassName" not in given:
-        given["loadManagerClassName"] = "ExtensibleLoadManagerImpl"
+    configuration = dict(snapshot.configuration)
+    if snapshot.load_manager is not None and "loadManagerClassName" not in configuration:
+        configuration["loadManagerClassName"] = f"{snapshot.load_manager.capitalize()}LoadManagerImpl"
+    elif snapshot.broker_load_data and "loadManagerClassName" not in configuration:
+        configuration["loadManagerClassName"] = "ExtensibleLoadManagerImpl"
     bundles = snapshot.bundles
     if bundles is None:
         bundles = {
@@ -272,7 +280,7 @@ def see(snapshot: BundleSnapshot) -> Cluster:
         }
     return Cluster(
         snapshot,
-        Configuration(given, snapshot.profile, alone=snapshot.operation in ALONE),
+        Configuration(configuration, snapshot.profile, alone=snapshot.operation in ALONE),
         {broker: report(broker, data) for broker, data in sorted(snapshot.brokers.items())},
         dict(bundles),
         recalled(snapshot.state),

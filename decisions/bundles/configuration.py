@@ -137,13 +137,13 @@ class ConfigurationError(ValueError):
 class Configuration:
     """The settings that hold in one cycle."""
 
-    def __init__(self, given: Mapping[str, Any], profile: str = "4.x", *, alone: bool = False) -> None:
+    def __init__(self, settings: Mapping[str, Any], profile: str = "4.x", *, alone: bool = False) -> None:
         """Lays `given` over the profile's defaults; `alone`: for one strategy. Raises `ConfigurationError`."""
         self.profile = profile
         self.values: dict[str, Any] = {**DEFAULTS, **PROFILES[profile], **switches(profile)}
         self.ignored: list[str] = []
         self.given: set[str] = set()
-        for name, value in given.items():
+        for name, value in settings.items():
             key = ALIASES.get(name, name)
             if key not in DEFAULTS and key not in FIXES:
                 self.ignored.append(name)
@@ -158,11 +158,11 @@ class Configuration:
     def _settle_strategies(self, alone: bool) -> None:
         shedder = "loadBalancerLoadSheddingStrategy"
         placement = "loadBalancerLoadPlacementStrategy"
-        for name, known in ((shedder, SHEDDERS), (placement, PLACEMENTS)):
+        for name, strategies in ((shedder, SHEDDERS), (placement, PLACEMENTS)):
             self.values[name] = str(self.values[name]).rpartition(".")[2]
-            if self.values[name] not in known:
+            if self.values[name] not in strategies:
                 raise ConfigurationError(
-                    f"configuration.{name}: {self.values[name][:80]!r} is none of {', '.join(known)}"
+                    f"configuration.{name}: {self.values[name][:80]!r} is none of {', '.join(strategies)}"
                 )
         together = (self.values[shedder] == "AvgShedder", self.values[placement] == "AvgShedder")
         if together[0] != together[1] and not self.extensible and not alone:

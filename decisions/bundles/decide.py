@@ -65,19 +65,19 @@ def _transfer(cluster: Cluster) -> BundleAnswer:
         if not _is_on(cluster):
             return _answer(cluster, "TransferShedder", [], "unload")
         forget_old(cluster)
-    found = transfer.shed(cluster)
+    result = transfer.shed(cluster)
     picked = dict[str, list[str]]()
-    for one in found.decisions:
-        picked.setdefault(one.source_broker or "", []).append(one.bundle)
-    statistics = {"avg": found.average, "std": found.deviation}
+    for decision in result.decisions:
+        picked.setdefault(decision.source_broker or "", []).append(decision.bundle)
+    statistics = {"avg": result.average, "std": result.deviation}
     return _answer(
         cluster,
         "TransferShedder",
-        found.decisions,
+        result.decisions,
         "unload",
         selected=picked,
-        label=found.label,
-        reason=found.reason,
+        label=result.label,
+        reason=result.reason,
         statistics=statistics,
     )
 
@@ -89,8 +89,8 @@ def _gain(cluster: Cluster) -> BundleAnswer:
         forget_old(cluster)
         decisions = gain.shed(cluster)
     picked = dict[str, list[str]]()
-    for one in decisions:
-        picked.setdefault(one.source_broker or "", []).append(one.bundle)
+    for decision in decisions:
+        picked.setdefault(decision.source_broker or "", []).append(decision.bundle)
     return _answer(cluster, GAIN, decisions, "unload", selected=picked)
 
 
@@ -115,8 +115,8 @@ def _assign(cluster: Cluster) -> tuple[str, list[BundleDecision]]:
 
 def _select_alone(cluster: Cluster) -> BundleAnswer:
     name = cluster.configuration.text("loadBalancerLoadPlacementStrategy")
-    given = cluster.snapshot.candidates
-    brokers = [broker for broker in cluster.reports if given is None or broker in given]
+    allowed = cluster.snapshot.candidates
+    brokers = [broker for broker in cluster.reports if allowed is None or broker in allowed]
     decisions = list[BundleDecision]()
     for bundle in cluster.snapshot.assign:
         broker = placement.STRATEGIES[name](cluster, bundle, brokers)
@@ -138,12 +138,12 @@ def _assign_extensible(cluster: Cluster, bundle: str) -> str | None:
 
 
 def _average(cluster: Cluster) -> BundleAnswer:
-    known = cluster.snapshot.bundles or {}
+    averages = cluster.snapshot.bundles or {}
     plan = {} if cluster.configuration.on("fix26246") else cluster.memory.plan
     for report in cluster.reports.values():
         for bundle, stats in sorted(report.data.last_stats.items()):
-            cluster.memory.averages[bundle] = moved = add_bundle_sample(known.get(bundle), stats)
-            if bundle in plan and moved != known.get(bundle):
+            cluster.memory.averages[bundle] = moved = add_bundle_sample(averages.get(bundle), stats)
+            if bundle in plan and moved != averages.get(bundle):
                 del plan[bundle]
             cluster.memory.preallocated.get(report.broker, {}).pop(bundle, None)
     return _answer(cluster, "TimeAverageMessageData", [], "average", always=True)
@@ -183,7 +183,7 @@ def _answer(
 
 def _usage(cluster: Cluster) -> dict[str, dict[str, float]]:
     conf = cluster.configuration
-    found = {
+    by_broker = {
         broker: {
             "maxUsage": max_usage(report.data, conf),
             "maxUsageWithWeight": cluster.weighted(broker),
@@ -193,7 +193,7 @@ def _usage(cluster: Cluster) -> dict[str, dict[str, float]]:
         for broker, report in cluster.reports.items()
     }
     for broker, data in sorted(cluster.snapshot.broker_load_data.items()):
-        found[broker] = {
+        by_broker[broker] = {
             "maxUsage": max_usage(data, conf),
             "maxUsageWithWeight": weighted_max(data, conf),
             "weightedMaxEMA": transfer.usage_of(cluster, broker),
@@ -203,5 +203,5 @@ def _usage(cluster: Cluster) -> dict[str, dict[str, float]]:
         ("placementEMA", cluster.memory.placement_usage),
     ):
         for broker, usage in usages.items():
-            found.setdefault(broker, {})[name] = usage
-    return found
+            by_broker.setdefault(broker, {})[name] = usage
+    return by_broker

@@ -78,7 +78,8 @@ def switches(profile: str) -> dict[str, bool]:
 def table(profiles: tuple[str, ...]) -> str:
     """The switches as a table in Markdown."""
     rows = [
-        f"| `{name}` | {fix.on} | {fix.off} | {', '.join(one for one in profiles if one in fix.without) or 'none'} |"
+        f"| `{name}` | {fix.on} | {fix.off} | "
+        f"{', '.join(profile for profile in profiles if profile in fix.without) or 'none'} |"
         for name, fix in FIXES.items()
     ]
     return "\n".join(["| switch | on | off | off in |", "| --- | --- | --- | --- |", *rows, ""])

@@ -16,8 +16,8 @@ MIB = 1_048_576
 
 def float32(value: float) -> float:
     """The nearest single-precision number; beyond its range the largest."""
-    (found,) = struct.unpack("<f", struct.pack("<f", max(-FLOAT_MAX, min(FLOAT_MAX, value))))
-    return float(found)
+    (rounded,) = struct.unpack("<f", struct.pack("<f", max(-FLOAT_MAX, min(FLOAT_MAX, value))))
+    return float(rounded)
 
 
 def java_int(value: float) -> int:
@@ -30,6 +30,6 @@ def wrapped(value: int) -> int:
     return (value + 2**31) % 2**32 - 2**31
 
 
-def choose(items: Sequence[ItemT], seed: int, what: str) -> ItemT:
+def choose(items: Sequence[ItemT], seed: int, subject: str) -> ItemT:
     """One of several, by a seed and by what is chosen for: the same in every process."""
-    return items[zlib.crc32(f"{seed}/{what}".encode()) % len(items)]
+    return items[zlib.crc32(f"{seed}/{subject}".encode()) % len(items)]

@@ -58,13 +58,13 @@ def matching(pattern: str, texts: tuple[str, ...]) -> frozenset[str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pc.match_substring_regex(pa.array(texts, pa.string()), rf"\A(?:{read_pattern(pattern).expression})\z")
-    return frozenset(text for text, is_match in zip(texts, found.to_pylist(), strict=True) if is_match)
+    is_matching = pc.match_substring_regex(pa.array(texts, pa.string()), rf"\A(?:{read_pattern(pattern).expression})\z")
+    return frozenset(text for text, is_match in zip(texts, is_matching.to_pylist(), strict=True) if is_match)
 
 
 def _widened(pattern: str) -> str | None:
     """Leave out look-around, back references and the possessive; None where groups do not close."""
-    kept, position = list[str](), 0
+    tokens, position = list[str](), 0
     while position < len(pattern):
         part = _TOKEN.match(pattern, position)
         assert part is not None
@@ -79,15 +79,15 @@ def _widened(pattern: str) -> str | None:
             token = "(?:.*)"
         elif token == "(?>":
             token = "(?:"
-        elif token == "+" and kept and kept[-1] in ("*", "+", "?", "}"):
+        elif token == "+" and tokens and tokens[-1] in ("*", "+", "?", "}"):
             token = ""
         elif token.startswith("["):
             end = _end_of_class(pattern, position)
             if end is None:
                 return None
             token, position = token + pattern[position:end], end
-        kept.append(token)
-    return "".join(kept)
+        tokens.append(token)
+    return "".join(tokens)
 
 
 def _end_of_group(pattern: str, position: int) -> int | None:

@@ -34,7 +34,9 @@ class Projected:
 
     def with_load(self, load: Load, sign: int = 1) -> float:
         """Its usage with that load more; with `sign` -1, less."""
-        signals = (one + sign * unit * part for one, unit, part in zip(self.signals, self.costs, load, strict=True))
+        signals = (
+            signal + sign * unit * part for signal, unit, part in zip(self.signals, self.costs, load, strict=True)
+        )
         return max(*signals, self.floor, 0.0)
 
     def take(self, bundle: str, load: Load) -> None:
@@ -48,5 +50,5 @@ class Projected:
 
     def _change(self, load: Load, sign: int) -> None:
         self.count += sign
-        for place, (unit, part) in enumerate(zip(self.costs, load, strict=True)):
-            self.signals[place] = max(0.0, self.signals[place] + sign * unit * part)
+        for index, (unit, part) in enumerate(zip(self.costs, load, strict=True)):
+            self.signals[index] = max(0.0, self.signals[index] + sign * unit * part)

@@ -48,44 +48,44 @@ def project(cluster: Cluster) -> dict[str, Projected]:
 
 
 def _project(cluster: Cluster) -> dict[str, Projected]:
-    given: Mapping[str, _Report]
+    reports: Mapping[str, _Report]
     if cluster.configuration.extensible:
-        given = _fresh(cluster)
+        reports = _fresh(cluster)
     else:
-        given = {name: one.data for name, one in cluster.reports.items()}
-    totals = {name: _total(cluster, name) for name in given}
-    shared = [_shared_cost(given, totals, place) for place in range(len(_SIGNALS))]
-    found = {name: _broker(cluster, name, data, totals[name], shared) for name, data in given.items()}
-    for gone in set(cluster.memory.gain_costs) - set(found):
-        del cluster.memory.gain_costs[gone]
-    _apply_moves(cluster, found, {name: _updated(data) for name, data in given.items()})
-    return found
+        reports = {name: report.data for name, report in cluster.reports.items()}
+    totals = {name: _total(cluster, name) for name in reports}
+    shared = [_shared_cost(reports, totals, index) for index in range(len(_SIGNALS))]
+    projected = {name: _broker(cluster, name, data, totals[name], shared) for name, data in reports.items()}
+    for broker in set(cluster.memory.gain_costs) - set(projected):
+        del cluster.memory.gain_costs[broker]
+    _apply_moves(cluster, projected, {name: _updated(data) for name, data in reports.items()})
+    return projected
 
 
 def _fresh(cluster: Cluster) -> dict[str, BrokerLoadData]:
     """The load data of brokers that live, unless it is too old."""
-    live, found = cluster.snapshot.available_brokers, dict[str, BrokerLoadData]()
+    live, fresh = cluster.snapshot.available_brokers, dict[str, BrokerLoadData]()
     oldest = cluster.configuration.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
     for name, data in sorted(cluster.snapshot.broker_load_data.items()):
         if (live is None or name in live) and cluster.account.measured(
             Gate.FRESH, cluster.now - data.updated_at, "<=", oldest, name
         ):
-            found[name] = data
-    return found
+            fresh[name] = data
+    return fresh
 
 
 def _broker(cluster: Cluster, name: str, data: _Report, total: Load, shared: list[float]) -> Projected:
     conf = cluster.configuration
     signals, costs = list[float](), list[float]()
-    for place, (signal, weight_of) in enumerate(_SIGNALS):
+    for index, (signal, weight_of) in enumerate(_SIGNALS):
         resource, weight = getattr(data, signal), conf.number(weight_of)
         used = percent(resource) / 100 * weight
-        usual = shared[place] / resource.limit * weight if resource.limit > 0 else 0.0
-        known = total[place] > 0 and used >= KNOWN_FROM * weight and used > 0
-        cost = min(used / total[place] if known else usual, MOST)
-        if place == 0:
-            cost = _averaged(cluster, name, cost if known else None, total[0], usual, _updated(data)) or cost
-            used = cost * total[0] if known else used
+        usual = shared[index] / resource.limit * weight if resource.limit > 0 else 0.0
+        is_measured = total[index] > 0 and used >= KNOWN_FROM * weight and used > 0
+        cost = min(used / total[index] if is_measured else usual, MOST)
+        if index == 0:
+            cost = _averaged(cluster, name, cost if is_measured else None, total[0], usual, _updated(data)) or cost
+            used = cost * total[0] if is_measured else used
         signals.append(used)
         costs.append(cost)
     memory = percent(data.direct_memory) / 100 * conf.number("loadBalancerDirectMemoryResourceWeight")
@@ -110,19 +110,19 @@ def mean_load(brokers: Iterable[Projected]) -> Load:
 
 def _total(cluster: Cluster, broker: str) -> Load:
     if not cluster.configuration.extensible:
-        one = cluster.reports[broker]
-        return one.rate, one.msg_throughput_in, one.msg_throughput_out
+        report = cluster.reports[broker]
+        return report.rate, report.msg_throughput_in, report.msg_throughput_out
     data = cluster.snapshot.broker_load_data[broker]
     return data.msg_rate_in + data.msg_rate_out, data.msg_throughput_in, data.msg_throughput_out
 
 
-def _shared_cost(given: Mapping[str, _Report], totals: Mapping[str, Load], place: int) -> float:
+def _shared_cost(reports: Mapping[str, _Report], totals: Mapping[str, Load], index: int) -> float:
     """Return the use of a resource by all brokers, in its own unit, per unit of load."""
     used, load = 0.0, 0.0
-    for name, data in given.items():
-        resource = getattr(data, _SIGNALS[place][0])
+    for name, data in reports.items():
+        resource = getattr(data, _SIGNALS[index][0])
         if resource.limit > 0:
-            used, load = used + resource.usage, load + totals[name][place]
+            used, load = used + resource.usage, load + totals[name][index]
     return min(used / load, MOST) if load > 0 else 0.0
 
 
@@ -135,33 +135,33 @@ def _averaged(
     counts; a reading or a broker that differs by more is believed.
     """
     costs = cluster.memory.gain_costs
-    known = costs.get(broker)
+    average = costs.get(broker)
     if cost is None:
         costs.pop(broker, None)
         return None
-    if known is None or known.last_update != updated or updated == 0:
-        n = min(known.samples + 1, SAMPLES) if known else 1
-        mean = known.cost + (cost - known.cost) / n if known else cost
+    if average is None or average.last_update != updated or updated == 0:
+        n = min(average.samples + 1, SAMPLES) if average else 1
+        mean = average.cost + (cost - average.cost) / n if average else cost
         if abs(mean - cost) * load > NOISE:
             n, mean = 1, cost
-        known = costs[broker] = GainCost(cost=mean, samples=n, last_update=updated)
-    if abs(known.cost - usual) * load > NOISE:
-        return known.cost
-    band = BAND / sqrt(known.samples) / load
-    return min(max(usual, known.cost - band), known.cost + band)
+        average = costs[broker] = GainCost(cost=mean, samples=n, last_update=updated)
+    if abs(average.cost - usual) * load > NOISE:
+        return average.cost
+    band = BAND / sqrt(average.samples) / load
+    return min(max(usual, average.cost - band), average.cost + band)
 
 
 def _bundles(cluster: Cluster, broker: str) -> dict[str, Load]:
     if cluster.configuration.extensible:
         top = cluster.snapshot.top_bundles.get(broker)
-        return {one.bundle_name: load_of(one.stats) for one in top.top_bundles_load_data} if top else {}
-    report, found = cluster.reports[broker], dict[str, Load]()
+        return {stats.bundle_name: load_of(stats.stats) for stats in top.top_bundles_load_data} if top else {}
+    report, loads = cluster.reports[broker], dict[str, Load]()
     for bundle in report.bundles:
         if bundle in report.data.last_stats:
-            found[bundle] = load_of(report.data.last_stats[bundle])
+            loads[bundle] = load_of(report.data.last_stats[bundle])
         elif bundle in cluster.bundles:
-            found[bundle] = load_of(cluster.bundles[bundle].short_term_data)
-    return found
+            loads[bundle] = load_of(cluster.bundles[bundle].short_term_data)
+    return loads
 
 
 def _count(cluster: Cluster, broker: str) -> int:
@@ -187,9 +187,11 @@ def _apply_moves(cluster: Cluster, brokers: dict[str, Projected], updated: Mappi
         stale_destination = destination is not None and updated[destination.name] <= move.at + SETTLED_MS
         failed = source is not None and not stale_source and bundle in source.bundles
         third = [
-            one for one in brokers.values() if one is not source and one is not destination and bundle in one.bundles
+            broker
+            for broker in brokers.values()
+            if broker is not source and broker is not destination and bundle in broker.bundles
         ]
-        failed = failed or any(updated[one.name] > move.at + SETTLED_MS for one in third)
+        failed = failed or any(updated[broker.name] > move.at + SETTLED_MS for broker in third)
         if destination is not None and not stale_destination and not cluster.configuration.extensible:
             failed = failed or bundle not in destination.bundles
         if destination is None or failed or move.at < oldest or not (stale_source or stale_destination):
@@ -197,8 +199,8 @@ def _apply_moves(cluster: Cluster, brokers: dict[str, Projected], updated: Mappi
             continue
         if source is not None and stale_source and bundle in source.bundles:
             source.give(bundle)
-        for one in third:
-            one.give(bundle)
+        for broker in third:
+            broker.give(bundle)
         if stale_destination and bundle not in destination.bundles:
             destination.take(bundle, (move.messages, move.bytes_in, move.bytes_out))
 

@@ -77,4 +77,4 @@ class Reports:
 
     def keep(self, brokers: set[str]) -> None:
         """Forgets brokers that are gone."""
-        self._last = {broker: at for broker, at in self._last.items() if broker in brokers}
+        self._last = {broker: reported_at for broker, reported_at in self._last.items() if broker in brokers}

@@ -33,7 +33,7 @@ def forget_old(cluster: Cluster) -> None:
     """Drops recently unloaded bundles whose grace period is over."""
     grace = cluster.configuration.number("loadBalancerSheddingGracePeriodMinutes") * 60_000
     unloaded = cluster.memory.unloaded_bundles
-    for bundle in [bundle for bundle, at in unloaded.items() if at < cluster.now - grace]:
+    for bundle in [bundle for bundle, unloaded_at in unloaded.items() if unloaded_at < cluster.now - grace]:
         del unloaded[bundle]
 
 
@@ -91,8 +91,8 @@ def _destination(cluster: Cluster, broker: str, bundle: str) -> str | None:
     if candidates.stays(cluster, bundle, broker):
         return None
     if candidates.policy_of(cluster, namespace) is not None:
-        others = set(candidates.isolated(cluster, bundle, cluster.reports)) - {broker}
-        if not account.passes(Gate.ISOLATION, bool(others), broker, bundle):
+        allowed = set(candidates.isolated(cluster, bundle, cluster.reports)) - {broker}
+        if not account.passes(Gate.ISOLATION, bool(allowed), broker, bundle):
             return None
     live = candidates.isolated(cluster, bundle, cluster.reports)
     spreads = candidates.unload_spreads(cluster, bundle, broker, live)

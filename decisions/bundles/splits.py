@@ -56,24 +56,24 @@ def split(cluster: Cluster) -> list[BundleDecision]:
             Gate.SPLITS_PER_CYCLE, by_broker[broker], "<", per_cycle, broker, bundle
         ):
             continue
-        found, cuts = _cuts(cluster, broker, bundle)
-        if found:
+        is_split, cuts = _cuts(cluster, broker, bundle)
+        if is_split:
             accepted[namespace] = accepted.get(namespace, 0) + 1
             by_broker[broker] += 1
             cluster.memory.split_hits.pop(bundle, None)
             decisions.append(
                 BundleDecision(action="split", bundle=bundle, source_broker=broker, reason=reason, boundaries=cuts)
             )
-    for gone in set(cluster.memory.split_hits) - seen:
-        del cluster.memory.split_hits[gone]
+    for removed in set(cluster.memory.split_hits) - seen:
+        del cluster.memory.split_hits[removed]
     return decisions
 
 
 def _asked_for(cluster: Cluster) -> list[BundleDecision]:
     decisions = list[BundleDecision]()
     for bundle in dict.fromkeys(cluster.snapshot.split):
-        found, cuts = _cuts(cluster, None, bundle)
-        if found:
+        is_split, cuts = _cuts(cluster, None, bundle)
+        if is_split:
             decisions.append(BundleDecision(action="split", bundle=bundle, reason="Admin", boundaries=cuts))
     return decisions
 
@@ -84,8 +84,8 @@ def _stats(cluster: Cluster) -> Iterator[tuple[str, str, NamespaceBundleStats]]:
             yield broker, bundle, stats
     for broker, top in sorted(cluster.snapshot.top_bundles.items()):
         if cluster.configuration.extensible and broker not in cluster.reports:
-            for one in top.top_bundles_load_data:
-                yield broker, one.bundle_name, one.stats
+            for entry in top.top_bundles_load_data:
+                yield broker, entry.bundle_name, entry.stats
 
 
 def _reason(cluster: Cluster, broker: str, bundle: str, stats: NamespaceBundleStats) -> str | None:
@@ -114,21 +114,21 @@ def _hot(cluster: Cluster) -> set[str]:
 
     Only with profile `default`.
     """
-    conf, found = cluster.configuration, set[str]()
+    conf, hot = cluster.configuration, set[str]()
     if conf.text("loadBalancerLoadSheddingStrategy") != GAIN or not (brokers := project(cluster).values()):
-        return found
-    mean, emptiest = sum(one.usage for one in brokers) / len(brokers), min(one.usage for one in brokers)
+        return hot
+    mean, emptiest = sum(broker.usage for broker in brokers) / len(brokers), min(broker.usage for broker in brokers)
     least = conf.number("gainShedderSpreadPercentage") / 100
-    for one in brokers:
-        if one.usage - emptiest < least:
+    for broker in brokers:
+        if broker.usage - emptiest < least:
             continue
-        for bundle, load in one.bundles.items():
-            share = one.usage - one.with_load(load, -1)
+        for bundle, load in broker.bundles.items():
+            share = broker.usage - broker.with_load(load, -1)
             if share > mean and cluster.account.measured(
-                Gate.SPLIT_NEEDED, share, ">", mean, one.name, bundle, "Usage"
+                Gate.SPLIT_NEEDED, share, ">", mean, broker.name, bundle, "Usage"
             ):
-                found.add(bundle)
-    return found
+                hot.add(bundle)
+    return hot
 
 
 def _often_enough(cluster: Cluster, broker: str, bundle: str, needed: bool) -> bool:
@@ -149,12 +149,12 @@ def _counts(cluster: Cluster) -> Callable[[str], int]:
 
     The reported ones are counted once, for all namespaces together.
     """
-    given = cluster.snapshot.namespace_bundles
+    counts = cluster.snapshot.namespace_bundles
     reported = Counter[str]()
 
     def count(namespace: str) -> int:
-        if namespace in given:
-            return given[namespace]
+        if namespace in counts:
+            return counts[namespace]
         if not reported:
             reported.update(map(namespace_of, {bundle for _, bundle, _ in _stats(cluster)}))
         return reported[namespace]
@@ -184,12 +184,12 @@ def _cuts(cluster: Cluster, broker: str | None, bundle: str) -> tuple[bool, list
     if topics is None and algorithm in ("topic_count_equally_divide", "flow_or_qps_equally_divide"):
         return True, None
     try:
-        found = boundaries(bundle, algorithm, topics, snapshot.split_positions.get(bundle, ()), conf)
+        positions = boundaries(bundle, algorithm, topics, snapshot.split_positions.get(bundle, ()), conf)
     except ValueError as error:
         cluster.account.held(Gate.SPLITTABLE, broker, bundle, str(error))
         return False, None
-    if found is None or (conf.extensible and len(found) != 1):
-        several = "the extensible manager splits in two only" if found else f"{algorithm} found no boundary"
+    if positions is None or (conf.extensible and len(positions) != 1):
+        several = "the extensible manager splits in two only" if positions else f"{algorithm} found no boundary"
         cluster.account.held(Gate.SPLITTABLE, broker, bundle, several)
         return False, None
-    return True, [f"0x{one:08x}" for one in found]
+    return True, [f"0x{position:08x}" for position in positions]

@@ -47,4 +47,4 @@ def weighted_max(broker: LocalBrokerData | BrokerLoadData, conf: Configuration) 
 
 def weighted_max_within_limit(broker: LocalBrokerData, conf: Configuration) -> float:
     """Return the weighted maximum without readings above 100 %, which cannot be right."""
-    return max((one for one in weighted_signals(broker, conf) if 0 < one <= 100), default=0.0) / 100
+    return max((signal for signal in weighted_signals(broker, conf) if 0 < signal <= 100), default=0.0) / 100

@@ -35,10 +35,10 @@ class Row(Generic[SituationT, GateT]):
 
     def failing(self, readings: Iterable[Reading[GateT]]) -> list[Reading[GateT]]:
         """The readings that hold a subject in this situation, in the row's order; empty when it may act."""
-        found = {reading.gate: reading for reading in readings if not reading.passed}
-        if not found:
+        by_gate = {reading.gate: reading for reading in readings if not reading.passed}
+        if not by_gate:
             return []
-        return [found[gate] for gates in (self.forbidding, self.waits) for gate in gates if gate in found]
+        return [by_gate[gate] for gates in (self.forbidding, self.waits) for gate in gates if gate in by_gate]
 
     def binding(self, failing: Sequence[Reading[GateT]]) -> Reading[GateT] | None:
         """The one of the failing readings that binds; None when there is none."""
@@ -50,16 +50,16 @@ class Row(Generic[SituationT, GateT]):
 
 
 def binding(
-    table: Iterable[Row[SituationT, GateT]], found: Mapping[SituationT, Iterable[Reading[GateT]]]
+    table: Iterable[Row[SituationT, GateT]], situations: Mapping[SituationT, Iterable[Reading[GateT]]]
 ) -> Reading[GateT]:
     """Return the reading that binds a subject in these situations.
 
     `found` has the readings that count in each situation. Raises `LookupError` when nothing holds the subject.
     """
     for row in table:
-        readings = found.get(row.situation)
+        readings = situations.get(row.situation)
         if readings is not None:
             bound = row.binding(row.failing(readings))
             if bound is not None:
                 return bound
-    raise LookupError(f"no gate binds in {[situation.name for situation in found]}")
+    raise LookupError(f"no gate binds in {[situation.name for situation in situations]}")

@@ -57,7 +57,7 @@ def _parse(value: str | int | float, units: Mapping[str, Fraction], expected: st
             return Fraction(value)
         except (ValueError, OverflowError):
             raise QuantityError(f"{value!r} is not {expected}") from None
-    found = _QUANTITY.fullmatch(value)
-    if found is None or (found.group(2) and found.group(2) not in units):
+    match = _QUANTITY.fullmatch(value)
+    if match is None or (match.group(2) and match.group(2) not in units):
         raise QuantityError(f"{value[:80]!r} is not {expected}")
-    return Fraction(found.group(1).replace("_", "")) * (units[found.group(2)] if found.group(2) else 1)
+    return Fraction(match.group(1).replace("_", "")) * (units[match.group(2)] if match.group(2) else 1)

@@ -13,8 +13,8 @@ def murmur3_32(data: bytes, seed: int = 0) -> int:
     """MurmurHash3 x86 32-bit of `data`, as an unsigned integer."""
     value = seed & _MASK
     whole = len(data) // 4 * 4
-    for at in range(0, whole, 4):
-        value ^= _scrambled(int.from_bytes(data[at : at + 4], "little"))
+    for offset in range(0, whole, 4):
+        value ^= _scrambled(int.from_bytes(data[offset : offset + 4], "little"))
         value = (((value << 13) | (value >> 19)) * 5 + 0xE6546B64) & _MASK
     if whole < len(data):
         value ^= _scrambled(int.from_bytes(data[whole:], "little"))

@@ -119,8 +119,8 @@ class SegmentLayout:
     @cached_property
     def active(self) -> tuple[Segment, ...]:
         """The active segments in the order of their ranges."""
-        found = [segment for segment in self.segments.values() if segment.is_active]
-        return tuple(sorted(found, key=lambda segment: (segment.start, segment.segment_id)))
+        segments = [segment for segment in self.segments.values() if segment.is_active]
+        return tuple(sorted(segments, key=lambda segment: (segment.start, segment.segment_id)))
 
     @cached_property
     def has_buckets(self) -> bool:
@@ -144,10 +144,10 @@ class SegmentLayout:
         """The active segment whose range a hash is in (PIP-468 "SegmentLayout")."""
         if not 0 <= hash_value < HASH_SPACE:
             raise LayoutArgumentError(f"a hash is in 0x0000..0xffff, got {hash_value}")
-        at = bisect_right(self.active, hash_value, key=lambda segment: segment.start) - 1
-        if at < 0 or self.active[at].end < hash_value:
+        index = bisect_right(self.active, hash_value, key=lambda segment: segment.start) - 1
+        if index < 0 or self.active[index].end < hash_value:
             raise LayoutStateError(f"no active segment holds the hash {hash_value:#06x}")
-        return self.active[at]
+        return self.active[index]
 
     def split_segment(self, segment_id: int, now_ms: int) -> SegmentLayout:
         """Seals an active segment and adds its two halves; of an odd width the lower is one larger.
@@ -180,7 +180,7 @@ class SegmentLayout:
         """
         first, second = self._active_segment(first_id, "merge"), self._active_segment(second_id, "merge")
         if first.end + 1 != second.start and second.end + 1 != first.start:
-            ranges = " and ".join(f"[{one.start:04x}, {one.end:04x}]" for one in (first, second))
+            ranges = " and ".join(f"[{side.start:04x}, {side.end:04x}]" for side in (first, second))
             raise LayoutArgumentError(f"segments are not adjacent: {ranges}")
         (fresh,) = self._fresh_ids(1)
         buckets = min(first.bucket_count + second.bucket_count, max_buckets)
@@ -220,15 +220,15 @@ class SegmentLayout:
         """Removes a sealed segment, and its id from its parents and children; ids are never used again."""
         if self._segment(segment_id).is_active:
             raise LayoutArgumentError(f"segment {segment_id} is active: only sealed segments are pruned")
-        kept = {number: segment for number, segment in self.segments.items() if number != segment_id}
-        for number, relative in kept.items():
+        remaining = {number: segment for number, segment in self.segments.items() if number != segment_id}
+        for number, relative in remaining.items():
             if segment_id in relative.parent_ids or segment_id in relative.child_ids:
-                kept[number] = replace_segment(
+                remaining[number] = replace_segment(
                     relative,
                     parent_ids=tuple(i for i in relative.parent_ids if i != segment_id),
                     child_ids=tuple(i for i in relative.child_ids if i != segment_id),
                 )
-        return replace(self, epoch=self.epoch + 1, segments=MappingProxyType(kept))
+        return replace(self, epoch=self.epoch + 1, segments=MappingProxyType(remaining))
 
     def with_policy(self, policy: AutoScalePolicyOverride | None) -> SegmentLayout:
         """Return the layout with another policy override of the topic; the epoch stays."""
@@ -254,16 +254,16 @@ class SegmentLayout:
         return range(first, first + count)
 
     def _segment(self, segment_id: int) -> Segment:
-        found = self.segments.get(segment_id)
-        if found is None:
+        segment = self.segments.get(segment_id)
+        if segment is None:
             raise LayoutArgumentError(f"segment not found: {segment_id}")
-        return found
+        return segment
 
     def _active_segment(self, segment_id: int, action: str) -> Segment:
-        found = self._segment(segment_id)
-        if not found.is_active:
+        segment = self._segment(segment_id)
+        if not segment.is_active:
             raise LayoutArgumentError(f"cannot {action} non-active segment: {segment_id}")
-        return found
+        return segment
 
     def _sealed(self, segment: Segment, children: tuple[int, ...], now_ms: int) -> Segment:
         return replace_segment(
@@ -277,12 +277,12 @@ class SegmentLayout:
 
 def _buckets_of(parents: Iterable[Segment], count: int) -> tuple[int, ...] | None:
     """The entry buckets of a segment made of others; None where these have none."""
-    return None if all(one.entry_bucket_splits is None for one in parents) else equal_buckets(count)
+    return None if all(parent.entry_bucket_splits is None for parent in parents) else equal_buckets(count)
 
 
 def _segment(info: SegmentInfo) -> Segment:
     extra, range_extra = info.model_extra, info.hash_range.model_extra
-    known = not extra or extra.keys() <= _DERIVED
+    is_derived = not extra or extra.keys() <= _DERIVED
     return Segment(
         info.segment_id,
         info.hash_range.start,
@@ -295,7 +295,7 @@ def _segment(info: SegmentInfo) -> Segment:
         info.created_at_ms,
         info.sealed_at_ms,
         info.legacy_topic_name,
-        () if known else tuple((name, value) for name, value in (extra or {}).items() if name not in _DERIVED),
+        () if is_derived else tuple((name, value) for name, value in (extra or {}).items() if name not in _DERIVED),
         tuple(range_extra.items()) if range_extra else (),
         None if info.entry_bucket_splits is None else tuple(info.entry_bucket_splits),
     )

@@ -21,17 +21,17 @@ def lineage(segments: Mapping[int, Segment], segment_id: int) -> frozenset[int]:
     return _reach(segments, [segment_id], "parent_ids") | _reach(segments, [segment_id], "child_ids")
 
 
-def compare_lives(known: Mapping[int, Segment], other: Mapping[int, Segment]) -> int:
+def compare_lives(earlier: Mapping[int, Segment], other: Mapping[int, Segment]) -> int:
     """Compare two sets of segments by the incarnation of their topic.
 
     0: `other` has segments of the same incarnation as `known`. 1 or -1: of one of the same name that was created later
     or earlier, so an id in both names another segment. A created instant of 0 is unknown.
     """
-    for number in known.keys() & other.keys():
-        one, two = known[number], other[number]
-        if one.created_at_ms > 0 and two.created_at_ms > 0 and one.created_at_ms != two.created_at_ms:
-            return 1 if two.created_at_ms > one.created_at_ms else -1
-        if (one.start, one.end) != (two.start, two.end):
+    for number in earlier.keys() & other.keys():
+        before, after = earlier[number], other[number]
+        if before.created_at_ms > 0 and after.created_at_ms > 0 and before.created_at_ms != after.created_at_ms:
+            return 1 if after.created_at_ms > before.created_at_ms else -1
+        if (before.start, before.end) != (after.start, after.end):
             return 1
     return 0
 
@@ -46,14 +46,14 @@ def count_merges(segments: Mapping[int, Segment]) -> dict[int, int]:
     merges: dict[int, int] = {}
     """Of each segment those among it and its ancestors, a bit for each."""
     for circle in _circles(segments):
-        found = 0
+        merge_bits = 0
         for number in circle:
-            found |= (len(segments[number].parent_ids) > 1) << len(merges)
+            merge_bits |= (len(segments[number].parent_ids) > 1) << len(merges)
             for parent in segments[number].parent_ids:
-                found |= merges.get(parent, 0)
+                merge_bits |= merges.get(parent, 0)
             merges[number] = 0
-        merges.update(dict.fromkeys(circle, found))
-    return {number: found.bit_count() for number, found in merges.items()}
+        merges.update(dict.fromkeys(circle, merge_bits))
+    return {number: merge_bits.bit_count() for number, merge_bits in merges.items()}
 
 
 def made_by(
@@ -93,21 +93,21 @@ def _circles(segments: Mapping[int, Segment]) -> Iterator[list[int]]:
     for root in segments:
         waiting = [] if root in number_of else [enter(root)]
         while waiting:
-            at, parents = waiting[-1]
+            node, parents = waiting[-1]
             for parent in parents:
                 if parent not in number_of:
                     waiting.append(enter(parent))
                     break
                 if parent not in done:
-                    low[at] = min(low[at], number_of[parent])
+                    low[node] = min(low[node], number_of[parent])
             else:
                 waiting.pop()
                 if waiting:
                     child = waiting[-1][0]
-                    low[child] = min(low[child], low[at])
-                if low[at] == number_of[at]:
+                    low[child] = min(low[child], low[node])
+                if low[node] == number_of[node]:
                     circle = [path.pop()]
-                    while circle[-1] != at:
+                    while circle[-1] != node:
                         circle.append(path.pop())
                     done.update(circle)
                     yield circle

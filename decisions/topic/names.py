@@ -28,10 +28,10 @@ def segment_descriptor(start: int, end: int, segment_id: int) -> str:
 
 def parse_segment_descriptor(text: str) -> Descriptor:
     """The parts of `0000-7fff-1`; `ValueError` for another form or a range that ends before it starts."""
-    found = _DESCRIPTOR.fullmatch(text)
-    if found is None or int(found[1], 16) > int(found[2], 16):
+    match = _DESCRIPTOR.fullmatch(text)
+    if match is None or int(match[1], 16) > int(match[2], 16):
         raise ValueError(f"not a segment's descriptor: {text!r}; expected the form 0000-7fff-1")
-    return Descriptor(int(found[1], 16), int(found[2], 16), int(found[3]))
+    return Descriptor(int(match[1], 16), int(match[2], 16), int(match[3]))
 
 
 def segment_topic_name(topic: str, descriptor: str) -> str:

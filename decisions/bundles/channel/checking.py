@@ -90,17 +90,17 @@ class Checker:
     @property
     def bundles(self) -> int:
         """Bundles that have a record now."""
-        return sum(entry.record is not None for known in self._namespaces.values() for entry in known.values())
+        return sum(entry.record is not None for entries in self._namespaces.values() for entry in entries.values())
 
     def read(self, bundle: str, record: Record | None, line: int) -> Iterator[Finding]:
         """Yield the faults of the next message. Raises `ValueError` for a name without a range."""
-        known = self._namespaces.get(bundle.rpartition("/")[0], {})
-        entry = known.get(bundle) or _Entry(bundle)
-        self._namespaces.setdefault(bundle.rpartition("/")[0], known)[bundle] = entry
-        return self._judged(known, bundle, entry, record, line)
+        entries = self._namespaces.get(bundle.rpartition("/")[0], {})
+        entry = entries.get(bundle) or _Entry(bundle)
+        self._namespaces.setdefault(bundle.rpartition("/")[0], entries)[bundle] = entry
+        return self._judged(entries, bundle, entry, record, line)
 
     def _judged(
-        self, known: Mapping[str, _Entry], bundle: str, entry: _Entry, record: Record | None, line: int
+        self, entries: Mapping[str, _Entry], bundle: str, entry: _Entry, record: Record | None, line: int
     ) -> Iterator[Finding]:
         self.messages += 1
         old = entry.record
@@ -124,7 +124,7 @@ class Checker:
         entry.record, entry.line = record, line
         entry.was_split = state_of(record) is State.DELETED or (record is None and entry.was_split)
         if record is not None and record.owner and record.owner != had:
-            for other, its in known.items():
+            for other, its in entries.items():
                 owner = its.record.owner if its.record else ""
                 if owner not in ("", record.owner) and _overlap(entry, its):
                     detail = f"owned by {record.owner}, and {owner} owns {other} (line {its.line})"
@@ -132,15 +132,15 @@ class Checker:
 
     def end(self, now: int, brokers: Collection[str] | None = None) -> Iterator[Finding]:
         """Yield the faults that remain at the end. `brokers`: those that live; None: not known."""
-        for known in self._namespaces.values():
-            for bundle, entry in known.items():
+        for entries in self._namespaces.values():
+            for bundle, entry in entries.items():
                 if entry.record is not None:
                     yield from self._late(bundle, entry.record, now, 0, "has been")
                     for broker in brokers_of(entry.record) if brokers is not None else ():
                         if broker not in (brokers or ()):
                             yield Finding(Kind.ORPHAN, 0, bundle, f"{entry.record.state.value} depends on {broker}")
-            yield from _overlaps(known)
-            yield from _gaps(known)
+            yield from _overlaps(entries)
+            yield from _gaps(entries)
 
     def _late(self, bundle: str, record: Record, until: int, line: int, tense: str) -> Iterator[Finding]:
         took = until - record.at
@@ -149,10 +149,10 @@ class Checker:
             yield Finding(Kind.IN_FLIGHT, line, bundle, detail)
 
 
-def _overlaps(known: Mapping[str, _Entry]) -> Iterator[Finding]:
+def _overlaps(entries: Mapping[str, _Entry]) -> Iterator[Finding]:
     """Yield overlaps of active bundles, each with the earlier one that reaches furthest."""
-    active = [(bundle, entry) for bundle, entry in known.items() if state_of(entry.record) in ACTIVE]
-    active.sort(key=lambda one: (one[1].lower, -one[1].upper))
+    active = [(bundle, entry) for bundle, entry in entries.items() if state_of(entry.record) in ACTIVE]
+    active.sort(key=lambda named_entry: (named_entry[1].lower, -named_entry[1].upper))
     furthest: tuple[str, _Entry] | None = None
     for bundle, entry in active:
         if furthest is not None and _overlap(furthest[1], entry):
@@ -163,10 +163,10 @@ def _overlaps(known: Mapping[str, _Entry]) -> Iterator[Finding]:
             furthest = (bundle, entry)
 
 
-def _gaps(known: Mapping[str, _Entry]) -> Iterator[Finding]:
+def _gaps(entries: Mapping[str, _Entry]) -> Iterator[Finding]:
     """Ranges of bundles that were split, as far as no smaller bundle within has ever been heard of."""
-    inner = sorted((entry.lower, entry.upper) for entry in known.values())
-    for bundle, entry in known.items():
+    inner = sorted((entry.lower, entry.upper) for entry in entries.values())
+    for bundle, entry in entries.items():
         if not entry.was_split:
             continue
         covered = entry.lower
@@ -178,8 +178,8 @@ def _gaps(known: Mapping[str, _Entry]) -> Iterator[Finding]:
             yield Finding(Kind.GAP, 0, bundle, f"it was split, and from 0x{covered:08x} on there is no child")
 
 
-def _overlap(one: _Entry, other: _Entry) -> bool:
-    return one.lower < other.upper and other.lower < one.upper
+def _overlap(entry: _Entry, other: _Entry) -> bool:
+    return entry.lower < other.upper and other.lower < entry.upper
 
 
 def meanings_table() -> str:

@@ -103,7 +103,7 @@ def transition_table() -> str:
     lines = ["| from | to, in the system topic | to, in the metadata store |", "| --- | --- | --- |"]
     for state in State:
         cells = (
-            ", ".join(f"`{one.value}`" for one in State if one in TRANSITIONS[store][state])
+            ", ".join(f"`{target.value}`" for target in State if target in TRANSITIONS[store][state])
             for store in (Store.TOPIC, Store.METADATA)
         )
         lines.append(f"| `{state.value}` | {' | '.join(cells)} |")

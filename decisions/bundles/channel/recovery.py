@@ -82,7 +82,7 @@ def monitor(record: Record | None, alive: Collection[str], chosen: str, now: int
     """
     if record is None:
         return None
-    lost = next((one for one in brokers_of(record) if one not in alive), "")
+    lost = next((broker for broker in brokers_of(record) if broker not in alive), "")
     if lost:
         return override(record, lost, chosen, now)
     if not is_stuck(record, now):

@@ -13,12 +13,12 @@ from decisions.bundles.projection import load_of, mean_load, move, project
 def select(cluster: Cluster, bundle: str, brokers: list[str]) -> str | None:
     """The broker, or None without candidates; remembered until it reports the bundle."""
     projected = project(cluster)
-    known = [projected[name] for name in brokers if name in projected]
-    if not known:
+    candidates = [projected[name] for name in brokers if name in projected]
+    if not candidates:
         return cluster.account.choice(bundle, brokers) if brokers else None
     data = cluster.bundles.get(bundle)
     load = load_of(data.short_term_data) if data else mean_load(projected.values())
-    usages = {one.name: one.with_load(load) for one in known}
+    usages = {broker.name: broker.with_load(load) for broker in candidates}
     least = min(usages.values())
     chosen = cluster.account.choice(bundle, [name for name, usage in usages.items() if usage == least])
     move(cluster, bundle, None, chosen, load)

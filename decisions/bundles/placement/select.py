@@ -61,9 +61,9 @@ def select_broker(cluster: Cluster, bundle: str) -> str | None:
 
 def assign(cluster: Cluster, bundle: str) -> str | None:
     """Place a bundle that nobody owns where it was preallocated, or on a new broker, and remember that."""
-    known = cluster.preallocated_to(bundle)
-    if known is not None:
-        return known
+    preallocated = cluster.preallocated_to(bundle)
+    if preallocated is not None:
+        return preallocated
     chosen = select_broker(cluster, bundle)
     if chosen is not None:
         data = cluster.bundles.get(bundle, DEFAULT_BUNDLE)

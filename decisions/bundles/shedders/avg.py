@@ -67,8 +67,8 @@ def _ordered(scores: Mapping[str, float], exact: bool) -> list[str]:
     if exact:
         return sorted(named, key=lambda broker: scores[broker])
 
-    def apart(one: str, other: str) -> int:
-        return java_int(scores[one] - scores[other])
+    def apart(left: str, right: str) -> int:
+        return java_int(scores[left] - scores[right])
 
     return sorted(named, key=cmp_to_key(apart))
 
@@ -99,7 +99,7 @@ def _pick(cluster: Cluster, low: str, high: str) -> list[str]:
         return []
     loads = [(weigh(data.short_term_data), bundle) for bundle, data in cluster.candidates(high)]
     picked = list[str]()
-    for load, bundle in sorted(loads, key=lambda one: (-one[0], one[1])):
+    for load, bundle in sorted(loads, key=lambda entry: (-entry[0], entry[1])):
         if account.measured(Gate.HAS_TRAFFIC, load, ">", 0, high, bundle) and account.measured(
             Gate.FITS, load, "<=", remaining, high, bundle
         ):

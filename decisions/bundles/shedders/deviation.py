@@ -14,8 +14,8 @@ from decisions.bundles.gates import Gate
 
 def shed(cluster: Cluster) -> dict[str, list[str]]:
     """The bundles to unload, by broker; where each goes is in the plan."""
-    given = cluster.snapshot.deviation_loads
-    loads = {broker: sum(given.get(broker, {}).values()) for broker in cluster.reports}
+    bundle_loads = cluster.snapshot.deviation_loads
+    loads = {broker: sum(bundle_loads.get(broker, {}).values()) for broker in cluster.reports}
     if not loads:
         return {}
     mean = sum(loads.values()) / len(loads)
@@ -27,13 +27,13 @@ def shed(cluster: Cluster) -> dict[str, list[str]]:
         limit = cluster.snapshot.deviation_threshold
         if not cluster.account.measured(Gate.DEVIATION, score, ">", limit, highest):
             break
-        bundle = _largest_that_helps(cluster, given.get(highest, {}), loads, highest, moved)
+        bundle = _largest_that_helps(cluster, bundle_loads.get(highest, {}), loads, highest, moved)
         if bundle is None:
             givers.discard(highest)
             continue
         lowest = min(sorted(loads), key=lambda broker: loads[broker])
-        loads[highest] -= given[highest][bundle]
-        loads[lowest] += given[highest][bundle]
+        loads[highest] -= bundle_loads[highest][bundle]
+        loads[lowest] += bundle_loads[highest][bundle]
         moved.add(bundle)
         picked.setdefault(highest, []).append(bundle)
         cluster.memory.plan[bundle] = lowest
@@ -44,7 +44,7 @@ def _largest_that_helps(
     cluster: Cluster, bundles: dict[str, float], loads: dict[str, float], source: str, moved: set[str]
 ) -> str | None:
     least = min(loads.values())
-    for bundle in sorted(bundles, key=lambda one: (-bundles[one], one)):
+    for bundle in sorted(bundles, key=lambda name: (-bundles[name], name)):
         if bundle in moved:
             continue
         if bundle in cluster.memory.unloaded_bundles:

@@ -36,31 +36,33 @@ def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> tuple[set[str], 
     the overloaded ones, until they are overloaded no more.
     """
     conf, account, memory = cluster.configuration, cluster.account, cluster.memory
-    ordered = sorted(brokers.values(), key=lambda one: (one.usage, one.name))
+    ordered = sorted(brokers.values(), key=lambda broker: (broker.usage, broker.name))
     emptiest, fullest = ordered[0], ordered[-1]
     least = conf.number("gainShedderSpreadPercentage") / 100
     detail = f"above {emptiest.name}"
     givers = {
-        one.name
-        for one in ordered
-        if account.measured(Gate.SPREAD, one.usage - emptiest.usage, ">=", least, one.name, detail=detail)
+        broker.name
+        for broker in ordered
+        if account.measured(Gate.SPREAD, broker.usage - emptiest.usage, ">=", least, broker.name, detail=detail)
     }
     if not givers:
         memory.gain_hits = 0
         return givers, 0.0
     memory.gain_hits = min(INT_MAX, memory.gain_hits + 1)
-    idle = conf.number("gainShedderIdlePercentage") / 100 * sum(one.usage for one in ordered) / len(ordered)
+    idle = conf.number("gainShedderIdlePercentage") / 100 * sum(broker.usage for broker in ordered) / len(ordered)
     if emptiest.usage < idle:
         account.measured(Gate.IDLE, emptiest.usage, "<", idle, emptiest.name, detail="filled at once")
         return givers, 0.0
     full = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
     overloaded = {
-        one for one in sorted(givers) if account.measured(Gate.OVERLOADED, brokers[one].usage, ">", full, one)
+        broker
+        for broker in sorted(givers)
+        if account.measured(Gate.OVERLOADED, brokers[broker].usage, ">", full, broker)
     }
     hits = conf.whole("gainShedderHitCount")
     enough = [
-        account.measured(Gate.HIT_COUNT, memory.gain_hits, ">=", hits, one.name, detail="cycles in a row")
-        for one in (emptiest, fullest)
+        account.measured(Gate.HIT_COUNT, memory.gain_hits, ">=", hits, broker.name, detail="cycles in a row")
+        for broker in (emptiest, fullest)
     ]
     return (givers, 0.0) if all(enough) else (overloaded, full)
 
@@ -68,23 +70,23 @@ def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> tuple[set[str], 
 def _moves(cluster: Cluster, brokers: dict[str, Projected], givers: set[str], until: float) -> list[BundleDecision]:
     """The best move of the fullest broker that has one, again and again."""
     conf, account = cluster.configuration, cluster.account
-    most, rest = conf.whole("gainShedderMaxMovesPerCycle"), conf.number("gainShedderRestPercentage") / 100
+    most, target = conf.whole("gainShedderMaxMovesPerCycle"), conf.number("gainShedderRestPercentage") / 100
     movable = {name: _movable(cluster, brokers[name]) for name in sorted(givers)}
     decisions = list[BundleDecision]()
     while givers:
-        ordered = sorted(brokers.values(), key=lambda one: (one.usage, one.name))
-        source = next(one for one in reversed(ordered) if one.name in givers)
-        if not account.measured(Gate.STILL_NEEDED, source.usage - ordered[0].usage, ">", rest, source.name):
+        ordered = sorted(brokers.values(), key=lambda broker: (broker.usage, broker.name))
+        source = next(broker for broker in reversed(ordered) if broker.name in givers)
+        if not account.measured(Gate.STILL_NEEDED, source.usage - ordered[0].usage, ">", target, source.name):
             break
         if until and not account.measured(Gate.OVERLOADED, source.usage, ">", until, source.name):
             break
         if not account.measured(Gate.MOVES_PER_CYCLE, len(decisions), "<", most, source.name):
             break
-        found = _best(cluster, source, ordered, movable[source.name])
-        if found is None:
+        best = _best(cluster, source, ordered, movable[source.name])
+        if best is None:
             givers.discard(source.name)
             continue
-        bundle, destination = found
+        bundle, destination = best
         move(cluster, bundle, source.name, destination.name, movable[source.name].pop(bundle))
         cluster.memory.unloaded_bundles[bundle] = cluster.now
         decisions.append(
@@ -101,9 +103,9 @@ def _moves(cluster: Cluster, brokers: dict[str, Projected], givers: set[str], un
 
 def _movable(cluster: Cluster, source: Projected) -> dict[str, Load]:
     """The bundles of a broker that may leave it."""
-    account, found = cluster.account, dict[str, Load]()
+    account, movable = cluster.account, dict[str, Load]()
     if not account.measured(Gate.SOLE_BUNDLE, source.count, ">", 1, source.name):
-        return found
+        return movable
     excluded = cluster.configuration.names("loadBalancerSheddingExcludedNamespaces")
     for bundle, load in source.bundles.items():
         if never_moved(bundle):
@@ -119,8 +121,8 @@ def _movable(cluster: Cluster, source: Projected) -> dict[str, Load]:
         elif not any(load):
             account.measured(Gate.HAS_TRAFFIC, 0.0, ">", 0.0, source.name, bundle)
         else:
-            found[bundle] = load
-    return found
+            movable[bundle] = load
+    return movable
 
 
 def _best(
@@ -132,9 +134,9 @@ def _best(
     """
     least = cluster.configuration.number("gainShedderMinGainPercentage") / 100
     usage, best = source.usage, least
-    found: tuple[str, Projected] | None = None
+    chosen: tuple[str, Projected] | None = None
     gains = dict[str, tuple[float, str]]()
-    levels = [(one.usage, one) for one in ordered if one is not source]
+    levels = [(entry.usage, entry) for entry in ordered if entry is not source]
     for bundle, load in sorted(movable.items()):
         without, permitted = source.with_load(load, -1), cluster.found.permitted.get(bundle)
         gains[bundle] = (usage - max(without, ordered[0].with_load(load)), ordered[0].name)
@@ -144,31 +146,31 @@ def _best(
             if permitted is not None and destination.name not in permitted:
                 continue
             gain = usage - max(without, destination.with_load(load))
-            if gain < best or (gain == best and found is not None):
+            if gain < best or (gain == best and chosen is not None):
                 continue
             if permitted is None:
                 permitted = _permitted(cluster, bundle, source.name)
             if destination.name in permitted:
-                best, found = gain, (bundle, destination)
+                best, chosen = gain, (bundle, destination)
     account = cluster.account
-    if found is not None:
-        account.measured(Gate.GAIN, best, ">=", least, source.name, found[0], f"to {found[1].name}")
-        return found
+    if chosen is not None:
+        account.measured(Gate.GAIN, best, ">=", least, source.name, chosen[0], f"to {chosen[1].name}")
+        return chosen
     for bundle, (gain, name) in gains.items():
         if account.measured(Gate.GAIN, gain, ">=", least, source.name, bundle, f"to {name}"):
             account.held(Gate.TRANSFERABLE, source.name, bundle)
     if gains:
-        bundle, (gain, name) = max(gains.items(), key=lambda one: one[1][0])
+        bundle, (gain, name) = max(gains.items(), key=lambda entry: entry[1][0])
         account.measured(Gate.GAIN, gain, ">=", least, source.name, detail=f"{bundle} to {name}")
     return None
 
 
 def _permitted(cluster: Cluster, bundle: str, source: str) -> set[str]:
     """Return the brokers that policies and filters leave for a bundle of `source`, the same all cycle."""
-    known = cluster.found.permitted
-    if bundle not in known:
-        known[bundle] = _find_permitted(cluster, bundle, source)
-    return known[bundle]
+    cache = cluster.found.permitted
+    if bundle not in cache:
+        cache[bundle] = _find_permitted(cluster, bundle, source)
+    return cache[bundle]
 
 
 def _find_permitted(cluster: Cluster, bundle: str, source: str) -> set[str]:

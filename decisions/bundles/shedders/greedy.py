@@ -19,7 +19,7 @@ def pick_until(cluster: Cluster, broker: str, target: float) -> list[str]:
     """Bundles of a broker whose short-term throughput sums up to `target`, bytes per second."""
     loads = [(throughput(data.short_term_data), bundle) for bundle, data in cluster.candidates(broker)]
     picked, total = list[str](), 0.0
-    for load, bundle in sorted(loads, key=lambda one: (-one[0], one[1])):
+    for load, bundle in sorted(loads, key=lambda entry: (-entry[0], entry[1])):
         wanted = cluster.account.measured(Gate.STILL_NEEDED, total, "<", target, broker, bundle)
         if wanted or not picked:
             picked.append(bundle)

@@ -47,8 +47,8 @@ class _Loads:
 
 def live_brokers(cluster: Cluster) -> list[str]:
     """The registry's brokers; without a registry those with a report."""
-    given = cluster.snapshot.available_brokers
-    return sorted(cluster.snapshot.broker_load_data if given is None else given)
+    available = cluster.snapshot.available_brokers
+    return sorted(cluster.snapshot.broker_load_data if available is None else available)
 
 
 def usage_of(cluster: Cluster, broker: str) -> float:
@@ -81,10 +81,10 @@ def shed(cluster: Cluster) -> Outcome:
         skip = "NoLoadData" if no_data else "NoBundles" if few else "HitCount"
         return Outcome([], "Skip", skip, average, deviation)
     cluster.memory.transfer_hits = 0
-    for one in decisions:
-        cluster.memory.unloaded_bundles[one.bundle] = cluster.now
-        if one.source_broker is not None:
-            cluster.memory.unloaded_brokers[one.source_broker] = cluster.now
+    for decision in decisions:
+        cluster.memory.unloaded_bundles[decision.bundle] = cluster.now
+        if decision.source_broker is not None:
+            cluster.memory.unloaded_brokers[decision.source_broker] = cluster.now
     return Outcome(decisions, "Success", reason, average, deviation)
 
 
@@ -119,7 +119,7 @@ def _statistics(cluster: Cluster) -> _Loads:
     reported = cluster.snapshot.broker_load_data
     usage = {broker: usage_of(cluster, broker) for broker in reported}
     fresh = [usage[broker] for broker in sorted(usage) if cluster.now - reported[broker].updated_at <= oldest]
-    squares = sum(one * one for one in fresh)
+    squares = sum(load * load for load in fresh)
     average = sum(fresh) / len(fresh)
     deviation = sqrt(max(0.0, squares / len(fresh) - average * average))
     ordered = sorted(usage, key=lambda broker: (usage[broker], broker))
@@ -155,11 +155,11 @@ def _why(cluster: Cluster, loads: _Loads) -> str | None:
         if _overloaded(cluster, loads)
         else None
     )
-    at = low if why == "Underloaded" else high
+    broker = low if why == "Underloaded" else high
     detail = "spread of the brokers' usage" if spread or why is None else f"{why.lower()}, though the spread is small"
-    passed = cluster.account.measured(Gate.UNBALANCED, loads.deviation, ">", target, at, detail=detail)
+    passed = cluster.account.measured(Gate.UNBALANCED, loads.deviation, ">", target, broker, detail=detail)
     if why is not None and not passed:
-        cluster.account.passes(Gate.UNBALANCED, True, at, detail=detail)
+        cluster.account.passes(Gate.UNBALANCED, True, broker, detail=detail)
     return why
 
 
@@ -177,7 +177,7 @@ def _transfers(cluster: Cluster, loads: _Loads) -> tuple[list[BundleDecision], s
     """
     account, top_bundles = cluster.account, cluster.snapshot.top_bundles
     most = cluster.configuration.number("loadBalancerMaxNumberOfBrokerSheddingPerCycle")
-    decisions, taken, first_reason, no_data, few = list[BundleDecision](), set[tuple[str, str]](), "", 0, 0
+    decisions, chosen, first_reason, no_data, few = list[BundleDecision](), set[tuple[str, str]](), "", 0, 0
     while loads.bottom < loads.top:
         if not account.measured(Gate.BROKERS_PER_CYCLE, loads.shed, "<", most, loads.ordered[loads.top]):
             break
@@ -190,15 +190,15 @@ def _transfers(cluster: Cluster, loads: _Loads) -> tuple[list[BundleDecision], s
         if not account.measured(Gate.TOP_BUNDLES, len(bundles), ">", 1, high):
             no_data, few = (no_data + 1, few) if not bundles else (no_data, few + 1)
             continue
-        found, moved, gained = _between(cluster, loads, high, low, reason)
+        transfers, moved, gained = _between(cluster, loads, high, low, reason)
         if moved <= 0:
             few += 1
             continue
         first_reason = first_reason or reason
-        for one in found:
-            if (one.source_broker or "", one.bundle) not in taken:
-                taken.add((one.source_broker or "", one.bundle))
-                decisions.append(one)
+        for decision in transfers:
+            if (decision.source_broker or "", decision.bundle) not in chosen:
+                chosen.add((decision.source_broker or "", decision.bundle))
+                decisions.append(decision)
         _offload(cluster, loads, high, low, moved - gained)
     return decisions, first_reason, no_data, few
 
@@ -209,7 +209,7 @@ def _offload(cluster: Cluster, loads: _Loads, high: str, low: str, moved: float)
     before = loads.usage[high] ** 2 + loads.usage[low] ** 2
     after = max(0.0, loads.usage[high] - part) ** 2 + (loads.usage[low] + part) ** 2
     oldest = cluster.configuration.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
-    brokers = sum(cluster.now - one.updated_at <= oldest for one in cluster.snapshot.broker_load_data.values())
+    brokers = sum(cluster.now - data.updated_at <= oldest for data in cluster.snapshot.broker_load_data.values())
     loads.squares += (after - before) / brokers
     loads.deviation = sqrt(abs(loads.squares - loads.average**2))
     loads.shed += 1
@@ -227,25 +227,25 @@ def _between(
     top_bundles = cluster.snapshot.top_bundles
     receivers = list(top_bundles[low].top_bundles_load_data) if low in top_bundles else []
     bundles = top_bundles[high].top_bundles_load_data
-    found, moved, gained, remaining = list[BundleDecision](), 0.0, 0.0, len(bundles)
-    for one in bundles:
-        if not _may_leave(cluster, one.bundle_name, high, low):
+    transfers, moved, gained, remaining = list[BundleDecision](), 0.0, 0.0, len(bundles)
+    for stats in bundles:
+        if not _may_leave(cluster, stats.bundle_name, high, low):
             continue
-        if not account.measured(Gate.SOLE_BUNDLE, remaining, ">", 1, high, one.bundle_name):
+        if not account.measured(Gate.SOLE_BUNDLE, remaining, ">", 1, high, stats.bundle_name):
             break
-        load = throughput(one.stats)
+        load = throughput(stats.stats)
         swapped = list[TopBundle]()
-        if not account.measured(Gate.FITS, moved - gained + load, "<=", target, high, one.bundle_name):
+        if not account.measured(Gate.FITS, moved - gained + load, "<=", target, high, stats.bundle_name):
             shift = moved - gained + load
             if not transfer or not _swap(cluster, receivers, high, low, shift, swapped):
                 break
         for other in swapped:
-            found.append(_unload(other.bundle_name, low, high, reason))
+            transfers.append(_unload(other.bundle_name, low, high, reason))
             gained += throughput(other.stats) if debug else 0.0
-        found.append(_unload(one.bundle_name, high, low if transfer else None, reason))
+        transfers.append(_unload(stats.bundle_name, high, low if transfer else None, reason))
         moved += load
         remaining -= 1
-    return found, moved, gained
+    return transfers, moved, gained
 
 
 def _unload(bundle: str, source: str, destination: str | None, reason: str) -> BundleDecision:
@@ -294,18 +294,18 @@ def filtered(cluster: Cluster, bundle: str, *, assigning: bool = False) -> list[
     classes = {name: registry[name].load_manager_class_name if name in registry else None for name in brokers}
     brokers = candidates.same_class(cluster, bundle, classes)
     versions = {name: registry[name].broker_version if name in registry else None for name in brokers}
-    found = candidates.latest(cluster, bundle, versions)
-    if found is None and not assigning:
+    latest = candidates.latest(cluster, bundle, versions)
+    if latest is None and not assigning:
         return []
-    brokers = brokers if found is None else found
+    brokers = brokers if latest is None else latest
     most = cluster.configuration.whole("loadBalancerBrokerMaxTopics")
     loads = cluster.snapshot.broker_load_data
-    kept = list[str]()
+    remaining = list[str]()
     for name in brokers:
         topics = loads[name].topics if name in loads else 0
         if topics < most or cluster.account.measured(Gate.TOPIC_CAP, topics, "<", most, name, bundle):
-            kept.append(name)
-    return candidates.spread(cluster, bundle, kept) if kept else kept
+            remaining.append(name)
+    return candidates.spread(cluster, bundle, remaining) if remaining else remaining
 
 
 def _swap(
@@ -318,12 +318,12 @@ def _swap(
     most = _bytes(cluster, high)
     new_high, new_low = most - shift, _bytes(cluster, low) + shift
     while receivers:
-        one = receivers.pop(0)
-        if not _transferable(cluster, one.bundle_name, low, high):
+        stats = receivers.pop(0)
+        if not _transferable(cluster, stats.bundle_name, low, high):
             continue
-        load = throughput(one.stats)
+        load = throughput(stats.stats)
         if new_high + load < most and new_low - load < most:
-            accepted.append(one)
+            accepted.append(stats)
             new_high, new_low = new_high + load, new_low - load
             if new_low <= new_high < most * SWAP_SHARE:
                 return True

@@ -115,7 +115,7 @@ def _pick(cluster: Cluster, source: Report, need: int, by_rate: bool) -> list[st
     weigh = message_rate if by_rate else throughput
     loads = [(weigh(data.short_term_data), bundle) for bundle, data in cluster.candidates(source.broker)]
     picked = list[str]()
-    for load, bundle in sorted(loads, key=lambda one: (-one[0], one[1])):
+    for load, bundle in sorted(loads, key=lambda entry: (-entry[0], entry[1])):
         where = (source.broker, bundle)
         if filtered and not cluster.account.measured(Gate.HAS_TRAFFIC, load, ">", 0, *where):
             continue
