@@ -62,5 +62,5 @@ def is_loopback(host: str) -> bool:
 
 def are_here(addresses: str) -> bool:
     """Return whether all of `host[:port],host[:port]` are this machine's; True for an empty list."""
-    found = [read_authority(one.strip()) for one in addresses.split(",") if one.strip()]
-    return all(one is not None and is_loopback(one.host) for one in found)
+    authorities = [read_authority(text.strip()) for text in addresses.split(",") if text.strip()]
+    return all(text is not None and is_loopback(text.host) for text in authorities)

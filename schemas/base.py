@@ -67,18 +67,18 @@ def built(model: type[WireT], values: dict[str, Any]) -> WireT:
 
     Costs a fifth of `model_construct`, which looks up aliases and defaults.
     """
-    one, put = model.__new__(model), object.__setattr__
-    put(one, "__dict__", values)
-    put(one, "__pydantic_fields_set__", set(values))
-    put(one, "__pydantic_extra__", None)
-    put(one, "__pydantic_private__", None)
-    return one
+    instance, put = model.__new__(model), object.__setattr__
+    put(instance, "__dict__", values)
+    put(instance, "__pydantic_fields_set__", set(values))
+    put(instance, "__pydantic_extra__", None)
+    put(instance, "__pydantic_private__", None)
+    return instance
 
 
 def _known(model: BaseModel) -> dict[str, object]:
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         if value is not None:
-            found[field.alias or name] = _known(value) if isinstance(value, BaseModel) else value
-    return found
+            values[field.alias or name] = _known(value) if isinstance(value, BaseModel) else value
+    return values

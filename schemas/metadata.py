@@ -46,9 +46,9 @@ class Kept(Wire):
     model_config = ConfigDict(extra="allow", alias_generator=to_camel)
 
     @classmethod
-    def model_validate_json(cls, *given: Any, **options: Any) -> Self:
+    def model_validate_json(cls, *arguments: Any, **options: Any) -> Self:
         """Parse a record in JSON by its wire names."""
-        return super().model_validate_json(*given, **{"by_alias": True, "by_name": False, **options})
+        return super().model_validate_json(*arguments, **{"by_alias": True, "by_name": False, **options})
 
     @model_validator(mode="after")
     def _nulls_are_kept(self) -> Self:

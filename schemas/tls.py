@@ -92,9 +92,9 @@ def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if files.certificate is not None:
         key = files.key
-        what = f"{files.certificate} with the key {key}"
+        pair = f"{files.certificate} with the key {key}"
         # Otherwise the terminal would prompt for a password.
-        _load(what, lambda: context.load_cert_chain(str(files.certificate), key, password=_no_password))
+        _load(pair, lambda: context.load_cert_chain(str(files.certificate), key, password=_no_password))
     if files.ca is not None:
         _load(str(files.ca), lambda: context.load_verify_locations(files.ca))
         context.verify_mode = ssl.CERT_REQUIRED
@@ -103,12 +103,12 @@ def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-def _load(what: str, load: Callable[[], None]) -> None:
+def _load(subject: str, load: Callable[[], None]) -> None:
     try:
         load()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise TlsError(f"cannot use {what}: {reason}") from error
+        raise TlsError(f"cannot use {subject}: {reason}") from error
 
 
 def _no_password() -> str:
@@ -117,12 +117,12 @@ def _no_password() -> str:
 
 def _stamps(files: TlsFiles) -> list[tuple[int, int, int] | None]:
     """Return values that change with the files; None for a missing one."""
-    found: list[tuple[int, int, int] | None] = []
+    stamps: list[tuple[int, int, int] | None] = []
     for file in files.all:
         try:
             about = os.stat(file)
         except OSError:
-            found.append(None)
+            stamps.append(None)
         else:
-            found.append((about.st_mtime_ns, about.st_size, about.st_ino))
-    return found
+            stamps.append((about.st_mtime_ns, about.st_size, about.st_ino))
+    return stamps

@@ -66,7 +66,7 @@ def decode_stats(key: bytes | None, value: bytes | None, size: int) -> BulkStats
     segments, before = stats.segments, -1
     for segment in segments:
         if segment.id <= before:
-            return stats if len({one.id for one in segments}) == len(segments) else None
+            return stats if len({entry.id for entry in segments}) == len(segments) else None
         before = segment.id
     return stats
 

@@ -73,8 +73,8 @@ class _Heads:
         """Select messages."""
         if those.all():
             return self
-        reporters = [one for one, is_chosen in zip(self.reporters, those.tolist(), strict=True) if is_chosen]
-        arrays = {one.name: getattr(self, one.name)[those] for one in fields(self) if one.name != "reporters"}
+        reporters = [entry for entry, is_chosen in zip(self.reporters, those.tolist(), strict=True) if is_chosen]
+        arrays = {entry.name: getattr(self, entry.name)[those] for entry in fields(self) if entry.name != "reporters"}
         return _Heads(reporters=reporters, **arrays)
 
 
@@ -86,10 +86,10 @@ def decode_many(keys: Sequence[bytes | None], values: pa.BinaryArray, sizes: Int
     """
     offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
     text = values.buffers()[2].slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes() if values.buffers()[2] else b""
-    places = offsets.astype(np.int64) - offsets[0]
-    lengths = np.diff(places)
+    starts = offsets.astype(np.int64) - offsets[0]
+    lengths = np.diff(starts)
     fit = np.flatnonzero((lengths == sizes) & (lengths <= MAX_VALUE_BYTES))
-    heads = _read_heads(keys, text, fit.tolist(), places)
+    heads = _read_heads(keys, text, fit.tolist(), starts)
     heads = heads.chosen(heads.sampled_at <= latest[heads.rows])
     if not len(heads.rows):
         return None
@@ -102,9 +102,9 @@ _heads: dict[bytes, tuple[str, int]] = {}
 """Decoded plain heads."""
 
 
-def _read_heads(keys: Sequence[bytes | None], text: bytes, rows: list[int], places: Ints) -> _Heads:
-    chosen, begins, found = [], [], []
-    borders: list[int] = places.tolist()
+def _read_heads(keys: Sequence[bytes | None], text: bytes, rows: list[int], starts: Ints) -> _Heads:
+    chosen, begins, origins = [], [], []
+    borders: list[int] = starts.tolist()
     for row in rows:
         key = keys[row]
         if key is None or not is_known(key):
@@ -116,26 +116,26 @@ def _read_heads(keys: Sequence[bytes | None], text: bytes, rows: list[int], plac
         bracket = text.find(b"[", begin, end)
         if bracket < 0:
             continue
-        said = text[begin:bracket]
-        of = _heads.get(said) or _learn(said)
-        if of is not None:
+        head_text = text[begin:bracket]
+        origin = _heads.get(head_text) or _learn(head_text)
+        if origin is not None:
             chosen.append(row)
             begins.append(bracket + 1)
-            found.append(of)
+            origins.append(origin)
     of_rows = np.array(chosen, np.int64)
-    sampled_at = np.array([at for _, at in found], np.int64)
-    reporters = [name for name, _ in found]
-    return _Heads(of_rows, reporters, sampled_at, np.array(begins, np.int64), places[of_rows + 1] - 2)
+    sampled_at = np.array([instant for _, instant in origins], np.int64)
+    reporters = [name for name, _ in origins]
+    return _Heads(of_rows, reporters, sampled_at, np.array(begins, np.int64), starts[of_rows + 1] - 2)
 
 
-def _learn(said: bytes) -> tuple[str, int] | None:
+def _learn(head_text: bytes) -> tuple[str, int] | None:
     """Decode a head and cache the result; None if it is not plain."""
-    found = decode_head(said) if len(said) <= _MAX_HEAD_BYTES and _HEAD.fullmatch(said) else None
-    if found is not None:
+    head = decode_head(head_text) if len(head_text) <= _MAX_HEAD_BYTES and _HEAD.fullmatch(head_text) else None
+    if head is not None:
         if len(_heads) >= _MAX_HEADS:
             _heads.clear()
-        _heads[said] = found
-    return found
+        _heads[head_text] = head
+    return head
 
 
 def _framed(chars: _Bytes, heads: _Heads) -> tuple[_Heads, Ints, Ints] | None:
@@ -145,26 +145,28 @@ def _framed(chars: _Bytes, heads: _Heads) -> tuple[_Heads, Ints, Ints] | None:
     """
     colons = np.flatnonzero(chars == _COLON)
     first, last = np.searchsorted(colons, heads.begins), np.searchsorted(colons, heads.ends)
-    counts, rest = np.divmod(last - first, _PER_SAMPLE)
-    is_framed = (rest == 0) & (counts > 0) & (counts <= MAX_SEGMENTS_PER_SAMPLE)
-    for place, char in enumerate(b"}]}", -1):
-        is_framed &= chars[heads.ends + place] == char
+    counts, surplus = np.divmod(last - first, _PER_SAMPLE)
+    is_framed = (surplus == 0) & (counts > 0) & (counts <= MAX_SEGMENTS_PER_SAMPLE)
+    for index, char in enumerate(b"}]}", -1):
+        is_framed &= chars[heads.ends + index] == char
     heads, first, counts = heads.chosen(is_framed), first[is_framed], counts[is_framed]
     if not len(counts):
         return None
     begins = np.cumsum(counts) - counts
     # Word by word, so that each step reads contiguous memory.
-    at = np.ascontiguousarray(colons[_places_of(first, counts * _PER_SAMPLE)].reshape(-1, _PER_SAMPLE).T)
+    colon_rows = np.ascontiguousarray(colons[_places_of(first, counts * _PER_SAMPLE)].reshape(-1, _PER_SAMPLE).T)
     # Compare eight bytes at a time, as integers; of a longer word, both its first and its last eight.
     words = np.ndarray((len(chars) - _WORD + 1,), "<u8", buffer=chars, strides=(1,))
-    is_right = words[at[0] - (_WORD - 1)] == _as_word(_FURTHER)
-    is_first = (words[at[0, begins] - (_WORD - 1)] == _as_word(_FIRST)) & (at[0, begins] == heads.begins + 5)
+    is_right = words[colon_rows[0] - (_WORD - 1)] == _as_word(_FURTHER)
+    is_first = (words[colon_rows[0, begins] - (_WORD - 1)] == _as_word(_FIRST)) & (
+        colon_rows[0, begins] == heads.begins + 5
+    )
     is_right[begins] = is_first
-    for of, word in zip(at[1:], _WORDS[1:], strict=True):
-        is_right &= words[of - (_WORD - 1)] == _as_word(word[-_WORD:])
-        is_right &= words[of - (len(word) - 1)] == _as_word(word[:_WORD])
-    found: tuple[_Heads, Ints, Ints] | None = _of_good(is_right, heads, counts, at)
-    return found
+    for column, word in zip(colon_rows[1:], _WORDS[1:], strict=True):
+        is_right &= words[column - (_WORD - 1)] == _as_word(word[-_WORD:])
+        is_right &= words[column - (len(word) - 1)] == _as_word(word[:_WORD])
+    framed: tuple[_Heads, Ints, Ints] | None = _of_good(is_right, heads, counts, colon_rows)
+    return framed
 
 
 def _of_good(is_good: _Bools, heads: _Heads, counts: Ints, *columns: Any) -> Any:
@@ -178,13 +180,13 @@ def _of_good(is_good: _Bools, heads: _Heads, counts: Ints, *columns: Any) -> Any
     return heads.chosen(those), counts[those], *(column[..., samples] for column in columns)
 
 
-def _numbers(chars: _Bytes, heads: _Heads, counts: Ints, at: Ints) -> BulkArrays | None:
+def _numbers(chars: _Bytes, heads: _Heads, counts: Ints, colon_rows: Ints) -> BulkArrays | None:
     """Parse the numbers after the colons of the samples (5 x s)."""
     begins = np.cumsum(counts) - counts
-    starts, ends = at + 1, np.empty_like(at)
-    for of, end, word in zip(at[1:], ends, _WORDS[1:], strict=False):
-        np.subtract(of, len(word) - 1, out=end)
-    ends[-1, :-1] = at[0, 1:] - (len(_FURTHER) - 1)
+    starts, ends = colon_rows + 1, np.empty_like(colon_rows)
+    for column, end, word in zip(colon_rows[1:], ends, _WORDS[1:], strict=False):
+        np.subtract(column, len(word) - 1, out=end)
+    ends[-1, :-1] = colon_rows[0, 1:] - (len(_FURTHER) - 1)
     ends[-1, begins + counts - 1] = heads.ends - 1
     try:
         ids = _cast(chars, starts[:1], ends[:1], pa.int64())[0]
@@ -196,9 +198,9 @@ def _numbers(chars: _Bytes, heads: _Heads, counts: Ints, at: Ints) -> BulkArrays
     is_further = np.ones(len(ids), np.bool_)
     is_further[begins] = False
     good[1:] &= (ids[1:] > ids[:-1]) | ~is_further[1:]
-    if (found := _of_good(good, heads, counts, ids, rates)) is None:
+    if (good_numbers := _of_good(good, heads, counts, ids, rates)) is None:
         return None
-    heads, counts, ids, rates = found
+    heads, counts, ids, rates = good_numbers
     return BulkArrays(heads.rows, heads.reporters, heads.sampled_at, counts, ids, rates)
 
 
@@ -213,8 +215,8 @@ def _cast(chars: _Bytes, starts: Ints, ends: Ints, kind: pa.DataType) -> npt.NDA
         pa.string(), len(offsets) - 1, [every_second, pa.py_buffer(offsets), pa.py_buffer(chars)]
     )
     flat = np.frombuffer(texts.cast(kind).buffers()[1], kind.to_pandas_dtype(), len(offsets) - 1)
-    found: npt.NDArray[Any] = flat.reshape(-1, len(starts), 2).T[0]
-    return found
+    numbers: npt.NDArray[Any] = flat.reshape(-1, len(starts), 2).T[0]
+    return numbers
 
 
 def _is_json(chars: _Bytes, starts: Ints, ends: Ints) -> _Bools:

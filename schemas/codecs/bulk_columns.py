@@ -32,22 +32,22 @@ class TopicDirectory:
 
     def hashes(self, names: list[str]) -> Ints | None:
         """Return `hash_of` each name; None if one is no topic name."""
-        known = self._known
+        cache = self._known
         try:
-            return packed_ints(map(known.__getitem__, names), len(names))
+            return packed_ints(map(cache.__getitem__, names), len(names))
         except KeyError:
             pass
-        found = []
+        results = []
         for name in names:
-            one = known.get(name)
-            if one is None:
+            cached = cache.get(name)
+            if cached is None:
                 if not is_topic(name):
                     return None
-                if len(known) >= self._most:
-                    known.clear()
-                one = known[name] = hash_of(name)
-            found.append(one)
-        return packed_ints(found, len(found))
+                if len(cache) >= self._most:
+                    cache.clear()
+                cached = cache[name] = hash_of(name)
+            results.append(cached)
+        return packed_ints(results, len(results))
 
 
 _Column = Meta(max_length=MAX_SAMPLES_PER_MESSAGE)
@@ -99,17 +99,17 @@ class SegmentsDirectory:
     def segments(self, topics: bytes, counts: bytes, ids: bytes) -> Segments | None:
         """Return the segments of three JSON arrays as in `SegmentStatsColumns`; None if not plain."""
         key = topics, counts, ids
-        found = self._known.get(key)
-        if found is None:
-            found = self._decoded(*key)
-            if found is not None:
-                size = len(found.topics) + len(found)
+        cached = self._known.get(key)
+        if cached is None:
+            cached = self._decoded(*key)
+            if cached is not None:
+                size = len(cached.topics) + len(cached)
                 if self._size + size > self._most:
                     self._known.clear()
                     self._size = 0
-                self._known[key] = found
+                self._known[key] = cached
                 self._size += size
-        return found
+        return cached
 
     def _decoded(self, topics: bytes, counts: bytes, ids: bytes) -> Segments | None:
         try:
@@ -122,8 +122,8 @@ class SegmentsDirectory:
         if hashes is None:
             return None
         # Share one string per name among all messages.
-        found = Segments.of(list(map(sys.intern, names)), hashes, of_each, segments)
-        return found if found.each_once() else None
+        decoded = Segments.of(list(map(sys.intern, names)), hashes, of_each, segments)
+        return decoded if decoded.each_once() else None
 
 
 _directory = SegmentsDirectory()

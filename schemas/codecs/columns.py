@@ -56,12 +56,12 @@ class Segments:
 
     def each_once(self) -> bool:
         """Return whether every topic has each segment id at most once, as required."""
-        of, ids = np.repeat(np.arange(len(self.counts)), self.counts), self.ids
-        if ((ids[1:] > ids[:-1]) | (of[1:] != of[:-1])).all():
+        topics, ids = np.repeat(np.arange(len(self.counts)), self.counts), self.ids
+        if ((ids[1:] > ids[:-1]) | (topics[1:] != topics[:-1])).all():
             return True
-        order = np.lexsort((ids, of))
-        of, ids = of[order], ids[order]
-        return bool(((ids[1:] != ids[:-1]) | (of[1:] != of[:-1])).all())
+        order = np.lexsort((ids, topics))
+        topics, ids = topics[order], ids[order]
+        return bool(((ids[1:] != ids[:-1]) | (topics[1:] != topics[:-1])).all())
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class RefusedSample:
 
 def hash_of(name: str) -> int:
     """Return Spark's `xxhash64` of the name in UTF-8 (seed 42), -2**63 to 2**63 - 1."""
-    found: int = xxh64_intdigest(name.encode(), 42)
-    return found - (found >> 63 << 64)
+    unsigned: int = xxh64_intdigest(name.encode(), 42)
+    return unsigned - (unsigned >> 63 << 64)
 
 
 _topic_names = TypeAdapter(TopicName)
@@ -133,16 +133,18 @@ def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[Refus
     good: dict[str, dict[int, tuple[float, ...]]] = {}
     refused: list[RefusedSample] = []
     names = [name for name, count in zip(message.topics, message.counts, strict=True) for _ in range(count)]
-    known: dict[str, bool] = {}
+    is_valid: dict[str, bool] = {}
     for index, sample in enumerate(zip(names, message.ids, *message.rates, strict=True)):
         name, segment, *rates = sample
         fault = None
         is_name = isinstance(name, str)
-        if not is_name or not (known[name] if name in known else known.setdefault(name, is_topic(name))):
+        if not is_name or not (is_valid[name] if name in is_valid else is_valid.setdefault(name, is_topic(name))):
             fault = "topic", "is not topic://tenant/namespace/name"
         elif type(segment) is not int or not 0 <= segment <= MAX_SEGMENT_ID:
             fault = "id", f"is not an integer from 0 to {MAX_SEGMENT_ID}"
-        elif bad := next((one for one, rate in zip(_RATE_NAMES, rates, strict=True) if not _is_rate(rate)), None):
+        elif bad := next(
+            (rate_name for rate_name, rate in zip(_RATE_NAMES, rates, strict=True) if not _is_rate(rate)), None
+        ):
             fault = bad, "is not a finite number that is 0 or more"
         elif segment in good.get(name, ()):
             fault = "id", "appears twice in its topic"
@@ -150,12 +152,14 @@ def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[Refus
             good.setdefault(name, {})[segment] = tuple(float(rate) for rate in rates)
         else:
             refused.append(_refused(index, *fault, sample))
-    columns = list(zip(*(rates for of in good.values() for rates in of.values()), strict=True)) or [()] * 4
+    columns = (
+        list(zip(*(rates for by_segment in good.values() for rates in by_segment.values()), strict=True)) or [()] * 4
+    )
     segments = Segments.of(
         list(good),
         np.array([hash_of(name) for name in good], np.int64),
-        [len(of) for of in good.values()],
-        [segment for of in good.values() for segment in of],
+        [len(by_segment) for by_segment in good.values()],
+        [segment for by_segment in good.values() for segment in by_segment],
     )
     return BulkColumns(message.reporter, message.sampled_at, segments, packed_rates(*columns)), refused
 
@@ -187,10 +191,10 @@ def samples_of(message: SegmentStatsColumns, topic: str) -> BulkColumns:
         for name, count, end in zip(message.topics, message.counts, ends, strict=True)
         if name == topic
     ]
-    places = [place for part in parts for place in part]
+    indexes = [index for part in parts for index in part]
     columns = ("ids", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
-    chosen = {name: [getattr(message, name)[place] for place in places] for name in columns}
-    return split_columns(message.model_copy(update={"topics": [topic], "counts": [len(places)], **chosen}))[0]
+    chosen = {name: [getattr(message, name)[index] for index in indexes] for name in columns}
+    return split_columns(message.model_copy(update={"topics": [topic], "counts": [len(indexes)], **chosen}))[0]
 
 
 def _is_rate(rate: Any) -> bool:

@@ -46,9 +46,9 @@ def shared_out(message: LayoutsKnown, buckets: int) -> tuple[dict[int, bytes], l
     order = np.argsort(bucket, kind="stable")
     ends = np.flatnonzero(np.diff(bucket[order])) + 1
     parts = {}
-    for places in np.split(order, ends):
-        chosen: list[int] = places.tolist()
-        topics, epochs, digests = ([column[place] for place in chosen] for column in columns)
+    for rows in np.split(order, ends):
+        chosen: list[int] = rows.tolist()
+        topics, epochs, digests = ([column[row] for row in chosen] for column in columns)
         parts[int(bucket[chosen[0]])] = columns_json(topics, epochs, digests, message.at, message.sender)
     return parts, refused
 
@@ -75,9 +75,9 @@ def _judged(message: LayoutsKnown) -> tuple[Sequence[list[Any]], Ints, list[Refu
         if fault is not None
     ]
     good = [list(compress(column, (fault is None for fault in faults))) for column in columns]
-    found = topic_hashes(good[0])
-    assert found is not None, "each name was found to be a topic's"
-    return good, found, refused
+    good_hashes = topic_hashes(good[0])
+    assert good_hashes is not None, "each name was found to be a topic's"
+    return good, good_hashes, refused
 
 
 def _hashes_of_good(message: LayoutsKnown) -> Ints | None:

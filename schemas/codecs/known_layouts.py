@@ -31,29 +31,33 @@ class Known(NamedTuple):
     """Digest of the layout's JSON (`schemas.codecs.plain_events.digest_of`)."""
 
 
-def known_messages(known: Iterable[Known], at: int) -> Iterator[bytes]:
+def known_messages(layouts: Iterable[Known], instant: int) -> Iterator[bytes]:
     """Yield these layouts as messages of bounded size, dated `at` (ms), without a sender."""
     part: list[Known] = []
     size = 0
-    for one in known:
-        size += len(one.topic.encode())
+    for layout in layouts:
+        size += len(layout.topic.encode())
         if part and (len(part) == MAX_ENTRIES or size > MAX_TOPIC_BYTES):
-            yield known_json(part, at)
-            part, size = [], len(one.topic.encode())
-        part.append(one)
+            yield known_json(part, instant)
+            part, size = [], len(layout.topic.encode())
+        part.append(layout)
     if part:
-        yield known_json(part, at)
+        yield known_json(part, instant)
 
 
-def known_json(known: Sequence[Known], at: int, sender: int | None = None) -> bytes:
+def known_json(layouts: Sequence[Known], instant: int, sender: int | None = None) -> bytes:
     """Return one message with these layouts."""
-    columns = ([one.topic for one in known], [one.epoch for one in known], [one.digest for one in known])
-    return columns_json(*columns, at, sender)
+    columns = (
+        [layout.topic for layout in layouts],
+        [layout.epoch for layout in layouts],
+        [layout.digest for layout in layouts],
+    )
+    return columns_json(*columns, instant, sender)
 
 
-def columns_json(topics: list[str], epochs: list[int], digests: list[str], at: int, sender: int | None) -> bytes:
+def columns_json(topics: list[str], epochs: list[int], digests: list[str], instant: int, sender: int | None) -> bytes:
     """Return the same from columns."""
-    return _encode(_Written(2, "layouts-known", at, topics, epochs, digests, sender))
+    return _encode(_Written(2, "layouts-known", instant, topics, epochs, digests, sender))
 
 
 class _Written(msgspec.Struct, omit_defaults=True):

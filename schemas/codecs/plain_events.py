@@ -129,10 +129,10 @@ def read_plain(source: str, key: bytes | None, value: bytes | None, size: int) -
         return None
     layout = b""
     if source == CONTROL_EVENTS.name:
-        place = _place_of_layout(value)
-        if place is None:
+        span = _place_of_layout(value)
+        if span is None:
             return None
-        layout, value = value[place], b"%b{}%b" % (value[: place.start], value[place.stop :])
+        layout, value = value[span], b"%b{}%b" % (value[: span.start], value[span.stop :])
     try:
         event = decode(value)
         if _encode(event) != value or event.topic.encode() != key:
@@ -150,9 +150,9 @@ def read_plain(source: str, key: bytes | None, value: bytes | None, size: int) -
 
 def layout_in(value: bytes) -> bytes:
     """Return the JSON of the layout in an announcement of ours."""
-    place = _place_of_layout(value)
-    assert place is not None, "an announcement of a layout has one"
-    return value[place]
+    span = _place_of_layout(value)
+    assert span is not None, "an announcement of a layout has one"
+    return value[span]
 
 
 def digest_of(layout: Raw | bytes) -> str:
@@ -168,20 +168,20 @@ def _place_of_layout(value: bytes) -> slice | None:
 def read_layout(layout: Raw | bytes) -> PlainLayout | None:
     """Parse the layout JSON of an announcement; None if it needs the model. Total: never raises."""
     try:
-        found = _decode_layout(layout)
-        if _encode(found) != bytes(layout):
+        decoded = _decode_layout(layout)
+        if _encode(decoded) != bytes(layout):
             return None
-        policy = found.auto_scale_policy
+        policy = decoded.auto_scale_policy
         if policy is not UNSET:
             text = bytes(policy)
             if AutoScalePolicyOverride.model_validate_json(text).to_json().encode() != text:
                 return None
     except _FAULTS:
         return None
-    for number, segment in found.segments.items():
+    for number, segment in decoded.segments.items():
         if number != segment.segment_id or segment.hash_range.start > segment.hash_range.end:
             return None
-    return found
+    return decoded
 
 
 def count_active(layout: Raw | bytes) -> tuple[int, int]:

@@ -66,40 +66,40 @@ class KafkaConnection:
         return {**(options or {}), **self._librdkafka()}
 
     def _librdkafka(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
+        options: dict[str, Any] = {"bootstrap.servers": self.bootstrap}
         if self.protocol == "PLAINTEXT":
-            return found
-        found["security.protocol"] = self.protocol
+            return options
+        options["security.protocol"] = self.protocol
         if self.mechanism is not None:
-            found |= {"sasl.mechanism": self.mechanism, "sasl.username": self.username}
-            found["sasl.password"] = self.password.get_secret_value() if self.password else ""
+            options |= {"sasl.mechanism": self.mechanism, "sasl.username": self.username}
+            options["sasl.password"] = self.password.get_secret_value() if self.password else ""
         if self.ca is not None:
-            found["ssl.ca.location"] = str(self.ca)
+            options["ssl.ca.location"] = str(self.ca)
         if self.certificate is not None and self.key is not None:
-            found |= {"ssl.certificate.location": str(self.certificate), "ssl.key.location": str(self.key)}
-        return found
+            options |= {"ssl.certificate.location": str(self.certificate), "ssl.key.location": str(self.key)}
+        return options
 
     def jvm(self) -> dict[str, str]:
         """Return the configuration for the JVM's client; secrets are references."""
-        found = {"bootstrap.servers": self.bootstrap}
+        options = {"bootstrap.servers": self.bootstrap}
         if self.protocol == "PLAINTEXT":
-            return found
-        found |= {"security.protocol": self.protocol, **_PROVIDERS}
+            return options
+        options |= {"security.protocol": self.protocol, **_PROVIDERS}
         if self.mechanism is not None:
             password = f"${{env:{PASSWORD_VARIABLE}}}" if self.password_file is None else _content(self.password_file)
-            found["sasl.mechanism"] = self.mechanism
-            found["sasl.jaas.config"] = (
+            options["sasl.mechanism"] = self.mechanism
+            options["sasl.jaas.config"] = (
                 f'{_LOGIN_MODULES[self.mechanism]} required username="{self.username}" password="{password}";'
             )
         if self.ca is not None:
-            found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ca)}
+            options |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ca)}
         if self.certificate is not None and self.key is not None:
-            found |= {
+            options |= {
                 "ssl.keystore.type": "PEM",
                 "ssl.keystore.certificate.chain": _content(self.certificate),
                 "ssl.keystore.key": _content(self.key),
             }
-        return found
+        return options
 
     def spark(self) -> dict[str, str]:
         """Return `jvm` as options of Spark's Kafka source."""

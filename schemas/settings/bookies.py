@@ -25,9 +25,9 @@ class Ensemble(NamedTuple):
     is_encrypted: bool
 
 
-def _ensemble(place: str) -> Ensemble:
-    scheme, _, rest = place.partition("://")
-    hosts = [host.strip().lower() for host in rest.partition("/")[0].split(",")]
+def _ensemble(address: str) -> Ensemble:
+    scheme, _, authority = address.partition("://")
+    hosts = [host.strip().lower() for host in authority.partition("/")[0].split(",")]
     members = frozenset(host if host.rpartition(":")[2].isdigit() else f"{host}:2181" for host in hosts)
     return Ensemble(members, scheme == "zks")
 
@@ -78,8 +78,8 @@ class BookieSettings(Section):
     @property
     def zookeeper(self) -> ZooKeeperAddress:
         """The address in `metadata`; empty without one."""
-        scheme, _, place = self.metadata.partition("://")
-        address, _, chroot = place.partition("/")
+        scheme, _, location = self.metadata.partition("://")
+        address, _, chroot = location.partition("/")
         return ZooKeeperAddress(address, f"/{chroot.strip('/')}" if chroot.strip("/") else "", scheme == "zks")
 
     @model_validator(mode="after")
@@ -92,8 +92,8 @@ class BookieSettings(Section):
 
     def ensemble_of(self, members: frozenset[str]) -> Ensemble | None:
         """Return the configured ensemble that includes these members (`host:port`), or None."""
-        known = (_ensemble(place) for place in (self.metadata, *self.clusters) if place)
-        return next((one for one in known if members <= one.members), None)
+        ensembles = (_ensemble(address) for address in (self.metadata, *self.clusters) if address)
+        return next((ensemble for ensemble in ensembles if members <= ensemble.members), None)
 
     @property
     def switch(self) -> SwitchSettings:

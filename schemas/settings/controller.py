@@ -162,8 +162,8 @@ class ControllerSettings(Section):
     @property
     def zookeeper(self) -> ZooKeeperAddress:
         """The address in `metadata`."""
-        scheme, _, place = self.metadata.partition("://")
-        address, _, chroot = place.partition("/")
+        scheme, _, location = self.metadata.partition("://")
+        address, _, chroot = location.partition("/")
         if not address:
             return ZooKeeperAddress("", "", False)
         return ZooKeeperAddress(address, f"/{chroot.strip('/') or 'anabranch'}", scheme == "zks")

@@ -45,7 +45,7 @@ def environment_keys(model: type[BaseModel], path: Path = ()) -> Iterator[tuple[
 
 
 def read_environment(
-    environment: Mapping[str, str], model: type[BaseModel], others: Collection[str] = ()
+    environment: Mapping[str, str], model: type[BaseModel], also_allowed: Collection[str] = ()
 ) -> dict[Path, Any]:
     """Return the keys set by the environment, with their values; an empty variable sets nothing.
 
@@ -53,13 +53,13 @@ def read_environment(
     """
     keys = {variable_of(path): (path, kind) for path, kind in environment_keys(model)}
     flat = {name.replace("__", "_"): name for name in keys}
-    found = {}
+    values = {}
     for name, text in environment.items():
-        if not name.startswith(PREFIX) or name in others or not text:
+        if not name.startswith(PREFIX) or name in also_allowed or not text:
             continue
         if name in keys:
             path, kind = keys[name]
-            found[path] = text if _is_text(kind) else _value(name, text)
+            values[path] = text if _is_text(kind) else _value(name, text)
         elif "__" in name:
             short = {key.removeprefix(PREFIX): key for key in keys}
             nearest = get_close_matches(name.removeprefix(PREFIX), short, 1, 0.7)
@@ -67,7 +67,7 @@ def read_environment(
             raise SettingsError(f"the variable {name} of the environment names no setting{hint}")
         elif name in flat and not text.startswith(_PORT_OF_A_SERVICE):
             raise SettingsError(f"the variable {name} of the environment is written {flat[name]}")
-    return found
+    return values
 
 
 def _parts(kind: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from schemas.settings.root import Settings
 
 def exposures(settings: Settings, part: str) -> list[str]:
     """Return the warnings for `part`, named like its command; none if all is encrypted or on loopback."""
-    return [said for look in (*_LOOKS[part], _secret_files) for said in look(settings)]
+    return [warning for look in (*_LOOKS[part], _secret_files) for warning in look(settings)]
 
 
 def _listener(settings: Settings) -> Iterator[str]:
@@ -56,26 +56,26 @@ def _published_loads(settings: Settings) -> Iterator[str]:
         yield from _zookeeper(chosen.zookeeper, True, "bookies", "decides what is moved")
 
 
-def _zookeeper(found: ZooKeeperAddress, logs_in: bool, section: str, what: str) -> Iterator[str]:
-    if are_here(found.address):
+def _zookeeper(server: ZooKeeperAddress, logs_in: bool, section: str, changeable: str) -> Iterator[str]:
+    if are_here(server.address):
         return
-    if not found.is_encrypted:
+    if not server.is_encrypted:
         yield (
-            f"ZooKeeper at {found.address} is spoken to without TLS, so that the password and all metadata can be read "
-            f"and changed on the way: begin [{section}] metadata with zks://"
+            f"ZooKeeper at {server.address} is spoken to without TLS, so that the password and all metadata can be "
+            f"read and changed on the way: begin [{section}] metadata with zks://"
         )
     if not logs_in:
         yield (
-            f"nobody logs in to ZooKeeper at {found.address}, so that whoever reaches it can change what "
-            f"{what}: set ANABRANCH_{section.upper()}_METADATA_AUTH"
+            f"nobody logs in to ZooKeeper at {server.address}, so that whoever reaches it can change what "
+            f"{changeable}: set ANABRANCH_{section.upper()}_METADATA_AUTH"
         )
 
 
 def _kafka(settings: Settings) -> Iterator[str]:
-    found = settings.kafka
-    if not found.security_protocol.endswith("SSL") and not are_here(found.bootstrap):
+    kafka = settings.kafka
+    if not kafka.security_protocol.endswith("SSL") and not are_here(kafka.bootstrap):
         yield (
-            f"Kafka at {found.bootstrap} is spoken to without TLS, so that loads, layouts and outcomes can be read and "
+            f"Kafka at {kafka.bootstrap} is spoken to without TLS, so that loads, layouts and outcomes can be read and "
             "changed on the way: set [kafka] security_protocol to SASL_SSL or SSL"
         )
 
@@ -88,7 +88,7 @@ def url_exposures(url: str, nodes: Sequence[str] = ()) -> list[str]:
     """Return the warnings for calls of the controller at `url`, which may redirect to one of `nodes`."""
     # From https nothing is redirected to http.
     also = () if url.lower().startswith("https://") else nodes
-    plain = [one for one in dict.fromkeys((url, *also)) if not is_encrypted_or_here(one)]
+    plain = [address for address in dict.fromkeys((url, *also)) if not is_encrypted_or_here(address)]
     if not plain:
         return []
     return [
@@ -124,8 +124,8 @@ def _short_token(settings: Settings) -> Iterator[str]:
 
 def is_encrypted_or_here(url: str) -> bool:
     """Return whether traffic to a URL cannot be read on a network."""
-    scheme, _, rest = url.partition("://")
-    return scheme.lower() == "https" or are_here(rest.partition("/")[0])
+    scheme, _, location = url.partition("://")
+    return scheme.lower() == "https" or are_here(location.partition("/")[0])
 
 
 _LOOKS: dict[str, tuple[Callable[[Settings], Iterator[str]], ...]] = {

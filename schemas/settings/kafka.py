@@ -55,9 +55,9 @@ class KafkaSettings(Section):
 
     @model_validator(mode="after")
     def _fit_together(self) -> KafkaSettings:
-        given = [name for name in ("ca", "certificate", "key") if getattr(self, name)]
-        if given and not self.security_protocol.endswith("SSL"):
-            raise ValueError(f"{', '.join(given)} need security_protocol SSL or SASL_SSL")
+        files = [name for name in ("ca", "certificate", "key") if getattr(self, name)]
+        if files and not self.security_protocol.endswith("SSL"):
+            raise ValueError(f"{', '.join(files)} need security_protocol SSL or SASL_SSL")
         if bool(self.certificate) != bool(self.key):
             raise ValueError("certificate and key belong together: give both or none")
         if not self.security_protocol.startswith("SASL"):

@@ -417,8 +417,8 @@ def load_settings(
     for variable, section, key in (*_ENDPOINTS, *_SECRETS):
         if environment.get(variable):
             merged.setdefault(section, {})[key] = environment[variable]
-    others = {variable for variable, _, _ in (*_ENDPOINTS, *_SECRETS)}
-    chosen = read_environment(environment, Settings, others)
+    further = {variable for variable, _, _ in (*_ENDPOINTS, *_SECRETS)}
+    chosen = read_environment(environment, Settings, further)
     for (*sections, key), value in chosen.items():
         table = merged
         for section in sections:
@@ -446,8 +446,8 @@ def _nearest(item: ErrorDetails) -> str:
     if item["type"] != "extra_forbidden":
         return ""
     path = ".".join(str(part) for part in item["loc"])
-    known = [".".join(keys) for keys, _ in environment_keys(Settings)]
-    nearest = get_close_matches(path, [*known, *Settings.model_fields], 1, 0.7)
+    dotted_keys = [".".join(keys) for keys, _ in environment_keys(Settings)]
+    nearest = get_close_matches(path, [*dotted_keys, *Settings.model_fields], 1, 0.7)
     return f" (did you mean {nearest[0]}?)" if nearest else ""
 
 

@@ -28,13 +28,13 @@ def check_trusted(home: Path, files: tuple[str, ...], variable: str) -> None:
                 )
 
 
-def _fault(found: os.stat_result) -> str | None:
-    if found.st_uid not in (0, os.geteuid()):
-        return f"belongs to {_user(found.st_uid)}"
-    if found.st_mode & stat.S_IWOTH:
+def _fault(status: os.stat_result) -> str | None:
+    if status.st_uid not in (0, os.geteuid()):
+        return f"belongs to {_user(status.st_uid)}"
+    if status.st_mode & stat.S_IWOTH:
         return "may be written by everybody"
-    if found.st_mode & stat.S_IWGRP and not _is_private(found.st_gid):
-        return f"may be written by all of the group {found.st_gid}"
+    if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid):
+        return f"may be written by all of the group {status.st_gid}"
     return None
 
 
@@ -43,8 +43,8 @@ def _is_private(group: int) -> bool:
     if group == 0:
         return True
     with suppress(KeyError):
-        known = grp.getgrgid(group)
-        return known.gr_name == pwd.getpwuid(os.geteuid()).pw_name and not known.gr_mem
+        entry = grp.getgrgid(group)
+        return entry.gr_name == pwd.getpwuid(os.geteuid()).pw_name and not entry.gr_mem
     return False
 
 

@@ -29,15 +29,15 @@ _ARROW = {
 
 def column_types(row: type[TableRow]) -> dict[str, tuple[type, bool]]:
     """Return column name to (Python type, nullable), in the model's order."""
-    found: dict[str, tuple[type, bool]] = {}
+    columns: dict[str, tuple[type, bool]] = {}
     for name, field in row.model_fields.items():
         arguments = typing.get_args(field.annotation)
         nullable = isinstance(field.annotation, types.UnionType) and type(None) in arguments
         kind = next(a for a in arguments if a is not type(None)) if nullable else field.annotation
         if kind not in _ARROW:
             raise TypeError(f"{row.__name__}.{name}: no column type for {field.annotation}")
-        found[name] = (typing.cast(type, kind), nullable)
-    return found
+        columns[name] = (typing.cast(type, kind), nullable)
+    return columns
 
 
 @cache
