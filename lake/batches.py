@@ -63,10 +63,10 @@ def outline(batches: pa.Table, more: pa.ChunkedArray | None = None) -> pa.Table:
     return batches.filter(pa.array(needed))
 
 
-def first_batch_after(lake: str, at: datetime) -> datetime | None:
+def first_batch_after(lake: str, after: datetime) -> datetime | None:
     """Return the time of the first batch after an instant (aware), or None. Raises as `read_batches`."""
-    for rows in _days(lake, ("batch_at",), at, None):
-        later = rows["batch_at"].filter(pc.greater(rows["batch_at"], pa.scalar(at)))
+    for rows in _days(lake, ("batch_at",), after, None):
+        later = rows["batch_at"].filter(pc.greater(rows["batch_at"], pa.scalar(after)))
         if len(later):
             return _aware(pc.min(later))
     return None
@@ -89,7 +89,7 @@ def _days(
         return
     named = pa.table(delta.get_add_actions(flatten=True))[f"partition.{PARTITION}"].unique().to_pylist()
     dataset, asked = dataset_of(delta), list(dict.fromkeys((*columns, "batch_at")))
-    for day in sorted((date.fromisoformat(str(one)) for one in named), reverse=is_newest_first):
+    for day in sorted((date.fromisoformat(str(name)) for name in named), reverse=is_newest_first):
         if (since is not None and day < since.date()) or (until is not None and day > until.date()):
             continue
         where = pc.field(PARTITION) == pa.scalar(day)
@@ -103,5 +103,5 @@ def _schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def _aware(instant: pa.Scalar) -> datetime:
-    found: datetime = instant.as_py()
-    return found
+    aware: datetime = instant.as_py()
+    return aware

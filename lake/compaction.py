@@ -53,8 +53,8 @@ class SmallFile(NamedTuple):
 def small_files(delta: DeltaTable) -> list[SmallFile]:
     """Return the small files of a table, by day and oldest first."""
     columns = [f"partition.{PARTITION}", "modification_time", "path", "size_bytes"]
-    found = pa.table(delta.get_add_actions(flatten=True)).select(columns).to_pydict()
-    files = (SmallFile(str(day), *rest) for day, *rest in zip(*found.values(), strict=True))
+    actions = pa.table(delta.get_add_actions(flatten=True)).select(columns).to_pydict()
+    files = (SmallFile(str(day), *cells) for day, *cells in zip(*actions.values(), strict=True))
     return sorted(file for file in files if file.size < TARGET_BYTES)
 
 
@@ -63,7 +63,7 @@ def groups(files: Sequence[SmallFile], many: int, most_bytes: int) -> list[list[
 
     `files` as returned by `small_files`.
     """
-    made: list[list[SmallFile]] = []
+    complete: list[list[SmallFile]] = []
     left = most_bytes
     for _, each in groupby(files, lambda file: file.day):
         of_day = list(each)
@@ -75,12 +75,12 @@ def groups(files: Sequence[SmallFile], many: int, most_bytes: int) -> list[list[
             if left < file.size:
                 break
             if group and size + file.size > TARGET_BYTES:
-                made.append(group)
+                complete.append(group)
                 group, size = [], 0
             group.append(file)
             size, left = size + file.size, left - file.size
-        made.append(group)
-    return [group for group in made if len(group) > 1]
+        complete.append(group)
+    return [group for group in complete if len(group) > 1]
 
 
 def compact(lake: str, table: Table, delta: DeltaTable, group: Sequence[SmallFile]) -> bool:
@@ -178,13 +178,13 @@ def _has(delta: DeltaTable, paths: Sequence[str]) -> bool:
 
 def _together(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Join chunks into tables of about `GROUP_BYTES`."""
-    kept: list[pa.Table] = []
+    pending: list[pa.Table] = []
     size = 0
     for chunk in chunks:
-        kept.append(chunk)
+        pending.append(chunk)
         size += chunk.nbytes
         if size >= GROUP_BYTES:
-            yield pa.concat_tables(kept)
-            kept, size = [], 0
-    if kept:
-        yield pa.concat_tables(kept)
+            yield pa.concat_tables(pending)
+            pending, size = [], 0
+    if pending:
+        yield pa.concat_tables(pending)

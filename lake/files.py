@@ -123,8 +123,8 @@ class WrittenFile:
 
     def bounds(self, column: str) -> tuple[Any, Any]:
         """Return the smallest and largest value of a column in JSON form; None each if all are null."""
-        found = json.loads(self.statistics)
-        return found["minValues"].get(column), found["maxValues"].get(column)
+        statistics = json.loads(self.statistics)
+        return statistics["minValues"].get(column), statistics["maxValues"].get(column)
 
     def chunks(self, names: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the rows, cut to some columns, `_READ_ROWS` at a time. Raises `OSError`.
@@ -225,9 +225,9 @@ class _Upload:
 
 def _open_for_writing(folder: str, path: str) -> pa.NativeFile:
     if (local := _local(folder)) is not None:
-        place = local / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        return pa.OSFile(str(place), "wb")
+        target = local / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return pa.OSFile(str(target), "wb")
     from deltalake.fs import DeltaStorageHandler
 
     return pa.PythonFile(_Upload(DeltaStorageHandler(folder)._handler.open_output_stream(path, None)), "w")

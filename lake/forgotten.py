@@ -53,7 +53,7 @@ class Retained:
         """Return the latest for several subjects; None: all recorded ones."""
         if subjects is None:
             return self.anywhere
-        return max((at for at in map(self.of, subjects) if at is not None), default=self.everywhere)
+        return max((instant for instant in map(self.of, subjects) if instant is not None), default=self.everywhere)
 
     def _newest(self, *names: str) -> datetime | None:
         days = [delta.transaction_version(name) for delta in self._tables for name in names]

@@ -40,7 +40,7 @@ class Course(Protocol):
     def begins_before(self, day: date, /) -> bool:
         """Return whether the first batch that counts ran before a day."""
 
-    def is_parted(self, at: datetime, /) -> bool:
+    def is_parted(self, instant: datetime, /) -> bool:
         """Return whether all batches before an instant ran before all others."""
 
 
@@ -101,22 +101,22 @@ def newest_horizon(lake: str, generations: Collection[str], until: datetime | No
     delta = open_table(lake, HORIZONS)
     if delta is None:
         return None
-    known: dict[tuple[datetime, datetime], str] = {}
+    candidates: dict[tuple[datetime, datetime], str] = {}
     for row in read_table(delta, ["day", "made_at", "about"]).to_pylist():
-        known[_midnight(row["day"]), row["made_at"]] = row["about"]
-    for (at, made_at), about in sorted(known.items(), reverse=True):
-        said = json.loads(about)
-        if said["generation"] not in generations or (until is not None and at > until):
+        candidates[_midnight(row["day"]), row["made_at"]] = row["about"]
+    for (midnight, made_at), about in sorted(candidates.items(), reverse=True):
+        header = json.loads(about)
+        if header["generation"] not in generations or (until is not None and midnight > until):
             continue
         columns = ["topics", "loads", *(["clusters"] if _has_clusters(delta) else [])]
-        chosen = read_table(delta, columns, [("day", "=", at.date()), ("made_at", "=", made_at)]).to_pylist()
+        chosen = read_table(delta, columns, [("day", "=", midnight.date()), ("made_at", "=", made_at)]).to_pylist()
         offsets = {
             topic: {int(partition): offset for partition, offset in of_topic.items()}
-            for topic, of_topic in said["nextOffsets"].items()
+            for topic, of_topic in header["nextOffsets"].items()
         }
         pieces = [Piece(row["topics"], row["loads"]) for row in chosen]
         clusters = next((row["clusters"] for row in chosen if row.get("clusters") is not None), None)
-        return Horizon(at, said["generation"], offsets, frozenset(said["ofOlder"]), pieces, clusters)
+        return Horizon(midnight, header["generation"], offsets, frozenset(header["ofOlder"]), pieces, clusters)
     return None
 
 

@@ -41,7 +41,7 @@ def check_integrity(
         for row in (*events, *dead_letters)
         if len(generations) <= 1
     )
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "appliedTwice": sorted(identity for identity, times in applied.items() if times > 1),
         "sequenceGaps": [
             *_sequence_gaps("decisions", decisions, "decided_at", len(generations) > 1, deleted),
@@ -67,9 +67,9 @@ def check_integrity(
         if offsets is None
         else {"endOffsets": dict(offsets), "counted": counted, "lag": sum(offsets.values()) - counted},
     }
-    kafka = found["kafka"]
-    found["ok"] = not any(found[name] for name in found if name != "kafka") and (kafka is None or kafka["lag"] >= 0)
-    return found
+    kafka = report["kafka"]
+    report["ok"] = not any(report[name] for name in report if name != "kafka") and (kafka is None or kafka["lag"] >= 0)
+    return report
 
 
 def counted_messages(batches: Sequence[StoredRow]) -> int:

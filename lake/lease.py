@@ -101,15 +101,15 @@ class LeasedTable:
                 f"no lease on {where} in {MAX_RACES} attempts: too many {self._holder}s start at once"
             ) from error
 
-    def _take_next(self, given: int | None) -> int:
+    def _take_next(self, wanted: int | None) -> int:
         newest = self._open.newest_transaction(self._app) or 0
-        token = newest + 1 if given is None else given
+        token = newest + 1 if wanted is None else wanted
         if newest >= token:
             raise LeaseLost(f"another {self._holder} has taken over: it holds lease token {newest}, this one {token}")
         self._open.append(arrow_schema(self._table.row).empty_table(), self._app, token)
         return token
 
     def _not_yet_recorded(self, rows: Sequence[TableRow], first: int, last: int) -> list[TableRow]:
-        found = committed_rows(self._open.table, first, last, columns=self._identity) if first <= last else []
-        recorded = {tuple(row[name] for name in self._identity) for row in found}
+        committed = committed_rows(self._open.table, first, last, columns=self._identity) if first <= last else []
+        recorded = {tuple(row[name] for name in self._identity) for row in committed}
         return [row for row in rows if tuple(getattr(row, name) for name in self._identity) not in recorded]

@@ -75,8 +75,8 @@ class Register:
 
 def registers(lake: str) -> dict[str, str]:
     """Return the registers of a lake, by name, with their locations."""
-    places = {folder: f"{lake.rstrip('/')}/{folder}" for folder in REGISTERS}
-    return {folder: path for folder, path in places.items() if DeltaTable.is_deltatable(path)}
+    locations = {folder: f"{lake.rstrip('/')}/{folder}" for folder in REGISTERS}
+    return {folder: path for folder, path in locations.items() if DeltaTable.is_deltatable(path)}
 
 
 def read_register(lake: str, folder: str) -> list[dict[str, Any]]:

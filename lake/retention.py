@@ -78,10 +78,10 @@ def forget(lake: str, table: Table, before: date, is_dry_run: bool, namespaces: 
             delta.update_incremental()
             if attempt == 0 or not _has(delta, removals):
                 # Rows added meanwhile are newer and make no other day necessary.
-                found, removals, thin = look(delta, before, True)
+                forgotten, removals, thin = look(delta, before, True)
                 delta.update_incremental()
             if not removals:
-                return found
+                return forgotten
             try:
                 delta.create_write_transaction(
                     [*removals, *(_added(file) for file in thin)],
@@ -101,7 +101,7 @@ def forget(lake: str, table: Table, before: date, is_dry_run: bool, namespaces: 
             delta.update_incremental()
             delta.create_checkpoint()
             break
-    return found
+    return forgotten
 
 
 def batches_limit(lake: str) -> date | None:
@@ -147,7 +147,7 @@ def _thin(
     files, going, thin, rows = _old_files(delta, before), list[tuple[date, str, int, int]](), list[WrittenFile](), 0
     stays = staying(lake, table, [path for _, path, *_ in files], before, namespaces, not is_written)
     for day, of_day in groupby(files, lambda file: file[0]):
-        kept = None
+        remaining = None
         for file in of_day:
             number = sum(len(some) for some in stays.rows(lake, file[1])) if file[3] else 0
             if number == file[3]:
@@ -155,12 +155,12 @@ def _thin(
             going.append(file)
             rows += file[3] - number
             if is_written and number:
-                kept = kept or RowsFile(lake, table, day, "zstd")
+                remaining = remaining or RowsFile(lake, table, day, "zstd")
                 for some in stays.rows(lake, file[1]):
-                    kept.write(some)
-        if kept is not None:
-            kept.close()
-            thin.append(WrittenFile.of(lake, table, kept.path))
+                    remaining.write(some)
+        if remaining is not None:
+            remaining.close()
+            thin.append(WrittenFile.of(lake, table, remaining.path))
     size = sum(file[2] for file in going) - sum(file.size for file in thin)
     return Forgotten(sorted({file[0] for file in going}), len(going), rows, size, []), _removed(going), thin
 
@@ -171,8 +171,8 @@ def _look(delta: DeltaTable, before: date, is_written: bool) -> tuple[Forgotten,
     needed = _needed(delta) & old if old else set()
     going = [file for file in files if file[0] not in needed]
     rows, size = sum(file[3] for file in going), sum(file[2] for file in going)
-    found = Forgotten(sorted({file[0] for file in going}), len(going), rows, size, sorted(needed))
-    return found, _removed(going), []
+    forgotten = Forgotten(sorted({file[0] for file in going}), len(going), rows, size, sorted(needed))
+    return forgotten, _removed(going), []
 
 
 def _needed(delta: DeltaTable) -> set[date]:
@@ -188,6 +188,6 @@ def _needed(delta: DeltaTable) -> set[date]:
             best = rows.group_by([*_OFFSETS, PARTITION]).aggregate([(by, "max")])
             for row in best.to_pylist():
                 key = by, (row["kafka_topic"], row["kafka_partition"])
-                found = row[f"{by}_max"], row[PARTITION]
-                newest[key] = max(newest[key], found) if key in newest else found
+                bound = row[f"{by}_max"], row[PARTITION]
+                newest[key] = max(newest[key], bound) if key in newest else bound
     return {day for _, day in newest.values()}

@@ -43,10 +43,10 @@ class Statistics:
                 column = column.cast(pa.int64())
             elif pa.types.is_binary(field.type):
                 continue
-            found = pc.min_max(column).as_py()
-            if found["min"] is not None:
-                low, high = self._bounds.get(field.name, (found["min"], found["max"]))
-                self._bounds[field.name] = min(low, found["min"]), max(high, found["max"])
+            bounds = pc.min_max(column).as_py()
+            if bounds["min"] is not None:
+                low, high = self._bounds.get(field.name, (bounds["min"], bounds["max"]))
+                self._bounds[field.name] = min(low, bounds["min"]), max(high, bounds["max"])
 
     def to_json(self) -> str:
         """Return `numRecords`, `minValues`, `maxValues` and `nullCount` in the form of the Delta protocol."""
@@ -59,18 +59,18 @@ class Statistics:
             elif isinstance(low, float):
                 low, high = _finite(low), _finite(high)
             least[name], most[name] = low, high
-        found = {"numRecords": self._number, "minValues": least, "maxValues": most, "nullCount": self._nulls}
-        return json.dumps(found, allow_nan=False)
+        statistics = {"numRecords": self._number, "minValues": least, "maxValues": most, "nullCount": self._nulls}
+        return json.dumps(statistics, allow_nan=False)
 
 
 def text_above(text: str) -> str:
     """Return an upper bound of a text in at most `MAX_TEXT` characters, or the text if there is none."""
     if len(text) <= MAX_TEXT:
         return text
-    for place in reversed(range(MAX_TEXT)):
-        following = ord(text[place]) + 1
+    for index in reversed(range(MAX_TEXT)):
+        following = ord(text[index]) + 1
         if following <= sys.maxunicode:
-            return text[:place] + chr(0xE000 if 0xD800 <= following < 0xE000 else following)
+            return text[:index] + chr(0xE000 if 0xD800 <= following < 0xE000 else following)
     return text
 
 

@@ -140,8 +140,8 @@ def stream_columns(
         if not groups.row_groups:
             continue
         numbers = [group.id for group in groups.row_groups]
-        for found in rows_of(lake, table, fragment.path, needed, numbers, rows):
-            chosen = found if where is None else found.filter(where)
+        for columns_of_file in rows_of(lake, table, fragment.path, needed, numbers, rows):
+            chosen = columns_of_file if where is None else columns_of_file.filter(where)
             if len(chosen):
                 yield chosen.select(schema.names)
 
@@ -211,7 +211,7 @@ class OpenTable:
 
 
 def _numbered(transactions: Mapping[str, int]) -> CommitProperties:
-    return CommitProperties(app_transactions=[Transaction(*one) for one in transactions.items()])
+    return CommitProperties(app_transactions=[Transaction(*transaction) for transaction in transactions.items()])
 
 
 def _check(delta: DeltaTable, path: str, table: Table) -> None:
@@ -219,9 +219,9 @@ def _check(delta: DeltaTable, path: str, table: Table) -> None:
     protocol = delta.protocol()
     features = set(protocol.writer_features or ()) - WRITER_FEATURES
     if features or (protocol.writer_features is None and protocol.min_writer_version > WRITER_VERSION):
-        what = f"the features {_listed(features)}" if features else f"writer version {protocol.min_writer_version}"
+        need = f"the features {_listed(features)}" if features else f"writer version {protocol.min_writer_version}"
         raise LakeError(
-            f"the table {path} asks for {what} of the Delta protocol, which this release cannot write: drop what was "
+            f"the table {path} asks for {need} of the Delta protocol, which this release cannot write: drop what was "
             f"added (ALTER TABLE ... DROP FEATURE), or move the folder away: a new table is made"
         )
     stored, expected = pa.schema(delta.schema().to_arrow()), arrow_schema(table.row)

@@ -88,12 +88,12 @@ class Tail:
 
         Newest by the first column of `order`. Raises `DeltaError` or `OSError`.
         """
-        table, identity, at = self._newest(), self._columns[0], self._order[0]
+        table, identity, time_column = self._newest(), self._columns[0], self._order[0]
         if table is None:
             return []
-        found = read_table(table, [identity, *by, at])
-        newest = found.group_by(list(by)).aggregate([(at, "max")]).rename_columns([*by, at])
-        ids: list[Any] = found.join(newest, [*by, at], join_type="inner")[identity].to_pylist()
+        rows = read_table(table, [identity, *by, time_column])
+        newest = rows.group_by(list(by)).aggregate([(time_column, "max")]).rename_columns([*by, time_column])
+        ids: list[Any] = rows.join(newest, [*by, time_column], join_type="inner")[identity].to_pylist()
         return ids
 
     def matching(self, filters: list[tuple[str, str, Any]]) -> list[StoredRow]:
@@ -104,7 +104,7 @@ class Tail:
         table = self._newest()
         return [] if table is None else read_table(table, self._columns, filters).to_pylist()
 
-    def read(self, known: Container[Any] = ()) -> list[StoredRow]:
+    def read(self, known_ids: Container[Any] = ()) -> list[StoredRow]:
         """Return new rows, oldest first; none while the table does not exist.
 
         A scan skips rows whose first column is in `known`. Raises `DeltaError` or `OSError` when the table cannot be
@@ -117,7 +117,7 @@ class Tail:
         version = table.version()
         if self._next == version + 1:
             return []
-        rows = self._rows(table, version, known)
+        rows = self._rows(table, version, known_ids)
         self._next = version + 1
         return rows
 
@@ -129,7 +129,7 @@ class Tail:
             self._open = OpenTable(table)
         return table
 
-    def _rows(self, table: DeltaTable, version: int, known: Container[Any]) -> list[StoredRow]:
+    def _rows(self, table: DeltaTable, version: int, known_ids: Container[Any]) -> list[StoredRow]:
         if self._next is not None:
             try:
                 return _read_cdf(table, self._next, version, self._columns, self._order, self._where)
@@ -137,7 +137,7 @@ class Tail:
                 log.warning("%s cannot be followed from version %d: %s", self._table.name, self._next, error)
         if self._backlog is None:
             self.scanned = True
-            return _scan(table, self._columns, self._order, known)
+            return _scan(table, self._columns, self._order, known_ids)
         first = max(self._next or 0, version - self._backlog)
         return committed_rows(table, first, version, self._columns, self._order, self._where)
 
@@ -173,15 +173,15 @@ def newest_commit(table: DeltaTable, column: str, value: int) -> Iterator[pa.Rec
     while True:
         first = max(0, newest - span)
         try:
-            found = _changes(table, first, newest, f"{column} = {value}", [column, "_commit_version"])
+            changes = _changes(table, first, newest, f"{column} = {value}", [column, "_commit_version"])
         except Forgotten:
             return None
-        if found.num_rows or not first:
+        if changes.num_rows or not first:
             break
         span *= 8
-    if not found.num_rows:
+    if not changes.num_rows:
         return None
-    version = max(found["_commit_version"].to_pylist())
+    version = max(changes["_commit_version"].to_pylist())
     rows = table.load_cdf(starting_version=version, ending_version=version, predicate=f"{column} = {value}")
     return (batch.drop_columns(_ADDED) for batch in pa.RecordBatchReader.from_stream(rows))
 
@@ -204,12 +204,12 @@ def _read_cdf(
     order: Sequence[str] = (),
     where: str | None = None,
 ) -> list[StoredRow]:
-    found = _changes(table, first, last, where).drop_columns(["_change_type"])
+    changes = _changes(table, first, last, where).drop_columns(["_change_type"])
     if columns:
         # Older lakes lack new columns until a newer job opens them.
-        there = [name for name in columns if name in found.column_names]
-        found = found.select([*there, "_commit_version", COMMITTED_AT])
-    rows: list[StoredRow] = found.to_pylist()
+        there = [name for name in columns if name in changes.column_names]
+        changes = changes.select([*there, "_commit_version", COMMITTED_AT])
+    rows: list[StoredRow] = changes.to_pylist()
     rows.sort(key=lambda row: [row[column] for column in ("_commit_version", *order)])
     for row in rows:
         del row["_commit_version"]
@@ -242,16 +242,16 @@ def _first_remembered(table: DeltaTable, first: int, last: int) -> int:
     return remembered
 
 
-def _scan(table: DeltaTable, columns: Sequence[str], order: Sequence[str], known: Container[Any]) -> list[StoredRow]:
+def _scan(table: DeltaTable, columns: Sequence[str], order: Sequence[str], recorded: Container[Any]) -> list[StoredRow]:
     """Return the rows of the whole table whose first column is not in `known`, by `order`."""
     identity = columns[0]
     named = read_table(table, [identity, "day"])
-    if isinstance(known, Set | range):
+    if isinstance(recorded, Set | range):
         # Filter in columns first: nearly all of a long history is known.
-        known_ids = pa.array(list(known), named.schema.field(identity).type)
+        known_ids = pa.array(list(recorded), named.schema.field(identity).type)
         named = named.filter(pc.invert(pc.is_in(named[identity], value_set=known_ids)))
     days = dict(zip(named[identity].to_pylist(), named["day"].to_pylist(), strict=True))
-    wanted = {name: day for name, day in days.items() if name not in known}
+    wanted = {name: day for name, day in days.items() if name not in recorded}
     if not wanted:
         return []
     # Filter by partition too: ids do not select files, and all columns of all past rows are large.

@@ -39,7 +39,7 @@ MARGIN = timedelta(hours=6)
 
 Windows of views and rules reach back three hours.
 """
-_TIMES = {**{name: at for name, (_, at) in _NEWEST.items()}, BATCHES.name: "batch_at"}
+_TIMES = {**{name: time_column for name, (_, time_column) in _NEWEST.items()}, BATCHES.name: "batch_at"}
 _PLACE = ("accepted_at", "kafka_partition", "kafka_offset")
 """Order in which events were ingested."""
 _MANY = 1_000_000
@@ -86,27 +86,27 @@ class Staying:
                 stays = pc.or_(stays, pc.greater_equal(rows[_TIMES[self.table.name]], pa.scalar(self.since)))
             if self.decisions is not None:
                 stays = pc.or_(stays, pc.is_in(rows["decision_id"], self.decisions))
-            kept = rows.filter(stays)
-            if len(kept):
-                yield kept
+            chosen = rows.filter(stays)
+            if len(chosen):
+                yield chosen
 
     def _is_newest(self, rows: pa.Table, times: pa.Array) -> pa.Array:
         """Return which rows are the newest of their kind.
 
         Compares only rows with such a time first, because a join reads all kinds.
         """
-        keys, at = _NEWEST[self.table.name]
-        timed = _timed(rows, keys, at)
+        keys, time_column = _NEWEST[self.table.name]
+        timed = _timed(rows, keys, time_column)
         is_newest = np.asarray(pc.is_in(timed["newest"], times), np.bool_)
         is_newest[is_newest] = _is_among(timed.filter(pa.array(is_newest)), self.newest)
         return pa.array(is_newest)
 
 
-def _is_among(rows: pa.Table, others: pa.Table) -> pa.Array:
+def _is_among(rows: pa.Table, candidates: pa.Table) -> pa.Array:
     """Return which rows occur among others with the same columns."""
     placed = rows.append_column("place", pa.array(np.arange(len(rows))))
     is_there = np.zeros(len(rows), np.bool_)
-    is_there[placed.join(others, rows.column_names, join_type="left semi")["place"].to_numpy()] = True
+    is_there[placed.join(candidates, rows.column_names, join_type="left semi")["place"].to_numpy()] = True
     return pa.array(is_there)
 
 
@@ -136,39 +136,39 @@ def staying(
 def _batches_that_stay(lake: str, paths: Sequence[str]) -> pa.Array:
     """Return the times of the batches that determine the order of all others."""
     columns = ("generation", "batch_id", "batch_at")
-    found = [arrow_schema(BATCHES.row).empty_table().select(columns)]
+    outlines = [arrow_schema(BATCHES.row).empty_table().select(columns)]
     for path in paths:
         for rows in rows_of(lake, BATCHES, path, columns, most=_MANY):
-            found.append(rows)
-            if sum(map(len, found)) > _MANY:
-                found = [outline(pa.concat_tables(found))]
-    return outline(pa.concat_tables(found))["batch_at"].unique()
+            outlines.append(rows)
+            if sum(map(len, outlines)) > _MANY:
+                outlines = [outline(pa.concat_tables(outlines))]
+    return outline(pa.concat_tables(outlines))["batch_at"].unique()
 
 
 def _layouts_that_stay(lake: str, paths: Sequence[str]) -> pa.Table:
     """Return every deletion, and the first layout of the highest epoch of each incarnation."""
     columns = ("subject", "type", "cause", "life", "epoch", "in_columns", *_PLACE)
-    found = [_lives(arrow_schema(EVENTS.row).empty_table())]
+    parts = [_lives(arrow_schema(EVENTS.row).empty_table())]
     for path in paths:
         of_file = [_layouts(rows) for rows in rows_of(lake, EVENTS, path, columns, most=_ROWS)]
         if any(rows["in_columns"].null_count for rows in of_file):
             of_file = [_layouts(rows) for rows in rows_of(lake, EVENTS, path, (*columns, "body"), most=_FEW)]
-        found += map(_lives, of_file)
-    told = pa.concat_tables(found).sort_by([(name, "ascending") for name in ("subject", *_PLACE)])
-    if not len(told):
-        return told.select(_PLACE)
+        parts += map(_lives, of_file)
+    layouts = pa.concat_tables(parts).sort_by([(name, "ascending") for name in ("subject", *_PLACE)])
+    if not len(layouts):
+        return layouts.select(_PLACE)
     # A layout without an incarnation belongs to the one delimited by the deletions before it (`layout_spans`).
-    ends = told["ends"].to_numpy().astype(np.int64)
-    told = told.append_column("ended", pa.array(np.cumsum(ends) - ends)).append_column(
-        "row", pa.array(np.arange(len(told)))
+    ends = layouts["ends"].to_numpy().astype(np.int64)
+    layouts = layouts.append_column("ended", pa.array(np.cumsum(ends) - ends)).append_column(
+        "row", pa.array(np.arange(len(layouts)))
     )
-    highest = told.group_by(["subject", "life", "ended"]).aggregate([("epoch", "max")])
+    highest = layouts.group_by(["subject", "life", "ended"]).aggregate([("epoch", "max")])
     named = ["subject", "life", "ended", "epoch"]
-    of_highest = told.filter(
-        _is_among(told.select(named), highest.rename_columns({"epoch_max": "epoch"}).select(named))
+    of_highest = layouts.filter(
+        _is_among(layouts.select(named), highest.rename_columns({"epoch_max": "epoch"}).select(named))
     )
     first = of_highest.group_by(["subject", "life", "ended"]).aggregate([("row", "min")])["row_min"]
-    return told.filter(pc.or_(told["ends"], pc.is_in(told["row"], first.combine_chunks()))).select(_PLACE)
+    return layouts.filter(pc.or_(layouts["ends"], pc.is_in(layouts["row"], first.combine_chunks()))).select(_PLACE)
 
 
 def _layouts(rows: pa.Table) -> pa.Table:
@@ -180,16 +180,16 @@ def _lives(layouts: pa.Table) -> pa.Table:
 
     Rows of older releases are read from their bodies.
     """
-    told = {"life": layouts["life"], "epoch": layouts["epoch"]}
+    columns = {"life": layouts["life"], "epoch": layouts["epoch"]}
     if "body" in layouts.column_names:
         is_older = pc.is_null(layouts["in_columns"])
         for name, key in (("life", "topicCreatedAt"), ("epoch", "epoch")):
-            said = pc.extract_regex(layouts["body"], rf'"{key}" *: *(?P<value>[0-9]+)')
-            told[name] = pc.if_else(is_older, pc.struct_field(said, "value").cast(pa.int64()), told[name])
+            matches = pc.extract_regex(layouts["body"], rf'"{key}" *: *(?P<value>[0-9]+)')
+            columns[name] = pc.if_else(is_older, pc.struct_field(matches, "value").cast(pa.int64()), columns[name])
     return pa.table(
         {
             "subject": layouts["subject"],
-            **{name: pc.fill_null(values, -1) for name, values in told.items()},
+            **{name: pc.fill_null(values, -1) for name, values in columns.items()},
             "ends": pc.fill_null(pc.equal(layouts["cause"], "deleted"), False),
             **{name: layouts[name] for name in _PLACE},
         }
@@ -197,29 +197,29 @@ def _lives(layouts: pa.Table) -> pa.Table:
 
 
 def _newest_rows(lake: str, table: Table, paths: Sequence[str]) -> pa.Table:
-    keys, at = _NEWEST[table.name]
-    found, waiting = [_newest(arrow_schema(table.row).empty_table(), keys, at)], 0
+    keys, time_column = _NEWEST[table.name]
+    parts, waiting = [_newest(arrow_schema(table.row).empty_table(), keys, time_column)], 0
     for path in paths:
-        for rows in rows_of(lake, table, path, [*keys, at], most=_ROWS):
-            found.append(_newest(rows, keys, at))
-            waiting += len(found[-1])
+        for rows in rows_of(lake, table, path, [*keys, time_column], most=_ROWS):
+            parts.append(_newest(rows, keys, time_column))
+            waiting += len(parts[-1])
             if waiting > _MANY:
-                found, waiting = [_newest(pa.concat_tables(found), keys, "newest")], 0
-    return _newest(pa.concat_tables(found), keys, "newest")
+                parts, waiting = [_newest(pa.concat_tables(parts), keys, "newest")], 0
+    return _newest(pa.concat_tables(parts), keys, "newest")
 
 
-def _newest(rows: pa.Table, keys: Sequence[str], at: str) -> pa.Table:
-    best = _timed(rows, keys, at).group_by(list(keys)).aggregate([("newest", "max")])
+def _newest(rows: pa.Table, keys: Sequence[str], time_column: str) -> pa.Table:
+    best = _timed(rows, keys, time_column).group_by(list(keys)).aggregate([("newest", "max")])
     return best.select([*keys, "newest_max"]).rename_columns([*keys, "newest"])
 
 
-def _timed(rows: pa.Table, keys: Sequence[str], at: str) -> pa.Table:
+def _timed(rows: pa.Table, keys: Sequence[str], time_column: str) -> pa.Table:
     """Return the key columns as text, and the time.
 
     Null becomes the empty text, since joins never match null.
     """
     named = {name: pc.fill_null(rows[name].cast(pa.string()), "") for name in keys}
-    return pa.table({**named, "newest": rows[at].cast(pa.timestamp("us", tz="UTC"))})
+    return pa.table({**named, "newest": rows[time_column].cast(pa.timestamp("us", tz="UTC"))})
 
 
 def _decisions_that_stay(lake: str, before: date, since: datetime) -> pa.Array:
@@ -262,7 +262,7 @@ def _is_of(rows: pa.Table, namespaces: Collection[str]) -> pa.ChunkedArray:
     if not namespaces:
         return pa.chunked_array([pa.repeat(True, len(rows))])
     subject = rows["topic" if "topic" in rows.column_names else "subject"]
-    found = pa.chunked_array([pa.repeat(False, len(rows))])
+    is_included = pa.chunked_array([pa.repeat(False, len(rows))])
     for namespace in namespaces:
-        found = pc.or_(found, pc.starts_with(subject, f"topic://{namespace}/"))
-    return found
+        is_included = pc.or_(is_included, pc.starts_with(subject, f"topic://{namespace}/"))
+    return is_included
