@@ -41,15 +41,15 @@ def find_java() -> str:
 def java_version(java: str) -> int:
     """The major version of a `java` executable; raises `SetupError` when it does not run."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError) as error:
         raise SetupError(f"{java} does not run: {error}; install Java {MIN_JAVA}, or set JAVA_HOME") from error
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    if found is None:
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
+    if match is None:
         raise SetupError(
-            f"cannot tell the version of {java} from {said.splitlines()[:1]}; set JAVA_HOME to another one"
+            f"cannot tell the version of {java} from {output.splitlines()[:1]}; set JAVA_HOME to another one"
         )
-    return int(found.group(1))
+    return int(match.group(1))
 
 
 if __name__ == "__main__":

@@ -40,5 +40,5 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(self, *arguments: Any, **options: Any) -> Any:
         """Select ready sockets, including those with bytes that TLS has already decrypted."""
         readers = arguments[0] if arguments else ()
-        decrypted = [one for one in readers if isinstance(one, ssl.SSLSocket) and one.pending()]
+        decrypted = [reader for reader in readers if isinstance(reader, ssl.SSLSocket) and reader.pending()]
         return (decrypted, [], []) if decrypted else super().select(*arguments, **options)

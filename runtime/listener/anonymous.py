@@ -54,9 +54,9 @@ def network(scope: Scope) -> str:
 
 def trust(scope: Scope) -> None:
     """The request carries a known token: its connection gives way to nobody."""
-    known = scope.get("state", {}).get(TRUST)
-    if known is not None:
-        known()
+    mark_trusted = scope.get("state", {}).get(TRUST)
+    if mark_trusted is not None:
+        mark_trusted()
 
 
 def ending(turn: Turn, send: Send) -> Send:

@@ -173,9 +173,9 @@ class _CountedConnection(socket.socket):
 def network_of(address: str) -> str:
     """Return the network that an address is counted under: the address itself, or an IPv6 address's /64."""
     with contextlib.suppress(ValueError):
-        found = ipaddress.ip_address(address)
-        if found.version == 6:
-            return str(found.ipv4_mapped or ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+        parsed = ipaddress.ip_address(address)
+        if parsed.version == 6:
+            return str(parsed.ipv4_mapped or ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
     return address
 
 

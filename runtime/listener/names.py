@@ -45,11 +45,11 @@ class NodeNames:
 
         Header names are lower case.
         """
-        found: dict[bytes, list[bytes]] = {b"host": [], b"origin": [], b"sec-fetch-site": []}
+        values_of: dict[bytes, list[bytes]] = {b"host": [], b"origin": [], b"sec-fetch-site": []}
         for name, value in headers:
-            if name in found:
-                found[name].append(value)
-        hosts, origins, sites = found.values()
+            if name in values_of:
+                values_of[name].append(value)
+        hosts, origins, sites = values_of.values()
         # HTTP/1.0 has no Host, and no browser speaks it.
         host = read_authority(hosts[0].decode("latin-1")) if len(hosts) == 1 else None
         if hosts and (host is None or not self._is_own(host)):
@@ -73,9 +73,9 @@ def is_form(content_type: bytes) -> bool:
 
 
 def _is_origin(origin: bytes, host: Authority | None) -> bool:
-    scheme, _, rest = origin.decode("latin-1").partition("://")
+    scheme, _, authority = origin.decode("latin-1").partition("://")
     default = DEFAULT_PORTS.get(scheme.lower())
-    page = read_authority(rest)
+    page = read_authority(authority)
     if default is None or page is None or host is None:
         return False
     # What ends TLS in front of a node may pass the default port on or leave it out.

@@ -163,12 +163,12 @@ class LastingProducer:
         left, self._left = self._left, None
         log.warning("a Kafka producer does not hear Kafka, which is there; a new one takes over %d messages", len(left))
         self._producer, self._silent_since = to, time.monotonic() if left else None
-        for one in sorted(left, key=lambda one: not one.was_on_its_way):
-            key, value = one.message.key(), one.message.value()
+        for pending in sorted(left, key=lambda pending: not pending.was_on_its_way):
+            key, value = pending.message.key(), pending.message.value()
             try:
-                to.produce(str(one.message.topic()), value, key, on_delivery=self._watched(one.on_delivery))
+                to.produce(str(pending.message.topic()), value, key, on_delivery=self._watched(pending.on_delivery))
             except (BufferError, KafkaException):
-                one.on_delivery(KafkaError(KafkaError._PURGE_QUEUE), one.message)
+                pending.on_delivery(KafkaError(KafkaError._PURGE_QUEUE), pending.message)
         _end_elsewhere(old)
 
 
@@ -186,9 +186,9 @@ class _Left(NamedTuple):
 class _Hearing(threading.Thread):
     """Check whether a client sees Kafka when a new one does."""
 
-    def __init__(self, of: Producer, make: Callable[[], Producer]) -> None:
+    def __init__(self, producer: Producer, make: Callable[[], Producer]) -> None:
         super().__init__(name="hearing", daemon=True)
-        self.of, self._make = of, make
+        self.of, self._make = producer, make
         self.found: Producer | None = None
         """The new client, if it sees Kafka and the other does not."""
 
@@ -209,14 +209,14 @@ def _hears(producer: Producer) -> bool:
 
 def _end_elsewhere(producer: Producer) -> None:
     """End a client in a separate thread, because that may take a while."""
-    kept = threading.Timer(1.0, lambda _: None, [producer])
-    kept.daemon = True
-    kept.start()
+    timer = threading.Timer(1.0, lambda _: None, [producer])
+    timer.daemon = True
+    timer.start()
 
 
 def _is_fatal(error: BaseException) -> bool:
     cause = error if isinstance(error, KafkaException) else error.__cause__ or error.__context__
     if not isinstance(cause, KafkaException):
         return False
-    told = cause.args[0]
-    return bool(told.fatal()) or told.code() == KafkaError._FATAL
+    kafka_error = cause.args[0]
+    return bool(kafka_error.fatal()) or kafka_error.code() == KafkaError._FATAL
