@@ -57,14 +57,14 @@ def read_place(files: CheckpointFiles) -> Place | None:
 
 
 def check_place(
-    checkpoint: str, place: Place | None, lake: str, newest_written: int | None, has_first_start: bool = False
+    checkpoint: str, position: Place | None, lake: str, newest_written: int | None, has_first_start: bool = False
 ) -> None:
     """Raise `CheckpointUnfit` unless a lake with rows can continue from this place.
 
     `newest_written` is the newest batch of the place's own query in the lake; None: the lake has none of it.
     `has_first_start`: the state of a rebuilt checkpoint exists (`streaming.checkpoint.first_start`).
     """
-    if place is None:
+    if position is None:
         raise CheckpointUnfit(
             f"there is no checkpoint at {checkpoint}, but the lake {lake} has rows of an earlier one. If its folder is "
             "elsewhere (another setting, a disk that is not mounted), bring it back. If it is lost, `anabranch state "
@@ -72,14 +72,14 @@ def check_place(
             "from its earliest record, the lake gets rows of the same records once more under a new generation, and "
             "cooldowns and the numbers of decisions start again"
         )
-    if place.newest_ended < 0 and is_rebuilt_generation(place.query) and not has_first_start:
+    if position.newest_ended < 0 and is_rebuilt_generation(position.query) and not has_first_start:
         raise CheckpointUnfit(
             f"the checkpoint {checkpoint} was made by `anabranch state rebuild`, and what the first start on it begins "
             f"with is missing: its folder {REBUILT}. Copy the checkpoint as a whole, or move it away and rebuild again"
         )
-    if newest_written is not None and newest_written > place.newest_batch:
+    if newest_written is not None and newest_written > position.newest_batch:
         raise CheckpointUnfit(
-            f"the checkpoint {checkpoint} is an old copy: it has come to batch {place.newest_batch}, and the lake "
+            f"the checkpoint {checkpoint} is an old copy: it has come to batch {position.newest_batch}, and the lake "
             f"{lake} holds its batch {newest_written}. Bring back the newest one; if that is lost, move this one away, "
             "and `anabranch state rebuild` makes one from the lake"
         )
@@ -107,8 +107,8 @@ def lock_checkpoint(checkpoint: str, holder: str) -> Iterator[str | None]:
     try:
         lock.acquire()
     except Timeout as error:
-        said = file.read_text().strip() or "unknown"
-        raise CheckpointInUse(f"the checkpoint {path} is in use by {said}; stop that job first") from error
+        owner = file.read_text().strip() or "unknown"
+        raise CheckpointInUse(f"the checkpoint {path} is in use by {owner}; stop that job first") from error
     try:
         before = file.read_text().strip()
         file.write_text(holder)

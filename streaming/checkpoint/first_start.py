@@ -37,10 +37,10 @@ class FirstStart:
 
 def first_start(files: CheckpointFiles) -> FirstStart | None:
     """Return the data for the next start; None if the checkpoint was not rebuilt, or has already run."""
-    said = files.text(START)
-    if said is None or files.numbers("commits"):
+    text = files.text(START)
+    if text is None or files.numbers("commits"):
         return None
-    start = json.loads(said)
+    start = json.loads(text)
     offsets = {
         topic: {int(partition): offset for partition, offset in of_topic.items()}
         for topic, of_topic in start["startingOffsets"].items()

@@ -24,24 +24,24 @@ FOLDER = "settings"
 
 
 def pin_settings(
-    files: CheckpointFiles, place: Place | None, settings: EngineSettings, buckets: int
+    files: CheckpointFiles, position: Place | None, settings: EngineSettings, buckets: int
 ) -> Repeated | None:
     """Store the settings of this start; return the batch that still runs with earlier ones, if any.
 
     Raises `SettingsError` when the state in the checkpoint has another number of buckets.
     """
-    begun, ended = (-1, -1) if place is None else (place.newest_batch, place.newest_ended)
+    begun, ended = (-1, -1) if position is None else (position.newest_batch, position.newest_ended)
     numbers = sorted(files.numbers(FOLDER))
     former = max((number for number in numbers if number <= begun), default=None)
     repeated = None
     if former is not None:
-        said = json.loads(files.text(f"{FOLDER}/{former}") or "{}")
-        if said["buckets"] != buckets:
+        pinned = json.loads(files.text(f"{FOLDER}/{former}") or "{}")
+        if pinned["buckets"] != buckets:
             raise SettingsError(
-                f"the state in {files.checkpoint} is laid out by {said['buckets']} buckets, and [stream] buckets is "
+                f"the state in {files.checkpoint} is laid out by {pinned['buckets']} buckets, and [stream] buckets is "
                 f"{buckets}: set it back, or move the checkpoint away and `anabranch state rebuild` with the new number"
             )
-        before = EngineSettings(**said["engine"])
+        before = EngineSettings(**pinned["engine"])
         if before.bundles and not settings.bundles:
             raise SettingsError(
                 f"the state in {files.checkpoint} has clusters with bundles, and [bundles] enabled is false: set it "
@@ -60,8 +60,8 @@ def _said(settings: EngineSettings) -> dict[str, object]:
 
     A release that does not know a used setting cannot continue anyway.
     """
-    said = asdict(settings)
-    return said if settings.bundles else {name: value for name, value in said.items() if name != "bundles"}
+    stored = asdict(settings)
+    return stored if settings.bundles else {name: value for name, value in stored.items() if name != "bundles"}
 
 
 def _repeated(files: CheckpointFiles, batch: int, settings: EngineSettings) -> Repeated | None:

@@ -63,27 +63,29 @@ def topic_view(packed: Packed, topic: str) -> dict[str, Any] | None:
     """
     state = unpack_topics(packed.parts[TOPICS])
     loads = unpack_loads(packed.parts[LOADS]).loads_of(topic)
-    known = state.topics.get(topic)
-    if known is None and not loads:
+    topic_state = state.topics.get(topic)
+    if topic_state is None and not loads:
         return None
-    known = known or state.touch(topic)
-    policy = Policies().of(state, known)
+    topic_state = topic_state or state.touch(topic)
+    policy = Policies().of(state, topic_state)
     return {
         "topic": topic,
-        "layout": None if known.known is None else json.loads(known.known.metadata_json),
-        "consumers": {name: {"type": kind, "count": count} for name, (kind, count) in sorted(known.consumers.items())},
-        "lastSplitAt": known.cooldowns.last_split_at,
-        "lastMergeAt": known.cooldowns.last_merge_at,
-        "lastRebucketAt": known.cooldowns.last_rebucket_at,
-        "mergeDepths": known.merge_depths,
-        "openDecision": None if known.open_decision is None else asdict(known.open_decision),
-        "decisions": known.decision_seq,
-        "failures": known.failures.in_a_row,
-        "failedAt": known.failures.failed_at,
-        "failedAction": known.failures.action,
-        "hold": known.hold_gate,
-        "holds": known.hold_seq,
-        "tickAskedFor": known.due,
+        "layout": None if topic_state.known is None else json.loads(topic_state.known.metadata_json),
+        "consumers": {
+            name: {"type": kind, "count": count} for name, (kind, count) in sorted(topic_state.consumers.items())
+        },
+        "lastSplitAt": topic_state.cooldowns.last_split_at,
+        "lastMergeAt": topic_state.cooldowns.last_merge_at,
+        "lastRebucketAt": topic_state.cooldowns.last_rebucket_at,
+        "mergeDepths": topic_state.merge_depths,
+        "openDecision": None if topic_state.open_decision is None else asdict(topic_state.open_decision),
+        "decisions": topic_state.decision_seq,
+        "failures": topic_state.failures.in_a_row,
+        "failedAt": topic_state.failures.failed_at,
+        "failedAction": topic_state.failures.action,
+        "hold": topic_state.hold_gate,
+        "holds": topic_state.hold_seq,
+        "tickAskedFor": topic_state.due,
         "loads": {str(segment): asdict(load) for segment, load in sorted(loads.items())},
         "policy": policy_override(policy.policy).model_dump(mode="json", by_alias=True, exclude_none=True),
         "policyDigest": policy.digest,

@@ -129,10 +129,10 @@ class HadoopFiles:
             return None
         stream = self._files.open(self._path(name))
         try:
-            found: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            content: str = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
         finally:
             stream.close()
-        return found
+        return content
 
     def numbers(self, folder: str) -> list[int]:
         """Return the numbers that name files of a folder."""
@@ -156,11 +156,11 @@ class HadoopFiles:
     @contextmanager
     def make(self) -> Iterator[Path]:
         """Copy the new folder at the end, and the file that makes it a checkpoint last."""
-        with tempfile.TemporaryDirectory(prefix="anabranch-checkpoint-") as made:
-            folder = Path(made)
+        with tempfile.TemporaryDirectory(prefix="anabranch-checkpoint-") as temporary:
+            folder = Path(temporary)
             yield folder
-            found = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
-            for name in sorted(found, key=lambda name: name == IDENTITY):
+            names = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()]
+            for name in sorted(names, key=lambda name: name == IDENTITY):
                 source = self._jvm.org.apache.hadoop.fs.Path(f"file://{folder / name}")
                 self._files.copyFromLocalFile(False, True, source, self._path(name))
 

@@ -31,8 +31,8 @@ def adopt_operator(spark: SparkSession, checkpoint: str) -> bool:
     """
     jvm, hadoop = spark.sparkContext._gateway.jvm, spark._jsc.hadoopConfiguration()
     root = jvm.org.apache.hadoop.fs.Path(checkpoint)
-    place = root.getFileSystem(hadoop).makeQualified(root)
-    folder = jvm.org.apache.hadoop.fs.Path(place, f"state/0/_metadata/{_VERSION}")
+    qualified = root.getFileSystem(hadoop).makeQualified(root)
+    folder = jvm.org.apache.hadoop.fs.Path(qualified, f"state/0/_metadata/{_VERSION}")
     manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
     files = manager.create(folder, hadoop)
     adopted = False
@@ -42,7 +42,7 @@ def adopt_operator(spark: SparkSession, checkpoint: str) -> bool:
             text = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
         finally:
             stream.close()
-        if (fitting := described_here(text, place.toString())) == text:
+        if (fitting := described_here(text, qualified.toString())) == text:
             continue
         out = files.createAtomic(status.getPath(), True)
         out.write(fitting.encode())
@@ -56,7 +56,7 @@ def adopt_operator(spark: SparkSession, checkpoint: str) -> bool:
     return adopted
 
 
-def described_here(text: str, place: str) -> str:
+def described_here(text: str, url: str) -> str:
     """Return an operator description for this release and a checkpoint at URL `place`.
 
     In the form in which Spark stores it. Other operators, and descriptions of unknown form, are returned unchanged.
@@ -70,7 +70,7 @@ def described_here(text: str, place: str) -> str:
         operator["operatorName"] = _PRESENT
     for store in described["stateStoreInfo"]:
         store["stateSchemaFilePaths"] = [
-            place + _SCHEMAS + path.rpartition(_SCHEMAS)[2] if _SCHEMAS in path else path
+            url + _SCHEMAS + path.rpartition(_SCHEMAS)[2] if _SCHEMAS in path else path
             for path in store["stateSchemaFilePaths"]
         ]
     if json.dumps(described) == before:

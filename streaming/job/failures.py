@@ -98,5 +98,5 @@ def failure_in_one_line(error: str) -> str:
         return text[:2000]
     reason = text.rpartition("Reason: ")[2] if "Reason: " in text else text
     # The end of a Python traceback matters most.
-    said = reason if len(reason) <= 600 else f"{reason[:300]} … {reason[-300:]}"
-    return f"{remedy}. Spark says: {said}"
+    excerpt = reason if len(reason) <= 600 else f"{reason[:300]} … {reason[-300:]}"
+    return f"{remedy}. Spark says: {excerpt}"

@@ -88,13 +88,13 @@ class HolderManager:
         del self._free[connection.fileno()]
         try:
             # Either the whole number or nothing: it arrives together with what follows.
-            said = connection.recv(_INT.size, socket.MSG_PEEK)
+            request = connection.recv(_INT.size, socket.MSG_PEEK)
         except OSError:
-            said = b""
-        if len(said) < _INT.size:
+            request = b""
+        if len(request) < _INT.size:
             connection.close()
             return
-        partition = _INT.unpack(said)[0]
+        partition = _INT.unpack(request)[0]
         try:
             holder = self._holders.get(partition) or self._fork(partition)
         except OSError:
@@ -116,10 +116,10 @@ class HolderManager:
     def _hear(self, partition: int, holder: _Holder) -> None:
         """Handle the end of a task, or of its process."""
         try:
-            said = holder.channel.recv(1)
+            received = holder.channel.recv(1)
         except OSError:
-            said = b""
-        if said and holder.connection is not None:
+            received = b""
+        if received and holder.connection is not None:
             self._poll.unregister(holder.connection)
             self._set_free(holder.connection)
             holder.connection, holder.last_task = None, time.monotonic()
@@ -128,7 +128,7 @@ class HolderManager:
             self._end(partition, holder)
 
     def _drop_what_was_given_up(self, partition: int, holder: _Holder, ready: set[int]) -> None:
-        for connection in [one for one in holder.waiting if one.fileno() in ready]:
+        for connection in [waiting for waiting in holder.waiting if waiting.fileno() in ready]:
             holder.waiting.remove(connection)
             self._close(connection)
         is_given_up = holder.connection is not None and holder.connection.fileno() in ready
@@ -169,10 +169,10 @@ class HolderManager:
         return holder
 
     def _connections(self) -> list[socket.socket]:
-        found = list(self._free.values())
+        connections = list(self._free.values())
         for holder in self._holders.values():
-            found += [holder.channel, *holder.waiting, *filter(None, (holder.connection,))]
-        return found
+            connections += [holder.channel, *holder.waiting, *filter(None, (holder.connection,))]
+        return connections
 
 
 def _hold(channel: socket.socket, inherited: list[socket.socket], task: Task) -> NoReturn:
@@ -187,8 +187,8 @@ def _hold(channel: socket.socket, inherited: list[socket.socket], task: Task) ->
         os.dup2(devnull, 0)
         os.close(devnull)
         while True:
-            said, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
-            if not said:
+            received, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+            if not received:
                 break
             with socket.socket(fileno=descriptors[0]) as connection:
                 if task(connection, True):
@@ -223,8 +223,8 @@ def manage(task: Task, idle_seconds: float = MAX_IDLE_SECONDS) -> NoReturn:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path)
             listener.listen(socket.SOMAXCONN)
-            said = path.encode()
-            os.write(1, _INT.pack(len(said)) + said)
+            encoded = path.encode()
+            os.write(1, _INT.pack(len(encoded)) + encoded)
             HolderManager(listener, 0, task, idle_seconds).serve()
     finally:
         with suppress(OSError):

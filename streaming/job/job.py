@@ -245,19 +245,19 @@ def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, n
     """
     checkpoint, lake = checkpoint_of(settings), settings.lake_path
     files = files_of(spark, checkpoint)
-    place = read_place(files)
-    if sink.has_batches() and place is None and new_checkpoint:
+    position = read_place(files)
+    if sink.has_batches() and position is None and new_checkpoint:
         log.warning(
             "a new checkpoint on a lake with rows of another: Kafka is read from its earliest record, and the lake "
             "gets rows of the same records once more, under a new generation; `anabranch state rebuild` goes on instead"
         )
     elif sink.has_batches():
         try:
-            newest_written = sink.newest_batch(place.query) if place else None
-            check_place(checkpoint, place, lake, newest_written, has_first_start=first_start(files) is not None)
+            newest_written = sink.newest_batch(position.query) if position else None
+            check_place(checkpoint, position, lake, newest_written, has_first_start=first_start(files) is not None)
         except CheckpointUnfit as error:
             raise PersonNeeded(str(error)) from error
-    return pin_settings(files, place, engine_settings(settings), settings.stream.buckets)
+    return pin_settings(files, position, engine_settings(settings), settings.stream.buckets)
 
 
 def _run_until(stop: threading.Event, query: StreamingQuery, watch: JobWatch, lease: JobLease) -> None:

@@ -139,8 +139,8 @@ class StreamMeter:
 
     def _observe_layouts(self, layouts: pa.RecordBatch) -> None:
         """Record layouts in order, since a topic may be deleted and created again."""
-        told = zip(*(column.to_pylist() for column in layouts.columns), strict=True)
-        for is_gone, of_some in groupby(told, lambda one: one[1] is None):
+        layout_rows = zip(*(column.to_pylist() for column in layouts.columns), strict=True)
+        for is_gone, of_some in groupby(layout_rows, lambda layout: layout[1] is None):
             if not is_gone:
                 self._of_topics[ACTIVE_SEGMENTS.name].set_all(of_some)
                 continue
@@ -150,10 +150,10 @@ class StreamMeter:
                     series.remove(topic)
 
     def _observe_outcome(self, topic: str, status: str, decision_id: str) -> None:
-        taken = self._open.get(topic)
-        if taken is not None and taken[0] == decision_id:
+        opened = self._open.get(topic)
+        if opened is not None and opened[0] == decision_id:
             del self._open[topic]
-            counter = _COUNTERS.get(taken[1])
+            counter = _COUNTERS.get(opened[1])
             if status == "applied" and counter is not None:
                 self._of_topics[counter.name].add(topic)
 
@@ -186,8 +186,8 @@ class StreamMeter:
             self._set(LAKE_FILES, number, table)
 
     def _of(self, metric: Metric, *labels: str) -> Any:
-        made = self._made[metric.name]
-        return made.labels(*labels) if metric.labels else made
+        collector = self._made[metric.name]
+        return collector.labels(*labels) if metric.labels else collector
 
     def _add(self, metric: Metric, amount: float, *labels: str) -> None:
         self._of(metric, *labels).inc(amount)

@@ -92,8 +92,8 @@ def _source_of_samples(execution: Any) -> Any:
 def _messages(execution: Any, source: Any) -> int:
     """Return the number of the source's messages in the running batch."""
     start, end = execution.getStartOffsetsOfLatestBatch().get(source), execution.availableOffsets().get(source)
-    said = [offset.get().json() if offset.isDefined() else None for offset in (start, end)]
-    return sum(lag_of(*said).values())
+    positions = [offset.get().json() if offset.isDefined() else None for offset in (start, end)]
+    return sum(lag_of(*positions).values())
 
 
 def _limit(execution: Any, source: Any, messages: int) -> None:

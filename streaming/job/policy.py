@@ -35,9 +35,11 @@ def configured_policy(settings: Settings) -> ClusterPolicy:
         raise SettingsError(f"cannot read the cluster's policy {file}, [policy] cluster: {error}") from error
 
 
-def policy_event(policy: ClusterPolicy, at: int) -> PolicyEvent:
+def policy_event(policy: ClusterPolicy, instant: int) -> PolicyEvent:
     """Return the message with the configured policy; `at` in milliseconds."""
-    return PolicyEvent(v=VERSION, type="policy", scope="cluster", profile=policy.profile, policy=policy.override, at=at)
+    return PolicyEvent(
+        v=VERSION, type="policy", scope="cluster", profile=policy.profile, policy=policy.override, at=instant
+    )
 
 
 def stored_policy(policy: ClusterPolicy) -> ConfiguredPolicy:

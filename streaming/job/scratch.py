@@ -32,8 +32,8 @@ def scratch_folder(root: Path) -> Iterator[Path]:
         try:
             own = _new_folder(root, opened)
         except OSError as error:
-            said = f"no temporary files can be made in {root} ([local] folder): {error.strerror}"
-            raise SettingsError(said) from error
+            problem = f"no temporary files can be made in {root} ([local] folder): {error.strerror}"
+            raise SettingsError(problem) from error
         yield own
 
 
@@ -49,8 +49,8 @@ def socket_folder(scratch: Path) -> AbstractContextManager[Path]:
     parents = (Path(gettempdir()), Path("/tmp"))
     parent = next(filter(_is_lower_case, parents), None)
     if parent is None:
-        said = f"{scratch} and {parents[0]} have upper-case letters, which Spark's sockets cannot be below"
-        raise SettingsError(f"{said}: set [local] folder, or TMPDIR, to a path without")
+        problem = f"{scratch} and {parents[0]} have upper-case letters, which Spark's sockets cannot be below"
+        raise SettingsError(f"{problem}: set [local] folder, or TMPDIR, to a path without")
     root = parent / f"anabranch-{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)
     if root.is_symlink() or root.stat().st_uid != os.getuid():

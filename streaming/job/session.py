@@ -38,7 +38,7 @@ def read_spark_conf(file: Path) -> dict[str, str]:
         lines = file.read_text().splitlines()
     except OSError as error:
         raise SettingsError(f"cannot read Spark settings {file}: {error.strerror}") from error
-    found = {}
+    settings = {}
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -46,13 +46,13 @@ def read_spark_conf(file: Path) -> dict[str, str]:
         key, _, value = text.partition(" ")
         if not key.startswith("spark.") or not value.strip():
             raise SettingsError(f"{file}:{number}: expected `spark.key value`, found {text!r}")
-        found[key] = value.strip()
-    return found
+        settings[key] = value.strip()
+    return settings
 
 
 def absolute_options(options: str, settings: Settings) -> str:
     """Return JVM options with absolute paths for files of `conf/`."""
-    return re.sub(r"=(conf/[^\s\"',]+)", lambda found: f"={settings.path(found[1])}", options)
+    return re.sub(r"=(conf/[^\s\"',]+)", lambda match: f"={settings.path(match[1])}", options)
 
 
 def start_session(

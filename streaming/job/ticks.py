@@ -62,12 +62,12 @@ class Cadence:
         """Return the boundary, by the wall clock, whose tick is due now; None if none is."""
         if self.steady() < self._due:
             return None
-        now, at = self.wall(), self._boundary
-        if abs(now - at) > self.tick_ms // 2:
+        now, boundary = self.wall(), self._boundary
+        if abs(now - boundary) > self.tick_ms // 2:
             # The clock was set.
-            at = now - now % self.tick_ms
-        self._plan(max(now, at))
-        return at
+            boundary = now - now % self.tick_ms
+        self._plan(max(now, boundary))
+        return boundary
 
     def _plan(self, after: int) -> None:
         self._boundary = (after // self.tick_ms + 1) * self.tick_ms
@@ -101,12 +101,12 @@ class TickWriter(threading.Thread):
         """Producer created with the first tick, so that a job that refuses to start never contacts Kafka."""
         return LastingProducer(self._configuration)
 
-    def ask(self, topic: str, at: int) -> None:
+    def ask(self, topic: str, due_at: int) -> None:
         """Request an evaluation of one topic at `at`, milliseconds; repeated requests are harmless."""
         with self._changed:
-            if (at, topic) not in self._known:
-                self._known.add((at, topic))
-                heapq.heappush(self._asked, (steady_ms() + at - self._wall(), at, topic))
+            if (due_at, topic) not in self._known:
+                self._known.add((due_at, topic))
+                heapq.heappush(self._asked, (steady_ms() + due_at - self._wall(), due_at, topic))
                 self._changed.notify()
 
     def stop(self) -> None:
@@ -130,8 +130,8 @@ class TickWriter(threading.Thread):
                 if self._stopped:
                     return
                 due = self._take_due()
-            for at, topic in due:
-                self._write(TickEvent(v=VERSION, type="tick", topic=topic, at=at))
+            for due_at, topic in due:
+                self._write(TickEvent(v=VERSION, type="tick", topic=topic, at=due_at))
             boundary = cadence.take()
             if boundary is not None:
                 self._write(TickEvent(v=VERSION, type="tick", at=boundary))

@@ -41,20 +41,20 @@ def in_parts(
         waiting: list[_Waiting] = []
         in_memory = in_file = 0
         for number, row in enumerate(rows):
-            place, kind, body = bytes(row.place), row.kind, bytes(row.body)
+            position, kind, body = bytes(row.place), row.kind, bytes(row.body)
             if in_memory + len(body) <= waiting_bytes:
-                waiting.append(_Waiting(place, number, kind, body, 0, len(body), unpacked_size(kind, body)))
+                waiting.append(_Waiting(position, number, kind, body, 0, len(body), unpacked_size(kind, body)))
                 in_memory += len(body)
                 continue
             file = file or opened.enter_context(TemporaryFile(prefix="anabranch-arrivals-"))
             file.write(body)
-            waiting.append(_Waiting(place, number, kind, None, in_file, len(body), unpacked_size(kind, body)))
+            waiting.append(_Waiting(position, number, kind, None, in_file, len(body), unpacked_size(kind, body)))
             in_file += len(body)
-        waiting.sort(key=lambda one: (one.place, one.number))
+        waiting.sort(key=lambda entry: (entry.place, entry.number))
         part: list[_Waiting] = []
-        for _, of_place in groupby(waiting, lambda one: one.place):
+        for _, of_place in groupby(waiting, lambda entry: entry.place):
             more = list(of_place)
-            if part and sum(one.size for one in (*part, *more)) > part_bytes:
+            if part and sum(entry.size for entry in (*part, *more)) > part_bytes:
                 yield _read(part, file)
                 part = []
             part += more
@@ -64,11 +64,11 @@ def in_parts(
 
 def _read(part: list[_Waiting], file: IO[bytes] | None) -> tuple[list[str], list[bytes]]:
     bodies = []
-    for one in part:
-        if one.body is None:
+    for entry in part:
+        if entry.body is None:
             assert file is not None
-            file.seek(one.start)
-            bodies.append(file.read(one.length))
+            file.seek(entry.start)
+            bodies.append(file.read(entry.length))
         else:
-            bodies.append(one.body)
-    return [one.kind for one in part], bodies
+            bodies.append(entry.body)
+    return [entry.kind for entry in part], bodies

@@ -42,15 +42,15 @@ def catalog_settings(settings: Settings) -> dict[str, str]:
     Raises `SettingsError`.
     """
     conf = read_spark_conf(settings.path(settings.stream.spark_conf))
-    found = {"spark.sql.catalogImplementation": "hive"}
+    spark_settings = {"spark.sql.catalogImplementation": "hive"}
     if _SERVICE not in conf:
         folder = settings.path(settings.local.folder)
-        found["spark.hadoop.javax.jdo.option.ConnectionURL"] = (
+        spark_settings["spark.hadoop.javax.jdo.option.ConnectionURL"] = (
             f"jdbc:derby:;databaseName={folder}/metastore;create=true"
         )
-        found["spark.sql.warehouse.dir"] = str(folder / "spark-warehouse")
-        found[_OPTIONS] = f"{conf.get(_OPTIONS, '')} -Dderby.stream.error.file={folder}/metastore.log".strip()
-    return found
+        spark_settings["spark.sql.warehouse.dir"] = str(folder / "spark-warehouse")
+        spark_settings[_OPTIONS] = f"{conf.get(_OPTIONS, '')} -Dderby.stream.error.file={folder}/metastore.log".strip()
+    return spark_settings
 
 
 def spark_sql_command(settings: Settings) -> list[str]:
@@ -74,17 +74,17 @@ def register_lake(spark: SparkSession, lake: str) -> dict[str, str]:
     """
     create_lake(lake)
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
-    places = {name: location_of(table_path(lake, table)) for name, table in TABLES.items()}
-    places |= {name: location_of(path) for name, path in registers(lake).items()}
-    for name, place in places.items():
+    locations = {name: location_of(table_path(lake, table)) for name, table in TABLES.items()}
+    locations |= {name: location_of(path) for name, path in registers(lake).items()}
+    for name, location in locations.items():
         table = f"{DATABASE}.{name}"
         if spark.catalog.tableExists(table):
-            known = spark.sql(f"DESCRIBE DETAIL {table}").first()
-            if known is not None and known["location"] and location_of(known["location"]) == place:
+            described = spark.sql(f"DESCRIBE DETAIL {table}").first()
+            if described is not None and described["location"] and location_of(described["location"]) == location:
                 continue
             spark.sql(f"DROP TABLE {table}")
-        spark.sql(f"CREATE TABLE {table} USING delta LOCATION '{place}'")
-    return places
+        spark.sql(f"CREATE TABLE {table} USING delta LOCATION '{location}'")
+    return locations
 
 
 def register_views(spark: SparkSession, statements: Mapping[str, str]) -> None:

@@ -98,10 +98,10 @@ class FirstAttempt:
         else:
             return
         if now != then:
-            told = f"{then.number} rows, of which some" if now.number == then.number else f"{then.number} rows and"
+            subject = f"{then.number} rows, of which some" if now.number == then.number else f"{then.number} rows and"
             raise ReplayDiffers(
                 f"batch {self._batch_id} was begun before and says something else now: its first attempt has written "
-                f"{told} {'differ' if now.number == then.number else f'this one has {now.number}'} in {table.name}"
+                f"{subject} {'differ' if now.number == then.number else f'this one has {now.number}'} in {table.name}"
             )
 
 
@@ -113,8 +113,10 @@ def _digests(values: pa.ChunkedArray | pa.Array) -> np.ndarray:
         numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False).view(np.uint64)
     elif pa.types.is_string(values.type) or pa.types.is_binary(values.type):
         named = values.dictionary_encode()
-        of = [_digest(value) for value in named.dictionary.cast(pa.binary()).to_pylist()]
-        numbers = np.array([*of, 0], np.uint64)[named.indices.fill_null(len(of)).to_numpy(zero_copy_only=False)]
+        digests = [_digest(value) for value in named.dictionary.cast(pa.binary()).to_pylist()]
+        numbers = np.array([*digests, 0], np.uint64)[
+            named.indices.fill_null(len(digests)).to_numpy(zero_copy_only=False)
+        ]
     else:
         whole = values.cast(pa.int32()) if pa.types.is_date(values.type) else values
         numbers = whole.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)

@@ -70,11 +70,11 @@ class WrittenBatch:
 
     def count(self, table: Table, name: str) -> dict[str, int]:
         """Return the number of rows of a rare table by value of a column."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for rows in self.rare[table.name].chunks([name]):
             for counted in rows[name].value_counts().to_pylist():
-                found[counted["values"]] += counted["counts"]
-        return found
+                counts[counted["values"]] += counted["counts"]
+        return counts
 
     def where(self, table: Table, name: str, values: Collection[str], *names: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a rare table with one of these values in a column, cut to some columns."""
@@ -86,7 +86,7 @@ class WrittenBatch:
     def newest_tick(self) -> float | None:
         """Time of the newest tick for every topic, Unix time in seconds; None without one."""
         ticks = self.where(EVENTS, "type", ["tick"], "subject", "at")
-        newest = max((at for subject, at in ticks if subject == EVERY_TOPIC), default=None)
+        newest = max((ticked_at for subject, ticked_at in ticks if subject == EVERY_TOPIC), default=None)
         return None if newest is None else float(newest.timestamp())
 
 
@@ -130,8 +130,8 @@ class LakeSink:
 
     def newest_batch(self, query: str) -> int | None:
         """Return the newest batch of a query in any table."""
-        found = [table.newest_transaction(f"{APP}:{query}") for table in self._tables.values()]
-        return max((number for number in found if number is not None), default=None)
+        numbers = [table.newest_transaction(f"{APP}:{query}") for table in self._tables.values()]
+        return max((number for number in numbers if number is not None), default=None)
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; safe to repeat. Raises what Delta raises when a table cannot be written."""
@@ -152,8 +152,8 @@ class LakeSink:
         self._commit(DECISIONS, output.rows(DECISIONS), query, batch_id)
         decided_at = time.time_ns() // 1_000_000 if len(output.rows(DECISIONS)) else None
         self._commit_side_by_side(TURNS[1], output, query, batch_id)
-        for topic, at in output.said(DUE):
-            self._ask_for_tick(topic, at)
+        for topic, due_at in output.said(DUE):
+            self._ask_for_tick(topic, due_at)
         for family, subject, fault in output.said(FAULTS):
             log.error(
                 "evaluating %s (%s) failed; it is held with the gate internal-error:\n%s",
@@ -224,7 +224,7 @@ class LakeSink:
 
         begun = [self._side_by_side.submit(commit, table) for table in tables if output.says(table)]
         wait(begun)
-        failures = [failure for one in begun if (failure := one.exception()) is not None]
+        failures = [failure for commit_future in begun if (failure := commit_future.exception()) is not None]
         for failure in sorted(failures, key=lambda failure: not isinstance(failure, LeaseLost)):
             raise failure
 
@@ -257,11 +257,11 @@ class LakeSink:
 
 
 @contextmanager
-def _shown_as(frame: DataFrame, batch_id: int, what: str) -> Iterator[None]:
+def _shown_as(frame: DataFrame, batch_id: int, phase: str) -> Iterator[None]:
     """Set the description of Spark jobs started in the context, for the Spark UI."""
     context = frame.sparkSession.sparkContext
     before = context.getLocalProperty("spark.job.description")
-    context.setJobDescription(f"anabranch, batch {batch_id}: {what}")
+    context.setJobDescription(f"anabranch, batch {batch_id}: {phase}")
     try:
         yield
     finally:
