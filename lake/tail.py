@@ -107,8 +107,8 @@ class Tail:
     def read(self, known_ids: Container[Any] = ()) -> list[StoredRow]:
         """Return new rows, oldest first; none while the table does not exist.
 
-        A scan skips rows whose first column is in `known`. Raises `DeltaError` or `OSError` when the table cannot be
-        read now; the next call then returns the same rows.
+        A scan skips rows whose first column is in `known_ids`. Raises `DeltaError` or `OSError` when the table cannot
+        be read now; the next call then returns the same rows.
         """
         self.scanned = False
         table = self._newest()
@@ -243,7 +243,7 @@ def _first_remembered(table: DeltaTable, first: int, last: int) -> int:
 
 
 def _scan(table: DeltaTable, columns: Sequence[str], order: Sequence[str], recorded: Container[Any]) -> list[StoredRow]:
-    """Return the rows of the whole table whose first column is not in `known`, by `order`."""
+    """Return the rows of the whole table whose first column is not in `recorded`, by `order`."""
     identity = columns[0]
     named = read_table(table, [identity, "day"])
     if isinstance(recorded, Set | range):

@@ -79,7 +79,7 @@ def cooldowns_after_layout(
 ) -> Cooldowns:
     """Return the cooldowns after a layout change.
 
-    Each segment that is not among the `known` sets the clock of the operation that made it to its creation. That is
+    Each segment that is not among the `known_ids` sets the clock of the operation that made it to its creation. That is
     read off the layout and not off our own decisions, so a manual operation sets the same clock as an automatic one
     (PIP-483 "Manual operations and cooldown"). A clock never goes back (PIP-483 "Pass 1" and "Pass 2"). A creation
     before 1970 counts as of 1970.
@@ -174,7 +174,7 @@ def are_stale_samples(
 def seen_after_sample(seen_at: int | None, instant: int) -> int:
     """Return when the load of a segment was last seen, after a sample (guard `maxLoadAgeSeconds`).
 
-    Each sample of an instant `at` that is newer than the last one counts, significant or not.
+    Each sample that is newer than the last one counts, significant or not.
     """
     return instant if seen_at is None else max(seen_at, instant)
 
@@ -185,7 +185,7 @@ def seen_after_sample_all(seen_at: Ints, instants: Ints) -> Ints:
 
 
 def modified_after_sample(modified_at: int | None, instant: int) -> int:
-    """Return when a load record was last modified, after a significant sample of the instant `at`.
+    """Return when a load record was last modified, after a significant sample.
 
     PIP-483 "SegmentLoadStats": windows derive from the modified time.
     """

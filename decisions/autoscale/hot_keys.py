@@ -122,7 +122,7 @@ def find_key(
 
 
 def remembered(keys: Sequence[HotKey], new_keys: Mapping[int, HotKey], policy: Policy, now: int) -> tuple[HotKey, ...]:
-    """Return the known keys after an evaluation that has `found` some.
+    """Return the known keys after an evaluation that found `new_keys`.
 
     A key that was found again pauses for twice as long. A key that was not found for as long as its pause is forgotten.
     """

@@ -52,7 +52,7 @@ def past_after_layout(
 ) -> dict[int, Past]:
     """Return the pasts of the active segments after a layout has come.
 
-    `known` are the ids of the layout before, `returned` the pauses of its segments as
+    `known_ids` are the ids of the layout before, `returned` the pauses of its segments as
     `decisions.autoscale.clocks.returned_after_sample` has them. A merge has outlived the pause after which load was
     expected to come back; a split hands it on. A rebucket changes nothing.
     """
@@ -143,8 +143,8 @@ def depths_after_layout(
     """Return the merge depth of each active segment when it was made (guard `explicitLineage`).
 
     The depth is the longest chain of merges, not their number: a new segment goes on from the deepest of its parents as
-    that counted by then. `depths` and `pasts` are those before the `layout`, `known` the ids of the layout before. Only
-    instants in the layout are used, so that a rebuild from a layout with all its ancestors finds the same.
+    that counted by then. `depths` and `pasts` are those before the `layout`, `known_ids` the ids of the layout before.
+    Only instants in the layout are used, so that a rebuild from a layout with all its ancestors finds the same.
     """
     segments, new_depths = layout.segments, dict[int, int]()
     for number in sorted(segments):

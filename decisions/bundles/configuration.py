@@ -138,7 +138,7 @@ class Configuration:
     """The settings that hold in one cycle."""
 
     def __init__(self, settings: Mapping[str, Any], profile: str = "4.x", *, alone: bool = False) -> None:
-        """Lays `given` over the profile's defaults; `alone`: for one strategy. Raises `ConfigurationError`."""
+        """Lays `settings` over the profile's defaults; `alone`: for one strategy. Raises `ConfigurationError`."""
         self.profile = profile
         self.values: dict[str, Any] = {**DEFAULTS, **PROFILES[profile], **switches(profile)}
         self.ignored: list[str] = []

@@ -54,7 +54,7 @@ def binding(
 ) -> Reading[GateT]:
     """Return the reading that binds a subject in these situations.
 
-    `found` has the readings that count in each situation. Raises `LookupError` when nothing holds the subject.
+    `situations` has the readings that count in each situation. Raises `LookupError` when nothing holds the subject.
     """
     for row in table:
         readings = situations.get(row.situation)

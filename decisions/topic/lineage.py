@@ -21,17 +21,17 @@ def lineage(segments: Mapping[int, Segment], segment_id: int) -> frozenset[int]:
     return _reach(segments, [segment_id], "parent_ids") | _reach(segments, [segment_id], "child_ids")
 
 
-def compare_lives(earlier: Mapping[int, Segment], other: Mapping[int, Segment]) -> int:
+def compare_lives(segments: Mapping[int, Segment], other: Mapping[int, Segment]) -> int:
     """Compare two sets of segments by the incarnation of their topic.
 
-    0: `other` has segments of the same incarnation as `known`. 1 or -1: of one of the same name that was created later
-    or earlier, so an id in both names another segment. A created instant of 0 is unknown.
+    0: `other` has segments of the same incarnation as `segments`. 1 or -1: of one of the same name that was created
+    later or earlier, so an id in both names another segment. A created instant of 0 is unknown.
     """
-    for number in earlier.keys() & other.keys():
-        before, after = earlier[number], other[number]
-        if before.created_at_ms > 0 and after.created_at_ms > 0 and before.created_at_ms != after.created_at_ms:
-            return 1 if after.created_at_ms > before.created_at_ms else -1
-        if (before.start, before.end) != (after.start, after.end):
+    for number in segments.keys() & other.keys():
+        mine, theirs = segments[number], other[number]
+        if mine.created_at_ms > 0 and theirs.created_at_ms > 0 and mine.created_at_ms != theirs.created_at_ms:
+            return 1 if theirs.created_at_ms > mine.created_at_ms else -1
+        if (mine.start, mine.end) != (theirs.start, theirs.end):
             return 1
     return 0
 

@@ -154,7 +154,7 @@ class LoadTable:
             self.accepted.append(rows)
 
     def keep_segments(self, topic: str, active: Iterable[int]) -> None:
-        """Remove the loads of a topic's other segments; of all when `kept` is empty."""
+        """Remove the loads of a topic's other segments; of all when `active` is empty."""
         self.index.keep_segments(topic, active)
 
     def set_back(self, now: int) -> None:

@@ -43,7 +43,7 @@ def count_samples(counts: Counts, samples: Samples, messages: Ints, codes: Codes
 def load_records(samples: Samples, messages: Ints, indexes: Ints | None, codes: Codes) -> pa.RecordBatch | None:
     """Return the accepted samples as rows of `LOAD_SCHEMA`, or None.
 
-    `places` are the positions of the kept samples among all (None: all were kept), `messages` their messages.
+    `indexes` are the positions of the kept samples among all (None: all were kept), `messages` their messages.
     """
     accepted = np.flatnonzero(codes > 0)
     if not len(accepted):

@@ -126,7 +126,7 @@ class RowIndex:
         return list(self._numbers)
 
     def keep_segments(self, topic: str, active: Iterable[int]) -> None:
-        """Remove the rows of a topic's other segments; all of them when `kept` is empty."""
+        """Remove the rows of a topic's other segments; all of them when `active` is empty."""
         wanted = set(active)
         self.remove([row for segment, row in self.of_topic(topic).items() if segment not in wanted])
 

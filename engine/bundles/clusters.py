@@ -181,14 +181,14 @@ class ClusterState:
 
 
 def is_newer(message: Circumstance, previous: Circumstance | None) -> bool:
-    """Return whether `one` is the later message on its subject; ties are broken by text."""
+    """Return whether `message` is the later message on its subject; ties are broken by text."""
     if previous is None or message.at != previous.at:
         return previous is None or message.at > previous.at
     return message.to_json() > previous.to_json()
 
 
 def is_newer_report(report: Report, previous: Report | None) -> bool:
-    """Return whether `one` is the later report of a broker, by the broker's time."""
+    """Return whether `report` is the later report of a broker, by the broker's time."""
     if previous is None or report.last_update != previous.last_update:
         return previous is None or report.last_update > previous.last_update
     return report.to_json() > previous.to_json()

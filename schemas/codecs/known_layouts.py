@@ -32,7 +32,7 @@ class Known(NamedTuple):
 
 
 def known_messages(layouts: Iterable[Known], instant: int) -> Iterator[bytes]:
-    """Yield these layouts as messages of bounded size, dated `at` (ms), without a sender."""
+    """Yield these layouts as messages of bounded size, dated `instant` (ms), without a sender."""
     part: list[Known] = []
     size = 0
     for layout in layouts:

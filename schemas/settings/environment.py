@@ -49,7 +49,7 @@ def read_environment(
 ) -> dict[Path, Any]:
     """Return the keys set by the environment, with their values; an empty variable sets nothing.
 
-    `others`: variables with another meaning. Raises `SettingsError` for a variable that names no key.
+    `also_allowed`: variables with another meaning. Raises `SettingsError` for a variable that names no key.
     """
     keys = {variable_of(path): (path, kind) for path, kind in environment_keys(model)}
     flat = {name.replace("__", "_"): name for name in keys}

@@ -57,7 +57,7 @@ def adopt_operator(spark: SparkSession, checkpoint: str) -> bool:
 
 
 def described_here(text: str, url: str) -> str:
-    """Return an operator description for this release and a checkpoint at URL `place`.
+    """Return an operator description for this release and a checkpoint at `url`.
 
     In the form in which Spark stores it. Other operators, and descriptions of unknown form, are returned unchanged.
     """

@@ -36,7 +36,7 @@ def configured_policy(settings: Settings) -> ClusterPolicy:
 
 
 def policy_event(policy: ClusterPolicy, instant: int) -> PolicyEvent:
-    """Return the message with the configured policy; `at` in milliseconds."""
+    """Return the message with the configured policy; `instant` in milliseconds."""
     return PolicyEvent(
         v=VERSION, type="policy", scope="cluster", profile=policy.profile, policy=policy.override, at=instant
     )

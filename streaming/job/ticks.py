@@ -102,7 +102,7 @@ class TickWriter(threading.Thread):
         return LastingProducer(self._configuration)
 
     def ask(self, topic: str, due_at: int) -> None:
-        """Request an evaluation of one topic at `at`, milliseconds; repeated requests are harmless."""
+        """Request an evaluation of one topic at `due_at`, milliseconds; repeated requests are harmless."""
         with self._changed:
             if (due_at, topic) not in self._known:
                 self._known.add((due_at, topic))
