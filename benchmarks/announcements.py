@@ -47,20 +47,20 @@ def main(quick: bool) -> None:
     """Measures, prints, writes."""
     topics = QUICK_TOPICS if quick else TOPICS
     with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), BUCKETS, TOPICS) as settings:
-        found = _measure(settings, Path(work), topics)
+        result = _measure(settings, Path(work), topics)
     print(f"{machine()}; load {os.getloadavg()[1]:.1f}; {topics:,} topics of {SEGMENTS}; microseconds of CPU each")
-    for name, cost in found["cpu_us_each"].items():
+    for name, cost in result["cpu_us_each"].items():
         print(f"  {name:25}" + ", ".join(f"{part} {value:6.1f}" for part, value in cost.items()))
-    print(f"  resident MB {found['resident_mb']}")
+    print(f"  resident MB {result['resident_mb']}")
     if not quick:
-        RESULT.write_text(json.dumps({"machine": machine(), "topics": topics, **found}, indent=2) + "\n")
+        RESULT.write_text(json.dumps({"machine": machine(), "topics": topics, **result}, indent=2) + "\n")
 
 
 def _measure(settings: Settings, work: Path, topics: int) -> dict[str, Any]:
-    sender, job, taken = Sender(settings.kafka.bootstrap), JobProcess(settings, work), Taken(settings)
+    sender, job, ingested = Sender(settings.kafka.bootstrap), JobProcess(settings, work), Taken(settings)
     job.start()
     try:
-        with warm(job, sender, taken, WARM):
+        with warm(job, sender, ingested, WARM):
             fleet, now = Fleet(topics, SEGMENTS, 0.1), time.time_ns() // 1_000_000
             layouts = list(fleet.layouts())
             consumers = [consumers_message(name, "snapshot", 1, now) for name in fleet.names]
@@ -73,13 +73,13 @@ def _measure(settings: Settings, work: Path, topics: int) -> dict[str, Any]:
             before = job.seconds()
             sender.send(source, iter(messages))
             sender.flush()
-            taken.expect(len(messages))
-            job.wait(taken.all)
+            ingested.expect(len(messages))
+            job.wait(ingested.all)
             after = job.seconds()
             each = {name: round((after[name] - before[name]) / number * 1e6, 1) for name in before}
             return {**each, "sum": round(sum(each.values()), 1)}
 
-        found = {
+        costs = {
             "first layouts": cost(CONTROL_EVENTS.name, layouts),
             "first consumers": cost(CONSUMER_EVENTS.name, consumers),
         }
@@ -88,11 +88,11 @@ def _measure(settings: Settings, work: Path, topics: int) -> dict[str, Any]:
             ("equal layouts, by digest", CONTROL_EVENTS.name, digests),
             ("equal consumers", CONSUMER_EVENTS.name, consumers),
         ):
-            found[name] = min((cost(source, messages) for _ in range(SNAPSHOTS)), key=lambda each: each["sum"])
+            costs[name] = min((cost(source, messages) for _ in range(SNAPSHOTS)), key=lambda each: each["sum"])
         unknown = sum(row["layouts_unknown"] or 0 for row in batches_of(settings))
         if unknown:
             raise SystemExit(f"{unknown} layouts that were repeated by their digests are not those that the job knows")
-        return {"cpu_us_each": found, "resident_mb": job.resident()}
+        return {"cpu_us_each": costs, "resident_mb": job.resident()}
     finally:
         job.kill()
 

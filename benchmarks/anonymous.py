@@ -108,9 +108,9 @@ class _Client:
         address = urlsplit(self._url)
         while not stop.wait(0.1):
             began = time.perf_counter()
-            with suppress(OSError), socket.create_connection((address.hostname, address.port), 30) as one:
-                one.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                if not one.recv(64).startswith(b"HTTP/1.1 "):
+            with suppress(OSError), socket.create_connection((address.hostname, address.port), 30) as probe:
+                probe.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                if not probe.recv(64).startswith(b"HTTP/1.1 "):
                     began = float("-inf")
             probes.append(min(30.0, time.perf_counter() - began))
 
@@ -135,9 +135,13 @@ def show(report: dict[str, Any]) -> None:
     """A table."""
     idle = report["idle"]["p99_ms"]
     print(f"{'beside':16} {'split p50':>10} {'p99, ms':>10} {'/ idle':>7} {'slowest probe, s':>17}")
-    for name, one in (("nobody", report["idle"]), *report["beside"].items(), ("nobody again", report["idle_again"])):
-        ratio = one["p99_ms"] / idle
-        print(f"{name:16} {one['p50_ms']:10} {one['p99_ms']:10} {ratio:7.2f} {one['slowest_probe_s']:17}")
+    for name, figures in (
+        ("nobody", report["idle"]),
+        *report["beside"].items(),
+        ("nobody again", report["idle_again"]),
+    ):
+        ratio = figures["p99_ms"] / idle
+        print(f"{name:16} {figures['p50_ms']:10} {figures['p99_ms']:10} {ratio:7.2f} {figures['slowest_probe_s']:17}")
 
 
 if __name__ == "__main__":

@@ -40,16 +40,16 @@ def attack(kind: str, port: int, sources: int, token: str) -> None:
         now = time.monotonic()
         while due and due[0][0] <= now:
             _, number = due.pop(0)
-            one = socket.socket()
-            one.setblocking(False)
+            client = socket.socket()
+            client.setblocking(False)
             if kind == "unread":
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
             source = f"127.0.{1 + number % sources // 200}.{1 + number % sources % 200}"
             with suppress(OSError):
-                one.bind((source, 0))
-                one.connect_ex(("127.0.0.1", port))
+                client.bind((source, 0))
+                client.connect_ex(("127.0.0.1", port))
             events = selectors.EVENT_READ if kind == "silent" else selectors.EVENT_READ | selectors.EVENT_WRITE
-            waiting.register(one, selectors.EVENT_WRITE if kind == "unread" else events, [number, 0])
+            waiting.register(client, selectors.EVENT_WRITE if kind == "unread" else events, [number, 0])
         for key, mask in waiting.select(0.02):
             connection = key.fileobj
             assert isinstance(connection, socket.socket)

@@ -45,23 +45,23 @@ def main() -> None:
     parser.add_argument("--records-an-hour", type=int, default=10, help="of each segment")
     parser.add_argument("--quick", action="store_true", help="ten topics, a day")
     parser.add_argument("--scratch", help="folder for the lake and for temporary files")
-    given = parser.parse_args()
-    topics, days = (10, 1) if given.quick else (given.topics, given.days)
-    with TemporaryDirectory(dir=given.scratch) as folder:
-        loads = write_lake(f"{folder}/lake", topics, days, given.records_an_hour)
+    arguments = parser.parse_args()
+    topics, days = (10, 1) if arguments.quick else (arguments.topics, arguments.days)
+    with TemporaryDirectory(dir=arguments.scratch) as folder:
+        loads = write_lake(f"{folder}/lake", topics, days, arguments.records_an_hour)
         wall, cpu = time.perf_counter(), _cpu()
         history = open_history(f"{folder}/lake", Path(folder) / "loads", None, None, None, _DEFAULT)
         read_wall, read_cpu = time.perf_counter() - wall, _cpu() - cpu
-        others = {f"p{number}": _policy(number) for number in range(1, given.policies)}
-        found = backtest(history, others, given.processes)
+        policies = {f"p{number}": _policy(number) for number in range(1, arguments.policies)}
+        result = backtest(history, policies, arguments.processes)
         wall, cpu = time.perf_counter() - wall, _cpu() - cpu
-    hours = found.topic_hours * given.policies
+    hours = result.topic_hours * arguments.policies
     own, children = (
         resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
-    print(f"{platform.machine()}, {os.cpu_count()} cores, {given.processes} processes")
-    print(f"{topics:,} topics x {days} days x {given.policies} policies: {loads:,} loads, {hours:,.0f} topic-hours")
-    print(f"splits {[int(found.totals(name)['splits']) for name in found.topics[0].guessed]}")
+    print(f"{platform.machine()}, {os.cpu_count()} cores, {arguments.processes} processes")
+    print(f"{topics:,} topics x {days} days x {arguments.policies} policies: {loads:,} loads, {hours:,.0f} topic-hours")
+    print(f"splits {[int(result.totals(name)['splits']) for name in result.topics[0].guessed]}")
     print(f"read   {read_wall:8.1f} s wall {read_cpu:8.1f} s CPU")
     print(f"all    {wall:8.1f} s wall {cpu:8.1f} s CPU   {hours / cpu:,.0f} topic-hours/CPU s")
     print(f"memory {own:,.0f} MB, largest of the other processes {children:,.0f} MB")
@@ -69,12 +69,12 @@ def main() -> None:
 
 def write_lake(lake: str, topics: int, days: int, an_hour: int) -> int:
     """Loads by day, and a layout of each topic that stays."""
-    made = create_lake(lake)
+    tables = create_lake(lake)
     random = np.random.default_rng(1)
     names = [f"topic://acme/bench/t-{number:05}" for number in range(topics)]
     begin_ms = int(BEGIN.timestamp() * 1000)
     layout = SegmentLayout.create(SEGMENTS, begin_ms).to_metadata()
-    said = [
+    messages = [
         ("*", PolicyEvent(v=1, type="policy", scope="cluster", profile="default", at=begin_ms)),
         *(
             (name, LayoutEvent(v=1, type="layout", topic=name, cause="created", layout=layout, at=begin_ms))
@@ -82,16 +82,25 @@ def write_lake(lake: str, topics: int, days: int, an_hour: int) -> int:
         ),
     ]
     rows = [
-        _event(subject, message.type, message.to_json(), BEGIN, place) for place, (subject, message) in enumerate(said)
+        _event(subject, message.type, message.to_json(), BEGIN, offset)
+        for offset, (subject, message) in enumerate(messages)
     ]
     minutes = [BEGIN + timedelta(minutes=minute) for minute in range(days * 1440 + 1)]
     rows += [
-        _event("*", "tick", TickEvent(v=1, type="tick", at=int(at.timestamp() * 1000)).to_json(), at, len(said) + place)
-        for place, at in enumerate(minutes)
+        _event(
+            "*",
+            "tick",
+            TickEvent(v=1, type="tick", at=int(instants.timestamp() * 1000)).to_json(),
+            instants,
+            len(messages) + offset,
+        )
+        for offset, instants in enumerate(minutes)
     ]
-    write_deltalake(made[EVENTS.name], to_arrow(EVENTS, rows), mode="append")
+    write_deltalake(tables[EVENTS.name], to_arrow(EVENTS, rows), mode="append")
     write_deltalake(
-        made[BATCHES.name], to_arrow(BATCHES, [_batch(number, at) for number, at in enumerate(minutes)]), mode="append"
+        tables[BATCHES.name],
+        to_arrow(BATCHES, [_batch(number, instants) for number, instants in enumerate(minutes)]),
+        mode="append",
     )
     peak, phase, size = (
         random.uniform(5e3, 6e4, topics),
@@ -103,13 +112,13 @@ def write_lake(lake: str, topics: int, days: int, an_hour: int) -> int:
     schema = arrow_schema(SEGMENT_LOAD.row)
     for day in range(days):
         shape = topics, SEGMENTS, a_day
-        at = np.sort(random.integers(0, DAY_MS // 10_000, shape), axis=2) * 10_000
-        wave = np.maximum(0.02, np.sin(2 * np.pi * (at / DAY_MS + phase[:, None, None])))
+        instants = np.sort(random.integers(0, DAY_MS // 10_000, shape), axis=2) * 10_000
+        wave = np.maximum(0.02, np.sin(2 * np.pi * (instants / DAY_MS + phase[:, None, None])))
         rate = (peak[:, None] * share)[:, :, None] * wave * random.uniform(0.8, 1.2, shape)
-        order = np.argsort(at.ravel(), kind="stable")
+        order = np.argsort(instants.ravel(), kind="stable")
         topic = np.broadcast_to(np.arange(topics)[:, None, None], shape).ravel()[order]
         segment = np.broadcast_to(np.arange(SEGMENTS)[None, :, None], shape).ravel()[order]
-        when = pa.array((begin_ms + day * DAY_MS + at.ravel()[order]) * 1000, pa.timestamp("us", "UTC"))
+        when = pa.array((begin_ms + day * DAY_MS + instants.ravel()[order]) * 1000, pa.timestamp("us", "UTC"))
         rate, weight = rate.ravel()[order], size[topic]
         count, date = len(order), (BEGIN + timedelta(days=day)).date()
         columns = {
@@ -130,7 +139,7 @@ def write_lake(lake: str, topics: int, days: int, an_hour: int) -> int:
             "day": pa.array([date] * count, pa.date32()),
         }
         table = pa.table([pa.array(columns[field.name]).cast(field.type) for field in schema], schema=schema)
-        write_deltalake(made[SEGMENT_LOAD.name], table, mode="append")
+        write_deltalake(tables[SEGMENT_LOAD.name], table, mode="append")
     return topics * SEGMENTS * a_day * days
 
 
@@ -146,24 +155,24 @@ def _policy(number: int) -> ConfiguredPolicy:
     )
 
 
-def _event(subject: str, kind: str, body: str, at: datetime, offset: int) -> EventRow:
+def _event(subject: str, kind: str, body: str, instant: datetime, offset: int) -> EventRow:
     return EventRow(
         subject=subject,
         type=kind,
         cause=None,
         body=body,
-        at=at,
+        at=instant,
         kafka_topic="control-events",
         kafka_partition=0,
         kafka_offset=offset,
-        kafka_timestamp=at,
-        accepted_at=at,
+        kafka_timestamp=instant,
+        accepted_at=instant,
         batch_id=0,
-        day=at.date(),
+        day=instant.date(),
     )
 
 
-def _batch(number: int, at: datetime) -> BatchRow:
+def _batch(number: int, batch_at: datetime) -> BatchRow:
     names = (
         "messages",
         "messages_accepted",
@@ -180,7 +189,13 @@ def _batch(number: int, at: datetime) -> BatchRow:
     )
     counts = dict.fromkeys(names, 0)
     return BatchRow(
-        batch_id=number, generation="g1", batch_at=at, committed_at=at, operator_ms=0.0, day=at.date(), **counts
+        batch_id=number,
+        generation="g1",
+        batch_at=batch_at,
+        committed_at=batch_at,
+        operator_ms=0.0,
+        day=batch_at.date(),
+        **counts,
     )  # type: ignore[arg-type]
 
 

@@ -38,27 +38,27 @@ def main(quick: bool) -> None:
     report: dict[str, Any] = {"machine": machine_now(), "ledgers_a_round": LEDGERS, "concurrency": CONCURRENCY}
     with tempfile.TemporaryDirectory() as folder:
         rounds = _measure(Path(folder), QUICK_ROUNDS if quick else ROUNDS)
-    for number, one in enumerate(rounds, 1):
-        print(f"{number:3}  " + "  ".join(f"{name} {value}" for name, value in one.items()))
+    for number, figures in enumerate(rounds, 1):
+        print(f"{number:3}  " + "  ".join(f"{name} {value}" for name, value in figures.items()))
     report |= _summary(rounds)
     if not quick:
         RESULT.write_text(json.dumps(report, indent=2) + "\n")
 
 
 def _summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
-    rates = sorted(one["copied_and_verified_a_minute"] for one in rounds)
+    rates = sorted(figures["copied_and_verified_a_minute"] for figures in rounds)
     return {
         "rounds": len(rounds),
         "copied_and_verified_a_minute": {"least": rates[0], "median": rates[len(rates) // 2], "most": rates[-1]},
-        "cpu_seconds_a_round": sorted(one["cpu_seconds"] for one in rounds)[len(rounds) // 2],
-        "resident_mb_after_each_ten_rounds": [one["resident_mb"] for one in rounds[9::10]],
+        "cpu_seconds_a_round": sorted(figures["cpu_seconds"] for figures in rounds)[len(rounds) // 2],
+        "resident_mb_after_each_ten_rounds": [figures["resident_mb"] for figures in rounds[9::10]],
     }
 
 
 def _measure(work: Path, rounds: int) -> list[dict[str, float]]:
     settings = load_settings(environment={})
     jars, programs = ensure_jars(settings, print), ensure_programs(settings, print)
-    servers = [EmbeddedZooKeeper(work / f"zookeeper-{at}", jars.zookeeper) for at in range(2)]
+    servers = [EmbeddedZooKeeper(work / f"zookeeper-{index}", jars.zookeeper) for index in range(2)]
     clusters = [
         BookKeeperCluster(work / name, programs.jars, server)
         for name, server in zip(("old", "new"), servers, strict=True)
@@ -67,14 +67,14 @@ def _measure(work: Path, rounds: int) -> list[dict[str, float]]:
         for server in servers:
             server.start()
         start_clusters(*clusters)
-        addresses = {name: BookKeeperAddress(one.uri) for name, one in zip(("old", "new"), clusters, strict=True)}
+        addresses = {name: BookKeeperAddress(keeper.uri) for name, keeper in zip(("old", "new"), clusters, strict=True)}
         writer = LedgerWriter(programs, work)
         command = programs.hands(work, CONCURRENCY)
         with LedgerHands(command, addresses, work / "hands.log", CONCURRENCY) as hands:
             ledgers = writer.write(clusters[0].uri, LEDGERS)
-            found = [_round(hands, ledgers) for _ in range(rounds)]
+            figures = [_round(hands, ledgers) for _ in range(rounds)]
         writer.close()
-        return found
+        return figures
     finally:
         for cluster in clusters:
             cluster.stop()
@@ -93,11 +93,11 @@ def _round(hands: LedgerHands, ledgers: list[int]) -> dict[str, float]:
             done = list(pool.map(work, ledgers))
             return time.perf_counter() - began, done
 
-        copying, _ = timed(lambda one: hands.copy("old", "new", one, time.time() + 600))
-        verifying, same = timed(lambda one: hands.verify("old", "new", one).same)
+        copying, _ = timed(lambda ledger: hands.copy("old", "new", ledger, time.time() + 600))
+        verifying, same = timed(lambda ledger: hands.verify("old", "new", ledger).same)
         if not all(same):
             raise SystemExit("a copy differs")
-        deleting, _ = timed(lambda one: hands.delete("new", one, time.time() + 600))
+        deleting, _ = timed(lambda ledger: hands.delete("new", ledger, time.time() + 600))
     return {
         "copy_seconds": round(copying, 2),
         "verify_seconds": round(verifying, 2),

@@ -87,13 +87,13 @@ class Watch(threading.Thread):
         self.join()
 
     def _look(self) -> dict[str, str] | None:
-        found = dict[str, str]()
+        owners = dict[str, str]()
         for broker in self._cluster.brokers:
             reply = self._bundles.owned(CLUSTER, broker.id)
             if not isinstance(reply, Answered):
                 return None
-            found |= {one: broker.id for one in reply.value if one.rpartition("/")[0] in NAMESPACES}
-        return found
+            owners |= {bundle: broker.id for bundle in reply.value if bundle.rpartition("/")[0] in NAMESPACES}
+        return owners
 
     def _rate(self, now: float) -> None:
         rates = []
@@ -102,7 +102,7 @@ class Watch(threading.Thread):
             reply = Cluster(way).broker_stats() if isinstance(way, Transport) else way
             if not isinstance(reply, Answered):
                 return
-            rates.append(sum(one.msg_rate_in for one in read_bundle_stats(reply.value).values()))
+            rates.append(sum(stats.msg_rate_in for stats in read_bundle_stats(reply.value).values()))
         if mean := fmean(rates):
             self.spreads.append((now, pstdev(rates) / mean))
 
@@ -145,7 +145,7 @@ def program(command: list[str], log: Path | None = None) -> Iterator[None]:
 def as_share(report: Report) -> Report:
     """Put a broker's share of all messages in the place of its CPU."""
     assert isinstance(report, LocalBrokerReport)
-    rate = sum(one.msg_rate_in for one in report.data.last_stats.values())
+    rate = sum(stats.msg_rate_in for stats in report.data.last_stats.values())
     idle = ResourceUsage(usage=0.0, limit=100.0)
     data = report.data.model_copy(
         update={
@@ -175,10 +175,10 @@ class OurCollector(threading.Thread):
             try:
                 for message in self._rounds.read(time.time_ns() // 1_000_000):
                     is_load = hasattr(message, "last_update")
-                    told = as_share(cast(Report, message)) if is_load else message
+                    reported = as_share(cast(Report, message)) if is_load else message
                     topic = cast(Source, BROKER_LOAD.name if is_load else BROKER_EVENTS.name)
                     (publisher.report if is_load else publisher.announce)(
-                        Record(topic, told.cluster, told.to_json().encode())
+                        Record(topic, reported.cluster, reported.to_json().encode())
                     )
             except (Unread, ValueError) as error:
                 click.echo(f"a round is left out: {error}", err=True)
@@ -242,14 +242,16 @@ def measure(manager: str, balancer: str, minutes: float, folder: Path) -> dict[s
             stack.enter_context(program([*load, namespace, str(TOPICS), str(RATE)]))
         if balancer == "default":
             balance_by_us(folder, transport, jars.kafka, stack)
-        hot = HotSpot({one: [*load, one, str(TOPICS), str(HOT_RATE)] for one in NAMESPACES}, minutes * 60 / 2)
+        hot = HotSpot({entry: [*load, entry, str(TOPICS), str(HOT_RATE)] for entry in NAMESPACES}, minutes * 60 / 2)
         watch, began = Watch(cluster, transport), time.monotonic()
         for thread in (hot, watch):
             thread.start()
         time.sleep(minutes * 60)
         for thread in (watch, hot):
             thread.end()
-    later = [spread for at, spread in watch.spreads if at > began + 60] or [spread for _, spread in watch.spreads]
+    later = [spread for instant, spread in watch.spreads if instant > began + 60] or [
+        spread for _, spread in watch.spreads
+    ]
     return {
         "manager": manager,
         "balancer": balancer,
@@ -257,7 +259,7 @@ def measure(manager: str, balancer: str, minutes: float, folder: Path) -> dict[s
         "unloads": watch.unloads,
         "deviation": round(fmean(later), 3) if later else None,
         "unservedSeconds": round(watch.unserved_s, 1),
-        "load": [round(one, 1) for one in os.getloadavg()],
+        "load": [round(entry, 1) for entry in os.getloadavg()],
     }
 
 

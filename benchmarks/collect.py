@@ -47,8 +47,8 @@ def serve(pipe: Connection, topics: int) -> None:
 
     with serving_cluster(BROKERS, PERIOD) as cluster:
         for number in range(topics):
-            made = cluster.topic(f"topic://acme/shop/t{number}", SEGMENTS, billing=2)
-            made.rates = dict.fromkeys(range(SEGMENTS), (10.0 + number, 2e4, 20.0, 4e4))
+            served = cluster.topic(f"topic://acme/shop/t{number}", SEGMENTS, billing=2)
+            served.rates = dict.fromkeys(range(SEGMENTS), (10.0 + number, 2e4, 20.0, 4e4))
         for number, broker in enumerate(cluster.brokers):
             broker.began -= number * PERIOD / BROKERS
             broker.compute_on_time()
@@ -57,7 +57,7 @@ def serve(pipe: Connection, topics: int) -> None:
             for number in range(0, topics, 10):
                 topic = cluster.topics[f"topic://acme/shop/t{number}"]
                 topic.rates = {id: (rates[0] + 1, *rates[1:]) for id, rates in topic.rates.items()}
-            done = {one.name: one.computations for one in cluster.brokers}
+            done = {member.name: member.computations for member in cluster.brokers}
             pipe.send((dict(cluster.calls), cluster.bytes_sent, done))
 
 
@@ -80,8 +80,8 @@ class Counting:
     def report(self, record: Record) -> None:
         self.bytes += len(record.value)
         digest, took = self.digests(record.key)
-        known = self.arrived.get((record.key, digest))
-        if known is None or time.monotonic() - known[0] < 1:
+        previous = self.arrived.get((record.key, digest))
+        if previous is None or time.monotonic() - previous[0] < 1:
             self.arrived[record.key, digest] = (time.monotonic(), took)
 
     def poll(self) -> None:
@@ -93,12 +93,12 @@ class Counting:
 @click.option("--costs", is_flag=True, help="Measure what a call costs a real broker (a standalone Pulsar).")
 def main(quick: bool, costs: bool) -> None:
     """Measures, prints a table and writes the JSON."""
-    kept = json.loads(FILE.read_text()) if FILE.exists() else {}
+    recorded = json.loads(FILE.read_text()) if FILE.exists() else {}
     if costs:
-        kept["costs"] = {"machine": machine_now(), "ms": broker_costs(300 if quick else 2_000)}
-        print(json.dumps(kept["costs"], indent=1))
+        recorded["costs"] = {"machine": machine_now(), "ms": broker_costs(300 if quick else 2_000)}
+        print(json.dumps(recorded["costs"], indent=1))
         if not quick:
-            FILE.write_text(json.dumps(kept, indent=1) + "\n")
+            FILE.write_text(json.dumps(recorded, indent=1) + "\n")
         return
     topics, seconds = (1_000, 20) if quick else (10_000, 150)
     machine = machine_now()
@@ -113,7 +113,7 @@ def main(quick: bool, costs: bool) -> None:
     statuses: list[CollectorStatus] = [collector.status()]
 
     def digest_of(name: str) -> tuple[bytes, float]:
-        broker = next(one for one in collector.brokers if one.name == name)
+        broker = next(candidate for candidate in collector.brokers if candidate.name == name)
         return (broker.load.digest if broker.load else b"", getattr(broker, "read_seconds", 0.0))
 
     out.digests = digest_of
@@ -131,8 +131,8 @@ def main(quick: bool, costs: bool) -> None:
     def look() -> Look:
         pipe.send(True)
         calls, sent, done = pipe.recv()
-        for name, found in done.items():
-            computed.update({(name, digest): (due, ready) for due, ready, digest in found if due > began})
+        for name, computations in done.items():
+            computed.update({(name, digest): (due, ready) for due, ready, digest in computations if due > began})
         used = resource.getrusage(resource.RUSAGE_SELF)
         return calls, sent, used.ru_utime + used.ru_stime, time.monotonic()
 
@@ -144,20 +144,21 @@ def main(quick: bool, costs: bool) -> None:
             look()
         after = look()
         lags = late(
-            {one: at for one, at in computed.items() if before[3] <= at[1] < after[3] - PERIOD / 4}, out.arrived
+            {key: times for key, times in computed.items() if before[3] <= times[1] < after[3] - PERIOD / 4},
+            out.arrived,
         )
-        known_costs = kept.get("costs", {}).get("ms", {})
+        known_costs = recorded.get("costs", {}).get("ms", {})
         rows.append(row(phase, before, after, collector, statuses[0], known_costs) | lags)
         before = after
     stop.set()
     thread.join(5)
     pipe.send(False)
     print(f"{topics} topics, {topics * SEGMENTS} segments, {BROKERS} brokers, rates every {PERIOD:.0f} s")
-    for one in rows:
-        print("  ".join(f"{name} {value}" for name, value in one.items()))
+    for phase in rows:
+        print("  ".join(f"{name} {value}" for name, value in phase.items()))
     if not quick:
         FILE.write_text(
-            json.dumps(kept | {"machine": machine, "topics": topics, "brokers": BROKERS, "phases": rows}, indent=1)
+            json.dumps(recorded | {"machine": machine, "topics": topics, "brokers": BROKERS, "phases": rows}, indent=1)
             + "\n"
         )
 
@@ -170,16 +171,18 @@ def late(
     computed: Mapping[tuple[str, bytes], tuple[float, float]], arrived: Mapping[tuple[str, bytes], tuple[float, float]]
 ) -> dict[str, object]:
     """Return the delay until each computation's loads reached Kafka, in the order of the computations."""
-    found = [arrived.get(one) for one, _ in sorted(computed.items(), key=_by_time)]
-    done = [at[1] for at in sorted(computed.values(), key=lambda at: at[1])]
+    arrivals = [arrived.get(key) for key, _ in sorted(computed.items(), key=_by_time)]
+    done = [times[1] for times in sorted(computed.values(), key=lambda times: times[1])]
     return {
-        "loads with Kafka after s": [one and round(one[0] - at, 2) for one, at in zip(found, done, strict=True)],
-        "of that the broker's answers": [one and round(one[1], 2) for one in found],
+        "loads with Kafka after s": [
+            arrival and round(arrival[0] - ended_at, 2) for arrival, ended_at in zip(arrivals, done, strict=True)
+        ],
+        "of that the broker's answers": [arrival and round(arrival[1], 2) for arrival in arrivals],
     }
 
 
-def _by_time(one: tuple[tuple[str, bytes], tuple[float, float]]) -> float:
-    return one[1][1]
+def _by_time(computation: tuple[tuple[str, bytes], tuple[float, float]]) -> float:
+    return computation[1][1]
 
 
 def row(
@@ -195,7 +198,10 @@ def row(
     calls = {name: count - before[0].get(name, 0) for name, count in after[0].items()}
     loads = calls.get("broker-stats", 0)
     megabytes = (
-        loads * sum(len(one.load.loads) and one.load.size for one in collector.brokers if one.load) / BROKERS / 1e6
+        loads
+        * sum(len(broker.load.loads) and broker.load.size for broker in collector.brokers if broker.load)
+        / BROKERS
+        / 1e6
     )
     milliseconds = sum(costs.get(name, 0.0) * count for name, count in calls.items())
     cpu = (milliseconds + costs.get(MEGABYTE, 0.0) * megabytes) / 1000 / took / BROKERS
@@ -209,7 +215,7 @@ def row(
         "coverage": f"{status.coverage:.1%}",
         "topics known": status.topics,
         "oldest consumers s": round(status.consumers_age_seconds),
-        "load lag as it says s": round(max((one.lag_seconds or 0.0 for one in status.brokers), default=0.0), 2),
+        "load lag as it says s": round(max((broker.lag_seconds or 0.0 for broker in status.brokers), default=0.0), 2),
     }
 
 

@@ -92,7 +92,7 @@ def main(quick: bool, parts: tuple[str, ...]) -> None:
 
 
 def _topics(work: Path, settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     floor = SqliteFloor(work / "floor.db")
     empty = work / "empty.toml"
     empty.write_text(settings.read_text().replace("layouts.db", "empty.db"))
@@ -109,7 +109,7 @@ def _topics(work: Path, settings: Path, sizes: tuple[int, ...]) -> list[dict[str
         for file in (settings, empty) * STARTS:
             with controller(file) as (_, _, seconds):
                 starts[file].append(seconds)
-        found.append(
+        rows.append(
             {
                 "topics": topics,
                 "start_seconds": round(statistics.median(starts[settings]), 2),
@@ -122,7 +122,7 @@ def _topics(work: Path, settings: Path, sizes: tuple[int, ...]) -> list[dict[str
             }
         )
         before, before_kb = topics, used_kb
-    return found
+    return rows
 
 
 def _used(settings: Path, topics: int) -> int:
@@ -134,7 +134,7 @@ def _used(settings: Path, topics: int) -> int:
 
 
 def _watching(settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for sessions in sizes:
         with (
             controller(settings) as (url, pid, _),
@@ -149,17 +149,17 @@ def _watching(settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
             for number in range(ROUNDS):
                 path = f"{NAMESPACE}/watched-{sessions}-{number}"
                 assert client.put(path, params={"numInitialSegments": 4}).status_code == 204
-                one = asyncio.run(_paced(_round(url, floor, path, sessions, pid)))
-                seen += one["seen"]
-                least += one["floor"]
-                calls += one["calls"]
-                busy.append(one["busy"])
-                memory.append(one["kb_per_session"])
-            found.append(
+                figures = asyncio.run(_paced(_round(url, floor, path, sessions, pid)))
+                seen += figures["seen"]
+                least += figures["floor"]
+                calls += figures["calls"]
+                busy.append(figures["busy"])
+                memory.append(figures["kb_per_session"])
+            rows.append(
                 {
                     "sessions": sessions,
                     "splits": ROUNDS * SPLITS,
-                    "message_bytes": one["bytes"],
+                    "message_bytes": figures["bytes"],
                     "memory_kb_per_session": max(memory),
                     "processor_ms_per_split": round(statistics.median(busy), 1),
                     "call_p50_ms": _percentile(calls, 0.5),
@@ -167,7 +167,7 @@ def _watching(settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:
                     **{f"floor_{name}_ms": _percentile(least, share) for name, share in SHARES.items()},
                 }
             )
-    return found
+    return rows
 
 
 async def _paced(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
@@ -188,26 +188,26 @@ async def _round(url: str, floor: str, path: str, sessions: int, pid: int) -> di
     kinds: list[Kind] = ["events" if number % 2 else "socket" for number in range(sessions)]
     watchers = await watch(url, f"{path}/watch", kinds)
     resident = resident_kb(pid)
-    others = await watch(floor, "/", ["floor"] * sessions)
+    floor_watchers = await watch(floor, "/", ["floor"] * sessions)
     caller = await _Caller.connect(url)
-    found: dict[str, Any] = {"seen": [], "floor": [], "calls": [], "kb_per_session": (resident - before) // sessions}
+    figures: dict[str, Any] = {"seen": [], "floor": [], "calls": [], "kb_per_session": (resident - before) // sessions}
     busy = process_seconds(pid)
     for number in range(SPLITS):
         began = time.perf_counter()
         await caller.post(f"{path}/split/{number}")
-        found["calls"].append(1000 * (time.perf_counter() - began))
+        figures["calls"].append(1000 * (time.perf_counter() - began))
         await all_have(watchers, number + 2)
-        found["seen"] += _since(began, watchers)
-        found["bytes"] = max(watcher.bytes for watcher in watchers)
+        figures["seen"] += _since(began, watchers)
+        figures["bytes"] = max(watcher.bytes for watcher in watchers)
         began = time.perf_counter()
-        others[0].send(b"%d\n" % found["bytes"])
-        await all_have(others, number + 2)
-        found["floor"] += _since(began, others)
-    found["busy"] = 1000 * (process_seconds(pid) - busy) / SPLITS
-    for one in (*watchers, *others):
-        one.close()
+        floor_watchers[0].send(b"%d\n" % figures["bytes"])
+        await all_have(floor_watchers, number + 2)
+        figures["floor"] += _since(began, floor_watchers)
+    figures["busy"] = 1000 * (process_seconds(pid) - busy) / SPLITS
+    for session in (*watchers, *floor_watchers):
+        session.close()
     caller.close()
-    return found
+    return figures
 
 
 def _since(began: float, watchers: list[Watcher]) -> list[float]:
@@ -251,9 +251,9 @@ def _show(report: dict[str, Any]) -> None:
         show_neighbours(report["neighbours"])
 
 
-def _show_topics(found: dict[str, Any]) -> None:
-    print(found["machine"])
-    for row in found["sizes"]:
+def _show_topics(report: dict[str, Any]) -> None:
+    print(report["machine"])
+    for row in report["sizes"]:
         without = row["start_seconds_without"]
         print(
             f"{row['topics']:7,} topics: start {row['start_seconds']:.2f} s, {without:.2f} s without; "
@@ -268,9 +268,9 @@ def _show_topics(found: dict[str, Any]) -> None:
             )
 
 
-def _show_watching(found: dict[str, Any]) -> None:
-    print(found["machine"])
-    for row in found["sizes"]:
+def _show_watching(report: dict[str, Any]) -> None:
+    print(report["machine"])
+    for row in report["sizes"]:
         print(
             f"{row['sessions']:7,} sessions: p50 {row['p50_ms']:.1f} ms, p99 {row['p99_ms']:.1f} ms, most "
             f"{row['most_ms']:.1f} ms; the floor p50 {row['floor_p50_ms']:.1f} ms, p99 {row['floor_p99_ms']:.1f} ms"

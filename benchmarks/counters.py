@@ -59,15 +59,15 @@ class Watched:
     def look(self) -> None:
         """One look at layout and counters."""
         layout = self._client.get(self._path).json()["segments"]
-        for id, (made, until) in self.lives.items():
+        for id, (created_at, until) in self.lives.items():
             if until is None and str(id) not in layout:  # sealed and pruned since the last look
-                self.lives[id] = made, time.time()
+                self.lives[id] = created_at, time.time()
         for segment in layout.values():
             until = segment["sealedAtMs"] / 1000 if segment["state"] == "SEALED" else None
             self.lives[segment["segmentId"]] = segment["createdAtMs"] / 1000, until
-        for way, what, segment, value in _LINE.findall(self._client.get("/metrics/").text):
-            place = _KIND[way, what]
-            self.totals[int(segment)][place] = max(self.totals[int(segment)][place], float(value))
+        for way, unit, segment, value in _LINE.findall(self._client.get("/metrics/").text):
+            kind = _KIND[way, unit]
+            self.totals[int(segment)][kind] = max(self.totals[int(segment)][kind], float(value))
 
     def split_busiest(self) -> int:
         """Splits the active segment that has most messages lately; answers its id."""
@@ -82,7 +82,7 @@ def sampled(kafka: KafkaConnection, until: float) -> dict[int, Steps]:
     """Every sample up to an instant that is in Kafka, by segment; more come meanwhile."""
     consumer = Consumer(kafka.librdkafka({"group.id": str(uuid.uuid4()), "auto.offset.reset": "earliest"}))
     consumer.subscribe([SEGMENT_STATS.name])
-    found: dict[int, dict[float, Sequence[float]]] = defaultdict(dict)
+    by_segment: dict[int, dict[float, Sequence[float]]] = defaultdict(dict)
     quiet_at = time.monotonic() + 20
     while time.monotonic() < quiet_at:
         for record in consumer.consume(1_000, 1.0):
@@ -95,70 +95,74 @@ def sampled(kafka: KafkaConnection, until: float) -> dict[int, Steps]:
             quiet_at = time.monotonic() + 3
             rates = zip(message.ids, *message.rates, strict=True)
             for id, *four in rates:
-                found[id][message.sampled_at / 1000] = four
+                by_segment[id][message.sampled_at / 1000] = four
     consumer.close()
-    return {id: sorted(steps.items()) for id, steps in found.items()}
+    return {id: sorted(steps.items()) for id, steps in by_segment.items()}
 
 
 def accepted(lake: str) -> dict[int, Steps]:
     """Return the loads in `segment_load`, by segment."""
     names = ("segment_id", "sampled_at", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
-    found: dict[int, dict[float, Sequence[float]]] = defaultdict(dict)
+    by_segment: dict[int, dict[float, Sequence[float]]] = defaultdict(dict)
     for row in read_columns(lake, SEGMENT_LOAD, names).to_pylist():
-        found[row["segment_id"]][row["sampled_at"].timestamp()] = [row[name] for name in names[2:]]
-    return {id: sorted(steps.items()) for id, steps in found.items()}
+        by_segment[row["segment_id"]][row["sampled_at"].timestamp()] = [row[name] for name in names[2:]]
+    return {id: sorted(steps.items()) for id, steps in by_segment.items()}
 
 
 def integral(steps: Steps, until: float) -> list[float]:
     """Rates times the time that each holds, up to an instant."""
-    ends = [at for at, _ in steps[1:]] + [until] * bool(steps)
+    ends = [instant for instant, _ in steps[1:]] + [until] * bool(steps)
     return [
-        sum(max(0.0, min(end, until) - at) * rates[kind] for (at, rates), end in zip(steps, ends, strict=True))
+        sum(
+            max(0.0, min(end, until) - instant) * rates[kind] for (instant, rates), end in zip(steps, ends, strict=True)
+        )
         for kind in range(4)
     ]
 
 
-def widest_gap(steps: Steps, kept: Steps) -> float:
+def widest_gap(steps: Steps, in_lake: Steps) -> float:
     """Return the largest relative difference between a sample and the lake's value at the same instant."""
-    instants, widest = [at for at, _ in kept], 0.0
-    for at, rates in steps:
-        place = bisect_right(instants, at) - 1
-        if place >= 0 and kept[place][1][0] > 0:
-            widest = max(widest, abs(rates[0] - kept[place][1][0]) / kept[place][1][0])
+    instants, widest = [instant for instant, _ in in_lake], 0.0
+    for instant, rates in steps:
+        index = bisect_right(instants, instant) - 1
+        if index >= 0 and in_lake[index][1][0] > 0:
+            widest = max(widest, abs(rates[0] - in_lake[index][1][0]) / in_lake[index][1][0])
     return widest
 
 
-def compare(watched: Watched, samples: dict[int, Steps], kept: dict[int, Steps], end: float) -> list[dict[str, Any]]:
+def compare(
+    watched: Watched, samples: dict[int, Steps], accepted_loads: dict[int, Steps], end: float
+) -> list[dict[str, Any]]:
     """One row a segment."""
     rows = []
-    for id, (made, until) in sorted(watched.lives.items()):
-        steps, in_lake = samples.get(id, ()), kept.get(id, ())
+    for id, (created_at, until) in sorted(watched.lives.items()):
+        steps, in_lake = samples.get(id, ()), accepted_loads.get(id, ())
         last = min(end, until or end)
         by_samples, by_lake = integral(steps, last), integral(in_lake, last)
         rows.append(
             {
                 "segment": id,
-                "seconds": round(last - made, 1),
+                "seconds": round(last - created_at, 1),
                 "samples": len(steps),
                 "kept": len(in_lake),
-                "firstSampleAfterSeconds": round(steps[0][0] - made, 2) if steps else None,
+                "firstSampleAfterSeconds": round(steps[0][0] - created_at, 2) if steps else None,
                 "widestGap": round(widest_gap(steps, in_lake), 3),
                 **{
                     kind: {
-                        "broker": round(watched.totals[id][place]),
-                        "samples": round(by_samples[place]),
-                        "lake": round(by_lake[place]),
+                        "broker": round(watched.totals[id][index]),
+                        "samples": round(by_samples[index]),
+                        "lake": round(by_lake[index]),
                     }
-                    for place, kind in enumerate(KINDS)
+                    for index, kind in enumerate(KINDS)
                 },
             }
         )
     return rows
 
 
-def share(found: float, of: float) -> str:
+def share(figure: float, reference: float) -> str:
     """Format the relative difference between two figures as a percentage."""
-    return f"{found / of - 1:+.1%}" if of else "-"
+    return f"{figure / reference - 1:+.1%}" if reference else "-"
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:

@@ -114,7 +114,7 @@ def a_fleet(topics: int, segments: int, hot: float = 0.0, cold: float = 0.0, see
 
 def snapshots_of(fleet: Fleet, policy: Policy) -> list[TopicSnapshot]:
     """The fleet's topics as snapshots, for the loop that it is compared with."""
-    found = []
+    snapshots = []
     for topic in range(len(fleet)):
         rows = range(int(fleet.offsets[topic]), int(fleet.offsets[topic + 1]))
         loads = {
@@ -123,7 +123,7 @@ def snapshots_of(fleet: Fleet, policy: Policy) -> list[TopicSnapshot]:
         }
         layout = SegmentLayout.create(len(rows), 0)
         required = int(fleet.required[topic])
-        found.append(
+        snapshots.append(
             TopicSnapshot(
                 f"topic://acme/shop/t{topic}",
                 NOW,
@@ -133,7 +133,7 @@ def snapshots_of(fleet: Fleet, policy: Policy) -> list[TopicSnapshot]:
                 consumers={"billing": ("STREAM", required)},
             )
         )
-    return found
+    return snapshots
 
 
 def _scalar_row(segments: int, count: int) -> dict[str, float]:

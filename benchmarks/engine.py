@@ -40,7 +40,9 @@ _ROWS = 10_000
 _BYTES = 8 * 1024 * 1024
 _LAYOUTS = 50_000
 """Of a batch."""
-_SCHEMA = pa.schema([*(one for one in RAW_SCHEMA if one.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())])
+_SCHEMA = pa.schema(
+    [*(column for column in RAW_SCHEMA if column.name != "home"), ("now", pa.int64()), ("bucket", pa.int32())]
+)
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,12 @@ class Run:
 
     def round(self, number: int) -> tuple[float, float]:
         """The CPU seconds of a batch's rounds."""
-        at = NOW + number * self.case.rounds * _PERIOD_MS
-        several = [at + each * _PERIOD_MS for each in range(self.case.rounds)]
-        found = (one for sampled_at in several for one in self.fleet.round(sampled_at, *filter(None, [self.form])))
-        return self.take(SEGMENT_STATS.name, found, several[-1])
+        began_at = NOW + number * self.case.rounds * _PERIOD_MS
+        several = [began_at + each * _PERIOD_MS for each in range(self.case.rounds)]
+        messages = (
+            message for sampled_at in several for message in self.fleet.round(sampled_at, *filter(None, [self.form]))
+        )
+        return self.take(SEGMENT_STATS.name, messages, several[-1])
 
     def _batches(self, source: str, messages: Iterable[tuple[str, bytes]], now: int) -> Iterable[pa.RecordBatch]:
         rows: list[tuple[Any, ...]] = []
@@ -150,22 +154,22 @@ class Run:
 
 
 def _run_of(unpacked: Sequence[Any], now: int) -> tuple[Any, ...]:
-    records, *others = unpacked
-    return (records, now, *others)
+    records, *further = unpacked
+    return (records, now, *further)
 
 
 def _arrow(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, one.type) for column, one in zip(columns, _SCHEMA, strict=True)]
+    arrays = [pa.array(column, schema_field.type) for column, schema_field in zip(columns, _SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
 def measure(case: Case, rounds: int = ROUNDS) -> dict[str, Any]:
     """Return microseconds of CPU per sample: the first round, then the best of `rounds` further ones."""
     run = Run(case)
-    (_, first), *others = [run.round(number) for number in range(rounds + 1)]
+    (_, first), *further = [run.round(number) for number in range(rounds + 1)]
     samples = case.segments * case.rounds
-    packing, engine = (min(seconds) / samples * 1e6 for seconds in zip(*others, strict=True))
+    packing, engine = (min(seconds) / samples * 1e6 for seconds in zip(*further, strict=True))
     return {**case.named(), "packer": packing, "engine": engine, "engine, first": first / samples * 1e6}
 
 
@@ -174,17 +178,17 @@ def measure(case: Case, rounds: int = ROUNDS) -> dict[str, Any]:
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     print(f"{machine()}; microseconds of CPU a sample, {BUCKETS} buckets\n")
-    found = []
+    rows = []
     for case in CASES:
         if quick and case.segments > SMALL:
             continue
-        found.append(measure(case, 2 if quick else ROUNDS))
-        if len(found) == 1:
-            print("  ".join(name.rjust(15) for name in found[0]))
-        cells = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in found[-1].values())
+        rows.append(measure(case, 2 if quick else ROUNDS))
+        if len(rows) == 1:
+            print("  ".join(name.rjust(15) for name in rows[0]))
+        cells = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in rows[-1].values())
         print("  ".join(cell.rjust(15) for cell in cells), flush=True)
     if not quick:
-        report = {"machine": machine(), "buckets": BUCKETS, "microseconds a sample": found}
+        report = {"machine": machine(), "buckets": BUCKETS, "microseconds a sample": rows}
         (Path(__file__).parent / "engine.json").write_text(json.dumps(report, indent=2) + "\n")
 
 

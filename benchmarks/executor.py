@@ -82,53 +82,53 @@ def _latency(work: Path, decisions: int) -> dict[str, float]:
             committed[row.decision_id] = _commit(work, [row])
         calls = _calls_when(url, len(committed))
     # The first ones warm up.
-    waits = [at - committed[decision] for decision, _, at in calls][5:]
+    waits = [called_at - committed[decision] for decision, _, called_at in calls][5:]
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "most": 1.0}
     ordered = sorted(waits)
     return {name: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3) for name, share in shares.items()}
 
 
 def _bursts(work: Path, rounds: int) -> list[dict[str, Any]]:
-    found = []
+    bursts = []
     with _interface() as url, _executor(work, url) as pid:
         for number in range(rounds):
             rows = _burst(f"round-{number}")
             cpu, before = process_seconds(pid), resident_kb(pid)
-            at = _commit(work, rows)
+            committed_at = _commit(work, rows)
             calls = _calls_when(url, (number + 1) * BURST)[number * BURST :]
             _when(lambda expected=(number + 1) * BURST: _applied(work) == expected)
             _check(rows, calls)
-            found.append(
+            bursts.append(
                 {
                     "decisions": BURST,
-                    "seconds_to_last_call": round(calls[-1][2] - at, 2),
+                    "seconds_to_last_call": round(calls[-1][2] - committed_at, 2),
                     "executor_cpu_seconds": round(process_seconds(pid) - cpu, 2),
                     "resident_mb_before": before // 1024,
                     "resident_mb_after": resident_kb(pid) // 1024,
                 }
             )
-    return found
+    return bursts
 
 
 def _limited(work: Path) -> dict[str, Any]:
     rows, limit = _burst("limited"), f"[executor.brakes]\nactions_per_minute = {LIMIT}\n"
     with _interface() as url:
         with _executor(work, url, limit) as pid:
-            at = _commit(work, rows)
+            committed_at = _commit(work, rows)
             _calls_when(url, int(KILL_AFTER * BURST))
             os.kill(pid, signal.SIGKILL)
         with _executor(work, url, limit):
             calls = _calls_when(url, BURST)
             _when(lambda: _applied(work) == BURST)
     _check(rows, calls)
-    arrived = [one[2] for one in calls]
+    arrived = [call[2] for call in calls]
     most = max(sum(first <= other < first + WINDOW_S for other in arrived) for first in arrived)
     assert most <= LIMIT, f"{most} calls within {WINDOW_S:g} s, {LIMIT} are allowed"
     return {
         "decisions": BURST,
         "limit_a_minute": LIMIT,
         "most_in_any_minute": most,
-        "seconds_to_last_call": round(arrived[-1] - at, 1),
+        "seconds_to_last_call": round(arrived[-1] - committed_at, 1),
         "seconds_at_best": (BURST - 1) // LIMIT * WINDOW_S,
         "killed_after_calls": int(KILL_AFTER * BURST),
     }
@@ -142,8 +142,8 @@ def _burst(name: str) -> list[DecisionRow]:
 def _evaluation(name: str, splits: int) -> list[DecisionRow]:
     """Splits of one topic, all decided on its first layout, as an evaluation of the job takes them."""
     topic, layout, rows = f"topic://acme/shop/{name}", SegmentLayout.create(SEGMENTS, CREATED_MS), []
-    at = datetime.now(timezone.utc)
-    snapshot = Snapshot(topic=topic, now=int(at.timestamp() * 1000), layout=layout.to_metadata())
+    decided_at = datetime.now(timezone.utc)
+    snapshot = Snapshot(topic=topic, now=int(decided_at.timestamp() * 1000), layout=layout.to_metadata())
     for segment in layout.active[:splits]:
         number = next(_numbers)
         rows.append(
@@ -157,13 +157,13 @@ def _evaluation(name: str, splits: int) -> list[DecisionRow]:
                 trigger="tick",
                 layout_epoch=layout.epoch,
                 policy_digest="0" * 32,
-                decided_at=at,
+                decided_at=decided_at,
                 inputs=snapshot.to_json(),
                 gates="[]",
                 engine_version="benchmark",
                 batch_id=number,
                 seq=number,
-                day=at.date(),
+                day=decided_at.date(),
             )
         )
     return rows
@@ -227,29 +227,29 @@ def _calls_when(url: str, number: int) -> list[tuple[str, str, float]]:
 
 def _when(condition: Callable[[], Any]) -> Any:
     end = time.monotonic() + MAX_WAIT_S
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < end, f"not within {MAX_WAIT_S:g} s"
         time.sleep(0.5)
-    return found
+    return result
 
 
 def _show(report: dict[str, Any]) -> None:
     latency = report["latency_seconds"]
     print(f"decision committed to call made: p50 {latency['p50']} s, p90 {latency['p90']} s, p99 {latency['p99']} s")
-    for one in report["bursts"]:
+    for figures in report["bursts"]:
         print(
-            f"{one['decisions']} decisions in one commit: last call after {one['seconds_to_last_call']} s, "
-            f"{one['executor_cpu_seconds']} s of processor, "
-            f"{one['resident_mb_before']} MB before and {one['resident_mb_after']} MB after"
+            f"{figures['decisions']} decisions in one commit: last call after {figures['seconds_to_last_call']} s, "
+            f"{figures['executor_cpu_seconds']} s of processor, "
+            f"{figures['resident_mb_before']} MB before and {figures['resident_mb_after']} MB after"
         )
-    mean = statistics.mean(one["seconds_to_last_call"] for one in report["bursts"])
+    mean = statistics.mean(figures["seconds_to_last_call"] for figures in report["bursts"])
     print(f"mean of the bursts: {mean:.1f} s")
     if "limited" in report:
-        one = report["limited"]
+        figures = report["limited"]
         print(
-            f"at most {one['limit_a_minute']} a minute, killed after {one['killed_after_calls']} calls: "
-            f"{one['most_in_any_minute']} in any minute, {one['seconds_to_last_call']} s "
-            f"(at best {one['seconds_at_best']:g} s)"
+            f"at most {figures['limit_a_minute']} a minute, killed after {figures['killed_after_calls']} calls: "
+            f"{figures['most_in_any_minute']} in any minute, {figures['seconds_to_last_call']} s "
+            f"(at best {figures['seconds_at_best']:g} s)"
         )
 
 

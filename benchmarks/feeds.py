@@ -71,19 +71,19 @@ def announcements(bootstrap: str, topics: int, segments: int, prefix: str = "ord
     names = Fleet(topics, segments, 0.0, prefix).names
     sender, in_turn, counts = Sender(bootstrap), cycle(names), dict.fromkeys(names, 1)
     due = time.monotonic()
-    known: dict[str, Known] = {}
+    layouts: dict[str, Known] = {}
     for second in count():
         due = _wait_for(due + 1.0)
         now = _now()
-        said = list(islice(in_turn, -(-topics // SNAPSHOT_SECONDS)))
+        announced = list(islice(in_turn, -(-topics // SNAPSHOT_SECONDS)))
         turn = second // SNAPSHOT_SECONDS
-        in_full = [name for name in said if name not in known or (crc32(name.encode()) + turn) % FULL_EVERY == 0]
+        in_full = [name for name in announced if name not in layouts or (crc32(name.encode()) + turn) % FULL_EVERY == 0]
         for name, value in first_layouts(in_full, segments, "snapshot", now):
-            known[name] = Known(name, 0, digest_of(layout_in(value)))
+            layouts[name] = Known(name, 0, digest_of(layout_in(value)))
             sender.send(CONTROL_EVENTS.name, iter([(name, value)]))
-        by_digest = known_messages((known[name] for name in set(said).difference(in_full)), now)
+        by_digest = known_messages((layouts[name] for name in set(announced).difference(in_full)), now)
         sender.send(CONTROL_EVENTS.name, ((SEVERAL_TOPICS, value) for value in by_digest))
-        for name in said:
+        for name in announced:
             sender.send(CONSUMER_EVENTS.name, iter([consumers_message(name, "snapshot", counts[name], now)]))
         for name in names[second % EVENTFUL :: EVENTFUL]:
             counts[name] = 3 - counts[name]
@@ -91,10 +91,12 @@ def announcements(bootstrap: str, topics: int, segments: int, prefix: str = "ord
             sender.send(CONSUMER_EVENTS.name, iter([consumers_message(name, event, counts[name], now)]))
 
 
-def consumers_message(name: str, event: ConsumerEventKind, consumers: int, at: int) -> tuple[str, bytes]:
+def consumers_message(name: str, event: ConsumerEventKind, consumers: int, instant: int) -> tuple[str, bytes]:
     """Key and value of a consumer event."""
-    said = ConsumerEvent(v=1, topic=name, subscription="s", type="STREAM", event=event, consumers=consumers, at=at)
-    return name, said.to_json().encode()
+    event_message = ConsumerEvent(
+        v=1, topic=name, subscription="s", type="STREAM", event=event, consumers=consumers, at=instant
+    )
+    return name, event_message.to_json().encode()
 
 
 def _wait_for(due: float) -> float:

@@ -49,8 +49,10 @@ def sample_of(segment: int, rate: float) -> SegmentSample:
     )
 
 
-def first_layouts(names: Sequence[str], segments: int, cause: LayoutCause, at: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the key and value of a layout event for each topic; `at`: when it is announced.
+def first_layouts(
+    names: Sequence[str], segments: int, cause: LayoutCause, announced_at: int
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the key and value of a layout event for each topic; `announced_at`: its instant.
 
     Creation times differ between topics but are the same in every process, because a later one would mean another
     topic.
@@ -58,11 +60,11 @@ def first_layouts(names: Sequence[str], segments: int, cause: LayoutCause, at: i
     if not names:
         return
     layout = SegmentLayout.create(segments, _CREATED_AT).to_metadata()
-    first = LayoutEvent(v=1, type="layout", topic=names[0], cause=cause, layout=layout, at=at)
-    topic, *rest = re.split(rb'(?<="topic":")[^"]*|(?<="createdAtMs":)\d+', first.to_json().encode())
+    first = LayoutEvent(v=1, type="layout", topic=names[0], cause=cause, layout=layout, at=announced_at)
+    topic, *remainder = re.split(rb'(?<="topic":")[^"]*|(?<="createdAtMs":)\d+', first.to_json().encode())
     for name in names:
-        made = b"%d" % (_CREATED_AT + crc32(name.encode()) % _CREATED_WITHIN)
-        yield name, topic + name.encode() + made.join(rest)
+        created_at = b"%d" % (_CREATED_AT + crc32(name.encode()) % _CREATED_WITHIN)
+        yield name, topic + name.encode() + created_at.join(remainder)
 
 
 class InColumns(NamedTuple):
@@ -144,13 +146,13 @@ class Fleet:
         encoded = self._encoded
         middle = b'","reporter":"broker-%d","sampledAt":%d,"segments":[' % (reporter, sampled_at)
         for name, row in zip(self.names, codes, strict=True):
-            samples = b",".join([encoded(reporter + place * self.reporters, code) for place, code in enumerate(row)])
+            samples = b",".join([encoded(reporter + index * self.reporters, code) for index, code in enumerate(row)])
             yield name, b"".join((b'{"v":1,"topic":"', name.encode(), middle, samples, b"]}"))
 
     def _columns(self, owned: list[_Owned], codes: np.ndarray, sampled_at: int) -> Iterator[tuple[str, bytes]]:
         msg_in, bytes_in, msg_out, bytes_out = self._texts()
-        for broker, segments, places in owned:
-            of = codes[places].tolist()
+        for broker, segments, rows in owned:
+            owned_codes = codes[rows].tolist()
             yield (
                 broker,
                 b"".join(
@@ -158,13 +160,13 @@ class Fleet:
                         b'{"v":2,"reporter":"%s","sampledAt":%d,' % (broker.encode(), sampled_at),
                         segments,
                         b',"msgRateIn":[',
-                        b",".join([msg_in[code] for code in of]),
+                        b",".join([msg_in[code] for code in owned_codes]),
                         b'],"bytesRateIn":[',
-                        b",".join([bytes_in[code] for code in of]),
+                        b",".join([bytes_in[code] for code in owned_codes]),
                         b'],"msgRateOut":[',
-                        b",".join([msg_out[code] for code in of]),
+                        b",".join([msg_out[code] for code in owned_codes]),
                         b'],"bytesRateOut":[',
-                        b",".join([bytes_out[code] for code in of]),
+                        b",".join([bytes_out[code] for code in owned_codes]),
                         b"]}",
                     )
                 ),
@@ -175,25 +177,25 @@ class Fleet:
         by_broker = []
         for broker in range(form.brokers):
             mine = np.flatnonzero(owner == broker)
-            parts = [mine[at : at + form.per_message] for at in range(0, len(mine), form.per_message)]
-            by_broker.append([self._owned_part(f"broker-{broker}", places) for places in parts])
-        found = [owned for of_all in zip_longest(*by_broker) for owned in of_all if owned is not None]
-        self._check_columns(found[0])
-        return found
+            parts = [mine[start : start + form.per_message] for start in range(0, len(mine), form.per_message)]
+            by_broker.append([self._owned_part(f"broker-{broker}", rows) for rows in parts])
+        parts_in_turn = [owned for of_all in zip_longest(*by_broker) for owned in of_all if owned is not None]
+        self._check_columns(parts_in_turn[0])
+        return parts_in_turn
 
-    def _owned_part(self, broker: str, places: np.ndarray) -> _Owned:
-        topics, counts = np.unique(places // self._segments, return_counts=True)
+    def _owned_part(self, broker: str, rows: np.ndarray) -> _Owned:
+        topics, counts = np.unique(rows // self._segments, return_counts=True)
         segments = {
             "topics": [self.names[topic] for topic in topics.tolist()],
             "counts": counts.tolist(),
-            "ids": (places % self._segments).tolist(),
+            "ids": (rows % self._segments).tolist(),
         }
-        return _Owned(broker, json.dumps(segments, separators=(",", ":"))[1:-1].encode(), places)
+        return _Owned(broker, json.dumps(segments, separators=(",", ":"))[1:-1].encode(), rows)
 
     def _encode_columns(self) -> list[list[bytes]]:
         rates = [sample_of(0, rate) for rate in self._rates]
         names = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
-        return [[json.dumps(getattr(one, name)).encode() for one in rates] for name in names]
+        return [[json.dumps(getattr(sample, name)).encode() for sample in rates] for name in names]
 
     def _encode(self, segment: int, code: int) -> bytes:
         return sample_of(segment, self._rates[code]).to_json().encode()

@@ -63,10 +63,10 @@ def in_process(case: Case) -> dict[str, Any]:
     run = Run(case)
     topics = len(run.fleet.names)
     run.round(0)
-    found: list[tuple[float, float]] = []
-    while not is_enough([sum(seconds) for seconds in found]):
-        found.append(run.round(1 + len(found)))
-    packing, engine = (min(seconds) / case.segments * 1e6 for seconds in zip(*found, strict=True))
+    rounds_seconds: list[tuple[float, float]] = []
+    while not is_enough([sum(seconds) for seconds in rounds_seconds]):
+        rounds_seconds.append(run.round(1 + len(rounds_seconds)))
+    packing, engine = (min(seconds) / case.segments * 1e6 for seconds in zip(*rounds_seconds, strict=True))
     ticks = [run.take(CONTROL_EVENTS.name, [_tick(number)], NOW + 900_000 + number) for number in range(TICKS + 2)]
     steady = min(sum(seconds) for seconds in ticks[2:])
     return {
@@ -76,7 +76,7 @@ def in_process(case: Case) -> dict[str, Any]:
         "first tick, us a topic": sum(ticks[0]) / topics * 1e6,
         "tick, us a topic": steady / topics * 1e6,
         "resident MB": resident_kb(os.getpid()) // 1024,
-        "rounds": len(found),
+        "rounds": len(rounds_seconds),
         "all of it, s": time.process_time() - began,
         "by the clock, s": time.monotonic() - clock,
         "load": os.getloadavg()[0],
@@ -107,14 +107,14 @@ def in_a_job(case: Case, samples: int = 20_000_000) -> dict[str, Any]:
         tick_seconds=15 if case.segments > LARGE else 5,
         ticks=4,
     )
-    found = stream.measured(of_a_job)
+    figures = stream.measured(of_a_job)
     return {
-        "samples a second": found["job"]["samples_per_second"],
-        "core-s a million": sum(found["core_seconds_per_million"].values()),
-        "first tick, s": found["ticks"]["first"],
-        "tick, s": found["ticks"]["steady"],
-        "resident MB": sum(found["resident_mb"][part] for part in ("driver", "jvm", "all workers")),
-        "load": found["load"],
+        "samples a second": figures["job"]["samples_per_second"],
+        "core-s a million": sum(figures["core_seconds_per_million"].values()),
+        "first tick, s": figures["ticks"]["first"],
+        "tick, s": figures["ticks"]["steady"],
+        "resident MB": sum(figures["resident_mb"][part] for part in ("driver", "jvm", "all workers")),
+        "load": figures["load"],
     }
 
 
@@ -141,20 +141,20 @@ def _show(row: dict[str, Any], is_first: bool) -> None:
 @click.option("--job", is_flag=True, help="The whole job, with Kafka and Spark: some minutes a row.")
 def main(quick: bool, largest: int, job: bool) -> None:
     """Measures, prints, writes each row when it is done."""
-    found: dict[str, Table] = {}
+    by_name: dict[str, Table] = {}
     print(machine())
     for name, cases in tables(QUICK if quick else largest).items():
         print(f"\n{name}")
-        rows = found[name] = []
+        rows = by_name[name] = []
         for case in cases:
             rows.append(
                 {**_asked(case), **(in_a_job(case, 2_000_000 if quick else 20_000_000) if job else _apart(case))}
             )
             _show(rows[-1], len(rows) == 1)
             if not quick:
-                known = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-                known["the job" if job else "one process"] = {"machine": machine(), "tables": found}
-                RESULT.write_text(json.dumps(known, indent=2) + "\n")
+                recorded = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+                recorded["the job" if job else "one process"] = {"machine": machine(), "tables": by_name}
+                RESULT.write_text(json.dumps(recorded, indent=2) + "\n")
 
 
 def _asked(case: Case) -> dict[str, Any]:

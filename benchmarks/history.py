@@ -68,7 +68,7 @@ class TopicDay:
     def _rates(self, minute: float) -> dict[int, float]:
         is_hot = minute % PERIOD < 8
         demand = (30_000.0 if is_hot else 60.0) * (1 + 0.6 * math.sin(minute * 40))
-        return {one.segment_id: demand * one.width / 65_536 for one in self.layout.active}
+        return {segment.segment_id: demand * segment.width / 65_536 for segment in self.layout.active}
 
     def _batch(self, now: int, *records: Any) -> None:
         for row in self.bucket.batch(now, *records).decisions:
@@ -81,8 +81,8 @@ class TopicDay:
         else:
             after = before.merge_segments(*segments, now + 1_500)
         decision = read_segment_decision(row)
-        for step, at, seen in (("intent", now + 400, before), ("applied", now + 1_500, after)):
-            when = datetime.fromtimestamp(at / 1000, timezone.utc)
+        for step, step_ms, seen in (("intent", now + 400, before), ("applied", now + 1_500, after)):
+            when = datetime.fromtimestamp(step_ms / 1000, timezone.utc)
             self.steps.append(
                 {
                     "decision_id": row["decision_id"],
@@ -101,14 +101,14 @@ class TopicDay:
             )
         created = [before.segments[number].created_at_ms for number in segments]
         self.attempts[row["decision_id"]] = (row["layout_epoch"], row["action"], segments, 1, created)
-        told = [layout(after, row["action"], at=now + 1_500, topic=TEMPLATE)]
+        announcements = [layout(after, row["action"], at=now + 1_500, topic=TEMPLATE)]
         pruned = after
         for segment in after.segments.values():
             if not segment.is_active:
                 pruned = pruned.prune_segment(segment.segment_id)
-        told.append(layout(pruned, "prune", at=now + 1_600, topic=TEMPLATE))
+        announcements.append(layout(pruned, "prune", at=now + 1_600, topic=TEMPLATE))
         self.layout = pruned
-        self._batch(now + 2_000, *told, outcome(row["decision_id"], "applied", now + 1_500, TEMPLATE))
+        self._batch(now + 2_000, *announcements, outcome(row["decision_id"], "applied", now + 1_500, TEMPLATE))
 
     def rows(self, table: Table) -> pa.Table:
         """Its rows of a table."""
@@ -122,7 +122,7 @@ def topic_name(number: int) -> str:
 
 def write_history(lake: str, day: TopicDay, topics: int) -> dict[str, int]:
     """The lake of that many topics: rows by table."""
-    made, counted = create_lake(lake), {}
+    tables, counted = create_lake(lake), {}
     for table in (EVENTS, SEGMENT_LOAD, DECISIONS, HOLDS, OUTCOMES):
         rows, number = day.rows(table), 0
         named = "topic" if table is SEGMENT_LOAD else "subject"
@@ -135,10 +135,10 @@ def write_history(lake: str, day: TopicDay, topics: int) -> dict[str, int]:
             chunk = pa.concat_tables([chunk, of_all] if first == 0 else [chunk])
             number += len(chunk)
             # In the order of time, as a job writes, not topic by topic.
-            write_deltalake(made[table.name], chunk.sort_by([(_TIME[table.name], "ascending")]), mode="append")
+            write_deltalake(tables[table.name], chunk.sort_by([(_TIME[table.name], "ascending")]), mode="append")
         counted[table.name] = number
     batches = _batches(day.rows(BATCHES), topics)
-    write_deltalake(made[BATCHES.name], batches, mode="append")
+    write_deltalake(tables[BATCHES.name], batches, mode="append")
     return {**counted, BATCHES.name: len(batches)}
 
 
@@ -153,48 +153,50 @@ _TIME = {
 
 def _of_topics(rows: pa.Table, day: TopicDay, named: str, numbers: range) -> pa.Table:
     """The rows of many topics: those of the template with what differs put in its place."""
-    places = pa.array(np.tile(np.arange(len(rows)), len(numbers)))
+    indexes = pa.array(np.tile(np.arange(len(rows)), len(numbers)))
     names = pa.array([topic_name(number) for number in numbers]).take(
         pa.array(np.repeat(np.arange(len(numbers)), len(rows)))
     )
-    found = rows.take(places)
+    repeated = rows.take(indexes)
     columns: dict[str, Any] = {named: names}
-    known = {one: position for position, one in enumerate(day.attempts)}
-    ids = pa.array([decision_id(topic_name(number), *one) for number in numbers for one in day.attempts.values()])
-    of_topic = np.repeat(np.arange(len(numbers)) * len(known), len(rows))
+    index_of = {entry: position for position, entry in enumerate(day.attempts)}
+    ids = pa.array([decision_id(topic_name(number), *entry) for number in numbers for entry in day.attempts.values()])
+    of_topic = np.repeat(np.arange(len(numbers)) * len(index_of), len(rows))
 
-    def ids_at(said: list[str | None]) -> pa.Array:
+    def ids_at(marked_texts: list[str | None]) -> pa.Array:
         """The decision of each row, by that of the template's."""
-        of_row = np.tile([-1 if one is None else known[one] for one in said], len(numbers))
+        of_row = np.tile([-1 if entry is None else index_of[entry] for entry in marked_texts], len(numbers))
         return ids.take(pa.array(of_row + of_topic, mask=of_row < 0))
 
     for text in ("inputs", "body"):
         if text in rows.column_names:
-            columns[text] = _put(rows[text], TEMPLATE, names, places)
+            columns[text] = _put(rows[text], TEMPLATE, names, indexes)
     if "body" in rows.column_names:
         bodies = rows["body"].to_pylist()
         ends = [json.loads(body).get("decisionId") for body in bodies]
-        marked = pa.array([b if one is None else b.replace(one, "\0") for b, one in zip(bodies, ends, strict=True)])
-        said = _put(marked, TEMPLATE, names, places)
+        marked = pa.array(
+            [b if entry is None else b.replace(entry, "\0") for b, entry in zip(bodies, ends, strict=True)]
+        )
+        marked_texts = _put(marked, TEMPLATE, names, indexes)
         columns["body"] = pc.if_else(
-            pa.array(np.tile([one is not None for one in ends], len(numbers))),
-            pc.binary_join(pc.split_pattern(said, "\0"), ids_at(ends).fill_null("")),
+            pa.array(np.tile([entry is not None for entry in ends], len(numbers))),
+            pc.binary_join(pc.split_pattern(marked_texts, "\0"), ids_at(ends).fill_null("")),
             columns["body"],
         )
     if "decision_id" in rows.column_names:
         columns["decision_id"] = ids_at(rows["decision_id"].to_pylist())
     if "kafka_offset" in rows.column_names:
         shift = pa.array(np.repeat(np.fromiter(numbers, np.int64) * _OFFSETS, len(rows)))
-        columns["kafka_offset"] = pc.add(found["kafka_offset"].combine_chunks(), shift)
+        columns["kafka_offset"] = pc.add(repeated["kafka_offset"].combine_chunks(), shift)
     for column, values in columns.items():
-        found = found.set_column(found.column_names.index(column), found.schema.field(column), values)
-    return found
+        repeated = repeated.set_column(repeated.column_names.index(column), repeated.schema.field(column), values)
+    return repeated
 
 
-def _put(texts: Any, pattern: str, instead: pa.Array, places: pa.Array) -> pa.Array:
+def _put(texts: Any, pattern: str, instead: pa.Array, indexes: pa.Array) -> pa.Array:
     """Texts, repeated by place, with another name in each."""
     pieces = pc.split_pattern(texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts, pattern)
-    return pc.binary_join(pieces.take(places), instead)
+    return pc.binary_join(pieces.take(indexes), instead)
 
 
 def _batches(rows: pa.Table, topics: int) -> pa.Table:

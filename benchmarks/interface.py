@@ -32,10 +32,10 @@ class Interface:
         """Return the topic's current layout."""
         return self._layouts.setdefault(topic, SegmentLayout.create(SEGMENTS, CREATED_MS))
 
-    def split(self, topic: str, segment: int, decision: str, at: float) -> None:
+    def split(self, topic: str, segment: int, decision: str, called_at: float) -> None:
         """Split a segment and record the call; raises `LayoutError`."""
         with self._lock:
-            self.calls.append((decision, topic, at))
+            self.calls.append((decision, topic, called_at))
             self._layouts[topic] = self.layout(topic).split_segment(segment, CREATED_MS)
 
 
@@ -54,10 +54,10 @@ def serve(interface: Interface) -> ThreadingHTTPServer:
                 self._answer(200, interface.layout(self.path.removeprefix(ROOT)).to_metadata().to_json())
 
         def do_POST(self) -> None:
-            at = time.time()
+            called_at = time.time()
             topic, _, segment = self.path.removeprefix(ROOT).rpartition("/split/")
             try:
-                interface.split(topic, int(segment), self.headers["x-anabranch-decision"], at)
+                interface.split(topic, int(segment), self.headers["x-anabranch-decision"], called_at)
             except LayoutError as error:
                 self._answer(409, json.dumps({"reason": str(error)}))
             else:

@@ -33,10 +33,10 @@ class JobProcess:
 
     def start(self) -> float:
         """Starts it; the instant, by the wall clock."""
-        at = time.time()
+        started_at = time.time()
         with self._log.open("w") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
-        return at
+        return started_at
 
     def kill(self) -> None:
         """`kill -9` of it and of all that it has started."""
@@ -45,16 +45,20 @@ class JobProcess:
 
     def seconds(self) -> dict[str, float]:
         """Processor time so far of the driver's Python, of the JVM, and of the Python workers."""
-        found = {"driver": process_seconds(self._process.pid), "jvm": 0.0, "workers": 0.0}
+        by_process = {"driver": process_seconds(self._process.pid), "jvm": 0.0, "workers": 0.0}
         for pid in descendants(self._process.pid):
-            found["jvm" if _is_java(pid) else "workers"] += process_seconds(pid)
-        return found
+            by_process["jvm" if _is_java(pid) else "workers"] += process_seconds(pid)
+        return by_process
 
     def resident(self) -> dict[str, int]:
         """Resident memory by process, MiB."""
-        found = resident_mb(self._process.pid)
+        driver_mb = resident_mb(self._process.pid)
         jvm = next(pid for pid in descendants(self._process.pid) if _is_java(pid))
-        return {"driver": found["jvm"], "jvm": (of := resident_mb(jvm))["jvm"], "largest worker": of["largest worker"]}
+        return {
+            "driver": driver_mb["jvm"],
+            "jvm": (jvm_mb := resident_mb(jvm))["jvm"],
+            "largest worker": jvm_mb["largest worker"],
+        }
 
     def wait(self, is_done: Callable[[], bool]) -> None:
         """Returns when that is so; ends the benchmark when the job has ended instead, or it takes too long."""
@@ -88,14 +92,14 @@ class Taken:
 
 
 @contextmanager
-def warm(job: JobProcess, sender: Sender, taken: Taken, topics: int = 1_000) -> Iterator[None]:
+def warm(job: JobProcess, sender: Sender, ingested: Taken, topics: int = 1_000) -> Iterator[None]:
     """Whatever a JVM does only once is done: so many other topics have come. The block is run meanwhile."""
-    others = Fleet(topics, 10, 0.0, "warm")
-    sender.layouts(others)
+    warm_up = Fleet(topics, 10, 0.0, "warm")
+    sender.layouts(warm_up)
     sender.flush()
     yield
-    taken.expect(topics + 1)  # and the job's own policy
-    job.wait(taken.all)
+    ingested.expect(topics + 1)  # and the job's own policy
+    job.wait(ingested.all)
 
 
 def _is_java(pid: int) -> bool:

@@ -82,11 +82,11 @@ def _measure(settings: Settings, events: int, cases: Sequence[str]) -> dict[str,
         _send_layouts(settings, Fleet(LOADED_TOPICS, SEGMENTS, 0.1, "loaded"))
         _until(lambda: sum(row["events"] for row in batches_of(settings)) >= LOADED_TOPICS, query)
         ticks.start()
-        found = {}
+        scenarios = {}
         with feeding("announcements", bootstrap, **fleet):
             _events(settings, "warm-up", 20, query, written)
             if ALONE in cases:
-                found[ALONE] = _scenario(settings, query, written, ALONE, events, jvm)
+                scenarios[ALONE] = _scenario(settings, query, written, ALONE, events, jvm)
             for form, about in FORMS.items():
                 if form not in cases:
                     continue
@@ -94,14 +94,14 @@ def _measure(settings: Settings, events: int, cases: Sequence[str]) -> dict[str,
                     name = form.replace(" ", "-")
                     _events(settings, f"{name}-warm-up", 20, query, written)
                     load = f"{SAMPLES_PER_SECOND:,} samples/s {form}"
-                    found[load] = _scenario(settings, query, written, name, events, jvm)
+                    scenarios[load] = _scenario(settings, query, written, name, events, jvm)
         _until(lambda: not query.status["isDataAvailable"], query)
-        found["idle cores"] = _idle_cores(jvm, IDLE_SECONDS)
+        scenarios["idle cores"] = _idle_cores(jvm, IDLE_SECONDS)
         query.stop()
     finally:
         ticks.stop()
         spark.stop()
-    return found
+    return scenarios
 
 
 def _scenario(
@@ -109,46 +109,48 @@ def _scenario(
 ) -> dict[str, Any]:
     began, before, spent = time.time(), len(written), cpu_seconds(jvm.pid)
     measured = _events(settings, name, events, query, written)
-    seconds, latencies = time.time() - began, [one.milliseconds for one in measured]
+    seconds, latencies = time.time() - began, [sample.milliseconds for sample in measured]
     spent = cpu_seconds(jvm.pid) - spent
     return {
         "events": events,
         "p50_ms": _percentile(latencies, 0.50),
         "p99_ms": _percentile(latencies, 0.99),
         "most_ms": round(max(latencies)),
-        "stages_ms": {stage: round(statistics.median(found)) for stage, found in _stages(measured).items()},
+        "stages_ms": {
+            stage: round(statistics.median(stage_values)) for stage, stage_values in _stages(measured).items()
+        },
         "cpu_ms_a_batch": round(1000 * spent / (len(written) - before)),
         "slowest": _slowest(measured),
-        "samples_per_second": round(sum(one.row["samples"] for one in written[before:]) / seconds),
+        "samples_per_second": round(sum(sample.row["samples"] for sample in written[before:]) / seconds),
     }
 
 
 def _stages(measured: list[Measured]) -> dict[str, list[float]]:
     """Return the milliseconds of each stage before and after each event's decision."""
     stages: dict[str, list[float]] = {}
-    for one in measured:
-        for stage, value in one.stages.items():
+    for sample in measured:
+        for stage, value in sample.stages.items():
             stages.setdefault(stage, []).append(value)
     return stages
 
 
 def _slowest(measured: list[Measured], count: int = 8) -> list[dict[str, Any]]:
     """The batches that the slowest events waited for, each once, and what was in them."""
-    found: dict[int, dict[str, Any]] = {}
-    for one in sorted(measured, key=lambda one: -one.milliseconds):
-        row = one.batch.row
+    by_batch: dict[int, dict[str, Any]] = {}
+    for sample in sorted(measured, key=lambda sample: -sample.milliseconds):
+        row = sample.batch.row
         counts = {name: row[name] for name in ("events", "samples", "decisions", "holds")}
         about = {
             "at": row["batch_at"],
             "batch": row["batch_id"],
-            "ms": one.milliseconds,
-            "stages_ms": one.stages,
+            "ms": sample.milliseconds,
+            "stages_ms": sample.stages,
             **counts,
         }
-        found.setdefault(row["batch_id"], about)
-        if len(found) == count:
+        by_batch.setdefault(row["batch_id"], about)
+        if len(by_batch) == count:
             break
-    return list(found.values())
+    return list(by_batch.values())
 
 
 @dataclass
@@ -173,7 +175,7 @@ class Measured:
         batch = self.batch
         operator, decisions = 1000 * batch.operator_seconds, 1000 * batch.commit_seconds[DECISIONS.name]
         waited = max(0, batch.row["batch_at"] - self.at)
-        found = {
+        by_stage = {
             "waits for its batch": waited,
             "offsets, plan, logs": self.milliseconds - waited - operator - decisions,
             "Kafka, decode, shuffle, state": operator,
@@ -183,10 +185,10 @@ class Measured:
         }
         if self.progress:
             durations, state = self.progress["durationMs"], self.progress["stateOperators"][0]
-            found["of that the state's commit"] = state["commitTimeMs"]
+            by_stage["of that the state's commit"] = state["commitTimeMs"]
             for stage in ("latestOffset", "queryPlanning", "walCommit", "commitOffsets", "triggerExecution"):
-                found[f"Spark: {stage}"] = durations.get(stage, 0)
-        return {stage: round(value) for stage, value in found.items()}
+                by_stage[f"Spark: {stage}"] = durations.get(stage, 0)
+        return {stage: round(value) for stage, value in by_stage.items()}
 
 
 def _events(
@@ -218,9 +220,12 @@ def _events(
 
     _until(lambda: sent.keys() <= decided().keys(), query)
     of_batch = decided()
-    _until(lambda: set(of_batch.values()) <= {one.row["batch_id"] for one in written}, query)
-    batches = {one.row["batch_id"]: one for one in written}
-    return [Measured(at, batches[of_batch[topic]], progress.get(of_batch[topic])) for topic, at in sent.items()]
+    _until(lambda: set(of_batch.values()) <= {batch.row["batch_id"] for batch in written}, query)
+    batches = {batch.row["batch_id"]: batch for batch in written}
+    return [
+        Measured(sent_instant, batches[of_batch[topic]], progress.get(of_batch[topic]))
+        for topic, sent_instant in sent.items()
+    ]
 
 
 def _send_layouts(settings: Settings, fleet: Fleet) -> None:
@@ -254,19 +259,20 @@ def _percentile(values: list[float], share: float) -> int:
 
 def _show(report: dict[str, Any]) -> None:
     print(report["machine"])
-    for name, found in report.items():
-        if isinstance(found, dict) and "p50_ms" in found:
+    for name, result in report.items():
+        if isinstance(result, dict) and "p50_ms" in result:
             print(
-                f"{name}: p50 {found['p50_ms']} ms, p99 {found['p99_ms']} ms, most {found['most_ms']:.0f} ms, "
-                f"of {found['events']} events; {found['samples_per_second']:,} samples/s; "
-                f"{found['cpu_ms_a_batch']} ms of processor time a batch (driver's JVM and workers)"
+                f"{name}: p50 {result['p50_ms']} ms, p99 {result['p99_ms']} ms, most {result['most_ms']:.0f} ms, "
+                f"of {result['events']} events; {result['samples_per_second']:,} samples/s; "
+                f"{result['cpu_ms_a_batch']} ms of processor time a batch (driver's JVM and workers)"
             )
-            for stage, median in found["stages_ms"].items():
+            for stage, median in result["stages_ms"].items():
                 print(f"  {stage:34}{median:6} ms")
-            for one in found["slowest"]:
-                stages = ", ".join(f"{stage} {value}" for stage, value in one["stages_ms"].items())
+            for slow in result["slowest"]:
+                stages = ", ".join(f"{stage} {value}" for stage, value in slow["stages_ms"].items())
                 print(
-                    f"  slow: at {one['at']}: {one['ms']} ms in batch {one['batch']}, {one['events']} events: {stages}"
+                    f"  slow: at {slow['at']}: {slow['ms']} ms in batch {slow['batch']}, "
+                    f"{slow['events']} events: {stages}"
                 )
     print(f"idle: {report['idle cores']} cores")
 

@@ -29,28 +29,28 @@ FILE = Path(__file__).with_suffix(".json")
 
 def questions() -> dict[str, str]:
     """By name: every view as a whole, what people ask of it, and of one topic."""
-    one = topic_name(77)
-    found = {
+    topic = topic_name(77)
+    queries = {
         "count of decisions by action": "SELECT action, reason, count(*) FROM decisions GROUP BY action, reason",
         "gates that hold now": "SELECT gate, count(*) FROM hold_intervals WHERE held_until IS NULL GROUP BY gate",
         "topics that flap": "SELECT topic, count(*) AS n FROM thrash GROUP BY topic ORDER BY n DESC LIMIT 10",
-        "decisions of one topic": f"SELECT * FROM decision_outcomes WHERE subject = '{one}' ORDER BY seq",
-        "holds of one topic": f"SELECT * FROM hold_intervals WHERE subject = '{one}' ORDER BY seq",
+        "decisions of one topic": f"SELECT * FROM decision_outcomes WHERE subject = '{topic}' ORDER BY seq",
+        "holds of one topic": f"SELECT * FROM hold_intervals WHERE subject = '{topic}' ORDER BY seq",
     }
     for view in views().values():
         source = f"{view.name}({AT})" if view.parameters else view.name
         wanted = ", ".join(f"max({column.name})" for column in view.columns)
-        found[source] = f"SELECT count(*), {wanted} FROM {source}"
-    return found
+        queries[source] = f"SELECT count(*), {wanted} FROM {source}"
+    return queries
 
 
 def ask(lake: str, name: str, once: bool) -> dict[str, Any]:
     """Best of two in this process (`once`: of one), each with an engine that knows nothing."""
     walls, begun = [], time.process_time()
     for _ in range(1 if once else 2):
-        at = time.perf_counter()
+        asked_at = time.perf_counter()
         rows = LakeSql(lake).ask(questions()[name]).read_all()
-        walls.append(time.perf_counter() - at)
+        walls.append(time.perf_counter() - asked_at)
     return {
         "seconds": round(min(walls), 3),
         "cpu_seconds": round((time.process_time() - begun) / len(walls), 3),
@@ -67,36 +67,36 @@ def main() -> None:
     parser.add_argument("--lake", type=Path)
     parser.add_argument("--once", action="store_true", help="each question once")
     parser.add_argument("--ask", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.ask:
-        print(json.dumps(ask(str(given.lake), given.ask, given.once)))
+    arguments = parser.parse_args()
+    if arguments.ask:
+        print(json.dumps(ask(str(arguments.lake), arguments.ask, arguments.once)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        lake = given.lake or Path(folder) / "lake"
+        lake = arguments.lake or Path(folder) / "lake"
         if not (lake / "batches").is_dir():
-            write_history(str(lake), TopicDay(HOURS, 1).run(), 200 if given.quick else given.topics)
+            write_history(str(lake), TopicDay(HOURS, 1).run(), 200 if arguments.quick else arguments.topics)
         counts = {
             table: LakeSql(str(lake)).ask(f"SELECT count(*) AS n FROM {table}").read_all()["n"][0].as_py()
             for table in ("decisions", "holds", "outcomes", "events", "segment_load")
         }
         print(machine(), counts, flush=True)
-        found = {}
+        results = {}
         for name in questions():
             command = [sys.executable, "-m", "benchmarks.ledger", "--lake", str(lake), "--ask", name]
-            command += ["--once"] if given.once else []
+            command += ["--once"] if arguments.once else []
             ran = subprocess.run(command, capture_output=True, text=True, check=False)
             if ran.returncode:
                 print(f"{name:42} failed: {ran.stderr.strip().splitlines()[-1][:120]}", flush=True)
                 continue
-            found[name] = json.loads(ran.stdout)
-            said = found[name]
+            results[name] = json.loads(ran.stdout)
+            cost = results[name]
             print(
-                f"{name:42} {said['seconds']:8.2f} s  {said['cpu_seconds']:7.2f} cpu s  {said['peak_mb']:6} MB",
+                f"{name:42} {cost['seconds']:8.2f} s  {cost['cpu_seconds']:7.2f} cpu s  {cost['peak_mb']:6} MB",
                 flush=True,
             )
-            if not given.quick:
-                kept = {"machine": machine(), "rows": counts, "questions": found}
-                FILE.write_text(json.dumps(kept, indent=2) + "\n")
+            if not arguments.quick:
+                report = {"machine": machine(), "rows": counts, "questions": results}
+                FILE.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

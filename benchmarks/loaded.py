@@ -53,11 +53,11 @@ def connect_seconds(command: str) -> float | None:
         listener.settimeout(CONNECT_SECONDS)
         listener.bind(path := f"{folder}/s")
         listener.listen()
-        given = {"PYTHONPATH": ":".join(map(str, zips)), "PYTHON_WORKER_FACTORY_SOCK_PATH": path}
+        variables = {"PYTHONPATH": ":".join(map(str, zips)), "PYTHON_WORKER_FACTORY_SOCK_PATH": path}
         began = time.monotonic()
         worker = subprocess.Popen(
             [command, "-m", SPARKS_WORKER],
-            env={**os.environ, **given},
+            env={**os.environ, **variables},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -87,8 +87,8 @@ def batches(folder: Path) -> list[dict[str, object]]:
     table = folder / "lake" / "batches"
     if not (table / "_delta_log").is_dir():
         return []
-    found = DeltaTable(str(table)).to_pyarrow_table(columns=["batch_at", "committed_at"]).to_pylist()
-    return sorted(found, key=lambda row: row["batch_at"])
+    rows = DeltaTable(str(table)).to_pyarrow_table(columns=["batch_at", "committed_at"]).to_pylist()
+    return sorted(rows, key=lambda row: row["batch_at"])
 
 
 @click.command()
@@ -138,8 +138,8 @@ def main(loops: int, seconds: float) -> None:
     report = folder / "report.json"
     if not report.is_file():
         sys.exit(f"the run ended with {code} and no report: {folder}/out.log")
-    found = json.loads(report.read_text())
-    died = Counter(event["part"] for event in found["partEvents"] if event["what"] == "died")
+    result = json.loads(report.read_text())
+    died = Counter(event["part"] for event in result["partEvents"] if event["what"] == "died")
     again = (folder / "log" / "stream.log").read_text(errors="replace").count("the query starts again in")
     took = [(row["committed_at"] - row["batch_at"]).total_seconds() for row in batches(folder)]
     print(
@@ -148,7 +148,7 @@ def main(loops: int, seconds: float) -> None:
     )
     print(
         f"died: {dict(died) or 'nothing'}; queries started again in the process: {again}; "
-        f"integrity {'ok' if found['integrity']['ok'] else found['integrity']}; {folder}"
+        f"integrity {'ok' if result['integrity']['ok'] else result['integrity']}; {folder}"
     )
 
 

@@ -39,7 +39,7 @@ def measure_neighbours(work: Path, settings: Path) -> list[dict[str, Any]]:
     file = work / "neighbours.toml"
     text = settings.read_text().replace("layouts.db", "neighbours.db")
     file.write_text(f'{text}tokens_file = "{tokens}"\n')
-    found = []
+    rows = []
     with (
         controller(file) as (url, _, _),
         httpx.Client(base_url=url, headers={"Authorization": f"Bearer {quiet}"}, timeout=60) as client,
@@ -57,7 +57,7 @@ def measure_neighbours(work: Path, settings: Path) -> list[dict[str, Any]]:
                 with process_of(command) as (_, line):
                     assert line == "at full speed", line
                     beside += _splits(client, path, numbers)
-            found.append(
+            rows.append(
                 {
                     "busy_with": kind,
                     "alone_p50_ms": round(statistics.median(alone), 1),
@@ -67,7 +67,7 @@ def measure_neighbours(work: Path, settings: Path) -> list[dict[str, Any]]:
                     "times": round(statistics.median(beside) / statistics.median(alone), 2),
                 }
             )
-    return found
+    return rows
 
 
 def _splits(client: httpx.Client, path: str, numbers: Iterator[int]) -> list[float]:
@@ -82,10 +82,10 @@ def _splits(client: httpx.Client, path: str, numbers: Iterator[int]) -> list[flo
     return took
 
 
-def show_neighbours(found: dict[str, Any]) -> None:
+def show_neighbours(report: dict[str, Any]) -> None:
     """Prints the table."""
-    print(found["machine"])
-    for row in found["kinds"]:
+    print(report["machine"])
+    for row in report["kinds"]:
         print(
             f"{row['busy_with']:>15} of another client: a split p50 {row['beside_p50_ms']:.1f} ms, alone "
             f"{row['alone_p50_ms']:.1f} ms: {row['times']:.2f} times; p90 {row['beside_p90_ms']:.1f} and "

@@ -50,18 +50,18 @@ def _measure(work: Path, jars: Jars, bootstrap: str, topics: int) -> dict[str, A
     zookeeper.start()
     nodes = ZooKeeperStore(zookeeper.address, "/bench", session_s=30)
     floor = _ZooKeeperFloor(zookeeper.address)
-    one, other = (_settings(work, name, bootstrap, zookeeper.address) for name in ("one", "other"))
+    first_node, second_node = (_settings(work, name, bootstrap, zookeeper.address) for name in ("one", "other"))
     try:
-        with controller(one, NONE) as (_, pid, start_without):
+        with controller(first_node, NONE) as (_, pid, start_without):
             time.sleep(1)
             empty_kb = resident_kb(pid)
         names = _fill(nodes, topics)
         view = LayoutReader(nodes)
         began = time.monotonic()
-        with controller(one, NONE) as (_, pid, start):
+        with controller(first_node, NONE) as (_, pid, start):
             led = _until(lambda: not view.without_leader(names)) - began
             led_kb = resident_kb(pid)
-            with controller(other, NONE) as (url, other_pid, _):
+            with controller(second_node, NONE) as (url, other_pid, _):
                 os.kill(pid, signal.SIGKILL)
                 killed = time.monotonic()
                 first = (
@@ -164,10 +164,10 @@ class _ZooKeeperFloor:
         self._client.close()
 
 
-def show_nodes(found: dict[str, Any]) -> None:
+def show_nodes(report: dict[str, Any]) -> None:
     """Prints the table."""
-    print(found["machine"])
-    for row in found["sizes"]:
+    print(report["machine"])
+    for row in report["sizes"]:
         print(
             f"{row['topics']:7,} topics on ZooKeeper: start {row['start_seconds']:.2f} s, "
             f"{row['start_seconds_without']:.2f} s without; all led after {row['all_led_seconds']:.1f} s; "

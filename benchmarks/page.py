@@ -80,22 +80,25 @@ def churn(lake: str, names: list[str], url: str, seconds: float) -> Iterator[tup
     seen: list[float] = []
     threading.Thread(target=follow, args=(url, seen), daemon=True).start()
     count, end = A_MINUTE // 120, time.monotonic() + seconds
-    made = 0
+    count_so_far = 0
     while time.monotonic() < end:
         begun, now = time.monotonic(), (datetime.now(timezone.utc) - START).total_seconds()
-        part = [(f"x{made + number}", name) for number, name in enumerate(random.sample(names, min(count, len(names))))]
-        made += count
+        part = [
+            (f"x{count_so_far + number}", name)
+            for number, name in enumerate(random.sample(names, min(count, len(names))))
+        ]
+        count_so_far += count
         inputs = json.dumps({"x": "y" * 3000})
-        write(lake, *(decision(now, decision_id=one, subject=name, inputs=inputs) for one, name in part))
-        write(lake, *(outcome(one, "applied", now, subject=name) for one, name in part))
+        write(lake, *(decision(now, decision_id=identity, subject=name, inputs=inputs) for identity, name in part))
+        write(lake, *(outcome(identity, "applied", now, subject=name) for identity, name in part))
         write(lake, *(load(0, random.random() * 12_000, now, topic=name) for _, name in part))
         done = time.monotonic()
-        while not any(at >= done for at in seen) and time.monotonic() < done + 5:
+        while not any(seen_at >= done for seen_at in seen) and time.monotonic() < done + 5:
             time.sleep(0.005)
-        told = min((at for at in seen if at >= done), default=done + 5) - done
+        delay = min((seen_at for seen_at in seen if seen_at >= done), default=done + 5) - done
         asked = time.monotonic()
         httpx.get(f"{url}/?order=acted", timeout=30).raise_for_status()
-        yield told, time.monotonic() - asked
+        yield delay, time.monotonic() - asked
         time.sleep(max(0.0, 0.5 - (time.monotonic() - begun)))
 
 
@@ -161,13 +164,13 @@ def main(topics: int, quick: bool) -> None:
                 }
                 shown = sorted(on_screen(driver, lake, url, random.sample(names, CHANGES)))
             report["on_screen_seconds"] = {"median": round(shown[CHANGES // 2], 3), "most": round(shown[-1], 3)}
-            before, at = page.cpu_times(), time.monotonic()
-            told, pages = zip(*churn(lake, names, url, seconds), strict=True)
-            after, took = page.cpu_times(), time.monotonic() - at
+            before, began = page.cpu_times(), time.monotonic()
+            delays, pages = zip(*churn(lake, names, url, seconds), strict=True)
+            after, took = page.cpu_times(), time.monotonic() - began
             used = (after.user + after.system - before.user - before.system) / took
             report["busy"] = {
                 "decisions_a_minute": A_MINUTE,
-                "told_seconds": {"median": round(statistics.median(told), 3), "most": round(max(told), 3)},
+                "told_seconds": {"median": round(statistics.median(delays), 3), "most": round(max(delays), 3)},
                 "page_seconds": {"median": round(statistics.median(pages), 3), "most": round(max(pages), 3)},
                 "cores": round(used, 2),
                 "resident_mb": resident_mb(page),

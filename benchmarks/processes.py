@@ -23,7 +23,7 @@ def seconds_by_part(jvm: int) -> dict[str, float]:
     from here (a broker, feeds). Only processes that still run count; ended threads of the JVM are in "JVM, rest".
     """
     of_spark = {jvm, *descendants(jvm)}
-    found = {
+    by_part = {
         "broker and feeds": sum(process_seconds(pid) for pid in descendants(os.getpid()) if pid not in of_spark),
         "driver's Python": process_seconds(os.getpid()),
         **dict.fromkeys(("decode workers", "state workers", *set(_THREADS.values())), 0.0),
@@ -32,8 +32,8 @@ def seconds_by_part(jvm: int) -> dict[str, float]:
         with suppress(psutil.Error):
             stage = psutil.Process(pid).environ().get(STAGE_VARIABLE)
             if stage is not None:
-                found[f"{stage} workers"] += process_seconds(pid)
-    rest = process_seconds(jvm)
+                by_part[f"{stage} workers"] += process_seconds(pid)
+    remainder = process_seconds(jvm)
     for thread in Path(f"/proc/{jvm}/task").iterdir():
         with suppress(OSError):
             name, times = (
@@ -43,9 +43,9 @@ def seconds_by_part(jvm: int) -> dict[str, float]:
             seconds = (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
             kind = next((kind for begin, kind in _THREADS.items() if name.startswith(begin)), None)
             if kind is not None:
-                found[kind] += seconds
-                rest -= seconds
-    return {**found, "JVM, rest": max(rest, 0.0)}
+                by_part[kind] += seconds
+                remainder -= seconds
+    return {**by_part, "JVM, rest": max(remainder, 0.0)}
 
 
 _THREADS = {

@@ -54,18 +54,20 @@ def _row(shape: str, profile: str, counts: dict[str, float]) -> str:
 
 
 def _series(text: str) -> Series:
-    name, *rest = text.split("@")
-    days, percentile = (float(rest[place]) if len(rest) > place else default for place, default in enumerate((14, 100)))
+    name, *options = text.split("@")
+    days, percentile = (
+        float(options[index]) if len(options) > index else default for index, default in enumerate((14, 100))
+    )
     series = read_series(Path(name)).first(days).scaled(percentile)
     return series._replace(name=f"{series.name}, {days:g} days")
 
 
 def _written(page: str, part: str, table_text: str) -> str:
     begin, end = f"<!-- {part}: begin -->\n", f"<!-- {part}: end -->\n"
-    before, found, rest = page.partition(begin)
-    if not found or end not in rest:
+    before, marker, after = page.partition(begin)
+    if not marker or end not in after:
         raise click.ClickException(f"{PAGE.name} has no place for the table `{part}`")
-    return before + begin + table_text + end + rest.partition(end)[2]
+    return before + begin + table_text + end + after.partition(end)[2]
 
 
 @click.command()

@@ -59,16 +59,18 @@ def minutes_over(lake: str, begin: int, end: int, limits: Sequence[float], deman
     for row in _rows(lake, "events", "subject", "type", "body", "accepted_at"):
         if row["type"] == "layout":
             layout = json.loads(row["body"])["layout"]
-            ranges = [one["hashRange"] for one in layout["segments"].values() if one["state"] == "ACTIVE"]
-            active = sorted((int(one["start"]), int(one["end"])) for one in ranges)
+            ranges = [segment["hashRange"] for segment in layout["segments"].values() if segment["state"] == "ACTIVE"]
+            active = sorted((int(segment["start"]), int(segment["end"])) for segment in ranges)
             layouts[row["subject"]].append((_millis(row["accepted_at"]), int(layout["epoch"]), active))
     seconds = 0
     for demand in demands:
-        known = sorted(layouts[demand.topic])
-        at = np.arange(begin, end, 1000)
-        for instant, place in zip(at.tolist(), np.searchsorted([one[0] for one in known], at, "right"), strict=True):
-            if place:
-                starts, ends = zip(*known[place - 1][2], strict=True)
+        changes = sorted(layouts[demand.topic])
+        instants = np.arange(begin, end, 1000)
+        for instant, index in zip(
+            instants.tolist(), np.searchsorted([segment[0] for segment in changes], instants, "right"), strict=True
+        ):
+            if index:
+                starts, ends = zip(*changes[index - 1][2], strict=True)
                 seconds += bool((demand.rates(instant / 1000, starts, ends) > np.asarray(limits)).any())
     return seconds / 60
 
@@ -102,7 +104,7 @@ Change = tuple[tuple[int, int, int, int], str, Any]
 
 def _changes(lake: str, end: int) -> Mapping[str, list[Change]]:
     """Layouts and loads of each topic, in their order."""
-    found: dict[str, list[Change]] = defaultdict(list)
+    by_topic: dict[str, list[Change]] = defaultdict(list)
     columns = ("subject", "type", "cause", "body", "accepted_at", "kafka_partition", "kafka_offset")
     for row in _rows(lake, "events", *columns):
         if row["type"] == "layout":
@@ -110,15 +112,15 @@ def _changes(lake: str, end: int) -> Mapping[str, list[Change]]:
             active = (
                 set()
                 if row["cause"] == "deleted"
-                else {int(one["segmentId"]) for one in layout["segments"].values() if one["state"] == "ACTIVE"}
+                else {int(entry["segmentId"]) for entry in layout["segments"].values() if entry["state"] == "ACTIVE"}
             )
-            found[row["subject"]].append(((*_place(row)[:1], 0, *_place(row)[1:]), "layout", active))
+            by_topic[row["subject"]].append(((*_place(row)[:1], 0, *_place(row)[1:]), "layout", active))
     for row in _rows(lake, "segment_load", "topic", "segment_id", *RATES, *columns[4:]):
         rates = [row[name] for name in RATES]
-        found[row["topic"]].append(((*_place(row)[:1], 1, *_place(row)[1:]), "load", (row["segment_id"], rates)))
+        by_topic[row["topic"]].append(((*_place(row)[:1], 1, *_place(row)[1:]), "load", (row["segment_id"], rates)))
     return {
-        topic: sorted((one for one in changes if one[0][0] < end), key=lambda one: one[0])
-        for topic, changes in found.items()
+        topic: sorted((entry for entry in changes if entry[0][0] < end), key=lambda entry: entry[0])
+        for topic, changes in by_topic.items()
     }
 
 
@@ -128,14 +130,14 @@ def _topic(changes: Sequence[Change], begin: int, end: int, limits: Sequence[flo
     over: set[int] = set()
     segment_ms = over_ms = 0
     for change, following in pairwise([*changes, ((end, 0, 0, 0), "end", None)]):
-        place, kind, what = change
+        position, kind, payload = change
         if kind == "layout":
-            active, over = what, over & what
-        elif any(rate > limit for rate, limit in zip(what[1], limits, strict=True)):
-            over = (over | {what[0]}) & active
+            active, over = payload, over & payload
+        elif any(rate > limit for rate, limit in zip(payload[1], limits, strict=True)):
+            over = (over | {payload[0]}) & active
         else:
-            over = over - {what[0]}
-        lasted = max(0, following[0][0] - max(begin, place[0]))
+            over = over - {payload[0]}
+        lasted = max(0, following[0][0] - max(begin, position[0]))
         segment_ms, over_ms = segment_ms + len(active) * lasted, over_ms + bool(over) * lasted
     return segment_ms, over_ms
 
@@ -153,5 +155,5 @@ def _rows(lake: str, table: str, *columns: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _millis(at: Any) -> int:
-    return round(at.timestamp() * 1000)
+def _millis(instant: Any) -> int:
+    return round(instant.timestamp() * 1000)

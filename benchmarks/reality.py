@@ -133,7 +133,8 @@ def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
     """Predict what `other` did from the record of `ran`, and add up what it really did."""
     limits = resolved(ran.policy).split_thresholds
     begin, end = (
-        datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=at) for at in (ran.began_at, ran.ends_at)
+        datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=instant)
+        for instant in (ran.began_at, ran.ends_at)
     )
     stream = ran.settings.stream
     tick_ms = round(stream.tick_seconds * 1000)
@@ -141,7 +142,7 @@ def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
     history = open_history(
         ran.lake, folder, begin, end, None, ran.policy, tick_ms, change_threshold=stream.change_threshold
     )
-    found = backtest(history, {other.name: other.policy})
+    predicted = backtest(history, {other.name: other.policy})
     on_record = RecordedDemand(*lines_of_lake(ran.lake, begin, until=end), step_ms=history.step_ms)
     hours = (ran.ends_at - ran.began_at) / 3_600_000
     seeded = LabDemand(ran.settings.traffic, hours, ran.began_at, history.step_ms)
@@ -162,12 +163,12 @@ def compare(ran: Ran, other: Ran, folder: Path) -> dict[str, Any]:
         "before": really(ran, limits),
         "real": really(other, limits),
         "predicted": {
-            "backtest": _counts(found.totals(other.name)),
+            "backtest": _counts(predicted.totals(other.name)),
             "simulate, demand on record": simulated(on_record),
             "simulate, seeded demand": simulated(seeded),
         },
-        "confidence": round(found.confidence(other.name).confidence, 3),
-        "itself": {"predicted": _counts(found.totals(RAN)), **found.agreement.to_json()},
+        "confidence": round(predicted.confidence(other.name).confidence, 3),
+        "itself": {"predicted": _counts(predicted.totals(RAN)), **predicted.agreement.to_json()},
     }
 
 
@@ -183,17 +184,22 @@ def error(predicted: float, real: float) -> float:
     return (predicted - real) / (real or 1.0)
 
 
-def table(found: list[dict[str, Any]]) -> list[str]:
+def table(comparisons: list[dict[str, Any]]) -> list[str]:
     """Return the rows of the table in benchmarks/backtest.txt."""
     lines = [f"| record of | policy | by | {' | '.join(HEADS)} |", "| --- | --- | --- |" + " ---: |" * len(HEADS)]
-    for one in found:
-        sides = {f"what ran on record ({one['record']})": one["before"], f"really ran ({one['policy']})": one["real"]}
+    for comparison in comparisons:
+        sides = {
+            f"what ran on record ({comparison['record']})": comparison["before"],
+            f"really ran ({comparison['policy']})": comparison["real"],
+        }
         for name, counts in sides.items():
             cells = " | ".join(f"{counts[key]:.4g}" for key in COUNTS)
-            lines.append(f"| {one['record']} | {one['policy']} | {name} | {cells} |")
-        for name, counts in one["predicted"].items():
-            cells = " | ".join(f"{counts[key]:.4g} ({error(counts[key], one['real'][key]):+.1%})" for key in COUNTS)
-            lines.append(f"| {one['record']} | {one['policy']} | {name} | {cells} |")
+            lines.append(f"| {comparison['record']} | {comparison['policy']} | {name} | {cells} |")
+        for name, counts in comparison["predicted"].items():
+            cells = " | ".join(
+                f"{counts[key]:.4g} ({error(counts[key], comparison['real'][key]):+.1%})" for key in COUNTS
+            )
+            lines.append(f"| {comparison['record']} | {comparison['policy']} | {name} | {cells} |")
     return lines
 
 
@@ -201,10 +207,10 @@ def said(report: Mapping[str, Any]) -> str:
     """Return what stands in benchmarks/backtest.txt: machine, date, table, and what the first check says."""
     machine = report["machine"]
     checks = [
-        f"{one['record']}: {one['itself']['share']:.1%} of the actions on record come again within a tick; "
-        f"confidence in {one['policy']} {one['confidence']:.0%}"
-        for one in report["comparisons"]
-        if one["itself"]["share"] is not None
+        f"{pair['record']}: {pair['itself']['share']:.1%} of the actions on record come again within a tick; "
+        f"confidence in {pair['policy']} {pair['confidence']:.0%}"
+        for pair in report["comparisons"]
+        if pair["itself"]["share"] is not None
     ]
     ended = [
         f"{name}: " + ", ".join(f"{status} {count}" for status, count in by.items())
@@ -238,7 +244,7 @@ def judged(folder: Path) -> dict[str, Any]:
         "topics": traffic.topics,
         "seed": traffic.seed,
         "comparisons": [
-            compare(runs[one], runs[other], folder / f"loads-{one}") for one, other in (("A", "B"), ("B", "A"))
+            compare(runs[ran], runs[other], folder / f"loads-{ran}") for ran, other in (("A", "B"), ("B", "A"))
         ],
         "outcomes": {name: outcomes_of(run.lake) for name, run in runs.items()},
         "lagSeconds": {name: round(lag_seconds(run.lake), 2) for name, run in runs.items()},

@@ -41,29 +41,29 @@ MOST = 100_000
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()}
-    found = {}
+    results = {}
     for topics in QUICK_TOPICS if quick else TOPICS:
         with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, MOST) as settings:
-            found[str(topics)] = _measure(settings, Path(work), topics, 1 if quick else RESTARTS)
-        _show(topics, found[str(topics)])
+            results[str(topics)] = _measure(settings, Path(work), topics, 1 if quick else RESTARTS)
+        _show(topics, results[str(topics)])
     if not quick:
-        RESULT.write_text(json.dumps({"machine": machine, "topics": found}, indent=2) + "\n")
+        RESULT.write_text(json.dumps({"machine": machine, "topics": results}, indent=2) + "\n")
 
 
 def _measure(settings: Settings, work: Path, topics: int, restarts: int) -> dict[str, Any]:
     fleet, sender, job = Fleet(topics, SEGMENTS, 0.1), Sender(settings.kafka.bootstrap), JobProcess(settings, work)
     job.start()
-    taken = Taken(settings)
+    ingested = Taken(settings)
     try:
-        with warm(job, sender, taken):
+        with warm(job, sender, ingested):
             layouts = list(fleet.layouts())
             consumers = [consumers_message(name, "snapshot", 1, _now()) for name in fleet.names]
         sender.send(CONTROL_EVENTS.name, iter(layouts))
         sender.send(CONSUMER_EVENTS.name, iter(consumers))
         sender.round(fleet, _now())
         sender.flush()
-        taken.expect(3 * topics)
-        job.wait(taken.all)
+        ingested.expect(3 * topics)
+        job.wait(ingested.all)
         return {
             "resident_mb": job.resident(),
             "restarts": [_restart(job, settings, sender, fleet) for _ in range(restarts)],
@@ -73,15 +73,15 @@ def _measure(settings: Settings, work: Path, topics: int, restarts: int) -> dict
 
 
 def _restart(job: JobProcess, settings: Settings, sender: Sender, fleet: Fleet) -> dict[str, float]:
-    known = len(batches_of(settings))
+    earlier = len(batches_of(settings))
     job.kill()
     sender.round(fleet, _now())
     tick = TickEvent(v=1, type="tick", at=_now())
     sender.send(CONTROL_EVENTS.name, iter([(EVERY_TOPIC, tick.to_json().encode())]))
     sender.flush()
     started = job.start()
-    job.wait(lambda: any(row["evaluations"] >= len(fleet.names) for row in batches_of(settings)[known:]))
-    rows = batches_of(settings)[known:]
+    job.wait(lambda: any(row["evaluations"] >= len(fleet.names) for row in batches_of(settings)[earlier:]))
+    rows = batches_of(settings)[earlier:]
     planned, committed = rows[0]["batch_at"].timestamp(), rows[0]["committed_at"].timestamp()
     ticked = next(row for row in rows if row["evaluations"] >= len(fleet.names))["committed_at"].timestamp()
     query = job.said_at("reading ") or planned
@@ -95,10 +95,10 @@ def _restart(job: JobProcess, settings: Settings, sender: Sender, fleet: Fleet) 
     }
 
 
-def _show(topics: int, found: dict[str, Any]) -> None:
-    print(f"\n{topics:,} topics of {SEGMENTS}; load {os.getloadavg()[1]:.2f}; resident MB {found['resident_mb']}")
-    for name in found["restarts"][0]:
-        values = [one[name] for one in found["restarts"]]
+def _show(topics: int, figures: dict[str, Any]) -> None:
+    print(f"\n{topics:,} topics of {SEGMENTS}; load {os.getloadavg()[1]:.2f}; resident MB {figures['resident_mb']}")
+    for name in figures["restarts"][0]:
+        values = [restart[name] for restart in figures["restarts"]]
         print(f"  restart, {name:30}{statistics.median(values):8.2f} s   ({min(values)} to {max(values)})")
 
 

@@ -52,10 +52,10 @@ def main(quick: bool) -> None:
             report["resident_mb"] = resident_mb(page)
             for window in WINDOWS:
                 name = topic_name(1)
-                found = [until_drawn(driver, f"{url}/topic?name={name}&last={window}") for _ in range(3)]
+                draws = [until_drawn(driver, f"{url}/topic?name={name}&last={window}") for _ in range(3)]
                 report[window] = {
-                    "first_paint_seconds": round(sorted(one for one, _ in found)[1], 3),
-                    "river_seconds": round(sorted(one for _, one in found)[1], 3),
+                    "first_paint_seconds": round(sorted(seconds for seconds, _ in draws)[1], 3),
+                    "river_seconds": round(sorted(seconds for _, seconds in draws)[1], 3),
                     "resident_mb": resident_mb(page),
                 }
                 print(window, report[window], flush=True)

@@ -37,12 +37,12 @@ def rows_of(table: Table, number: int) -> list[dict[str, Any]]:
     """Rows of decisions (splits by load) or holds of topics with layouts and loads of their own."""
     chance, rows = Random(5), list[dict[str, Any]]()
     for count, snapshot in enumerate(snapshots_of(a_fleet(number, SEGMENTS, hot=1.0), POLICY)):
-        at = datetime.fromtimestamp(NOW / 1000, timezone.utc) + timedelta(seconds=count)
-        now = int(at.timestamp() * 1000)
+        instant = datetime.fromtimestamp(NOW / 1000, timezone.utc) + timedelta(seconds=count)
+        now = int(instant.timestamp() * 1000)
         layout = SegmentLayout.create(SEGMENTS // 2, now - chance.randrange(10**9))
         while len(layout.active) < SEGMENTS:
             layout = layout.split_segment(chance.choice(layout.active).segment_id, now - chance.randrange(10**8))
-        loads = dict(zip((one.segment_id for one in layout.active), snapshot.loads.values(), strict=True))
+        loads = dict(zip((segment.segment_id for segment in layout.active), snapshot.loads.values(), strict=True))
         shift = now - NOW
         loads = {
             number: replace(load, modified_at=load.modified_at + shift, seen_at=load.last_seen_at + shift)
@@ -52,7 +52,7 @@ def rows_of(table: Table, number: int) -> list[dict[str, Any]]:
         answer: Any = decide(seen)
         text = snapshot_to_json(seen, layout.to_metadata().to_json(), policy_override(POLICY).to_json())
         if table in (EVENTS, SEGMENT_LOAD):
-            rows += _told(table, seen, at, count)
+            rows += _told(table, seen, instant, count)
             continue
         same = {
             "family": "autoscale",
@@ -63,7 +63,7 @@ def rows_of(table: Table, number: int) -> list[dict[str, Any]]:
             "engine_version": "benchmark",
             "batch_id": count,
             "seq": 1 + count % 7,
-            "day": at.date(),
+            "day": instant.date(),
         }
         if table is HOLDS:
             reading = answer.gates[-1]
@@ -75,7 +75,7 @@ def rows_of(table: Table, number: int) -> list[dict[str, Any]]:
                     "limit": reading.limit,
                     "margin": reading.margin,
                     "eligible_at": None,
-                    "since": at,
+                    "since": instant,
                     "inputs": None,
                     "gates": None,
                     "layout_digest": digest([text]),
@@ -89,7 +89,7 @@ def rows_of(table: Table, number: int) -> list[dict[str, Any]]:
                 "action": "split",
                 "arguments": json.dumps({"segments": [answer.segment]}),
                 "reason": answer.reason,
-                "decided_at": at,
+                "decided_at": instant,
                 "inputs": text,
                 "gates": gates_to_json(answer.gates),
             }
@@ -97,20 +97,20 @@ def rows_of(table: Table, number: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _told(table: Table, seen: TopicSnapshot, at: datetime, count: int) -> list[dict[str, Any]]:
+def _told(table: Table, seen: TopicSnapshot, instant: datetime, count: int) -> list[dict[str, Any]]:
     """The layout as an event, or the loads of all segments."""
     same = {
         "kafka_partition": 0,
         "kafka_offset": count,
-        "kafka_timestamp": at,
-        "accepted_at": at,
+        "kafka_timestamp": instant,
+        "accepted_at": instant,
         "batch_id": count,
-        "day": at.date(),
+        "day": instant.date(),
     }
     if table is EVENTS:
         body = {"v": 1, "type": "layout", "topic": seen.topic, "cause": "split", "at": seen.now, "topicCreatedAt": 1}
         text = json.dumps(body, separators=(",", ":"))[:-1] + ',"layout":' + seen.layout.to_metadata().to_json() + "}"
-        event = {"subject": seen.topic, "type": "layout", "cause": "split", "body": text, "at": at}
+        event = {"subject": seen.topic, "type": "layout", "cause": "split", "body": text, "at": instant}
         return [{**same, **event, "kafka_topic": "control-events"}]
     return [
         {
@@ -122,7 +122,7 @@ def _told(table: Table, seen: TopicSnapshot, at: datetime, count: int) -> list[d
             "msg_rate_out": load.msg_rate_out,
             "bytes_rate_out": load.bytes_rate_out,
             "reporter": f"broker-{count % 12}",
-            "sampled_at": at,
+            "sampled_at": instant,
             "cause": "changed",
         }
         for number, load in seen.loads.items()
@@ -133,12 +133,12 @@ def measured(table: Table, number: int, compact: Any = None) -> dict[str, float]
     """Bytes a row: of the text in it, of files with a row each, and of those files compacted."""
     rows = rows_of(table, number)
     with tempfile.TemporaryDirectory() as folder:
-        made = create_table(folder, table)
+        created = create_table(folder, table)
         for row in rows[:BY_THEMSELVES]:
-            write_deltalake(made, to_arrow(table, [row]), mode="append")
+            write_deltalake(created, to_arrow(table, [row]), mode="append")
         alone = _bytes(folder, table) / BY_THEMSELVES
-        log = sum(one.stat().st_size for one in Path(folder).rglob("_delta_log/*.json")) / BY_THEMSELVES
-        write_deltalake(made, to_arrow(table, rows[BY_THEMSELVES:]), mode="append")
+        log = sum(entry.stat().st_size for entry in Path(folder).rglob("_delta_log/*.json")) / BY_THEMSELVES
+        write_deltalake(created, to_arrow(table, rows[BY_THEMSELVES:]), mode="append")
         (compact or compact_by_delta_rs)(folder, table, None)
         whole = _bytes(folder, table) / len(rows)
     text = sum(len(str(value)) for row in rows for value in row.values() if isinstance(value, str)) / len(rows)

@@ -77,15 +77,15 @@ def rates(url: str, floor: Floor, calls: list[tuple[str, str]]) -> dict[str, flo
 
     Medians of interleaved batches.
     """
-    found: dict[str, list[float]] = {"one_caller": [], "four_callers": [], "floor": []}
+    by_kind: dict[str, list[float]] = {"one_caller": [], "four_callers": [], "floor": []}
     batch = max(10, min(BATCH, len(calls) // 6))
     with (
         httpx.Client(base_url=url, limits=httpx.Limits(max_keepalive_connections=CALLERS)) as client,
         ThreadPoolExecutor(CALLERS) as pool,
     ):
 
-        def call(one: tuple[str, str]) -> None:
-            answer = client.request(*one)
+        def call(request: tuple[str, str]) -> None:
+            answer = client.request(*request)
             assert answer.status_code == 204, answer.text
 
         list(pool.map(call, calls[:CALLERS]))
@@ -97,9 +97,9 @@ def rates(url: str, floor: Floor, calls: list[tuple[str, str]]) -> dict[str, flo
             called = time.perf_counter()
             floor.commit(len(chosen))
             ended = time.perf_counter()
-            found["four_callers" if number % 2 else "one_caller"].append(len(chosen) / (called - began))
-            found["floor"].append(len(chosen) / (ended - called))
-    return {name: round(statistics.median(each), 1) for name, each in found.items()}
+            by_kind["four_callers" if number % 2 else "one_caller"].append(len(chosen) / (called - began))
+            by_kind["floor"].append(len(chosen) / (ended - called))
+    return {name: round(statistics.median(each), 1) for name, each in by_kind.items()}
 
 
 class SqliteFloor:

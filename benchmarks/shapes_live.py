@@ -68,10 +68,10 @@ class ShapeDemand(Demand):
 
     def rates(self, t: float, starts: ArrayLike, ends: ArrayLike) -> NDArray[np.float64]:
         """Return messages in per second of each inclusive range; the other three rates are 0."""
-        sums, places = self._sums[self._step(t)], np.arange(SLICES + 1) * (65_536 // SLICES)
-        found = np.zeros((len(np.asarray(starts)), 4))
-        found[:, 0] = np.interp(np.asarray(ends) + 1, places, sums) - np.interp(np.asarray(starts), places, sums)
-        return found
+        sums, borders = self._sums[self._step(t)], np.arange(SLICES + 1) * (65_536 // SLICES)
+        figures = np.zeros((len(np.asarray(starts)), 4))
+        figures[:, 0] = np.interp(np.asarray(ends) + 1, borders, sums) - np.interp(np.asarray(starts), borders, sums)
+        return figures
 
     def consumers(self, t: float) -> dict[str, int]:
         """Return the sessions of the one subscription."""
@@ -86,22 +86,28 @@ class ShapesSource:
         self.topics: Sequence[str] = [demand.topic for demand in demands]
         self.steps = len(demands[0].slices)
 
-    def layouts(self, places: range) -> list[SegmentLayout]:
+    def layouts(self, indexes: range) -> list[SegmentLayout]:
         """See `Source`."""
-        return [SegmentLayout.create(self._demands[place].initial_segments, self.began_at) for place in places]
+        return [SegmentLayout.create(self._demands[index].initial_segments, self.began_at) for index in indexes]
 
-    def windows(self, places: range) -> Iterator[Window]:
+    def windows(self, indexes: range) -> Iterator[Window]:
         """See `Source`: one window."""
-        at = self.began_at + np.arange(self.steps) * self.step_ms
-        timelines = [self._timeline(self._demands[place], at) for place in places]
+        instants = self.began_at + np.arange(self.steps) * self.step_ms
+        timelines = [self._timeline(self._demands[index], instants) for index in indexes]
         yield Window(self.began_at, self.began_at + self.steps * self.step_ms, timelines)
 
-    def _timeline(self, demand: ShapeDemand, at: NDArray[np.int64]) -> Timeline:
+    def _timeline(self, demand: ShapeDemand, instants: NDArray[np.int64]) -> Timeline:
         changed = np.flatnonzero(np.diff(demand.sessions, prepend=-1))
-        consumers = [ConsumersFrom(int(at[i]), "orders", "STREAM", int(demand.sessions[i])) for i in changed]
+        consumers = [ConsumersFrom(int(instants[i]), "orders", "STREAM", int(demand.sessions[i])) for i in changed]
         only_in = np.array([1.0, 0.0, 0.0, 0.0])
         return Timeline(
-            even_slices(SLICES), demand.slices[:, :, None], at, np.arange(len(at)), np.ones(len(at)), only_in, consumers
+            even_slices(SLICES),
+            demand.slices[:, :, None],
+            instants,
+            np.arange(len(instants)),
+            np.ones(len(instants)),
+            only_in,
+            consumers,
         )
 
 

@@ -47,40 +47,41 @@ class Recorded:
         self.topics = [f"topic://simulated/recorded/t{number:04d}" for number in range(topics)]
         self.began_at, self.step_ms, self.steps = BEGAN_AT, STEP_MS, round(hours * 3_600_000 / STEP_MS)
 
-    def layouts(self, places: range) -> list[SegmentLayout]:
+    def layouts(self, indexes: range) -> list[SegmentLayout]:
         """See `Source`."""
-        return [SegmentLayout.create(2, BEGAN_AT) for _ in places]
+        return [SegmentLayout.create(2, BEGAN_AT) for _ in indexes]
 
-    def windows(self, places: range) -> Iterator[Window]:
+    def windows(self, indexes: range) -> Iterator[Window]:
         """See `Source`: days."""
-        randoms = [np.random.default_rng(place) for place in places]
+        randoms = [np.random.default_rng(index) for index in indexes]
         until = self.began_at + self.steps * self.step_ms
-        last: list[Any] = [None] * len(places)
+        last: list[Any] = [None] * len(indexes)
         for begin in range(self.began_at, until, DAY_MS):
             end = min(begin + DAY_MS, until)
             timelines = []
-            for place, random in enumerate(randoms):
-                timelines.append(_recorded_day(random, begin, end, last[place]))
-                last[place] = timelines[-1].profiles[-1]
+            for index, random in enumerate(randoms):
+                timelines.append(_recorded_day(random, begin, end, last[index]))
+                last[index] = timelines[-1].profiles[-1]
             yield Window(begin, end, timelines)
 
 
 def _recorded_day(random: np.random.Generator, begin: int, end: int, last: np.ndarray | None) -> Timeline:
     count = max(1, CHANGES_A_DAY * (end - begin) // DAY_MS)
-    at = np.unique(np.append(begin, random.integers(begin, end, count)))
-    slices = random.integers(0, SLICES, len(at))
-    wave = np.clip(np.sin(2 * np.pi * at / DAY_MS), 0.02, 1.0)
-    values = 40_000.0 / SLICES * (0.3 + slices / SLICES * 2) * wave * random.lognormal(0.0, 0.2, len(at))
-    profiles = np.empty((len(at), SLICES, 1))
+    instants = np.unique(np.append(begin, random.integers(begin, end, count)))
+    slices = random.integers(0, SLICES, len(instants))
+    wave = np.clip(np.sin(2 * np.pi * instants / DAY_MS), 0.02, 1.0)
+    values = 40_000.0 / SLICES * (0.3 + slices / SLICES * 2) * wave * random.lognormal(0.0, 0.2, len(instants))
+    profiles = np.empty((len(instants), SLICES, 1))
     # Each slice keeps its value until its next change.
-    for one in range(SLICES):
-        mine = np.flatnonzero(slices == one)
+    for number in range(SLICES):
+        mine = np.flatnonzero(slices == number)
         held = np.repeat(
-            np.append(0.0 if last is None else last[one, 0], values[mine]), np.diff([0, *mine.tolist(), len(at)])
+            np.append(0.0 if last is None else last[number, 0], values[mine]),
+            np.diff([0, *mine.tolist(), len(instants)]),
         )
-        profiles[:, one, 0] = held
+        profiles[:, number, 0] = held
     factors = np.array([1.0, 1_000.0, 2.0, 2_000.0])
-    return Timeline(even_slices(SLICES), profiles, at, np.arange(len(at)), factors=factors)
+    return Timeline(even_slices(SLICES), profiles, instants, np.arange(len(instants)), factors=factors)
 
 
 @click.command()
@@ -123,12 +124,12 @@ def _row(name: str, topics: int, hours: float, policies: int, rounds: int) -> di
         took, outcomes = _timed(lambda: simulate(source(), policies_of(policies)))
         seconds.append(took)
         floors.append(_timed(lambda: _floor(source(), policies))[0])
-    actions = sum(len(one.actions.at) for one in outcomes.values())
+    actions = sum(len(outcome.actions.at) for outcome in outcomes.values())
     speed, floor = topic_hours / statistics.median(seconds), topic_hours / statistics.median(floors)
-    told = (
+    cells = (
         f"{name:9} {topics:6} {hours:6g} {policies:9} {actions:8,} {speed:18,.0f} {floor:9,.0f} {floor / speed:16.1f}"
     )
-    print(told, flush=True)
+    print(cells, flush=True)
     return {
         "demand": name,
         "topics": topics,
@@ -142,22 +143,24 @@ def _row(name: str, topics: int, hours: float, policies: int, rounds: int) -> di
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
     began = time.process_time()
-    found = work()
-    return time.process_time() - began, found
+    result = work()
+    return time.process_time() - began, result
 
 
 def _floor(source: Source, policies: int) -> int:
     """One pass over the demand: how often a topic as a whole is over a threshold."""
     limits = np.array(PROFILES["default"].split_thresholds)
-    found = 0
+    over_limit = 0
     for first in range(0, len(source.topics), 200):
         for window in source.windows(range(first, min(first + 200, len(source.topics)))):
             for _ in range(policies):
-                for one in window.timelines:
-                    wanted = one.profiles.sum(axis=1)[one.which] * (1.0 if one.factors is None else one.factors)
-                    level = 1.0 if one.level is None else one.level[:, None]
-                    found += int((wanted * level > limits).any(axis=1).sum())
-    return found
+                for timeline in window.timelines:
+                    wanted = timeline.profiles.sum(axis=1)[timeline.which] * (
+                        1.0 if timeline.factors is None else timeline.factors
+                    )
+                    level = 1.0 if timeline.level is None else timeline.level[:, None]
+                    over_limit += int((wanted * level > limits).any(axis=1).sum())
+    return over_limit
 
 
 if __name__ == "__main__":

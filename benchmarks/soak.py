@@ -122,17 +122,17 @@ def _growth(minutes: list[dict[str, Any]]) -> dict[str, float]:
     """Slopes per hour of what should stay level."""
     if len(minutes) < 2:
         return {}
-    at = [one["minute"] for one in minutes]
+    elapsed = [minute["minute"] for minute in minutes]
 
     def per_hour(values: list[float]) -> float:
-        return round(60 * statistics.linear_regression(at, values).slope, 3)
+        return round(60 * statistics.linear_regression(elapsed, values).slope, 3)
 
     return {
-        "batch_seconds_per_hour": per_hour([one["batch_seconds"] for one in minutes]),
-        "checkpoint_mb_per_hour": per_hour([one["checkpoint_mb"] for one in minutes]),
-        "lake_mb_per_hour": per_hour([one["lake_mb"] for one in minutes]),
+        "batch_seconds_per_hour": per_hour([minute["batch_seconds"] for minute in minutes]),
+        "checkpoint_mb_per_hour": per_hour([minute["checkpoint_mb"] for minute in minutes]),
+        "lake_mb_per_hour": per_hour([minute["lake_mb"] for minute in minutes]),
         **{
-            f"{part}_mb_per_hour": per_hour([one["resident_mb"][part] for one in minutes])
+            f"{part}_mb_per_hour": per_hour([minute["resident_mb"][part] for minute in minutes])
             for part in minutes[0]["resident_mb"]
         },
     }

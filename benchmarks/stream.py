@@ -128,13 +128,13 @@ def main(quick: bool, only: str | None, case: tuple[str, str] | None) -> None:
         return
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()}
     print(machine)
-    for name, one in (QUICK if quick else CASES).items():
+    for name, chosen in (QUICK if quick else CASES).items():
         if only in (None, name):
-            found = measured(one)
-            _show(name, found)
+            result = measured(chosen)
+            _show(name, result)
             if not quick:
                 cases = json.loads(RESULT.read_text())["cases"]
-                cases = {known: cases[known] for known in CASES if known in cases} | {name: found}
+                cases = {recorded: cases[recorded] for recorded in CASES if recorded in cases} | {name: result}
                 RESULT.write_text(json.dumps({"machine": machine, "cases": cases}, indent=2) + "\n")
 
 
@@ -145,8 +145,8 @@ def measured(case: Case) -> dict[str, Any]:
             code = subprocess.run(command, stdout=None, stderr=log, check=False).returncode
         if code:
             raise SystemExit(Path(f"{work}/log").read_text()[-4000:])
-        found: dict[str, Any] = json.loads(Path(f"{work}/report.json").read_text())
-        return {**asdict(case), "load": round(os.getloadavg()[1], 2), **found}
+        report: dict[str, Any] = json.loads(Path(f"{work}/report.json").read_text())
+        return {**asdict(case), "load": round(os.getloadavg()[1], 2), **report}
 
 
 def run_case(case: Case, work: Path) -> None:
@@ -207,11 +207,11 @@ def _run_job(
     try:
         ticks.start()
         with feeding("announcements", settings.kafka.bootstrap, topics=case.topics, segments=case.segments):
-            while (taken := sum(row["samples"] for row in batches_of(settings))) < case.samples:
+            while (ingested := sum(row["samples"] for row in batches_of(settings))) < case.samples:
                 if query.exception() is not None:
                     raise SystemExit(str(query.exception()))
                 spent.append((time.time(), seconds_by_part(jvm)))
-                print(f"\r{taken:,} of {case.samples:,} samples …", end="", flush=True)
+                print(f"\r{ingested:,} of {case.samples:,} samples …", end="", flush=True)
                 threading.Event().wait(2)
         print("\r" + " " * 60 + "\r", end="", flush=True)
         return batches_of(settings), spent
@@ -228,20 +228,20 @@ def _ticks(spark: SparkSession, settings: Settings, count: int) -> list[float]:
     if not count:
         return []
     producer = Producer(settings.kafka_connection().librdkafka())
-    known = len(batches_of(settings))
+    earlier = len(batches_of(settings))
     query = start_query(spark, settings, LakeSink(settings.lake_path, lambda *_: None))
     try:
-        while len(batches_of(settings)) <= known:
+        while len(batches_of(settings)) <= earlier:
             threading.Event().wait(0.2)
         for number in range(1, count + 1):
             tick = TickEvent(v=1, type="tick", at=time.time_ns() // 1_000_000)
             producer.produce(CONTROL_EVENTS.name, tick.to_json().encode(), EVERY_TOPIC.encode())
             producer.flush(10)
-            while len(batches_of(settings)) <= known + number:
+            while len(batches_of(settings)) <= earlier + number:
                 threading.Event().wait(0.2)
     finally:
         query.stop()
-    return [round(_batch_seconds(row), 3) for row in batches_of(settings)[known:]]
+    return [round(_batch_seconds(row), 3) for row in batches_of(settings)[earlier:]]
 
 
 def _throughput(batches: list[dict[str, Any]], case: Case) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def _throughput(batches: list[dict[str, Any]], case: Case) -> dict[str, Any]:
     of the batches, so that drift shows.
     """
     with_samples = [row for row in batches if row["samples"]]
-    first = next(place for place, row in enumerate(with_samples) if _events_until(batches, row) >= case.topics)
+    first = next(index for index, row in enumerate(with_samples) if _events_until(batches, row) >= case.topics)
     warm = with_samples[min(first + 2, len(with_samples) // 2) :]
     between = [row for row in batches if warm[0]["batch_id"] < row["batch_id"] <= warm[-1]["batch_id"]]
     surroundings = {name: sum(row[name] for row in between) for name in ("events", "evaluations", "decisions", "holds")}
@@ -282,13 +282,13 @@ def per_million(
     spent: list[tuple[float, dict[str, float]]], start: float, end: float, samples: int
 ) -> dict[str, float]:
     """Return core-seconds of each part per million samples within an interval; `spent` is in time order."""
-    at = [instant for instant, _ in spent]
-    found = {}
+    instants = [instant for instant, _ in spent]
+    by_part = {}
     for part in spent[0][1]:
         used = [parts[part] for _, parts in spent]
-        first, last = np.interp([start, end], at, used)
-        found[part] = round(float(last - first) * 1e6 / samples, 3)
-    return found
+        first, last = np.interp([start, end], instants, used)
+        by_part[part] = round(float(last - first) * 1e6 / samples, 3)
+    return by_part
 
 
 def _events_until(batches: list[dict[str, Any]], last: dict[str, Any]) -> int:
@@ -303,27 +303,27 @@ def _samples(rows: list[dict[str, Any]]) -> int:
     return sum(row["samples"] for row in rows)
 
 
-def _show(name: str, found: dict[str, Any]) -> None:
-    floors, job = found["floors"], found["job"]
+def _show(name: str, figures: dict[str, Any]) -> None:
+    floors, job = figures["floors"], figures["job"]
     print(
-        f"\n{name}: {found['topics']:,} topics of {found['segments']}, {found['significant']:.0%} significant, "
-        f"{job['accepted']:.0%} accepted, {found['reporters']} reporters a topic; load {found['load']}"
+        f"\n{name}: {figures['topics']:,} topics of {figures['segments']}, {figures['significant']:.0%} significant, "
+        f"{job['accepted']:.0%} accepted, {figures['reporters']} reporters a topic; load {figures['load']}"
     )
     lines = (*floors.items(), (f"the job, over {job['seconds']:.0f} s", job["samples_per_second"]))
     for line, rate in lines:
         print(f"  {line:32}{rate:12,.0f} samples/s {rate / floors['read and shuffle']:7.2f} of the first floor")
-    print("  meanwhile: " + ", ".join(f"{count:,} {what}" for what, count in job["meanwhile"].items()))
+    print("  meanwhile: " + ", ".join(f"{count:,} {kind}" for kind, count in job["meanwhile"].items()))
     print(f"  operator {job['operator_us_per_sample']} us a sample; a batch {job['batch_seconds']:.2f} s")
     print(f"  the first batches, with all layouts: {job['first_batches_seconds']} s")
-    spent = found["core_seconds_per_million"]
+    spent = figures["core_seconds_per_million"]
     print(f"  core-seconds a million samples: {sum(spent.values()):.2f}")
     print("    " + ", ".join(f"{part} {seconds:.2f}" for part, seconds in spent.items()))
-    print(f"  checkpoint {found['checkpoint_mb']:,} MB; resident MB {found['resident_mb']}")
+    print(f"  checkpoint {figures['checkpoint_mb']:,} MB; resident MB {figures['resident_mb']}")
     print(f"  by tenth of the run: {', '.join(format(rate, ',') for rate in job['by_tenth'])}")
-    if found["ticks"]:
+    if figures["ticks"]:
         print(
             "  after a start of the query: its first batch {first batch:.2f} s, the first tick over every topic "
-            "{first:.2f} s, steady {steady:.2f} s".format_map(found["ticks"])
+            "{first:.2f} s, steady {steady:.2f} s".format_map(figures["ticks"])
         )
 
 

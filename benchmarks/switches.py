@@ -50,9 +50,9 @@ def main(quick: bool) -> None:
     report: dict[str, Any] = {"machine": machine_now(), "sizes": []}
     for size in (QUICK_SIZE,) if quick else SIZES:
         with _pulsar(size) as pulsar:
-            found = {"ledgers": size, "data_ledgers": size, **_switched(pulsar)}
-        print("  ".join(f"{name} {value}" for name, value in found.items()), flush=True)
-        report["sizes"].append(found)
+            figures = {"ledgers": size, "data_ledgers": size, **_switched(pulsar)}
+        print("  ".join(f"{name} {value}" for name, value in figures.items()), flush=True)
+        report["sizes"].append(figures)
     with _pulsar(QUICK_SIZE if quick else KILLED_SIZE) as pulsar:
         report["killed"] = {"ledgers": QUICK_SIZE if quick else KILLED_SIZE, **_killed(pulsar, random.Random(3))}
     print("killed:  " + "  ".join(f"{name} {value}" for name, value in report["killed"].items()))
@@ -62,7 +62,7 @@ def main(quick: bool) -> None:
 
 def _switched(pulsar: PulsarLike) -> dict[str, float]:
     """Seconds of each command, and the most memory of the one that switches."""
-    found = {}
+    figures = {}
     rehearsal = ("switch", "--target", "new")
     for name, arguments in (
         ("rehearsal", rehearsal),
@@ -73,10 +73,10 @@ def _switched(pulsar: PulsarLike) -> dict[str, float]:
     ):
         began = time.perf_counter()
         python_kb, java_kb = _run(pulsar, *arguments)
-        found[f"{name}_seconds"] = round(time.perf_counter() - began, 1)
+        figures[f"{name}_seconds"] = round(time.perf_counter() - began, 1)
         if name in ("switch", "check"):
-            found |= {f"{name}_python_mb": python_kb // 1024, f"{name}_hands_mb": java_kb // 1024}
-    return found
+            figures |= {f"{name}_python_mb": python_kb // 1024, f"{name}_hands_mb": java_kb // 1024}
+    return figures
 
 
 def _killed(pulsar: PulsarLike, chance: random.Random) -> dict[str, float]:
@@ -137,26 +137,26 @@ def _pulsar(size: int) -> Iterator[PulsarLike]:
     jars, programs = ensure_jars(settings, print), ensure_programs(settings, print)
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
-        servers = [EmbeddedZooKeeper(folder / f"zookeeper-{at}", jars.zookeeper) for at in range(2)]
+        servers = [EmbeddedZooKeeper(folder / f"zookeeper-{index}", jars.zookeeper) for index in range(2)]
         clusters = {
             name: BookKeeperCluster(folder / name, programs.jars, server, bookies=2)
             for name, server in zip(("old", "new"), servers, strict=True)
         }
-        made = BookKeepers(clusters, programs, folder, None, LedgerWriter(programs, folder))  # type: ignore[arg-type]
+        bookkeepers = BookKeepers(clusters, programs, folder, None, LedgerWriter(programs, folder))  # type: ignore[arg-type]
         try:
             for server in servers:
                 server.start()
             start_clusters(*clusters.values())
-            with pulsar_like(made, folder) as pulsar:
+            with pulsar_like(bookkeepers, folder) as pulsar:
                 topics = size // 4
                 data = pulsar.ledgers(size, {"component": "managed-ledger"})
-                for at in range(topics):
-                    pulsar.topic(f"s{at}", data[at::topics])
+                for index in range(topics):
+                    pulsar.topic(f"s{index}", data[index::topics])
                 pulsar.populate(schemas=topics, cursors=size // 2)
                 pulsar.register()
                 yield pulsar
         finally:
-            made.writer.close()
+            bookkeepers.writer.close()
             for cluster in clusters.values():
                 cluster.stop()
             for server in servers:

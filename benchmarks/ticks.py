@@ -99,19 +99,19 @@ def measure(topics: int) -> dict[str, Any]:
 
 def measure_after(file: Path) -> dict[str, Any]:
     """Measure a worker that takes over a stored bucket, and as many like it as a state partition has."""
-    before, taken = _resident(), []
+    before, measured = _resident(), []
     for _ in range(BUCKETS_A_WORKER):
         with file.open("rb") as opened:
             bucket = _Bucket(pickle.load(opened))
         stored = sum(len(part.base) + sum(map(len, part.log)) for part in bucket.packed.parts.values())
         unpacking = bucket.batch(NOW + 3 * MINUTE, [])
         bucket.packed = Packed(bucket.packed.fingerprint)
-        taken.append((bucket, unpacking, bucket.tick(NOW + 3 * MINUTE + 1)))
+        measured.append((bucket, unpacking, bucket.tick(NOW + 3 * MINUTE + 1)))
         bucket.packed = Packed(bucket.packed.fingerprint)
         gc.collect()
         gc.freeze()
-    seconds = {"unpacking": min(one[1] for one in taken), "tick after": min(one[2] for one in taken)}
-    return {"seconds": seconds, "memory": (_resident() - before) / len(taken), "stored": stored}
+    seconds = {"unpacking": min(entry[1] for entry in measured), "tick after": min(entry[2] for entry in measured)}
+    return {"seconds": seconds, "memory": (_resident() - before) / len(measured), "stored": stored}
 
 
 class _Bucket:
@@ -137,10 +137,10 @@ class _Bucket:
 
     def batch(self, now: int, records: list[RawRecord]) -> float:
         """One batch; processor seconds of the engine."""
-        packed, others = self._unpacked(now, records)
+        packed, further = self._unpacked(now, records)
         gc.disable()
         started = time.process_time()
-        written, output = self._engine.run(0, self.packed, packed, now, *others)
+        written, output = self._engine.run(0, self.packed, packed, now, *further)
         bodies = output.bodies()
         spent = time.process_time() - started
         gc.enable()
@@ -155,8 +155,8 @@ class _Bucket:
         arrays = [pa.array(column, field.type) for column, field in zip(cells, _INPUT, strict=True)]
         batches = self._packer(iter([pa.RecordBatch.from_arrays(arrays, schema=_INPUT)]))
         rows = [row for batch in batches for row in batch.to_pylist()]
-        packed, *others = unpack_rows([row["kind"] for row in rows], [row["body"] for row in rows])
-        return packed, tuple(others)
+        packed, *further = unpack_rows([row["kind"] for row in rows], [row["body"] for row in rows])
+        return packed, tuple(further)
 
 
 def _stored(before: Packed, written: Written) -> Packed:
@@ -178,21 +178,21 @@ def _layouts(topics: int) -> Iterator[RawRecord]:
         yield _raw("control-events", number, _name(number), body.replace(_name(0), _name(number)).encode())
 
 
-def _samples(topics: int, rate: float, at: int) -> Iterator[RawRecord]:
+def _samples(topics: int, rate: float, sampled_at: int) -> Iterator[RawRecord]:
     """Rates that are all different, as a compression finds them in service."""
     random = Random(7)
     for number in range(topics):
         segments = []
         for segment in range(SEGMENTS):
-            one, size, fan_out = rate * random.uniform(0.9, 1), random.uniform(500, 1_000), random.uniform(1, 2)
+            messages, size, fan_out = rate * random.uniform(0.9, 1), random.uniform(500, 1_000), random.uniform(1, 2)
             rates = {
-                "msgRateIn": one,
-                "bytesRateIn": one * size,
-                "msgRateOut": one * fan_out,
-                "bytesRateOut": one * size * fan_out,
+                "msgRateIn": messages,
+                "bytesRateIn": messages * size,
+                "msgRateOut": messages * fan_out,
+                "bytesRateOut": messages * size * fan_out,
             }
             segments.append({"id": segment, **rates})
-        body = {"v": 1, "topic": _name(number), "reporter": "broker-1", "sampledAt": at, "segments": segments}
+        body = {"v": 1, "topic": _name(number), "reporter": "broker-1", "sampledAt": sampled_at, "segments": segments}
         yield _raw("segment-stats", number, _name(number), json.dumps(body, separators=(",", ":")).encode())
 
 

@@ -121,8 +121,8 @@ async def serve_floor() -> None:
         writer.write(frame(1))
         while line := await reader.readline():
             message = frame(int(line))
-            for one in connected:
-                one.write(message)
+            for connection in connected:
+                connection.write(message)
         connected.discard(writer)
         writer.close()
 
