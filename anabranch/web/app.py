@@ -145,14 +145,14 @@ async def _live(request: Request) -> Response:
     async def events() -> AsyncIterator[str]:
         state.live[caller.name] += 1
         try:
-            said = request.query_params.get("since", "")
-            known = int(said) if said.isascii() and said.isdigit() and len(said) < 20 else fleet.version
-            known = known if known <= fleet.version else -1
+            since = request.query_params.get("since", "")
+            last_version = int(since) if since.isascii() and since.isdigit() and len(since) < 20 else fleet.version
+            last_version = last_version if last_version <= fleet.version else -1
             yield ": here\n\n"
             while not fleet.is_stopped:
-                newest = await fleet.after(known, topic, caller.scope)
-                yield f"event: changed\ndata: {newest}\n\n" if newest > known else ": here\n\n"
-                known = max(known, newest)
+                newest = await fleet.after(last_version, topic, caller.scope)
+                yield f"event: changed\ndata: {newest}\n\n" if newest > last_version else ": here\n\n"
+                last_version = max(last_version, newest)
                 await asyncio.sleep(every)
         finally:
             state.live[caller.name] -= 1

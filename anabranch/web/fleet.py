@@ -155,7 +155,9 @@ class Fleet:
             self._wake()
 
     def _note(self, name: str, view: TopicView | None) -> None:
-        self._namespaces[known.namespace if (known := self._rows.get(name)) else namespace_of(name)] = self.version + 1
+        self._namespaces[before.namespace if (before := self._rows.get(name)) else namespace_of(name)] = (
+            self.version + 1
+        )
         if view is None:
             self._rows.pop(name, None)
             self._turns.pop(name, None)
@@ -166,16 +168,16 @@ class Fleet:
             turns.append((last.decision_id, last.action, last.decided_at))
         self._rows[name] = Row(
             name=name,
-            namespace=known.namespace if known else namespace_of(name),
+            namespace=before.namespace if before else namespace_of(name),
             segments=len(view.segments),
-            load=max((one.overload for one in view.segments if one.overload is not None), default=None),
-            is_cold=all(one.is_cold for one in view.segments),
+            load=max((segment.overload for segment in view.segments if segment.overload is not None), default=None),
+            is_cold=all(segment.is_cold for segment in view.segments),
             gate=view.hold.gate if view.hold else "",
             waiting=view.brake or "",
             is_open=view.open_decision is not None,
             acted_at=last.decided_at if last else None,
             consumers=sum(count for _, _, count in view.consumers),
-            turns=tuple((action, at) for _, action, at in turns or ()),
+            turns=tuple((action, instant) for _, action, instant in turns or ()),
             version=self.version + 1,
             stuck_from=self._stuck_from(view),
         )
@@ -264,7 +266,9 @@ class Fleet:
         if not scope:
             return self.version
         with self._lock:
-            return max((at for namespace, at in self._namespaces.items() if covers(scope, namespace)), default=0)
+            return max(
+                (version for namespace, version in self._namespaces.items() if covers(scope, namespace)), default=0
+            )
 
     def _wake(self) -> None:
         loop = self._loop

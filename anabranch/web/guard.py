@@ -183,8 +183,8 @@ def allows(request: Request, role: Role, topic: str | None = None, namespace: st
     access: Access = request.app.state.access
     if not access.is_guarded:
         return True
-    place = namespace or (namespace_of(topic) if topic is not None else "")
-    return bool(place or not caller.scope) and access.opens(caller, Need(role, place))
+    scope = namespace or (namespace_of(topic) if topic is not None else "")
+    return bool(scope or not caller.scope) and access.opens(caller, Need(role, scope))
 
 
 def demand(request: Request, role: Role, topic: str | None = None, namespace: str = "") -> None:
@@ -222,8 +222,8 @@ async def unproved_form(request: Request) -> dict[str, str]:
 
 
 def _session(cookie: str, header: bytes) -> str:
-    found = _SESSIONS[cookie].search(header) if len(header) <= MAX_COOKIE_BYTES else None
-    return found[1].decode() if found else ""
+    match = _SESSIONS[cookie].search(header) if len(header) <= MAX_COOKIE_BYTES else None
+    return match[1].decode() if match else ""
 
 
 def _sign_in(scope: Scope) -> Response:

@@ -71,30 +71,30 @@ def read_loads(lake: str, topic: str, since: datetime, until: datetime) -> dict[
     held: list[pa.Table] = []
     count = 0
     for rows in stream_columns(lake, SEGMENT_LOAD, ("segment_id", "accepted_at", *_RATES), 65_536, where):
-        at = rows["accepted_at"].cast(pa.int64())
-        held.append(_largest(rows.set_column(1, "at", at).append_column("cell", pc.divide(at, step))))
+        accepted_at = rows["accepted_at"].cast(pa.int64())
+        held.append(_largest(rows.set_column(1, "at", accepted_at).append_column("cell", pc.divide(accepted_at, step))))
         count += len(held[-1])
         if count > _MANY:
             held = [_largest(pa.concat_tables(held))]
             count = len(held[0])
-    found: dict[int, list[Sample]] = {}
+    loads: dict[int, list[Sample]] = {}
     if held:
         whole = _largest(pa.concat_tables(held))
         columns = (whole[name].to_pylist() for name in ("segment_id", "at", *_RATES))
-        for segment, at, into, bytes_in, out, bytes_out in zip(*columns, strict=True):
-            found.setdefault(segment, []).append(Sample(at // 1000, (into, bytes_in, out, bytes_out)))
-    for samples in found.values():
+        for segment, accepted_at, into, bytes_in, out, bytes_out in zip(*columns, strict=True):
+            loads.setdefault(segment, []).append(Sample(accepted_at // 1000, (into, bytes_in, out, bytes_out)))
+    for samples in loads.values():
         samples.sort()
-    return found
+    return loads
 
 
 def _largest(rows: pa.Table) -> pa.Table:
     """Of each segment and step one row: the newest instant, and the largest of each rate."""
     names = ("at", *_RATES)
-    found = pa.TableGroupBy(rows, ["segment_id", "cell"], use_threads=False).aggregate(
+    largest = pa.TableGroupBy(rows, ["segment_id", "cell"], use_threads=False).aggregate(
         [(name, "max") for name in names]
     )
-    return found.select(["segment_id", "cell", *(f"{name}_max" for name in names)]).rename_columns(
+    return largest.select(["segment_id", "cell", *(f"{name}_max" for name in names)]).rename_columns(
         ["segment_id", "cell", *names]
     )
 
@@ -103,12 +103,12 @@ def read_holds(lake: str, topic: str, since: datetime, until: datetime, decided:
     """In order of time, each until the next hold or decision. Raises what Delta raises."""
     rows = _rows(lake, HOLDS, ("gate", "since", "measured", "limit"), topic, "since", since - _LOOK_BACK, until)
     rows.sort(key=lambda row: row["since"])
-    turns = sorted([*(millis(row["since"]) for row in rows), *(one.at for one in decided), millis(until)])
+    turns = sorted([*(millis(row["since"]) for row in rows), *(decision.at for decision in decided), millis(until)])
     held = []
     for row in rows:
         begins = millis(row["since"])
-        place = bisect_right(turns, begins)
-        ends = turns[place] if place < len(turns) else millis(until)
+        index = bisect_right(turns, begins)
+        ends = turns[index] if index < len(turns) else millis(until)
         if ends > millis(since):
             held.append(Held(row["gate"], max(begins, millis(since)), ends, row["measured"], row["limit"]))
     return held
@@ -123,21 +123,21 @@ def read_decisions(lake: str, topic: str, since: datetime, until: datetime) -> l
     for row in _rows(lake, OUTCOMES, ("decision_id", "status", "at"), topic, "at", since - _LOOK_BACK, now):
         step = row["status"] != "intent", row["at"], row["status"]
         ends[row["decision_id"]] = max(step, ends.get(row["decision_id"], step))
-    found = []
+    decisions = []
     for row in rows:
         segments = tuple(json.loads(row["arguments"]).get("segments", ()))
         end = ends.get(row["decision_id"])
-        found.append(
+        decisions.append(
             Decided(
                 row["decision_id"], row["action"], segments, row["reason"], millis(row["decided_at"]), end and end[2]
             )
         )
-    return sorted(found, key=lambda one: one.at)
+    return sorted(decisions, key=lambda decision: decision.at)
 
 
-def millis(at: datetime) -> int:
+def millis(instant: datetime) -> int:
     """Since 1970."""
-    return (at - _EPOCH) // timedelta(milliseconds=1)
+    return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _rows(

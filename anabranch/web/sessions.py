@@ -47,14 +47,14 @@ class Sessions:
 
         `is_use`: the idle time begins again.
         """
-        found = self._sessions.get(number)
-        if found is None or self._clock() - found[1] > IDLE_SECONDS:
+        session = self._sessions.get(number)
+        if session is None or self._clock() - session[1] > IDLE_SECONDS:
             self.end(number)
             return None
         if is_use:
-            self._sessions[number] = found[0], self._clock()
+            self._sessions[number] = session[0], self._clock()
             self._sessions.move_to_end(number)
-        return found[0]
+        return session[0]
 
     def end(self, number: str) -> None:
         """End a session; harmless when there is none."""
@@ -67,6 +67,6 @@ class Sessions:
         """
         return hmac.new(self._key, number.encode(), hashlib.sha256).hexdigest()
 
-    def is_proof(self, number: str, given: str) -> bool:
-        """Return True if `given` is the session's proof."""
-        return hmac.compare_digest(self.proof(number).encode(), given.encode())
+    def is_proof(self, number: str, presented: str) -> bool:
+        """Return True if `presented` is the session's proof."""
+        return hmac.compare_digest(self.proof(number).encode(), presented.encode())

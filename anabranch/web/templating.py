@@ -31,14 +31,14 @@ FOLDER = Path(__file__).parent
 
 def environment() -> Environment:
     """The templates; an unknown name in one is an error."""
-    found = Environment(
+    jinja = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters.update(
+    jinja.filters.update(
         shown=words.shown,
         shortened=words.shortened,
         utc=words.utc,
@@ -47,7 +47,7 @@ def environment() -> Environment:
         span=span,
         duration=duration,
     )
-    found.globals.update(
+    jinja.globals.update(
         link=words.link,
         short_name=words.short_name,
         namespace_of=words.namespace_of,
@@ -56,9 +56,9 @@ def environment() -> Environment:
         levels=LEVELS,
         age=age,
         hold_reason=hold_reason,
-        gates={gate.value: one for gate, one in DESCRIPTIONS.items()},
+        gates={gate.value: description for gate, description in DESCRIPTIONS.items()},
     )
-    return found
+    return jinja
 
 
 def render(request: Request, template: str, status: int = 200, **shown: Any) -> HTMLResponse:
@@ -68,13 +68,13 @@ def render(request: Request, template: str, status: int = 200, **shown: Any) -> 
     sessions: Sessions = state.sessions
     caller: Caller | None = request.scope[CALLER]
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    now, standing = datetime.now(timezone.utc), fleet.standing()
+    now, freshness = datetime.now(timezone.utc), fleet.standing()
     text = state.templates.get_template(template).render(
         here=here,
         path=urlsplit(here).path,
         now=now,
-        standing=standing,
-        processes=_processes(request, standing, now) if caller is not None and allows(request, "read") else [],
+        standing=freshness,
+        processes=_processes(request, freshness, now) if caller is not None and allows(request, "read") else [],
         caller=caller,
         is_guarded=state.access.is_guarded,
         proof=sessions.proof(request.scope[SESSION]),
@@ -85,6 +85,6 @@ def render(request: Request, template: str, status: int = 200, **shown: Any) -> 
     return HTMLResponse(text, status)
 
 
-def _processes(request: Request, standing: Standing, now: datetime) -> list[Process]:
+def _processes(request: Request, freshness: Standing, now: datetime) -> list[Process]:
     fleet: Fleet = request.app.state.fleet
-    return processes(standing.batch_at, standing.silent_seconds, fleet.brakes(), request.app.state.probe, now)
+    return processes(freshness.batch_at, freshness.silent_seconds, fleet.brakes(), request.app.state.probe, now)

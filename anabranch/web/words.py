@@ -42,20 +42,24 @@ def short_name(topic: str) -> str:
         return topic
 
 
-def utc(at: datetime | int | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+def utc(instant: datetime | int | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """An instant, also in milliseconds, in UTC; empty for none."""
-    if at is None:
+    if instant is None:
         return ""
-    when = datetime.fromtimestamp(at / 1000, timezone.utc) if isinstance(at, int) else at.astimezone(timezone.utc)
+    when = (
+        datetime.fromtimestamp(instant / 1000, timezone.utc)
+        if isinstance(instant, int)
+        else instant.astimezone(timezone.utc)
+    )
     return when.strftime(form)
 
 
-def iso(at: datetime | int) -> str:
+def iso(instant: datetime | int) -> str:
     """Return an instant in ISO 8601, UTC, for addresses and `<time>`."""
-    return utc(at, "%Y-%m-%dT%H:%M:%SZ")
+    return utc(instant, "%Y-%m-%dT%H:%M:%SZ")
 
 
 def link(path: str, **query: object) -> str:
     """An address of this page; what is None is left out."""
-    given = {name: value for name, value in query.items() if value is not None and value != ""}
-    return f"{path}?{urlencode(given)}" if given else path
+    parameters = {name: value for name, value in query.items() if value is not None and value != ""}
+    return f"{path}?{urlencode(parameters)}" if parameters else path

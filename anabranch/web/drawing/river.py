@@ -42,27 +42,27 @@ def river_picture(
     about: Callable[[str], str],
 ) -> Markup:
     """An `svg` element. `about`: the address of a decision by its id."""
-    place = Places(river)
-    reaches = [one for one in river.reaches if one.begins <= river.until]
+    axes = Places(river)
+    reaches = [begun for begun in river.reaches if begun.begins <= river.until]
     cells = max(8, min(CELLS, MAX_CELLS // max(1, len(reaches))))
     parts = [
         Markup('<svg class="river" viewBox="0 0 {} {}" role="group" aria-label="{}">').format(
             WIDTH, HEIGHT, told(river)
         ),
-        *_scales(river, place),
+        *_scales(river, axes),
     ]
     for number, reach in enumerate(reaches):
-        water, banks = outline(reach, river.until, place)
+        water, banks = outline(reach, river.until, axes)
         parts.append(
             Markup(
                 '<clipPath id="w{}"><path d="{}"/></clipPath><path class="bed" d="{}"/><g clip-path="url(#w{})">'
             ).format(number, water, water, number)
         )
-        parts += _water(reach, river, loads.get(reach.segment_id, ()), policy, place, cells, why)
+        parts += _water(reach, river, loads.get(reach.segment_id, ()), policy, axes, cells, why)
         parts.append(Markup('</g><path class="bank" d="{}"/>').format(banks))
-    parts += _numbers(reaches, place)
-    parts += _decisions(decided, river, place, about)
-    parts += _holds(held, river, place, why)
+    parts += _numbers(reaches, axes)
+    parts += _decisions(decided, river, axes, about)
+    parts += _holds(held, river, axes, why)
     parts.append(Markup("</svg>"))
     return Markup("\n").join(parts)
 
@@ -70,7 +70,7 @@ def river_picture(
 def told(river: River) -> str:
     """The picture in words."""
     splits, merges = (sum(turn.kind == kind for turn in river.turns) for kind in ("split", "merge"))
-    active = sum(one.ends is None for one in river.reaches)
+    active = sum(reach.ends is None for reach in river.reaches)
     return (
         f"Key space of {shown(river.topic)} from {utc(river.since)} to {utc(river.until)} UTC: {splits} splits, "
         f"{merges} merges, {active} segments at its end. The same as a table stands below"
@@ -87,39 +87,39 @@ def rates_words(rates: Rates, policy: Policy | None) -> str:
     )
 
 
-def sample_at(samples: Sequence[Sample], at: int) -> Sample | None:
+def sample_at(samples: Sequence[Sample], instant: int) -> Sample | None:
     """The newest one up to an instant."""
-    place = bisect_right(samples, at, key=lambda one: one.at)
-    return samples[place - 1] if place else None
+    index = bisect_right(samples, instant, key=lambda sample: sample.at)
+    return samples[index - 1] if index else None
 
 
 def _water(
-    reach: Reach, river: River, samples: Sequence[Sample], policy: Policy | None, place: Places, cells: int, why: Link
+    reach: Reach, river: River, samples: Sequence[Sample], policy: Policy | None, axes: Places, cells: int, why: Link
 ) -> Iterator[Markup]:
     """Load as colour, in runs of the same level."""
-    top, high = place.y(reach.start), place.y(reach.end + 1) - place.y(reach.start)
+    top, high = axes.y(reach.start), axes.y(reach.end + 1) - axes.y(reach.start)
     step = max((river.until - river.since) / cells, 1.0)
     begins, ends = max(reach.begins, river.since), river.until if reach.ends is None else reach.ends
     runs: list[tuple[int, int, str, Sample | None]] = []
-    at = begins
-    while at < ends or not runs:
-        following = min(ends, int(river.since + ((at - river.since) // step + 1) * step) + 1)
-        found = _heaviest(samples, at, following, policy)
+    begin_of_run = begins
+    while begin_of_run < ends or not runs:
+        following = min(ends, int(river.since + ((begin_of_run - river.since) // step + 1) * step) + 1)
+        heaviest = _heaviest(samples, begin_of_run, following, policy)
         # A record of an earlier life of the name, or of before it was made, is not of this segment.
-        found = None if found is not None and found.at < reach.begins else found
-        load = None if found is None or policy is None else overload(found.rates, policy)[0]
-        cold = found is not None and policy is not None and is_cold(found.rates, policy)
+        heaviest = None if heaviest is not None and heaviest.at < reach.begins else heaviest
+        load = None if heaviest is None or policy is None else overload(heaviest.rates, policy)[0]
+        cold = heaviest is not None and policy is not None and is_cold(heaviest.rates, policy)
         kind = level(load, cold)
         if runs and runs[-1][2] == kind:
-            runs[-1] = runs[-1][0], following, kind, found
+            runs[-1] = runs[-1][0], following, kind, heaviest
         else:
-            runs.append((at, following, kind, found))
-        if following <= at:
+            runs.append((begin_of_run, following, kind, heaviest))
+        if following <= begin_of_run:
             break
-        at = following
-    for begin, end, kind, found in runs:
-        words = LEVELS[kind] if found is None else f"{LEVELS[kind]}: {rates_words(found.rates, policy)}"
-        left, right = place.x(begin), place.x(end)
+        begin_of_run = following
+    for begin, end, kind, heaviest in runs:
+        words = LEVELS[kind] if heaviest is None else f"{LEVELS[kind]}: {rates_words(heaviest.rates, policy)}"
+        left, right = axes.x(begin), axes.x(end)
         yield Markup(
             '<a href="{}" tabindex="-1"><title>segment {}, {} to {}: {}. Why then?</title>'
             '<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/></a>'
@@ -139,18 +139,18 @@ def _water(
 
 def _heaviest(samples: Sequence[Sample], since: int, until: int, policy: Policy | None) -> Sample | None:
     """The heaviest load that stood at some time from an instant to another one."""
-    first = bisect_right(samples, since, key=lambda one: one.at)
-    last = bisect_right(samples, until, key=lambda one: one.at)
+    first = bisect_right(samples, since, key=lambda sample: sample.at)
+    last = bisect_right(samples, until, key=lambda sample: sample.at)
     within = [*samples[max(first - 1, 0) : first], *samples[first:last]]
     if not within or policy is None:
         return within[-1] if within else None
-    return max(within, key=lambda one: overload(one.rates, policy)[0])
+    return max(within, key=lambda sample: overload(sample.rates, policy)[0])
 
 
-def _numbers(reaches: Sequence[Reach], place: Places) -> Iterator[Markup]:
+def _numbers(reaches: Sequence[Reach], axes: Places) -> Iterator[Markup]:
     for reach in reaches:
-        left, right = place.x(reach.begins), place.x(place.until if reach.ends is None else reach.ends)
-        top, bottom = place.y(reach.start), place.y(reach.end + 1)
+        left, right = axes.x(reach.begins), axes.x(axes.until if reach.ends is None else reach.ends)
+        top, bottom = axes.y(reach.start), axes.y(reach.end + 1)
         if bottom - top >= _NARROWEST and right - left >= 10 + 8 * len(str(reach.segment_id)):
             x, y = (left + right) / 2, (top + bottom) / 2
             yield Markup('<text class="number" x="{:.1f}" y="{:.1f}">{}</text>').format(x, y, reach.segment_id)
@@ -164,43 +164,48 @@ def _mark(action: str, x: float, y: int) -> tuple[float, ...]:
     return x - wide, y - 7, x - wide, y + 7, x + wide, y, x - wide, y - 7
 
 
-def _decisions(
-    decided: Sequence[Decided], river: River, place: Places, about: Callable[[str], str]
-) -> Iterator[Markup]:
+def _decisions(decided: Sequence[Decided], river: River, axes: Places, about: Callable[[str], str]) -> Iterator[Markup]:
     """Yield a mark for each decision, hollow if it was not applied.
 
     A split is a triangle that opens, a merge one that closes, a rebucket a diamond.
     """
     y = TOP - 16
-    for one in decided:
-        if not river.since <= one.at <= river.until:
+    for decision in decided:
+        if not river.since <= decision.at <= river.until:
             continue
-        x = place.x(one.at)
-        segments = "+".join(map(str, one.segments))
-        words = f"{one.action} {segments} at {utc(one.at)}, {one.reason}: {one.status or 'not begun'}"
+        x = axes.x(decision.at)
+        segments = "+".join(map(str, decision.segments))
+        words = (
+            f"{decision.action} {segments} at {utc(decision.at)}, {decision.reason}: {decision.status or 'not begun'}"
+        )
         yield Markup(
             '<a href="{}"><title>{}</title><polygon class="mark{}" '
             'points="{:.1f},{} {:.1f},{} {:.1f},{} {:.1f},{}"/></a>'
         ).format(
-            about(one.decision_id), shown(words), "" if one.status == "applied" else " hollow", *_mark(one.action, x, y)
+            about(decision.decision_id),
+            shown(words),
+            "" if decision.status == "applied" else " hollow",
+            *_mark(decision.action, x, y),
         )
 
 
-def _holds(held: Sequence[Held], river: River, place: Places, why: Link) -> Iterator[Markup]:
+def _holds(held: Sequence[Held], river: River, axes: Places, why: Link) -> Iterator[Markup]:
     """Which gate held the topic, as a bar under the water."""
     top = HEIGHT - BOTTOM + 26
-    for number, one in enumerate(held):
-        begin, end = max(one.since, river.since), min(one.until, river.until)
+    for number, hold in enumerate(held):
+        begin, end = max(hold.since, river.since), min(hold.until, river.until)
         if end <= begin:
             continue
-        left, right = place.x(begin), place.x(end)
-        numbers = "" if one.measured is None or one.limit is None else f", {one.measured:,.4g} against {one.limit:,.4g}"
+        left, right = axes.x(begin), axes.x(end)
+        numbers = (
+            "" if hold.measured is None or hold.limit is None else f", {hold.measured:,.4g} against {hold.limit:,.4g}"
+        )
         yield Markup(
             '<a href="{}" tabindex="-1"><title>held by {} from {} to {}{}. Why?</title>'
             '<rect class="held held{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>'
         ).format(
             why((begin + end) // 2, None),
-            one.gate,
+            hold.gate,
             utc(begin),
             utc(end, "%H:%M:%S"),
             numbers,
@@ -210,15 +215,15 @@ def _holds(held: Sequence[Held], river: River, place: Places, why: Link) -> Iter
             max(right - left - 0.5, 0.5),
             _BAR,
         )
-        if right - left > 7 * len(one.gate) + 6:
-            yield Markup('<text x="{:.1f}" y="{}">{}</text>').format(left + 4, top + 12, shown(one.gate))
+        if right - left > 7 * len(hold.gate) + 6:
+            yield Markup('<text x="{:.1f}" y="{}">{}</text>').format(left + 4, top + 12, shown(hold.gate))
         yield Markup("</a>")
 
 
-def _scales(river: River, place: Places) -> Iterator[Markup]:
+def _scales(river: River, axes: Places) -> Iterator[Markup]:
     bottom = HEIGHT - BOTTOM
     for hash_value in range(0, HASH_SPACE + 1, HASH_SPACE // 8):
-        y = place.y(hash_value)
+        y = axes.y(hash_value)
         yield Markup(
             '<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>'
             '<text class="end" x="{}" y="{:.1f}">{:04x}</text>'
@@ -227,13 +232,13 @@ def _scales(river: River, place: Places) -> Iterator[Markup]:
         LEFT - 8, TOP - 12, LEFT - 8, bottom + 38
     )
     span = max((river.until - river.since) / 1000, 1)
-    step = next((one for one in STEPS if span / one <= 10), STEPS[-1]) * 1000
+    step = next((seconds for seconds in STEPS if span / seconds <= 10), STEPS[-1]) * 1000
     form = "%m-%d %H:%M" if span > 86_400 else "%H:%M" if step >= 60_000 else "%H:%M:%S"
-    at = -(-river.since // step) * step
-    while at <= river.until:
-        x = place.x(at)
+    instant = -(-river.since // step) * step
+    while instant <= river.until:
+        x = axes.x(instant)
         yield Markup(
             '<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>'
             '<text class="middle" x="{:.1f}" y="{}">{}</text>'
-        ).format(x, x, TOP, bottom, x, bottom + 17, utc(int(at), form))
-        at += step
+        ).format(x, x, TOP, bottom, x, bottom + 17, utc(int(instant), form))
+        instant += step

@@ -20,30 +20,30 @@ def strip(segments: Sequence[SegmentView]) -> Markup:
             WIDTH, HEIGHT, told(segments)
         )
     ]
-    for one in segments:
-        left, right = one.start / HASH_SPACE * WIDTH, (one.end + 1) / HASH_SPACE * WIDTH
+    for segment in segments:
+        left, right = segment.start / HASH_SPACE * WIDTH, (segment.end + 1) / HASH_SPACE * WIDTH
         width = max(right - left - 0.6, 0.4)
-        high = HEIGHT * min(max(one.overload or 0.0, 0.06), 1.0)
+        high = HEIGHT * min(max(segment.overload or 0.0, 0.06), 1.0)
         parts.append(
             Markup('<g><title>{}</title><rect class="bed" x="{:.2f}" y="0" width="{:.2f}" height="{}"/>').format(
-                segment_words(one), left, width, HEIGHT
+                segment_words(segment), left, width, HEIGHT
             )
             + Markup('<rect class="{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"/></g>').format(
-                level(one.overload, one.is_cold), left, HEIGHT - high, width, high
+                level(segment.overload, segment.is_cold), left, HEIGHT - high, width, high
             )
         )
     return Markup("").join([*parts, Markup("</svg>")])
 
 
-def segment_words(one: SegmentView) -> str:
+def segment_words(segment: SegmentView) -> str:
     """A segment in words."""
-    load = "no load seen" if one.overload is None else f"load {one.overload:.0%} of its split threshold"
-    return f"segment {one.id}, hashes {one.start:04x} to {one.end:04x}, {load}"
+    load = "no load seen" if segment.overload is None else f"load {segment.overload:.0%} of its split threshold"
+    return f"segment {segment.id}, hashes {segment.start:04x} to {segment.end:04x}, {load}"
 
 
 def told(segments: Sequence[SegmentView]) -> str:
     """The strip in words."""
-    known = [one.overload for one in segments if one.overload is not None]
-    hot = sum(load > 1 for load in known)
-    full = f", the fullest at {max(known):.0%} of its split threshold" if known else ", load not seen yet"
+    loads = [segment.overload for segment in segments if segment.overload is not None]
+    hot = sum(load > 1 for load in loads)
+    full = f", the fullest at {max(loads):.0%} of its split threshold" if loads else ", load not seen yet"
     return f"{len(segments)} segments{full}{f', {hot} above it' if hot else ''}"

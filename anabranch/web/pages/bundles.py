@@ -44,14 +44,14 @@ def show(request: Request) -> Response:
     lake, query = request.app.state.lake, request.query_params
     fleet: Fleet = request.app.state.fleet
     ends = fleet.standing().batch_at or datetime.now(timezone.utc)
-    problem, window, found = None, read_window({}, ends), None
+    problem, window, cluster_history = None, read_window({}, ends), None
     clusters: list[str] = []
     try:
         window = read_window(query, ends)
         with turn():
             clusters = clusters_on_record(lake)
             chosen = query.get("cluster") or (clusters[0] if clusters else "")
-            found = history(lake, chosen, window.since, window.until) if chosen else None
+            cluster_history = history(lake, chosen, window.since, window.until) if chosen else None
     except (WindowError, NoRecord, NotFound) as error:
         problem = str(error)
     except (DeltaError, OSError) as error:
@@ -64,58 +64,60 @@ def show(request: Request) -> Response:
         window=window,
         lengths=LENGTHS,
         problem=problem,
-        found=found,
+        found=cluster_history,
         # It is made by ours and escapes every name.
-        picture=Markup(picture(found, is_alone=False)) if found else None,
-        blocks=blocks(found) if found else None,
-        columns=columns_of(found) if found else [],
+        picture=Markup(picture(cluster_history, is_alone=False)) if cluster_history else None,
+        blocks=blocks(cluster_history) if cluster_history else None,
+        columns=columns_of(cluster_history) if cluster_history else [],
     )
 
 
-def columns_of(found: ClusterHistory) -> list[Column]:
+def columns_of(cluster: ClusterHistory) -> list[Column]:
     """The brokers as they stood last, in their order."""
-    last, counts = found.usage[-1], Counter(one.broker for one in found.now)
+    last, counts = cluster.usage[-1], Counter(bundle.broker for bundle in cluster.now)
     return [
-        Column(broker, None if np.isnan(last[place]) else float(last[place]), counts[place])
-        for place, broker in enumerate(found.brokers)
+        Column(broker, None if np.isnan(last[index]) else float(last[index]), counts[index])
+        for index, broker in enumerate(cluster.brokers)
     ]
 
 
-def blocks(found: ClusterHistory) -> Markup:
+def blocks(cluster: ClusterHistory) -> Markup:
     """Brokers as columns, bundles as blocks as high as what they take of the fullest broker's load."""
-    heaviest = sorted(found.now, key=lambda one: -one.load)[:MAX_BLOCKS]
-    sums = np.zeros(max(len(found.brokers), 1))
-    for one in heaviest:
-        sums[one.broker] += one.load
+    heaviest = sorted(cluster.now, key=lambda bundle: -bundle.load)[:MAX_BLOCKS]
+    sums = np.zeros(max(len(cluster.brokers), 1))
+    for bundle in heaviest:
+        sums[bundle.broker] += bundle.load
     scale = (HEIGHT - 40) / max(float(sums.max()), 1e-9)
-    wide = WIDTH / max(len(found.brokers), 1)
+    wide = WIDTH / max(len(cluster.brokers), 1)
     tops = np.full(len(sums), HEIGHT - 24.0)
-    said = f"{len(found.now)} bundles on {len(found.brokers)} brokers; the same as a table stands below"
-    parts = [Markup('<svg class="brokers" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, HEIGHT, said)]
-    for number, one in enumerate(heaviest):
-        high = max(one.load * scale, LEAST)
-        tops[one.broker] -= high
+    label = f"{len(cluster.now)} bundles on {len(cluster.brokers)} brokers; the same as a table stands below"
+    parts = [
+        Markup('<svg class="brokers" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(WIDTH, HEIGHT, label)
+    ]
+    for number, bundle in enumerate(heaviest):
+        high = max(bundle.load * scale, LEAST)
+        tops[bundle.broker] -= high
         parts.append(
             Markup(
                 '<rect class="block block{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}">'
                 "<title>{}</title></rect>"
             ).format(
                 number % 2,
-                one.broker * wide + 4,
-                tops[one.broker],
+                bundle.broker * wide + 4,
+                tops[bundle.broker],
                 max(wide - 8, 1),
                 max(high - 0.6, 0.6),
-                _told(one, found),
+                _told(bundle, cluster),
             )
         )
-    for place, broker in enumerate(found.brokers):
+    for index, broker in enumerate(cluster.brokers):
         parts.append(
             Markup('<text class="middle" x="{:.1f}" y="{}">{}</text>').format(
-                (place + 0.5) * wide, HEIGHT - 8, shown(broker) if len(broker) * 7 < wide else place + 1
+                (index + 0.5) * wide, HEIGHT - 8, shown(broker) if len(broker) * 7 < wide else index + 1
             )
         )
     return Markup("").join([*parts, Markup("</svg>")])
 
 
-def _told(one: BundleNow, found: ClusterHistory) -> str:
-    return shown(f"{one.bundle} on {found.brokers[one.broker]}: {one.load:.1%} of a broker")
+def _told(bundle: BundleNow, cluster: ClusterHistory) -> str:
+    return shown(f"{bundle.bundle} on {cluster.brokers[bundle.broker]}: {bundle.load:.1%} of a broker")

@@ -97,25 +97,25 @@ def choose(
     for row in rows:
         if row.namespace not in seen:
             seen[row.namespace] = sees(row.namespace)
-    found = [row for row in rows if seen[row.namespace] and all(word in row.name.casefold() for word in words)]
+    matches = [row for row in rows if seen[row.namespace] and all(word in row.name.casefold() for word in words)]
     folded: dict[str, list[int]] = {}
-    for row in found:
+    for row in matches:
         counts = folded.setdefault(row.namespace, [0, 0, 0])
         counts[0] += 1
         counts[1] += is_hot(row)
         counts[2] += bool(row.waiting)
     if choice.namespace:
-        found = [row for row in found if row.namespace == choice.namespace]
-    found = [row for row in found if passes(row, choice.only, paused, now)]
-    gates = Counter(row.gate for row in found if row.gate)
+        matches = [row for row in matches if row.namespace == choice.namespace]
+    matches = [row for row in matches if passes(row, choice.only, paused, now)]
+    gates = Counter(row.gate for row in matches if row.gate)
     if choice.gate:
-        found = [row for row in found if row.gate == choice.gate]
-    pages = max(1, -(-len(found) // PAGE))
+        matches = [row for row in matches if row.gate == choice.gate]
+    pages = max(1, -(-len(matches) // PAGE))
     page = min(choice.page, pages)
-    kept = nsmallest(page * PAGE, found, key=_ORDER[choice.order])[(page - 1) * PAGE :]
+    shown = nsmallest(page * PAGE, matches, key=_ORDER[choice.order])[(page - 1) * PAGE :]
     return Chosen(
-        kept,
-        len(found),
+        shown,
+        len(matches),
         pages,
         page,
         gates.most_common(),

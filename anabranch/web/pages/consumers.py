@@ -37,32 +37,32 @@ def show(request: Request) -> Response:
     name, topics = asked_topic(request), request.app.state.topics
     views = fleet.views([name])
     wanted = [subscription for subscription, kind, _ in (views[0].consumers if views else ()) if kind != "QUEUE"]
-    found, problem, end = list[Held](), None, time.monotonic() + SECONDS
+    subscriptions, problem, end = list[Held](), None, time.monotonic() + SECONDS
     for subscription in wanted[:MAX_SUBSCRIPTIONS]:
         if topics is None or time.monotonic() > end:
             break
         reply = topics.consumers(name, subscription)
         held = _held(subscription, reply.value) if isinstance(reply, Answered) else None
         if held is None:
-            told = isinstance(reply, Answered | Refused)
+            has_answered = isinstance(reply, Answered | Refused)
             problem = (
                 "The cluster does not say which segments a consumer reads."
-                if told
+                if has_answered
                 else f"The controller does not answer: {str(reply)[:300]}"
             )
             break
-        found.append(held)
-    left = len(wanted) - len(found)
-    return part(request, "consumers.html", name=name, subscriptions=found, problem=problem, left=left)
+        subscriptions.append(held)
+    left = len(wanted) - len(subscriptions)
+    return part(request, "consumers.html", name=name, subscriptions=subscriptions, problem=problem, left=left)
 
 
-def _held(subscription: str, said: Any) -> Held | None:
+def _held(subscription: str, reply: Any) -> Held | None:
     """Parse the controller's answer; None if it has another form."""
     try:
         consumers = tuple(
-            (str(one["consumer"]), bool(one["isConnected"]), tuple(map(int, one["segments"])))
-            for one in said["consumers"]
+            (str(consumer["consumer"]), bool(consumer["isConnected"]), tuple(map(int, consumer["segments"])))
+            for consumer in reply["consumers"]
         )
-        return Held(subscription, int(said["count"]), consumers)
+        return Held(subscription, int(reply["count"]), consumers)
     except (KeyError, TypeError, ValueError):
         return None

@@ -111,7 +111,7 @@ def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
     With a policy in the address, it is also decided with that one.
     """
     tried = request.query_params.get("policy", "")[:MAX_POLICY]
-    found: dict[str, Any] = {
+    context: dict[str, Any] = {
         "snapshot": None,
         "answer": None,
         "headline": "",
@@ -124,37 +124,37 @@ def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
         "inputs": row["inputs"],
     }
     if row["family"] != "autoscale":
-        return found
+        return context
     try:
         wire = Snapshot.model_validate_json(row["inputs"])
         snapshot = snapshot_from_wire(wire, "pip-483")
     except (ValidationError, LayoutError):
-        return found
+        return context
     answer = decide(snapshot)
-    found |= {
+    context |= {
         "snapshot": snapshot,
         "answer": answer,
         "headline": headline(answer),
         "binding": getattr(answer, "binding", None),
         "agrees": _does(answer, row),
         "overload": lambda load: overload(load.rates, snapshot.policy)[0],
-        "loads": [(one, snapshot.loads.get(one.segment_id)) for one in snapshot.layout.active[:100]],
+        "loads": [(segment, snapshot.loads.get(segment.segment_id)) for segment in snapshot.layout.active[:100]],
         "chosen": segments_of(answer),
     }
     if tried.strip():
         try:
             other = decide(snapshot_from_wire(wire, "pip-483", read_policy(tried)))
-            found["other"] = other, answer_words(other), headline(other), getattr(other, "binding", None)
+            context["other"] = other, answer_words(other), headline(other), getattr(other, "binding", None)
         except (PolicyError, ValidationError) as error:
-            found["other_problem"] = str(error)
-    return found
+            context["other_problem"] = str(error)
+    return context
 
 
 def _does(answer: Answer, row: StoredRow) -> bool:
     """Return True if the decision is the answer, or one of its actions."""
-    actions = [one for one in (answer, *getattr(answer, "also", ())) if hasattr(one, "ids")]
+    actions = [action for action in (answer, *getattr(answer, "also", ())) if hasattr(action, "ids")]
     segments = sorted(json.loads(row["arguments"]).get("segments", ()))
-    return any(one.action == row["action"] and sorted(one.ids) == segments for one in actions)
+    return any(action.action == row["action"] and sorted(action.ids) == segments for action in actions)
 
 
 def _row(request: Request, identity: str) -> StoredRow:
@@ -163,19 +163,21 @@ def _row(request: Request, identity: str) -> StoredRow:
     try:
         with turn():
             # What a decision saw is kilobytes: only where it stands are all columns read.
-            places = _rows(lake, DECISIONS, is_it, "decided_at")
-            found = []
-            if places:
-                at = places[0]["decided_at"]
-                there = (pc.field("day") == pa.scalar(at.date())) & (pc.field("decided_at") == pa.scalar(at))
-                found = _rows(lake, DECISIONS, there & is_it, *DECISIONS.row.model_fields)
+            matches = _rows(lake, DECISIONS, is_it, "decided_at")
+            rows = []
+            if matches:
+                decided_at = matches[0]["decided_at"]
+                there = (pc.field("day") == pa.scalar(decided_at.date())) & (
+                    pc.field("decided_at") == pa.scalar(decided_at)
+                )
+                rows = _rows(lake, DECISIONS, there & is_it, *DECISIONS.row.model_fields)
     except (DeltaError, OSError) as error:
         raise NotFound(f"the lake cannot be read now: {str(error).partition(chr(10))[0]}") from error
-    if not found:
+    if not rows:
         demand(request, "read")
         raise NotFound(f"no decision {identity[:64]} is on record")
-    demand(request, "read", found[0]["subject"])
-    return found[0]
+    demand(request, "read", rows[0]["subject"])
+    return rows[0]
 
 
 def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, bool]:
@@ -198,12 +200,17 @@ def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, boo
     outcomes = _rows(
         lake, OUTCOMES, since, "status", "attempt", "at", "executor", "mode", "error", "seen", "layout_epoch"
     )
-    for one in outcomes:
-        kind = {"applied": "good", "failed": "bad", "rejected": "bad", "intent": ""}.get(one["status"], "warn")
-        call = "" if not one["attempt"] else f", call {one['attempt']}"
-        why = f": {one['error']}" if one["error"] else ""
+    for outcome in outcomes:
+        kind = {"applied": "good", "failed": "bad", "rejected": "bad", "intent": ""}.get(outcome["status"], "warn")
+        call = "" if not outcome["attempt"] else f", call {outcome['attempt']}"
+        why = f": {outcome['error']}" if outcome["error"] else ""
         steps.append(
-            Step(one["at"], one["status"], f"{one['executor']}, mode {one['mode']}{call}{why}; saw {one['seen']}", kind)
+            Step(
+                outcome["at"],
+                outcome["status"],
+                f"{outcome['executor']}, mode {outcome['mode']}{call}{why}; saw {outcome['seen']}",
+                kind,
+            )
         )
     begun, day = row["decided_at"], timedelta(days=1)
     of_topic = (
@@ -215,8 +222,8 @@ def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, boo
     for event in _rows(lake, EVENTS, of_topic, "at", "epoch", "decision_id"):
         if event["decision_id"] == identity:
             steps.append(Step(event["at"], f"layout of epoch {event['epoch']}", "announced by the controller", "good"))
-    steps.sort(key=lambda one: one.at)
-    is_over = any(one["status"] != "intent" for one in outcomes)
+    steps.sort(key=lambda step: step.at)
+    is_over = any(outcome["status"] != "intent" for outcome in outcomes)
     return steps, verdict, is_over, bool(outcomes)
 
 

@@ -27,7 +27,7 @@ def show(request: Request) -> Response:
     paused = {act.subject for act in whole.brakes.pauses}
     chosen = choose(rows, choice, paused, whole.now, lambda namespace: covers(caller.scope, namespace))
     views = {view.name: view for view in fleet.views(row.name for row in chosen.rows)}
-    lately = [one for one in whole.decisions if covers(caller.scope, namespace_of(one.topic))][:LATELY]
+    lately = [decision for decision in whole.decisions if covers(caller.scope, namespace_of(decision.topic))][:LATELY]
     return render(
         request,
         "fleet.html",

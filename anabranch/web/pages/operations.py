@@ -163,17 +163,17 @@ def _page(request: Request, problem: str | None = None) -> Response:
 
 def _pauses(whole: LakeView, request: Request) -> list[tuple[Act, str, str, bool]]:
     """Those that the caller may see: in words, as a form has it, and whether the caller may end it."""
-    found = []
+    pauses = []
     for act in whole.brakes.pauses:
-        place = place_of(act.subject)
-        if allows(request, "read", **place):
-            may_end = allows(request, "operate", **place)
-            found.append((act, scope_words(act.subject), "all" if act.subject == ALL else act.subject, may_end))
-    return found
+        target = place_of(act.subject)
+        if allows(request, "read", **target):
+            may_end = allows(request, "operate", **target)
+            pauses.append((act, scope_words(act.subject), "all" if act.subject == ALL else act.subject, may_end))
+    return pauses
 
 
 def _waiting(whole: LakeView, caller: Caller, request: Request) -> list[Any]:
-    return [one for one in whole.decisions if one.brake and allows(request, "read", one.topic)][:50]
+    return [decision for decision in whole.decisions if decision.brake and allows(request, "read", decision.topic)][:50]
 
 
 def _letter(row: StoredRow) -> dict[str, Any]:

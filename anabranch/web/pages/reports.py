@@ -45,7 +45,7 @@ def read(request: Request) -> Response:
     folder: Path = request.app.state.reports
     name = request.query_params.get("name", "")
     # By the list: no name leads out of the folder.
-    if name not in {one.name for one in reports_in(folder)}:
+    if name not in {report.name for report in reports_in(folder)}:
         raise NotFound("there is no such report")
     return FileResponse(folder / name, media_type="text/html", headers={"Content-Security-Policy": POLICY})
 
@@ -56,10 +56,10 @@ def reports_in(folder: Path) -> list[Report]:
         files = [
             file for file in folder.iterdir() if file.suffix == ".html" and file.is_file() and not file.is_symlink()
         ]
-        found = [
+        reports = [
             Report(file.name, datetime.fromtimestamp(file.stat().st_mtime, timezone.utc), file.stat().st_size // 1000)
             for file in files
         ]
     except OSError:
         return []
-    return sorted(found, key=lambda one: one.at, reverse=True)[:MAX_FILES]
+    return sorted(reports, key=lambda report: report.at, reverse=True)[:MAX_FILES]

@@ -19,10 +19,10 @@ MAX_SWITCHES, MAX_FAILURES = 20, 100
 def show(request: Request) -> Response:
     """The newest switches on record."""
     demand(request, "read")
-    found, problem = list[SwitchHistory](), None
+    histories, problem = list[SwitchHistory](), None
     try:
         with turn():
-            found = switches(request.app.state.lake)
+            histories = switches(request.app.state.lake)
     except NotFound as error:
         problem = str(error)
     except (SqlError, DeltaError, OSError) as error:
@@ -31,8 +31,8 @@ def show(request: Request) -> Response:
         request,
         "switches.html",
         problem=problem,
-        found=found[:MAX_SWITCHES],
-        more=len(found) - MAX_SWITCHES,
+        found=histories[:MAX_SWITCHES],
+        more=len(histories) - MAX_SWITCHES,
         advised=_advised,
         most=MAX_FAILURES,
     )

@@ -45,7 +45,7 @@ def show(request: Request) -> Response:
     if resolved is not None:
         effective = policy_override(resolved.policy)
         fields = [
-            (wire, getattr(effective, known.attribute), resolved.origins[wire]) for wire, known in POLICY_FIELDS.items()
+            (wire, getattr(effective, field.attribute), resolved.origins[wire]) for wire, field in POLICY_FIELDS.items()
         ]
     window, wrong = _window(request, fleet)
     query = request.query_params
@@ -77,8 +77,8 @@ def river(request: Request) -> Response:
     if wrong is None:
         try:
             with turn():
-                found = read_river(lake, name, window.since, window.until)
-                since = max(window.since, datetime.fromtimestamp(found.since / 1000, timezone.utc))
+                drawn = read_river(lake, name, window.since, window.until)
+                since = max(window.since, datetime.fromtimestamp(drawn.since / 1000, timezone.utc))
                 decided = read_decisions(lake, name, since, window.until)
                 loads = read_loads(lake, name, since, window.until)
                 held = read_holds(lake, name, since, window.until, decided)
@@ -90,23 +90,23 @@ def river(request: Request) -> Response:
             policy = fleet.policy(name)
             times = _times(request)
 
-            def why(at: int, segment: int | None) -> str:
-                return link("/topic", name=name, **times, at=iso(at), segment=segment) + "#why"
+            def why(instant: int, segment: int | None) -> str:
+                return link("/topic", name=name, **times, at=iso(instant), segment=segment) + "#why"
 
             shown |= {
                 "picture": river_picture(
-                    found,
+                    drawn,
                     loads,
                     policy.policy if policy else None,
                     decided,
                     held,
                     why,
-                    lambda one: link("/decision", id=one),
+                    lambda identity: link("/decision", id=identity),
                 ),
-                "river": found,
+                "river": drawn,
                 "held": held[-200:],
                 "loads": loads,
-                "decided": [one for one in decided if one.at >= millis(window.since)][-200:],
+                "decided": [decision for decision in decided if decision.at >= millis(window.since)][-200:],
                 "why": why,
             }
     return part(request, "river.html", **shown)
@@ -118,32 +118,32 @@ def why(request: Request) -> Response:
     fleet: Fleet = state.fleet
     shown: dict[str, Any] = {"name": name, "found": None, "problem": None, "segment": None}
     try:
-        at = read_instant(query["at"], _ends(fleet)) if query.get("at") else None
+        instant = read_instant(query["at"], _ends(fleet)) if query.get("at") else None
         number = query.get("segment", "")
         segment = int(number) if number.isascii() and number.isdigit() and len(number) < 10 else None
         with turn():
-            found = explain(state.lake, name, at, state.configured(), timedelta(minutes=3))
+            explanation = explain(state.lake, name, instant, state.configured(), timedelta(minutes=3))
             if segment is not None:
-                check_segment(found.snapshot.layout, segment)
-            changed = changes(found.snapshot, segment)
+                check_segment(explanation.snapshot.layout, segment)
+            changed = changes(explanation.snapshot, segment)
     except (NotOnRecord, WindowError, NotFound, StateError) as error:
         shown["problem"] = str(error)
     except (DeltaError, OSError) as error:
         shown["problem"] = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
     else:
-        snapshot = found.snapshot
+        snapshot = explanation.snapshot
         shown |= {
-            "found": found,
+            "found": explanation,
             "segment": segment,
-            "headline": headline(found.answer),
-            "also": getattr(found.answer, "also", ()),
-            "binding": getattr(found.answer, "binding", None),
-            "chosen": segments_of(found.answer),
-            "changed": [(change_words(one, snapshot), answer_words(one.answer)) for one in changed[:20]],
+            "headline": headline(explanation.answer),
+            "also": getattr(explanation.answer, "also", ()),
+            "binding": getattr(explanation.answer, "binding", None),
+            "chosen": segments_of(explanation.answer),
+            "changed": [(change_words(change, snapshot), answer_words(change.answer)) for change in changed[:20]],
             "more": max(0, len(changed) - 20),
-            "loads": [(one, snapshot.loads.get(one.segment_id)) for one in snapshot.layout.active[:100]],
+            "loads": [(active, snapshot.loads.get(active.segment_id)) for active in snapshot.layout.active[:100]],
             "overload": lambda load: overload(load.rates, snapshot.policy)[0],
-            "slowness": slowness_words(found.slowness),
+            "slowness": slowness_words(explanation.slowness),
         }
     return part(request, "why.html", **shown)
 
@@ -158,26 +158,27 @@ def loads(request: Request) -> Response:
         return JSONResponse({"at": [], "segments": []})
     try:
         with turn():
-            found = read_loads(request.app.state.lake, name, window.since, window.until)
+            by_segment = read_loads(request.app.state.lake, name, window.since, window.until)
     except (DeltaError, OSError, NotFound):
         return JSONResponse({"at": [], "segments": []})
     policy, since = resolved.policy, millis(window.since)
     curves = {
-        segment: [(one.at, overload(one.rates, policy)[0]) for one in samples if one.at >= since]
-        for segment, samples in found.items()
+        segment: [(sample.at, overload(sample.rates, policy)[0]) for sample in samples if sample.at >= since]
+        for segment, samples in by_segment.items()
     }
     fullest = sorted(
-        (segment for segment, curve in curves.items() if curve), key=lambda one: -max(load for _, load in curves[one])
+        (segment for segment, curve in curves.items() if curve),
+        key=lambda number: -max(load for _, load in curves[number]),
     )[:MAX_CURVES]
-    instants = sorted({at for segment in fullest for at, _ in curves[segment]})
+    instants = sorted({instant for segment in fullest for instant, _ in curves[segment]})
     # Many points more than a screen has are no use, and slow.
     step = max(1, len(instants) // 2_000)
-    kept = instants[::step]
+    sampled = instants[::step]
     columns = []
     for segment in sorted(fullest):
-        known = dict(curves[segment])
-        columns.append({"id": segment, "load": [known.get(at) for at in kept]})
-    return JSONResponse({"at": [at / 1000 for at in kept], "segments": columns})
+        load_at = dict(curves[segment])
+        columns.append({"id": segment, "load": [load_at.get(instant) for instant in sampled]})
+    return JSONResponse({"at": [instant / 1000 for instant in sampled], "segments": columns})
 
 
 def part(request: Request, template: str, **shown: Any) -> Response:
@@ -188,24 +189,24 @@ def part(request: Request, template: str, **shown: Any) -> Response:
 def asked_topic(request: Request) -> str:
     """The topic that the address names, which the caller may see. Raises `NotFound`, `NotAllowed`."""
     fleet: Fleet = request.app.state.fleet
-    given = request.query_params.get("name", "")
-    name = given
-    if fleet.row(given) is None:
+    asked = request.query_params.get("name", "")
+    name = asked
+    if fleet.row(asked) is None:
         try:
-            name = find_topic([row.name for row in fleet.rows()], given, hints=False)
+            name = find_topic([row.name for row in fleet.rows()], asked, hints=False)
         except UnknownTopic:
             # One that was deleted has a past.
-            if "://" not in given:
+            if "://" not in asked:
                 demand(request, "read")
-                raise NotFound(_nearest(fleet, given)) from None
+                raise NotFound(_nearest(fleet, asked)) from None
     demand(request, "read", name)
     return name
 
 
-def _nearest(fleet: Fleet, given: str) -> str:
+def _nearest(fleet: Fleet, asked: str) -> str:
     try:
         with turn():
-            find_topic([row.name for row in fleet.rows()], given)
+            find_topic([row.name for row in fleet.rows()], asked)
     except UnknownTopic as error:
         return str(error)
     return "it is on record now: load the page again"

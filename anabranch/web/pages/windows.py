@@ -58,22 +58,22 @@ def read_instant(text: str, ends: datetime) -> datetime:
     """An instant; a time of day is the last such one before the record ends. Raises `WindowError`."""
     try:
         if _CLOCK.fullmatch(text):
-            at = datetime.combine(
+            instant = datetime.combine(
                 ends.date(), time.fromisoformat(text.zfill(8 if text.count(":") == 2 else 5)), timezone.utc
             )
-            return at if at <= ends else at - timedelta(days=1)
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        at = at.astimezone(timezone.utc) if at.tzinfo else at.replace(tzinfo=timezone.utc)
+            return instant if instant <= ends else instant - timedelta(days=1)
+        instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        instant = instant.astimezone(timezone.utc) if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
-        at = None
-    if at is None or not 1970 <= at.year < 2200:
+        instant = None
+    if instant is None or not 1970 <= instant.year < 2200:
         raise WindowError("a time is written 14:05, 2026-11-22T14:05 or 2026-11-22T14:05:00Z, in UTC")
-    return at
+    return instant
 
 
 def _length(text: str) -> timedelta:
-    found = _LENGTH.fullmatch(text)
-    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    match = _LENGTH.fullmatch(text)
+    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not _LEAST.total_seconds() <= seconds <= 3660 * 86_400:
         raise WindowError("a length is written 30m, 6h or 7d")
     return timedelta(seconds=seconds)
