@@ -29,7 +29,7 @@ class DataLedgers:
 
     def ids(self) -> set[int]:
         """Return the ledgers that have to be looked at."""
-        return {one.id for topic in self.topics for one in topic.ledgers}
+        return {ledger.id for topic in self.topics for ledger in topic.ledgers}
 
 
 def count_data_ledgers(
@@ -39,24 +39,24 @@ def count_data_ledgers(
 
     `listings` has the ids of each cluster, or the reason why they are unknown; `named` has those of other records.
     """
-    there = {one.name: _ids(listings.get(one.name)) for one in registry.clusters}
+    there = {entry.name: _ids(listings.get(entry.name)) for entry in registry.clusters}
     first, recorded = _unstamped(registry)
     where, topics = Counter[str](), list[TopicRecord]()
     for record in records:
         try:
-            found = read_data_ledgers(record.content)
+            ledgers = read_data_ledgers(record.content)
         except BadRecord as error:
             topics.append(TopicRecord(path=record.path, version=record.version, error=str(error)))
             continue
         odd = []
-        for one in found:
-            if one.offloaded:
+        for ledger in ledgers:
+            if ledger.offloaded:
                 continue
-            cluster = _stamped(one) if one.stamp is not None else first if _is_older(one, recorded) else None
-            if cluster is not None and one.ledger not in named and one.ledger in there.get(cluster, ()):
+            cluster = _stamped(ledger) if ledger.stamp is not None else first if _is_older(ledger, recorded) else None
+            if cluster is not None and ledger.ledger not in named and ledger.ledger in there.get(cluster, ()):
                 where[cluster] += 1
             else:
-                odd.append(DataLedger(id=one.ledger, stamp=one.stamp))
+                odd.append(DataLedger(id=ledger.ledger, stamp=ledger.stamp))
         if odd:
             topics.append(TopicRecord(path=record.path, version=record.version, ledgers=odd))
     return DataLedgers(dict(where), topics)
@@ -69,18 +69,18 @@ def _unstamped(registry: Registry) -> tuple[str | None, float]:
     """
     if registry.bootstrap is not None:
         return registry.bootstrap.bootstrap_cluster_name, registry.bootstrap.recorded_at
-    active = [one.name for one in registry.clusters if one.status == "ACTIVE"]
+    active = [cluster.name for cluster in registry.clusters if cluster.status == "ACTIVE"]
     return (active[0] if registry.directive is None and len(active) == 1 else None), float("inf")
 
 
-def _is_older(one: DataLedgerPosition, recorded: float) -> bool:
+def _is_older(position: DataLedgerPosition, recorded: float) -> bool:
     """Return whether a ledger was made before the bootstrap record, as far as when it was closed tells."""
-    return recorded == float("inf") or (one.closed_at is not None and one.closed_at < recorded)
+    return recorded == float("inf") or (position.closed_at is not None and position.closed_at < recorded)
 
 
-def _stamped(one: DataLedgerPosition) -> str | None:
-    name, colon, number = str(one.stamp).partition(":")
-    return None if colon and number != str(one.ledger) else name
+def _stamped(position: DataLedgerPosition) -> str | None:
+    name, colon, number = str(position.stamp).partition(":")
+    return None if colon and number != str(position.ledger) else name
 
 
 def _ids(listing: Collection[int] | str | None) -> Collection[int]:

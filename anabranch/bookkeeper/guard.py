@@ -50,18 +50,18 @@ class Guard:
 
     def require_distinct(self, registry: Registry, *names: str | None) -> None:
         """Raise `Unsafe` when two of these clusters are one; asks once for each pair."""
-        entries = {one.name: one for one in registry.clusters if one.name in names}
+        entries = {cluster.name: cluster for cluster in registry.clusters if cluster.name in names}
         for pair in combinations(sorted(entries), 2):
             if frozenset(pair) in self._distinct:
                 continue
-            found = {name: self._instance(entries[name].metadata_service_uri, name) for name in pair}
-            for name, instance in found.items():
+            instances = {name: self._instance(entries[name].metadata_service_uri, name) for name in pair}
+            for name, instance in instances.items():
                 recorded = entries[name].instance
                 if recorded not in (None, instance):
                     raise Unsafe(f"{name} has the instance id {instance}, and was registered with {recorded}")
-            if len(set(found.values())) < len(pair):
+            if len(set(instances.values())) < len(pair):
                 raise Unsafe(
-                    f"{pair[0]} and {pair[1]} are one BookKeeper cluster, with the instance id {found[pair[0]]}: a "
+                    f"{pair[0]} and {pair[1]} are one BookKeeper cluster, with the instance id {instances[pair[0]]}: a "
                     "copy would be its own source. Unregister one of them"
                 )
             self._distinct.add(frozenset(pair))

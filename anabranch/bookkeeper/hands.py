@@ -173,7 +173,7 @@ class LedgerHands:
         """
         self._ask("delete", until=_millis(until), cluster=cluster, ledger=ledger)
 
-    def _ask(self, what: str, deadlines: float = 1, **request: object) -> dict[str, Any]:
+    def _ask(self, operation: str, deadlines: float = 1, **request: object) -> dict[str, Any]:
         """Ask the program; one that dies is started and asked again, a deletion only before its deadline."""
         clusters = [str(request[role]) for role in ("cluster", "from", "to") if role in request]
         with self._places:
@@ -181,9 +181,9 @@ class LedgerHands:
                 try:
                     process = self._running(clusters)
                     deadline_s = deadlines * self._deadline_s
-                    if what == "delete" and _millis(time.time()) > int(str(request["until"])):
+                    if operation == "delete" and _millis(time.time()) > int(str(request["until"])):
                         raise LedgerRefused(TOO_LATE, f"ledger {request['ledger']} is not deleted: the deadline passed")
-                    return _answered(process.ask({"op": what, **request}, deadline_s))
+                    return _answered(process.ask({"op": operation, **request}, deadline_s))
                 except HandsLost:
                     if not left:
                         raise
@@ -210,8 +210,8 @@ class LedgerHands:
             return self._process
 
 
-def _millis(at: float) -> int:
-    return int(at * 1000)
+def _millis(instant: float) -> int:
+    return int(instant * 1000)
 
 
 def _answered(answer: dict[str, Any]) -> dict[str, Any]:

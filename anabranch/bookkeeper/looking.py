@@ -74,7 +74,7 @@ class Looker:
         Raises `BadRegistry`, and `MetadataUnreachable` or `MetadataRefused` of Pulsar's metadata.
         """
         registry = self.store.read() if registry is None else registry
-        found = BookieSnapshot(
+        snapshot = BookieSnapshot(
             cluster=self.cluster,
             now=self.now(),
             operation=operation,
@@ -87,22 +87,22 @@ class Looker:
             progress=progress or Progress(),
             registered_brokers=registered_brokers(self.metadata),
         )
-        uris = {one.name: one.metadata_service_uri for one in registry.clusters}
+        uris = {cluster.name: cluster.metadata_service_uri for cluster in registry.clusters}
         if depth == "identity":
-            asked = found.request
+            asked = snapshot.request
             if asked.name is not None and asked.metadata_service_uri is not None:
                 uris.setdefault(asked.name, asked.metadata_service_uri)
-            return found.model_copy(update={"generators": self._generators(uris, {})})
+            return snapshot.model_copy(update={"generators": self._generators(uris, {})})
         if depth == "registry" or not uris:
-            return found
+            return snapshot
         hands, names = self.reach(registry), list(uris)
         if depth == "ids":
             listings = {name: _listing(hands, name) for name in names}
-            return found.model_copy(update={"generators": self._generators(uris, listings)})
+            return snapshot.model_copy(update={"generators": self._generators(uris, listings)})
         schemas, cursors = self._schemas(), self._cursors()
         # Ledgers after records: what a record names was made before.
         listings = {name: _listing(hands, name) for name in names}
-        named = set(_named(schemas, cursors, found.progress))
+        named = set(_named(schemas, cursors, snapshot.progress))
         data = DataLedgers()
         if depth == "whole":
             data = count_data_ledgers(self.metadata.topics(), registry, listings, named)
@@ -115,11 +115,11 @@ class Looker:
                 if isinstance(listing, str):
                     continue
                 # Before a cluster is forgotten, whatever else is on it is looked at.
-                rest = operation == "unregister" and name == found.request.name and not data.where.get(name)
-                opened = sorted(listing if rest else listing & wanted)
+                everything = operation == "unregister" and name == snapshot.request.name and not data.where.get(name)
+                opened = sorted(listing if everything else listing & wanted)
                 seen = pool.map(lambda ledger, name=name: see(hands, name, ledger), opened)
-                ledgers[name] = [one for one in seen if one is not None]
-        return found.model_copy(
+                ledgers[name] = [ledger for ledger in seen if ledger is not None]
+        return snapshot.model_copy(
             update={
                 "schemas": schemas,
                 "cursors": cursors,
@@ -132,38 +132,44 @@ class Looker:
 
     def _generators(self, uris: Mapping[str, str], listings: Mapping[str, set[int] | str]) -> dict[str, Generators]:
         """Read ids and identity of clusters; what cannot be read whole is unknown, with the reason."""
-        found = {}
+        generators = {}
         for name, uri in uris.items():
             listing = listings.get(name)
             if isinstance(listing, str):
-                found[name] = Generators(reachable=False, error=listing)
+                generators[name] = Generators(reachable=False, error=listing)
                 continue
             try:
                 ids = self.ids(uri).read()
             except (MetadataUnreachable, MetadataRefused, ValueError) as error:
-                found[name] = Generators(reachable=False, error=f"the ids of {name} cannot be read: {error}")
+                generators[name] = Generators(reachable=False, error=f"the ids of {name} cannot be read: {error}")
                 continue
             largest = None if listing is None else max(listing, default=-1)
-            found[name] = Generators(short=ids.short, long=ids.long, instance=ids.instance, largest=largest)
-        return found
+            generators[name] = Generators(short=ids.short, long=ids.long, instance=ids.instance, largest=largest)
+        return generators
 
     def _schemas(self) -> list[SchemaRecord]:
-        return [schema_of(one) for one in self.metadata.schemas()]
+        return [schema_of(record) for record in self.metadata.schemas()]
 
     def _cursors(self) -> list[CursorRecord]:
         owner = BROKERS if self.routing == "attribution" else None
-        return [cursor_of(one, owner) for one in self.metadata.cursors()]
+        return [cursor_of(record, owner) for record in self.metadata.cursors()]
 
 
 def schema_of(record: Record) -> SchemaRecord:
     """A schema's locator."""
     try:
-        found = read_locator(record.content)
+        located = read_locator(record.content)
     except BadRecord as error:
         return SchemaRecord(path=record.path, version=record.version, error=str(error))
     positions = [
-        Position(version=one.version, ledger=one.ledger, entry=one.entry, stamp=one.stamp, hash=one.hash)
-        for one in found
+        Position(
+            version=position.version,
+            ledger=position.ledger,
+            entry=position.entry,
+            stamp=position.stamp,
+            hash=position.hash,
+        )
+        for position in located
     ]
     return SchemaRecord(path=record.path, version=record.version, positions=positions)
 
@@ -171,25 +177,28 @@ def schema_of(record: Record) -> SchemaRecord:
 def cursor_of(record: Record, owner: str | None) -> CursorRecord:
     """A subscription's znode; `owner` is who has its topic."""
     try:
-        found = read_cursor(record.content)
+        cursor = read_cursor(record.content)
     except BadRecord as error:
         return CursorRecord(path=record.path, version=record.version, ledger=-1, owner=owner, error=str(error))
     return CursorRecord(
         path=record.path,
         version=record.version,
-        ledger=found.ledger,
-        stamp=found.stamp,
+        ledger=cursor.ledger,
+        stamp=cursor.stamp,
         owner=owner,
-        mark_delete=list(found.mark_delete),
-        individually_deleted=digest(found.holes.hex()) if found.holes else None,
-        properties={**found.numbers, **{name: of for name, of in found.properties.items() if name != STAMP_PROPERTY}},
+        mark_delete=list(cursor.mark_delete),
+        individually_deleted=digest(cursor.holes.hex()) if cursor.holes else None,
+        properties={
+            **cursor.numbers,
+            **{name: value for name, value in cursor.properties.items() if name != STAMP_PROPERTY},
+        },
     )
 
 
 def see(hands: LedgerHands, cluster: str, ledger: int) -> LedgerSeen | None:
     """A ledger without a change; None: there is none. Of one that cannot be read, why."""
     try:
-        found = hands.open(cluster, ledger)
+        opened = hands.open(cluster, ledger)
     except LedgerRefused as error:
         if error.name.startswith("NoSuchLedger"):
             return None
@@ -198,23 +207,23 @@ def see(hands: LedgerHands, cluster: str, ledger: int) -> LedgerSeen | None:
         return LedgerSeen(id=ledger, readable=False, error=str(error))
     return LedgerSeen(
         id=ledger,
-        closed=found.closed,
-        last=found.last,
-        length=found.length,
-        custom=dict(found.custom),
-        quorums=list(found.quorums),
-        created_at=found.made,
-        readable=found.unreadable is None,
-        error=found.unreadable,
+        closed=opened.closed,
+        last=opened.last,
+        length=opened.length,
+        custom=dict(opened.custom),
+        quorums=list(opened.quorums),
+        created_at=opened.made,
+        readable=opened.unreadable is None,
+        error=opened.unreadable,
     )
 
 
 def _named(schemas: Iterable[SchemaRecord], cursors: Iterable[CursorRecord], progress: Progress) -> Iterator[int]:
     for schema in schemas:
-        yield from (one.ledger for one in schema.positions)
-    yield from (one.ledger for one in cursors if one.ledger >= 0)
+        yield from (record.ledger for record in schema.positions)
+    yield from (record.ledger for record in cursors if record.ledger >= 0)
     yield from (number for _, number in ledgers_beside(cursors))
-    yield from (one.ledger for one in progress.verified)
+    yield from (record.ledger for record in progress.verified)
 
 
 def _listing(hands: LedgerHands, cluster: str) -> set[int] | str:

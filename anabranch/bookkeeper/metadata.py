@@ -87,7 +87,7 @@ class PulsarMetadata:
 
     def children(self, path: str) -> list[str]:
         """Names of the znodes below one, sorted; none when it is not there."""
-        return sorted(one.rpartition("/")[2] for one in self._children(iter([path])))
+        return sorted(child.rpartition("/")[2] for child in self._children(iter([path])))
 
     def is_open(self, path: str) -> bool:
         """Tell if everybody may write a znode, or make some below it."""
@@ -105,21 +105,21 @@ class PulsarMetadata:
 
     def schemas(self) -> Iterator[Record]:
         """Return the locators of all schemas, for `read_locator`; those of V1 namespaces are one level deeper."""
-        for one in self._records(self._paths(SCHEMAS, _SCHEMA_DEPTH)):
-            if one is not None and one.content:
-                yield one
-            elif one is not None:
-                deeper = self._records(self._children(iter([one.path])))
+        for record in self._records(self._paths(SCHEMAS, _SCHEMA_DEPTH)):
+            if record is not None and record.content:
+                yield record
+            elif record is not None:
+                deeper = self._records(self._children(iter([record.path])))
                 yield from (below for below in deeper if below is not None and below.content)
 
     def topics(self) -> Iterator[Record]:
         """Return the records of all topics with their data ledgers, for `read_data_ledgers`."""
-        return (one for one in self._records(self._children(self._domains())) if one and one.content)
+        return (record for record in self._records(self._children(self._domains())) if record and record.content)
 
     def cursors(self) -> Iterator[Record]:
         """Return the records of all subscriptions, for `read_cursor`."""
         topics = self._children(self._domains())
-        return (one for one in self._records(self._children(topics)) if one and one.content)
+        return (record for record in self._records(self._children(topics)) if record and record.content)
 
     def _domains(self) -> Iterator[str]:
         """Return the folders of topics: /T/N/persistent, and of V1 namespaces /PROPERTY/CLUSTER/N/persistent."""
@@ -127,26 +127,26 @@ class PulsarMetadata:
             if path.rpartition("/")[2] == _DOMAIN:
                 yield path
             else:
-                yield from (one for one in self._children(iter([path])) if one.rpartition("/")[2] == _DOMAIN)
+                yield from (child for child in self._children(iter([path])) if child.rpartition("/")[2] == _DOMAIN)
 
     def write(self, writes: Sequence[Write]) -> None:
         """All in one transaction, or none: raises `MetadataChanged`, `MetadataRefused`, `MetadataUnreachable`."""
         transaction = self._client.transaction()
-        for one in writes:
-            if one.delete:
-                transaction.delete(one.path, one.version or 0)
-            elif one.version is None:
-                transaction.create(one.path, one.content or b"")
-            elif one.content is None:
-                transaction.check(one.path, one.version)
+        for change in writes:
+            if change.delete:
+                transaction.delete(change.path, change.version or 0)
+            elif change.version is None:
+                transaction.create(change.path, change.content or b"")
+            elif change.content is None:
+                transaction.check(change.path, change.version)
             else:
-                transaction.set_data(one.path, one.content, one.version)
+                transaction.set_data(change.path, change.content, change.version)
         results = self._reached(transaction.commit_async())
-        for one, result in zip(writes, results, strict=True):
+        for change, result in zip(writes, results, strict=True):
             if isinstance(result, _CHANGED):
-                raise MetadataChanged(one.path, type(result).__name__)
+                raise MetadataChanged(change.path, type(result).__name__)
             if isinstance(result, Exception) and not isinstance(result, _UNDONE):
-                raise MetadataRefused(f"{one.path}: {type(result).__name__}")
+                raise MetadataRefused(f"{change.path}: {type(result).__name__}")
 
     def _paths(self, root: str, depth: int) -> Iterator[str]:
         """All paths so many levels below `root`; a few children are asked for at a time."""
@@ -164,8 +164,8 @@ class PulsarMetadata:
                 yield f"{parent}/{child}"
 
     def _records(self, paths: Iterable[str]) -> Iterator[Record | None]:
-        for path, found in self._asked(iter(paths), self._client.get_async):
-            yield Record(path, found[1].version, found[0]) if found else None
+        for path, node in self._asked(iter(paths), self._client.get_async):
+            yield Record(path, node[1].version, node[0]) if node else None
 
     def _asked(self, paths: Iterator[str], ask: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
         """Yield each path with its result, or None if there is no node.
@@ -213,7 +213,7 @@ class LedgerIds:
         instance = self.instance()
         long, root = f"{self._root}/idgen-long", f"{self._root}/idgen"
         try:
-            high = max((int(one[4:]) for one in self._reached(self._client.get_children_async(long))), default=1)
+            high = max((int(name[4:]) for name in self._reached(self._client.get_children_async(long))), default=1)
         except NoNodeError:
             return IdGenerators(self._given(root), None, instance)
         return IdGenerators(self._given(root), high << 32 | self._given(f"{long}/HOB-{high:010d}"), instance)
@@ -244,8 +244,8 @@ class LedgerIds:
 
     def _given(self, path: str) -> int:
         """Return the number of sequential children ever made; making and removing one count as two changes."""
-        found = self._reached(self._client.exists_async(path))
-        return (found.cversion + found.numChildren) // 2 if found else 0
+        stat = self._reached(self._client.exists_async(path))
+        return (stat.cversion + stat.numChildren) // 2 if stat else 0
 
     def _reached(self, asked: Any) -> Any:
         return _reached(asked, self._timeout_s)

@@ -89,7 +89,7 @@ class Orchestrator:
                 log.warning("stopped: others changed everything that was to be done, %d times in a row", in_vain)
                 return answer
             ends = self._carry_out(record, snapshot, registry, answer)
-            in_vain = in_vain + 1 if all(one.status == "superseded" for one in ends) else 0
+            in_vain = in_vain + 1 if all(end.status == "superseded" for end in ends) else 0
             registry = self._looker.store.read()
 
     def cleanup(self, request: Request, decide: Callable[[BookieSnapshot], BookieAnswer]) -> tuple[BookieAnswer, int]:
@@ -103,7 +103,7 @@ class Orchestrator:
         answer = decide(snapshot)
         if answer.action != "cleanup":
             return answer, 0
-        deletions = [one for one in answer.steps if one.action == "delete"]
+        deletions = [step for step in answer.steps if step.action == "delete"]
         ends = self._carry_out(record, snapshot, registry, answer.model_copy(update={"steps": deletions}))
         return answer, sum(done.status != "applied" for done in ends)
 
@@ -138,20 +138,20 @@ class Orchestrator:
         for wave in _waves(answer.steps):
             if self._stopping:
                 break
-            taken = record.begin([(one, reducer.reduced(one)) for one in wave], self._now(), gates)
-            ends += self._work(record, registry, taken)
-            failed = sum(one.status == "failed" for one in ends)
+            begun = record.begin([(step, reducer.reduced(step)) for step in wave], self._now(), gates)
+            ends += self._work(record, registry, begun)
+            failed = sum(end.status == "failed" for end in ends)
             self._watch(Progressed(wave[0].phase, wave[0].action, len(ends), len(answer.steps), failed))
         return ends
 
-    def _work(self, record: SwitchRecord, registry: Registry, taken: Sequence[Taken]) -> list[Done]:
+    def _work(self, record: SwitchRecord, registry: Registry, begun: Sequence[Taken]) -> list[Done]:
         """Carry out steps and record their outcomes, also of those before a fault."""
         steps, ends, fault = self._steps(registry), list[tuple[Taken, Done]](), None
         with ThreadPoolExecutor(self._concurrency) as pool:
-            asked = [(one, pool.submit(steps.carry_out, one.step, registry)) for one in taken]
-            for one, future in asked:
+            asked = [(taken_step, pool.submit(steps.carry_out, taken_step.step, registry)) for taken_step in begun]
+            for taken_step, future in asked:
                 try:
-                    ends.append((one, future.result()))
+                    ends.append((taken_step, future.result()))
                 except (TermLost, MetadataUnreachable, Unsafe) as error:
                     fault = error
         record.end(ends, self._now())
@@ -163,15 +163,17 @@ class Orchestrator:
 def _waves(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
     """Runs of one action, each at most `WAVE` long."""
     begin = 0
-    for at in range(1, len(steps) + 1):
-        if at == len(steps) or steps[at].action != steps[begin].action or at - begin == WAVE:
-            yield steps[begin:at]
-            begin = at
+    for index in range(1, len(steps) + 1):
+        if index == len(steps) or steps[index].action != steps[begin].action or index - begin == WAVE:
+            yield steps[begin:index]
+            begin = index
 
 
 def _gates(answer: BookieAnswer) -> str:
     """The gates of the whole answer; those of single objects are in the inputs."""
     shown: list[Any] = [
-        one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in answer.readings if one.object is None
+        reading.model_dump(mode="json", by_alias=True, exclude_none=True)
+        for reading in answer.readings
+        if reading.object is None
     ]
     return canonical_json(shown)

@@ -96,6 +96,6 @@ class HandsProcess:
             self._ended = True
             left = list(self._asked.values())
             self._asked.clear()
-        for one in left:
-            one.set_exception(HandsLost("the program that handles ledgers died meanwhile"))
+        for future in left:
+            future.set_exception(HandsLost("the program that handles ledgers died meanwhile"))
         self._process.wait()

@@ -74,12 +74,12 @@ def subject_of(cluster: str, directive: Directive) -> str:
 
 def read_steps(lake: str, subject: str) -> list[Taken]:
     """All steps of a switch on record, in order. Raises what Delta raises."""
-    found = []
+    tables = []
     for table, columns in ((DECISIONS, _DECIDED), (OUTCOMES, _ENDED)):
         opened = open_table(lake, table)
         where = [("subject", "==", subject), ("family", "==", FAMILY)]
-        found.append([] if opened is None else read_table(opened, columns, where).to_pylist())
-    return joined(*found)
+        tables.append([] if opened is None else read_table(opened, columns, where).to_pylist())
+    return joined(*tables)
 
 
 def joined(decided: Iterable[Mapping[str, Any]], outcomes: Iterable[Mapping[str, Any]]) -> list[Taken]:
@@ -96,26 +96,32 @@ def joined(decided: Iterable[Mapping[str, Any]], outcomes: Iterable[Mapping[str,
         attempt = arguments.pop("attempt", 1)
         step = Step.model_validate({**arguments, "action": row["action"], "reason": row["reason"]})
         done = None if end is None else Done(end["status"], json.loads(end["seen"]), end["error"])
-        at, token = (None, 0) if end is None else (end["at"], _token(end["executor"]))
-        steps.append(Taken(row["decision_id"], step, attempt, row["seq"], row["decision_id"] in begun, done, at, token))
+        ended_at, token = (None, 0) if end is None else (end["at"], _token(end["executor"]))
+        steps.append(
+            Taken(row["decision_id"], step, attempt, row["seq"], row["decision_id"] in begun, done, ended_at, token)
+        )
     return steps
 
 
 def steps_taken(steps: Iterable[Taken]) -> list[StepTaken]:
     """Return the steps that were applied, in the order of their ends, for the check of invariants."""
-    ended = [one for one in steps if one.end is not None and one.end.status == "applied" and one.at is not None]
+    ended = [
+        taken_step
+        for taken_step in steps
+        if taken_step.end is not None and taken_step.end.status == "applied" and taken_step.at is not None
+    ]
     return [
         StepTaken(
-            epoch=one.step.epoch,
-            token=one.token,
-            kind=one.step.kind,
-            object=one.step.object,
-            action=one.step.action,
-            ledger=one.step.ledger,
-            cluster=one.step.source,
-            version=one.end.seen.get("version") if one.end else None,
+            epoch=taken_step.step.epoch,
+            token=taken_step.token,
+            kind=taken_step.step.kind,
+            object=taken_step.step.object,
+            action=taken_step.step.action,
+            ledger=taken_step.step.ledger,
+            cluster=taken_step.step.source,
+            version=taken_step.end.seen.get("version") if taken_step.end else None,
         )
-        for one in sorted(ended, key=lambda one: (one.at, one.seq))
+        for taken_step in sorted(ended, key=lambda taken_step: (taken_step.at, taken_step.seq))
     ]
 
 
@@ -134,8 +140,8 @@ def read_before(lake: str, subject: str) -> BookieMetadata | None:
     ]
     if not inputs:
         return None
-    schemas = {one.path: one for snapshot in inputs for one in snapshot.schemas}
-    cursors = {one.path: one for snapshot in inputs for one in snapshot.cursors}
+    schemas = {record.path: record for snapshot in inputs for record in snapshot.schemas}
+    cursors = {record.path: record for snapshot in inputs for record in snapshot.cursors}
     return BookieMetadata(
         clusters=inputs[0].clusters,
         bootstrap=inputs[0].bootstrap,
@@ -154,16 +160,16 @@ def progress_of(directive: Directive, steps: Iterable[Taken]) -> Progress:
     begun, verified, failed = set[int](), dict[int, Copy](), list[Failure]()
     promoted, tries, promoted_at = list[Promotion](), Counter[str](), None
     deleting: dict[str, list[int]] = {}
-    for one in steps:
-        step, end = one.step, one.end
+    for taken_step in steps:
+        step, end = taken_step.step, taken_step.end
         kind: Any = step.kind
-        if one.begun and step.action == "copy" and step.ledger is not None:
+        if taken_step.begun and step.action == "copy" and step.ledger is not None:
             begun.add(step.ledger)
         if end is None:
             if step.action == "delete" and step.ledger is not None:
                 deleting.setdefault(str(step.source), []).append(step.ledger)
             continue
-        is_now = one.attempt == directive.attempt
+        is_now = taken_step.attempt == directive.attempt
         if is_now and (end.status == "superseded" or step.action == "unload"):
             tries[step.object] += 1
         if end.status == "failed" and step.ledger is not None and kind in ("schema", "cursor"):
@@ -173,7 +179,7 @@ def progress_of(directive: Directive, steps: Iterable[Taken]) -> Progress:
                     object=step.object,
                     ledger=step.ledger,
                     reason=end.error or step.reason,
-                    attempt=one.attempt,
+                    attempt=taken_step.attempt,
                 )
             )
         if end.status != "applied":
@@ -188,7 +194,7 @@ def progress_of(directive: Directive, steps: Iterable[Taken]) -> Progress:
                 Promotion(kind=kind, object=step.object, ledger=ledger, by=_PROMOTES[step.action], loaded=loaded)
                 for ledger in ledgers
             ]
-            promoted_at = max(promoted_at or 0, _millis(one.at))
+            promoted_at = max(promoted_at or 0, _millis(taken_step.at))
     return Progress(
         epoch=directive.epoch,
         begun=sorted(begun),
@@ -222,12 +228,12 @@ class SwitchRecord:
         self._outcomes = LeasedTable(lake, OUTCOMES, app, identity, who, work)
         self.directive = directive
         self.subject, self._orchestrator = subject_of(cluster, directive), f"{orchestrator}#{self._outcomes.token}"
-        self.steps = {one.decision_id: one for one in read_steps(lake, self.subject)}
-        self._seq = max((one.seq for one in self.steps.values()), default=0)
+        self.steps = {taken_step.decision_id: taken_step for taken_step in read_steps(lake, self.subject)}
+        self._seq = max((taken_step.seq for taken_step in self.steps.values()), default=0)
 
     def open(self) -> list[Taken]:
         """Steps that were begun by somebody who has not ended them."""
-        return [one for one in self.steps.values() if one.end is None]
+        return [taken_step for taken_step in self.steps.values() if taken_step.end is None]
 
     def progress(self) -> Progress:
         """Return the progress on record."""
@@ -235,40 +241,44 @@ class SwitchRecord:
 
     def begin(self, steps: Sequence[tuple[Step, BookieSnapshot]], now: datetime, gates: str = "[]") -> list[Taken]:
         """Steps with what each was decided on: on record, with an intent, when this returns."""
-        taken, rows = [], []
+        begun, rows = [], []
         for step, inputs in steps:
             arguments = self._arguments(step)
             number, identity = 0, ""
             while not identity or (identity in self.steps and self.steps[identity].end is not None):
                 number += 1
                 identity = digest([self.subject, step.action, arguments, number])
-            known = self.steps.get(identity)
-            if known is None:
+            former = self.steps.get(identity)
+            if former is None:
                 self._seq += 1
                 rows.append(self._decision(identity, step, arguments, inputs, now, gates))
-            one = Taken(identity, step, self.directive.attempt, known.seq if known else self._seq, True)
-            self.steps[identity] = one
-            taken.append(one)
+            taken_step = Taken(identity, step, self.directive.attempt, former.seq if former else self._seq, True)
+            self.steps[identity] = taken_step
+            begun.append(taken_step)
         self._decisions.append(rows)
-        self.intend(taken, now)
-        return taken
+        self.intend(begun, now)
+        return begun
 
     def intend(self, steps: Sequence[Taken], now: datetime) -> None:
         """An intent for each, also one more for those of somebody else."""
-        self._outcomes.append([self._outcome(one, "intent", 0, now, {}, None) for one in steps])
+        self._outcomes.append([self._outcome(taken_step, "intent", 0, now, {}, None) for taken_step in steps])
 
     def end(self, ends: Sequence[tuple[Taken, Done]], now: datetime) -> None:
         """Steps with how they ended, in one commit."""
-        self._outcomes.append([self._outcome(one, done.status, 1, now, done.seen, done.error) for one, done in ends])
-        for one, done in ends:
-            self.steps[one.decision_id] = Taken(one.decision_id, one.step, one.attempt, one.seq, True, done, now)
+        self._outcomes.append(
+            [self._outcome(taken_step, done.status, 1, now, done.seen, done.error) for taken_step, done in ends]
+        )
+        for taken_step, done in ends:
+            self.steps[taken_step.decision_id] = Taken(
+                taken_step.decision_id, taken_step.step, taken_step.attempt, taken_step.seq, True, done, now
+            )
 
     def _arguments(self, step: Step) -> str:
-        said = step.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"action", "reason"})
+        arguments = step.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"action", "reason"})
         # A stamp that is taken away is null, which is not nothing.
-        said |= {} if step.stamps is None else {"stamps": step.stamps}
-        said["expectation"] = step.expectation
-        return canonical_json({**said, "attempt": self.directive.attempt})
+        arguments |= {} if step.stamps is None else {"stamps": step.stamps}
+        arguments["expectation"] = step.expectation
+        return canonical_json({**arguments, "attempt": self.directive.attempt})
 
     def _decision(
         self, identity: str, step: Step, arguments: str, inputs: BookieSnapshot, now: datetime, gates: str
@@ -293,10 +303,10 @@ class SwitchRecord:
         )
 
     def _outcome(
-        self, one: Taken, status: str, attempt: int, now: datetime, seen: Mapping[str, Any], error: str | None
+        self, taken_step: Taken, status: str, attempt: int, now: datetime, seen: Mapping[str, Any], error: str | None
     ) -> OutcomeRow:
         return OutcomeRow(
-            decision_id=one.decision_id,
+            decision_id=taken_step.decision_id,
             family=FAMILY,
             subject=self.subject,
             status=status,
@@ -311,5 +321,5 @@ class SwitchRecord:
         )
 
 
-def _millis(at: datetime | None) -> int:
-    return 0 if at is None else round(at.timestamp() * 1000)
+def _millis(instant: datetime | None) -> int:
+    return 0 if instant is None else round(instant.timestamp() * 1000)

@@ -82,25 +82,25 @@ class DataLedgerPosition(NamedTuple):
 
 def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:
     """All positions of a schema, each once, by version and ledger. Raises `BadRecord`."""
-    found = set()
+    positions = set()
     for entry in read_fields(record):
         if entry.number not in (_INFO, _INDEX):
             continue
         fields = read_fields(entry.content)
         for content in contents_of(fields, _POSITION):
             position = read_fields(content)
-            found.add(
+            positions.add(
                 SchemaPosition(
                     _required(fields, 1, "version"),
                     _required(position, 1, "ledgerId"),
                     _required(position, 2, "entryId"),
                     _properties(position, _POSITION_PROPERTIES).get(STAMP_PROPERTY),
-                    next((one.hex() for one in contents_of(fields, _HASH)), None),
+                    next((content.hex() for content in contents_of(fields, _HASH)), None),
                 )
             )
-    if not found:
+    if not positions:
         raise BadRecord("a schema locator without a position")
-    return tuple(sorted(found, key=lambda one: (one.version, one.ledger, one.stamp or "")))
+    return tuple(sorted(positions, key=lambda schema: (schema.version, schema.ledger, schema.stamp or "")))
 
 
 def stamp_locator(record: bytes, stamps: Mapping[int, str | None]) -> bytes:
@@ -119,7 +119,9 @@ def stamp_locator(record: bytes, stamps: Mapping[int, str | None]) -> bytes:
     def stamped_entry(field: Field) -> Field:
         if field.number not in (_INFO, _INDEX):
             return field
-        inside = [stamped_position(one) if one.number == _POSITION else one for one in read_fields(field.content)]
+        inside = [
+            stamped_position(inner) if inner.number == _POSITION else inner for inner in read_fields(field.content)
+        ]
         content = join(inside)
         return field if content == field.content else with_content(field.number, content)
 
@@ -135,10 +137,10 @@ def read_cursor(record: bytes) -> Cursor:
     mark_delete = number_of(fields, 2), number_of(fields, 3)
     return Cursor(
         _required(fields, 1, "cursorsLedgerId"),
-        tuple(-1 if one is None else one for one in mark_delete),  # type: ignore[arg-type]
+        tuple(-1 if number is None else number for number in mark_delete),  # type: ignore[arg-type]
         _properties(fields, _CURSOR_PROPERTIES),
         _numbers(fields),
-        join(one for one in fields if one.number in _HOLES),
+        join(part for part in fields if part.number in _HOLES),
     )
 
 
@@ -150,19 +152,19 @@ def stamp_cursor(record: bytes, stamp: str | None) -> bytes:
 def read_data_ledgers(record: bytes) -> tuple[DataLedgerPosition, ...]:
     """The data ledgers that a topic's znode names. Raises `BadRecord`, also for one that is compressed."""
     _require_uncompressed(record)
-    found = []
-    for _, one in read_values(record, (1,)):
-        fields = read_values(one, _OF_DATA) if isinstance(one, bytes) else []
+    positions = []
+    for _, ledger_info in read_values(record, (1,)):
+        fields = read_values(ledger_info, _OF_DATA) if isinstance(ledger_info, bytes) else []
         numbers = {number: value for number, value in fields if isinstance(value, int)}
         if 1 not in numbers:
             raise BadRecord("a record without ledgerId")
         stamp, offloaded = None, False
         if len(fields) > len(numbers):
-            inside = read_fields(one) if isinstance(one, bytes) else []
+            inside = read_fields(ledger_info) if isinstance(ledger_info, bytes) else []
             stamp = _properties(inside, _LEDGER_PROPERTIES).get(STAMP_PROPERTY)
             offloaded = any(number_of(read_fields(each), _DELETED) for each in contents_of(inside, _OFFLOAD))
-        found.append(DataLedgerPosition(numbers[1], stamp, offloaded, numbers.get(_CLOSED_AT) or None))
-    return tuple(found)
+        positions.append(DataLedgerPosition(numbers[1], stamp, offloaded, numbers.get(_CLOSED_AT) or None))
+    return tuple(positions)
 
 
 def _uncompressed(record: bytes) -> list[Field]:
@@ -179,30 +181,30 @@ def _require_uncompressed(record: bytes) -> None:
 
 
 def _required(fields: list[Field], number: int, name: str) -> int:
-    found = number_of(fields, number)
-    if found is None:
+    value = number_of(fields, number)
+    if value is None:
         raise BadRecord(f"a record without {name}")
-    return found
+    return value
 
 
 def _properties(fields: list[Field], number: int) -> dict[str, str]:
-    found = {}
+    properties = {}
     for content in contents_of(fields, number):
         name, value = _property(content)
-        found[name] = value
-    return found
+        properties[name] = value
+    return properties
 
 
 def _numbers(fields: list[Field]) -> dict[str, str]:
-    found = {}
+    numbers = {}
     for content in contents_of(fields, _POSITION_NUMBERS):
         inside = read_fields(content)
         try:
             [name] = contents_of(inside, 1)
-            found[name.decode()] = str(_required(inside, 2, "value"))
+            numbers[name.decode()] = str(_required(inside, 2, "value"))
         except ValueError:
             raise BadRecord("a property of a position that is not a name and a number") from None
-    return found
+    return numbers
 
 
 def _property(content: bytes) -> tuple[str, str]:
@@ -220,12 +222,14 @@ def _with_property(fields: list[Field], number: int, value: str | None) -> bytes
     A new stamp goes where Pulsar's encoders put it: after all lower and equal field numbers.
     """
     there = [
-        at for at, one in enumerate(fields) if one.number == number and _property(one.content)[0] == STAMP_PROPERTY
+        index
+        for index, part in enumerate(fields)
+        if part.number == number and _property(part.content)[0] == STAMP_PROPERTY
     ]
-    last = max((at + 1 for at, one in enumerate(fields) if one.number <= number), default=0)
-    kept: list[Field | None] = [None if at in there else one for at, one in enumerate(fields)]
+    last = max((index + 1 for index, part in enumerate(fields) if part.number <= number), default=0)
+    kept_fields: list[Field | None] = [None if index in there else part for index, part in enumerate(fields)]
     if value is not None:
         content = with_content(1, STAMP_PROPERTY.encode()).raw + with_content(2, value.encode()).raw
-        place = slice(there[0], there[0] + 1) if there else slice(last, last)
-        kept[place] = [with_content(number, content)]
-    return join(one for one in kept if one is not None)
+        span = slice(there[0], there[0] + 1) if there else slice(last, last)
+        kept_fields[span] = [with_content(number, content)]
+    return join(part for part in kept_fields if part is not None)

@@ -53,7 +53,7 @@ class RegistryStore:
         names = [name for name in self.metadata.children(self.path) if name not in RESERVED]
         records = [self.metadata.read(f"{self.path}/{name}") for name in names]
         return Registry(
-            tuple(self._cluster(one) for one in records if one is not None),
+            tuple(self._cluster(record) for record in records if record is not None),
             self._bootstrap(self.metadata.read(f"{self.path}/{BOOTSTRAP}")),
             self._directive(self.metadata.read(f"{self.path}/{DIRECTIVE}")),
             folder.version,
@@ -80,14 +80,14 @@ class RegistryStore:
         self.metadata.write([*writes, Write(self.path, b"", folder)])
 
     def _changes(self, before: Registry, after: list[ClusterEntry]) -> list[Write]:
-        there = {one.name: one for one in before.clusters}
+        there = {cluster.name: cluster for cluster in before.clusters}
         writes = []
-        for one in after:
-            former = there.pop(one.name, None)
-            if former is None or former.model_copy(update={"version": one.version}) != one:
+        for cluster in after:
+            former = there.pop(cluster.name, None)
+            if former is None or former.model_copy(update={"version": cluster.version}) != cluster:
                 version = former.version if former else None
-                writes.append(Write(f"{self.path}/{one.name}", _json(one), version))
-        writes += [Write(f"{self.path}/{name}", None, one.version, delete=True) for name, one in there.items()]
+                writes.append(Write(f"{self.path}/{cluster.name}", _json(cluster), version))
+        writes += [Write(f"{self.path}/{name}", None, cluster.version, delete=True) for name, cluster in there.items()]
         return writes
 
     def _cluster(self, record: Record) -> ClusterEntry:
@@ -102,20 +102,22 @@ class RegistryStore:
         return None if record is None else _read(Directive, record)
 
 
-def _read(model: Any, record: Record, **given: str) -> Any:
+def _read(model: Any, record: Record, **overrides: str) -> Any:
     try:
-        found = json.loads(record.content)
-        if not isinstance(found, dict):
+        content = json.loads(record.content)
+        if not isinstance(content, dict):
             raise ValueError("no JSON object")
         if "version" in model.model_fields:
-            given = {**given, "version": record.version}  # type: ignore[dict-item]
-        return model.model_validate_json(json.dumps({**found, **given}))
+            overrides = {**overrides, "version": record.version}  # type: ignore[dict-item]
+        return model.model_validate_json(json.dumps({**content, **overrides}))
     except ValidationError as error:
-        where = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False))
+        where = "; ".join(
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_url=False)
+        )
         raise BadRegistry(f"{record.path} cannot be read: {where}") from None
     except (ValueError, RecursionError) as error:
         raise BadRegistry(f"{record.path} cannot be read: {error}") from None
 
 
-def _json(one: ClusterEntry | Bootstrap | Directive) -> bytes:
-    return one.model_dump_json(by_alias=True, exclude_none=True, exclude={"version"}).encode()
+def _json(model: ClusterEntry | Bootstrap | Directive) -> bytes:
+    return model.model_dump_json(by_alias=True, exclude_none=True, exclude={"version"}).encode()

@@ -102,16 +102,18 @@ class Steps:
         return self._compared(source, target, ledger, {})
 
     def _compared(self, source: str, target: str, ledger: int, more: dict[str, Any]) -> Done:
-        found = self._hands.verify(source, target, ledger)
-        if not found.same:
-            return Done("failed", more, f"{target} has another ledger {ledger}: {', '.join(found.differences)}")
-        return Done("applied", {**more, "last": found.last, "length": found.length, "sha256": found.sha256})
+        comparison = self._hands.verify(source, target, ledger)
+        if not comparison.same:
+            return Done("failed", more, f"{target} has another ledger {ledger}: {', '.join(comparison.differences)}")
+        return Done(
+            "applied", {**more, "last": comparison.last, "length": comparison.length, "sha256": comparison.sha256}
+        )
 
     def _seal(self, step: Step, registry: Registry) -> Done:
         source, _, ledger = _ends(step)
         self._require_unloaded(step)
-        found = self._hands.seal(source, ledger)
-        return Done("applied", {"last": found.last, "length": found.length})
+        sealed = self._hands.seal(source, ledger)
+        return Done("applied", {"last": sealed.last, "length": sealed.length})
 
     def _unload(self, step: Step, registry: Registry) -> Done:
         if self._owners is None:
@@ -179,8 +181,11 @@ class Steps:
             self._stamp_rolled(step, topic, subscription, after)
             raise _Otherwise("it rolled over meanwhile: the stamp names the old ledger and counts for nothing")
         # More than one write: whatever a client has set between reading and writing was replaced.
-        others = record.version - version - 1
-        return Done("applied", {"how": "promoted", "version": record.version} | ({"others": others} if others else {}))
+        other_writes = record.version - version - 1
+        return Done(
+            "applied",
+            {"how": "promoted", "version": record.version} | ({"others": other_writes} if other_writes else {}),
+        )
 
     def _cursor(self, path: str, ledger: int) -> tuple[Cursor, int]:
         """Return a subscription that still has this ledger, and the version of its znode."""
@@ -194,8 +199,8 @@ class Steps:
         """Have the owner write a stamp beside all other properties; return why it did not."""
         assert self._owners is not None
         # Those of the broker itself are refused, and stay.
-        kept = {name: value for name, value in cursor.properties.items() if not name.startswith(BROKERS_OWN)}
-        reply = self._owners.set_subscription_properties(topic, subscription, {**kept, STAMP_PROPERTY: stamp})
+        properties = {name: value for name, value in cursor.properties.items() if not name.startswith(BROKERS_OWN)}
+        reply = self._owners.set_subscription_properties(topic, subscription, {**properties, STAMP_PROPERTY: stamp})
         return None if isinstance(reply, Answered) else f"its owner did not take the stamp: {reply}"[:500]
 
     def _stamp_rolled(self, step: Step, topic: str, subscription: str, cursor: Cursor) -> None:
@@ -232,14 +237,14 @@ class Steps:
             if record is None or record.version != version:
                 raise _Otherwise(f"{path} has changed since")
             is_schema = path.startswith("/schemas/")
-            one = {"schemas": [schema_of(record)]} if is_schema else {"cursors": [cursor_of(record, None)]}
+            changed = {"schemas": [schema_of(record)]} if is_schema else {"cursors": [cursor_of(record, None)]}
             seen = Seen(
                 BookieSnapshot(
                     now=0,
                     clusters=list(registry.clusters),
                     bootstrap=registry.bootstrap,
                     directive=registry.directive,
-                    **one,
+                    **changed,
                 )
             )
             for item in seen.naming.get(ledger, ()):
@@ -250,11 +255,14 @@ class Steps:
 
     def _flip(self, step: Step, registry: Registry) -> Done:
         wanted: Mapping[str, str] = step.expectation["statuses"]
-        there = {one.name: one for one in registry.clusters}
+        there = {cluster.name: cluster for cluster in registry.clusters}
         if all(name in there and there[name].status == status for name, status in wanted.items()):
             return Done("applied", {"how": "already"})
-        after = [one.model_copy(update={"status": wanted.get(one.name, one.status)}) for one in registry.clusters]
-        if sum(one.status == "ACTIVE" for one in after) != 1:
+        after = [
+            cluster.model_copy(update={"status": wanted.get(cluster.name, cluster.status)})
+            for cluster in registry.clusters
+        ]
+        if sum(cluster.status == "ACTIVE" for cluster in after) != 1:
             raise _Otherwise("the registry has changed since")
         answer = BookieAnswer(cluster="", operation="next", action="steps", phase=step.phase, registry=after)
         try:
@@ -264,14 +272,14 @@ class Steps:
         return Done("applied", {"how": "flipped"})
 
     def _expect(self, cluster: str, ledger: int, expectation: Mapping[str, Any]) -> None:
-        found = see(self._hands, cluster, ledger)
-        if found is None:
+        seen = see(self._hands, cluster, ledger)
+        if seen is None:
             raise _Otherwise(f"{cluster} has no ledger {ledger} any more")
-        if not found.readable:
-            raise LedgerRefused("Unreadable", f"{cluster}: {found.error}")
+        if not seen.readable:
+            raise LedgerRefused("Unreadable", f"{cluster}: {seen.error}")
         for name in ("closed", "last", "length"):
-            if name in expectation and getattr(found, name) != expectation[name]:
-                raise _Otherwise(f"ledger {ledger} of {cluster} has {name} {getattr(found, name)} now")
+            if name in expectation and getattr(seen, name) != expectation[name]:
+                raise _Otherwise(f"ledger {ledger} of {cluster} has {name} {getattr(seen, name)} now")
 
     def _expect_copy(self, step: Step, ledger: int) -> None:
         """The copy is whole: another orchestrator may have begun it anew since it was compared."""
@@ -313,8 +321,8 @@ class Steps:
     }
 
 
-def _whole(one: LedgerSeen | None) -> bool:
-    return one is not None and one.closed and one.readable
+def _whole(ledger: LedgerSeen | None) -> bool:
+    return ledger is not None and ledger.closed and ledger.readable
 
 
 def _ends(step: Step) -> tuple[str, str, int]:

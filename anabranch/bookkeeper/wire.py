@@ -32,25 +32,25 @@ class Field(NamedTuple):
 
 def read_fields(message: bytes) -> list[Field]:
     """The fields in their order. Raises `BadRecord`."""
-    found, at = [], 0
-    while at < len(message):
-        start = at
-        tag, at = _varint(message, at)
+    fields, offset = [], 0
+    while offset < len(message):
+        start = offset
+        tag, offset = _varint(message, offset)
         number, kind, value, content = tag >> 3, tag & 7, 0, b""
         if kind == VARINT:
-            value, at = _varint(message, at)
+            value, offset = _varint(message, offset)
             value -= (value >> 63) << 64
         elif kind == LENGTH:
-            length, at = _varint(message, at)
-            content, at = message[at : at + length], at + length
+            length, offset = _varint(message, offset)
+            content, offset = message[offset : offset + length], offset + length
         elif kind in (FIXED64, FIXED32):
-            at += 8 if kind == FIXED64 else 4
+            offset += 8 if kind == FIXED64 else 4
         else:
             raise BadRecord(f"field {number} at byte {start} is of kind {kind}")
-        if at > len(message) or not number:
+        if offset > len(message) or not number:
             raise BadRecord(f"the field at byte {start} does not end within the {len(message)} bytes")
-        found.append(Field(number, kind, value, content, message[start:at]))
-    return found
+        fields.append(Field(number, kind, value, content, message[start:offset]))
+    return fields
 
 
 def read_values(message: bytes, wanted: Collection[int]) -> list[tuple[int, int | bytes]]:
@@ -60,42 +60,42 @@ def read_values(message: bytes, wanted: Collection[int]) -> list[tuple[int, int 
 
     For records with very many of them. Raises `BadRecord`, where `read_fields` does.
     """
-    found: list[tuple[int, int | bytes]] = []
-    at, end = 0, len(message)
+    values: list[tuple[int, int | bytes]] = []
+    offset, end = 0, len(message)
     try:
-        while at < end:
-            tag = message[at]
-            at += 1
+        while offset < end:
+            tag = message[offset]
+            offset += 1
             if tag >= 0x80:
-                tag, at = _varint(message, at - 1)
+                tag, offset = _varint(message, offset - 1)
             number, kind = tag >> 3, tag & 7
             if kind == VARINT:
-                start = at
-                while message[at] >= 0x80:
-                    at += 1
-                at += 1
-                if number in wanted or at - start > _VARINT_BYTES:
-                    value, at = _varint(message, start)
-                    found.append((number, value - ((value >> 63) << 64)))
+                start = offset
+                while message[offset] >= 0x80:
+                    offset += 1
+                offset += 1
+                if number in wanted or offset - start > _VARINT_BYTES:
+                    value, offset = _varint(message, start)
+                    values.append((number, value - ((value >> 63) << 64)))
             elif kind == LENGTH:
-                length = message[at]
-                at += 1
+                length = message[offset]
+                offset += 1
                 if length >= 0x80:
-                    length, at = _varint(message, at - 1)
+                    length, offset = _varint(message, offset - 1)
                 if number in wanted:
-                    found.append((number, message[at : at + length]))
-                at += length
+                    values.append((number, message[offset : offset + length]))
+                offset += length
             elif kind in (FIXED64, FIXED32):
-                at += 8 if kind == FIXED64 else 4
+                offset += 8 if kind == FIXED64 else 4
             else:
                 raise BadRecord(f"field {number} is of kind {kind}")
-            if at > end or not number:
+            if offset > end or not number:
                 break
         else:
-            return found
+            return values
     except IndexError:
         pass
-    raise BadRecord(f"the field before byte {at} does not end within the {end} bytes")
+    raise BadRecord(f"the field before byte {offset} does not end within the {end} bytes")
 
 
 def join(fields: Iterable[Field]) -> bytes:
@@ -119,18 +119,18 @@ def contents_of(fields: Iterable[Field], number: int) -> list[bytes]:
     return [field.content for field in fields if field.number == number and field.kind == LENGTH]
 
 
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    if at < len(message) and message[at] < 0x80:
-        return message[at], at + 1
+def _varint(message: bytes, offset: int) -> tuple[int, int]:
+    if offset < len(message) and message[offset] < 0x80:
+        return message[offset], offset + 1
     value = 0
     for count in range(_VARINT_BYTES):
-        if at + count >= len(message):
+        if offset + count >= len(message):
             break
-        byte = message[at + count]
+        byte = message[offset + count]
         value |= (byte & 0x7F) << (7 * count)
         if byte < 0x80:
-            return value & 0xFFFF_FFFF_FFFF_FFFF, at + count + 1
-    raise BadRecord(f"the number at byte {at} has no end")
+            return value & 0xFFFF_FFFF_FFFF_FFFF, offset + count + 1
+    raise BadRecord(f"the number at byte {offset} has no end")
 
 
 def _encoded(value: int) -> bytes:
