@@ -55,15 +55,17 @@ class Load(NamedTuple):
     bytes_rate_out: float
 
 
-def layout_record(topic: str, cause: LayoutCause, layout: ScalableTopicMetadata, at: int, sender: int) -> Record | None:
-    """Return the record of the layout after `cause`, as seen at `at` (ms).
+def layout_record(
+    topic: str, cause: LayoutCause, layout: ScalableTopicMetadata, at_ms: int, sender: int
+) -> Record | None:
+    """Return the record of the layout after `cause`, as seen at `at_ms`.
 
     A layout above the record size goes without its sealed segments. Returns None when not even the active ones fit:
     some 5,000 of them. The deletion of a topic is always announced, if need be with one segment in place of all.
     """
     for shown in shorter_and_shorter(layout, cause):
         event = LayoutEvent(
-            v=1, type="layout", topic=topic, cause=cause, layout=shown, at=at, topic_created_at=layout.created_at_ms
+            v=1, type="layout", topic=topic, cause=cause, layout=shown, at=at_ms, topic_created_at=layout.created_at_ms
         )
         record = Record("control-events", key_of(event), stamped(event.to_json().encode(), sender), cause == "deleted")
         if len(record.value) <= MAX_VALUE_BYTES:
@@ -71,9 +73,11 @@ def layout_record(topic: str, cause: LayoutCause, layout: ScalableTopicMetadata,
     return None
 
 
-def known_records(known: Iterable[Known], at: int, sender: int) -> Iterator[Record]:
-    """Layouts that were said in full before, once more at `at` (ms), by their digests."""
-    return (Record("control-events", SEVERAL_TOPICS, stamped(value, sender)) for value in known_messages(known, at))
+def known_records(unchanged: Iterable[Known], at_ms: int, sender: int) -> Iterator[Record]:
+    """Layouts that were said in full before, once more at `at_ms`, by their digests."""
+    return (
+        Record("control-events", SEVERAL_TOPICS, stamped(value, sender)) for value in known_messages(unchanged, at_ms)
+    )
 
 
 def consumers_record(
@@ -82,25 +86,25 @@ def consumers_record(
     type: SubscriptionType,
     event: ConsumerEventKind,
     consumers: int,
-    at: int,
+    at_ms: int,
     sender: int,
 ) -> Record:
-    """`consumers` of a subscription, as seen at `at` (ms)."""
+    """`consumers` of a subscription, as seen at `at_ms`."""
     message = ConsumerEvent(
-        v=1, topic=topic, subscription=subscription, type=type, event=event, consumers=consumers, at=at
+        v=1, topic=topic, subscription=subscription, type=type, event=event, consumers=consumers, at=at_ms
     )
     return Record("consumer-events", key_of(message), stamped(message.to_json().encode(), sender), event == "deleted")
 
 
-def policy_record(namespace: str, policy: AutoScalePolicyOverride | None, at: int, sender: int) -> Record:
-    """The override of a namespace as seen at `at` (ms); None: there is none."""
-    event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
+def policy_record(namespace: str, policy: AutoScalePolicyOverride | None, at_ms: int, sender: int) -> Record:
+    """The override of a namespace as seen at `at_ms`; None: there is none."""
+    event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at_ms)
     return Record("control-events", key_of(event), stamped(event.to_json().encode(), sender))
 
 
-def delivery_record(topic: str, reported: int, slow: list[SegmentDelivery], at: int, sender: int) -> Record:
-    """Report that of so many segments these are slow, as seen at `at` (ms)."""
-    event = DeliveryEvent(v=1, type="delivery", topic=topic, at=at, reported=reported, segments=slow)
+def delivery_record(topic: str, reported: int, slow: list[SegmentDelivery], at_ms: int, sender: int) -> Record:
+    """Report that of so many segments these are slow, as seen at `at_ms`."""
+    event = DeliveryEvent(v=1, type="delivery", topic=topic, at=at_ms, reported=reported, segments=slow)
     return Record("control-events", key_of(event), stamped(event.to_json().encode(), sender))
 
 

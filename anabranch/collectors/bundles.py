@@ -132,7 +132,9 @@ class BundleRounds:
             looks = list(pool.map(lambda broker: self._look(name, broker, chosen, now), brokers))
         self.unread = {broker: look for broker, look in zip(brokers, looks, strict=True) if isinstance(look, Unread)}
         seen = {broker: look for broker, look in zip(brokers, looks, strict=True) if not isinstance(look, Unread)}
-        unknown = [f"the load of {name} is not known: {one}" for name, one in self.unread.items() if one.is_load]
+        unknown = [
+            f"the load of {name} is not known: {unread}" for name, unread in self.unread.items() if unread.is_load
+        ]
         if unknown:
             return [BalancerPolicies(v=1, type="policies", cluster=name, at=now, unreadable="; ".join(unknown)[:2000])]
         if brokers and not seen:
@@ -195,10 +197,10 @@ class BundleRounds:
             way = self._cluster.at_broker(broker)
             if not isinstance(way, Transport):
                 return Unread(str(way))
-            one = Cluster(way)
-            own = _value(f"the settings of {broker}", one.broker_configuration())
-            version = _value(f"the version of {broker}", one.version())
-            report = self._load(one, cluster, broker, settings, str(own.get("loadManagerClassName", "")), now)
+            admin = Cluster(way)
+            own = _value(f"the settings of {broker}", admin.broker_configuration())
+            version = _value(f"the version of {broker}", admin.version())
+            report = self._load(admin, cluster, broker, settings, str(own.get("loadManagerClassName", "")), now)
             return _Look(owned, report, _registered(own, version))
         except UnknownLoad as error:
             return Unread(str(error), is_load=True)
@@ -206,16 +208,16 @@ class BundleRounds:
             return error if isinstance(error, Unread) else Unread(f"the load of {broker}: {error}")
 
     def _load(
-        self, one: Cluster, cluster: str, broker: str, settings: Mapping[str, str], manager: str, now: int
+        self, admin: Cluster, cluster: str, broker: str, settings: Mapping[str, str], manager: str, now: int
     ) -> Report:
         """Return a broker's load. Modular shedders need reports that the extensible manager does not publish."""
         if self._published is None:
-            return _report(one, cluster, broker, settings, now)
+            return _report(admin, cluster, broker, settings, now)
         if not manager.endswith(_EXTENSIBLE):
             return self._published.read_local(cluster, broker, now)
         if _by_load_data(settings):
             return self._published.read_load_data(cluster, broker, now)
-        return _report(one, cluster, broker, settings, now)
+        return _report(admin, cluster, broker, settings, now)
 
 
 @dataclass(frozen=True)
@@ -241,16 +243,16 @@ def _registered(settings: Mapping[str, Any], version: str) -> BrokerLookupData:
     )
 
 
-def _report(one: Cluster, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> Report:
+def _report(admin: Cluster, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> Report:
     """A broker's load. Raises `Unread`."""
-    report = one.load_report()
+    report = admin.load_report()
     if isinstance(report, Answered):
         data = LocalBrokerData.model_validate_json(report.value)
     elif not isinstance(report, (ServerFault, Refused)):
         raise Unread(f"the load of {broker}: {report}")
     else:
-        stats = read_bundle_stats(_value(f"the topics of {broker}", one.broker_stats()))
-        metrics = _value(f"the metrics of {broker}", one.metrics())
+        stats = read_bundle_stats(_value(f"the topics of {broker}", admin.broker_stats()))
+        metrics = _value(f"the metrics of {broker}", admin.metrics())
         if _by_load_data(settings):
             most = int(settings.get("loadBalancerMaxNumberOfBundlesInBundleLoadReport", _TOP_BUNDLES))
             return BrokerLoadReport(
@@ -279,13 +281,13 @@ def read_broker_load(stats: Mapping[str, NamespaceBundleStats], metrics: bytes, 
     average = _AVERAGE.search(metrics)
     values: dict[str, Any] = dict(read_usage(metrics))
     values |= {
-        name: float(sum(getattr(one, name) for one in stats.values()))
+        name: float(sum(getattr(bundle, name) for bundle in stats.values()))
         for name in ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_throughput_out")
     }
     return BrokerLoadData(
         **values,
         bundle_count=len(stats),
-        topics=sum(one.topics for one in stats.values()),
+        topics=sum(bundle.topics for bundle in stats.values()),
         weighted_max_e_m_a=None if average is None else max(0.0, float(average[1])),
         updated_at=now,
     )
@@ -314,14 +316,14 @@ def read_bundle_stats(body: bytes) -> dict[str, NamespaceBundleStats]:
 
     Raises `Unread`.
     """
-    found = {}
+    stats = {}
     try:
         for namespace, bundles in json.loads(body).items():
             if _OWN.fullmatch(namespace):
                 continue
             for part, domains in bundles.items():
                 topics = [topic for domain in domains.values() for topic in domain.values()]
-                found[f"{namespace}/{part}"] = NamespaceBundleStats(
+                stats[f"{namespace}/{part}"] = NamespaceBundleStats(
                     msg_rate_in=_sum(topics, "msgRateIn"),
                     msg_rate_out=_sum(topics, "msgRateOut"),
                     msg_throughput_in=_sum(topics, "msgThroughputIn"),
@@ -329,14 +331,14 @@ def read_bundle_stats(body: bytes) -> dict[str, NamespaceBundleStats]:
                     topics=len(topics),
                     producer_count=sum(len(topic.get("publishers", ())) for topic in topics),
                     consumer_count=sum(
-                        len(one.get("consumers", ()))
+                        len(subscription.get("consumers", ()))
                         for topic in topics
-                        for one in topic.get("subscriptions", {}).values()
+                        for subscription in topic.get("subscriptions", {}).values()
                     ),
                 )
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Unread(f"{len(body)} bytes that are not a broker's topics: {str(error)[:200]}") from None
-    return found
+    return stats
 
 
 def _sum(topics: list[dict[str, Any]], name: str) -> float:
@@ -355,7 +357,7 @@ def _chosen(settings: Mapping[str, Any], profile: str | None) -> dict[str, Any]:
     return chosen
 
 
-def _value(what: str, reply: Reply[T]) -> T:
+def _value(subject: str, reply: Reply[T]) -> T:
     if isinstance(reply, Answered):
         return reply.value
-    raise Unread(f"{what}: {reply}")
+    raise Unread(f"{subject}: {reply}")

@@ -50,10 +50,10 @@ class PublishedLoads:
             raise UnknownLoad(f"there is no {REPORTS}/{broker} in the metadata store")
         data = _parsed(LocalBrokerData, stored, f"{REPORTS}/{broker}")
         names = sorted(data.last_stats)
-        found = self._read_nodes([f"{AVERAGES}/{name}" for name in names])
+        contents = self._read_nodes([f"{AVERAGES}/{name}" for name in names])
         averages = {
             name: _parsed(BundleData, content, f"{AVERAGES}/{name}")
-            for name, content in zip(names, found, strict=True)
+            for name, content in zip(names, contents, strict=True)
             if content is not None
         }
         return LocalBrokerReport(

@@ -37,34 +37,34 @@ class Memory(Wire):
 def recall(file: Path, url: str, now_ms: int) -> Said:
     """A collector's beginning: its number is above those before it, and it knows which topics there were."""
     try:
-        found = Memory.model_validate_json(file.read_bytes(), by_alias=True, by_name=False)
+        memory = Memory.model_validate_json(file.read_bytes(), by_alias=True, by_name=False)
     except (OSError, ValueError):
         return Said(now_ms)
     # The number also when it was another cluster: the job may have heard of both.
-    sender = max(now_ms, found.sender + 1)
-    if found.url != url:
+    sender = max(now_ms, memory.sender + 1)
+    if memory.url != url:
         return Said(sender)
     return Said(
         sender,
-        before=dict(found.topics),
-        subscriptions=dict(found.subscriptions),
+        before=dict(memory.topics),
+        subscriptions=dict(memory.subscriptions),
     )
 
 
-def write_delay(said: Said) -> float:
+def write_delay(announced: Said) -> float:
     """Time from one write to the next, seconds."""
-    return max(WRITE_SECONDS, len(said.topics) / TOPICS_PER_SECOND)
+    return max(WRITE_SECONDS, len(announced.topics) / TOPICS_PER_SECOND)
 
 
-def remember(file: Path, url: str, said: Said) -> None:
+def remember(file: Path, url: str, announced: Said) -> None:
     """Replaces the file in one step; raises `OSError`."""
-    topics = {**said.before, **{name: topic.layout for name, topic in said.topics.items()}}
+    topics = {**announced.before, **{name: topic.layout for name, topic in announced.topics.items()}}
     file.parent.mkdir(parents=True, exist_ok=True)
     scratch = file.with_name(f"{file.name}.{os.getpid()}.new")
-    subscriptions = {topic: types for topic, types in said.subscriptions.items() if topic in said.before}
-    for name, topic in said.topics.items():
+    subscriptions = {topic: types for topic, types in announced.subscriptions.items() if topic in announced.before}
+    for name, topic in announced.topics.items():
         if topic.consumers:
-            subscriptions[name] = {subscription: one.type for subscription, one in topic.consumers.items()}
-    memory = Memory.model_construct(url=url, sender=said.sender, topics=topics, subscriptions=subscriptions)
+            subscriptions[name] = {subscription: consumers.type for subscription, consumers in topic.consumers.items()}
+    memory = Memory.model_construct(url=url, sender=announced.sender, topics=topics, subscriptions=subscriptions)
     scratch.write_text(memory.to_json())
     os.replace(scratch, file)

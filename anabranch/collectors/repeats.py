@@ -18,13 +18,13 @@ _STEP_SECONDS = 1.0
 
 
 class Repeats:
-    """Resync of what `said` holds, through `announce`, every `seconds`.
+    """Resync of what `announced` holds, through `announce`, every `seconds`.
 
     A layout is announced in full when it was not for `FULL_EVERY` rounds, else by its digest.
     """
 
-    def __init__(self, said: Said, seconds: float, announce: Callable[[list[Record]], None]) -> None:
-        self._said, self._seconds, self._announce = said, seconds, announce
+    def __init__(self, announced: Said, seconds: float, announce: Callable[[list[Record]], None]) -> None:
+        self._said, self._seconds, self._announce = announced, seconds, announce
         self._topics: deque[str] = deque()
         """The topic that was said longest ago first."""
         self._look_at = self._policies_at = 0.0
@@ -40,29 +40,29 @@ class Repeats:
         if now < self._look_at:
             return
         self._look_at = now + _STEP_SECONDS
-        at = time.time_ns() // 1_000_000
+        now_ms = time.time_ns() // 1_000_000
         if not self._policies_at:
             self._policies_at = now + self._seconds
         if now >= self._policies_at and has_room():
             self._policies_at = now + self._seconds
-            self._announce(list(self._said.repeat_policies(at)))
-        known = []
-        for topic in self._due(at, has_room):
-            by_digest = self._said.known(topic, at, int(self._seconds * 1_000 * FULL_EVERY))
+            self._announce(list(self._said.repeat_policies(now_ms)))
+        unchanged = []
+        for topic in self._due(now_ms, has_room):
+            by_digest = self._said.known(topic, now_ms, int(self._seconds * 1_000 * FULL_EVERY))
             if by_digest is not None:
-                known.append(by_digest)
-            self._announce(list(self._said.repeats(topic, at, with_layout=by_digest is None)))
-        self._announce(list(known_records(known, at, self._said.sender)))
+                unchanged.append(by_digest)
+            self._announce(list(self._said.repeats(topic, now_ms, with_layout=by_digest is None)))
+        self._announce(list(known_records(unchanged, now_ms, self._said.sender)))
 
-    def _due(self, at: int, has_room: Callable[[], bool]) -> Iterator[str]:
+    def _due(self, now_ms: int, has_room: Callable[[], bool]) -> Iterator[str]:
         """Topics that were not said for so long, as long as there is room."""
         for _ in range(len(self._topics)):
             topic = self._topics[0]
-            known = self._said.topics.get(topic)
-            if known is None:
+            announced = self._said.topics.get(topic)
+            if announced is None:
                 self._topics.popleft()
                 continue
-            if at - known.said_at < self._seconds * 1_000 or not has_room():
+            if now_ms - announced.said_at < self._seconds * 1_000 or not has_room():
                 return
             self._topics.rotate(-1)
             yield topic

@@ -39,9 +39,9 @@ class Full(NamedTuple):
     """ms."""
 
     @classmethod
-    def of(cls, record: Record, layout: ScalableTopicMetadata, at: int) -> Full:
+    def of(cls, record: Record, layout: ScalableTopicMetadata, announced_at: int) -> Full:
         """Return the full announcement that a record contains."""
-        return cls(Known(record.key, layout.epoch, digest_of(layout_in(record.value))), at)
+        return cls(Known(record.key, layout.epoch, digest_of(layout_in(record.value))), announced_at)
 
 
 @dataclass
@@ -79,19 +79,19 @@ class Said:
 
     def layout(self, topic: str, layout: ScalableTopicMetadata, now: int) -> list[Record]:
         """Return the records for a layout that was read at `now` (ms)."""
-        known = self.topics.get(topic)
-        if known is not None and known.is_said and known.layout == layout:
+        state = self.topics.get(topic)
+        if state is not None and state.is_said and state.layout == layout:
             return []
         before = self.before.get(topic)
         if before is not None and compare_lives(before, layout) > 0:
             return [*self.gone(topic, now), *self.layout(topic, layout, now + 1)]
-        life = compare_lives(known.layout, layout) if known is not None else 0
+        life = compare_lives(state.layout, layout) if state is not None else 0
         if life > 0:
             return [*self.gone(topic, now), *self.layout(topic, layout, now + 1)]
-        if known is not None and (life < 0 or layout.epoch < known.layout.epoch):
+        if state is not None and (life < 0 or layout.epoch < state.layout.epoch):
             return []  # a server whose memory is behind
         record = layout_record(
-            topic, cause_of(known.layout if known and known.is_said else None, layout), layout, now, self.sender
+            topic, cause_of(state.layout if state and state.is_said else None, layout), layout, now, self.sender
         )
         if record is None:
             self.too_large.add(topic)
@@ -99,11 +99,11 @@ class Said:
         self.too_large.discard(topic)
         self.before.pop(topic, None)
         self.changes += 1
-        if known is None:
-            known = self.topics[topic] = Topic(layout, said_at=now)
+        if state is None:
+            state = self.topics[topic] = Topic(layout, said_at=now)
             before_this = self.subscriptions.pop(topic, {})
-            known.consumers = {name: Consumers(type, UNSAID) for name, type in before_this.items()}
-        known.layout, known.is_said, known.full = layout, True, Full.of(record, layout, now)
+            state.consumers = {name: Consumers(type, UNSAID) for name, type in before_this.items()}
+        state.layout, state.is_said, state.full = layout, True, Full.of(record, layout, now)
         return [record]
 
     def consumers(self, topic: str, consumers: Mapping[str, Consumers], now: int) -> list[Record]:
@@ -111,13 +111,13 @@ class Said:
 
         None for a topic whose layout was not announced: the job would wait for it.
         """
-        known = self.topics.get(topic)
-        if known is None:
+        state = self.topics.get(topic)
+        if state is None:
             return []
         records = []
         for name, (type, count) in consumers.items():
             event: ConsumerEventKind
-            before = known.consumers.get(name)
+            before = state.consumers.get(name)
             if before == (type, count):
                 continue
             if before is None or before.number == UNSAID:
@@ -125,18 +125,18 @@ class Said:
             else:
                 event = "registered" if count > before.number else "unregistered"
             records.append(consumers_record(topic, name, type, event, count, now, self.sender))
-        for name, (type, _) in known.consumers.items():
+        for name, (type, _) in state.consumers.items():
             if name not in consumers:
                 records.append(consumers_record(topic, name, type, "deleted", 0, now, self.sender))
-        self.changes += known.consumers.keys() != consumers.keys()
-        known.consumers = dict(consumers)
+        self.changes += state.consumers.keys() != consumers.keys()
+        state.consumers = dict(consumers)
         return records
 
     def gone(self, topic: str, now: int) -> list[Record]:
         """Return the records for a topic that no longer exists at `now` (ms)."""
         self.too_large.discard(topic)
-        before, known = self.before.pop(topic, None), self.topics.pop(topic, None)
-        layout = known.layout if known else before
+        before, state = self.before.pop(topic, None), self.topics.pop(topic, None)
+        layout = state.layout if state else before
         self.changes += 1
         record = layout_record(topic, "deleted", layout, now, self.sender) if layout else None
         return [] if record is None else [record]
@@ -154,11 +154,11 @@ class Said:
             self.again.append(record)
         elif record.key == EVERY_TOPIC:
             self.policies.clear()
-        elif (known := self.topics.get(record.key)) is not None and record.source == "consumer-events":
+        elif (state := self.topics.get(record.key)) is not None and record.source == "consumer-events":
             # Which subscriptions there were is still known: one that goes is said to be gone.
-            known.consumers = {name: Consumers(one.type, UNSAID) for name, one in known.consumers.items()}
-        elif known is not None:
-            known.is_said = False
+            state.consumers = {name: Consumers(consumer.type, UNSAID) for name, consumer in state.consumers.items()}
+        elif state is not None:
+            state.is_said = False
 
     def known(self, topic: str, now: int, full_ms: int) -> Known | None:
         """Return the announced layout of a topic if its digest is enough, else None.
@@ -166,19 +166,19 @@ class Said:
         It is when the layout was announced in full less than `full_ms` before `now` (ms), and reached Kafka as far as
         is known.
         """
-        known = self.topics[topic]
-        is_enough = known.is_said and known.full is not None and now - known.full.at < full_ms
-        return known.full.known if is_enough and known.full else None
+        state = self.topics[topic]
+        is_enough = state.is_said and state.full is not None and now - state.full.at < full_ms
+        return state.full.known if is_enough and state.full else None
 
     def repeats(self, topic: str, now: int, with_layout: bool = True) -> Iterator[Record]:
         """All that is known of a topic, once more; without the layout where that is said by its digest."""
-        known = self.topics[topic]
-        known.said_at = now
-        record = layout_record(topic, "snapshot", known.layout, now, self.sender) if with_layout else None
+        state = self.topics[topic]
+        state.said_at = now
+        record = layout_record(topic, "snapshot", state.layout, now, self.sender) if with_layout else None
         if record is not None:
-            known.full = Full.of(record, known.layout, now)
+            state.full = Full.of(record, state.layout, now)
             yield record
-        for name, (type, count) in known.consumers.items():
+        for name, (type, count) in state.consumers.items():
             if count != UNSAID:
                 yield consumers_record(topic, name, type, "snapshot", count, now, self.sender)
 
@@ -216,9 +216,9 @@ def compare_lives(before: ScalableTopicMetadata, after: ScalableTopicMetadata) -
     ids and epochs begin anew.
     """
     for id, segment in after.segments.items():
-        known = before.segments.get(id)
-        if known is not None and known.created_at_ms != segment.created_at_ms:
-            return 1 if segment.created_at_ms > known.created_at_ms else -1
+        former = before.segments.get(id)
+        if former is not None and former.created_at_ms != segment.created_at_ms:
+            return 1 if segment.created_at_ms > former.created_at_ms else -1
     if before.segments.keys() & after.segments.keys() or after.epoch >= before.epoch:
         return 0
     oldest = min((segment.created_at_ms for segment in after.segments.values()), default=0)

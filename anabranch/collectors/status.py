@@ -94,7 +94,9 @@ class CollectorStatus(Wire):
     def is_complete(self) -> bool:
         """Return whether the cluster was read completely: all brokers answer, nothing is unread or wrong."""
         unread = self.topics_unread + self.namespaces_unlisted + self.consumers_unread
-        return bool(self.brokers) and all(one.answers for one in self.brokers) and not self.troubles and not unread
+        return (
+            bool(self.brokers) and all(broker.answers for broker in self.brokers) and not self.troubles and not unread
+        )
 
     @property
     def unread(self) -> str:
@@ -132,15 +134,15 @@ def describe(status: CollectorStatus) -> str:
     ]
     if status.unread:
         lines.append(f"not read yet: {status.unread}")
-    for one in status.brokers:
-        same = f", the same rates for {one.unchanged_seconds or 0:.0f} s" if one.stuck else ""
-        told = f"{one.segments} segments{same}" if one.answers else (one.trouble or "has not answered yet")
-        lines.append(f"broker {one.broker}: {told}")
+    for broker in status.brokers:
+        same = f", the same rates for {broker.unchanged_seconds or 0:.0f} s" if broker.stuck else ""
+        state = f"{broker.segments} segments{same}" if broker.answers else (broker.trouble or "has not answered yet")
+        lines.append(f"broker {broker.broker}: {state}")
     if status.unseen:
-        rest = status.segments_known - status.segments_seen - len(status.unseen)
+        unlisted = status.segments_known - status.segments_seen - len(status.unseen)
         lines.append(
             f"not seen (no broker that answers serves them): {', '.join(status.unseen)}"
-            + (f" and {rest} more" if rest > 0 else "")
+            + (f" and {unlisted} more" if unlisted > 0 else "")
         )
     return "\n".join([*lines, *status.troubles])
 

@@ -24,12 +24,12 @@ class Agenda:
         self._planned: set[tuple[Kind, str]] = set()
         self._number = 0
 
-    def plan(self, kind: Kind, key: str, at: float, seconds: float) -> None:
-        """A call that is due so many seconds after `at`, more or less, unless it is planned already."""
+    def plan(self, kind: Kind, key: str, instant: float, seconds: float) -> None:
+        """A call that is due so many seconds after `instant`, more or less, unless it is planned already."""
         if (kind, key) not in self._planned:
             self._planned.add((kind, key))
             self._number += 1
-            due = at + seconds * self._random.uniform(1 - _JITTER, 1 + _JITTER)
+            due = instant + seconds * self._random.uniform(1 - _JITTER, 1 + _JITTER)
             heapq.heappush(self._due, (due, self._number, kind, key))
 
     def due(self, now: float) -> Iterator[tuple[Kind, str]]:

@@ -36,8 +36,8 @@ class _Group:
 class AttachedConsumers:
     """Announces the counts of all topics whenever a load has come."""
 
-    def __init__(self, brokers: Brokers, said: Said, announce: Callable[[list[Record]], None]) -> None:
-        self._brokers, self._said, self._announce = brokers, said, announce
+    def __init__(self, brokers: Brokers, announced: Said, announce: Callable[[list[Record]], None]) -> None:
+        self._brokers, self._said, self._announce = brokers, announced, announce
         self._groups: dict[str, dict[str, _Group]] = {}
         self._counted: set[str] = set()
         """Topics that were counted when the loads of all brokers were known."""
@@ -96,10 +96,12 @@ class AttachedConsumers:
                 group.seen_at.update(dict.fromkeys(consumers, now))
         if is_whole:
             for subscription, group in list(groups.items()):
-                group.seen_at = {one: at for one, at in group.seen_at.items() if now - at < GRACE_SECONDS}
+                group.seen_at = {
+                    consumer: seen_at for consumer, seen_at in group.seen_at.items() if now - seen_at < GRACE_SECONDS
+                }
                 if not group.seen_at:
                     del groups[subscription]
-        in_grace = any(at != now for group in groups.values() for at in group.seen_at.values())
+        in_grace = any(seen_at != now for group in groups.values() for seen_at in group.seen_at.values())
         (self._in_grace.add if in_grace else self._in_grace.discard)(name)
         missing = 0 if is_whole or name in self._counted else self._unseen(name, topic)
         active = sum(segment.state == "ACTIVE" for segment in topic.layout.segments.values()) if missing else 0
@@ -116,8 +118,10 @@ class AttachedConsumers:
             if broker.load is not None
             for segment in broker.load.segments.get(name, ())
         }
-        return sum(one.state == "ACTIVE" and id not in seen for id, one in topic.layout.segments.items())
+        return sum(
+            known_segment.state == "ACTIVE" and id not in seen for id, known_segment in topic.layout.segments.items()
+        )
 
     def _is_whole(self) -> bool:
-        known = self._brokers.known.values()
-        return bool(known) and all(broker.load is not None for broker in known)
+        brokers = self._brokers.known.values()
+        return bool(brokers) and all(broker.load is not None for broker in brokers)

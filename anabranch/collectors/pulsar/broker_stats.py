@@ -79,7 +79,7 @@ class BrokerLoad:
 def read_broker_stats(body: bytes) -> BrokerLoad:
     """The load in an answer; raises `BadStats` when it is not whole, or none."""
     try:
-        found = _decode(body)
+        namespaces = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadStats(f"{len(body)} bytes that are not a broker's load: {str(error)[:200]}") from None
     loads: list[Load] = []
@@ -90,7 +90,7 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
     segments: dict[str, list[int]] = {}
     behind: dict[str, list[SegmentDelivery]] = {}
     refused: list[str] = []
-    for bundles in found.values():
+    for bundles in namespaces.values():
         for domains in bundles.values():
             for topics in domains.values():
                 for name, numbers in topics.items():
@@ -116,7 +116,7 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
                         used.add(topic)
                     mark = attached.get(topic, 0)
                     for subscription, seen in stats.subscriptions.items():
-                        mark += hash((segment, subscription, *(one.consumer_name for one in seen.consumers)))
+                        mark += hash((segment, subscription, *(consumer.consumer_name for consumer in seen.consumers)))
                         if seen.consumers:
                             used.add(topic)
                         if seen.type in _TYPES:
@@ -127,7 +127,7 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
                                 (READERS, "CHECKPOINT") if is_reader else (subscription, "STREAM")
                             )
                             names = consumers.setdefault(topic, {}).setdefault(group, set())
-                            names.update(_whose(one.consumer_name, segment) for one in seen.consumers)
+                            names.update(_whose(consumer.consumer_name, segment) for consumer in seen.consumers)
                     segments.setdefault(topic, []).append(segment)
                     attached[topic] = mark
                     if (slow := slow_delivery(segment, stats.subscriptions)) is not None:

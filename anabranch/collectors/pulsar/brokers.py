@@ -143,7 +143,7 @@ class Brokers:
 
     def next_leaderless(self, now: float) -> str | None:
         """Take the next topic whose leader is to be asked for."""
-        topic = next((one for one, at in islice(self.leaderless.items(), 64) if now >= at), None)
+        topic = next((name for name, not_before in islice(self.leaderless.items(), 64) if now >= not_before), None)
         if topic is not None:
             self.leaderless[topic] = now + LEADER_SECONDS
             self.leaderless.move_to_end(topic)
@@ -177,21 +177,21 @@ class Brokers:
         broker = self.known.get((self.consumers if self.asks_stats else self.layouts).get(topic, ""))
         return None if broker is None else broker.consumers if self.asks_stats else broker.layouts
 
-    def note_layout(self, topic: str, at: float) -> None:
+    def note_layout(self, topic: str, read_at: float) -> None:
         """Note that a layout was read that was asked for at an instant."""
         if broker := self.known.get(self.layouts.get(topic, "")):
-            broker.layouts.note_read(topic, at)
+            broker.layouts.note_read(topic, read_at)
 
-    def note_consumers(self, topic: str, at: float) -> None:
+    def note_consumers(self, topic: str, read_at: float) -> None:
         """Record a read of a topic's consumers."""
         if broker := self.known.get(self.consumers.get(topic, "")):
-            broker.consumers.note_read(topic, at)
+            broker.consumers.note_read(topic, read_at)
 
-    def look_at_layout(self, topic: str, at: float = 0.0) -> None:
-        """Something says that a layout has changed: it is looked at next, not before `at`."""
+    def look_at_layout(self, topic: str, not_before: float = 0.0) -> None:
+        """Something says that a layout has changed: it is looked at next, not before `not_before`."""
         broker = self.known.get(self.layouts.get(topic, ""))
         if broker is not None:
-            broker.layouts.hurry(topic, at)
+            broker.layouts.hurry(topic, not_before)
 
     def share_again(self, now: float) -> None:
         """Brokers have come, gone, fallen silent or come back: topics move, and only those that have to."""

@@ -77,12 +77,12 @@ class PulsarCollector:
         settings: CollectSettings,
         url: str,
         base: BrokerReader,
-        said: Said,
+        announced: Said,
         outlet: Outlet,
         seed: int | None = None,
     ) -> None:
         """`url` is for people; `seed` is of the jitter."""
-        self._settings, self._url, self._base, self._said, self._outlet = settings, url, base, said, outlet
+        self._settings, self._url, self._base, self._said, self._outlet = settings, url, base, announced, outlet
         self._random = Random(seed)
         self._brokers = Brokers(asks_stats=settings.consumers == "registered")
         self._troubles = Troubles()
@@ -96,15 +96,17 @@ class PulsarCollector:
         """Of calls that wait for an answer: the broker as it was then. One that left and came back is another."""
         self._failed = 0
         self._namespaces = Namespaces(settings, self._brokers, self._plan)
-        self._repeats = Repeats(said, settings.snapshot_seconds, self._announce)
+        self._repeats = Repeats(announced, settings.snapshot_seconds, self._announce)
         self._attached = None
         if not self._brokers.asks_stats:
-            self._attached = AttachedConsumers(self._brokers, said, self._announce)
-        self._delivery = DeliveryReports(self._brokers, said, self._announce)
+            self._attached = AttachedConsumers(self._brokers, announced, self._announce)
+        self._delivery = DeliveryReports(self._brokers, announced, self._announce)
         self._loads = Loads(
-            self._brokers, said, outlet.report, self._troubles, self._random, self._attached, self._delivery
+            self._brokers, announced, outlet.report, self._troubles, self._random, self._attached, self._delivery
         )
-        self._topics = Topics(self._brokers, self._namespaces, said, self._troubles, self._announce, self._add_topic)
+        self._topics = Topics(
+            self._brokers, self._namespaces, announced, self._troubles, self._announce, self._add_topic
+        )
         self._plan("brokers", "", 0)
         self._take_answer: dict[Kind, Callable[[Answer], None]] = {
             "brokers": self._take_brokers,
@@ -150,7 +152,9 @@ class PulsarCollector:
             return False
         if self._attached is not None and self._attached.unread and not any(b.trouble for b in self.brokers):
             return False
-        if any(at == float("-inf") for at in (b.read_at for b in self._brokers.known.values() if not b.trouble)):
+        if any(
+            read_at == float("-inf") for read_at in (b.read_at for b in self._brokers.known.values() if not b.trouble)
+        ):
             return False
         return self._topics.is_sure and all(
             sweep.untried == 0
@@ -213,8 +217,12 @@ class PulsarCollector:
 
     def _any_broker(self, now: float) -> Broker | None:
         """The broker with the most calls left, of those that answer."""
-        able = [one for one in self._brokers.known.values() if now >= one.silent_until and one.budget.has_room(now)]
-        return max(able, key=lambda one: one.budget.left, default=None)
+        able = [
+            broker
+            for broker in self._brokers.known.values()
+            if now >= broker.silent_until and broker.budget.has_room(now)
+        ]
+        return max(able, key=lambda broker: broker.budget.left, default=None)
 
     def _ask_about_segments(self, broker: Broker, now: float) -> None:
         """One slow segment in each round: the rest of the budget is for topics."""
@@ -305,9 +313,9 @@ class PulsarCollector:
         self._plan("brokers", "", self._settings.brokers_seconds)
         if not isinstance(answer.reply, Answered):
             return
-        found: dict[str, BrokerReader | Misdirected | None] = answer.reply.value
-        self._misdirected = {name for name, reader in found.items() if isinstance(reader, Misdirected)}
-        for name, reader in found.items():
+        readers: dict[str, BrokerReader | Misdirected | None] = answer.reply.value
+        self._misdirected = {name for name, reader in readers.items() if isinstance(reader, Misdirected)}
+        for name, reader in readers.items():
             if isinstance(reader, Misdirected):
                 self._troubles.note(("broker", name), f"broker {name!r} is not asked: {reader}")
             elif reader is not None and name not in self._brokers.known:
@@ -315,7 +323,7 @@ class PulsarCollector:
         for topic in self._said.before:
             if not self._settings.namespaces or topic_parts(topic).full_namespace in self._settings.namespaces:
                 self._brokers.add_topic(topic, answer.answered_at)
-        for name in self._brokers.known.keys() - found.keys():
+        for name in self._brokers.known.keys() - readers.keys():
             log.info("broker %s has left", name)
             del self._brokers.known[name]
 
@@ -346,7 +354,7 @@ class PulsarCollector:
 
     def _share(self, now: float) -> None:
         """Brokers that have fallen silent or left leave their topics to the others."""
-        able = frozenset(name for name, one in self._brokers.known.items() if not one.is_silent)
+        able = frozenset(name for name, broker in self._brokers.known.items() if not broker.is_silent)
         shared_by = able or frozenset(self._brokers.known), frozenset(self._brokers.known)
         if shared_by != self._shared_by:
             self._shared_by = shared_by
@@ -358,14 +366,14 @@ class PulsarCollector:
     def _consumers_unread(self) -> int:
         if self._attached is not None:
             return self._attached.unread
-        return len(self._brokers.leaderless) + sum(one.consumers.unread for one in self.brokers)
+        return len(self._brokers.leaderless) + sum(broker.consumers.unread for broker in self.brokers)
 
     def _consumers_age(self, used: bool = False) -> float:
         """Age of the oldest count of consumers, seconds. Attached ones are as old as the load that shows them."""
         if self._attached is None:
-            return oldest((one.consumers for one in self.brokers), used)
+            return oldest((broker.consumers for broker in self.brokers), used)
         now = time.monotonic()
-        return max((now - max(one.read_at, one.joined_at) for one in self.brokers), default=0.0)
+        return max((now - max(broker.read_at, broker.joined_at) for broker in self.brokers), default=0.0)
 
     def status(self) -> CollectorStatus:
         """Return the collector's status; only for the thread that runs it."""
@@ -376,7 +384,10 @@ class PulsarCollector:
             url=self._url,
             at=time.time_ns() // 1_000_000,
             stale_after_seconds=10 * STATUS_SECONDS,
-            brokers=[broker_status(one, time.monotonic()) for one in sorted(self.brokers, key=lambda one: one.name)],
+            brokers=[
+                broker_status(broker, time.monotonic())
+                for broker in sorted(self.brokers, key=lambda broker: broker.name)
+            ],
             topics=len(self._said.topics),
             topics_listed=len(listed),
             topics_unread=len(listed - self._said.topics.keys()),
@@ -387,7 +398,7 @@ class PulsarCollector:
             unseen=seen.unseen,
             consumers_age_seconds=self._consumers_age(),
             used_consumers_age_seconds=self._consumers_age(used=True),
-            layouts_age_seconds=oldest(one.layouts for one in self.brokers),
+            layouts_age_seconds=oldest(broker.layouts for broker in self.brokers),
             samples=self._loads.samples,
             events=self._outlet.sent,
             waiting=self._outlet.waiting + self._outlet.samples_waiting,

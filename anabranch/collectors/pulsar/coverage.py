@@ -32,21 +32,23 @@ def seen_segments(brokers: Iterable[Broker], topics: Mapping[str, Topic], slack:
     """Count the active segments, and those seen at `now` within two computations and `slack` seconds."""
     lately = {
         (load.topic, load.segment)
-        for one in brokers
-        if one.load is not None and now - one.read_at < 2 * one.refresh.period + slack and not one.is_stuck(now)
-        for load in one.load.loads
+        for broker in brokers
+        if broker.load is not None
+        and now - broker.read_at < 2 * broker.refresh.period + slack
+        and not broker.is_stuck(now)
+        for load in broker.load.loads
     }
-    known = seen = 0
+    total = seen = 0
     unseen: list[str] = []
     for name, topic in topics.items():
         for id, segment in topic.layout.segments.items():
             if segment.state == "ACTIVE":
-                known += 1
+                total += 1
                 if (name, id) in lately:
                     seen += 1
                 elif len(unseen) < MAX_UNSEEN:
                     unseen.append(f"{name}/{id}")
-    return Seen(known, seen, unseen)
+    return Seen(total, seen, unseen)
 
 
 def oldest(sweeps: Iterable[Sweep], used: bool = False) -> float:

@@ -45,10 +45,10 @@ class _Reported:
 
 
 class DeliveryReports:
-    """Reports on the topics that `said` knows, through `announce`."""
+    """Reports on the topics that `announced` knows, through `announce`."""
 
-    def __init__(self, brokers: Brokers, said: Said, announce: Callable[[list[Record]], None]) -> None:
-        self._brokers, self._said, self._announce = brokers, said, announce
+    def __init__(self, brokers: Brokers, announced: Said, announce: Callable[[list[Record]], None]) -> None:
+        self._brokers, self._said, self._announce = brokers, announced, announce
         self._topics: dict[str, _Reported] = {}
         self.to_ask: dict[str, dict[tuple[str, int], None]] = {}
         """By broker, the slow segments of its last load whose stats were not asked for yet."""
@@ -65,10 +65,10 @@ class DeliveryReports:
         """Queue the slow segments in a broker's load for stats: all if it `is_new`, else those without stats."""
         load = self._brokers.known[broker].load
         slow = [
-            (name, one.id)
-            for name, of in (load.behind if load is not None else {}).items()
-            for one in of
-            if is_new or (name in self._topics and one.id not in self._topics[name].stats)
+            (name, segment.id)
+            for name, behind in (load.behind if load is not None else {}).items()
+            for segment in behind
+            if is_new or (name in self._topics and segment.id not in self._topics[name].stats)
         ]
         self.to_ask[broker] = dict.fromkeys(slow[:MAX_SLOW_SEGMENTS])
 
@@ -82,8 +82,8 @@ class DeliveryReports:
         if broker is None or broker.load is None or not isinstance(answer.reply, Answered):
             return
         stats: SegmentDelivery | None = answer.reply.value
-        others = [one for one in broker.load.behind.get(name, ()) if one.id != segment]
-        broker.load.behind[name] = others if stats is None else [*others, stats]
+        other_segments = [delivery for delivery in broker.load.behind.get(name, ()) if delivery.id != segment]
+        broker.load.behind[name] = other_segments if stats is None else [*other_segments, stats]
         if stats is not None and name in self._topics:
             self._topics[name].stats[segment] = stats
         self.take_load([name], answer.answered_at, answer.asked_ms)
@@ -97,22 +97,22 @@ class DeliveryReports:
             if broker.load is None:
                 continue
             read |= active.intersection(broker.load.segments.get(name, ()))
-            behind |= {one.id: one for one in broker.load.behind.get(name, ()) if one.id in active}
+            behind |= {delivery.id: delivery for delivery in broker.load.behind.get(name, ()) if delivery.id in active}
         reported.behind_since = {id: reported.behind_since.get(id, now) for id in behind}
-        reported.stats = {id: one for id, one in reported.stats.items() if id in behind}
+        reported.stats = {id: delivery for id, delivery in reported.stats.items() if id in behind}
         for id, stats in reported.stats.items():
-            told = {"backlog_age_seconds": stats.backlog_age_seconds, "waiting_publishers": stats.waiting_publishers}
-            behind[id] = behind[id].model_copy(update=told)
+            details = {"backlog_age_seconds": stats.backlog_age_seconds, "waiting_publishers": stats.waiting_publishers}
+            behind[id] = behind[id].model_copy(update=details)
         # An age was measured by the broker. An estimate has to last: a moment without delivery is no backlog.
         slow = [
-            one
-            for id, one in behind.items()
-            if one.backlog_age_seconds is not None or now - reported.behind_since[id] >= SLOW_SECONDS
+            delivery
+            for id, delivery in behind.items()
+            if delivery.backlog_age_seconds is not None or now - reported.behind_since[id] >= SLOW_SECONDS
         ]
-        figures = len(read), frozenset(one.id for one in slow)
+        figures = len(read), frozenset(delivery.id for delivery in slow)
         pause = SLOW_REPEAT_SECONDS if slow else CLEAR_REPEAT_SECONDS
         if figures == reported.figures and now - reported.at < pause:
             return
         reported.at, reported.figures = now, figures
-        slow.sort(key=lambda one: (-one.backlog, one.id))
+        slow.sort(key=lambda delivery: (-delivery.backlog, delivery.id))
         self._announce([delivery_record(name, len(read), slow[:MAX_SLOW_SEGMENTS], now_ms, self._said.sender)])

@@ -26,7 +26,7 @@ class Loads:
     def __init__(
         self,
         brokers: Brokers,
-        said: Said,
+        announced: Said,
         report: Callable[[Record], None],
         troubles: Troubles,
         random: Random,
@@ -34,7 +34,7 @@ class Loads:
         delivery: DeliveryReports,
     ) -> None:
         """`attached` counts consumers by loads; None: they are asked for. `delivery` reports what is slow."""
-        self._brokers, self._said, self._report, self._troubles = brokers, said, report, troubles
+        self._brokers, self._said, self._report, self._troubles = brokers, announced, report, troubles
         self._random, self._attached, self._delivery = random, attached, delivery
         self.samples = 0
         """Handed over so far."""
@@ -87,9 +87,9 @@ class Loads:
         for topic, mark in load.attached.items():
             if before.get(topic, mark) != mark and (sweep := self._brokers.sweep_of(topic)):
                 sweep.heat(topic, now)
-        known = self._said.topics
+        topics = self._said.topics
         for topic, segment, *_ in load.loads:
-            if topic in known and segment >= known[topic].layout.next_segment_id:
+            if topic in topics and segment >= topics[topic].layout.next_segment_id:
                 self._brokers.look_at_layout(topic)
 
 

@@ -39,7 +39,9 @@ class Namespaces:
     @property
     def names(self) -> set[str]:
         """All namespaces that are read."""
-        return set(self._settings.namespaces) or {one for found in self._of_tenant.values() for one in found}
+        return set(self._settings.namespaces) or {
+            name for namespaces in self._of_tenant.values() for name in namespaces
+        }
 
     @property
     def tenants(self) -> Set[str]:
@@ -59,8 +61,8 @@ class Namespaces:
     @property
     def all_listed(self) -> bool:
         """Return whether the topics of every namespace were listed."""
-        known = bool(self._settings.namespaces) or bool(self._of_tenant)
-        return known and len(self._listed) >= len(self.names)
+        has_tenants = bool(self._settings.namespaces) or bool(self._of_tenant)
+        return has_tenants and len(self._listed) >= len(self.names)
 
     def take_tenants(self, answer: Answer) -> None:
         """The tenants of the cluster."""
@@ -79,12 +81,12 @@ class Namespaces:
         tenant = answer.call.key
         if not isinstance(answer.reply, Answered) or tenant not in self._of_tenant:
             return
-        found = {name for name in answer.reply.value if name.startswith(f"{tenant}/") and name.count("/") == 1}
-        for namespace in found - self._of_tenant[tenant]:
+        listed = {name for name in answer.reply.value if name.startswith(f"{tenant}/") and name.count("/") == 1}
+        for namespace in listed - self._of_tenant[tenant]:
             self._add(namespace)
-        for namespace in self._of_tenant[tenant] - found:
+        for namespace in self._of_tenant[tenant] - listed:
             self._remove(namespace)
-        self._of_tenant[tenant] = found
+        self._of_tenant[tenant] = listed
 
     def take_topics(self, answer: Answer) -> None:
         """The topics of a namespace. Long lists, and one of many, are asked for less often."""
@@ -96,20 +98,22 @@ class Namespaces:
         if not isinstance(answer.reply, Answered):
             return
         names = {name for name in answer.reply.value if _is_topic(name, namespace)}
-        for topic in [one for one in self._ghosts if one not in names and one.startswith(f"topic://{namespace}/")]:
+        for topic in [
+            ghost for ghost in self._ghosts if ghost not in names and ghost.startswith(f"topic://{namespace}/")
+        ]:
             del self._ghosts[topic]
         again = answer.answered_at - self._settings.layouts_seconds
-        found = {name for name in names if self._ghosts.get(name, again) <= again}
+        listed = {name for name in names if self._ghosts.get(name, again) <= again}
         before = self._listed.get(namespace, set())
-        self._listed[namespace] = found
-        for topic in found - before:
+        self._listed[namespace] = listed
+        for topic in listed - before:
             self._brokers.add_topic(topic, answer.answered_at)
-        for topic in before - found:
+        for topic in before - listed:
             self._brokers.look_at_layout(topic)
 
-    def gone(self, topic: str, at: float) -> None:
-        """A topic is not there: seen at `at`."""
-        self._ghosts[topic] = at
+    def gone(self, topic: str, instant: float) -> None:
+        """A topic is not there: seen at `instant`."""
+        self._ghosts[topic] = instant
         for topics in self._listed.values():
             topics.discard(topic)
 

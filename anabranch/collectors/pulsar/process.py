@@ -50,8 +50,8 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
         max_body_bytes=chosen.max_answer_mb * 1_000_000,
     )
     folder = settings.path(chosen.folder)
-    said = recall(folder / MEMORY_FILE, controller.url, time.time_ns() // 1_000_000)
-    publisher = Publisher(settings.kafka_connection(), said.unsay)
+    announced = recall(folder / MEMORY_FILE, controller.url, time.time_ns() // 1_000_000)
+    publisher = Publisher(settings.kafka_connection(), announced.unsay)
     meter = CollectorMeter()
     heartbeat, is_reached = Heartbeat("the collector's loop", STALLED_SECONDS), False
     server = None
@@ -64,7 +64,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
             "collect-pulsar",
             Health(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered"),
         )
-    collector = PulsarCollector(chosen, controller.url, BrokerReader.over(transport), said, publisher)
+    collector = PulsarCollector(chosen, controller.url, BrokerReader.over(transport), announced, publisher)
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
@@ -78,9 +78,9 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
         meter.observe(status)
         try:
             write_status(folder / STATUS_FILE, status)
-            if said.changes != written and time.monotonic() >= write_at:
-                written, write_at = said.changes, time.monotonic() + write_delay(said)
-                remember(folder / MEMORY_FILE, controller.url, said)
+            if announced.changes != written and time.monotonic() >= write_at:
+                written, write_at = announced.changes, time.monotonic() + write_delay(announced)
+                remember(folder / MEMORY_FILE, controller.url, announced)
         except OSError as error:
             log.warning("cannot write to %s, [collect] folder: %s", folder, error)
         if not is_ready and status.brokers:
@@ -98,7 +98,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
         if missing:
             log.warning("%d records are not confirmed by Kafka: the next start says them again", missing)
         with contextlib.suppress(OSError):
-            remember(folder / MEMORY_FILE, controller.url, said)
+            remember(folder / MEMORY_FILE, controller.url, announced)
         if server is not None:
             server.close()
     return collector.status()

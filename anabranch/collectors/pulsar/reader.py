@@ -33,19 +33,19 @@ class BrokerReader:
         """The reader of the server that `transport` leads to."""
         return cls(Cluster(transport), ScalableTopics(transport))
 
-    def brokers(self, cluster: str, known: Collection[str]) -> Reply[dict[str, BrokerReader | Misdirected | None]]:
+    def brokers(self, cluster: str, current: Collection[str]) -> Reply[dict[str, BrokerReader | Misdirected | None]]:
         """Return the live brokers, each with its reader.
 
-        The value is a fault when the broker may not be asked, and None for one that is in `known`.
+        The value is a fault when the broker may not be asked, and None for one that is in `current`.
         """
         reply = self.cluster.brokers(cluster)
         if not isinstance(reply, Answered):
             return reply
-        return Answered({name: None if name in known else self._beside(name) for name in reply.value})
+        return Answered({name: None if name in current else self._beside(name) for name in reply.value})
 
     def _beside(self, broker: str) -> BrokerReader | Misdirected:
-        found = self.cluster.at_broker(broker)
-        return found if isinstance(found, Misdirected) else BrokerReader.over(found)
+        transport = self.cluster.at_broker(broker)
+        return transport if isinstance(transport, Misdirected) else BrokerReader.over(transport)
 
     def load(self) -> Reply[BrokerLoad]:
         """The rates of the segments that the broker serves."""

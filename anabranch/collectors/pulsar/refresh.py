@@ -96,9 +96,9 @@ class Refresh:
                     self.unchecked = self.early = 0
                 self.earliest = max(self.earliest, min(asked_at - self.period, self.latest))
             return False
-        known, self.digest = self.digest is not None, digest
+        had_digest, self.digest = self.digest is not None, digest
         self.changed_at = asked_at
-        if known:
+        if had_digest:
             self._place(before, asked_at, answered_at)
         return True
 

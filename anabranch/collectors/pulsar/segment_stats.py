@@ -63,14 +63,16 @@ def slow_delivery(
     segment: int, subscriptions: Mapping[str, Subscription], waiting_publishers: int | None = None
 ) -> SegmentDelivery | None:
     """The subscription that is furthest behind on a segment, one with consumers first; None: none is slow."""
-    found = [
-        _delivery(segment, name, one, backlog, waiting_publishers)
-        for name, one in subscriptions.items()
-        if (backlog := _number(one.msg_backlog)) and name
+    deliveries = [
+        _delivery(segment, name, subscription, backlog, waiting_publishers)
+        for name, subscription in subscriptions.items()
+        if (backlog := _number(subscription.msg_backlog)) and name
     ]
-    slow = [one for one in found if one.behind_seconds >= SLOW_SECONDS]
+    slow = [delivery for delivery in deliveries if delivery.behind_seconds >= SLOW_SECONDS]
     return max(
-        slow, key=lambda one: (one.consumers > 0, one.behind_seconds, one.backlog, one.subscription), default=None
+        slow,
+        key=lambda delivery: (delivery.consumers > 0, delivery.behind_seconds, delivery.backlog, delivery.subscription),
+        default=None,
     )
 
 
@@ -88,21 +90,21 @@ def read_segment_stats(body: bytes, segment: int) -> SegmentDelivery | None:
 
 
 def _delivery(
-    segment: int, name: str, of: Subscription, backlog: float, waiting_publishers: int | None
+    segment: int, name: str, subscription: Subscription, backlog: float, waiting_publishers: int | None
 ) -> SegmentDelivery:
-    unacked, rate = _number(of.unacked_messages), _number(of.msg_rate_out)
-    consumers = len(of.consumers)
-    is_blocked = of.blocked_subscription_on_unacked_msgs is True
+    unacked, rate = _number(subscription.unacked_messages), _number(subscription.msg_rate_out)
+    consumers = len(subscription.consumers)
+    is_blocked = subscription.blocked_subscription_on_unacked_msgs is True
     return SegmentDelivery(
         id=segment,
         subscription=name,
         backlog=int(backlog),
         msg_rate_out=rate or 0.0,
         consumers=_count(consumers),
-        ready_consumers=0 if is_blocked else sum(one.is_ready for one in of.consumers),
-        blocked_consumers=consumers if is_blocked else sum(one.is_blocked for one in of.consumers),
+        ready_consumers=0 if is_blocked else sum(consumer.is_ready for consumer in subscription.consumers),
+        blocked_consumers=consumers if is_blocked else sum(consumer.is_blocked for consumer in subscription.consumers),
         unacked_messages=None if unacked is None else int(unacked),
-        backlog_age_seconds=_number(of.oldest_backlog_message_age_seconds),
+        backlog_age_seconds=_number(subscription.oldest_backlog_message_age_seconds),
         waiting_publishers=waiting_publishers,
     )
 

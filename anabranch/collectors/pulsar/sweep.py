@@ -92,10 +92,10 @@ class Sweep:
         self._unused.pop(topic, None)
         return None if since is None else (since, is_read)
 
-    def note_read(self, topic: str, at: float) -> None:
+    def note_read(self, topic: str, read_at: float) -> None:
         """Note that an answer to a question asked at an instant has come."""
         if topic in self._read_at:
-            self._read_at[topic] = max(at, self._read_at[topic])
+            self._read_at[topic] = max(read_at, self._read_at[topic])
             self._unread.discard(topic)
 
     @property
@@ -117,10 +117,10 @@ class Sweep:
             self._hot_until[topic] = now + HOT_SECONDS
             self._at_once[topic] = 0.0
 
-    def hurry(self, topic: str, at: float = 0.0) -> None:
-        """A topic that is to be looked at next, not before `at`."""
+    def hurry(self, topic: str, not_before: float = 0.0) -> None:
+        """A topic that is to be looked at next, not before `not_before`."""
         if topic in self._asked_at:
-            self._at_once[topic] = at
+            self._at_once[topic] = not_before
 
     @property
     def untried(self) -> int:
@@ -135,7 +135,9 @@ class Sweep:
 
     def next_at_once(self, now: float) -> str | None:
         """The topic of which something says that it has changed; None: there is none."""
-        return self._taken(next((topic for topic, at in islice(self._at_once.items(), 64) if now >= at), None), now)
+        return self._taken(
+            next((topic for topic, not_before in islice(self._at_once.items(), 64) if now >= not_before), None), now
+        )
 
     def _taken(self, topic: str | None, now: float) -> str | None:
         if topic is not None:
@@ -148,15 +150,15 @@ class Sweep:
 
         With `used`, only topics in use count.
         """
-        read = (at for topic, at in self._read_at.items() if not used or self._counts_as_used(topic, now))
-        return max((now - at for at in read), default=0.0)
+        read = (read_at for topic, read_at in self._read_at.items() if not used or self._counts_as_used(topic, now))
+        return max((now - read_at for read_at in read), default=0.0)
 
     def _counts_as_used(self, topic: str, now: float) -> bool:
         return self._used_until.get(topic, float("-inf")) > now
 
     def _next_hot(self, now: float) -> str | None:
-        for topic, at in islice(self._at_once.items(), 64):
-            if now >= at:
+        for topic, not_before in islice(self._at_once.items(), 64):
+            if now >= not_before:
                 return topic
         for topic, until in list(islice(self._hot_until.items(), 64)):
             if now > until:

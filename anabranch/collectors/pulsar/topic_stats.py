@@ -43,10 +43,10 @@ def read_topic_stats(answer: Any) -> TopicStats:
         raise ValueError("it is no object")
     layout = answer.get("layout")
     epoch = (layout if isinstance(layout, dict) else answer).get("epoch")
-    found = answer.get("subscriptions", {})
-    if not isinstance(epoch, int) or isinstance(epoch, bool) or not isinstance(found, dict):
+    subscriptions = answer.get("subscriptions", {})
+    if not isinstance(epoch, int) or isinstance(epoch, bool) or not isinstance(subscriptions, dict):
         raise ValueError("it has no epoch, or no subscriptions")
-    return TopicStats(epoch, {_name(name): _counted(one) for name, one in found.items()})
+    return TopicStats(epoch, {_name(name): _counted(subscription) for name, subscription in subscriptions.items()})
 
 
 def _name(name: str) -> str:
@@ -62,5 +62,5 @@ def _counted(subscription: Any) -> tuple[SubscriptionType | None, int]:
     count = len(listed) if isinstance(listed, list) else subscription.get("consumerCount")
     if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_COUNT:
         raise ValueError("a subscription has no number of consumers")
-    known: dict[str, SubscriptionType] = {"STREAM": "STREAM", "CHECKPOINT": "CHECKPOINT", "QUEUE": "QUEUE"}
-    return known.get(type) if isinstance(type, str) else None, count
+    types: dict[str, SubscriptionType] = {"STREAM": "STREAM", "CHECKPOINT": "CHECKPOINT", "QUEUE": "QUEUE"}
+    return types.get(type) if isinstance(type, str) else None, count

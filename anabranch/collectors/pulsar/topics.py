@@ -32,12 +32,12 @@ class Topics:
         self,
         brokers: Brokers,
         namespaces: Namespaces,
-        said: Said,
+        announced: Said,
         troubles: Troubles,
         announce: Callable[[list[Record]], None],
         added: Callable[[str, float], None],
     ) -> None:
-        self._brokers, self._namespaces, self._said, self._troubles = brokers, namespaces, said, troubles
+        self._brokers, self._namespaces, self._said, self._troubles = brokers, namespaces, announced, troubles
         self._announce, self._added = announce, added
         self._missing: dict[str, float] = {}
         """Topics that were not found, and since when."""
@@ -109,7 +109,7 @@ class Topics:
     def take_stats(self, answer: Answer) -> None:
         """The consumers of a topic."""
         topic, reply = answer.call.key, answer.reply
-        known = self._said.topics.get(topic)
+        announced = self._said.topics.get(topic)
         if topic not in self._brokers.layouts:
             return  # gone meanwhile
         if not isinstance(reply, Answered):
@@ -122,9 +122,9 @@ class Topics:
         self._troubles.note(("stats", topic), None)
         self._brokers.note_consumers(topic, answer.asked_at)
         stats: TopicStats = reply.value
-        if known is None or topic in self._missing:
+        if announced is None or topic in self._missing:
             return
-        if stats.epoch > known.layout.epoch:
+        if stats.epoch > announced.layout.epoch:
             self._brokers.look_at_layout(topic)
         types = {
             subscription: type
@@ -133,10 +133,10 @@ class Topics:
             for subscription in stats.subscriptions
             if (type := broker.load.types.get((topic, subscription)))
         }
-        before = known.consumers
+        before = announced.consumers
         self._announce(self._said.consumers(topic, stats.consumers(types), answer.asked_ms))
         if (sweep := self._brokers.sweep_of(topic)) is not None:
             if any(count for _, count in stats.subscriptions.values()):
                 sweep.is_used(topic, answer.answered_at)
-            if before != known.consumers:
+            if before != announced.consumers:
                 sweep.heat(topic, answer.answered_at)
