@@ -36,15 +36,15 @@ def free_ports(count: int) -> list[int]:
     """Loopback ports that are free at this moment."""
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]
     finally:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
 
 
-def check_port_is_free(port: int, what: str) -> None:
+def check_port_is_free(port: int, user: str) -> None:
     """Raise `SetupError` when a requested loopback port is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -52,7 +52,7 @@ def check_port_is_free(port: int, what: str) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise SetupError(
-                f"port {port} for {what} is taken: stop the process that uses it, or set another (0 = a free one)"
+                f"port {port} for {user} is taken: stop the process that uses it, or set another (0 = a free one)"
             ) from error
 
 
@@ -69,8 +69,8 @@ class EmbeddedBroker(EmbeddedServer):
         super().__init__(folder, jars, heap)
         if port:
             check_port_is_free(port, "the embedded Kafka broker")
-        found = free_ports(2)
-        self.port, self._controller_port = port or found[0], found[1]
+        free = free_ports(2)
+        self.port, self._controller_port = port or free[0], free[1]
 
     protocol: SecurityProtocol = "PLAINTEXT"
     """Of its listener."""

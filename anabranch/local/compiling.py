@@ -41,12 +41,12 @@ def compile_java(sources: Path, target: Path, class_path: Sequence[Path] = ()) -
     from py4j.protocol import Py4JJavaError
 
     compiler_jars = [pyspark_jar("janino"), pyspark_jar("commons-compiler")]
-    known = [*compiler_jars, *class_path] if class_path else [pyspark_jar("janino").parent / "*"]
+    entries = [*compiler_jars, *class_path] if class_path else [pyspark_jar("janino").parent / "*"]
     port, token, process = launch_gateway(
         jarpath=str(pyspark_jar("py4j")),
         java_path=find_java(),
         die_on_exit=True,
-        classpath=os.pathsep.join(map(str, known)),
+        classpath=os.pathsep.join(map(str, entries)),
         redirect_stdout=None,
         redirect_stderr=None,
         enable_auth=True,
@@ -56,9 +56,9 @@ def compile_java(sources: Path, target: Path, class_path: Sequence[Path] = ()) -
     try:
         with tempfile.TemporaryDirectory() as classes:
             file_class = gateway.jvm.java.io.File
-            found = sorted(sources.rglob("*.java"))
-            files = gateway.new_array(file_class, len(found))
-            for number, source in enumerate(found):
+            java_files = sorted(sources.rglob("*.java"))
+            files = gateway.new_array(file_class, len(java_files))
+            for number, source in enumerate(java_files):
                 files[number] = file_class(str(source))
             compiler = gateway.jvm.org.codehaus.janino.CompilerFactory().newCompiler()
             compiler.setTargetVersion(8)
@@ -67,12 +67,12 @@ def compile_java(sources: Path, target: Path, class_path: Sequence[Path] = ()) -
                 compiler.compile(files)
             except Py4JJavaError as error:
                 raise SetupError(f"{sources} does not compile: {error.java_exception.getMessage()}") from None
-            made = target.with_suffix(".part")
-            with zipfile.ZipFile(made, "w") as archive:
+            partial = target.with_suffix(".part")
+            with zipfile.ZipFile(partial, "w") as archive:
                 archive.comment = source_digest(sources)
                 for file in sorted(Path(classes).rglob("*.class")):
                     archive.write(file, file.relative_to(classes))
-            made.rename(target)
+            partial.rename(target)
     finally:
         gateway.shutdown()
         process.stdin.close()

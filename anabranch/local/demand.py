@@ -181,8 +181,8 @@ class Demand:
         since = (slot + 0.8 * traits[0]) * length
         return round(self._settings.max_consumers * (0.4 + 0.6 * self.activity(since)) * traits[1])
 
-    def _random(self, what: str) -> Random:
-        return Random(f"{self._seed}/{what}")
+    def _random(self, purpose: str) -> Random:
+        return Random(f"{self._seed}/{purpose}")
 
 
 def demands(settings: TrafficSettings, origin: float = 0.0) -> list[Demand]:

@@ -75,8 +75,8 @@ def _guard(name: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except SetupError as error:
-        what, _, remedy = str(error).partition(": ")
-        return Finding(name, False, what, remedy)
+        problem, _, remedy = str(error).partition(": ")
+        return Finding(name, False, problem, remedy)
 
 
 def _guarded(check: Callable[[Settings], Iterator[Finding]], settings: Settings) -> list[Finding]:
@@ -85,8 +85,8 @@ def _guarded(check: Callable[[Settings], Iterator[Finding]], settings: Settings)
         return list(check(settings))
     # Any error of a check is its finding: the doctor itself never fails.
     except Exception as error:
-        said = str(error).strip().partition("\n")[0]
-        return [Finding(name, False, f"{type(error).__name__}: {said}", "see what was found")]
+        message = str(error).strip().partition("\n")[0]
+        return [Finding(name, False, f"{type(error).__name__}: {message}", "see what was found")]
 
 
 def _python() -> Finding:
@@ -145,11 +145,11 @@ def _tokens(settings: Settings) -> Iterator[Finding]:
     if not settings.controller.tokens_file:
         return
     try:
-        known = read_tokens(settings.path(settings.controller.tokens_file))
+        tokens = read_tokens(settings.path(settings.controller.tokens_file))
     except TokensError as error:
         yield Finding("tokens", False, str(error), "correct the file, or [controller] tokens_file")
     else:
-        yield Finding("tokens", True, f"{len(known)} in {settings.controller.tokens_file}")
+        yield Finding("tokens", True, f"{len(tokens)} in {settings.controller.tokens_file}")
 
 
 def _spark_conf(settings: Settings) -> Iterator[Finding]:
@@ -169,13 +169,13 @@ def _jars(settings: Settings) -> Iterator[Finding]:
         wrong = wrong_jars(folder, expected)
         if name == "spark" and not localfs_is_current(folder / LOCALFS_JAR):
             wrong.append(f"{LOCALFS_JAR} is missing or not of the sources in lab/java")
-        found = "; ".join(wrong[:3]) if wrong else f"{len(expected)} with the right SHA-256"
+        state = "; ".join(wrong[:3]) if wrong else f"{len(expected)} with the right SHA-256"
         if not folder.is_dir():
-            found = f"{len(expected)} are not fetched yet"
+            state = f"{len(expected)} are not fetched yet"
         yield Finding(
             f"jars for {name}",
             not wrong,
-            found,
+            state,
             f"`anabranch setup{' --pulsar' * (name == 'pulsar')}` fetches them again (in a clone: make setup)",
         )
 
@@ -204,15 +204,15 @@ def _memory(_: Settings) -> Iterator[Finding]:
 
 def _ports(settings: Settings) -> Iterator[Finding]:
     running = lock_owner(settings.path(settings.local.folder))
-    for what, port in (("broker", settings.local.broker_port), ("controller", settings.controller.port)):
-        name = f"port of the {what}"
+    for server, port in (("broker", settings.local.broker_port), ("controller", settings.controller.port)):
+        name = f"port of the {server}"
         if port == 0:
             yield Finding(name, True, "a free one is chosen")
         elif running is not None:
             yield Finding(name, True, f"{port}, used by the local run")
         else:
             try:
-                check_port_is_free(port, f"the {what}")
+                check_port_is_free(port, f"the {server}")
             except SetupError as error:
                 yield Finding(name, False, str(error).partition(":")[0], f"stop the process that uses {port}, or set 0")
             else:
@@ -226,9 +226,9 @@ def _local_run(settings: Settings) -> Iterator[Finding]:
         yield Finding("local run", True, f"alive, process {running}")
         return
     left = leftovers(folder / "processes.json")
-    found = f"killed, and left sessions {', '.join(map(str, left))} behind" if left else "none is running"
+    state = f"killed, and left sessions {', '.join(map(str, left))} behind" if left else "none is running"
     yield Finding(
-        "local run", not left, found, "the next local run ends them, and so does `anabranch reset` (make reset)"
+        "local run", not left, state, "the next local run ends them, and so does `anabranch reset` (make reset)"
     )
 
 
@@ -240,8 +240,8 @@ def _transport(settings: Settings) -> Iterator[Finding]:
     except SettingsError as error:
         yield Finding("transport", False, str(error), "correct the file, or the setting that names it")
         return
-    said = dict.fromkeys(line for part in PARTS for line in exposures(settings, part))
-    yield Finding("transport", True, "; ".join(said) or "encrypted, or on loopback")
+    lines = dict.fromkeys(line for part in PARTS for line in exposures(settings, part))
+    yield Finding("transport", True, "; ".join(lines) or "encrypted, or on loopback")
 
 
 def _kafka(settings: Settings) -> Iterator[Finding]:
@@ -255,17 +255,17 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
 
 
 def _lake(settings: Settings) -> Iterator[Finding]:
-    made = []
+    existing = []
     for name, table in TABLES.items():
         try:
             if open_table(settings.lake_path, table) is not None:
-                made.append(name)
+                existing.append(name)
         except DeltaError as error:
-            said = str(error).partition("\n")[0]
+            message = str(error).partition("\n")[0]
             remedy = f"restore {name} from a copy; in a local run `anabranch reset` (make reset) forgets all tables"
-            yield Finding("lake", False, f"{name} in {settings.lake_path} cannot be read: {said}", remedy)
+            yield Finding("lake", False, f"{name} in {settings.lake_path} cannot be read: {message}", remedy)
             return
-    yield Finding("lake", True, f"{len(made)} of {len(TABLES)} tables in {settings.lake_path}")
+    yield Finding("lake", True, f"{len(existing)} of {len(TABLES)} tables in {settings.lake_path}")
 
 
 def _collector(settings: Settings) -> Iterator[Finding]:
@@ -276,10 +276,10 @@ def _collector(settings: Settings) -> Iterator[Finding]:
         return
     age = time.time() - status.at / 1000
     if age > status.stale_after_seconds:
-        found = f"the collector of {status.url} has not been heard of for {age:,.0f} s"
-        yield Finding("collector", False, found, f"start `anabranch collect pulsar`, or remove {file}")
+        state = f"the collector of {status.url} has not been heard of for {age:,.0f} s"
+        yield Finding("collector", False, state, f"start `anabranch collect pulsar`, or remove {file}")
         return
-    late = max((one.lag_seconds for one in status.brokers if one.lag_seconds is not None), default=0.0)
+    late = max((broker.lag_seconds for broker in status.brokers if broker.lag_seconds is not None), default=0.0)
     yield Finding(
         "collector",
         True,
@@ -287,7 +287,7 @@ def _collector(settings: Settings) -> Iterator[Finding]:
         f"{status.used_consumers_age_seconds:.1f} s old where there are consumers or traffic, else "
         f"{status.consumers_age_seconds:.1f} s",
     )
-    silent = [one for one in status.brokers if not one.answers]
+    silent = [broker for broker in status.brokers if not broker.answers]
     unseen = status.segments_known - status.segments_seen
     shown = ", ".join(status.unseen[:3])
     yield Finding(
@@ -299,5 +299,5 @@ def _collector(settings: Settings) -> Iterator[Finding]:
         "see why brokers do not answer, or wait until all is read (faster with more calls_per_second): segments "
         "that are unknown are neither split nor merged",
     )
-    troubles = [*(f"{one.broker}: {one.trouble or 'no answer yet'}" for one in silent), *status.troubles]
+    troubles = [*(f"{broker.broker}: {broker.trouble or 'no answer yet'}" for broker in silent), *status.troubles]
     yield Finding("collector's view", not troubles, "; ".join(troubles[:3]) or "all that it asks for", "docs/pulsar.md")

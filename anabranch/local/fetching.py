@@ -53,7 +53,7 @@ def fetch_jars(ivy_file: Path, into: Path, work: Path, say: Callable[[str], None
             "-retrieve",
             names,
         ]
-        said = []
+        lines = []
         with subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -67,16 +67,16 @@ def fetch_jars(ivy_file: Path, into: Path, work: Path, say: Callable[[str], None
                 if "[SUCCESSFUL ]" in line:
                     count.one_more()
                 elif "unresolved" in line or "ERROR" in line:
-                    said.append(line.strip())
-        return said
+                    lines.append(line.strip())
+        return lines
 
     with ThreadPoolExecutor(len(parts)) as pool:
-        return [line for said in pool.map(fetch, parts) for line in said]
+        return [line for lines in pool.map(fetch, parts) for line in lines]
 
 
 def listed_jars(ivy_file: Path) -> int:
     """Return the number of jars in a list."""
-    return sum(max(1, len(one.findall("artifact"))) for one in ET.parse(ivy_file).iter("dependency"))
+    return sum(max(1, len(dependency.findall("artifact"))) for dependency in ET.parse(ivy_file).iter("dependency"))
 
 
 def _deal(ivy_file: Path, work: Path) -> list[Path]:

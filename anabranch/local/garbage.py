@@ -82,8 +82,8 @@ def _text(value: bytes | None) -> Callable[[str, int, Random], bytes | None]:
 
 def _torn_layout(topic: str, now_ms: int, _: Random) -> bytes:
     half = {"segmentId": 0, "hashRange": {"start": 0, "end": 0x7FFE}, "state": "ACTIVE"}
-    rest = {"segmentId": 1, "hashRange": {"start": 0x8000, "end": 0xFFFF}, "state": "ACTIVE"}
-    layout = {"epoch": 10**6, "nextSegmentId": 2, "segments": {"0": half, "1": rest}}
+    upper = {"segmentId": 1, "hashRange": {"start": 0x8000, "end": 0xFFFF}, "state": "ACTIVE"}
+    layout = {"epoch": 10**6, "nextSegmentId": 2, "segments": {"0": half, "1": upper}}
     event = {"v": 1, "type": "layout", "topic": topic, "cause": "snapshot", "layout": layout, "at": now_ms}
     return json.dumps(event).encode()
 

@@ -145,8 +145,8 @@ class LocalRun:
             name: str, rank: int, is_ready: Callable[[], bool] = lambda: True, stop_seconds: float = 15, *more: str
         ) -> PartSpec:
             # The job calls nobody that asks for a token.
-            given = quiet if name == "stream" else environment
-            return PartSpec(name, self._part_command(name, run_file, *more), rank, is_ready, given, stop_seconds)
+            variables = quiet if name == "stream" else environment
+            return PartSpec(name, self._part_command(name, run_file, *more), rank, is_ready, variables, stop_seconds)
 
         # What happens before the job looks cannot be compared with another run, or with another scaler.
         waits = self.shadow or self.settings.traffic.from_start
@@ -271,9 +271,9 @@ class LocalRun:
         try:
             create_lake(self.settings.lake_path)
         except (OSError, DeltaError) as error:
-            said = str(error).partition("\n")[0]
+            cause = str(error).partition("\n")[0]
             raise SetupError(
-                f"the tables in {self.settings.lake_path} cannot be made or read ({said}): set [lake] path to another "
+                f"the tables in {self.settings.lake_path} cannot be made or read ({cause}): set [lake] path to another "
                 "folder, or `anabranch reset` (make reset) forgets them"
             ) from error
 
@@ -297,12 +297,12 @@ class LocalRun:
 
 def part_environment(shell: Mapping[str, str], bootstrap: str, url: str) -> dict[str, str]:
     """Return a part's environment: the shell's, without settings of another cluster or Spark."""
-    kept = {
+    inherited = {
         name: value
         for name, value in shell.items()
         if not _OTHER_SPARK.fullmatch(name) and not name.startswith("ANABRANCH_KAFKA_") and name not in _OTHER_METADATA
     }
-    return {**kept, "ANABRANCH_KAFKA_BOOTSTRAP": bootstrap, "ANABRANCH_CONTROLLER_URL": url}
+    return {**inherited, "ANABRANCH_KAFKA_BOOTSTRAP": bootstrap, "ANABRANCH_CONTROLLER_URL": url}
 
 
 def _port_of_page(wanted: int) -> int:

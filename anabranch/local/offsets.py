@@ -25,17 +25,17 @@ KAFKA_SECONDS = 5.0
 def end_offsets(kafka: KafkaConnection, seconds: float = KAFKA_SECONDS) -> dict[str, int] | None:
     """The sum of the end offsets of each Kafka topic; None when the broker does not answer in `seconds`."""
     consumer = Consumer(kafka.librdkafka({"group.id": "anabranch-report", "log_level": 0}))
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     try:
-        known = consumer.list_topics(timeout=seconds).topics
+        topics = consumer.list_topics(timeout=seconds).topics
         for topic in KAFKA_TOPICS:
-            partitions = known[topic.name].partitions if topic.name in known else ()
-            found[topic.name] = sum(_end_of(consumer, topic, partition, seconds) for partition in partitions)
+            partitions = topics[topic.name].partitions if topic.name in topics else ()
+            offsets[topic.name] = sum(_end_of(consumer, topic, partition, seconds) for partition in partitions)
     except KafkaException:
         return None
     finally:
         consumer.close()
-    return found
+    return offsets
 
 
 def partition_ends(kafka: KafkaConnection, topic: KafkaTopic, seconds: float = KAFKA_SECONDS) -> dict[int, int]:
@@ -73,26 +73,26 @@ def unread_ticks(kafka: KafkaConnection, recorded: Iterable[StoredRow], seconds:
         if row["kafka_topic"] == CONTROL_EVENTS.name:
             last[row["kafka_partition"]] = max(row["kafka_offset"], last.get(row["kafka_partition"], -1))
     consumer = Consumer(kafka.librdkafka({"group.id": "anabranch-report", "enable.auto.commit": False, "log_level": 0}))
-    found = 0
+    ticks = 0
     try:
         for partition in consumer.list_topics(CONTROL_EVENTS.name, seconds).topics[CONTROL_EVENTS.name].partitions:
-            place, end = last.get(partition, -1) + 1, _end_of(consumer, CONTROL_EVENTS, partition, seconds)
-            consumer.assign([TopicPartition(CONTROL_EVENTS.name, partition, place)])
-            while place < end:
-                messages = consumer.consume(end - place, seconds)
+            offset, end = last.get(partition, -1) + 1, _end_of(consumer, CONTROL_EVENTS, partition, seconds)
+            consumer.assign([TopicPartition(CONTROL_EVENTS.name, partition, offset)])
+            while offset < end:
+                messages = consumer.consume(end - offset, seconds)
                 if not messages:
                     raise KafkaException(f"{CONTROL_EVENTS.name}-{partition} did not answer up to {end}")
                 for message in messages:
-                    place = (message.offset() or 0) + 1
-                    found += place <= end and _is_tick(message.value())
+                    offset = (message.offset() or 0) + 1
+                    ticks += offset <= end and _is_tick(message.value())
     finally:
         consumer.close()
-    return found
+    return ticks
 
 
 def _is_tick(value: bytes | None) -> bool:
     try:
-        said = json.loads(value or b"")
+        event = json.loads(value or b"")
     except ValueError:
         return False
-    return isinstance(said, dict) and said.get("type") == "tick"
+    return isinstance(event, dict) and event.get("type") == "tick"

@@ -14,10 +14,10 @@ def pyspark_jar(name: str) -> Path:
     """The jar of that name, whatever its version; raises `SetupError` when pyspark is damaged."""
     import pyspark
 
-    found = sorted((Path(pyspark.__file__).parent / "jars").glob(f"{name}-[0-9]*.jar"))
-    if not found:
+    jars = sorted((Path(pyspark.__file__).parent / "jars").glob(f"{name}-[0-9]*.jar"))
+    if not jars:
         raise SetupError(
             f"pyspark's own {name} jar is missing: the virtual environment is damaged, install it again (in a clone: "
             "make clean setup)"
         )
-    return found[0]
+    return jars[0]

@@ -101,7 +101,7 @@ def build_report(
 
 def _integrity(settings: Settings, lake: WholeTables) -> dict[str, Any]:
     events, dead_letters = lake.rows(EVENTS), lake.rows(DEAD_LETTERS)
-    found = check_integrity(
+    checks = check_integrity(
         lake.rows(BATCHES),
         lake.committed(DECISIONS),
         lake.rows(HOLDS),
@@ -110,12 +110,12 @@ def _integrity(settings: Settings, lake: WholeTables) -> dict[str, Any]:
         dead_letters,
         end_offsets(settings.kafka_connection()),
     )
-    kafka = found["kafka"]
+    kafka = checks["kafka"]
     if kafka is not None and kafka["lag"] > 0:
         with suppress(KafkaException):
             kafka["ticks"] = unread_ticks(settings.kafka_connection(), [*events, *dead_letters])
             kafka["lag"] -= kafka["ticks"]
-    return found
+    return checks
 
 
 def report_text(report: Mapping[str, Any]) -> str:
@@ -136,8 +136,8 @@ def report_text(report: Mapping[str, Any]) -> str:
         "",
         f"{'milliseconds':<28}{'n':>6}{'p50':>9}{'p95':>9}{'max':>9}",
         *(
-            f"{words:<28}{found['n']:>6}{_figure(found['p50'])}{_figure(found['p95'])}{_figure(found['max'])}"
-            for words, found in (
+            f"{words:<28}{figures['n']:>6}{_figure(figures['p50'])}{_figure(figures['p95'])}{_figure(figures['max'])}"
+            for words, figures in (
                 ("batch to its commit", report["batches"]["milliseconds"]),
                 ("consumer event to Kafka", report["latencies"]["eventToKafka"]),
                 ("Kafka to batch", report["latencies"]["kafkaToBatch"]),
@@ -149,8 +149,8 @@ def report_text(report: Mapping[str, Any]) -> str:
         ),
         "",
         *(
-            f"{printable(name)}: epoch {found['epoch']}, {len(found['segments'])} segments"
-            for name, found in report["layouts"].items()
+            f"{printable(name)}: epoch {layout['epoch']}, {len(layout['segments'])} segments"
+            for name, layout in report["layouts"].items()
         ),
         "",
         *balance_lines(report["balance"]),
@@ -171,7 +171,7 @@ def _load_lines(load: Mapping[str, Any] | None) -> list[str]:
 
 
 def _integrity_line(checks: Mapping[str, Any]) -> str:
-    wrong = [f"{name}: {len(found)}" for name, found in checks.items() if isinstance(found, list) and found]
+    wrong = [f"{name}: {len(errors)}" for name, errors in checks.items() if isinstance(errors, list) and errors]
     kafka = checks["kafka"]
     lag = (
         "Kafka did not answer" if kafka is None else f"{kafka['counted']} messages counted, {kafka['lag']} not read yet"
@@ -189,7 +189,7 @@ def _figure(value: float | None) -> str:
 
 def _counters(settings: Settings, file: str) -> dict[str, Any] | None:
     try:
-        found = json.loads((settings.path(settings.local.folder) / file).read_text())
+        counters = json.loads((settings.path(settings.local.folder) / file).read_text())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return counters if isinstance(counters, dict) else None

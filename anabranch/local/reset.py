@@ -53,9 +53,9 @@ def check_is_local(settings: Settings) -> None:
 def state_of(settings: Settings) -> list[Path]:
     """Return what there is to delete."""
     folder, checkpoint = settings.path(settings.local.folder), settings.path(settings.stream.checkpoint)
-    made = [path for path in folder.iterdir() if path.name in MADE] if folder.is_dir() else []
+    state = [path for path in folder.iterdir() if path.name in MADE] if folder.is_dir() else []
     beside = [checkpoint.with_name(f"{checkpoint.name}{ending}") for ending in _BESIDE]
-    return sorted({path for path in (*made, *beside) if path.exists() or path.is_symlink()})
+    return sorted({path for path in (*state, *beside) if path.exists() or path.is_symlink()})
 
 
 def reset(settings: Settings) -> list[Path]:
@@ -63,10 +63,10 @@ def reset(settings: Settings) -> list[Path]:
     folder = settings.path(settings.local.folder)
     with lock_folder(folder):
         end_leftovers(folder / "processes.json")
-        gone = state_of(settings)
-        for path in gone:
+        removed = state_of(settings)
+        for path in removed:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-    return gone
+    return removed

@@ -57,10 +57,10 @@ def reported(
     """All messages of instant `t`, of the topics whose layout is known."""
     by_hand: list[SegmentStats] = []
     by_brokers: list[SegmentStats] = []
-    for place, demand in enumerate(demands, 1):
+    for number, demand in enumerate(demands, 1):
         if demand.topic in layouts:
-            found = segment_stats(demand, layouts[demand.topic], t)
-            (by_brokers if place % BY_HAND else by_hand).extend(found)
+            stats = segment_stats(demand, layouts[demand.topic], t)
+            (by_brokers if number % BY_HAND else by_hand).extend(stats)
     return [*by_hand, *in_columns(by_brokers)]
 
 

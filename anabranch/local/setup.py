@@ -104,10 +104,10 @@ def read_checksums(file: Path) -> dict[str, str]:
 
 def wrong_jars(folder: Path, expected: dict[str, str]) -> list[str]:
     """Return the problems of a folder of jars: each missing, changed, or not on the list."""
-    found = {file.name for file in folder.glob("*.jar")} - _OURS
-    problems = [f"{name} is missing" for name in sorted(expected.keys() - found)]
-    problems += [f"{name} is not on the list" for name in sorted(found - expected.keys())]
-    for name in sorted(expected.keys() & found):
+    present = {file.name for file in folder.glob("*.jar")} - _OURS
+    problems = [f"{name} is missing" for name in sorted(expected.keys() - present)]
+    problems += [f"{name} is not on the list" for name in sorted(present - expected.keys())]
+    for name in sorted(expected.keys() & present):
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected[name]:
             problems.append(f"{name} has another SHA-256 than the list")
     return problems
@@ -128,11 +128,11 @@ def _fetch(ivy_file: Path, folder: Path, expected: dict[str, str], say: Callable
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as work:
         got = Path(work) / "jars"
         got.mkdir()
-        said = fetch_jars(ivy_file, got, Path(work), say)
+        lines = fetch_jars(ivy_file, got, Path(work), say)
         problems = wrong_jars(got, expected)
         if problems:
             raise SetupError(
-                f"the jars of {ivy_file.name} could not be fetched: {'; '.join([*problems[:3], *said[:2]])}. Is this "
+                f"the jars of {ivy_file.name} could not be fetched: {'; '.join([*problems[:3], *lines[:2]])}. Is this "
                 f"machine online? {IVY_SETTINGS_VARIABLE} may name an Ivy settings file with a mirror; then try again"
             )
         shutil.rmtree(folder, ignore_errors=True)

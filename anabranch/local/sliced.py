@@ -23,32 +23,34 @@ class LabDemand:
 
     def __init__(self, settings: TrafficSettings, hours: float, began_at: int, step_ms: int = STEP_MS) -> None:
         self._demands = demands(settings, began_at / 1000 if settings.from_start else 0.0)
-        self.topics = [one.topic for one in self._demands]
+        self.topics = [demand.topic for demand in self._demands]
         self.began_at, self.step_ms = began_at, step_ms
         self.steps = max(1, round(hours * 3_600_000 / step_ms))
 
-    def layouts(self, places: range) -> list[SegmentLayout]:
+    def layouts(self, indexes: range) -> list[SegmentLayout]:
         """See `Source`."""
-        return [SegmentLayout.create(self._demands[place].initial_segments, self.began_at) for place in places]
+        return [SegmentLayout.create(self._demands[index].initial_segments, self.began_at) for index in indexes]
 
-    def windows(self, places: range) -> Iterator[Window]:
+    def windows(self, indexes: range) -> Iterator[Window]:
         """See `Source`."""
-        told: dict[tuple[int, str], int] = {}
+        last_counts: dict[tuple[int, str], int] = {}
         length = max(1, _WINDOW_MS // self.step_ms) * self.step_ms
         until = self.began_at + self.steps * self.step_ms
         for begin in range(self.began_at, until, length):
             end = min(begin + length, until)
-            yield Window(begin, end, [self._timeline(place, begin, end, told) for place in places])
+            yield Window(begin, end, [self._timeline(index, begin, end, last_counts) for index in indexes])
 
-    def _timeline(self, place: int, begin: int, end: int, told: dict[tuple[int, str], int]) -> Timeline:
-        one, edges, at = self._demands[place], even_slices(SLICES), np.arange(begin, end, self.step_ms)
-        rates = [one.rates(instant / 1000, edges[:-1], edges[1:] - 1) for instant in at.tolist()]
+    def _timeline(self, index: int, begin: int, end: int, last_counts: dict[tuple[int, str], int]) -> Timeline:
+        demand, edges, instants = self._demands[index], even_slices(SLICES), np.arange(begin, end, self.step_ms)
+        rates = [demand.rates(instant / 1000, edges[:-1], edges[1:] - 1) for instant in instants.tolist()]
         consumers = []
-        for instant in at.tolist():
-            counts = one.consumers(instant / 1000)
-            for subscription in one.subscriptions:
-                key, count = (place, subscription.name), counts[subscription.name]
-                if told.get(key) != count:
-                    told[key] = count
+        for instant in instants.tolist():
+            counts = demand.consumers(instant / 1000)
+            for subscription in demand.subscriptions:
+                key, count = (index, subscription.name), counts[subscription.name]
+                if last_counts.get(key) != count:
+                    last_counts[key] = count
                     consumers.append(ConsumersFrom(instant, subscription.name, subscription.type, count))
-        return Timeline(edges, np.maximum(np.stack(rates), 0.0), at, np.arange(len(at)), consumers=consumers)
+        return Timeline(
+            edges, np.maximum(np.stack(rates), 0.0), instants, np.arange(len(instants)), consumers=consumers
+        )

@@ -194,9 +194,9 @@ class Supervisor:
         part.become("stopped")
         self._note(part, "stopped", exit=part.last_exit)
 
-    def _note(self, part: _Part, what: str, **more: Any) -> None:
-        at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        self.events.append({"at": at, "part": part.spec.name, "what": what, **more})
+    def _note(self, part: _Part, change: str, **more: Any) -> None:
+        instant = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        self.events.append({"at": instant, "part": part.spec.name, "what": change, **more})
 
     def _last_words(self, part: _Part) -> str:
         try:
@@ -207,11 +207,11 @@ class Supervisor:
 
     def _write_record(self) -> None:
         running = [(part.spec.name, part.child.pid) for part in self._parts if part.child is not None]
-        made = self._record.with_suffix(".part")
+        partial = self._record.with_suffix(".part")
         sessions = [{"part": name, "session": pid, "token": self._token} for name, pid in running]
         try:
-            made.write_text(json.dumps(sessions))
-            made.replace(self._record)
+            partial.write_text(json.dumps(sessions))
+            partial.replace(self._record)
         except OSError as error:
             log.warning("the record of what runs cannot be written: %s", error)
 
@@ -223,10 +223,10 @@ def leftovers(record: Path) -> list[int]:
     another session by now.
     """
     try:
-        known = json.loads(record.read_text())
+        sessions = json.loads(record.read_text())
         return [
             entry["session"]
-            for entry in known
+            for entry in sessions
             if any(carries_token(pid, entry["token"]) for pid in session_members(entry["session"]))
         ]
     except (OSError, ValueError, KeyError, TypeError):

@@ -69,17 +69,17 @@ class Sessions:
         return None
 
     def _read_layout(self, demand: Demand) -> Fault | None:
-        found = self._topics.layout(demand.topic)
-        if _says(found, 404):
+        reply = self._topics.layout(demand.topic)
+        if _says(reply, 404):
             created = self._topics.create_topic(demand.topic, demand.initial_segments, {})
             if not isinstance(created, Answered) and not _says(created, 409):
                 return created
             for subscription in demand.subscriptions:
                 self._registered[demand.topic, subscription.name] = set()
-            found = self._topics.layout(demand.topic)
-        if not isinstance(found, Answered):
-            return found
-        self.layouts[demand.topic] = found.value.to_metadata()
+            reply = self._topics.layout(demand.topic)
+        if not isinstance(reply, Answered):
+            return reply
+        self.layouts[demand.topic] = reply.value.to_metadata()
         return None
 
     def _set_consumers(self, demand: Demand, t: float) -> Fault | None:
@@ -87,14 +87,14 @@ class Sessions:
         for subscription in demand.subscriptions:
             every = [f"{subscription.name}-{number}" for number in range(self._max_consumers)]
             wanted = set(every[: wanted_counts[subscription.name]])
-            known = self._registered.get((demand.topic, subscription.name))
-            certain = set() if known is None else known
+            registered = self._registered.get((demand.topic, subscription.name))
+            certain = set() if registered is None else registered
             for name in every:
                 if name in wanted and name not in certain:
                     done = self._topics.register_consumer(demand.topic, subscription.name, name, subscription.type)
                     if not isinstance(done, Answered):
                         return done
-                elif name not in wanted and (known is None or name in known):
+                elif name not in wanted and (registered is None or name in registered):
                     done = self._topics.unregister_consumer(demand.topic, subscription.name, name)
                     if not isinstance(done, Answered) and not _says(done, 404):
                         return done

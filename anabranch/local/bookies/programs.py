@@ -108,7 +108,7 @@ class LedgerWriter:
         answer = json.loads(self._process.stdout.readline())
         if "error" in answer:
             raise RuntimeError(answer["error"])
-        return [int(one) for one in answer["ledgers"]]
+        return [int(written) for written in answer["ledgers"]]
 
     def close(self) -> None:
         """End the program; ledgers that it left open stay open."""

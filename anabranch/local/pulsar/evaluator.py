@@ -56,23 +56,23 @@ class PulsarsEvaluator:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        said = self._process.stdout.readline()
-        if not said:
+        reply = self._process.stdout.readline()
+        if not reply:
             raise RuntimeError(f"Pulsar's evaluator ended with {self._process.wait(30)}")
-        answer = json.loads(said)
+        answer = json.loads(reply)
         if answer.get("action") == "split":
             return Split(answer["segment"], answer["reason"], ())
         if answer.get("action") == "merge":
-            one, other = sorted(answer["segments"], key=lambda number: shown.layout.segments[number].start)
-            return Merge((one, other), answer["reason"], ())
+            lower, upper = sorted(answer["segments"], key=lambda number: shown.layout.segments[number].start)
+            return Merge((lower, upper), answer["reason"], ())
         return Hold(Reading(Gate.DISABLED, False), ())
 
 
 @cache
 def _policy_of_pulsar(policy: Policy) -> str:
     """The fields that Pulsar knows, as JSON."""
-    known = policy_override(policy).model_dump(by_alias=True, include=set(PULSAR_POLICY_FIELDS))
-    return json.dumps(known)
+    fields = policy_override(policy).model_dump(by_alias=True, include=set(PULSAR_POLICY_FIELDS))
+    return json.dumps(fields)
 
 
 def decide_as_pulsar(jars: Path, snapshots: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -86,7 +86,7 @@ def _of_version(version: int) -> list[str]:
 def loopback() -> str:
     """The name of the loopback interface: the bookie would listen on all of them."""
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == "127.0.0.1" for one in addresses):
+        if any(interface.address == "127.0.0.1" for interface in addresses):
             return name
     raise SetupError("no network interface of this machine has the address 127.0.0.1: Pulsar needs one to listen on")
 

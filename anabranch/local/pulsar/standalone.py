@@ -54,8 +54,8 @@ class StandalonePulsar(EmbeddedServer):
         super().__init__(folder, jars, heap)
         if web_port:
             check_port_is_free(web_port, "Pulsar's admin interface")
-        self.port, found = free_ports(2)
-        self.web_port = web_port or found
+        self.port, free = free_ports(2)
+        self.web_port = web_port or free
         self._settings = dict(settings or {})
         self._signer = self._kept_key() if tokens is True else tokens or None
         self.tls = tls
@@ -112,8 +112,8 @@ class StandalonePulsar(EmbeddedServer):
             ready = transport.exchange("GET", "/admin/v2/brokers/ready")
             if not isinstance(ready, Response) or ready.status != 200:
                 return False
-            found = topics.list_namespaces("public")
-            return isinstance(found, Answered) and "public/default" in found.value
+            reply = topics.list_namespaces("public")
+            return isinstance(reply, Answered) and "public/default" in reply.value
         finally:
             topics.close()
 
@@ -152,8 +152,8 @@ class StandalonePulsar(EmbeddedServer):
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "token.key"
         if not file.is_file():
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as made:
-                made.write(SecretKey.new().raw)
+            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as key_file:
+                key_file.write(SecretKey.new().raw)
         return SecretKey(file.read_bytes())
 
 

@@ -63,11 +63,11 @@ def make_topic(admin_url: str) -> None:
 
 
 def _make(topics: ScalableTopics) -> Fault | None:
-    made = topics.create_topic(TOPIC, 1, {})
-    if not isinstance(made, Answered) and not (isinstance(made, Refused) and made.status == 409):
-        return made
-    told = topics.set_policy(TOPIC, POLICY)
-    return None if isinstance(told, Answered) else told
+    reply = topics.create_topic(TOPIC, 1, {})
+    if not isinstance(reply, Answered) and not (isinstance(reply, Refused) and reply.status == 409):
+        return reply
+    policy_reply = topics.set_policy(TOPIC, POLICY)
+    return None if isinstance(policy_reply, Answered) else policy_reply
 
 
 def main(service_url: str, jars: Path, folder: Path) -> None:

@@ -146,10 +146,13 @@ def _brake_lines(view: LakeView, height: int) -> list[Text]:
         name = "everything" if act.subject == ALL else act.subject
         left = f", {span((act.until - view.now).total_seconds())} left" if act.until else ""
         lines.append(Text(printable(f"‖ {name} is paused by {act.actor}{left}: {act.reason}"), BUSY))
-    if len(brakes.executors) > 1 or any(one.of > 1 or one.is_silent for one in brakes.executors):
-        told = "; ".join(_executor(one) for one in brakes.executors)
+    if len(brakes.executors) > 1 or any(executor.of > 1 or executor.is_silent for executor in brakes.executors):
+        executors = "; ".join(_executor(executor) for executor in brakes.executors)
         lines.append(
-            Text(printable(f"executors: {told}"), BUSY if any(one.is_silent for one in brakes.executors) else "")
+            Text(
+                printable(f"executors: {executors}"),
+                BUSY if any(executor.is_silent for executor in brakes.executors) else "",
+            )
         )
     if brakes.waiting:
         held = ", ".join(f"{number} for {brake}" for brake, number in brakes.waiting.items())
@@ -157,10 +160,10 @@ def _brake_lines(view: LakeView, height: int) -> list[Text]:
     return lines[: max(1, height // 10)]
 
 
-def _executor(one: ExecutorView) -> str:
+def _executor(executor: ExecutorView) -> str:
     """`host:123-ab12 has 0, 2 of 4`."""
-    has = f"has {', '.join(map(str, one.shards))} of {one.of}" if one.shards else "stands by"
-    return f"{one.name} {has}{' (silent)' if one.is_silent else ''}"
+    has = f"has {', '.join(map(str, executor.shards))} of {executor.of}" if executor.shards else "stands by"
+    return f"{executor.name} {has}{' (silent)' if executor.is_silent else ''}"
 
 
 def _rates_line(view: LakeView, width: int) -> Text:
@@ -232,8 +235,8 @@ def _columns(width: int, longest_name: int, two_lines: bool, widest_consumers: i
     epoch = 5 if width >= 70 else 0
     hold = 0 if two_lines or width < 60 else min(44, width * 3 // 10)
     consumers = min(widest_consumers, 34) if width >= 110 and not (hold and width < 140) else 0
-    rest = width - name - epoch - (consumers + 2 if consumers else 0) - (hold + 2 if hold else 0)
-    return _Columns(name, epoch, max(1, rest), consumers, hold)
+    remaining = width - name - epoch - (consumers + 2 if consumers else 0) - (hold + 2 if hold else 0)
+    return _Columns(name, epoch, max(1, remaining), consumers, hold)
 
 
 def _topic_line(topic: TopicView, name: str, columns: _Columns, now: datetime) -> Text:
@@ -259,8 +262,8 @@ def _second_line(topic: TopicView, columns: _Columns, now: datetime, width: int)
     # The reason comes first: consumers are left out before it is cut to its bare code.
     if room < 24:
         consumers, room = Text(), width - line.cell_len
-    standing = _standing(topic, now, room)
-    line.append_text(standing)
+    status = _standing(topic, now, room)
+    line.append_text(status)
     if consumers.cell_len:
         line.append(" " * (width - line.cell_len - consumers.cell_len))
         line.append_text(consumers)
@@ -312,8 +315,8 @@ def _decision_line(decision: DecisionView, name: str, name_width: int, action_wi
     line.append_text(_cell(Text(_action(decision)), action_width))
     line.append(f"  {printable(decision.reason):<14}", "#56b4e9")
     line.append(f"  {printable(decision.trigger):<8}", FAINT)
-    standing = f"waits: {decision.brake}" if decision.brake else decision.status or "not begun"
-    line.append(f"  {printable(standing)}", BUSY if decision.brake else style)
+    status = f"waits: {decision.brake}" if decision.brake else decision.status or "not begun"
+    line.append(f"  {printable(status)}", BUSY if decision.brake else style)
     if decision.status_at is not None and decision.status != "intent":
         line.append(f" after {span((decision.status_at - decision.decided_at).total_seconds())}", FAINT)
     if decision.error:

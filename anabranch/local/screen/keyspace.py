@@ -105,8 +105,8 @@ def ruler(width: int) -> Text:
             break
     cells = [" "] * width
     for mark in range(marks):
-        at = mark * width // marks
-        cells[at : at + 4] = f"{mark * KEYS // marks:04x}"
+        cell = mark * width // marks
+        cells[cell : cell + 4] = f"{mark * KEYS // marks:04x}"
     if width >= 16:
         cells[-4:] = "ffff"
     return Text("".join(cells[:width]), "grey50", no_wrap=True)
