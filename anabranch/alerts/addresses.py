@@ -22,13 +22,13 @@ def resolver(allow_local: bool) -> Callable[[str, int], str]:
 
     def resolve(host: str, port: int) -> str:
         try:
-            found = [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+            addresses = [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
         except (OSError, UnicodeError) as error:
             raise httpcore.ConnectError(f"{host[:100]} has no address: {error}") from None
-        allowed = found if allow_local else [address for address in found if not is_local(address)]
+        allowed = addresses if allow_local else [address for address in addresses if not is_local(address)]
         if not allowed:
             raise httpcore.ConnectError(
-                f"{host[:100]} is {found[0]}, an address of this machine or its link: not allowed (allow_local)"
+                f"{host[:100]} is {addresses[0]}, an address of this machine or its link: not allowed (allow_local)"
             )
         return allowed[0]
 
@@ -40,18 +40,20 @@ def is_local(address: str) -> bool:
 
     An IPv4 address embedded in an IPv6 one is judged by itself.
     """
-    one = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(one, ipaddress.IPv6Address):
-        inner = one.ipv4_mapped or one.sixtofour or (one.teredo[1] if one.teredo else None) or _nat64(one)
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address):
+        inner = (
+            parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo[1] if parsed.teredo else None) or _nat64(parsed)
+        )
         if inner is not None:
             return is_local(str(inner))
     return (
-        one in _METADATA
-        or one.is_loopback
-        or one.is_link_local
-        or one.is_unspecified
-        or one.is_multicast
-        or one.is_reserved
+        parsed in _METADATA
+        or parsed.is_loopback
+        or parsed.is_link_local
+        or parsed.is_unspecified
+        or parsed.is_multicast
+        or parsed.is_reserved
     )
 
 

@@ -30,13 +30,13 @@ class Asking:
 
     def found(self, rule: Rule) -> list[Found]:
         """Return the rows of a rule's answer that are beyond its threshold. Raises `AskError`."""
-        found: dict[Labels, Found] = {}
+        matches: dict[Labels, Found] = {}
         for row in self._rows(rule.sql, 10 * rule.max_alerts + 1_000):
             value = _number(row.get("value"))
             if rule.is_beyond(value):
                 labels = labels_of(row)
-                found[labels] = Found(labels, value, _summary(rule, row, value))
-        return list(found.values())
+                matches[labels] = Found(labels, value, _summary(rule, row, value))
+        return list(matches.values())
 
     def _rows(self, sql: str, limit: int) -> list[dict[str, Any]]:
         """Return at most `limit` rows of a statement's answer."""
@@ -79,7 +79,7 @@ def _number(value: object) -> float | None:
 
 def _summary(rule: Rule, row: Mapping[str, Any], value: float | None) -> str:
     """Fill the rule's summary with the row's columns; braces that name no column stay as they are."""
-    said = {name: "" if cell is None else str(cell)[:500] for name, cell in row.items()} | {
+    cells = {name: "" if cell is None else str(cell)[:500] for name, cell in row.items()} | {
         "value": "" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     }
-    return re.sub(r"\{(\w+)\}", lambda match: said.get(match[1], match[0]), rule.summary)[:2_000]
+    return re.sub(r"\{(\w+)\}", lambda match: cells.get(match[1], match[0]), rule.summary)[:2_000]

@@ -141,7 +141,7 @@ class Courier:
             self._suspects.add(key)
         if self._sender.resend_seconds is None:
             return
-        if (known := self._repeating.get(key)) is None or known[0] is not notice:
+        if (repeated := self._repeating.get(key)) is None or repeated[0] is not notice:
             self._repeating[key] = notice, _repeated_until(notice, self._now())
 
     def _due_repeats(self, now: float) -> list[Notice]:
@@ -163,19 +163,19 @@ class Courier:
     def _pause(self, is_idle: bool, not_before: float) -> float | None:
         """Return the longest wait for a new notice, seconds; None: without end."""
         repeats_at = self._repeat_at if self._repeating else float("inf")
-        at = max(not_before, repeats_at) if is_idle else not_before
-        return None if at == float("inf") else max(0.0, at - time.monotonic())
+        wake_at = max(not_before, repeats_at) if is_idle else not_before
+        return None if wake_at == float("inf") else max(0.0, wake_at - time.monotonic())
 
     def _take(self, pause: float | None) -> list[Notice]:
         try:
             first = self._new.get(block=pause != 0, timeout=pause or None)
         except Empty:
             return []
-        taken = [first]
+        notices = [first]
         while not self._new.empty():
-            taken.append(self._new.get_nowait())
-        self._stopping |= None in taken
-        return [notice for notice in taken if notice is not None]
+            notices.append(self._new.get_nowait())
+        self._stopping |= None in notices
+        return [notice for notice in notices if notice is not None]
 
     def _given_up(self, waiting: list[Notice]) -> list[Notice]:
         horizon = self._now() - GIVE_UP

@@ -85,12 +85,12 @@ class Evaluator:
         self._record.check()
         self.settle()
         changed: list[tuple[Alert, Rule | None, Sequence[str]]] = []
-        found = self._found(now)
+        matches = self._found(now)
         for rule in (*self._rules.rules, BROKEN):
-            if rule.name in found:
-                known = [alert for alert in self._record.alerts.values() if alert.rule == rule.name]
+            if rule.name in matches:
+                open_alerts = [alert for alert in self._record.alerts.values() if alert.rule == rule.name]
                 told_to = self._rules.told_to(rule)
-                changed += [(alert, rule, told_to) for alert in advance(rule, known, found[rule.name], now)]
+                changed += [(alert, rule, told_to) for alert in advance(rule, open_alerts, matches[rule.name], now)]
         changed += [
             (ended(alert, now), None, tuple(self._couriers))
             for alert in self._record.alerts.values()
@@ -119,22 +119,22 @@ class Evaluator:
 
         A rule that cannot be evaluated is left out, so its alerts stay as they are.
         """
-        found: dict[str, list[Found]] = {}
+        matches: dict[str, list[Found]] = {}
         faults: dict[str, str] = {}
         asking = Asking(self._lake, now)
         for rule in self._rules.rules:
             try:
-                found[rule.name] = asking.found(rule)
+                matches[rule.name] = asking.found(rule)
             except AskError as error:
                 faults[rule.name] = str(error)
                 if self.faults.get(rule.name) != str(error):
                     log.warning("the rule %s cannot be evaluated: %s", rule.name, printable(str(error)))
         self.faults = faults
-        found[BROKEN.name] = [
+        matches[BROKEN.name] = [
             Found((("rule", name),), None, f"the alert rule {name} cannot be evaluated: {error}")
             for name, error in faults.items()
         ]
-        return found
+        return matches
 
     def _settle_later(self) -> None:
         try:
@@ -149,9 +149,9 @@ class Evaluator:
 
 
 def _taken(couriers: Iterable[Courier]) -> list[Settled]:
-    taken: list[Settled] = []
+    settled: list[Settled] = []
     for courier in couriers:
         with suppress(Empty):
             while True:
-                taken.append(courier.settled.get_nowait())
-    return taken
+                settled.append(courier.settled.get_nowait())
+    return settled

@@ -240,10 +240,10 @@ class _Post:
                 deadline_in(self._seconds),
                 self._client.stream("POST", url, content=body, headers=sent) as answer,
             ):
-                said = b""
+                received = b""
                 for part in answer.iter_raw():
-                    said += part
-                    if len(said) > MAX_ANSWER_BYTES:
+                    received += part
+                    if len(received) > MAX_ANSWER_BYTES:
                         break
                 status, retry_after = answer.status_code, answer.headers.get("Retry-After", "")
         except (
@@ -262,7 +262,7 @@ class _Post:
                 f"it answers {status}, a redirect, which is not followed: configure the address that it means"
             )
         if not 200 <= status < 300:
-            message = f"it answers {status}: {printable(said[:200].decode(errors='replace'))}"
+            message = f"it answers {status}: {printable(received[:200].decode(errors='replace'))}"
             if status in REJECTED:
                 raise Rejected(message)
             raise NotTold(message, seconds_of(retry_after, datetime.now(timezone.utc)))
@@ -273,10 +273,10 @@ def seconds_of(retry_after: str, now: datetime) -> float:
     if re.fullmatch(r"[0-9]{1,9}", retry_after.strip()):
         return float(retry_after)
     try:
-        at = parsedate_to_datetime(retry_after)
+        retry_at = parsedate_to_datetime(retry_after)
     except (ValueError, OverflowError):
         return 0.0
-    return max(0.0, (at.replace(tzinfo=at.tzinfo or timezone.utc) - now).total_seconds())
+    return max(0.0, (retry_at.replace(tzinfo=retry_at.tzinfo or timezone.utc) - now).total_seconds())
 
 
 def _alert(notice: Notice, rules: Rules) -> dict[str, Any]:
@@ -296,8 +296,8 @@ def _labels(notice: Notice, rules: Rules) -> dict[str, str]:
     return {**dict(notice.alert.labels), **of_rule, "alertname": notice.alert.rule, "severity": severity}
 
 
-def _instant(at: datetime) -> str:
-    return at.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+def _instant(instant: datetime) -> str:
+    return instant.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
 
 
 def _slack(text: str) -> str:

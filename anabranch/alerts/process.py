@@ -53,10 +53,10 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
         signal.signal(name, lambda *_: stop.set())
     for courier in couriers.values():
         courier.start()
-    told = ", ".join(couriers) or "nobody"
+    destinations = ", ".join(couriers) or "nobody"
     ready(
         f"alerts ready: {len(rules.rules)} rules every {rules.interval_seconds:g} s, {len(evaluator.alerts)} alerts on "
-        f"record, told to {told}"
+        f"record, told to {destinations}"
     )
 
     def each(_: Evaluator) -> None:

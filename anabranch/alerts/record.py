@@ -45,8 +45,8 @@ def standing_alerts(rows: Iterable[StoredRow]) -> list[StoredRow]:
     for row in rows:
         if row["notice"] is None:
             newest[row["alert_id"] or json.dumps([row["alert"], row["labels"]])] = row
-    standing = [row for row in newest.values() if row["status"] in ("pending", "firing")]
-    return sorted(standing, key=lambda row: row["at"], reverse=True)
+    unresolved = [row for row in newest.values() if row["status"] in ("pending", "firing")]
+    return sorted(unresolved, key=lambda row: row["at"], reverse=True)
 
 
 class AlertRecord:
@@ -83,9 +83,9 @@ class AlertRecord:
             alerts.append(alert)
             rows.append(_row(alert, rule, alert.status, alert.at))
             if alert.status in ("firing", "resolved"):
-                told = [Notice(alert, name) for name in destinations]
-                rows += [_row(alert, rule, "due", now, notice) for notice in told]
-                notices += told
+                new_notices = [Notice(alert, name) for name in destinations]
+                rows += [_row(alert, rule, "due", now, notice) for notice in new_notices]
+                notices += new_notices
         self._unwritten = rows, alerts, notices
         return self.finish()
 
@@ -155,12 +155,12 @@ def resolved_notices(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Notice, da
 
     `rows`: in any order.
     """
-    told = [
+    resolved = [
         (Notice(alert, row["destination"]), row["at"])
         for row in rows
         if row["status"] == "told" and row["notice"] == "resolved" and (alert := _alert(row)) is not None
     ]
-    return sorted(told, key=lambda each: each[1])
+    return sorted(resolved, key=lambda each: each[1])
 
 
 def _alert(row: Mapping[str, Any]) -> Alert | None:
@@ -173,17 +173,22 @@ def _alert(row: Mapping[str, Any]) -> Alert | None:
 
 
 def _row(
-    alert: Alert, rule: Rule | None, status: str, at: datetime, notice: Notice | None = None, error: str | None = None
+    alert: Alert,
+    rule: Rule | None,
+    status: str,
+    instant: datetime,
+    notice: Notice | None = None,
+    error: str | None = None,
 ) -> AlertRow:
     labels = dict(alert.labels)
     return AlertRow(
         alert=alert.rule,
         subject=labels.get("topic") or labels.get("subject") or "*",
         status=status,
-        at=at,
+        at=instant,
         summary=alert.summary,
         labels=json.dumps(labels),
-        day=at.date(),
+        day=instant.date(),
         alert_id=alert.alert_id,
         since=alert.since,
         value=alert.value,

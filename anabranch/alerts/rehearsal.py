@@ -23,15 +23,15 @@ def rehearse(lake: str, rule: Rule, interval_seconds: float, now: datetime) -> l
     that came and went between two steps counts as present. Raises `anabranch.alerts.asking.AskError`.
     """
     step = max(interval_seconds, rule.for_ / MAX_STEPS)
-    known: dict[Labels, Alert] = {}
+    alerts: dict[Labels, Alert] = {}
     for number in range(int(-(-rule.for_ // step)), -1, -1):
         then = now - timedelta(seconds=min(number * step, rule.for_))
-        found = Asking(lake, then).found(rule)
-        for alert in advance(rule, list(known.values()), found, then):
-            known[alert.labels] = alert
-        known = {labels: alert for labels, alert in known.items() if alert.status in ("pending", "firing")}
-    current = {one.labels: one for one in found}
+        matches = Asking(lake, then).found(rule)
+        for alert in advance(rule, list(alerts.values()), matches, then):
+            alerts[alert.labels] = alert
+        alerts = {labels: alert for labels, alert in alerts.items() if alert.status in ("pending", "firing")}
+    current = {match.labels: match for match in matches}
     return [
         replace(alert, value=current[labels].value, summary=current[labels].summary) if labels in current else alert
-        for labels, alert in sorted(known.items())
+        for labels, alert in sorted(alerts.items())
     ]

@@ -149,8 +149,8 @@ class Rules(Section):
         for rule in self.rules:
             for name in rule.destinations or ():
                 if name not in self.destinations:
-                    known = ", ".join(self.destinations) or "none"
-                    raise ValueError(f"rule {rule.name}: no destination is called {name!r}; there are: {known}")
+                    listed = ", ".join(self.destinations) or "none"
+                    raise ValueError(f"rule {rule.name}: no destination is called {name!r}; there are: {listed}")
         return self
 
     def rule(self, name: str) -> Rule | None:

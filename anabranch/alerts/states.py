@@ -66,23 +66,23 @@ def labels_of(row: Mapping[str, object]) -> Labels:
     )
 
 
-def advance(rule: Rule, known: Sequence[Alert], found: Iterable[Found], now: datetime) -> list[Alert]:
-    """Return the alerts of a rule whose status changes when its answer is `found` at `now`.
+def advance(rule: Rule, alerts: Sequence[Alert], matches: Iterable[Found], now: datetime) -> list[Alert]:
+    """Return the alerts of a rule whose status changes when its answer is `matches` at `now`.
 
-    `known`: the pending and firing ones. A clock that goes back changes nothing: an alert never becomes younger.
+    `alerts`: the pending and firing ones. A clock that goes back changes nothing: an alert never becomes younger.
     """
-    before = {alert.labels: alert for alert in known}
-    here = {one.labels: one for one in _bounded(rule, found, before)}
+    before = {alert.labels: alert for alert in alerts}
+    here = {match.labels: match for match in _bounded(rule, matches, before)}
     changed = []
-    for labels, one in here.items():
+    for labels, match in here.items():
         alert = before.get(labels)
         if alert is None:
-            alert = Alert(rule.name, labels, "pending", now, now, one.value, one.summary)
+            alert = Alert(rule.name, labels, "pending", now, now, match.value, match.summary)
             if rule.for_ == 0:
                 alert = replace(alert, status="firing")
             changed.append(alert)
         elif alert.status == "pending" and now - alert.since >= timedelta(seconds=rule.for_):
-            changed.append(replace(alert, status="firing", at=now, value=one.value, summary=one.summary))
+            changed.append(replace(alert, status="firing", at=now, value=match.value, summary=match.summary))
     changed += [ended(alert, now) for labels, alert in before.items() if labels not in here]
     return changed
 
@@ -92,9 +92,9 @@ def ended(alert: Alert, now: datetime) -> Alert:
     return replace(alert, status="resolved" if alert.status == "firing" else "inactive", at=max(now, alert.at))
 
 
-def _bounded(rule: Rule, found: Iterable[Found], before: Mapping[Labels, Alert]) -> list[Found]:
+def _bounded(rule: Rule, matches: Iterable[Found], before: Mapping[Labels, Alert]) -> list[Found]:
     """Return at most `max_alerts` rows, known ones first, then by labels; one more row counts the others."""
-    ordered = sorted(found, key=lambda one: (one.labels not in before, one.labels))
+    ordered = sorted(matches, key=lambda match: (match.labels not in before, match.labels))
     more = len(ordered) - rule.max_alerts
     if more <= 0:
         return ordered
