@@ -42,10 +42,10 @@ class Bundles:
         reply = self._get(path)
         if not isinstance(reply, Answered):
             return reply
-        found = reply.value
-        if not isinstance(found, dict) or not all(isinstance(status, dict) for status in found.values()):
+        statuses = reply.value
+        if not isinstance(statuses, dict) or not all(isinstance(status, dict) for status in statuses.values()):
             return Nonsense(f"the bundles of {broker} were expected")
-        return Answered(frozenset(name for name, status in found.items() if status.get("is_active") is not False))
+        return Answered(frozenset(name for name, status in statuses.items() if status.get("is_active") is not False))
 
     def unload(self, namespace: str, range: str, destination: str) -> Reply[None]:
         """PUT …/RANGE/unload: the owner stops serving the bundle, and `destination` should take it.

@@ -26,10 +26,10 @@ class Cluster:
     def brokers(self, cluster: str = "") -> Reply[list[str]]:
         """Return the live brokers, each `host:port`; of the server's own cluster by default."""
         path = ANNOUNCED_PATH + (f"/{_name(cluster)}" if cluster else "")
-        found = self._names(path)
-        if isinstance(found, Answered) and len(found.value) > MAX_BROKERS:
-            return Nonsense(f"{len(found.value)} brokers, at most {MAX_BROKERS} are read")
-        return found
+        reply = self._names(path)
+        if isinstance(reply, Answered) and len(reply.value) > MAX_BROKERS:
+            return Nonsense(f"{len(reply.value)} brokers, at most {MAX_BROKERS} are read")
+        return reply
 
     def tenants(self) -> Reply[list[str]]:
         """Return all tenants; requires a super-user."""
@@ -40,8 +40,8 @@ class Cluster:
         reply = self._get("/admin/v2/brokers/configuration/runtime")
         if not isinstance(reply, Answered):
             return reply
-        found = _json(reply.value)
-        return Answered(found) if isinstance(found, dict) else Nonsense("the settings of a broker were expected")
+        settings = _json(reply.value)
+        return Answered(settings) if isinstance(settings, dict) else Nonsense("the settings of a broker were expected")
 
     def broker_stats(self) -> Reply[bytes]:
         """Return the responding broker's raw statistics of all topics that it serves."""
@@ -84,8 +84,8 @@ class Cluster:
             return Answered({})
         if not isinstance(reply, Answered):
             return reply
-        found = _json(reply.value)
-        return Answered(found) if isinstance(found, dict) else Nonsense(f"{path}: an object was expected")
+        content = _json(reply.value)
+        return Answered(content) if isinstance(content, dict) else Nonsense(f"{path}: an object was expected")
 
     def at_broker(self, broker: str) -> Transport | Misdirected:
         """Return a transport to one of `brokers`, or a fault if the token may not be sent there.
@@ -98,10 +98,10 @@ class Cluster:
         reply = self._get(path)
         if not isinstance(reply, Answered):
             return reply
-        found = _json(reply.value)
-        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        names = _json(reply.value)
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return Nonsense("a list of names was expected")
-        return Answered(found)
+        return Answered(names)
 
     def _get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply[bytes]:
         answer = self._transport.exchange("GET", path, headers=headers)

@@ -127,8 +127,8 @@ class ClientCredentials:
                 "audience": self._provider.audience,
                 "scope": self._provider.scope,
             }
-            said = self._answer("POST", endpoint, {name: value for name, value in asked.items() if value})
-        token, seconds = said.get("access_token"), said.get("expires_in", ASSUMED_SECONDS)
+            answer = self._answer("POST", endpoint, {name: value for name, value in asked.items() if value})
+        token, seconds = answer.get("access_token"), answer.get("expires_in", ASSUMED_SECONDS)
         if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable() or " " in token:
             raise NoToken(f"{endpoint} has answered without an access_token that can be sent")
         try:
@@ -151,12 +151,12 @@ class ClientCredentials:
         except _FAULTS as error:
             raise NoToken(f"{url} gives no answer: {type(error).__name__} {error}".strip()[:500]) from None
         try:
-            said = json.loads(bytes(body))
+            content = json.loads(bytes(body))
         except (ValueError, RecursionError):
-            said = None
-        if status != 200 or not isinstance(said, dict):
-            raise NoToken(f"{url} has answered {status}{_error_in(said)}")
-        return said
+            content = None
+        if status != 200 or not isinstance(content, dict):
+            raise NoToken(f"{url} has answered {status}{_error_in(content)}")
+        return content
 
 
 _FAULTS: tuple[type[Exception], ...] = (
@@ -170,12 +170,12 @@ _FAULTS: tuple[type[Exception], ...] = (
 )
 
 
-def _error_in(said: Any) -> str:
+def _error_in(answer: Any) -> str:
     """Format the fields of an error by RFC 6749, 5.2."""
-    if not isinstance(said, dict):
+    if not isinstance(answer, dict):
         return ""
-    found = [str(said[name])[:200] for name in ("error", "error_description") if said.get(name)]
-    return f": {', '.join(found)}" if found else ""
+    words = [str(answer[name])[:200] for name in ("error", "error_description") if answer.get(name)]
+    return f": {', '.join(words)}" if words else ""
 
 
 def _read_key(file: Path) -> dict[str, str]:

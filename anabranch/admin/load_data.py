@@ -85,9 +85,9 @@ class FollowedTopic:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`url` is the base of an admin interface; `topic` is `non-persistent/TENANT/NAMESPACE/NAME`."""
-        scheme, _, rest = url.rstrip("/").partition("://")
+        scheme, _, address = url.rstrip("/").partition("://")
         is_secure = scheme == "https"
-        self._address = f"{'wss' if is_secure else 'ws'}://{rest}/ws/v2/reader/{quote(topic)}?messageId=latest"
+        self._address = f"{'wss' if is_secure else 'ws'}://{address}/ws/v2/reader/{quote(topic)}?messageId=latest"
         self._timeout, self._tls = timeout_seconds, tls if is_secure else None
         self._credentials = FixedToken(credentials) if isinstance(credentials, str) else credentials
         self._closed, self._tried = threading.Event(), threading.Event()

@@ -73,7 +73,7 @@ class TokenAddresses:
             return True
         if address.scheme == "http":
             return self._is_local and address.host in _THIS_MACHINE
-        plain = {known.host for known in self._configured if known.scheme == "http"}
+        plain = {endpoint.host for endpoint in self._configured if endpoint.scheme == "http"}
         return address.host in plain
 
     def learn(self, listed: bytes) -> None:
@@ -83,8 +83,8 @@ class TokenAddresses:
         except (ValueError, RecursionError):
             return
         if isinstance(names, list):
-            found = [_read(f"https://{name}") for name in names[:MAX_ANNOUNCED] if isinstance(name, str)]
-            self._announced = frozenset(address for address in found if address is not None)
+            addresses = [_read(f"https://{name}") for name in names[:MAX_ANNOUNCED] if isinstance(name, str)]
+            self._announced = frozenset(address for address in addresses if address is not None)
 
 
 def _read(base: str) -> _Address | None:

@@ -209,16 +209,16 @@ def _json(body: bytes) -> Any:
 
 
 def _names(body: bytes) -> list[str]:
-    found = _json(body)
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+    names = _json(body)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("a list of names was expected")
-    return found
+    return names
 
 
 def _policy(body: bytes) -> dict[str, Any] | None:
     if not body.strip():
         return None
-    found = _json(body)
-    if not isinstance(found, dict):
+    content = _json(body)
+    if not isinstance(content, dict):
         raise ValueError("a policy was expected")
-    return found
+    return content

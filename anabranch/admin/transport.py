@@ -236,8 +236,8 @@ class Transport:
         base = httpx.URL(self.url)
         if read_authority(broker) is None:
             return Misdirected(f"{self.url} lists a broker that cannot be called: {broker[:200]!r} is no host:port")
-        found = httpx.URL(f"{base.scheme}://{broker}")
-        configured = [node.rstrip("/") for node in (self.url, *self._nodes) if _is_of(node, found)]
+        address = httpx.URL(f"{base.scheme}://{broker}")
+        configured = [node.rstrip("/") for node in (self.url, *self._nodes) if _is_of(node, address)]
         url = configured[0] if configured else f"{base.scheme}://{broker}"
         try:
             with deadline_in(self._deadline_seconds):

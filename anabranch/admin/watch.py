@@ -56,9 +56,9 @@ def _layouts(answer: httpx.Response) -> Iterator[SegmentLayout | Nonsense]:
     for event in EventSource(httpx.Response(200, headers={"content-type": _EVENTS}, stream=bounded)).iter_sse():
         bounded.size = 0
         if event.event == "layout":
-            found = _layout(event.data)
-            yield found
-            if isinstance(found, Nonsense):
+            layout = _layout(event.data)
+            yield layout
+            if isinstance(layout, Nonsense):
                 return
 
 
