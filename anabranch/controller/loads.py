@@ -64,18 +64,18 @@ class ReportedLoads:
 
         Empty if there is none, Kafka does not answer, or other requests keep the reader busy.
         """
-        found = self._fresh(topic)
-        if found is not None or not self._alone.acquire(timeout=MAX_READ_SECONDS):
-            return found or {}
+        loads = self._fresh(topic)
+        if loads is not None or not self._alone.acquire(timeout=MAX_READ_SECONDS):
+            return loads or {}
         try:
-            found = self._fresh(topic)
-            if found is None and time.monotonic() >= self._not_before:
-                found = self._read(topic)
+            loads = self._fresh(topic)
+            if loads is None and time.monotonic() >= self._not_before:
+                loads = self._read(topic)
                 self._kept.pop(topic, None)
                 while len(self._kept) >= MAX_KEPT:
                     self._kept.pop(next(iter(self._kept)))
-                self._kept[topic] = time.monotonic(), found
-            return found or {}
+                self._kept[topic] = time.monotonic(), loads
+            return loads or {}
         except KafkaException as error:
             self._not_before = time.monotonic() + PAUSE_SECONDS
             log.info("the loads of %s cannot be read now: %s", topic, error)
@@ -84,8 +84,8 @@ class ReportedLoads:
             self._alone.release()
 
     def _fresh(self, topic: str) -> dict[int, ReportedLoad] | None:
-        kept = self._kept.get(topic)
-        return kept[1] if kept is not None and time.monotonic() < kept[0] + KEPT_SECONDS else None
+        cached = self._kept.get(topic)
+        return cached[1] if cached is not None and time.monotonic() < cached[0] + KEPT_SECONDS else None
 
     def _read(self, topic: str) -> dict[int, ReportedLoad]:
         down: list[KafkaError] = []
@@ -105,11 +105,11 @@ class ReportedLoads:
             )
         )
         with contextlib.closing(consumer):
-            known = _partitions(consumer, down)
-            if not known:
+            partitions = _partitions(consumer, down)
+            if not partitions:
                 return {}
             since = self._now_ms() - WINDOW_MS
-            times = [TopicPartition(SOURCE, number, since) for number in known]
+            times = [TopicPartition(SOURCE, number, since) for number in partitions]
             starts = consumer.offsets_for_times(times, timeout=MAX_ANSWER_SECONDS)
             open_partitions = {start.partition for start in starts if start.offset not in (OFFSET_END, -1)}
             if not open_partitions:
@@ -132,7 +132,7 @@ def _partitions(consumer: Consumer, down: list[KafkaError]) -> list[int]:
 
 def _newest(consumer: Consumer, topic: str, partitions: set[int]) -> dict[int, ReportedLoad]:
     """Read until the end of every partition or a bound; return the latest load of each segment."""
-    found: dict[int, ReportedLoad] = {}
+    newest: dict[int, ReportedLoad] = {}
     key, end, size = topic.encode(), time.monotonic() + MAX_READ_SECONDS, 0
     while partitions and size < MAX_READ_BYTES and (left := end - time.monotonic()) > 0:
         for message in consumer.consume(1_000, min(left, 0.1)):
@@ -144,11 +144,11 @@ def _newest(consumer: Consumer, topic: str, partitions: set[int]) -> dict[int, R
                 continue
             value = message.value()
             size += len(value or b"")
-            at = message.timestamp()[1]
+            at_ms = message.timestamp()[1]
             for reporter, segment, rates in _samples(topic, key, message.key(), value):
-                if segment not in found or found[segment].at <= at:
-                    found[segment] = ReportedLoad(**rates, reporter=reporter, at=at)
-    return found
+                if segment not in newest or newest[segment].at <= at_ms:
+                    newest[segment] = ReportedLoad(**rates, reporter=reporter, at=at_ms)
+    return newest
 
 
 _RATES = tuple(name for name in SegmentSample.model_fields if name != "id")
@@ -163,9 +163,9 @@ def _samples(
         return
     message = parse_message(SOURCE, key, value)
     if isinstance(message, SegmentStats) and message.topic == topic:
-        for one in message.segments:
-            yield message.reporter, one.id, one.model_dump(exclude={"id"})
+        for reported in message.segments:
+            yield message.reporter, reported.id, reported.model_dump(exclude={"id"})
     elif isinstance(message, SegmentStatsColumns):
-        found = samples_of(message, topic)
-        for segment, rates in zip(found.segments.ids.tolist(), found.rates.T.tolist(), strict=True):
+        samples = samples_of(message, topic)
+        for segment, rates in zip(samples.segments.ids.tolist(), samples.rates.T.tolist(), strict=True):
             yield message.reporter, segment, dict(zip(_RATES, rates, strict=True))

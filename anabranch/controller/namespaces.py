@@ -32,8 +32,8 @@ class Namespaces:
 
     def exists(self, namespace: str) -> bool:
         """Return whether a namespace exists, for any reason."""
-        known = namespace in self._configured or self._store.has_namespace(namespace)
-        return known or self._store.synced().has_namespace(namespace)
+        is_known = namespace in self._configured or self._store.has_namespace(namespace)
+        return is_known or self._store.synced().has_namespace(namespace)
 
     def check(self, namespace: str) -> None:
         """Raise `NotFound` if a namespace does not exist."""
@@ -42,9 +42,9 @@ class Namespaces:
 
     def of_tenant(self, tenant: str) -> list[str]:
         """Return the namespaces of a tenant, sorted."""
-        found = {f"{tenant}/{name}" for name in self._store.synced().namespace_names(tenant)}
+        stored = {f"{tenant}/{name}" for name in self._store.synced().namespace_names(tenant)}
         configured = {namespace for namespace in self._configured if namespace.startswith(f"{tenant}/")}
-        return sorted(configured | {namespace for namespace in found if self._store.has_namespace(namespace)})
+        return sorted(configured | {namespace for namespace in stored if self._store.has_namespace(namespace)})
 
     def create(self, namespace: str) -> None:
         """Create a namespace, so that it exists even without topics. Raises `Conflict` if it exists."""
@@ -70,10 +70,10 @@ class Namespaces:
 
     def policy(self, namespace: str) -> AutoScalePolicyOverride | None:
         """Return the override of a namespace as it was set, None if there is none. Raises `NotFound`."""
-        found = self._store.synced().namespace_policy(namespace)
-        if found is None:
+        override = self._store.synced().namespace_policy(namespace)
+        if override is None:
             self.check(namespace)
-        return found
+        return override
 
     def set_policy(self, namespace: str, policy: AutoScalePolicyOverride | None) -> None:
         """Replace the override of a namespace; None removes it.

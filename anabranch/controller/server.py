@@ -56,7 +56,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
         _check_nodes(settings, url)
         nodes = open_metadata(settings)
         try:
-            known = _known_nodes(settings, url, nodes, access.is_guarded)
+            known_nodes = _known_nodes(settings, url, nodes, access.is_guarded)
             about = NodeSettings(
                 url=url,
                 kafka=settings.kafka_connection(),
@@ -66,7 +66,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
                 session_seconds=chosen.session_seconds,
                 namespaces=[namespace_of_path(*name.split("/")) for name in chosen.namespaces],
                 max_subscriptions=chosen.limits.subscriptions,
-                known=known,
+                known=known_nodes,
             )
             node = Node(nodes, _segments(settings), about, wall_clock_ms)
             node.registration.claim()
@@ -176,13 +176,13 @@ def _known_nodes(settings: Settings, url: str, store: MetadataStore, is_guarded:
         fault = f"{store.open_node} was made without the log-in, and everybody can write there"
     elif not chosen.zookeeper.is_encrypted and not are_here(chosen.zookeeper.address):
         fault = "it is spoken to without TLS (zk://), so that the password can be read on the way"
-    known = KnownNodes(url, chosen.nodes, store_is_closed=fault is None, is_guarded=is_guarded)
+    nodes = KnownNodes(url, chosen.nodes, store_is_closed=fault is None, is_guarded=is_guarded)
     if fault is not None and chosen.zookeeper.address and not chosen.nodes and not _is_here(url):
         raise StartError(
             f"the addresses of other controllers in ZooKeeper at {chosen.zookeeper.address} are not believed: {fault}. "
             "Mend that, or name all controllers in controller.nodes"
         )
-    return known
+    return nodes
 
 
 def _is_here(url: str) -> bool:

@@ -133,12 +133,12 @@ class ScalableTopicService:
 
     def list_topics(self, namespace: str, filters: Iterable[tuple[str, str]] = ()) -> list[str]:
         """Return the names of a namespace's topics that have all of the given properties, sorted."""
-        wanted, found = list(filters), []
+        wanted, topics = list(filters), []
         for topic, layout in self._store.synced().topics_of(namespace):
             has = (json.loads(layout).get("properties") or {}) if wanted else {}
             if all(has.get(key) == value for key, value in wanted):
-                found.append(topic)
-        return found
+                topics.append(topic)
+        return topics
 
     def layout_json(self, topic: str) -> str:
         """Return the layout record (`ScalableTopicMetadata`) as JSON."""

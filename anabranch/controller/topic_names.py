@@ -30,11 +30,11 @@ def namespace_of_path(tenant: str, namespace: str) -> str:
     return name
 
 
-def plain_name(segment: str, what: str) -> str:
+def plain_name(segment: str, kind: str) -> str:
     """Return the name of a subscription or consumer from a raw path segment: decoded once, like Pulsar."""
     name = _decoded(segment)
     if not 0 < len(name) <= MAX_NAME_BYTES:
-        raise PreconditionFailed(f"the {what}'s name must have 1 to {MAX_NAME_BYTES} characters, got {len(name)}")
+        raise PreconditionFailed(f"the {kind}'s name must have 1 to {MAX_NAME_BYTES} characters, got {len(name)}")
     return name
 
 

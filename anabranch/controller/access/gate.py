@@ -112,12 +112,12 @@ def _refused(status: int, reason: str, **headers: str) -> Response:
     return JSONResponse({"reason": reason}, status, headers)
 
 
-def _logged(send: Send, what: str, caller: Caller) -> Send:
+def _logged(send: Send, request: str, caller: Caller) -> Send:
     """Wrap `send` to log the status that it sends."""
 
     async def tell(message: Message) -> None:
         if message["type"].endswith("response.start") or message["type"] == "websocket.accept":
-            log.info("%s by %s (%s): %d", what, caller.name, caller.role, message.get("status", 101))
+            log.info("%s by %s (%s): %d", request, caller.name, caller.role, message.get("status", 101))
         await send(message)
 
     return tell

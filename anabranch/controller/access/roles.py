@@ -51,10 +51,10 @@ class Needs(SecurityBase):
         # A route without a tenant in its path is for tokens that are bound to no tenant.
         names = connection.path_params
         tenant = canonical_segment(names.get("tenant", ""))
-        place = f"{tenant}/{canonical_segment(names['namespace'])}" if "namespace" in names else tenant
-        if not (touches if place == tenant else covers)(caller.scope, place):
-            raise Forbidden(f"the token {caller.name} is bound to {described(caller.scope)}; this is of {place}")
-        connection.scope[NEEDED] = Need(self.role, place)
+        scope = f"{tenant}/{canonical_segment(names['namespace'])}" if "namespace" in names else tenant
+        if not (touches if scope == tenant else covers)(caller.scope, scope):
+            raise Forbidden(f"the token {caller.name} is bound to {described(caller.scope)}; this is of {scope}")
+        connection.scope[NEEDED] = Need(self.role, scope)
 
 
 def _needs(role: Role, anywhere: bool = False) -> list[params.Depends]:

@@ -69,17 +69,17 @@ class LayoutReader:
 
     def topic(self, topic: str) -> StoredTopic | None:
         """Return the topic with its layout, or None."""
-        found = self.get(store_paths.topic_path(topic))
-        if found is None or not found.value:
+        node = self.get(store_paths.topic_path(topic))
+        if node is None or not node.value:
             return None
-        return StoredTopic(topic, found.version, ScalableTopicMetadata.model_validate_json(found.value))
+        return StoredTopic(topic, node.version, ScalableTopicMetadata.model_validate_json(node.value))
 
     def existing_topic(self, topic: str) -> StoredTopic:
         """Return the topic with its layout. Raises `NotFound`."""
-        found = self.topic(topic) or self.synced().topic(topic)
-        if found is None:
+        stored = self.topic(topic) or self.synced().topic(topic)
+        if stored is None:
             raise no_topic(topic)
-        return found
+        return stored
 
     def check_topic(self, topic: str) -> None:
         """Raise `NotFound` if the topic does not exist."""
@@ -92,8 +92,8 @@ class LayoutReader:
 
     def layout_json(self, topic: str) -> str | None:
         """Return the layout record as JSON, or None."""
-        found = self.get(store_paths.topic_path(topic))
-        return found.value.decode() if found and found.value else None
+        node = self.get(store_paths.topic_path(topic))
+        return node.value.decode() if node and node.value else None
 
     def topics_of(self, namespace: str) -> Iterator[tuple[str, bytes]]:
         """Return the topics of a namespace, sorted by name, each with its layout record as JSON."""
@@ -113,20 +113,20 @@ class LayoutReader:
         """Yield the existing ones of these topics, each with its layout record as JSON; reads in batches."""
         for start in range(0, len(topics), _MAX_READS):
             some = topics[start : start + _MAX_READS]
-            found = self._nodes.get_all([store_paths.topic_path(topic) for topic in some])
-            yield from ((topic, node.value) for topic, node in zip(some, found, strict=True) if node and node.value)
+            nodes = self._nodes.get_all([store_paths.topic_path(topic) for topic in some])
+            yield from ((topic, node.value) for topic, node in zip(some, nodes, strict=True) if node and node.value)
 
     def subscriptions(self, topic: str) -> list[StoredSubscription]:
         """Return the subscriptions of a topic with the number of their sessions, sorted by name."""
         names = sorted(store_paths.decode(name) for name in self.children(store_paths.subscriptions_path(topic)))
-        found = [self.subscription(topic, name) for name in names]
-        return [one for one in found if one is not None]
+        stored = [self.subscription(topic, name) for name in names]
+        return [known_subscription for known_subscription in stored if known_subscription is not None]
 
     def subscription_records(self, topic: str) -> dict[str, SubscriptionRecord]:
         """Return the subscriptions of a topic by name, without their sessions."""
         names = sorted(store_paths.decode(name) for name in self.children(store_paths.subscriptions_path(topic)))
-        found = {name: self.subscription_record(topic, name) for name in names}
-        return {name: record for name, record in found.items() if record is not None}
+        records = {name: self.subscription_record(topic, name) for name in names}
+        return {name: record for name, record in records.items() if record is not None}
 
     def subscription(self, topic: str, name: str) -> StoredSubscription | None:
         """Return a subscription with the number of its sessions, or None."""
@@ -138,29 +138,29 @@ class LayoutReader:
     def existing_subscription(self, topic: str, name: str) -> StoredSubscription:
         """Return a subscription with the number of its sessions. Raises `NotFound`, also for the topic."""
         self.check_topic(topic)
-        found = self.subscription(topic, name) or self.synced().subscription(topic, name)
-        if found is None:
+        stored = self.subscription(topic, name) or self.synced().subscription(topic, name)
+        if stored is None:
             raise NotFound(f"Subscription not found: {name} on {topic}")
-        return found
+        return stored
 
     def members(self, topic: str, name: str) -> StoredMembers | None:
         """Return the consumers and drained segments of a subscription, or None."""
         record = self.subscription_record(topic, name)
         if record is None:
             return None
-        found = [
+        registrations = [
             ConsumerRegistration.model_validate_json(value)
             for value in self.values(store_paths.consumers_path(topic, name))
         ]
-        consumers = {one.consumer_name: one.session for one in found}
+        consumers = {registration.consumer_name: registration.session for registration in registrations}
         return StoredMembers(
             record.type, record.drained, dict(sorted(consumers.items())), record.contested, record.life
         )
 
     def has_namespace(self, namespace: str) -> bool:
         """Return whether a namespace was created, has a policy, or has topics."""
-        kept = (store_paths.namespace_record_path(namespace), store_paths.policy_path(namespace))
-        return any(self._nodes.get_all(kept)) or self.has_topics(namespace)
+        paths = (store_paths.namespace_record_path(namespace), store_paths.policy_path(namespace))
+        return any(self._nodes.get_all(paths)) or self.has_topics(namespace)
 
     def has_topics(self, namespace: str) -> bool:
         """Return whether a namespace has topics."""
@@ -168,13 +168,13 @@ class LayoutReader:
 
     def namespace_names(self, tenant: str) -> list[str]:
         """Return the names of a tenant's namespaces, sorted; may include some that no longer exist."""
-        found = {name for path in store_paths.tenant_paths(tenant) for name in self._nodes.children(path)}
-        return sorted(map(store_paths.decode, found))
+        names = {name for path in store_paths.tenant_paths(tenant) for name in self._nodes.children(path)}
+        return sorted(map(store_paths.decode, names))
 
     def namespace_policy(self, namespace: str) -> AutoScalePolicyOverride | None:
         """Return the override of a namespace, or None."""
-        found = self.get(store_paths.policy_path(namespace))
-        return AutoScalePolicyOverride.model_validate_json(found.value) if found else None
+        node = self.get(store_paths.policy_path(namespace))
+        return AutoScalePolicyOverride.model_validate_json(node.value) if node else None
 
     def namespace_policies(self) -> dict[str, AutoScalePolicyOverride]:
         """Return the overrides of all namespaces."""
@@ -183,18 +183,18 @@ class LayoutReader:
             for tenant in self._nodes.children(store_paths.POLICIES)
             for name in self._nodes.children(f"{store_paths.POLICIES}/{tenant}")
         )
-        found = [(namespace, self.namespace_policy(namespace)) for namespace in namespaces]
-        return {namespace: policy for namespace, policy in found if policy is not None}
+        policies = [(namespace, self.namespace_policy(namespace)) for namespace in namespaces]
+        return {namespace: policy for namespace, policy in policies if policy is not None}
 
     def open_creation(self, topic: str) -> ScalableTopicMetadata | None:
         """Return the layout of a topic whose creation is unfinished, or None."""
-        found = self.get(store_paths.creation_path(topic))
-        return ScalableTopicMetadata.model_validate_json(found.value) if found else None
+        node = self.get(store_paths.creation_path(topic))
+        return ScalableTopicMetadata.model_validate_json(node.value) if node else None
 
     def open_deletion(self, topic: str) -> ScalableTopicMetadata | None:
         """Return the former layout of a topic whose deletion is unfinished, or None."""
-        found = self.get(store_paths.deletion_path(topic))
-        return ScalableTopicMetadata.model_validate_json(found.value) if found else None
+        node = self.get(store_paths.deletion_path(topic))
+        return ScalableTopicMetadata.model_validate_json(node.value) if node else None
 
     def created_at(self, topic: str) -> int | None:
         """Return the incarnation of a topic, `created_at_ms` of its layout. Raises `NotFound`."""
@@ -217,13 +217,13 @@ class LayoutReader:
 
     def without_leader(self, topics: Sequence[str]) -> list[str]:
         """Return those of these topics that have no leader."""
-        found = self._nodes.get_all([store_paths.leader_path(topic) for topic in topics])
-        return [topic for topic, node in zip(topics, found, strict=True) if node is None]
+        leaders = self._nodes.get_all([store_paths.leader_path(topic) for topic in topics])
+        return [topic for topic, node in zip(topics, leaders, strict=True) if node is None]
 
     def subscription_record(self, topic: str, subscription: str) -> SubscriptionRecord | None:
         """Return the record of a subscription, or None."""
-        found = self.get(store_paths.subscription_path(topic, subscription))
-        return SubscriptionRecord.model_validate_json(found.value) if found else None
+        node = self.get(store_paths.subscription_path(topic, subscription))
+        return SubscriptionRecord.model_validate_json(node.value) if node else None
 
     def get(self, path: str) -> Stored | None:
         """Return the node at a path, or None."""

@@ -83,8 +83,8 @@ class LayoutStore(LayoutReader):
 
         Stops a node that was frozen before; cannot stop one that freezes right after.
         """
-        found = self._nodes.get(term.check.path)
-        if found is None or found.version != term.version:
+        node = self._nodes.get(term.check.path)
+        if node is None or node.version != term.version:
             raise _not_leading(term)
 
     def new_life(self, now_ms: int) -> int:
@@ -92,17 +92,17 @@ class LayoutStore(LayoutReader):
 
         So no topic shares its incarnation with an earlier one of its name, even if the clock was set back.
         """
-        found = self._nodes.get(store_paths.LIVES)
-        return max(now_ms, int(found.value) + 1 if found else 0)
+        node = self._nodes.get(store_paths.LIVES)
+        return max(now_ms, int(node.value) + 1 if node else 0)
 
     def end_life(self, created_at: int | None) -> None:
         """Make every new incarnation later than this one; None (unknown incarnation) changes nothing."""
         while created_at is not None:
-            found = self._nodes.get(store_paths.LIVES)
-            if found is not None and int(found.value) >= created_at:
+            node = self._nodes.get(store_paths.LIVES)
+            if node is not None and int(node.value) >= created_at:
                 return
             try:
-                self._nodes.put(store_paths.LIVES, str(created_at).encode(), found.version if found else ABSENT)
+                self._nodes.put(store_paths.LIVES, str(created_at).encode(), node.version if node else ABSENT)
             except VersionConflict:
                 log.debug("another topic was deleted at the same moment")
 
@@ -113,9 +113,9 @@ class LayoutStore(LayoutReader):
         """
         top = store_paths.topic_path(term.topic)
         names = sorted(set(self._nodes.children(top)) - {"controller"}, key=lambda name: (name == "operations", name))
-        found = [path for name in names for path in self._below(top, name)]
+        paths = [path for name in names for path in self._below(top, name)]
         with self._alone.locked(term.topic), _refusals(term):
-            self._nodes.commit_in_parts([term.check], [Delete(path) for path in found])
+            self._nodes.commit_in_parts([term.check], [Delete(path) for path in paths])
 
     def check_fits(self, topic: str, metadata: ScalableTopicMetadata, announcement: Announcement | None) -> None:
         """Raise `PreconditionFailed` if the metadata store would refuse a layout with its announcement.
@@ -134,7 +134,7 @@ class LayoutStore(LayoutReader):
     def _below(self, above: str, name: str) -> list[str]:
         """Return all paths from there on, the deepest first."""
         path = f"{above}/{name}"
-        return [*(found for child in self._nodes.children(path) for found in self._below(path, child)), path]
+        return [*(descendant for child in self._nodes.children(path) for descendant in self._below(path, child)), path]
 
     def _commit(self, term: Term, ops: list[Op]) -> None:
         with _refusals(term):

@@ -58,8 +58,8 @@ class Transaction(LayoutReader):
 
     def replace_layout(self, topic: str, version: int, metadata: ScalableTopicMetadata) -> bool:
         """Compare-and-set: return False if the topic is no longer at `version`."""
-        found = self.get(store_paths.topic_path(topic))
-        if found is None or found.version != version:
+        node = self.get(store_paths.topic_path(topic))
+        if node is None or node.version != version:
             return False
         self._put_layout(topic, metadata.to_json().encode())
         return True
@@ -127,20 +127,20 @@ class Transaction(LayoutReader):
         """
         record = self.subscription_record(topic, name)
         if record is not None and same_life(record.life, life):
-            kept = record.contested if contested is None else dict(contested) or None
-            after = record.model_copy(update={"drained": tuple(sorted(drained)), "contested": kept})
+            still_contested = record.contested if contested is None else dict(contested) or None
+            after = record.model_copy(update={"drained": tuple(sorted(drained)), "contested": still_contested})
             self.put(store_paths.subscription_path(topic, name), after.to_json().encode())
 
     def insert_consumer(self, topic: str, subscription: str, name: str, session: bool = False) -> bool:
         """Add a consumer; return False if it exists. `session`: it needs a connection from now on."""
         path = store_paths.consumer_path(topic, subscription, name)
-        found = self.get(path)
-        if found is None or session:
+        node = self.get(path)
+        if node is None or session:
             self.put(path, ConsumerRegistration(consumer_name=name, session=session).to_json().encode())
         if session:
             self.need_leader(topic)
         self.members_of.add((topic, subscription))
-        return found is None
+        return node is None
 
     def delete_consumer(self, topic: str, subscription: str, name: str) -> bool:
         """Remove a session; return False if there is none of that name."""
@@ -206,9 +206,9 @@ class Transaction(LayoutReader):
         if path in self._after:
             value = self._after[path]
             return None if value is None else Stored(value, 0)
-        found = self._ahead.pop(path) if path in self._ahead else self._nodes.get(path)
-        self._seen[path] = found.version if found else ABSENT
-        return found
+        node = self._ahead.pop(path) if path in self._ahead else self._nodes.get(path)
+        self._seen[path] = node.version if node else ABSENT
+        return node
 
     def children(self, path: str) -> list[str]:
         """Return the names below a path as they will be after this, sorted."""

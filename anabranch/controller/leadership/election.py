@@ -148,14 +148,14 @@ class Election:
                 return
             changes = self._store.session_changes
             try:
-                found, self.failure = self._try(), None
+                outcome, self.failure = self._try(), None
             except StoreUnavailable as error:
                 self.failure = error
                 _log.info("the leader of %s cannot be found out now: %s", self.path, error)
-                found = NO_LEADER
+                outcome = NO_LEADER
                 self._retry_soon()
             # If the session changed meanwhile, this may be from the old session; a callback follows.
-            self._become(found if changes == self._store.session_changes else NO_LEADER, changes)
+            self._become(outcome if changes == self._store.session_changes else NO_LEADER, changes)
         self._tell()
 
     def _try(self) -> Leadership:

@@ -52,8 +52,8 @@ class KnownNodes:
     def alive(self, nodes: MetadataStore) -> list[str]:
         """Return `host:port` of live, trusted nodes with this one's scheme, including this one; sorted."""
         urls = [decode(name) for name in nodes.children(NODES) if name != COPIER.rpartition("/")[2]]
-        found = {_address(url) for url in urls if self.believe(url)} | {self._own}
-        return sorted(_text(address) for address in found if address and self._own and address[0] == self._own[0])
+        addresses = {_address(url) for url in urls if self.believe(url)} | {self._own}
+        return sorted(_text(address) for address in addresses if address and self._own and address[0] == self._own[0])
 
 
 def _address(url: str) -> Address | None:

@@ -54,10 +54,10 @@ class _Controller:
 class Leaders:
     """All topic controllers of the node at `url`. Thread-safe."""
 
-    def __init__(self, nodes: MetadataStore, url: str, known: KnownNodes | None = None) -> None:
-        """`known`: trusted addresses for redirects; default: all addresses in the store."""
+    def __init__(self, nodes: MetadataStore, url: str, known_nodes: KnownNodes | None = None) -> None:
+        """`known_nodes`: trusted addresses for redirects; default: all addresses in the store."""
         self.url = url
-        self.known = known or KnownNodes(url, store_is_closed=True)
+        self.known = known_nodes or KnownNodes(url, store_is_closed=True)
         self.stopping = threading.Event()
         """Set when the node is about to end: rounds over all topics, which could take minutes, break off."""
         self.on_begun: list[TopicCallback] = []
@@ -127,7 +127,7 @@ class Leaders:
         """Return the topics without a request for `seconds`."""
         before = time.monotonic() - seconds
         with self._guard:
-            return [topic for topic, one in self._controllers.items() if one.used_at < before]
+            return [topic for topic, controller in self._controllers.items() if controller.used_at < before]
 
     def release(self, topic: str, idle_seconds: float = 0) -> bool:
         """Stop leading a topic, and clear its need for a leader.
@@ -138,15 +138,15 @@ class Leaders:
             controller, term = self._controllers.get(topic), self.term(topic)
             if controller is None or term is None or time.monotonic() - controller.used_at < idle_seconds:
                 return False
-            gone = [Delete(term.check.path, term.version)]
+            deletions = [Delete(term.check.path, term.version)]
             if self._nodes.get(attended_path(topic)):
-                gone.append(Delete(attended_path(topic)))
-            found = self._nodes.get(topic_path(topic))
-            if found and not found.value and self._nodes.children(topic_path(topic)) == ["controller"]:
+                deletions.append(Delete(attended_path(topic)))
+            topic_node = self._nodes.get(topic_path(topic))
+            if topic_node and not topic_node.value and self._nodes.children(topic_path(topic)) == ["controller"]:
                 # Created for the election of a topic that was never created, or is deleted.
-                gone.append(Delete(topic_path(topic), found.version))
+                deletions.append(Delete(topic_path(topic), topic_node.version))
             assert controller.election is not None
-            if not controller.election.resign(lambda: self._committed(gone)):
+            if not controller.election.resign(lambda: self._committed(deletions)):
                 return False
             self._end(topic, controller)
             return True
@@ -243,8 +243,8 @@ class Leaders:
             self._end(topic, controller)
 
     def _stored_leader(self, topic: str) -> str | None:
-        found = self._nodes.get(leader_path(topic))
-        return found.value.decode("utf-8", "replace") if found else None
+        node = self._nodes.get(leader_path(topic))
+        return node.value.decode("utf-8", "replace") if node else None
 
     def _follow(self, url: str | None, topic: str) -> None:
         if url is None or url == self.url:

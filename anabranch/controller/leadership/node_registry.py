@@ -58,21 +58,21 @@ class NodeRegistration:
         try:
             first, end = None, float("inf")
             while self._nodes.create_ephemeral(self._path, self._value) is None:
-                found = self._nodes.get(self._path)
-                if found is None:
+                node = self._nodes.get(self._path)
+                if node is None:
                     continue
                 if first is None:
-                    first, seconds = found.version, self._max_wait(found.value)
+                    first, seconds = node.version, self._max_wait(node.value)
                     end = time.monotonic() + seconds
                     log.warning(
                         "%s is held by %s: waiting at most %.0f s for the end of its session",
                         self.url,
-                        _description(found.value),
+                        _description(node.value),
                         seconds,
                     )
-                if found.version != first or time.monotonic() > end:
+                if node.version != first or time.monotonic() > end:
                     raise StartError(
-                        f"the address {self.url} is held by another controller, {_description(found.value)}: "
+                        f"the address {self.url} is held by another controller, {_description(node.value)}: "
                         "stop that one, or give this one a controller.node_url of its own"
                     )
                 changed.wait(min(_CHECK_SECONDS, max(0.0, end - time.monotonic())))
@@ -107,15 +107,15 @@ class NodeRegistration:
 
         ZooKeeper raises a session to at least two ticks, 4 s by default, and ends it at a tick.
         """
-        said = _about(value).get("sessionSeconds")
-        return 1.5 * float(said if isinstance(said, (int, float)) else self._session_seconds) + 5
+        seconds = _about(value).get("sessionSeconds")
+        return 1.5 * float(seconds if isinstance(seconds, (int, float)) else self._session_seconds) + 5
 
 
 def _about(value: bytes) -> dict[str, Any]:
     with suppress(ValueError):
-        found = json.loads(value)
-        if isinstance(found, dict):
-            return found
+        description = json.loads(value)
+        if isinstance(description, dict):
+            return description
     return {}
 
 

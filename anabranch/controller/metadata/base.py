@@ -238,8 +238,8 @@ class MetadataStore(ABC):
         """Return the names directly below `path` with their nodes, sorted by name."""
         names = self.children(path)
         top = "" if path == ROOT else path
-        found = self.get_all([f"{top}/{name}" for name in names])
-        return [(name, node) for name, node in zip(names, found, strict=True) if node is not None]
+        nodes = self.get_all([f"{top}/{name}" for name in names])
+        return [(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
 
     def put(self, path: str, value: bytes, expected_version: int | None = None) -> int:
         """Commit one `Put`; return the new version."""

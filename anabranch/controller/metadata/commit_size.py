@@ -41,14 +41,14 @@ class CommitLimit:
     def bytes_of(self, op: Op) -> int:
         """Return the maximum size of an operation, including the nodes above that it may have to create."""
         path, value = len(op.path.encode()), 0
-        found = path + self.root_bytes + STEP_BYTES
+        size = path + self.root_bytes + STEP_BYTES
         if isinstance(op, (Put, Append)):
             value = len(op.value)
-            above = [len(one.encode()) for one in ancestors(op.path)]
-            found += sum(above) + len(above) * (self.root_bytes + STEP_BYTES)
+            above = [len(ancestor.encode()) for ancestor in ancestors(op.path)]
+            size += sum(above) + len(above) * (self.root_bytes + STEP_BYTES)
         if isinstance(op, Append):
-            found += path + self.root_bytes + STEP_BYTES + NAME_BYTES
-        return found + value
+            size += path + self.root_bytes + STEP_BYTES + NAME_BYTES
+        return size + value
 
     def parts(self, ops: Iterable[Op], reserved: Iterable[Op] = ()) -> Iterator[list[Op]]:
         """Split `ops`, in order, into as few commits as hold them beside `reserved`; none is empty.

@@ -41,7 +41,7 @@ def _check_format(nodes: MetadataStore) -> None:
     """Check the format, so that controllers of different releases do not misread each other's data."""
     with contextlib.suppress(VersionConflict):
         nodes.put(store_paths.FORMAT_PATH, store_paths.FORMAT, ABSENT)
-    found = nodes.get(store_paths.FORMAT_PATH)
-    if found is None or found.value != store_paths.FORMAT:
-        value = found.value.decode(errors="replace")[:20] if found else "none"
+    node = nodes.get(store_paths.FORMAT_PATH)
+    if node is None or node.value != store_paths.FORMAT:
+        value = node.value.decode(errors="replace")[:20] if node else "none"
         raise StartError(f"the metadata has format {value}, this controller reads {store_paths.FORMAT.decode()}")

@@ -40,9 +40,9 @@ class SubscriptionRecord(Wire):
     """
 
 
-def same_life(one: str | None, other: str | None) -> bool:
+def same_life(life: str | None, other: str | None) -> bool:
     """Return whether two incarnations may be the same subscription; None: unknown."""
-    return one is None or other is None or one == other
+    return life is None or other is None or life == other
 
 
 class ConsumerRegistration(Wire):

@@ -100,12 +100,12 @@ class SqliteStore(MetadataStore):
 
     def get_all(self, paths: Sequence[str]) -> list[Stored | None]:
         """See `MetadataStore`."""
-        found: list[Stored | None] = []
+        nodes: list[Stored | None] = []
         with self._using(self._reader, self._read_lock) as db:
             for path in paths:
                 row = db.execute("SELECT value, version FROM nodes WHERE path = ?", (check_path(path),)).fetchone()
-                found.append(Stored(*row) if row else None)
-        return found
+                nodes.append(Stored(*row) if row else None)
+        return nodes
 
     def children(self, path: str) -> list[str]:
         """See `MetadataStore`."""
@@ -130,9 +130,9 @@ class SqliteStore(MetadataStore):
         """See `MetadataStore`."""
         check_path(path)
         with self._writing(durable=False) as changes:
-            found = self._db.execute("SELECT value, version, ephemeral FROM nodes WHERE path = ?", (path,)).fetchone()
-            if found:
-                return int(found[1]) if found[2] and found[0] == value else None
+            row = self._db.execute("SELECT value, version, ephemeral FROM nodes WHERE path = ?", (path,)).fetchone()
+            if row:
+                return int(row[1]) if row[2] and row[0] == value else None
             version = self._apply((Put(path, value, ABSENT),), changes)[0]
             self._db.execute("UPDATE nodes SET ephemeral = 1 WHERE path = ?", (path,))
             return version
@@ -178,15 +178,15 @@ class SqliteStore(MetadataStore):
         self._callbacks.close()
 
     def _apply(self, ops: tuple[Op, ...], changes: list[NodeChange]) -> list[int]:
-        found: dict[str, int] = {}
+        versions: dict[str, int] = {}
         for path in paths_to_read(ops):
             row = self._db.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
             if row:
-                found[path] = row[0]
-        steps = plan(ops, found)
+                versions[path] = row[0]
+        steps = plan(ops, versions)
         self._db.execute("UPDATE last_version SET value = value + 1")
         version = int(self._db.execute("SELECT value FROM last_version").fetchone()[0])
-        after = dict(found)
+        after = dict(versions)
         for step in steps:
             self._take(step, version, changes)
             if step.action is Action.REMOVE:
@@ -277,13 +277,15 @@ class SqliteStore(MetadataStore):
     def _open(self) -> sqlite3.Connection:
         db = self._connect()
         try:
-            found = db.execute("PRAGMA user_version").fetchone()[0]
-            if found not in (0, FORMAT, *self._upgrades):
-                raise StartError(f"{self.file} has format {found}, this controller reads {FORMAT}; use what wrote it")
-            if found != FORMAT:
+            file_format = db.execute("PRAGMA user_version").fetchone()[0]
+            if file_format not in (0, FORMAT, *self._upgrades):
+                raise StartError(
+                    f"{self.file} has format {file_format}, this controller reads {FORMAT}; use what wrote it"
+                )
+            if file_format != FORMAT:
                 db.execute("BEGIN EXCLUSIVE")
-                if found:
-                    self._upgrades[found](db)
+                if file_format:
+                    self._upgrades[file_format](db)
                 else:
                     create_tables(db)
                 db.execute(f"PRAGMA user_version = {FORMAT}")

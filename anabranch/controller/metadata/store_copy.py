@@ -150,12 +150,12 @@ def _empty(target: MetadataStore) -> None:
 
 def _first_difference(source: MetadataStore, target: MetadataStore) -> str | None:
     """Return the first path that differs, None if none does; announcements are compared in their order."""
-    for one, other in zip_longest(_walk(source), _walk(target)):
-        if one is None or other is None:
-            return str((one or other)[0])
-        is_announced = store_paths.is_announcement(one[0]) and store_paths.is_announcement(other[0])
-        if one[1] != other[1] or (one[0] != other[0] and not is_announced):
-            return str(min(one[0], other[0]))
+    for node, other in zip_longest(_walk(source), _walk(target)):
+        if node is None or other is None:
+            return str((node or other)[0])
+        is_announced = store_paths.is_announcement(node[0]) and store_paths.is_announcement(other[0])
+        if node[1] != other[1] or (node[0] != other[0] and not is_announced):
+            return str(min(node[0], other[0]))
     return None
 
 

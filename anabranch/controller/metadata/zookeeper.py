@@ -168,7 +168,7 @@ class ZooKeeperStore(MetadataStore):
 
     def get_all(self, paths: Sequence[str]) -> list[Stored | None]:
         """See `MetadataStore`."""
-        found: list[Stored | None] = []
+        stored: list[Stored | None] = []
         nodes = [self._tree + check_path(path) for path in paths]
         for start in range(0, len(nodes), _MAX_READS):
             asked = self._asked(*(partial(self._client.get_async, node) for node in nodes[start : start + _MAX_READS]))
@@ -176,10 +176,10 @@ class ZooKeeperStore(MetadataStore):
                 try:
                     value, stat = self._answer(asked, number)
                 except NoNodeError:
-                    found.append(None)
+                    stored.append(None)
                 else:
-                    found.append(Stored(value, stat.mzxid))
-        return found
+                    stored.append(Stored(value, stat.mzxid))
+        return stored
 
     def children(self, path: str) -> list[str]:
         """See `MetadataStore`."""
@@ -214,20 +214,20 @@ class ZooKeeperStore(MetadataStore):
         put = Put(check_path(path), value, ABSENT)
         while True:
             try:
-                ((found, stat),) = self._ask(partial(self._client.get_async, self._tree + path))
+                ((stored, stat),) = self._ask(partial(self._client.get_async, self._tree + path))
             except NoNodeError:
                 # Usually the node above exists, and nothing else needs to be read.
                 version = self._send([PlanStep(Action.CREATE, path, value)], _Look({}, {}), path)
                 if version is None:
                     look = self._look([put])
                     if path not in look.stats:
-                        steps = plan([put], {known: stat.mzxid for known, stat in look.stats.items()})
+                        steps = plan([put], {node: stat.mzxid for node, stat in look.stats.items()})
                         version = self._send(steps, look, path)
                 if version is not None:
                     return version
             else:
                 identity = self._client.client_id
-                is_ours = identity is not None and stat.ephemeralOwner == identity[0] and found == value
+                is_ours = identity is not None and stat.ephemeralOwner == identity[0] and stored == value
                 return int(stat.mzxid) if is_ours else None
 
     def watch(self, path: str, callback: WatchCallback, below: bool = True) -> CallbackHandle:
@@ -285,10 +285,10 @@ class ZooKeeperStore(MetadataStore):
         paths = paths_to_read(ops)
         counters = sorted({self._counter(op.path) for op in ops if _expects_something(op)})
         nodes = counters + [self._tree + path for path in paths]
-        found: list[ZnodeStat | None] = self._ask(*(partial(self._client.exists_async, node) for node in nodes))
-        made = {counter: stat.version for counter, stat in zip(counters, found, strict=False) if stat}
-        stats = {path: stat for path, stat in zip(paths, found[len(counters) :], strict=True) if stat}
-        return _Look(stats, made)
+        znodes: list[ZnodeStat | None] = self._ask(*(partial(self._client.exists_async, node) for node in nodes))
+        created = {counter: stat.version for counter, stat in zip(counters, znodes, strict=False) if stat}
+        stats = {path: stat for path, stat in zip(paths, znodes[len(counters) :], strict=True) if stat}
+        return _Look(stats, created)
 
     def _send(self, steps: list[PlanStep], look: _Look, ephemeral: str | None = None) -> int | None:
         """Send the steps; return the version written, 0 for none, None if the look is outdated."""

@@ -33,13 +33,13 @@ class PendingAnswers:
 
         Raises the server's error, `ConnectionLoss`, or `KazooTimeoutError`.
         """
-        one = self._answers[number]
+        pending = self._answers[number]
         # The server answers in order: waking up once, for the last, costs a tenth of waking up for each.
         last = self._answers[-1]
-        while not one.ready():
+        while not pending.ready():
             if not self._client.connected:
                 raise ConnectionLoss("the connection was lost before the answer")
             if time.monotonic() > self._deadline:
                 raise KazooTimeoutError("no answer in time")
             last.wait(_SLICE_S)
-        return one.get()
+        return pending.get()

@@ -150,5 +150,5 @@ def _newest(layouts: LayoutReader, topic: str) -> tuple[int, Operation | None]:
     names = layouts.children(operations_path(topic))
     if not names:
         return 0, None
-    found = layouts.get(f"{operations_path(topic)}/{names[-1]}")
-    return int(names[-1]), Operation.model_validate_json(found.value) if found else None
+    node = layouts.get(f"{operations_path(topic)}/{names[-1]}")
+    return int(names[-1]), Operation.model_validate_json(node.value) if node else None

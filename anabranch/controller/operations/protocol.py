@@ -137,14 +137,14 @@ def _changed(
 
 def _discover_subscriptions(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
     """Step 1: collect the subscriptions of the parents and the registered ones; a merge takes the union."""
-    found = set(layouts.subscriptions(operation.topic))
+    names = set(layouts.subscriptions(operation.topic))
     for parent in operation.parent_topics:
         try:
-            found.update(segments.subscriptions(parent))
+            names.update(segments.subscriptions(parent))
         except SegmentNotFound:
             # A missing parent has no subscriptions; the step that terminates parents creates it.
             continue
-    return _next(operation, subscriptions=tuple(sorted(found)))
+    return _next(operation, subscriptions=tuple(sorted(names)))
 
 
 def _create_children(operation: Operation, segments: SegmentStore, layouts: Layouts) -> Operation:
@@ -230,8 +230,8 @@ def _notify_consumers(operation: Operation, segments: SegmentStore, layouts: Lay
 
 def _next(operation: Operation, subscriptions: tuple[str, ...] | None = None) -> Operation:
     following = operation.steps[operation.steps.index(operation.step) + 1]
-    found = operation.subscriptions if subscriptions is None else subscriptions
-    return operation.model_copy(update={"step": following, "subscriptions": found})
+    discovered = operation.subscriptions if subscriptions is None else subscriptions
+    return operation.model_copy(update={"step": following, "subscriptions": discovered})
 
 
 def _planned_again(

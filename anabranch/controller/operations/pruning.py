@@ -134,16 +134,18 @@ class Pruning:
         layout = SegmentLayout.from_metadata(self._store.synced().existing_topic(topic).metadata)
         records = self._store.subscription_records(topic)
         segments = self._segments.of_life(layout.created_at_ms)
-        sealed = sorted((one.sealed_at_ms, number) for number, one in layout.segments.items() if not one.is_active)
+        sealed = sorted(
+            (segment.sealed_at_ms, number) for number, segment in layout.segments.items() if not segment.is_active
+        )
         return [
             Kept(
                 number,
-                at,
-                self._too_young(at, records)
+                sealed_at,
+                self._too_young(sealed_at, records)
                 or _kept_by(segments, topic, layout.segments[number], records)
                 or "it is removed in the next round",
             )
-            for at, number in sealed[:MAX_PRUNED]
+            for sealed_at, number in sealed[:MAX_PRUNED]
         ]
 
     def _too_young(self, sealed_at: int, records: Mapping[str, SubscriptionRecord]) -> str | None:
@@ -151,8 +153,8 @@ class Pruning:
         by_checkpoint = [name for name, record in records.items() if record.type == "CHECKPOINT"]
         wanted = [("sealed_retention_seconds", self._retention.sealed, "")]
         if by_checkpoint:
-            of = f": nobody knows what the CHECKPOINT subscription {by_checkpoint[0]} has read"
-            wanted.append(("checkpoint_retention_seconds", self._retention.checkpoint, of))
+            unknown_progress = f": nobody knows what the CHECKPOINT subscription {by_checkpoint[0]} has read"
+            wanted.append(("checkpoint_retention_seconds", self._retention.checkpoint, unknown_progress))
         for key, seconds, because in wanted:
             if seconds < 0:
                 return f"controller.{key} is negative{because}"
@@ -181,7 +183,11 @@ class Pruning:
             for segment in layout.segments.values()
             if not segment.is_active and self._too_young(segment.sealed_at_ms, records) is None
         ]
-        old = [one for one in sealed if _kept_by(segments, topic, one, records, repairs=True) is None][:MAX_PRUNED]
+        old = [
+            sealed_segment
+            for sealed_segment in sealed
+            if _kept_by(segments, topic, sealed_segment, records, repairs=True) is None
+        ][:MAX_PRUNED]
         if not old:
             return 0
         for segment in old:

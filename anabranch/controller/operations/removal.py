@@ -46,9 +46,9 @@ class Removal:
             before = open_operation(transaction, topic)
             if before is not None:
                 save_operation(transaction, before.model_copy(update={"step": "superseded"}))
-            made = before.segments + before.children if before is not None else ()
+            segments = before.segments + before.children if before is not None else ()
             transaction.begin_deletion(topic, metadata)
-            save_operation(transaction, self._planned(topic, "delete", made, metadata))
+            save_operation(transaction, self._planned(topic, "delete", segments, metadata))
 
     def begin_pruning(self, transaction: Transaction, stored: StoredTopic, descriptors: Sequence[str]) -> None:
         """Journal the removal of sealed segments, in the commit that takes them out of the layout."""

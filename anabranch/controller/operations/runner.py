@@ -186,8 +186,8 @@ class OperationRunner:
         An interrupted creation is undone: no client was told that the topic exists.
         """
         self._undo_creation(term)
-        found = open_operation(self._store, term.topic)
-        ended = None if found is None else self._resume(term, found)
+        operation = open_operation(self._store, term.topic)
+        ended = None if operation is None else self._resume(term, operation)
         self._unsettled.discard(term.topic)
         return ended
 
@@ -254,7 +254,9 @@ class StoredLayouts:
 
     def subscriptions(self, topic: str) -> Sequence[str]:
         """See `Layouts`: those with positions in segments, so all except CHECKPOINT."""
-        return [found.name for found in self._store.subscriptions(topic) if found.type != "CHECKPOINT"]
+        return [
+            subscription.name for subscription in self._store.subscriptions(topic) if subscription.type != "CHECKPOINT"
+        ]
 
     def notify(self, operation: Operation, layout: SegmentLayout) -> None:
         """See `Layouts`: a no-op, because consumers follow the store's commits like all watchers."""

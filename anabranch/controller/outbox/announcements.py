@@ -42,9 +42,9 @@ class Announcement(NamedTuple):
 
 
 def layout_announcement(
-    topic: str, cause: LayoutCause, layout: ScalableTopicMetadata, at: int, decision_id: str | None = None
+    topic: str, cause: LayoutCause, layout: ScalableTopicMetadata, at_ms: int, decision_id: str | None = None
 ) -> Announcement | None:
-    """Announce the layout after `cause` at `at` (ms), without sealed segments if it is too large.
+    """Announce the layout after `cause` at `at_ms`, without sealed segments if it is too large.
 
     None if not even the active ones fit (above some 5,000 segments): such a topic cannot be scaled automatically. A
     deletion is always announced: then with one segment in place of all.
@@ -57,7 +57,7 @@ def layout_announcement(
             cause=cause,
             decision_id=decision_id,
             layout=shown,
-            at=at,
+            at=at_ms,
             topic_created_at=layout.created_at_ms,
         )
         record = Announcement("control-events", key_of(event), event.to_json().encode())
@@ -67,9 +67,9 @@ def layout_announcement(
     return None
 
 
-def known_announcements(known: Iterable[Known], at: int) -> Iterator[Announcement]:
-    """Repeat layouts announced in full before, at `at` (ms), by their digests."""
-    return (Announcement("control-events", SEVERAL_TOPICS, value) for value in known_messages(known, at))
+def known_announcements(unchanged: Iterable[Known], at_ms: int) -> Iterator[Announcement]:
+    """Repeat layouts announced in full before, at `at_ms`, by their digests."""
+    return (Announcement("control-events", SEVERAL_TOPICS, value) for value in known_messages(unchanged, at_ms))
 
 
 def consumer_announcement(
@@ -78,12 +78,12 @@ def consumer_announcement(
     type: SubscriptionType,
     event: ConsumerEventKind,
     consumers: int,
-    at: int,
+    at_ms: int,
     consumer: str | None = None,
     *,
     life: int | None,
 ) -> Announcement:
-    """Announce a consumer event at `at` (ms), which leaves `consumers` sessions; `life`: of the topic."""
+    """Announce a consumer event at `at_ms`, which leaves `consumers` sessions; `life`: of the topic."""
     message = ConsumerEvent(
         v=1,
         topic=topic,
@@ -92,15 +92,15 @@ def consumer_announcement(
         event=event,
         consumer=consumer,
         consumers=consumers,
-        at=at,
+        at=at_ms,
         topic_created_at=life,
     )
     return Announcement("consumer-events", key_of(message), message.to_json().encode())
 
 
-def policy_announcement(namespace: str, policy: AutoScalePolicyOverride | None, at: int) -> Announcement:
-    """Announce the override of a namespace valid from `at` (ms); None: removed."""
-    event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at)
+def policy_announcement(namespace: str, policy: AutoScalePolicyOverride | None, at_ms: int) -> Announcement:
+    """Announce the override of a namespace valid from `at_ms`; None: removed."""
+    event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at_ms)
     return Announcement("control-events", key_of(event), event.to_json().encode())
 
 

@@ -35,8 +35,8 @@ class Outbox:
 
     def read(self, names: Sequence[str]) -> list[OutboxEntry]:
         """Return those of these entries that still exist."""
-        found = self._nodes.get_all([f"{OUTBOX}/{name}" for name in names])
-        return [OutboxEntry(name, _records(node.value)) for name, node in zip(names, found, strict=True) if node]
+        nodes = self._nodes.get_all([f"{OUTBOX}/{name}" for name in names])
+        return [OutboxEntry(name, _records(node.value)) for name, node in zip(names, nodes, strict=True) if node]
 
     def drop(self, names: Sequence[str], check: Check) -> None:
         """Delete entries whose delivery was confirmed, on condition of `check`."""

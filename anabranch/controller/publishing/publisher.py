@@ -234,9 +234,9 @@ class Publisher:
 
     def _begin_to_send(self, check: Check) -> int:
         """Return a number above those of all earlier senders, and of discarded stores, thanks to the clock."""
-        found = self._nodes.get(SENDER)
-        number = max(int(found.value) + 1 if found else 0, time.time_ns() // 1_000_000)
-        self._nodes.commit(check, Put(SENDER, str(number).encode(), found.version if found else ABSENT))
+        node = self._nodes.get(SENDER)
+        number = max(int(node.value) + 1 if node else 0, time.time_ns() // 1_000_000)
+        self._nodes.commit(check, Put(SENDER, str(number).encode(), node.version if node else ABSENT))
         return number
 
     def _send(self, producer: Producer, entry: str, record: Announcement, sender: int) -> None:
@@ -276,11 +276,11 @@ class Publisher:
     def _probe(self, producer: Producer) -> None:
         """Query Kafka: with nothing to send, only this shows that it is reachable again."""
         try:
-            known = producer.list_topics(timeout=1).topics
+            topics = producer.list_topics(timeout=1).topics
         except KafkaException as error:
             self._trouble(f"no Kafka broker at {self._kafka.bootstrap} answers: {error.args[0].str()}")
             return
-        missing = [topic.name for topic in (CONTROL_EVENTS, CONSUMER_EVENTS) if topic.name not in known]
+        missing = [topic.name for topic in (CONTROL_EVENTS, CONSUMER_EVENTS) if topic.name not in topics]
         absent = f"Kafka at {self._kafka.bootstrap} has no topic {' and no topic '.join(missing)}; create it first"
         self._trouble(absent if missing else None)
 

@@ -75,8 +75,8 @@ class SnapshotPage(NamedTuple):
             if record := layout_announcement(topic, "snapshot", metadata, self.at):
                 self.note(topic, layout, metadata.epoch, record)
                 yield record
-        known = [one for one in self.known if ("control-events", one.topic) not in self.told]
-        yield from known_announcements(known, self.at)
+        unannounced = [entry for entry in self.known if ("control-events", entry.topic) not in self.told]
+        yield from known_announcements(unannounced, self.at)
         for topic, life, (name, type, consumers) in self.subscriptions:
             yield consumer_announcement(topic, name, type, "snapshot", consumers, self.at, life=life)
 
@@ -120,23 +120,25 @@ class Snapshots:
             self._said_before, self._said = self._said, {}
         layouts = list(self._layouts.layouts(self._left[:MAX_PAGE_TOPICS]))
         subscriptions = [
-            (topic, life_of(layout), found) for topic, layout in layouts for found in self._layouts.subscriptions(topic)
+            (topic, life_of(layout), subscription)
+            for topic, layout in layouts
+            for subscription in self._layouts.subscriptions(topic)
         ]
         self._left = self._left[MAX_PAGE_TOPICS:]
-        known = [said for topic, layout in layouts if (said := self._said_already(topic, layout))]
-        self._said.update((said.known.topic, said) for said in known)
+        unchanged = [announced for topic, layout in layouts if (announced := self._said_already(topic, layout))]
+        self._said.update((announced.known.topic, announced) for announced in unchanged)
         in_full = [(topic, layout) for topic, layout in layouts if topic not in self._said]
         return SnapshotPage(
-            self._now_ms(), policies, in_full, [said.known for said in known], subscriptions, self._note
+            self._now_ms(), policies, in_full, [announced.known for announced in unchanged], subscriptions, self._note
         )
 
     def _said_already(self, topic: str, layout: bytes) -> Said | None:
         """Return the previous announcement of a topic if it is unchanged and not due in full."""
-        said = self._said_before.get(topic)
-        if said is None or (xxhash.xxh3_64_intdigest(topic.encode()) + self._round) % FULL_EVERY == 0:
+        announced = self._said_before.get(topic)
+        if announced is None or (xxhash.xxh3_64_intdigest(topic.encode()) + self._round) % FULL_EVERY == 0:
             return None
-        return said if said.stored == xxhash.xxh3_64_intdigest(layout) else None
+        return announced if announced.stored == xxhash.xxh3_64_intdigest(layout) else None
 
     def _note(self, topic: str, stored: bytes, epoch: int, record: Announcement) -> None:
-        known = Known(topic, epoch, digest_of(layout_in(record.value)))
-        self._said[topic] = Said(xxhash.xxh3_64_intdigest(stored), known)
+        announced = Known(topic, epoch, digest_of(layout_in(record.value)))
+        self._said[topic] = Said(xxhash.xxh3_64_intdigest(stored), announced)

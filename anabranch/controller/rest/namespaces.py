@@ -22,10 +22,10 @@ routes = APIRouter(prefix="/admin/v2/namespaces/{tenant}", tags=["namespaces"])
 @routes.get("", dependencies=READ)
 def list_namespaces(namespaces: Namespaces, tenant: Tenant, viewer: Viewer) -> list[str]:
     """List the namespaces of a tenant that the caller may see; 404 if there is none."""
-    found = [namespace for namespace in namespaces.of_tenant(tenant) if covers(viewer, namespace)]
-    if not found:
+    visible = [namespace for namespace in namespaces.of_tenant(tenant) if covers(viewer, namespace)]
+    if not visible:
         raise NotFound(f"Tenant not found: {tenant}")
-    return found
+    return visible
 
 
 @routes.put("/{namespace}", **takes({"type": "object"}))

@@ -15,5 +15,5 @@ routes = APIRouter(prefix="/admin/v2/brokers", tags=["nodes"])
 @routes.get("", dependencies=READ_ANYWHERE)
 def list_nodes(request: Request) -> list[str]:
     """List `host:port` of every live, trusted node."""
-    found: list[str] = request.app.state.alive()
-    return found
+    urls: list[str] = request.app.state.alive()
+    return urls

@@ -30,10 +30,10 @@ MAX_SUBSCRIPTIONS = 1_000
 
 
 def _segments(request: Request, service: Service, topic: Topic) -> SegmentStore:
-    found = cast(SegmentStore, request.app.state.segments)
-    if isinstance(found, NoSegments):
+    store = cast(SegmentStore, request.app.state.segments)
+    if isinstance(store, NoSegments):
         raise HTTPException(404)
-    return found.of_life(service.life(topic))
+    return store.of_life(service.life(topic))
 
 
 async def _descriptor(descriptor: str) -> str:

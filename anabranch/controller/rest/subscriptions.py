@@ -73,16 +73,16 @@ async def get_assignment(
 ) -> Response:
     """Return the segments assigned to a registered consumer (not in Pulsar's REST)."""
     await connections.check_leader(topic)
-    found = await connections.sessions.assignment((topic, subscription), consumer)
-    return Response(found.to_json(), media_type="application/json")
+    assignment = await connections.sessions.assignment((topic, subscription), consumer)
+    return Response(assignment.to_json(), media_type="application/json")
 
 
 @routes.get("/{topic}/subscriptions/{subscription}/consumers", dependencies=READ, response_class=Response)
 async def get_consumers(connections: Connections, topic: Topic, subscription: SubscriptionName) -> Response:
     """Return all consumers of a subscription with their segments (not in Pulsar's REST)."""
     await connections.check_leader(topic)
-    found = await connections.sessions.consumers((topic, subscription))
-    return Response(found.to_json(), media_type="application/json")
+    consumers = await connections.sessions.consumers((topic, subscription))
+    return Response(consumers.to_json(), media_type="application/json")
 
 
 @routes.websocket("/{topic}/consumers", dependencies=OPERATE)

@@ -137,8 +137,8 @@ def list_sealed(service: Service, topic: Topic) -> JSONResponse:
     """List the sealed segments with the reason for keeping each, oldest first (not in Pulsar's REST)."""
     return JSONResponse(
         [
-            {"segment": one.segment, "sealedAtMs": one.sealed_at_ms, "keptBecause": one.reason}
-            for one in service.sealed(topic)
+            {"segment": segment.segment, "sealedAtMs": segment.sealed_at_ms, "keptBecause": segment.reason}
+            for segment in service.sealed(topic)
         ]
     )
 

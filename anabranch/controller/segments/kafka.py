@@ -205,20 +205,20 @@ class KafkaSegments(SegmentStore):
     def backlog(self, segment: str, subscription: str) -> int:
         with self._kafka.to(f"read the backlog of {subscription} on {segment}"):
             self._must_exist(segment)
-            found = self._positions.backlog(segment, [subscription])
-        if subscription not in found:
+            backlogs = self._positions.backlog(segment, [subscription])
+        if subscription not in backlogs:
             raise SubscriptionNotFound(segment, subscription, self._kafka.where)
-        return found[subscription]
+        return backlogs[subscription]
 
     def unread(self, segment: str, subscriptions: Iterable[str]) -> Mapping[str, int | None]:
         registered = set(subscriptions)
         with self._kafka.to(f"read what is left of {segment}"):
             self._must_exist(segment)
-            found = self._positions.backlog(segment, registered.union(self._positions.named(segment)))
-        return {name: found.get(name) for name in sorted(registered | found.keys())}
+            backlogs = self._positions.backlog(segment, registered.union(self._positions.named(segment)))
+        return {name: backlogs.get(name) for name in sorted(registered | backlogs.keys())}
 
     def owners(self, segments: Sequence[str]) -> dict[str, str]:
-        found = {}
+        addresses = {}
         for start in range(0, len(segments), MAX_DESCRIBED):
             some = {self._name(segment): segment for segment in segments[start : start + MAX_DESCRIBED]}
             with self._kafka.to(f"find the owners of {len(some)} segments"):
@@ -233,8 +233,8 @@ class KafkaSegments(SegmentStore):
                     leader = topic.partitions[PARTITION].leader if topic.partitions else None
                     if leader is not None:
                         host = f"[{leader.host}]" if ":" in leader.host else leader.host
-                        found[some[name]] = f"{host}:{leader.port}"
-        return found
+                        addresses[some[name]] = f"{host}:{leader.port}"
+        return addresses
 
     def stats(self, segment: str) -> SegmentStats:
         terminated = self.is_terminated(segment)
@@ -250,32 +250,32 @@ class KafkaSegments(SegmentStore):
             brokers = self._kafka.admin.list_topics(timeout=self._kafka.timeout).brokers
             asked = [ConfigResource(ResourceType.BROKER, str(broker)) for broker in sorted(brokers)]
             settings = self._kafka.answers(self._kafka.admin.describe_configs(asked, **self._kafka.limit))
-        found = []
+        messages = []
         if any(int(broker["offsets.retention.minutes"].value) < _MIN_OFFSETS_RETENTION_MINUTES for broker in settings):
-            found.append(
+            messages.append(
                 f"{self._kafka.where} forgets the positions of idle subscriptions; "
                 "set offsets.retention.minutes=2147483647 at every broker"
             )
         if any(broker["auto.create.topics.enable"].value != "false" for broker in settings):
-            found.append(
+            messages.append(
                 f"{self._kafka.where} makes deleted segments again for late producers; "
                 "set auto.create.topics.enable=false at every broker"
             )
-        return found
+        return messages
 
     def _name(self, segment: str) -> str:
         return kafka_topic(segment, self._life)
 
     def _must_exist(self, segment: str) -> int:
         """Return the number of replicas. Raises `SegmentNotFound`."""
-        found = self._topic(segment)
-        if found is None:
+        topic = self._topic(segment)
+        if topic is None:
             # That broker may not have learned of it yet, and a missing segment would count as read.
             if not self._is_known_to_the_cluster(segment):
                 raise SegmentNotFound(segment, self._kafka.where)
             self._kafka.until(lambda: self._has_leader(segment))
             return self._must_exist(segment)
-        partition = found.partitions.get(PARTITION)
+        partition = topic.partitions.get(PARTITION)
         return len(partition.replicas) if partition else 1
 
     def _is_known_to_the_cluster(self, segment: str) -> bool:
@@ -290,14 +290,14 @@ class KafkaSegments(SegmentStore):
         return False
 
     def _has_leader(self, segment: str) -> bool:
-        found = self._topic(segment)
-        return found is not None and PARTITION in found.partitions and found.partitions[PARTITION].leader >= 0
+        topic = self._topic(segment)
+        return topic is not None and PARTITION in topic.partitions and topic.partitions[PARTITION].leader >= 0
 
     def _topic(self, segment: str) -> TopicMetadata | None:
         """Return the brokers' current metadata of a segment's topic; None if there is none."""
         name = self._name(segment)
-        found = self._kafka.known(self._kafka.admin.list_topics(name, timeout=self._kafka.timeout)).topics.get(name)
-        return None if found is None or (found.error is not None and found.error.code() in NO_TOPIC) else found
+        topic = self._kafka.known(self._kafka.admin.list_topics(name, timeout=self._kafka.timeout)).topics.get(name)
+        return None if topic is None or (topic.error is not None and topic.error.code() in NO_TOPIC) else topic
 
     def _is_marked(self, segment: str) -> bool:
         """Return whether the configuration says terminated; the leader may not have applied it yet."""

@@ -96,21 +96,21 @@ class KafkaAdmin:
             self._admin = self._connect()
         self.committed.forget()
         # Keep the old client alive in a separate thread: closing it may block.
-        kept = threading.Timer(self.timeout + MARGIN_SECONDS, lambda _: None, [used])
-        kept.daemon = True
-        kept.start()
+        keeper = threading.Timer(self.timeout + MARGIN_SECONDS, lambda _: None, [used])
+        keeper.daemon = True
+        keeper.start()
 
-    def known(self, found: ClusterMetadata) -> ClusterMetadata:
-        """Return `found`, or raise if it is of a cluster without brokers: then none has rejoined it yet."""
-        if not found.brokers:
+    def known(self, metadata: ClusterMetadata) -> ClusterMetadata:
+        """Return `metadata`, or raise if it is of a cluster without brokers: then none has rejoined it yet."""
+        if not metadata.brokers:
             raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-        return found
+        return metadata
 
     def _connect(self) -> AdminClient:
         return AdminClient(self.connection.librdkafka({"client.id": "anabranch-segments", **SOON_BACK, "log_level": 0}))
 
     @contextmanager
-    def to(self, what: str) -> Iterator[None]:
+    def to(self, action: str) -> Iterator[None]:
         """Turn Kafka's errors in the block into a `SegmentStoreError`; yields the caller's turn meanwhile."""
         let_others_go_on()
         used = self.admin
@@ -121,10 +121,10 @@ class KafkaAdmin:
             if fault.code() in UNREACHABLE:
                 self.had_no_answer(used)
                 advice = "check that it runs and can be reached, then do it again"
-                said = f"gave no answer within {self.timeout:g} s; {advice}"
+                cause = f"gave no answer within {self.timeout:g} s; {advice}"
             else:
-                said = f"says {fault.name()}: {fault.str()}; what is done stays done, do it again"
-            raise SegmentStoreError(f"cannot {what}: {self.where} {said}") from error
+                cause = f"says {fault.name()}: {fault.str()}; what is done stays done, do it again"
+            raise SegmentStoreError(f"cannot {action}: {self.where} {cause}") from error
 
     def answers(self, futures: Mapping[Any, Future[T]]) -> list[T]:
         """Return all answers; raise the first error after all have arrived."""

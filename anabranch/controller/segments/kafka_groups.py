@@ -35,7 +35,7 @@ class CommittedOffsets:
 
     def of(self, groups: Iterable[str], topic: str, partition: int) -> dict[str, int]:
         """Return the position of each group that has one there. Raises `KafkaException`."""
-        names, found = list(groups), dict[str, int]()
+        names, offsets = list(groups), dict[str, int]()
         deadline = time.monotonic() + self._timeout
         for first in range(0, len(names), AT_ONCE):
             readers = {group: self._take(group) for group in names[first : first + AT_ONCE]}
@@ -48,12 +48,12 @@ class CommittedOffsets:
                         raise KafkaException(answer.error)
                     answered[group] = reader
                     if answer.offset >= 0:
-                        found[group] = answer.offset
+                        offsets[group] = answer.offset
             finally:
                 self._give_back(answered)
                 # A consumer without an answer may never give one again (see `kafka_admin`).
                 _end([reader for group, reader in readers.items() if group not in answered])
-        return found
+        return offsets
 
     def forget(self) -> None:
         """Drop the cached consumers: later requests use new ones."""
@@ -64,8 +64,8 @@ class CommittedOffsets:
     def _take(self, group: str) -> Consumer:
         """Return a consumer that no other caller has meanwhile."""
         with self._lock:
-            kept = self._kept.pop(group, None)
-        return kept or Consumer(
+            consumer = self._kept.pop(group, None)
+        return consumer or Consumer(
             self._kafka.librdkafka(
                 {
                     "client.id": "anabranch-segments",

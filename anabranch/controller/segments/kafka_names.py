@@ -62,8 +62,8 @@ def segment_of(kafka_name: str) -> SegmentOfLife:
     if not kafka_name.startswith(_PREFIX):
         raise ValueError(f"not the Kafka topic of a segment: {kafka_name!r}; expected {_PREFIX}tenant..namespace..…")
     # Without an incarnation the name ends with a descriptor, which is never a bare number.
-    found = _WITH_LIFE.fullmatch(kafka_name)
-    plain, life = (found[1], int(found[2])) if found else (kafka_name, None)
+    match = _WITH_LIFE.fullmatch(kafka_name)
+    plain, life = (match[1], int(match[2])) if match else (kafka_name, None)
     segment = _DOMAIN + _ESCAPE.sub(_unescaped, plain.removeprefix(_PREFIX).encode()).decode()
     if kafka_topic(segment, life) != kafka_name:
         raise ValueError(f"not the Kafka topic of a segment: {kafka_name!r}; {segment} has another")
@@ -86,9 +86,9 @@ def subscription_of(group: str, segment: str, life: int | None = None) -> str | 
     return subscription if separator and topic == kafka_topic(segment, life) else None
 
 
-def _escaped(found: re.Match[bytes]) -> bytes:
-    return b".." if found[0] == b"/" else b".%02x" % ord(found[0])
+def _escaped(match: re.Match[bytes]) -> bytes:
+    return b".." if match[0] == b"/" else b".%02x" % ord(match[0])
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
-    return b"/" if found[1] == b"." else bytes.fromhex(found[1].decode())
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return b"/" if match[1] == b"." else bytes.fromhex(match[1].decode())

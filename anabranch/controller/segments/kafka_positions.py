@@ -44,8 +44,8 @@ class Positions:
     def named(self, segment: str) -> list[str]:
         """Return the subscriptions that have a group."""
         groups = self._kafka.again(self._groups)
-        found = (subscription_of(group, segment, self._life) for group in groups)
-        return sorted(subscription for subscription in found if subscription is not None)
+        subscriptions = (subscription_of(group, segment, self._life) for group in groups)
+        return sorted(subscription for subscription in subscriptions if subscription is not None)
 
     def of(self, segment: str, subscriptions: Iterable[str]) -> dict[str, int]:
         """Return the position of each of these subscriptions that exists."""
@@ -55,7 +55,7 @@ class Positions:
     def backlog(self, segment: str, subscriptions: Iterable[str]) -> dict[str, int]:
         """Return the messages between position and end, for each of these subscriptions that exists."""
         first, end = self.bounds(segment)
-        return {name: max(end - max(at, first), 0) for name, at in self.of(segment, subscriptions).items()}
+        return {name: max(end - max(position, first), 0) for name, position in self.of(segment, subscriptions).items()}
 
     def start(self, segment: str, subscriptions: Iterable[str], position: Position, patient: bool = False) -> None:
         """Set a position for those without one; `patient`: with brokers that have not learned of the topic.
@@ -83,8 +83,8 @@ class Positions:
         # Read the end first: a message written later is either found by its time or past this end.
         offset = self._offset(segment, _LATEST)
         if timestamp_ms is not None:
-            found = self._offset(segment, OffsetSpec.for_timestamp(timestamp_ms))
-            offset = found if found >= 0 else offset
+            later = self._offset(segment, OffsetSpec.for_timestamp(timestamp_ms))
+            offset = later if later >= 0 else offset
         self._kafka.again(lambda: self._commit(segment, [subscription], offset))
         return True
 
@@ -92,14 +92,14 @@ class Positions:
         """Return whether consumers have joined the group of a subscription; False if there is no such group."""
         group = group_id(segment, subscription, self._life)
         try:
-            (found,) = self._kafka.again(
+            (description,) = self._kafka.again(
                 lambda: self._kafka.answers(self._kafka.admin.describe_consumer_groups([group], **self._kafka.limit))
             )
         except KafkaException as error:
             if code_of(error) in NO_GROUP:
                 return False
             raise
-        return bool(found.members)
+        return bool(description.members)
 
     def delete(self, segment: str, subscriptions: Iterable[str], passing: frozenset[int] = NO_GROUP) -> None:
         """Delete the groups; errors in `passing` are ignored."""
@@ -120,12 +120,12 @@ class Positions:
         self, segment: str, spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> int:
         partition = TopicPartition(kafka_topic(segment, self._life), PARTITION)
-        (found,) = self._kafka.again(
+        (listed,) = self._kafka.again(
             lambda: self._kafka.answers(
                 self._kafka.admin.list_offsets({partition: spec}, isolation_level=isolation, **self._kafka.limit)
             )
         )
-        return int(found.offset)
+        return int(listed.offset)
 
     def _groups(self) -> list[str]:
         listed = self._kafka.answer(self._kafka.admin.list_consumer_groups(**self._kafka.limit))
@@ -135,8 +135,8 @@ class Positions:
 
     def _of(self, segment: str, names: list[str]) -> dict[str, int]:
         groups = {group_id(segment, name, self._life): name for name in names}
-        found = self._kafka.committed.of(groups, kafka_topic(segment, self._life), PARTITION)
-        return {groups[group]: position for group, position in found.items()}
+        positions = self._kafka.committed.of(groups, kafka_topic(segment, self._life), PARTITION)
+        return {groups[group]: position for group, position in positions.items()}
 
     def _commit(self, segment: str, names: list[str], offset: int, fine: frozenset[int] = frozenset()) -> None:
         start = TopicPartition(kafka_topic(segment, self._life), PARTITION, offset)

@@ -46,24 +46,24 @@ class SegmentOwners:
         """Return `host:port` by segment name, for the known ones."""
         now = time.monotonic()
         with self._lock:
-            at, known = self._known.get(topic, (now - FRESH_SECONDS, {}))
-            is_new = not known.keys() >= set(segments)
+            read_at, owners = self._known.get(topic, (now - FRESH_SECONDS, {}))
+            is_new = not owners.keys() >= set(segments)
             look = self._looks.get(topic)
-            if look is None and now >= self._not_before and (is_new or now >= at + FRESH_SECONDS):
+            if look is None and now >= self._not_before and (is_new or now >= read_at + FRESH_SECONDS):
                 with contextlib.suppress(RuntimeError):  # the process ends
                     look = self._looks[topic] = self._thread.submit(self._look, topic, life, list(segments))
             must_wait = look is not None and is_new and now >= self._not_before
         if must_wait and look is not None:
             with contextlib.suppress(NotYet):
                 look.result(MAX_WAIT_SECONDS)
-            known = self._known.get(topic, (at, known))[1]
-        return {name: known[name] for name in segments if name in known}
+            owners = self._known.get(topic, (read_at, owners))[1]
+        return {name: owners[name] for name in segments if name in owners}
 
     def _look(self, topic: str, life: int | None, segments: list[str]) -> None:
-        found: dict[str, str] | None = None
+        owners: dict[str, str] | None = None
         try:
             if time.monotonic() >= self._not_before:
-                found = self._segments.of_life(life).owners(segments)
+                owners = self._segments.of_life(life).owners(segments)
         except ControllerError as error:
             self._not_before = time.monotonic() + PAUSE_SECONDS
             log.info("the owners of the segments of %s are not known now: %s", topic, error)
@@ -76,8 +76,8 @@ class SegmentOwners:
                 before = self._known.pop(topic, (0.0, {}))
                 if len(self._known) >= MAX_TOPICS:
                     self._known.pop(next(iter(self._known)))
-                self._known[topic] = before if found is None else (time.monotonic(), found)
-        if found is not None and found != before[1]:
+                self._known[topic] = before if owners is None else (time.monotonic(), owners)
+        if owners is not None and owners != before[1]:
             for tell in self.on_change:
                 tell(topic)
 

@@ -24,7 +24,7 @@ def assignable(layout: SegmentLayout, drained: AbstractSet[int]) -> tuple[Segmen
     held a message is drained from the start, while messages of its own parents may not be.
     """
     cleared: set[int] = set()
-    found = []
+    segments = []
     # Ids grow along the DAG: parents are always visited before their children.
     for number in sorted(layout.segments):
         segment = layout.segments[number]
@@ -33,8 +33,8 @@ def assignable(layout: SegmentLayout, drained: AbstractSet[int]) -> tuple[Segmen
         if number in drained and not segment.is_active:
             cleared.add(number)
         else:
-            found.append(segment)
-    return _in_order(found)
+            segments.append(segment)
+    return _in_order(segments)
 
 
 def replayable(layout: SegmentLayout) -> tuple[Segment, ...]:
@@ -46,17 +46,17 @@ def assign(segments: Iterable[Segment], consumers: Collection[str]) -> Assignmen
     """Assign segment `k`, ordered by range start, to consumer `k mod n`, ordered by name (PIP-468)."""
     names = sorted(consumers)
     ordered = _in_order(segments)
-    return {name: ordered[place :: len(names)] for place, name in enumerate(names)}
+    return {name: ordered[index :: len(names)] for index, name in enumerate(names)}
 
 
-def keeping(wanted: Assignment, kept: Mapping[str, AbstractSet[int]]) -> Assignment:
+def keeping(wanted: Assignment, held: Mapping[str, AbstractSet[int]]) -> Assignment:
     """Return `wanted`, except that each segment kept by a consumer stays with it."""
-    keeper = {segment: name for name, segments in kept.items() for segment in segments}
-    found: dict[str, list[Segment]] = {name: [] for name in wanted}
+    keeper = {segment: name for name, segments in held.items() for segment in segments}
+    assigned: dict[str, list[Segment]] = {name: [] for name in wanted}
     for name, segments in wanted.items():
         for segment in segments:
-            found[keeper.get(segment.segment_id, name)].append(segment)
-    return {name: _in_order(segments) for name, segments in found.items()}
+            assigned[keeper.get(segment.segment_id, name)].append(segment)
+    return {name: _in_order(segments) for name, segments in assigned.items()}
 
 
 def changed(before: Assignment, after: Assignment) -> Assignment:

@@ -243,9 +243,9 @@ class ConsumerConnections:
     async def _register(self, connection: _Connection, link: Link, command: Register) -> None:
         key = connection.topic, command.subscription
         wanted = key, command.consumer_name
-        known = connection.consumers.get(link.consumer_id, wanted)
-        if known != wanted or len(connection.consumers) >= MAX_CONSUMERS:
-            reason = "the id is another consumer's on this connection" if known != wanted else "too many consumers"
+        registered = connection.consumers.get(link.consumer_id, wanted)
+        if registered != wanted or len(connection.consumers) >= MAX_CONSUMERS:
+            reason = "the id is another consumer's on this connection" if registered != wanted else "too many consumers"
             connection.send(command="error", consumerId=link.consumer_id, status=409, reason=reason)
             return
         connection.consumers[link.consumer_id] = wanted
@@ -255,13 +255,13 @@ class ConsumerConnections:
             connection.consumers.pop(link.consumer_id, None)
             raise
 
-    def _tell(self, link: Link, what: Push | str) -> None:
+    def _tell(self, link: Link, message: Push | str) -> None:
         connection = self._connections.get(link.connection)
         if connection is None:
             return
-        if isinstance(what, str):
+        if isinstance(message, str):
             connection.consumers.pop(link.consumer_id, None)
-            connection.send(command="closed", consumerId=link.consumer_id, reason=what)
+            connection.send(command="closed", consumerId=link.consumer_id, reason=message)
         else:
-            assignment = ConsumerAssignment.of(connection.topic, what).model_dump(mode="json", by_alias=True)
+            assignment = ConsumerAssignment.of(connection.topic, message).model_dump(mode="json", by_alias=True)
             connection.send(command="assignment", consumerId=link.consumer_id, assignment=assignment)

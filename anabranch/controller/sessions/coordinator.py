@@ -106,9 +106,9 @@ class SubscriptionCoordinator:
     def contested(self) -> dict[str, tuple[int, ...]]:
         """Segments kept by consumers, for those that keep a segment which would otherwise be another's."""
         return {
-            name: tuple(sorted(kept))
-            for name, kept in sorted(self.kept.items())
-            if kept - {segment.segment_id for segment in self._wanted[name]}
+            name: tuple(sorted(held))
+            for name, held in sorted(self.kept.items())
+            if held - {segment.segment_id for segment in self._wanted[name]}
         }
 
     @cached_property
@@ -142,24 +142,26 @@ class SubscriptionCoordinator:
             event = MembershipEvent("registered", consumer, len(joined.sessions))
             return joined, self._effects(joined, (event,))
         before = self.sessions[consumer]
-        known = replace(self, sessions={**self.sessions, consumer: link}, kept=_without(self.kept, {consumer}))
+        after = replace(self, sessions={**self.sessions, consumer: link}, kept=_without(self.kept, {consumer}))
         superseded = before if isinstance(before, Link) and before != link else None
         if consumer not in self.kept:
             # No assignment changes, so keep the cached ones: ten thousand consumers may come back like this.
-            known.__dict__.update(assignment=self.assignment, _wanted=self._wanted)
-            return known, Effects(pushes=(known._push(consumer, link),), superseded=superseded)
-        others = (push for push in self._pushes(known) if push.consumer != consumer)
-        return known, Effects(
-            contested_changed=known.contested != self.contested,
-            pushes=(known._push(consumer, link), *others),
+            after.__dict__.update(assignment=self.assignment, _wanted=self._wanted)
+            return after, Effects(pushes=(after._push(consumer, link),), superseded=superseded)
+        other_pushes = (push for push in self._pushes(after) if push.consumer != consumer)
+        return after, Effects(
+            contested_changed=after.contested != self.contested,
+            pushes=(after._push(consumer, link), *other_pushes),
             superseded=superseded,
         )
 
     def disconnect(self, connection: int, now_ms: int) -> SubscriptionCoordinator:
         """Start the grace period of the consumers on a lost connection."""
         away = Away(now_ms + self.grace_ms)
-        gone = [name for name, session in self.sessions.items() if _is_on(session, connection)]
-        after = replace(self, sessions={**self.sessions, **dict.fromkeys(gone, away)}, kept=self._keep(gone))
+        disconnected = [name for name, session in self.sessions.items() if _is_on(session, connection)]
+        after = replace(
+            self, sessions={**self.sessions, **dict.fromkeys(disconnected, away)}, kept=self._keep(disconnected)
+        )
         after.__dict__.update(assignment=self.assignment, _wanted=self._wanted)
         return after
 
@@ -181,7 +183,9 @@ class SubscriptionCoordinator:
             return self, NOTHING
         left = replace(self, sessions=_without(self.sessions, ending), kept=_without(self.kept, ending))
         count = len(self.sessions)
-        events = tuple(MembershipEvent("unregistered", name, count - 1 - at) for at, name in enumerate(sorted(ending)))
+        events = tuple(
+            MembershipEvent("unregistered", name, count - 1 - index) for index, name in enumerate(sorted(ending))
+        )
         return left, self._effects(left, events)
 
     def admit(self, sessions: Mapping[str, Session]) -> tuple[SubscriptionCoordinator, Effects]:
@@ -214,8 +218,8 @@ class SubscriptionCoordinator:
 
     def drain(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Effects]:
         """Mark sealed segments as read to the end; others are ignored."""
-        known = self.layout.segments
-        sealed = {number for number in segments if number in known and not known[number].is_active}
+        by_number = self.layout.segments
+        sealed = {number for number in segments if number in by_number and not by_number[number].is_active}
         return self._with(replace(self, drained=self.drained | sealed))
 
     def reset_drained(self, segments: Iterable[int]) -> tuple[SubscriptionCoordinator, Effects]:
@@ -276,9 +280,9 @@ def restore(
     empty = SubscriptionCoordinator(name, record.type, grace_ms, layout)
     drained, _ = empty.drain(record.drained)
     names = [consumer.consumer_name for consumer in consumers]
-    known = set(names)
-    kept = {name: frozenset(ids) for name, ids in (record.contested or {}).items() if name in known}
-    return replace(drained, kept=kept, life=record.life).fresh_grace(names, now_ms)
+    registered = set(names)
+    held = {name: frozenset(ids) for name, ids in (record.contested or {}).items() if name in registered}
+    return replace(drained, kept=held, life=record.life).fresh_grace(names, now_ms)
 
 
 def _without(mapping: Mapping[str, Value], names: AbstractSet[str]) -> dict[str, Value]:

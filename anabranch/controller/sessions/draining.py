@@ -90,24 +90,24 @@ class DrainLooks:
         while True:
             plan.again = False
             try:
-                found = await self._look(key)
+                look = await self._look(key)
             except Exception:
                 log.exception("what %s of %s has read was not found out; it is looked at again later", key[1], key[0])
-                found = DrainLook(frozenset(), True, 0, False)
+                look = DrainLook(frozenset(), True, 0, False)
             if not plan.again:
                 break
         if self._plans.get(key) is not plan:
             return
-        if found is None or not found.is_reading:
+        if look is None or not look.is_reading:
             self.forget(key)
             return
-        plan.failed = not found.answered
+        plan.failed = not look.answered
         if plan.failed:
             self._reach.failed()
-        elif plan.unread is not None and found.unread < plan.unread:
+        elif plan.unread is not None and look.unread < plan.unread:
             plan.backoff.reset()
-        if found.answered:
-            plan.unread = found.unread
+        if look.answered:
+            plan.unread = look.unread
         delay = plan.backoff.delay()
         if plan.failed:
             delay = min(delay, MAX_FAILED_DELAY_SECONDS)

@@ -353,15 +353,15 @@ class SessionManager:
     def _as_connected(self, coordinator: SubscriptionCoordinator) -> SubscriptionCoordinator:
         """Return the coordinator with known lost connections removed; the same object if there are none."""
         if self._lost_connections:
-            links = {one.connection for one in coordinator.sessions.values() if isinstance(one, Link)}
+            links = {session.connection for session in coordinator.sessions.values() if isinstance(session, Link)}
             for connection in links & self._lost_connections:
                 coordinator = coordinator.disconnect(connection, _now_ms())
         return coordinator
 
     async def _store_gone(self, key: SubscriptionKey, after: SubscriptionCoordinator, change: Effects) -> None:
-        gone = [event.consumer for event in change.events]
-        if gone:
-            await asyncio.to_thread(self._registry.unregister_consumers, *key, gone)
+        names = [event.consumer for event in change.events]
+        if names:
+            await asyncio.to_thread(self._registry.unregister_consumers, *key, names)
         if change.contested_changed:
             await self._save(key, after)
 

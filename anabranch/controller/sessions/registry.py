@@ -85,8 +85,8 @@ class SubscriptionRegistry:
         self._clear_name(topic, subscription)
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
-            found = transaction.subscription(topic, subscription)
-            if found is None:
+            stored = transaction.subscription(topic, subscription)
+            if stored is None:
                 self._check_room(transaction, topic, subscription)
                 life = transaction.created_at(topic)
                 _insert(transaction, topic, subscription, type)
@@ -94,8 +94,8 @@ class SubscriptionRegistry:
                     consumer_announcement(topic, subscription, type, "snapshot", 0, self._now_ms(), life=life)
                 )
             else:
-                _same_type(found, type)
-            return found is None
+                _same_type(stored, type)
+            return stored is None
 
     def delete_subscription(self, topic: str, subscription: str) -> None:
         """Delete a subscription with its sessions (PIP-468 "Admin API"): its consumers are unregistered.
@@ -112,13 +112,13 @@ class SubscriptionRegistry:
                 # May exceed one commit.
                 self.unregister_consumers(topic, subscription, members.consumers)
             with self._store.write(term) as transaction:
-                found = transaction.existing_subscription(topic, subscription)
+                stored = transaction.existing_subscription(topic, subscription)
                 transaction.delete_subscription(topic, subscription)
-                if found.type != "CHECKPOINT" and not isinstance(self._segments, NoSegments):
+                if stored.type != "CHECKPOINT" and not isinstance(self._segments, NoSegments):
                     transaction.begin_leftover(topic, subscription)
                 life = transaction.created_at(topic)
                 transaction.announce(
-                    consumer_announcement(topic, subscription, found.type, "deleted", 0, self._now_ms(), life=life)
+                    consumer_announcement(topic, subscription, stored.type, "deleted", 0, self._now_ms(), life=life)
                 )
             try:
                 self._operations.remove_leftovers(term)
@@ -135,8 +135,8 @@ class SubscriptionRegistry:
         """
         self._store.check_topic(topic)
         with self._operations.locked(topic) as term:
-            found = self._store.existing_subscription(topic, subscription)
-            if found.type == "CHECKPOINT":
+            stored = self._store.existing_subscription(topic, subscription)
+            if stored.type == "CHECKPOINT":
                 raise Conflict(
                     f"Subscription {subscription} is CHECKPOINT: its consumers keep their positions themselves"
                 )
@@ -177,12 +177,12 @@ class SubscriptionRegistry:
         self._clear_name(topic, subscription)
         with self._writing(topic) as transaction:
             transaction.check_topic(topic)
-            known = transaction.subscription_record(topic, subscription)
-            if known is None:
+            record = transaction.subscription_record(topic, subscription)
+            if record is None:
                 self._check_room(transaction, topic, subscription)
                 _insert(transaction, topic, subscription, type)
             else:
-                _same_type(StoredSubscription(subscription, known.type, 0), type)
+                _same_type(StoredSubscription(subscription, record.type, 0), type)
             if transaction.insert_consumer(topic, subscription, consumer, session):
                 # Count for new consumers only: ten thousand returning ones would each read all names.
                 count = len(transaction.children(consumers_path(topic, subscription)))
@@ -190,17 +190,17 @@ class SubscriptionRegistry:
                 transaction.announce(
                     consumer_announcement(topic, subscription, type, "registered", count, now, consumer, life=life)
                 )
-        return known is None
+        return record is None
 
     def unregister_consumer(self, topic: str, subscription: str, consumer: str) -> None:
         """Remove a consumer session; its subscription stays."""
         with self._writing(topic) as transaction:
-            found = transaction.existing_subscription(topic, subscription)
+            stored = transaction.existing_subscription(topic, subscription)
             if not transaction.delete_consumer(topic, subscription, consumer):
                 raise NotFound(f"Consumer not found: {consumer} of {subscription} on {topic}")
-            count, now, life = found.consumers - 1, self._now_ms(), transaction.created_at(topic)
+            count, now, life = stored.consumers - 1, self._now_ms(), transaction.created_at(topic)
             transaction.announce(
-                consumer_announcement(topic, subscription, found.type, "unregistered", count, now, consumer, life=life)
+                consumer_announcement(topic, subscription, stored.type, "unregistered", count, now, consumer, life=life)
             )
 
     def unregister_consumers(self, topic: str, subscription: str, consumers: Iterable[str]) -> None:
@@ -211,12 +211,12 @@ class SubscriptionRegistry:
         left = deque(consumers)
         while left and self._store.has_topic(topic):
             with self._writing(topic) as transaction:
-                found = transaction.subscription(topic, subscription)
-                if found is None:
+                stored = transaction.subscription(topic, subscription)
+                if stored is None:
                     return
                 some = list(islice(left, MAX_PART_NODES))
                 transaction.read_ahead([consumer_path(topic, subscription, consumer) for consumer in some])
-                count, now, life = found.consumers, self._now_ms(), transaction.created_at(topic)
+                count, now, life = stored.consumers, self._now_ms(), transaction.created_at(topic)
                 for consumer in some:
                     if transaction.is_full:
                         break
@@ -225,7 +225,7 @@ class SubscriptionRegistry:
                         count -= 1
                         transaction.announce(
                             consumer_announcement(
-                                topic, subscription, found.type, "unregistered", count, now, consumer, life=life
+                                topic, subscription, stored.type, "unregistered", count, now, consumer, life=life
                             )
                         )
 
@@ -245,8 +245,10 @@ class SubscriptionRegistry:
 
     def subscriptions_with_sessions(self, topic: str) -> list[str]:
         """Return the subscriptions of a topic that have a session."""
-        found = [(one.name, self._store.members(topic, one.name)) for one in self._store.subscriptions(topic)]
-        return [name for name, members in found if members and any(members.consumers.values())]
+        memberships = [
+            (stored.name, self._store.members(topic, stored.name)) for stored in self._store.subscriptions(topic)
+        ]
+        return [name for name, members in memberships if members and any(members.consumers.values())]
 
     def save_progress(
         self,
@@ -277,8 +279,8 @@ class SubscriptionRegistry:
         beginning.
         """
         store = self._segments.of_life(life)
-        found = {id: _backlog(store, segment, subscription) for id, segment in segments.items()}
-        return {id: left for id, left in found.items() if left is not None}
+        unread = {id: _backlog(store, segment, subscription) for id, segment in segments.items()}
+        return {id: left for id, left in unread.items() if left is not None}
 
     def position(self, topic: str, subscription: str) -> None:
         """Give a registered subscription a position in every segment where it has none.
@@ -366,6 +368,6 @@ def _seek_segment(segments: SegmentStore, segment: str, subscription: str, targe
             segments.seek(segment, subscription, target)
 
 
-def _same_type(found: StoredSubscription, type: SubscriptionType) -> None:
-    if found.type != type:
-        raise Conflict(f"Subscription {found.name} exists with type {found.type}, not {type}")
+def _same_type(stored: StoredSubscription, type: SubscriptionType) -> None:
+    if stored.type != type:
+        raise Conflict(f"Subscription {stored.name} exists with type {stored.type}, not {type}")

@@ -51,43 +51,45 @@ class StoredSessions:
 
         A missing one is created with `type`; without a type raises `NotFound`.
         """
-        layout, found = self._registry.membership(*key)
-        if found is None:
+        layout, membership = self._registry.membership(*key)
+        if membership is None:
             if type is None:
                 raise NotFound(f"Subscription not found: {key[1]} on {key[0]}")
             return SubscriptionCoordinator(key[1], type, self._grace_ms, layout)
         restored = restore(
             key[1],
-            SubscriptionRecord(type=found.type, drained=found.drained, contested=found.contested, life=found.life),
-            [ConsumerRegistration(consumer_name=name) for name in found.consumers],
+            SubscriptionRecord(
+                type=membership.type, drained=membership.drained, contested=membership.contested, life=membership.life
+            ),
+            [ConsumerRegistration(consumer_name=name) for name in membership.consumers],
             layout,
             self._grace_ms,
             now_ms,
         )
         sessions = {
             name: restored.sessions[name] if needs_connection else NO_CONNECTION
-            for name, needs_connection in found.consumers.items()
+            for name, needs_connection in membership.consumers.items()
         }
         # A consumer registered by REST polls at any time, so its current segments are unknown.
-        kept = {name: segments for name, segments in restored.kept.items() if found.consumers[name]}
-        return replace(restored, sessions=sessions, kept=kept)
+        held = {name: segments for name, segments in restored.kept.items() if membership.consumers[name]}
+        return replace(restored, sessions=sessions, kept=held)
 
     def find_drained(self, key: SubscriptionKey, coordinator: SubscriptionCoordinator) -> DrainLook:
         """Find the sealed segments that were read to the end since; children after parents."""
-        found: set[int] = set()
+        drained: set[int] = set()
         while True:
-            known = coordinator.drained | found
+            drained_so_far = coordinator.drained | drained
             reading = {
                 segment.segment_id: segment_topic(key[0], segment)
-                for segment in assignable(coordinator.layout, known)
+                for segment in assignable(coordinator.layout, drained_so_far)
                 if not segment.is_active
             }
             try:
                 unread = self._registry.backlogs(key[1], reading, coordinator.layout.created_at_ms)
             except (ControllerError, StoreError) as error:
                 log.warning("cannot tell what %s of %s has read: %s", key[1], key[0], error)
-                return DrainLook(frozenset(found), True, 0, False)
+                return DrainLook(frozenset(drained), True, 0, False)
             read = {id for id, left in unread.items() if left == 0}
             if not read:
-                return DrainLook(frozenset(found), bool(reading), sum(unread.values()), True)
-            found |= read
+                return DrainLook(frozenset(drained), bool(reading), sum(unread.values()), True)
+            drained |= read

@@ -36,8 +36,8 @@ RETRY_DELAY_SECONDS, RETRY_JITTER_SECONDS = 1.0, 0.5
 
 def watch_update(topic: str, layout: str, url: str, owners: SegmentOwners | None = None) -> LayoutUpdate:
     """Build the update of `topic` with leader `url`, which owns all segments if `owners` is None."""
-    found = json.loads(layout)
-    active = {id: segment["hashRange"] for id, segment in found["segments"].items() if segment["state"] == "ACTIVE"}
+    content = json.loads(layout)
+    active = {id: segment["hashRange"] for id, segment in content["segments"].items() if segment["state"] == "ACTIVE"}
     if owners is None:
         brokers = dict.fromkeys(active, url)
     else:
@@ -45,10 +45,10 @@ def watch_update(topic: str, layout: str, url: str, owners: SegmentOwners | None
             id: segment_topic_name(topic, segment_descriptor(hashes["start"], hashes["end"], int(id)))
             for id, hashes in active.items()
         }
-        known = owners.of(topic, found.get("createdAtMs"), list(names.values()))
-        brokers = {id: known[name] for id, name in names.items() if name in known}
-    about = {"topic": topic, "epoch": found["epoch"], "controllerBrokerUrl": url, "segmentBrokers": brokers}
-    return LayoutUpdate(found["epoch"], f'{json.dumps(about)[:-1]}, "layout": {layout}}}')
+        urls = owners.of(topic, content.get("createdAtMs"), list(names.values()))
+        brokers = {id: urls[name] for id, name in names.items() if name in urls}
+    about = {"topic": topic, "epoch": content["epoch"], "controllerBrokerUrl": url, "segmentBrokers": brokers}
+    return LayoutUpdate(content["epoch"], f'{json.dumps(about)[:-1]}, "layout": {layout}}}')
 
 
 class LayoutWatcher:
@@ -58,13 +58,13 @@ class LayoutWatcher:
         self,
         nodes: MetadataStore,
         url: str,
-        known: Callable[[str], bool] = lambda url: True,
+        is_known: Callable[[str], bool] = lambda url: True,
         owners: SegmentOwners | None = None,
     ) -> None:
-        """`known`: returns whether clients may be sent to an address; `owners`: of segments that are topics."""
+        """`is_known`: returns whether clients may be sent to an address; `owners`: of segments that are topics."""
         self._owners = owners
         self._refresh: asyncio.TimerHandle | None = None
-        self._known = known
+        self._known = is_known
         self.hub = WatchHub(self._load, self._unwatch)
         self._nodes = nodes
         self._url = url
@@ -117,14 +117,14 @@ class LayoutWatcher:
             if kind is not Kind.CHILDREN:
                 self._look_soon(topic)
 
-        made: list[CallbackHandle] = []
+        watches: list[CallbackHandle] = []
         try:
-            made += (self._nodes.watch(path, changed, below=False) for path in _paths(topic))
+            watches += (self._nodes.watch(path, changed, below=False) for path in _paths(topic))
         except StoreError:
-            for watch in made:
+            for watch in watches:
                 watch.cancel()
             raise
-        return made
+        return watches
 
     def _unwatch(self, topic: str) -> None:
         """Drop the watches of a topic without sessions; the next session retries a failed one."""

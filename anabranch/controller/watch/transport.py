@@ -80,9 +80,9 @@ def held(grant: Grant, session: WatchSession) -> Iterator[None]:
         yield
 
 
-async def carry(session: WatchSession, sending: Awaitable[None], gone: Awaitable[None]) -> CloseReason:
-    """Send until the session ends or the client is `gone`; does not wait for a client that is stuck."""
-    sender, leaver = asyncio.ensure_future(sending), asyncio.ensure_future(gone)
+async def carry(session: WatchSession, sending: Awaitable[None], departure: Awaitable[None]) -> CloseReason:
+    """Send until the session ends or until the `departure` of the client; does not wait for a client that is stuck."""
+    sender, leaver = asyncio.ensure_future(sending), asyncio.ensure_future(departure)
     end = asyncio.ensure_future(session.until_closed())
     try:
         await asyncio.wait({sender, leaver, end}, return_when=asyncio.FIRST_COMPLETED)
