@@ -86,12 +86,12 @@ class Access:
         if scheme.lower() != b"bearer":
             return None
         digest = digest_of(token.strip())
-        found = None
+        match = None
         # Compare with all of them, so that the time taken reveals nothing.
         for entry in self._entries:
             if hmac.compare_digest(entry.digest, digest):
-                found = entry
-        return None if found is None else Caller(*found)
+                match = entry
+        return None if match is None else Caller(*match)
 
     def opens(self, caller: Caller, needed: Need) -> bool:
         """Return whether the caller's token still grants what is needed, by the file as last read."""
@@ -143,7 +143,7 @@ class Access:
 def _mark(file: Path) -> tuple[int, ...] | None:
     """Return a value that changes whenever the file does; None if it does not exist."""
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size

@@ -32,14 +32,14 @@ def read_scope(word: str) -> str:
     raise ScopeError("is neither a tenant nor tenant/namespace")
 
 
-def covers(scope: Scope, place: str) -> bool:
-    """Return whether the scope contains `place`, a `tenant/namespace` or a whole `tenant`."""
-    return not scope or place in scope or place.partition("/")[0] in scope
+def covers(scope: Scope, resource: str) -> bool:
+    """Return whether the scope contains `resource`, a `tenant/namespace` or a whole `tenant`."""
+    return not scope or resource in scope or resource.partition("/")[0] in scope
 
 
 def touches(scope: Scope, tenant: str) -> bool:
     """Return whether the scope contains anything of a tenant."""
-    return covers(scope, tenant) or any(one.startswith(f"{tenant}/") for one in scope)
+    return covers(scope, tenant) or any(namespace.startswith(f"{tenant}/") for namespace in scope)
 
 
 def described(scope: Iterable[str]) -> str:

@@ -68,26 +68,26 @@ def add_token(file: Path, name: str, role: Role, scope: Iterable[str] = EVERYWHE
     """
     if not _NAME.fullmatch(name):
         raise TokensError(f"{name!r} is not a name for a token: letters, digits and . _ @ -, at most 64")
-    places = set()
-    for place in scope:
+    scopes = set()
+    for part in scope:
         try:
-            places.add(read_scope(place))
+            scopes.add(read_scope(part))
         except ScopeError as error:
-            raise TokensError(f"{place[:64]!r} {error}") from None
+            raise TokensError(f"{part[:64]!r} {error}") from None
     with _alone(file):
         text = (
             _text(file)
             if file.exists()
             else f"# Tokens of the controller: name, role ({', '.join(ROLES)}), SHA-256, tenants and namespaces.\n"
         )
-        known = parse_tokens(file, text)
-        if any(entry.name == name for entry in known):
+        entries = parse_tokens(file, text)
+        if any(entry.name == name for entry in entries):
             raise TokensError(f"{file} has a token {name} already; remove it first or choose another name")
-        if len(known) >= MAX_TOKENS:
+        if len(entries) >= MAX_TOKENS:
             raise TokensError(f"{file} has {MAX_TOKENS} tokens, and more are not possible; remove one first")
         token = secrets.token_urlsafe(32)
         end = "" if text.endswith("\n") or not text else "\n"
-        _replace(file, f"{text}{end}{' '.join([name, role, digest_of(token.encode()).decode(), *sorted(places)])}\n")
+        _replace(file, f"{text}{end}{' '.join([name, role, digest_of(token.encode()).decode(), *sorted(scopes)])}\n")
     return token
 
 
@@ -110,7 +110,7 @@ def parse_tokens(file: Path, text: str) -> list[TokenEntry]:
         where = f"{file}, line {number}"
         if len(words) < 3:
             raise TokensError(f"{where}: {len(words)} words, expected name, role, SHA-256 of the token")
-        name, role, digest, *places = words
+        name, role, digest, *scopes = words
         if not _NAME.fullmatch(name) or name in entries:
             problem = "is there twice" if name in entries else "is not a name for a token"
             raise TokensError(f"{where}: {name[:64]!r} {problem}")
@@ -119,22 +119,22 @@ def parse_tokens(file: Path, text: str) -> list[TokenEntry]:
         if not _DIGEST.fullmatch(digest):
             # Do not quote the word: it may be a token that was put there by mistake.
             raise TokensError(f"{where}: the third word of {name} is not a SHA-256 (64 digits 0-9 a-f)")
-        entries[name] = TokenEntry(name, role, digest.encode(), _scope(places, f"{where}: the scope of {name}"))
+        entries[name] = TokenEntry(name, role, digest.encode(), _scope(scopes, f"{where}: the scope of {name}"))
     if len(entries) > MAX_TOKENS:
         raise TokensError(f"{file} has {len(entries)} tokens; at most {MAX_TOKENS} are possible")
     return list(entries.values())
 
 
-def _scope(places: list[str], where: str) -> Scope:
-    for number, place in enumerate(places, 4):
+def _scope(scopes: list[str], where: str) -> Scope:
+    for number, scope in enumerate(scopes, 4):
         # Do not quote the word, as above.
         try:
-            read = read_scope(place)
+            read = read_scope(scope)
         except ScopeError as error:
             raise TokensError(f"{where}, word {number}, {error}") from None
-        if read != place:
+        if read != scope:
             raise TokensError(f"{where}, word {number}, is not spelt as in the names of topics")
-    return frozenset(places)
+    return frozenset(scopes)
 
 
 def _text(file: Path) -> str:
@@ -178,8 +178,8 @@ def _replace(file: Path, text: str) -> None:
         opened.flush()
         os.fsync(opened.fileno())
     if file.exists():
-        found = file.stat()
-        os.chmod(new, stat.S_IMODE(found.st_mode))
-        if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
-            os.chown(new, found.st_uid, found.st_gid)
+        status = file.stat()
+        os.chmod(new, stat.S_IMODE(status.st_mode))
+        if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(new, status.st_uid, status.st_gid)
     os.replace(new, file)
