@@ -42,32 +42,32 @@ class ExecutorMetrics(Collector):
             labels=["brake"],
         )
         for brake in BRAKES:
-            waiting.add_metric([brake], sum(standing.waiting[brake] for standing in standings))
+            waiting.add_metric([brake], sum(state.waiting[brake] for state in standings))
         yield waiting
         yield GaugeMetricFamily(
             "anabranch_executor_stopped",
             "1 while too many failures have stopped it, until somebody resumes it.",
-            int(any(standing.is_stopped for standing in standings)),
+            int(any(state.is_stopped for state in standings)),
         )
         yield GaugeMetricFamily(
             "anabranch_executor_pauses",
             "Pauses of topics, namespaces or all that hold now.",
-            max((standing.pauses for standing in standings), default=0),
+            max((state.pauses for state in standings), default=0),
         )
         yield GaugeMetricFamily(
             "anabranch_executor_window_open",
             "1 while maintenance windows allow acting.",
-            int(all(standing.is_window_open for standing in standings)),
+            int(all(state.is_window_open for state in standings)),
         )
         yield GaugeMetricFamily(
             "anabranch_executor_recent_failures",
             "Failures that count towards a stop, within [executor.brakes] failures_seconds.",
-            sum(standing.failures for standing in standings),
+            sum(state.failures for state in standings),
         )
         yield CounterMetricFamily(
             "anabranch_executor_calls",
             "Calls since the start, repeated ones too; without those on shards that it has given back.",
-            sum(standing.calls for standing in standings),
+            sum(state.calls for state in standings),
         )
         files = GaugeMetricFamily(
             "anabranch_lake_files",

@@ -25,7 +25,7 @@ def answer_to_call(reply: Reply[None]) -> Answer:
     return no_answer("the call", reply)
 
 
-def no_answer(what: str, fault: object) -> NoAnswer:
-    """Translate a fault that says nothing about a call's effect; `what` describes the call."""
-    text = f"{what} was answered with {fault}" if isinstance(fault, Rejection) else str(fault)
+def no_answer(request: str, fault: object) -> NoAnswer:
+    """Translate a fault that says nothing about a call's effect; `request` describes the call."""
+    text = f"{request} was answered with {fault}" if isinstance(fault, Rejection) else str(fault)
     return NoAnswer(text[:MAX_REASON], denied=isinstance(fault, Denied))

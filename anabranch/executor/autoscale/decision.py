@@ -88,8 +88,8 @@ def _arguments(action: str, text: str) -> tuple[tuple[int, ...], int | None]:
     except (ValueError, TypeError, RecursionError) as error:
         raise MalformedDecision(f"arguments is no JSON: {error}") from None
     arguments = arguments if isinstance(arguments, dict) else {}
-    found, buckets = arguments.get("segments"), arguments.get("bucketCount")
-    segments = tuple(found) if isinstance(found, list) else ()
+    ids, buckets = arguments.get("segments"), arguments.get("bucketCount")
+    segments = tuple(ids) if isinstance(ids, list) else ()
     ids_only = all(type(segment) is int and 0 <= segment <= MAX_SEGMENT_ID for segment in segments)
     least, most = _SEGMENTS[action]
     has_count = ids_only and least <= len(segments) <= most and len(set(segments)) == len(segments)
@@ -108,7 +108,7 @@ def _decided_on(subject: str, inputs: str) -> tuple[SegmentLayout, AutoScalePoli
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        said = f"inputs is no snapshot: {where + ': ' if where else ''}{first['msg']}"
-        raise MalformedDecision(said[:500]) from None
+        message = f"inputs is no snapshot: {where + ': ' if where else ''}{first['msg']}"
+        raise MalformedDecision(message[:500]) from None
     except LayoutError as error:
         raise MalformedDecision(f"the layout in inputs is not valid: {error}"[:500]) from None

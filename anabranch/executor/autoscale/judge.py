@@ -102,7 +102,7 @@ def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]
     targets = [decision.layout.segments[i] for i in decision.segments]
     if decision.action == "rebucket":
         successors = [_successor_of(target, decision, layout) for target in targets]
-        return tuple(sorted(one.segment_id for one in successors if one is not None))
+        return tuple(sorted(successor.segment_id for successor in successors if successor is not None))
     if any(layout.segments[t.segment_id].is_active for t in targets if t.segment_id in layout.segments):
         return ()
     start, end = min(t.start for t in targets), max(t.end for t in targets)
@@ -116,10 +116,10 @@ def _effect(decision: SegmentDecision, layout: SegmentLayout) -> tuple[int, ...]
         first = decision.layout.next_segment_id
         while first in layout.segments and not _overlaps(layout.segments[first], start, end):
             first += 1
-        found = [layout.segments.get(first + number) for number in range(len(expected))]
+        expected_children = [layout.segments.get(first + number) for number in range(len(expected))]
         return tuple(
             child.segment_id
-            for child, hashes in zip(found, expected, strict=True)
+            for child, hashes in zip(expected_children, expected, strict=True)
             if child is not None and (child.start, child.end) == hashes
         )
     common = set.intersection(*({child.segment_id for child in _children(segment, layout)} for segment in left))
@@ -136,14 +136,14 @@ def _successor_of(target: Segment, decision: SegmentDecision, layout: SegmentLay
     The successor of a pruned segment is the first segment allocated since the decision that overlaps its range.
     """
     if target.segment_id in layout.segments:
-        found = _children(layout.segments[target.segment_id], layout)
+        successors = _children(layout.segments[target.segment_id], layout)
     else:
         first = decision.layout.next_segment_id
         while first in layout.segments and not _overlaps(layout.segments[first], target.start, target.end):
             first += 1
-        found = [layout.segments[first]] if first in layout.segments else []
-    is_ours = len(found) == 1 and found[0].bucket_count == decision.bucket_count
-    return found[0] if is_ours and (found[0].start, found[0].end) == (target.start, target.end) else None
+        successors = [layout.segments[first]] if first in layout.segments else []
+    is_ours = len(successors) == 1 and successors[0].bucket_count == decision.bucket_count
+    return successors[0] if is_ours and (successors[0].start, successors[0].end) == (target.start, target.end) else None
 
 
 def _halves(start: int, end: int) -> list[tuple[int, int]]:

@@ -57,10 +57,10 @@ class BundlesActor:
             return no_answer("GET the brokers", brokers)
         owner = None
         if isinstance(decision, Unload) and decision.range in ranges.value:
-            found = self._owner(decision, cluster, brokers.value)
-            if not isinstance(found, Answered):
-                return no_answer(f"GET the owner of {decision.bundle}", found)
-            owner = found.value
+            reply = self._owner(decision, cluster, brokers.value)
+            if not isinstance(reply, Answered):
+                return no_answer(f"GET the owner of {decision.bundle}", reply)
+            owner = reply.value
         balances = not self._observes and _balances_itself(settings.value)
         live = LiveBundle(cluster, ranges.value, tuple(brokers.value), owner, balances)
         return still_moving(decision, live) or live
@@ -96,7 +96,7 @@ class BundlesActor:
         other broker has the bundle.
         """
         fault: Fault | None = None
-        for broker in sorted(brokers, key=lambda one: (one not in (decision.source, decision.destination), one)):
+        for broker in sorted(brokers, key=lambda name: (name not in (decision.source, decision.destination), name)):
             reply = self._bundles.owned(cluster, broker)
             if not isinstance(reply, Answered):
                 fault = reply

@@ -81,12 +81,12 @@ def read_bundle_decision(row: Mapping[str, Any]) -> BundleChange:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
         raise MalformedDecision(f"arguments is no JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise MalformedDecision("arguments is no JSON object")
-    return found
+    return content
 
 
 def _broker(arguments: Mapping[str, Any], name: str) -> str:
@@ -97,14 +97,14 @@ def _broker(arguments: Mapping[str, Any], name: str) -> str:
     return broker
 
 
-def _positions(bundle: str, given: Any) -> tuple[int, ...]:
-    if given is None:
+def _positions(bundle: str, listed: Any) -> tuple[int, ...]:
+    if listed is None:
         return ()
     low, high = (int(edge, 16) for edge in bundle.rpartition("/")[2].split("_"))
     try:
-        found = tuple(int(one, 16) for one in given)
+        positions = tuple(int(text, 16) for text in listed)
     except (TypeError, ValueError):
-        raise MalformedDecision(f'positions must be like ["0x20000000"], not {str(given)[:200]}') from None
-    if not all(low < position < high for position in found):
-        raise MalformedDecision(f"positions {str(given)[:200]} are not all inside of {bundle}")
-    return found
+        raise MalformedDecision(f'positions must be like ["0x20000000"], not {str(listed)[:200]}') from None
+    if not all(low < position < high for position in positions):
+        raise MalformedDecision(f"positions {str(listed)[:200]} are not all inside of {bundle}")
+    return positions

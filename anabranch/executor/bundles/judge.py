@@ -50,7 +50,7 @@ def judge(decision: BundleChange, live: LiveBundle, may_have_called: bool, may_r
         return _judge_unload(decision, live, may_have_called, may_repeat)
     if is_there:
         return Act()
-    children = [one for one in live.ranges if _is_inside(one, decision.range)]
+    children = [child for child in live.ranges if _is_inside(child, decision.range)]
     if may_have_called and len(children) > 1:
         return Applied()
     return Superseded(f"there is no bundle {decision.bundle} any more, but {', '.join(children[:4]) or 'others'}")

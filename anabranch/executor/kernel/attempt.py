@@ -82,7 +82,7 @@ Result = Ended | TryAgain
 
 def try_once(
     decision: Decision,
-    standing: Standing,
+    progress: Standing,
     actor: Actor[Any, Any],
     may_call: Callable[[], bool],
     holds_lease: Callable[[], bool],
@@ -91,23 +91,23 @@ def try_once(
 
     `may_call` is asked right before the call. If it says no, the look may still settle the decision.
     """
-    may_have_called = standing.open_end or standing.calls > 0
+    may_have_called = progress.open_end or progress.calls > 0
     before = _look(actor, decision, may_have_called)
     if isinstance(before, NoAnswer):
-        return TryAgain(before.reason, slowly=before.denied), standing
-    standing = _counted(standing, before, may_have_called)
+        return TryAgain(before.reason, slowly=before.denied), progress
+    progress = _counted(progress, before, may_have_called)
     if not isinstance(before.verdict, Act):
-        return _settled(before, standing, may_have_called), standing
+        return _settled(before, progress, may_have_called), progress
     if not may_call():
-        return TryAgain("the call may not be made now", before.seen, held=True), standing
+        return TryAgain("the call may not be made now", before.seen, held=True), progress
     if not holds_lease():
-        return TryAgain("the lease is not renewed", before.seen), standing
+        return TryAgain("the lease is not renewed", before.seen), progress
 
     answer = actor.call(decision, before.live, holds_lease)
     # A conflict says nothing about the call itself and is retried at once, so it does not count as a refusal.
     refused = isinstance(answer, CallRefused) and not answer.is_conflict
-    called = replace(standing, calls=standing.calls + 1, refusals=standing.refusals + refused)
-    unsure = replace(called, open_end=standing.open_end or not isinstance(answer, CallRefused))
+    called = replace(progress, calls=progress.calls + 1, refusals=progress.refusals + refused)
+    unsure = replace(called, open_end=progress.open_end or not isinstance(answer, CallRefused))
     after = _look(actor, decision, may_have_called=True)
     if isinstance(after, NoAnswer):
         return TryAgain(_joined(answer, after.reason), slowly=after.denied), unsure
@@ -118,7 +118,7 @@ def try_once(
     if isinstance(answer, CallRefused):
         # If a stale replica answered the first look, an earlier call may become visible only now; if one answered the
         # call, the subject may. So look once more after a delay.
-        if answer.is_conflict or ((standing.open_end or answer.is_absence) and called.refusals < 2):
+        if answer.is_conflict or ((progress.open_end or answer.is_absence) and called.refusals < 2):
             has_moved = before.seen.layout_epoch != after.seen.layout_epoch
             again = TryAgain(f"refused: {answer.reason}", after.seen, at_once=answer.is_conflict and has_moved)
             return again, called
@@ -128,20 +128,20 @@ def try_once(
     return TryAgain("the call was accepted, but does not show yet", after.seen), unsure
 
 
-def observe_once(decision: Decision, standing: Standing, actor: Actor[Any, Any]) -> tuple[Result, Standing]:
+def observe_once(decision: Decision, progress: Standing, actor: Actor[Any, Any]) -> tuple[Result, Standing]:
     """Look and judge like `try_once`, and report what would be done."""
-    now = _look(actor, decision, may_have_called=standing.open_end)
+    now = _look(actor, decision, may_have_called=progress.open_end)
     if isinstance(now, NoAnswer):
-        return TryAgain(now.reason, slowly=now.denied), standing
-    standing = _counted(standing, now, may_have_called=False)
+        return TryAgain(now.reason, slowly=now.denied), progress
+    progress = _counted(progress, now, may_have_called=False)
     if isinstance(now.verdict, Act):
-        return Ended("observed", now.seen, would=str(decision)), standing
+        return Ended("observed", now.seen, would=str(decision)), progress
     if isinstance(now.verdict, Applied):
         # Begun by an executor in mode act: record the real end, not a hypothetical one.
-        return _settled(now, standing, standing.open_end), standing
-    if isinstance(now.verdict, Gone) and standing.absences < ABSENCES:
-        return TryAgain(now.verdict.why, now.seen, confirms=True), standing
-    return Ended("observed", now.seen, now.verdict.why, would="nothing: superseded"), standing
+        return _settled(now, progress, progress.open_end), progress
+    if isinstance(now.verdict, Gone) and progress.absences < ABSENCES:
+        return TryAgain(now.verdict.why, now.seen, confirms=True), progress
+    return Ended("observed", now.seen, now.verdict.why, would="nothing: superseded"), progress
 
 
 @dataclass(frozen=True)
@@ -158,9 +158,9 @@ def _look(actor: Actor[Any, Any], decision: Decision, may_have_called: bool) -> 
     return _Look(actor.judge(decision, live, may_have_called), actor.describe(decision, live), live)
 
 
-def _counted(standing: Standing, look: _Look, may_have_called: bool) -> Standing:
+def _counted(progress: Standing, look: _Look, may_have_called: bool) -> Standing:
     """Return the state with absences updated by this look."""
-    return replace(standing, absences=standing.absences + 1 if _is_absence(look, may_have_called) else 0)
+    return replace(progress, absences=progress.absences + 1 if _is_absence(look, may_have_called) else 0)
 
 
 def _is_absence(look: _Look, may_have_called: bool) -> bool:
@@ -168,14 +168,14 @@ def _is_absence(look: _Look, may_have_called: bool) -> bool:
     return isinstance(look.verdict, Gone) or (may_have_called and isinstance(look.verdict, Superseded))
 
 
-def _settled(look: _Look, standing: Standing, may_have_called: bool, answer: Answer | None = None) -> Result:
+def _settled(look: _Look, progress: Standing, may_have_called: bool, answer: Answer | None = None) -> Result:
     """Return the end of a decision that needs no call, as far as that is certain."""
     verdict = look.verdict
     if isinstance(verdict, Applied):
         return Ended("applied", look.seen)
     assert not isinstance(verdict, Act)
     why = _joined(answer, verdict.why)
-    if _is_absence(look, may_have_called) and standing.absences < ABSENCES:
+    if _is_absence(look, may_have_called) and progress.absences < ABSENCES:
         return TryAgain(why, look.seen, confirms=True)
     return Ended("superseded", look.seen, why)
 

@@ -188,8 +188,8 @@ class Executor:
         recently = self._ledger.since(now - timedelta(seconds=seconds))
         begun = [(*work.subject, now) for work in self._open.values() if work.begun_at]
         calls = [
-            (self._actors[family].namespace(subject), at)
-            for family, subject, at in recently.calls + begun
+            (self._actors[family].namespace(subject), called_at)
+            for family, subject, called_at in recently.calls + begun
             if family in self._actors
         ]
         self._brakes.restore(calls, recently.failures)
@@ -203,14 +203,14 @@ class Executor:
         return max(0.0, wake_at - time.monotonic())
 
     def _take_results(self, wait_seconds: float) -> None:
-        for work, found in self._workers.results(wait_seconds):
-            if isinstance(found, Exception):
-                result: Result = TryAgain(f"an error in the executor itself: {found!r}")
+        for work, outcome in self._workers.results(wait_seconds):
+            if isinstance(outcome, Exception):
+                result: Result = TryAgain(f"an error in the executor itself: {outcome!r}")
                 self._brakes.ended(work.decision.decision_id, called=True)
             else:
-                result, standing = found
-                self._brakes.ended(work.decision.decision_id, called=standing.calls > work.standing.calls)
-                work.standing = standing
+                result, progress = outcome
+                self._brakes.ended(work.decision.decision_id, called=progress.calls > work.standing.calls)
+                work.standing = progress
             failures = work.failures
             self._take_result(work, result)
             # After a failure the subject may not respond: later tries on it must leave threads to other subjects.
@@ -449,8 +449,8 @@ class Executor:
             delay = min(delay, max(0.0, left))
         self._try_at(time.monotonic() + delay, work)
 
-    def _try_at(self, at: float, work: Work) -> None:
-        heapq.heappush(self._later, (at, next(self._numbers), work))
+    def _try_at(self, instant: float, work: Work) -> None:
+        heapq.heappush(self._later, (instant, next(self._numbers), work))
 
     def _dispatch(self) -> None:
         while self._fresh and self._workers.has_room:
@@ -463,12 +463,12 @@ class Executor:
         if work.subject in self._turns:
             self._turns[work.subject].append(work)
             return
-        decision, standing = work.decision, work.standing
+        decision, progress = work.decision, work.standing
         assert isinstance(decision, Decision)
         actor = self._actors[decision.family]
         if self._observe:
             self._turns[work.subject] = []
-            self._workers.give(work, retry, lambda: observe_once(decision, standing, actor))
+            self._workers.give(work, retry, lambda: observe_once(decision, progress, actor))
             return
         candidate = self._candidate(work)
         held = work.only_looks = self._brakes.ask(candidate) is not None
@@ -480,7 +480,7 @@ class Executor:
             return not held and not self._stopping.is_set() and not self._brakes.holds_now(candidate)
 
         self._turns[work.subject] = []
-        self._workers.give(work, retry, lambda: try_once(decision, standing, actor, may_call, self._holds_lease))
+        self._workers.give(work, retry, lambda: try_once(decision, progress, actor, may_call, self._holds_lease))
 
     def _finish(self) -> None:
         """Start no new tries; wait for running calls, record and announce their results."""

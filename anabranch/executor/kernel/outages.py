@@ -23,8 +23,8 @@ LAKE_ERRORS = (DeltaError, OSError)
 class Outage:
     """Retry state while the lake fails; logs one line when an outage begins and one when it ends."""
 
-    def __init__(self, what: str) -> None:
-        self._what, self._failures = what, 0
+    def __init__(self, subject: str) -> None:
+        self._what, self._failures = subject, 0
         self._backoff = Backoff(LAKE_DELAY_SECONDS, LAKE_MAX_DELAY_SECONDS)
         self.until = 0.0
 

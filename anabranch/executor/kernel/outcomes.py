@@ -121,7 +121,10 @@ class OutcomeLedger:
         steps = self._covered(steps.filter(pc.invert(pc.is_in(steps["decision_id"], value_set=ended))))
         begun = steps.group_by("decision_id").aggregate([("at", "min"), ("attempt", "max")])
         columns = (begun[name].to_pylist() for name in ("decision_id", "at_min", "attempt_max"))
-        return Recorded(set(ended.to_pylist()), {one: Begun(*rest) for one, *rest in zip(*columns, strict=True)})
+        return Recorded(
+            set(ended.to_pylist()),
+            {identity: Begun(*details) for identity, *details in zip(*columns, strict=True)},
+        )
 
     def _covered(self, rows: pa.Table) -> pa.Table:
         """Return the rows of subjects in the shard."""
@@ -136,9 +139,9 @@ class OutcomeLedger:
         A call is dated by the first row since then that counts it.
         """
         columns = ("decision_id", "family", "subject", "status", "attempt", "at")
-        found = self._table.read(columns, [("day", ">=", first.date()), ("at", ">=", first)]).sort_by("at")
+        recent = self._table.read(columns, [("day", ">=", first.date()), ("at", ">=", first)]).sort_by("at")
         rows = [
-            row for row in found.to_pylist() if self.covers(row["subject"]) and row["family"] not in self._elsewhere
+            row for row in recent.to_pylist() if self.covers(row["subject"]) and row["family"] not in self._elsewhere
         ]
         calls = {(row["decision_id"], row["attempt"]): row for row in reversed(rows) if row["attempt"]}
         return Recently(
@@ -151,10 +154,10 @@ class OutcomeLedger:
         if self._shard is None:
             return []
         columns = ("family", "subject", "status", "attempt", "at")
-        found = self._table.read(columns, [("day", ">=", first.date()), ("at", ">=", first), ("status", "!=", INTENT)])
+        rows = self._table.read(columns, [("day", ">=", first.date()), ("at", ">=", first), ("status", "!=", INTENT)])
         return [
             row["at"]
-            for row in found.to_pylist()
+            for row in rows.to_pylist()
             if is_failure(row["status"], row["attempt"])
             and row["family"] not in self._elsewhere
             and not self.covers(row["subject"])
@@ -174,8 +177,8 @@ class OutcomeLedger:
 
     def _ends(self, where: tuple[str, str, Any]) -> list[RecordedEnd]:
         columns = ("decision_id", "family", "subject", "status", "error", "at")
-        found = self._table.read(columns, [where, ("status", "!=", INTENT)])
-        ends = (RecordedEnd(**row) for row in found.sort_by("at").to_pylist())
+        rows = self._table.read(columns, [where, ("status", "!=", INTENT)])
+        ends = (RecordedEnd(**row) for row in rows.sort_by("at").to_pylist())
         return list({end.decision_id: end for end in ends}.values())
 
     def row(

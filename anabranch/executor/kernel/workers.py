@@ -73,14 +73,14 @@ class Workers(Generic[Work, Result]):
     def results(self, wait_seconds: float) -> Iterator[tuple[Work, Result | Exception]]:
         """Yield finished work; wait at most `wait_seconds` for the first result or a `wake`."""
         try:
-            found = self._done.get(timeout=max(0.0, wait_seconds))
+            result_entry = self._done.get(timeout=max(0.0, wait_seconds))
             while True:
-                if found is not None:
-                    work, retry, result = found
+                if result_entry is not None:
+                    work, retry, result = result_entry
                     self._busy -= 1
                     self._retrying -= retry
                     yield work, result
-                found = self._done.get_nowait()
+                result_entry = self._done.get_nowait()
         except queue.Empty:
             return
 

@@ -188,8 +188,8 @@ class Holding(Generic[SomeWork]):
                 f"{self._me.seconds:g} s, and have taken over its shards. It stops; a new one may start at any time"
             ) from None
         mine = next(member for member in changed if member.name == self._me.name)
-        known = next((member for member in members if member.name == self._me.name), None)
-        if now >= self._beat_at or dead or known is None or known.tokens != mine.tokens:
+        own = next((member for member in members if member.name == self._me.name), None)
+        if now >= self._beat_at or dead or own is None or own.tokens != mine.tokens:
             for name in dead:
                 log.warning("the executor %s was silent for longer than it had promised: its shards are free", name)
             self._register.replace(changed)
@@ -231,9 +231,9 @@ class Holding(Generic[SomeWork]):
         for _ in range(20):
             try:
                 _, members = self._register.read()
-                others = tuple(member for member in members if member.name != self._me.name)
-                if others != members:
-                    self._register.replace(others)
+                remaining = tuple(member for member in members if member.name != self._me.name)
+                if remaining != members:
+                    self._register.replace(remaining)
                 return
             except Raced:
                 continue

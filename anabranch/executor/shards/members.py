@@ -70,29 +70,29 @@ def after_beat(
     `Removed` or `Unlike`.
     """
     alive = [member for member in members if member.name == me.name or member.name not in dead]
-    known = next((member for member in alive if member.name == me.name), None)
-    if known is None:
+    own = next((member for member in alive if member.name == me.name), None)
+    if own is None:
         if me.beat:
             raise Removed
         for other in alive:
             if (other.of, other.mode) != (me.of, me.mode):
                 raise Unlike(other, me)
-        known = me
+        own = me
         alive.append(me)
-    tokens = [(shard, token) for shard, token in known.tokens if shard not in given_back]
+    tokens = [(shard, token) for shard, token in own.tokens if shard not in given_back]
     held = {shard for member in alive if member.name != me.name for shard in member.shards}
     held |= {shard for shard, _ in tokens}
     part = fair_part([member.name for member in alive], me.name, me.of)
     free = [shard for shard in range(me.of) if shard not in held]
     tokens += [(shard, number) for shard in free[: max(0, part - len(tokens))]]
-    mine = replace(known, beat=known.beat + 1, tokens=tuple(sorted(tokens)), at=me.at)
+    mine = replace(own, beat=own.beat + 1, tokens=tuple(sorted(tokens)), at=me.at)
     return tuple(mine if member.name == me.name else member for member in alive)
 
 
 def fair_part(names: list[str], me: str, shards: int) -> int:
     """Return the number of shards a member should have: an equal share, rounded up for the first."""
-    place = names.index(me)
-    return shards // len(names) + (place < shards % len(names))
+    index = names.index(me)
+    return shards // len(names) + (index < shards % len(names))
 
 
 def excess(members: Members, me: str) -> tuple[int, ...]:
@@ -114,14 +114,14 @@ class Watch:
 
         `before`, `after`: seconds of the monotonic clock, before and after the look that returned `members`.
         """
-        found = set()
+        names = set()
         for member in members:
             if member.name in self.seen and self.seen[member.name][0] != member.beat:
                 self.heard.add(member.name)
-            beat, at = self.seen.get(member.name, (-1, after))
+            beat, seen_at = self.seen.get(member.name, (-1, after))
             if beat != member.beat:
                 self.seen[member.name] = (member.beat, after)
-            elif before - at >= member.seconds:
-                found.add(member.name)
+            elif before - seen_at >= member.seconds:
+                names.add(member.name)
         self.seen = {member.name: self.seen[member.name] for member in members}
-        return frozenset(found)
+        return frozenset(names)

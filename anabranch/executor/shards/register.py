@@ -44,17 +44,17 @@ class MemberRegister:
         return self._register.replace(
             [
                 {
-                    "executor": one.name,
-                    "mode": one.mode,
-                    "shards": one.of,
-                    "seconds": one.seconds,
-                    "since": one.since,
-                    "beat": one.beat,
-                    "held": list(one.shards),
-                    "tokens": [token for _, token in one.tokens],
-                    "beat_at": one.at,
+                    "executor": member.name,
+                    "mode": member.mode,
+                    "shards": member.of,
+                    "seconds": member.seconds,
+                    "since": member.since,
+                    "beat": member.beat,
+                    "held": list(member.shards),
+                    "tokens": [token for _, token in member.tokens],
+                    "beat_at": member.at,
                 }
-                for one in members
+                for member in members
             ]
         )
 
