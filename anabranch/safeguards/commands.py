@@ -58,33 +58,35 @@ def judge(
     wanted = list(dict.fromkeys(ids))
     refused: dict[str, str] = {}
     # Read once, however many others brake at the same moment: what ends meanwhile is not acted on anyway.
-    known = known_decisions(lake, wanted)
+    decisions = known_decisions(lake, wanted)
 
     def make(acts: Acts) -> list[Act]:
         refused.clear()
-        now, made = utc_now(), []
-        for one in wanted:
-            decision, before = known.get(one), acts.verdict_on(one)
+        now, new_acts = utc_now(), []
+        for identity in wanted:
+            decision, before = decisions.get(identity), acts.verdict_on(identity)
             if decision is None:
-                refused[one] = f"no such decision in {lake}; those that wait: anabranch executor status"
+                refused[identity] = f"no such decision in {lake}; those that wait: anabranch executor status"
             elif decision.end is not None:
-                refused[one] = _ended(decision)
+                refused[identity] = _ended(decision)
             elif before is not None:
-                refused[one] = f"it was {DONE[before.kind]} already, {before}"
+                refused[identity] = f"it was {DONE[before.kind]} already, {before}"
             elif kind == "reject" and decision.begun_at is not None:
-                refused[one] = f"it has begun, at {instant(decision.begun_at)}: its call may be out"
+                refused[identity] = f"it has begun, at {instant(decision.begun_at)}: its call may be out"
             elif kind == "approve" and abs(age := (now - decision.decided_at).total_seconds()) > max_age_seconds:
-                refused[one] = (
+                refused[identity] = (
                     f"it has expired: decided {age:.0f} s ago, no older than {max_age_seconds:g} s is applied"
                 )
             else:
-                made.append(Act(kind, decision.subject, reason, by, now, decision_id=one))
-        return made
+                new_acts.append(Act(kind, decision.subject, reason, by, now, decision_id=identity))
+        return new_acts
 
     written = BrakeLog(lake).write(make)
-    for one in refused.keys() & known.keys():
-        if (known[one].end or {}).get("status") != "applied" and (later := replacement_of(lake, known[one])):
-            refused[one] += f"; decided on {known[one].subject} since then: {later}"
+    for refused_id in refused.keys() & decisions.keys():
+        if (decisions[refused_id].end or {}).get("status") != "applied" and (
+            later := replacement_of(lake, decisions[refused_id])
+        ):
+            refused[refused_id] += f"; decided on {decisions[refused_id].subject} since then: {later}"
     return Judged(written, refused)
 
 
@@ -160,6 +162,6 @@ def utc_now() -> datetime:
     return datetime.now(timezone.utc)
 
 
-def instant(at: datetime) -> str:
+def instant(time: datetime) -> str:
     """Return an instant in UTC, to the second."""
-    return f"{at.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{time.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

@@ -33,18 +33,18 @@ class WaitTable:
         self._unwritten: dict[str, WaitRow] = {}
         self._write_at = 0.0
 
-    def note(self, one: Candidate, held: Held, at: datetime) -> None:
+    def note(self, candidate: Candidate, held: Held, instant: datetime) -> None:
         """Note the brake that holds a decision from now on; kept in memory until `write`."""
-        self._unwritten[one.decision_id] = WaitRow(
-            decision_id=one.decision_id,
-            family=one.family,
-            subject=one.subject,
+        self._unwritten[candidate.decision_id] = WaitRow(
+            decision_id=candidate.decision_id,
+            family=candidate.family,
+            subject=candidate.subject,
             brake=held.brake,
             reason=held.why,
             until=held.until,
-            at=at,
+            at=instant,
             executor=self._executor,
-            day=at.date(),
+            day=instant.date(),
         )
 
     def write(self, now: float) -> None:

@@ -89,8 +89,8 @@ def _held_by(candidate: Candidate, acts: Acts, settings: ExecutorSettings, now: 
         return Held("stop", f"stopped {acts.stop}; go on with: anabranch executor resume all", None)
     pause = acts.pause_of([candidate.subject, *filter(None, [candidate.namespace]), ALL], now)
     if pause is not None:
-        what = "everything" if pause.subject == ALL else pause.subject
-        return Held("pause", f"{what} is paused {pause}", pause.until)
+        scope = "everything" if pause.subject == ALL else pause.subject
+        return Held("pause", f"{scope} is paused {pause}", pause.until)
     windows = settings.brakes.windows
     if not may_act(windows, now):
         return Held("window", "outside of the times for acting, [executor.brakes] windows", next_change(windows, now))

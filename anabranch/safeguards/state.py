@@ -108,9 +108,9 @@ def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime)
     reader = BrakeReader(lake)
     reader.read()
     columns = ("decision_id", "subject", "action", "arguments", "reason", "decided_at")
-    places = open_decisions(lake, now.date() - OPEN_DAYS * _DAY)
-    days = set(places["day"].to_pylist())
-    ids = places["decision_id"].to_pylist()
+    opened = open_decisions(lake, now.date() - OPEN_DAYS * _DAY)
+    days = set(opened["day"].to_pylist())
+    ids = opened["decision_id"].to_pylist()
     decided = {
         row["decision_id"]: row
         for row in _rows(lake, DECISIONS, columns, _among("day", days), _among("decision_id", ids))
@@ -128,11 +128,11 @@ def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime)
     waiting = [
         {
             **row,
-            **{name: decided[one][name] for name in ("action", "arguments", "decided_at")},
-            "cause": decided[one]["reason"],
+            **{name: decided[identity][name] for name in ("action", "arguments", "decided_at")},
+            "cause": decided[identity]["reason"],
         }
-        for one, row in waits.items()
-        if one in decided and (one not in newest or newest[one] < row["at"])
+        for identity, row in waits.items()
+        if identity in decided and (identity not in newest or newest[identity] < row["at"])
     ]
     first = min(since, is_call_since)
     recent = _rows(

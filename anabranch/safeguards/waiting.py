@@ -86,7 +86,7 @@ class Brakes(Generic[Work]):
             is_stopped=self.acts.stop is not None,
             pauses=len(self.acts.paused(now)),
             is_window_open=may_act(self._settings.brakes.windows, now),
-            failures=sum(at > first for at in list(self._failures)),
+            failures=sum(failed_at > first for failed_at in list(self._failures)),
             calls=self._calls,
         )
 
@@ -98,12 +98,12 @@ class Brakes(Generic[Work]):
     def restore(self, calls: list[tuple[str | None, datetime]], failures: list[datetime]) -> None:
         """Restore recent calls (namespace and end) and failures from the outcome table."""
         now, wall = self._steady(), self._wall()
-        for namespace, at in sorted(calls, key=lambda call: call[1]):
-            until = now - max(0.0, (wall - at).total_seconds())
+        for namespace, instant in sorted(calls, key=lambda call: call[1]):
+            until = now - max(0.0, (wall - instant).total_seconds())
             self._fleet.count(until)
             self._places(namespace).count(until)
         resumed = self.acts.resumed_at
-        self._failures += [at for at in failures if resumed is None or at > resumed]
+        self._failures += [instant for instant in failures if resumed is None or instant > resumed]
 
     def read(self) -> None:
         """Read new acts. Raises Delta's errors."""
@@ -132,10 +132,10 @@ class Brakes(Generic[Work]):
 
         None: nothing, and it occupies a slot of the rate limit until `ended`.
         """
-        found = held_by(candidate, self.acts, self._settings, self._wall())
-        if found is not None:
+        held = held_by(candidate, self.acts, self._settings, self._wall())
+        if held is not None:
             self.ended(candidate.decision_id, False)
-            return found
+            return held
         if candidate.decision_id in self._granted:
             return None
         return self._rate(candidate)
@@ -150,8 +150,8 @@ class Brakes(Generic[Work]):
             return
         self._calls += called
         namespace, now = self._granted.pop(decision_id), self._steady()
-        for places in (self._fleet, self._places(namespace)):
-            places.end(decision_id, now if called else None)
+        for limit in (self._fleet, self._places(namespace)):
+            limit.end(decision_id, now if called else None)
         if not called and self._waiting["rate"]:
             self._look_at["rate"] = -math.inf
 
@@ -164,10 +164,12 @@ class Brakes(Generic[Work]):
         if not failures or not limit or self.acts.stop is not None:
             return
         first = failures[-1][0] - timedelta(seconds=seconds)
-        self._failures = [at for at in self._failures if at > first]
+        self._failures = [failed_at for failed_at in self._failures if failed_at > first]
         resumed = self.acts.resumed_at
-        others = sum(at > first and (resumed is None or at > resumed) for at in elsewhere)
-        count = len(self._failures) + others + len(failures)
+        failed_elsewhere = sum(
+            failed_at > first and (resumed is None or failed_at > resumed) for failed_at in elsewhere
+        )
+        count = len(self._failures) + failed_elsewhere + len(failures)
         if count < limit:
             return
         reason = f"{count} failures within {seconds:g} s, the last: {failures[-1][1]}"
@@ -178,7 +180,7 @@ class Brakes(Generic[Work]):
 
     def count_failures(self, failures: list[tuple[datetime, str]]) -> None:
         """Count failures that have been recorded."""
-        self._failures += [at for at, _ in failures]
+        self._failures += [failed_at for failed_at, _ in failures]
 
     def write(self) -> None:
         """Record the brakes that have begun to hold decisions. Never raises."""
@@ -197,21 +199,21 @@ class Brakes(Generic[Work]):
 
     def _look(self, waiting: _Waiting[Work], before: Brake | None) -> Iterator[tuple[Work, Over | None]]:
         candidate = waiting.candidate
-        found = self.ask(candidate)
-        if before is not None and (not isinstance(found, Held) or found.brake != before):
+        answer = self.ask(candidate)
+        if before is not None and (not isinstance(answer, Held) or answer.brake != before):
             del self._waiting[before][candidate.decision_id]
-        if not isinstance(found, Held):
-            yield waiting.work, found
+        if not isinstance(answer, Held):
+            yield waiting.work, answer
             return
-        if found.brake != before:
-            self._waiting[found.brake][candidate.decision_id] = waiting
-            self._waits.note(candidate, found, self._wall())
-        ends = [] if found.until is None else [found.until]
+        if answer.brake != before:
+            self._waiting[answer.brake][candidate.decision_id] = waiting
+            self._waits.note(candidate, answer, self._wall())
+        ends = [] if answer.until is None else [answer.until]
         if not candidate.has_begun:
             ends.append(expires_at(candidate, self._settings))
         for end in ends:
             left = max(0.0, (end - self._wall()).total_seconds())
-            self._look_at[found.brake] = min(self._look_at[found.brake], self._steady() + left)
+            self._look_at[answer.brake] = min(self._look_at[answer.brake], self._steady() + left)
 
     def _rate(self, candidate: Candidate) -> Held | None:
         full = self._full(candidate.namespace)
@@ -230,7 +232,7 @@ class Brakes(Generic[Work]):
     def _full(self, namespace: str | None) -> Places | None:
         """Return the rate limiter, of the fleet or the namespace, that has no free slot; None: both have one."""
         now = self._steady()
-        return next((places for places in (self._fleet, self._places(namespace)) if not places.is_free(now)), None)
+        return next((limit for limit in (self._fleet, self._places(namespace)) if not limit.is_free(now)), None)
 
     def _places(self, namespace: str | None) -> Places:
         """Return the rate limiter of a namespace. A subject without one is limited by the fleet's alone."""

@@ -41,15 +41,15 @@ def _intervals(window: WindowSettings, now: datetime, days: int) -> list[tuple[d
     """Return the intervals, in UTC, that start between the day before `now` and `days` after it."""
     zone = ZoneInfo(window.zone)
     today = now.astimezone(zone).date()
-    found = []
+    intervals = []
     for number in range(-1, days + 1):
         day = today + timedelta(days=number)
         if DAYS[day.weekday()] in window.days:
             last = day if window.start < window.end else day + timedelta(days=1)
-            found.append(
+            intervals.append(
                 (
                     datetime.combine(day, window.start, zone).astimezone(timezone.utc),
                     datetime.combine(last, window.end, zone).astimezone(timezone.utc),
                 )
             )
-    return found
+    return intervals
