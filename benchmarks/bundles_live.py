@@ -30,12 +30,12 @@ from typing import Any, cast
 import click
 
 from anabranch.admin.answers import Answered
-from anabranch.admin.bundles import Bundles
-from anabranch.admin.cluster import Cluster
+from anabranch.admin.bundles import BundleAdmin
+from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.transport import Transport
-from anabranch.collectors.announcements import Record
+from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.bundles import BundleRounds, Unread, read_bundle_stats
-from anabranch.collectors.publisher import Publisher
+from anabranch.collectors.publisher import RecordPublisher
 from anabranch.local.broker import EmbeddedBroker, create_topics
 from anabranch.local.setup import ensure_jars, ensure_pulsar, ensure_pulsar_lts
 from lake.tables import create_lake
@@ -63,7 +63,7 @@ class Watch(threading.Thread):
 
     def __init__(self, cluster: PulsarCluster, transport: Transport) -> None:
         super().__init__(daemon=True)
-        self._cluster, self._bundles, self._transport = cluster, Bundles(transport), Cluster(transport)
+        self._cluster, self._bundles, self._transport = cluster, BundleAdmin(transport), ClusterAdmin(transport)
         self._ended, self._owners = threading.Event(), dict[str, str]()
         self.unloads, self.unserved_s, self.spreads = 0, 0.0, list[tuple[float, float]]()
 
@@ -99,7 +99,7 @@ class Watch(threading.Thread):
         rates = []
         for broker in self._cluster.brokers:
             way = self._transport.at_broker(broker.id)
-            reply = Cluster(way).broker_stats() if isinstance(way, Transport) else way
+            reply = ClusterAdmin(way).broker_stats() if isinstance(way, Transport) else way
             if not isinstance(reply, Answered):
                 return
             rates.append(sum(stats.msg_rate_in for stats in read_bundle_stats(reply.value).values()))
@@ -169,7 +169,7 @@ class OurCollector(threading.Thread):
 
     def run(self) -> None:
         """Collect until `end`."""
-        publisher = Publisher(self._broker.connection, lambda record: None)
+        publisher = RecordPublisher(self._broker.connection, lambda record: None)
         while not self._ended.is_set():
             began = time.monotonic()
             try:
@@ -178,7 +178,7 @@ class OurCollector(threading.Thread):
                     reported = as_share(cast(Report, message)) if is_load else message
                     topic = cast(Source, BROKER_LOAD.name if is_load else BROKER_EVENTS.name)
                     (publisher.report if is_load else publisher.announce)(
-                        Record(topic, reported.cluster, reported.to_json().encode())
+                        KafkaRecord(topic, reported.cluster, reported.to_json().encode())
                     )
             except (Unread, ValueError) as error:
                 click.echo(f"a round is left out: {error}", err=True)

@@ -24,10 +24,10 @@ import click
 from anabranch.admin.answers import Answered, Response
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
-from anabranch.collectors.announcements import Record
+from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
-from anabranch.collectors.said import Said
+from anabranch.collectors.said import AnnouncedState
 from anabranch.collectors.status import CollectorStatus
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.setup import ensure_pulsar
@@ -73,11 +73,11 @@ class Counting:
         self.arrived: dict[tuple[str, bytes], tuple[float, float]] = {}
         """When the last samples of each computation came, and how long the broker's answer took."""
 
-    def announce(self, record: Record) -> None:
+    def announce(self, record: KafkaRecord) -> None:
         self.sent += 1
         self.bytes += len(record.value)
 
-    def report(self, record: Record) -> None:
+    def report(self, record: KafkaRecord) -> None:
         self.bytes += len(record.value)
         digest, took = self.digests(record.key)
         previous = self.arrived.get((record.key, digest))
@@ -109,7 +109,7 @@ def main(quick: bool, costs: bool) -> None:
     url, out, stop = pipe.recv(), Counting(), threading.Event()
     settings = load_settings(environment={}).collect
     transport = Transport(url, None, user_agent="benchmark", timeout_seconds=30, max_body_bytes=256_000_000)
-    collector = PulsarCollector(settings, url, BrokerReader.over(transport), Said(1), out)
+    collector = PulsarCollector(settings, url, BrokerReader.over(transport), AnnouncedState(1), out)
     statuses: list[CollectorStatus] = [collector.status()]
 
     def digest_of(name: str) -> tuple[bytes, float]:

@@ -17,7 +17,7 @@ import numpy as np
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from anabranch.local.demand import Demand
+from anabranch.local.demand import TopicDemand
 
 RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
 """In the order of a policy's four split thresholds."""
@@ -49,7 +49,7 @@ def counts_of(lake: str, begin: int, end: int, limits: Sequence[float], topic: s
     }
 
 
-def minutes_over(lake: str, begin: int, end: int, limits: Sequence[float], demands: Sequence[Demand]) -> float:
+def minutes_over(lake: str, begin: int, end: int, limits: Sequence[float], demands: Sequence[TopicDemand]) -> float:
     """Return minutes with a segment over `limits`, from the recorded layouts and the clients' demand.
 
     Computed second by second. The recorded loads would give too little: a new segment has none until its first report,

@@ -23,8 +23,15 @@ import click
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from anabranch.local.demand import Demand, Subscription
-from anabranch.local.traffic import Counters, Outlet, Reports, Sessions, controller_topics, next_instant
+from anabranch.local.demand import DemandedSubscription, TopicDemand
+from anabranch.local.traffic import (
+    Counters,
+    DemandSessions,
+    KafkaOutlet,
+    SampleReports,
+    controller_topics,
+    next_instant,
+)
 from anabranch.simulation.backtest.running import resolved
 from anabranch.simulation.topics.demands import SHAPES, SLICES
 from anabranch.simulation.topics.run import simulate
@@ -50,15 +57,15 @@ REPORT_MS = 1_000
 COUNTS = ("splits", "merges", "segmentHours", "minutesOverThreshold")
 
 
-class ShapeDemand(Demand):
-    """A shape as one topic of the local run; see `anabranch.local.demand.Demand`."""
+class ShapeDemand(TopicDemand):
+    """A shape as one topic of the local run; see `anabranch.local.demand.TopicDemand`."""
 
     def __init__(self, name: str, minutes: float, seed: int) -> None:
         drawn = SHAPES[name](np.random.default_rng(seed))
         steps = np.arange(round(minutes * 60_000 / REPORT_MS)) * len(drawn.rates) // round(minutes * 60_000 / REPORT_MS)
         self.topic = "topic://acme/shapes/" + re.sub(r"\W+", "-", name)
         self.initial_segments = drawn.segments
-        self.subscriptions = (Subscription("orders", "STREAM"),)
+        self.subscriptions = (DemandedSubscription("orders", "STREAM"),)
         self.origin = 0.0
         self.slices, self.sessions = drawn.rates[steps], drawn.consumers[steps]
         self._sums = np.concatenate([np.zeros((len(steps), 1)), np.cumsum(self.slices, axis=1)], axis=1)
@@ -162,10 +169,10 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
 def _feed(settings: Settings, demands: list[ShapeDemand], minutes: float) -> int:
     """Report the demands until their end; return when they began, milliseconds since 1970."""
     stop, counters = threading.Event(), Counters(Path(settings.path(settings.local.folder)) / "shapes.json")
-    outlet = Outlet(settings.kafka_connection(), counters)
-    reports = Reports(settings, demands, outlet, counters)
+    outlet = KafkaOutlet(settings.kafka_connection(), counters)
+    reports = SampleReports(settings, demands, outlet, counters)
     with closing(controller_topics(settings)) as topics:
-        sessions = Sessions(topics, demands, max(int(demand.sessions.max()) for demand in demands))
+        sessions = DemandSessions(topics, demands, max(int(demand.sessions.max()) for demand in demands))
         while any(demand.topic not in sessions.layouts for demand in demands):
             sessions.synchronise(0.0)
         origin = next_instant(time.time(), settings.stream.tick_seconds)

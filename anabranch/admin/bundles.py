@@ -20,7 +20,7 @@ BUNDLE_PATTERN = r"[^/\s]+/[^/\s]+/0x[0-9a-f]{8}_0x[0-9a-f]{8}"
 """A bundle with its namespace: `tenant/namespace/0x00000000_0x40000000`."""
 
 
-class Bundles:
+class BundleAdmin:
     """Bundles behind one admin interface; thread-safe. Faults are returned, never raised."""
 
     def __init__(self, transport: Transport) -> None:

@@ -17,7 +17,7 @@ from anabranch.admin.transport import ANNOUNCED_PATH, Transport
 MAX_BROKERS = 10_000
 
 
-class Cluster:
+class ClusterAdmin:
     """Cluster behind one admin interface; thread-safe. Faults are returned, never raised."""
 
     def __init__(self, transport: Transport) -> None:

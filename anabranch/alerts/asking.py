@@ -13,7 +13,7 @@ from typing import Any
 from deltalake.exceptions import DeltaError
 
 from anabranch.alerts.rules import NAME, Rule
-from anabranch.alerts.states import Found, Labels, labels_of
+from anabranch.alerts.states import Labels, RuleMatch, labels_of
 from anabranch.query.sql import LakeSql, SqlError
 from schemas.printable import printable
 
@@ -28,14 +28,14 @@ class Asking:
     def __init__(self, lake: str, now: datetime) -> None:
         self._lake, self._sql = lake, LakeSql(lake, now)
 
-    def found(self, rule: Rule) -> list[Found]:
+    def found(self, rule: Rule) -> list[RuleMatch]:
         """Return the rows of a rule's answer that are beyond its threshold. Raises `AskError`."""
-        matches: dict[Labels, Found] = {}
+        matches: dict[Labels, RuleMatch] = {}
         for row in self._rows(rule.sql, 10 * rule.max_alerts + 1_000):
             value = _number(row.get("value"))
             if rule.is_beyond(value):
                 labels = labels_of(row)
-                matches[labels] = Found(labels, value, _summary(rule, row, value))
+                matches[labels] = RuleMatch(labels, value, _summary(rule, row, value))
         return list(matches.values())
 
     def _rows(self, sql: str, limit: int) -> list[dict[str, Any]]:

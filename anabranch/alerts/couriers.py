@@ -17,7 +17,7 @@ from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from anabranch.alerts.posting import NotTold, Rejected, Sender
+from anabranch.alerts.posting import NoticeRejected, NoticeSender, NotTold
 from anabranch.alerts.record import Notice
 from anabranch.alerts.states import Labels
 
@@ -41,7 +41,7 @@ class Courier:
     """Delivery to one destination."""
 
     def __init__(
-        self, name: str, sender: Sender, now: Callable[[], datetime], max_delay: float = MAX_DELAY_SECONDS
+        self, name: str, sender: NoticeSender, now: Callable[[], datetime], max_delay: float = MAX_DELAY_SECONDS
     ) -> None:
         self.name, self._sender, self._now = name, sender, now
         self._max_delay = max_delay
@@ -101,7 +101,7 @@ class Courier:
             fault: str | None = None
             try:
                 self._sender.send(batch, self._now())
-            except Rejected as error:
+            except NoticeRejected as error:
                 fault = str(error)
                 if len(batch) > 1:
                     self._suspects |= {notice.alert.key for notice in batch}

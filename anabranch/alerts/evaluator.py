@@ -20,7 +20,7 @@ from anabranch.alerts.asking import AskError, Asking
 from anabranch.alerts.couriers import Courier, Settled
 from anabranch.alerts.record import AlertRecord, Notice
 from anabranch.alerts.rules import BROKEN, Rule, Rules
-from anabranch.alerts.states import Alert, Found, advance, ended
+from anabranch.alerts.states import Alert, RuleMatch, advance, ended
 from schemas.printable import printable
 
 log = logging.getLogger(__name__)
@@ -114,12 +114,12 @@ class Evaluator:
             self._record.settle(self._unsettled, self._now())
             self._unsettled = []
 
-    def _found(self, now: datetime) -> dict[str, list[Found]]:
+    def _found(self, now: datetime) -> dict[str, list[RuleMatch]]:
         """Return the matching rows of each rule.
 
         A rule that cannot be evaluated is left out, so its alerts stay as they are.
         """
-        matches: dict[str, list[Found]] = {}
+        matches: dict[str, list[RuleMatch]] = {}
         faults: dict[str, str] = {}
         asking = Asking(self._lake, now)
         for rule in self._rules.rules:
@@ -131,7 +131,7 @@ class Evaluator:
                     log.warning("the rule %s cannot be evaluated: %s", rule.name, printable(str(error)))
         self.faults = faults
         matches[BROKEN.name] = [
-            Found((("rule", name),), None, f"the alert rule {name} cannot be evaluated: {error}")
+            RuleMatch((("rule", name),), None, f"the alert rule {name} cannot be evaluated: {error}")
             for name, error in faults.items()
         ]
         return matches

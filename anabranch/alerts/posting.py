@@ -59,11 +59,11 @@ class NotTold(Exception):
         self.retry_after_seconds = retry_after_seconds
 
 
-class Rejected(NotTold):
+class NoticeRejected(NotTold):
     """A destination will never accept these notices, or one of them."""
 
 
-class Sender(Protocol):
+class NoticeSender(Protocol):
     """One destination."""
 
     batch: int
@@ -72,7 +72,7 @@ class Sender(Protocol):
     """Interval at which firing and recently resolved alerts are sent again; None: once is enough."""
 
     def send(self, notices: Sequence[Notice], now: datetime) -> None:
-        """Send notices. Raises `NotTold`, or `Rejected` when a retry would be useless."""
+        """Send notices. Raises `NotTold`, or `NoticeRejected` when a retry would be useless."""
 
 
 def sender_of(
@@ -81,7 +81,7 @@ def sender_of(
     rules: Rules,
     environment: Mapping[str, str] = os.environ,
     tls: ssl.SSLContext | None = None,
-) -> Sender:
+) -> NoticeSender:
     """Return the sender of a destination.
 
     `tls`: the trust for its certificate; None: the system's authorities. Raises `RulesError` when its address or a
@@ -264,7 +264,7 @@ class _Post:
         if not 200 <= status < 300:
             message = f"it answers {status}: {printable(received[:200].decode(errors='replace'))}"
             if status in REJECTED:
-                raise Rejected(message)
+                raise NoticeRejected(message)
             raise NotTold(message, seconds_of(retry_after, datetime.now(timezone.utc)))
 
 

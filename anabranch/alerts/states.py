@@ -25,7 +25,7 @@ OVERFLOW = "overflow"
 
 
 @dataclass(frozen=True)
-class Found:
+class RuleMatch:
     """A row of a rule's answer that is beyond its threshold."""
 
     labels: Labels
@@ -66,7 +66,7 @@ def labels_of(row: Mapping[str, object]) -> Labels:
     )
 
 
-def advance(rule: Rule, alerts: Sequence[Alert], matches: Iterable[Found], now: datetime) -> list[Alert]:
+def advance(rule: Rule, alerts: Sequence[Alert], matches: Iterable[RuleMatch], now: datetime) -> list[Alert]:
     """Return the alerts of a rule whose status changes when its answer is `matches` at `now`.
 
     `alerts`: the pending and firing ones. A clock that goes back changes nothing: an alert never becomes younger.
@@ -92,11 +92,11 @@ def ended(alert: Alert, now: datetime) -> Alert:
     return replace(alert, status="resolved" if alert.status == "firing" else "inactive", at=max(now, alert.at))
 
 
-def _bounded(rule: Rule, matches: Iterable[Found], before: Mapping[Labels, Alert]) -> list[Found]:
+def _bounded(rule: Rule, matches: Iterable[RuleMatch], before: Mapping[Labels, Alert]) -> list[RuleMatch]:
     """Return at most `max_alerts` rows, known ones first, then by labels; one more row counts the others."""
     ordered = sorted(matches, key=lambda match: (match.labels not in before, match.labels))
     more = len(ordered) - rule.max_alerts
     if more <= 0:
         return ordered
     summary = f"{rule.name}: {more} more rows than the {rule.max_alerts} that a rule may raise (max_alerts)"
-    return [*ordered[: rule.max_alerts], Found(((OVERFLOW, "true"),), float(more), summary)]
+    return [*ordered[: rule.max_alerts], RuleMatch(((OVERFLOW, "true"),), float(more), summary)]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from anabranch.bookkeeper.metadata import Record
+from anabranch.bookkeeper.metadata import ZnodeRecord
 from anabranch.bookkeeper.records import DataLedgerPosition, read_data_ledgers
 from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.wire import BadRecord
@@ -33,7 +33,10 @@ class DataLedgers:
 
 
 def count_data_ledgers(
-    records: Iterable[Record], registry: Registry, listings: Mapping[str, Collection[int] | str], named: Collection[int]
+    records: Iterable[ZnodeRecord],
+    registry: Registry,
+    listings: Mapping[str, Collection[int] | str],
+    named: Collection[int],
 ) -> DataLedgers:
     """Count the ledgers in `records` by cluster, and list the irregular ones.
 

@@ -30,7 +30,7 @@ def registered_brokers(metadata: PulsarMetadata) -> list[str]:
     return metadata.children(BROKERS)
 
 
-class Guard:
+class SwitchGuard:
     """Refuses to act under brokers that would lose something, and between two names of one cluster."""
 
     def __init__(self, metadata: PulsarMetadata, routing: Routing, ids: Callable[[str], LedgerIds]) -> None:

@@ -76,7 +76,7 @@ class SeenLedger:
 
 
 @dataclass(frozen=True)
-class Copied:
+class CopyResult:
     """Result of a copy: made now, made again after half a copy, or already there and equal."""
 
     how: Literal["copied", "again", "same"]
@@ -151,13 +151,13 @@ class LedgerHands:
         """The ledger, recovered and closed: whoever writes it is fenced. Never for the target of a copy."""
         return _seen(self._ask("seal", cluster=cluster, ledger=ledger))
 
-    def copy(self, source: str, target: str, ledger: int, until: float) -> Copied:
+    def copy(self, source: str, target: str, ledger: int, until: float) -> CopyResult:
         """Copy a closed ledger under the same ids; do nothing when an equal one is there.
 
         Half a copy is deleted and made again before `until` (seconds since 1970), and refused as `TOO_LATE` after it.
         """
         answer = self._ask("copy", 10, until=_millis(until), **{"from": source, "to": target, "ledger": ledger})
-        return Copied(answer["how"], answer["last"], answer["length"])
+        return CopyResult(answer["how"], answer["last"], answer["length"])
 
     def verify(self, source: str, target: str, ledger: int) -> Verified:
         """Compare the ledger in both clusters, all contents included."""

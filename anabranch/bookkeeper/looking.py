@@ -16,7 +16,7 @@ from typing import Literal
 from anabranch.bookkeeper.data_ledgers import DataLedgers, count_data_ledgers
 from anabranch.bookkeeper.guard import registered_brokers
 from anabranch.bookkeeper.hands import LedgerHands, LedgerRefused
-from anabranch.bookkeeper.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata, Record
+from anabranch.bookkeeper.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata, ZnodeRecord
 from anabranch.bookkeeper.process import HandsLost
 from anabranch.bookkeeper.records import STAMP_PROPERTY, read_cursor, read_locator
 from anabranch.bookkeeper.registry import Registry, RegistryStore
@@ -155,7 +155,7 @@ class Looker:
         return [cursor_of(record, owner) for record in self.metadata.cursors()]
 
 
-def schema_of(record: Record) -> SchemaRecord:
+def schema_of(record: ZnodeRecord) -> SchemaRecord:
     """A schema's locator."""
     try:
         located = read_locator(record.content)
@@ -174,7 +174,7 @@ def schema_of(record: Record) -> SchemaRecord:
     return SchemaRecord(path=record.path, version=record.version, positions=positions)
 
 
-def cursor_of(record: Record, owner: str | None) -> CursorRecord:
+def cursor_of(record: ZnodeRecord, owner: str | None) -> CursorRecord:
     """A subscription's znode; `owner` is who has its topic."""
     try:
         cursor = read_cursor(record.content)

@@ -54,7 +54,7 @@ class MetadataUnreachable(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Record:
+class ZnodeRecord:
     """A znode as it was read."""
 
     path: str
@@ -63,7 +63,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Write:
+class ZnodeWrite:
     """One write of a transaction; what it expects is part of it."""
 
     path: str
@@ -81,7 +81,7 @@ class PulsarMetadata:
     def __init__(self, client: KazooClient, timeout_s: float = TIMEOUT_S) -> None:
         self._client, self._timeout_s = client, timeout_s
 
-    def read(self, path: str) -> Record | None:
+    def read(self, path: str) -> ZnodeRecord | None:
         """A znode, or None."""
         return next(self._records([path]))
 
@@ -103,7 +103,7 @@ class PulsarMetadata:
             with suppress(NodeExistsError):
                 self._reached(self._client.create_async("/" + "/".join(parts[:depth])))
 
-    def schemas(self) -> Iterator[Record]:
+    def schemas(self) -> Iterator[ZnodeRecord]:
         """Return the locators of all schemas, for `read_locator`; those of V1 namespaces are one level deeper."""
         for record in self._records(self._paths(SCHEMAS, _SCHEMA_DEPTH)):
             if record is not None and record.content:
@@ -112,11 +112,11 @@ class PulsarMetadata:
                 deeper = self._records(self._children(iter([record.path])))
                 yield from (below for below in deeper if below is not None and below.content)
 
-    def topics(self) -> Iterator[Record]:
+    def topics(self) -> Iterator[ZnodeRecord]:
         """Return the records of all topics with their data ledgers, for `read_data_ledgers`."""
         return (record for record in self._records(self._children(self._domains())) if record and record.content)
 
-    def cursors(self) -> Iterator[Record]:
+    def cursors(self) -> Iterator[ZnodeRecord]:
         """Return the records of all subscriptions, for `read_cursor`."""
         topics = self._children(self._domains())
         return (record for record in self._records(self._children(topics)) if record and record.content)
@@ -129,7 +129,7 @@ class PulsarMetadata:
             else:
                 yield from (child for child in self._children(iter([path])) if child.rpartition("/")[2] == _DOMAIN)
 
-    def write(self, writes: Sequence[Write]) -> None:
+    def write(self, writes: Sequence[ZnodeWrite]) -> None:
         """All in one transaction, or none: raises `MetadataChanged`, `MetadataRefused`, `MetadataUnreachable`."""
         transaction = self._client.transaction()
         for change in writes:
@@ -163,9 +163,9 @@ class PulsarMetadata:
             for child in sorted(children or ()):
                 yield f"{parent}/{child}"
 
-    def _records(self, paths: Iterable[str]) -> Iterator[Record | None]:
+    def _records(self, paths: Iterable[str]) -> Iterator[ZnodeRecord | None]:
         for path, node in self._asked(iter(paths), self._client.get_async):
-            yield Record(path, node[1].version, node[0]) if node else None
+            yield ZnodeRecord(path, node[1].version, node[0]) if node else None
 
     def _asked(self, paths: Iterator[str], ask: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
         """Yield each path with its result, or None if there is no node.

@@ -18,7 +18,7 @@ from typing import Any
 from anabranch.bookkeeper.guard import Unsafe
 from anabranch.bookkeeper.looking import Looker
 from anabranch.bookkeeper.metadata import MetadataUnreachable
-from anabranch.bookkeeper.record import Done, SwitchRecord, Taken
+from anabranch.bookkeeper.record import RecordedStep, StepOutcome, SwitchRecord
 from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.steps import Steps, TermLost
 from decisions.bookkeeper.decide import plan
@@ -132,8 +132,8 @@ class Orchestrator:
 
     def _carry_out(
         self, record: SwitchRecord, snapshot: BookieSnapshot, registry: Registry, answer: BookieAnswer
-    ) -> list[Done]:
-        reducer, ends = Reducer(snapshot), list[Done]()
+    ) -> list[StepOutcome]:
+        reducer, ends = Reducer(snapshot), list[StepOutcome]()
         gates = _gates(answer)
         for wave in _waves(answer.steps):
             if self._stopping:
@@ -144,9 +144,9 @@ class Orchestrator:
             self._watch(Progressed(wave[0].phase, wave[0].action, len(ends), len(answer.steps), failed))
         return ends
 
-    def _work(self, record: SwitchRecord, registry: Registry, begun: Sequence[Taken]) -> list[Done]:
+    def _work(self, record: SwitchRecord, registry: Registry, begun: Sequence[RecordedStep]) -> list[StepOutcome]:
         """Carry out steps and record their outcomes, also of those before a fault."""
-        steps, ends, fault = self._steps(registry), list[tuple[Taken, Done]](), None
+        steps, ends, fault = self._steps(registry), list[tuple[RecordedStep, StepOutcome]](), None
         with ThreadPoolExecutor(self._concurrency) as pool:
             asked = [(taken_step, pool.submit(steps.carry_out, taken_step.step, registry)) for taken_step in begun]
             for taken_step, future in asked:

@@ -40,7 +40,7 @@ _ENDED = ("decision_id", "status", "at", "seen", "error", "executor")
 
 
 @dataclass(frozen=True)
-class Done:
+class StepOutcome:
     """Outcome of a step."""
 
     status: Literal["applied", "superseded", "failed"]
@@ -50,7 +50,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Taken:
+class RecordedStep:
     """A step on record."""
 
     decision_id: str
@@ -60,7 +60,7 @@ class Taken:
     seq: int
     begun: bool = False
     """An intent is on record."""
-    end: Done | None = None
+    end: StepOutcome | None = None
     at: datetime | None = None
     """Of its end."""
     token: int = 0
@@ -72,7 +72,7 @@ def subject_of(cluster: str, directive: Directive) -> str:
     return f"{cluster}/{directive.source}-{directive.target}-{directive.epoch}"
 
 
-def read_steps(lake: str, subject: str) -> list[Taken]:
+def read_steps(lake: str, subject: str) -> list[RecordedStep]:
     """All steps of a switch on record, in order. Raises what Delta raises."""
     tables = []
     for table, columns in ((DECISIONS, _DECIDED), (OUTCOMES, _ENDED)):
@@ -82,7 +82,7 @@ def read_steps(lake: str, subject: str) -> list[Taken]:
     return joined(*tables)
 
 
-def joined(decided: Iterable[Mapping[str, Any]], outcomes: Iterable[Mapping[str, Any]]) -> list[Taken]:
+def joined(decided: Iterable[Mapping[str, Any]], outcomes: Iterable[Mapping[str, Any]]) -> list[RecordedStep]:
     """Rows of both tables as steps, in order."""
     begun, ends = set(), dict[str, Mapping[str, Any]]()
     for row in sorted(outcomes, key=lambda row: row["at"]):
@@ -95,15 +95,17 @@ def joined(decided: Iterable[Mapping[str, Any]], outcomes: Iterable[Mapping[str,
         arguments, end = json.loads(row["arguments"]), ends.get(row["decision_id"])
         attempt = arguments.pop("attempt", 1)
         step = Step.model_validate({**arguments, "action": row["action"], "reason": row["reason"]})
-        done = None if end is None else Done(end["status"], json.loads(end["seen"]), end["error"])
+        done = None if end is None else StepOutcome(end["status"], json.loads(end["seen"]), end["error"])
         ended_at, token = (None, 0) if end is None else (end["at"], _token(end["executor"]))
         steps.append(
-            Taken(row["decision_id"], step, attempt, row["seq"], row["decision_id"] in begun, done, ended_at, token)
+            RecordedStep(
+                row["decision_id"], step, attempt, row["seq"], row["decision_id"] in begun, done, ended_at, token
+            )
         )
     return steps
 
 
-def steps_taken(steps: Iterable[Taken]) -> list[StepTaken]:
+def steps_taken(steps: Iterable[RecordedStep]) -> list[StepTaken]:
     """Return the steps that were applied, in the order of their ends, for the check of invariants."""
     ended = [
         taken_step
@@ -155,7 +157,7 @@ def _token(executor: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def progress_of(directive: Directive, steps: Iterable[Taken]) -> Progress:
+def progress_of(directive: Directive, steps: Iterable[RecordedStep]) -> Progress:
     """Return the progress that the steps of a switch add up to."""
     begun, verified, failed = set[int](), dict[int, Copy](), list[Failure]()
     promoted, tries, promoted_at = list[Promotion](), Counter[str](), None
@@ -231,7 +233,7 @@ class SwitchRecord:
         self.steps = {taken_step.decision_id: taken_step for taken_step in read_steps(lake, self.subject)}
         self._seq = max((taken_step.seq for taken_step in self.steps.values()), default=0)
 
-    def open(self) -> list[Taken]:
+    def open(self) -> list[RecordedStep]:
         """Steps that were begun by somebody who has not ended them."""
         return [taken_step for taken_step in self.steps.values() if taken_step.end is None]
 
@@ -239,7 +241,9 @@ class SwitchRecord:
         """Return the progress on record."""
         return progress_of(self.directive, self.steps.values())
 
-    def begin(self, steps: Sequence[tuple[Step, BookieSnapshot]], now: datetime, gates: str = "[]") -> list[Taken]:
+    def begin(
+        self, steps: Sequence[tuple[Step, BookieSnapshot]], now: datetime, gates: str = "[]"
+    ) -> list[RecordedStep]:
         """Steps with what each was decided on: on record, with an intent, when this returns."""
         begun, rows = [], []
         for step, inputs in steps:
@@ -252,24 +256,24 @@ class SwitchRecord:
             if former is None:
                 self._seq += 1
                 rows.append(self._decision(identity, step, arguments, inputs, now, gates))
-            taken_step = Taken(identity, step, self.directive.attempt, former.seq if former else self._seq, True)
+            taken_step = RecordedStep(identity, step, self.directive.attempt, former.seq if former else self._seq, True)
             self.steps[identity] = taken_step
             begun.append(taken_step)
         self._decisions.append(rows)
         self.intend(begun, now)
         return begun
 
-    def intend(self, steps: Sequence[Taken], now: datetime) -> None:
+    def intend(self, steps: Sequence[RecordedStep], now: datetime) -> None:
         """An intent for each, also one more for those of somebody else."""
         self._outcomes.append([self._outcome(taken_step, "intent", 0, now, {}, None) for taken_step in steps])
 
-    def end(self, ends: Sequence[tuple[Taken, Done]], now: datetime) -> None:
+    def end(self, ends: Sequence[tuple[RecordedStep, StepOutcome]], now: datetime) -> None:
         """Steps with how they ended, in one commit."""
         self._outcomes.append(
             [self._outcome(taken_step, done.status, 1, now, done.seen, done.error) for taken_step, done in ends]
         )
         for taken_step, done in ends:
-            self.steps[taken_step.decision_id] = Taken(
+            self.steps[taken_step.decision_id] = RecordedStep(
                 taken_step.decision_id, taken_step.step, taken_step.attempt, taken_step.seq, True, done, now
             )
 
@@ -303,7 +307,13 @@ class SwitchRecord:
         )
 
     def _outcome(
-        self, taken_step: Taken, status: str, attempt: int, now: datetime, seen: Mapping[str, Any], error: str | None
+        self,
+        taken_step: RecordedStep,
+        status: str,
+        attempt: int,
+        now: datetime,
+        seen: Mapping[str, Any],
+        error: str | None,
     ) -> OutcomeRow:
         return OutcomeRow(
             decision_id=taken_step.decision_id,

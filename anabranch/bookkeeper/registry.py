@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from anabranch.bookkeeper.metadata import PulsarMetadata, Record, Write
+from anabranch.bookkeeper.metadata import PulsarMetadata, ZnodeRecord, ZnodeWrite
 from decisions.bookkeeper.registry import RESERVED
 from schemas.bookie_answers import BookieAnswer
 from schemas.bookies import Bootstrap, ClusterEntry, Directive
@@ -59,7 +59,7 @@ class RegistryStore:
             folder.version,
         )
 
-    def write(self, answer: BookieAnswer, before: Registry, also: tuple[Write, ...] = ()) -> None:
+    def write(self, answer: BookieAnswer, before: Registry, also: tuple[ZnodeWrite, ...] = ()) -> None:
         """Write a command's answer, decided on `before`, in one transaction.
 
         `also` has further expectations. Raises `MetadataChanged` if anything has changed since `before`, and what
@@ -69,40 +69,42 @@ class RegistryStore:
         if answer.registry is not None:
             writes += self._changes(before, answer.registry)
         if answer.bootstrap is not None and before.bootstrap is None:
-            writes.append(Write(f"{self.path}/{BOOTSTRAP}", _json(answer.bootstrap), None))
+            writes.append(ZnodeWrite(f"{self.path}/{BOOTSTRAP}", _json(answer.bootstrap), None))
         if answer.directive is not None:
             version = before.directive.version if before.directive else None
-            writes.append(Write(f"{self.path}/{DIRECTIVE}", _json(answer.directive), version))
+            writes.append(ZnodeWrite(f"{self.path}/{DIRECTIVE}", _json(answer.directive), version))
         folder = before.version
         if folder is None:
             self.metadata.ensure(self.path)
             folder = 0
-        self.metadata.write([*writes, Write(self.path, b"", folder)])
+        self.metadata.write([*writes, ZnodeWrite(self.path, b"", folder)])
 
-    def _changes(self, before: Registry, after: list[ClusterEntry]) -> list[Write]:
+    def _changes(self, before: Registry, after: list[ClusterEntry]) -> list[ZnodeWrite]:
         there = {cluster.name: cluster for cluster in before.clusters}
         writes = []
         for cluster in after:
             former = there.pop(cluster.name, None)
             if former is None or former.model_copy(update={"version": cluster.version}) != cluster:
                 version = former.version if former else None
-                writes.append(Write(f"{self.path}/{cluster.name}", _json(cluster), version))
-        writes += [Write(f"{self.path}/{name}", None, cluster.version, delete=True) for name, cluster in there.items()]
+                writes.append(ZnodeWrite(f"{self.path}/{cluster.name}", _json(cluster), version))
+        writes += [
+            ZnodeWrite(f"{self.path}/{name}", None, cluster.version, delete=True) for name, cluster in there.items()
+        ]
         return writes
 
-    def _cluster(self, record: Record) -> ClusterEntry:
+    def _cluster(self, record: ZnodeRecord) -> ClusterEntry:
         name = record.path.rpartition("/")[2]
         entry: ClusterEntry = _read(ClusterEntry, record, name=name)
         return entry
 
-    def _bootstrap(self, record: Record | None) -> Bootstrap | None:
+    def _bootstrap(self, record: ZnodeRecord | None) -> Bootstrap | None:
         return None if record is None else _read(Bootstrap, record)
 
-    def _directive(self, record: Record | None) -> Directive | None:
+    def _directive(self, record: ZnodeRecord | None) -> Directive | None:
         return None if record is None else _read(Directive, record)
 
 
-def _read(model: Any, record: Record, **overrides: str) -> Any:
+def _read(model: Any, record: ZnodeRecord, **overrides: str) -> Any:
     try:
         content = json.loads(record.content)
         if not isinstance(content, dict):

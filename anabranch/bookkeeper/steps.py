@@ -17,12 +17,18 @@ from typing import Any, Protocol
 
 from anabranch.admin.answers import Answered
 from anabranch.admin.plain import PlainTopics
-from anabranch.bookkeeper.guard import Guard
+from anabranch.bookkeeper.guard import SwitchGuard
 from anabranch.bookkeeper.hands import CONFLICT, DELETES_WITHIN_S, SOURCE_OPEN, TOO_LATE, LedgerHands, LedgerRefused
 from anabranch.bookkeeper.looking import cursor_of, schema_of, see
-from anabranch.bookkeeper.metadata import MetadataChanged, MetadataRefused, MetadataUnreachable, PulsarMetadata, Write
+from anabranch.bookkeeper.metadata import (
+    MetadataChanged,
+    MetadataRefused,
+    MetadataUnreachable,
+    PulsarMetadata,
+    ZnodeWrite,
+)
 from anabranch.bookkeeper.process import HandsLost
-from anabranch.bookkeeper.record import Done
+from anabranch.bookkeeper.record import StepOutcome
 from anabranch.bookkeeper.records import BROKERS_OWN, STAMP_PROPERTY, Cursor, read_cursor, stamp_cursor, stamp_locator
 from anabranch.bookkeeper.registry import DIRECTIVE, Registry, RegistryStore
 from anabranch.bookkeeper.wire import BadRecord
@@ -56,8 +62,8 @@ class Steps:
         store: RegistryStore,
         metadata: PulsarMetadata,
         hands: LedgerHands,
-        term: Write,
-        guard: Guard,
+        term: ZnodeWrite,
+        guard: SwitchGuard,
         owners: Owners | PlainTopics | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -65,11 +71,13 @@ class Steps:
         self._store, self._metadata, self._hands, self._term, self._owners = store, metadata, hands, term, owners
         self._guard, self._clock = guard, clock
 
-    def carry_out(self, step: Step, registry: Registry) -> Done:
+    def carry_out(self, step: Step, registry: Registry) -> StepOutcome:
         """Return how it ended. Raises `TermLost`, `Unsafe`, and `MetadataUnreachable` when nobody knows."""
         directive = registry.directive
         if directive is None or directive.epoch != step.epoch:
-            return Done("superseded", error=f"the directive is of epoch {directive.epoch if directive else 'none'}")
+            return StepOutcome(
+                "superseded", error=f"the directive is of epoch {directive.epoch if directive else 'none'}"
+            )
         until = self._deadline()
         try:
             self._guard.require_brokers()
@@ -79,55 +87,61 @@ class Steps:
                 return self._copy(step, until)
             return self._by_action[step.action](self, step, registry)
         except _Otherwise as other:
-            return Done("superseded", error=str(other))
+            return StepOutcome("superseded", error=str(other))
         except LedgerRefused as refused:
             status = "superseded" if refused.name in (SOURCE_OPEN, TOO_LATE) else "failed"
-            return Done(status, error=_said(refused))  # type: ignore[arg-type]
+            return StepOutcome(status, error=_said(refused))  # type: ignore[arg-type]
         except (HandsLost, MetadataRefused, BadRecord) as error:
-            return Done("failed", error=str(error))
+            return StepOutcome("failed", error=str(error))
 
     def _deadline(self) -> float:
         """Return the deadline of deletions that rest on a check still to be made, as Unix time in seconds."""
         return self._clock() + DELETES_WITHIN_S
 
-    def _copy(self, step: Step, until: float) -> Done:
+    def _copy(self, step: Step, until: float) -> StepOutcome:
         source, target, ledger = _ends(step)
         self._expect(source, ledger, step.expectation)
         done = self._hands.copy(source, target, ledger, until)
         return self._compared(source, target, ledger, {"how": done.how})
 
-    def _verify(self, step: Step, registry: Registry) -> Done:
+    def _verify(self, step: Step, registry: Registry) -> StepOutcome:
         source, target, ledger = _ends(step)
         self._expect(source, ledger, step.expectation)
         return self._compared(source, target, ledger, {})
 
-    def _compared(self, source: str, target: str, ledger: int, more: dict[str, Any]) -> Done:
+    def _compared(self, source: str, target: str, ledger: int, more: dict[str, Any]) -> StepOutcome:
         comparison = self._hands.verify(source, target, ledger)
         if not comparison.same:
-            return Done("failed", more, f"{target} has another ledger {ledger}: {', '.join(comparison.differences)}")
-        return Done(
+            return StepOutcome(
+                "failed", more, f"{target} has another ledger {ledger}: {', '.join(comparison.differences)}"
+            )
+        return StepOutcome(
             "applied", {**more, "last": comparison.last, "length": comparison.length, "sha256": comparison.sha256}
         )
 
-    def _seal(self, step: Step, registry: Registry) -> Done:
+    def _seal(self, step: Step, registry: Registry) -> StepOutcome:
         source, _, ledger = _ends(step)
         self._require_unloaded(step)
         sealed = self._hands.seal(source, ledger)
-        return Done("applied", {"last": sealed.last, "length": sealed.length})
+        return StepOutcome("applied", {"last": sealed.last, "length": sealed.length})
 
-    def _unload(self, step: Step, registry: Registry) -> Done:
+    def _unload(self, step: Step, registry: Registry) -> StepOutcome:
         if self._owners is None:
-            return Done("failed", error="no broker can be asked: see [controller] url")
+            return StepOutcome("failed", error="no broker can be asked: see [controller] url")
         reply = self._owners.unload(step.object.removeprefix(TOPICS))
-        return Done("applied") if isinstance(reply, Answered) else Done("superseded", error=f"unload: {reply}"[:500])
+        return (
+            StepOutcome("applied")
+            if isinstance(reply, Answered)
+            else StepOutcome("superseded", error=f"unload: {reply}"[:500])
+        )
 
-    def _fail(self, step: Step, registry: Registry) -> Done:
-        return Done("failed", error=step.reason)
+    def _fail(self, step: Step, registry: Registry) -> StepOutcome:
+        return StepOutcome("failed", error=step.reason)
 
-    def _note(self, step: Step, registry: Registry) -> Done:
-        return Done("applied")
+    def _note(self, step: Step, registry: Registry) -> StepOutcome:
+        return StepOutcome("applied")
 
-    def _promote(self, step: Step, registry: Registry) -> Done:
+    def _promote(self, step: Step, registry: Registry) -> StepOutcome:
         stamps = {int(ledger): stamp for ledger, stamp in (step.stamps or {}).items()}
         record = self._metadata.read(step.object)
         if record is None:
@@ -138,16 +152,16 @@ class Steps:
         after = stamp_cursor(record.content, next(iter(stamps.values()))) if is_cursor else None
         after = stamp_locator(record.content, stamps) if after is None else after
         if after == record.content:
-            return Done("applied", {"how": "already"})
+            return StepOutcome("applied", {"how": "already"})
         if record.version != step.expectation["version"]:
             raise _Otherwise(f"the record is of version {record.version} now")
         for ledger in stamps:
             self._expect_copy(step, ledger)
         self._require_unloaded(step)
-        self._write(registry, Write(step.object, after, record.version))
+        self._write(registry, ZnodeWrite(step.object, after, record.version))
         # One that began in between may have read the subscription before it was changed.
         loaded = {"loaded": True} if is_cursor and self._guard.running_brokers() else {}
-        return Done("applied", {"how": "promoted", "version": record.version + 1} | loaded)
+        return StepOutcome("applied", {"how": "promoted", "version": record.version + 1} | loaded)
 
     def _require_unloaded(self, step: Step) -> None:
         """No broker may have a subscription that is sealed or changed without its owner."""
@@ -156,14 +170,14 @@ class Steps:
         if running:
             raise _Otherwise(f"brokers run now, such as {running[0]}: its owner has to do this")
 
-    def _forward(self, step: Step, registry: Registry) -> Done:
+    def _forward(self, step: Step, registry: Registry) -> StepOutcome:
         if self._owners is None:
-            return Done("failed", error="no broker can be asked: see [controller] url")
+            return StepOutcome("failed", error="no broker can be asked: see [controller] url")
         [(number, stamp)] = (step.stamps or {}).items()
         ledger = int(number)
         topic, _, subscription = step.object.removeprefix(TOPICS).rpartition("/")
         if self._cursor(step.object, ledger)[0].stamp == stamp:
-            return Done("applied", {"how": "already"})
+            return StepOutcome("applied", {"how": "already"})
         self._expect_copy(step, ledger)
         # A rollover, or a mark-delete that is written, since the copy was made: the copy misses it.
         self._expect(str(step.source), ledger, {"closed": True, "last": step.expectation.get("last")})
@@ -172,7 +186,7 @@ class Steps:
         before, version = self._cursor(step.object, ledger)
         fault = self._stamp_by_owner(topic, subscription, before, str(stamp))
         if fault is not None:
-            return Done("superseded", error=fault)
+            return StepOutcome("superseded", error=fault)
         record = self._metadata.read(step.object)
         after = None if record is None else read_cursor(record.content)
         if after is None or record is None:
@@ -182,7 +196,7 @@ class Steps:
             raise _Otherwise("it rolled over meanwhile: the stamp names the old ledger and counts for nothing")
         # More than one write: whatever a client has set between reading and writing was replaced.
         other_writes = record.version - version - 1
-        return Done(
+        return StepOutcome(
             "applied",
             {"how": "promoted", "version": record.version} | ({"others": other_writes} if other_writes else {}),
         )
@@ -212,11 +226,11 @@ class Steps:
         if cursor.ledger >= 0 and len(homes) == 1 and cursor.stamp in (step.stamps or {}).values():
             self._stamp_by_owner(topic, subscription, cursor, stamp_of(homes[0], cursor.ledger))
 
-    def _delete(self, step: Step, registry: Registry) -> Done:
+    def _delete(self, step: Step, registry: Registry) -> StepOutcome:
         source, ledger, holder = str(step.source), int(step.ledger or 0), step.target
         there = see(self._hands, source, ledger)
         if there is None:
-            return Done("applied", {"how": "already"})
+            return StepOutcome("applied", {"how": "already"})
         checks = self._still_named(step, registry, source, ledger)
         # Of what nothing names any more, who owned it may have deleted the copy by attribution.
         is_needed = bool(step.expectation.get("records")) or (holder and see(self._hands, holder, ledger))
@@ -227,9 +241,9 @@ class Steps:
         self._guard.require_brokers()
         self._write(registry, *checks)
         self._hands.delete(source, ledger, until)
-        return Done("applied", {"how": "deleted", "last": there.last, "length": there.length})
+        return StepOutcome("applied", {"how": "deleted", "last": there.last, "length": there.length})
 
-    def _still_named(self, step: Step, registry: Registry, source: str, ledger: int) -> list[Write]:
+    def _still_named(self, step: Step, registry: Registry, source: str, ledger: int) -> list[ZnodeWrite]:
         """That the records which name a ledger are those that were seen, and lead elsewhere; as expectations."""
         checks = []
         for path, version in dict(step.expectation.get("records", {})).items():
@@ -250,14 +264,14 @@ class Steps:
             for item in seen.naming.get(ledger, ()):
                 if item.cluster in (None, source):
                     raise _Otherwise(f"{path} leads to {item.cluster or 'nowhere'}")
-            checks.append(Write(path, None, version))
+            checks.append(ZnodeWrite(path, None, version))
         return checks
 
-    def _flip(self, step: Step, registry: Registry) -> Done:
+    def _flip(self, step: Step, registry: Registry) -> StepOutcome:
         wanted: Mapping[str, str] = step.expectation["statuses"]
         there = {cluster.name: cluster for cluster in registry.clusters}
         if all(name in there and there[name].status == status for name, status in wanted.items()):
-            return Done("applied", {"how": "already"})
+            return StepOutcome("applied", {"how": "already"})
         after = [
             cluster.model_copy(update={"status": wanted.get(cluster.name, cluster.status)})
             for cluster in registry.clusters
@@ -269,7 +283,7 @@ class Steps:
             self._store.write(answer, registry, (self._term,))
         except MetadataChanged as changed:
             raise self._fault(changed) from None
-        return Done("applied", {"how": "flipped"})
+        return StepOutcome("applied", {"how": "flipped"})
 
     def _expect(self, cluster: str, ledger: int, expectation: Mapping[str, Any]) -> None:
         seen = see(self._hands, cluster, ledger)
@@ -292,11 +306,11 @@ class Steps:
     def _check(self, registry: Registry) -> None:
         self._write(registry)
 
-    def _write(self, registry: Registry, *writes: Write) -> None:
+    def _write(self, registry: Registry, *writes: ZnodeWrite) -> None:
         """Under this term, and this directive: what an operator has asked for meanwhile comes first."""
         directive = registry.directive
         assert directive is not None
-        expected = Write(f"{self._store.path}/{DIRECTIVE}", None, directive.version)
+        expected = ZnodeWrite(f"{self._store.path}/{DIRECTIVE}", None, directive.version)
         try:
             self._metadata.write([*writes, self._term, expected])
         except MetadataChanged as changed:
@@ -307,7 +321,7 @@ class Steps:
             return TermLost("another orchestrator has taken over: this one stops")
         return _Otherwise(f"{changed.path} has changed since")
 
-    _by_action: Mapping[str, Callable[[Steps, Step, Registry], Done]] = {
+    _by_action: Mapping[str, Callable[[Steps, Step, Registry], StepOutcome]] = {
         "verify": _verify,
         "seal": _seal,
         "unload": _unload,

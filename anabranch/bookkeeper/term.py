@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
 
-from anabranch.bookkeeper.metadata import MetadataChanged, MetadataUnreachable, PulsarMetadata, Write
+from anabranch.bookkeeper.metadata import MetadataChanged, MetadataUnreachable, PulsarMetadata, ZnodeWrite
 from anabranch.bookkeeper.registry import ORCHESTRATOR
 
 
 @dataclass(frozen=True)
-class Held:
+class CurrentOrchestrator:
     """Current orchestrator."""
 
     holder: str
@@ -27,7 +27,7 @@ class Held:
     term: int
 
 
-class Term:
+class SwitchTerm:
     """The right to carry out the switches of one Pulsar cluster."""
 
     def __init__(self, client: KazooClient, metadata: PulsarMetadata, path: str, name: str) -> None:
@@ -39,9 +39,9 @@ class Term:
         """The one before did not leave: it may be frozen, and a deletion of its be under way. Until `settled`."""
 
     @property
-    def expectation(self) -> Write:
+    def expectation(self) -> ZnodeWrite:
         """Part of every write: that nobody has taken over since."""
-        return Write(self._path, None, self._taken)
+        return ZnodeWrite(self._path, None, self._taken)
 
     def take(self, timeout_s: float | None) -> bool:
         """Take the term and return True; return False if another kept it for all of `timeout_s`.
@@ -57,7 +57,7 @@ class Term:
         record = self._metadata.read(self._path)
         assert record is not None
         self.is_after_a_crash = b'"holder"' in record.content
-        self._metadata.write([Write(self._path, json.dumps({"holder": self._name}).encode(), record.version)])
+        self._metadata.write([ZnodeWrite(self._path, json.dumps({"holder": self._name}).encode(), record.version)])
         self._taken = record.version + 1
         return True
 
@@ -69,11 +69,11 @@ class Term:
         """Let the next one in; say that nothing is under way, unless something of the one before may still be."""
         if not self.is_after_a_crash:
             with suppress(MetadataChanged, MetadataUnreachable):
-                self._metadata.write([Write(self._path, b"{}", self._taken)])
+                self._metadata.write([ZnodeWrite(self._path, b"{}", self._taken)])
         self._lock.release()
 
-    def holder(self) -> Held | None:
+    def holder(self) -> CurrentOrchestrator | None:
         """Return the current holder, or None."""
         waiting = self._lock.contenders()
         record = self._metadata.read(self._path)
-        return Held(waiting[0], record.version if record else 0) if waiting else None
+        return CurrentOrchestrator(waiting[0], record.version if record else 0) if waiting else None

@@ -34,7 +34,7 @@ MAX_TOPIC_BYTES = 400_000
 """Of the names of topics in one record."""
 
 
-class Record(NamedTuple):
+class KafkaRecord(NamedTuple):
     """One record for Kafka."""
 
     source: Source
@@ -44,7 +44,7 @@ class Record(NamedTuple):
     """Whether it says that a topic or a subscription is gone."""
 
 
-class Load(NamedTuple):
+class LoadRates(NamedTuple):
     """The four rates of one segment, per second."""
 
     topic: str
@@ -57,7 +57,7 @@ class Load(NamedTuple):
 
 def layout_record(
     topic: str, cause: LayoutCause, layout: ScalableTopicMetadata, at_ms: int, sender: int
-) -> Record | None:
+) -> KafkaRecord | None:
     """Return the record of the layout after `cause`, as seen at `at_ms`.
 
     A layout above the record size goes without its sealed segments. Returns None when not even the active ones fit:
@@ -67,16 +67,19 @@ def layout_record(
         event = LayoutEvent(
             v=1, type="layout", topic=topic, cause=cause, layout=shown, at=at_ms, topic_created_at=layout.created_at_ms
         )
-        record = Record("control-events", key_of(event), stamped(event.to_json().encode(), sender), cause == "deleted")
+        record = KafkaRecord(
+            "control-events", key_of(event), stamped(event.to_json().encode(), sender), cause == "deleted"
+        )
         if len(record.value) <= MAX_VALUE_BYTES:
             return record
     return None
 
 
-def known_records(unchanged: Iterable[Known], at_ms: int, sender: int) -> Iterator[Record]:
+def known_records(unchanged: Iterable[Known], at_ms: int, sender: int) -> Iterator[KafkaRecord]:
     """Layouts that were said in full before, once more at `at_ms`, by their digests."""
     return (
-        Record("control-events", SEVERAL_TOPICS, stamped(value, sender)) for value in known_messages(unchanged, at_ms)
+        KafkaRecord("control-events", SEVERAL_TOPICS, stamped(value, sender))
+        for value in known_messages(unchanged, at_ms)
     )
 
 
@@ -88,27 +91,29 @@ def consumers_record(
     consumers: int,
     at_ms: int,
     sender: int,
-) -> Record:
+) -> KafkaRecord:
     """`consumers` of a subscription, as seen at `at_ms`."""
     message = ConsumerEvent(
         v=1, topic=topic, subscription=subscription, type=type, event=event, consumers=consumers, at=at_ms
     )
-    return Record("consumer-events", key_of(message), stamped(message.to_json().encode(), sender), event == "deleted")
+    return KafkaRecord(
+        "consumer-events", key_of(message), stamped(message.to_json().encode(), sender), event == "deleted"
+    )
 
 
-def policy_record(namespace: str, policy: AutoScalePolicyOverride | None, at_ms: int, sender: int) -> Record:
+def policy_record(namespace: str, policy: AutoScalePolicyOverride | None, at_ms: int, sender: int) -> KafkaRecord:
     """The override of a namespace as seen at `at_ms`; None: there is none."""
     event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at_ms)
-    return Record("control-events", key_of(event), stamped(event.to_json().encode(), sender))
+    return KafkaRecord("control-events", key_of(event), stamped(event.to_json().encode(), sender))
 
 
-def delivery_record(topic: str, reported: int, slow: list[SegmentDelivery], at_ms: int, sender: int) -> Record:
+def delivery_record(topic: str, reported: int, slow: list[SegmentDelivery], at_ms: int, sender: int) -> KafkaRecord:
     """Report that of so many segments these are slow, as seen at `at_ms`."""
     event = DeliveryEvent(v=1, type="delivery", topic=topic, at=at_ms, reported=reported, segments=slow)
-    return Record("control-events", key_of(event), stamped(event.to_json().encode(), sender))
+    return KafkaRecord("control-events", key_of(event), stamped(event.to_json().encode(), sender))
 
 
-def load_records(reporter: str, sampled_at: int, loads: Sequence[Load]) -> Iterator[Record]:
+def load_records(reporter: str, sampled_at: int, loads: Sequence[LoadRates]) -> Iterator[KafkaRecord]:
     """Yield a reporter's samples in columns, in records of bounded size; a topic's samples stay together."""
     start = 0
     while start < len(loads):
@@ -125,7 +130,7 @@ def load_records(reporter: str, sampled_at: int, loads: Sequence[Load]) -> Itera
         start = end
 
 
-def _columns(reporter: str, sampled_at: int, loads: Sequence[Load]) -> Record:
+def _columns(reporter: str, sampled_at: int, loads: Sequence[LoadRates]) -> KafkaRecord:
     topics: list[str] = []
     counts: list[int] = []
     for load in loads:
@@ -146,4 +151,4 @@ def _columns(reporter: str, sampled_at: int, loads: Sequence[Load]) -> Record:
         msg_rate_out=[round(load.msg_rate_out, 3) for load in loads],
         bytes_rate_out=[round(load.bytes_rate_out, 3) for load in loads],
     )
-    return Record("segment-stats", reporter, message.to_json().encode())
+    return KafkaRecord("segment-stats", reporter, message.to_json().encode())

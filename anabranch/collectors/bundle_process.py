@@ -17,10 +17,10 @@ from prometheus_client import CollectorRegistry
 
 from anabranch.admin.credentials import credentials_of
 from anabranch.admin.transport import Transport
-from anabranch.collectors.announcements import Record
+from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.bundles import BundleRounds, Unread
 from anabranch.collectors.load_reports import PublishedLoads
-from anabranch.collectors.publisher import Publisher
+from anabranch.collectors.publisher import RecordPublisher
 from runtime.telemetry.health import Health, Heartbeat
 from runtime.telemetry.serving import serve_metrics
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport
@@ -58,7 +58,7 @@ def collect_bundles(
         nodes=settings.controller.nodes,
         max_body_bytes=settings.collect.max_answer_mb * 1_000_000,
     )
-    publisher = Publisher(settings.kafka_connection(), lambda record: None)
+    publisher = RecordPublisher(settings.kafka_connection(), lambda record: None)
     rounds, stop = BundleRounds(transport, configuration, published), threading.Event()
     heartbeat, was_read = Heartbeat("the collector's loop", STALLED_SECONDS), False
     server = None
@@ -91,7 +91,7 @@ def collect_bundles(
                 for message in messages:
                     is_load = isinstance(message, LocalBrokerReport | BrokerLoadReport)
                     source = BROKER_LOAD.name if is_load else BROKER_EVENTS.name
-                    record = Record(cast(Source, source), message.cluster, message.to_json().encode())
+                    record = KafkaRecord(cast(Source, source), message.cluster, message.to_json().encode())
                     (publisher.report if is_load else publisher.announce)(record)
                 publisher.poll()
                 say(f"{messages[0].cluster}: {len(messages)} messages")

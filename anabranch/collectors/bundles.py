@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from anabranch.admin.answers import Answered, Refused, Reply, ServerFault
-from anabranch.admin.bundles import Bundles
-from anabranch.admin.cluster import Cluster
+from anabranch.admin.bundles import BundleAdmin
+from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.transport import Transport
 from anabranch.collectors.load_reports import PublishedLoads, UnknownLoad
 from schemas.bundles import (
@@ -109,7 +109,7 @@ class BundleRounds:
         `default`, the strategies are ours and not theirs. `published`: read loads there instead of asking brokers.
         """
         self._published = published
-        self._cluster, self._bundles = Cluster(transport), Bundles(transport)
+        self._cluster, self._bundles = ClusterAdmin(transport), BundleAdmin(transport)
         self._configuration = dict(configuration or {})
         self._profile = self._configuration.pop("profile", None)
         self.unread: dict[str, Unread] = {}
@@ -197,7 +197,7 @@ class BundleRounds:
             way = self._cluster.at_broker(broker)
             if not isinstance(way, Transport):
                 return Unread(str(way))
-            admin = Cluster(way)
+            admin = ClusterAdmin(way)
             own = _value(f"the settings of {broker}", admin.broker_configuration())
             version = _value(f"the version of {broker}", admin.version())
             report = self._load(admin, cluster, broker, settings, str(own.get("loadManagerClassName", "")), now)
@@ -208,7 +208,7 @@ class BundleRounds:
             return error if isinstance(error, Unread) else Unread(f"the load of {broker}: {error}")
 
     def _load(
-        self, admin: Cluster, cluster: str, broker: str, settings: Mapping[str, str], manager: str, now: int
+        self, admin: ClusterAdmin, cluster: str, broker: str, settings: Mapping[str, str], manager: str, now: int
     ) -> Report:
         """Return a broker's load. Modular shedders need reports that the extensible manager does not publish."""
         if self._published is None:
@@ -243,7 +243,7 @@ def _registered(settings: Mapping[str, Any], version: str) -> BrokerLookupData:
     )
 
 
-def _report(admin: Cluster, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> Report:
+def _report(admin: ClusterAdmin, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> Report:
     """A broker's load. Raises `Unread`."""
     report = admin.load_report()
     if isinstance(report, Answered):

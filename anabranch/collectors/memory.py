@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from anabranch.collectors.said import Said
+from anabranch.collectors.said import AnnouncedState
 from schemas.base import Name, TopicName, Wire
 from schemas.kafka.messages import Sender, SubscriptionType
 from schemas.metadata import ScalableTopicMetadata
@@ -34,29 +34,29 @@ class Memory(Wire):
     """Those that were announced; files of older releases have none."""
 
 
-def recall(file: Path, url: str, now_ms: int) -> Said:
+def recall(file: Path, url: str, now_ms: int) -> AnnouncedState:
     """A collector's beginning: its number is above those before it, and it knows which topics there were."""
     try:
         memory = Memory.model_validate_json(file.read_bytes(), by_alias=True, by_name=False)
     except (OSError, ValueError):
-        return Said(now_ms)
+        return AnnouncedState(now_ms)
     # The number also when it was another cluster: the job may have heard of both.
     sender = max(now_ms, memory.sender + 1)
     if memory.url != url:
-        return Said(sender)
-    return Said(
+        return AnnouncedState(sender)
+    return AnnouncedState(
         sender,
         before=dict(memory.topics),
         subscriptions=dict(memory.subscriptions),
     )
 
 
-def write_delay(announced: Said) -> float:
+def write_delay(announced: AnnouncedState) -> float:
     """Time from one write to the next, seconds."""
     return max(WRITE_SECONDS, len(announced.topics) / TOPICS_PER_SECOND)
 
 
-def remember(file: Path, url: str, announced: Said) -> None:
+def remember(file: Path, url: str, announced: AnnouncedState) -> None:
     """Replaces the file in one step; raises `OSError`."""
     topics = {**announced.before, **{name: topic.layout for name, topic in announced.topics.items()}}
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from anabranch.collectors.status import CollectorStatus
 
 
-class Metric(NamedTuple):
+class CollectorMetric(NamedTuple):
     """One metric: its name, which says its unit, its labels, and a sentence for people."""
 
     name: str
@@ -20,45 +20,55 @@ class Metric(NamedTuple):
     sentence: str
 
 
-BROKER_UP = Metric("anabranch_collect_broker_up", ("broker",), "Whether the broker's load can be read: 1 or 0.")
-LOAD_AGE = Metric("anabranch_collect_load_age_seconds", ("broker",), "Since the broker's load was read last.")
-LAG = Metric(
+BROKER_UP = CollectorMetric(
+    "anabranch_collect_broker_up", ("broker",), "Whether the broker's load can be read: 1 or 0."
+)
+LOAD_AGE = CollectorMetric("anabranch_collect_load_age_seconds", ("broker",), "Since the broker's load was read last.")
+LAG = CollectorMetric(
     "anabranch_collect_lag_seconds",
     ("broker",),
     "From the broker's last computation of its rates until they were read, at most.",
 )
-ANSWER = Metric(
+ANSWER = CollectorMetric(
     "anabranch_collect_answer_seconds", ("broker",), "How much of that the broker took to answer, body and all."
 )
-REFUSED = Metric(
+REFUSED = CollectorMetric(
     "anabranch_collect_refused_segments", ("broker",), "Segments whose rates in the broker's last answer are none."
 )
-TOPICS = Metric("anabranch_collect_topics", (), "Topics whose layout is known.")
-UNREAD_TOPICS = Metric("anabranch_collect_unread_topics", (), "Listed topics whose layout was never read.")
-UNREAD_CONSUMERS = Metric("anabranch_collect_unread_consumers", (), "Topics whose consumers were never read.")
-UNLISTED = Metric("anabranch_collect_unlisted_namespaces", (), "Namespaces whose topics were never listed.")
-UNCHANGED = Metric("anabranch_collect_unchanged_seconds", ("broker",), "Since the broker's rates were other ones.")
-STUCK = Metric(
+TOPICS = CollectorMetric("anabranch_collect_topics", (), "Topics whose layout is known.")
+UNREAD_TOPICS = CollectorMetric("anabranch_collect_unread_topics", (), "Listed topics whose layout was never read.")
+UNREAD_CONSUMERS = CollectorMetric("anabranch_collect_unread_consumers", (), "Topics whose consumers were never read.")
+UNLISTED = CollectorMetric("anabranch_collect_unlisted_namespaces", (), "Namespaces whose topics were never listed.")
+UNCHANGED = CollectorMetric(
+    "anabranch_collect_unchanged_seconds", ("broker",), "Since the broker's rates were other ones."
+)
+STUCK = CollectorMetric(
     "anabranch_collect_broker_stuck",
     ("broker",),
     "Whether the broker has stopped to compute its rates: they show traffic and do not change.",
 )
-KNOWN = Metric("anabranch_collect_segments_known", (), "Active segments of those.")
-SEEN = Metric("anabranch_collect_segments_seen", (), "Of these, those whose rates a broker has said lately.")
-CONSUMERS_AGE = Metric(
+KNOWN = CollectorMetric("anabranch_collect_segments_known", (), "Active segments of those.")
+SEEN = CollectorMetric("anabranch_collect_segments_seen", (), "Of these, those whose rates a broker has said lately.")
+CONSUMERS_AGE = CollectorMetric(
     "anabranch_collect_consumers_age_seconds", (), "Age of the oldest count of consumers: how late a change may be."
 )
-USED_CONSUMERS_AGE = Metric(
+USED_CONSUMERS_AGE = CollectorMetric(
     "anabranch_collect_used_consumers_age_seconds", (), "The same of topics with consumers or traffic."
 )
-LAYOUTS_AGE = Metric("anabranch_collect_layouts_age_seconds", (), "Age of the layout that was read longest ago.")
-SAMPLES = Metric("anabranch_collect_samples_total", (), "Samples handed to Kafka.")
-EVENTS = Metric("anabranch_collect_events_total", (), "Announcements handed to Kafka.")
-WAITING = Metric("anabranch_collect_waiting_records", (), "Records that Kafka has not confirmed.")
-LOST = Metric("anabranch_collect_lost_records_total", (), "Records with samples that Kafka has not taken in time.")
-CALLS = Metric("anabranch_collect_calls_total", (), "Calls of the cluster's REST interface.")
-FAILED = Metric("anabranch_collect_failed_calls_total", (), "Calls without the answer that was asked for.")
-TROUBLES = Metric("anabranch_collect_troubles", (), "What cannot be read at the moment; the log and the doctor say it.")
+LAYOUTS_AGE = CollectorMetric(
+    "anabranch_collect_layouts_age_seconds", (), "Age of the layout that was read longest ago."
+)
+SAMPLES = CollectorMetric("anabranch_collect_samples_total", (), "Samples handed to Kafka.")
+EVENTS = CollectorMetric("anabranch_collect_events_total", (), "Announcements handed to Kafka.")
+WAITING = CollectorMetric("anabranch_collect_waiting_records", (), "Records that Kafka has not confirmed.")
+LOST = CollectorMetric(
+    "anabranch_collect_lost_records_total", (), "Records with samples that Kafka has not taken in time."
+)
+CALLS = CollectorMetric("anabranch_collect_calls_total", (), "Calls of the cluster's REST interface.")
+FAILED = CollectorMetric("anabranch_collect_failed_calls_total", (), "Calls without the answer that was asked for.")
+TROUBLES = CollectorMetric(
+    "anabranch_collect_troubles", (), "What cannot be read at the moment; the log and the doctor say it."
+)
 
 METRICS = (
     BROKER_UP,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from anabranch.collectors.announcements import Record
+from anabranch.collectors.announcements import KafkaRecord
 from runtime.messaging.producer import LastingProducer
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import MAX_VALUE_BYTES
@@ -34,10 +34,10 @@ _CONFIG = {
 }
 
 
-class Publisher:
+class RecordPublisher:
     """Publishes to the brokers of `kafka`. One thread uses it."""
 
-    def __init__(self, kafka: KafkaConnection, unsaid: Callable[[Record], None]) -> None:
+    def __init__(self, kafka: KafkaConnection, unsaid: Callable[[KafkaRecord], None]) -> None:
         """`unsaid` is told of an announcement that did not get to Kafka."""
         self._kafka = kafka
         self._unsaid = unsaid
@@ -80,7 +80,7 @@ class Publisher:
         """Return whether announcements are accepted."""
         return self.waiting < MAX_WAITING
 
-    def announce(self, record: Record) -> None:
+    def announce(self, record: KafkaRecord) -> None:
         """Hands over an announcement; `unsaid` is told if that fails, now or later."""
 
         def delivered(error: KafkaError | None, _: Message) -> None:
@@ -102,7 +102,7 @@ class Publisher:
             self.waiting += 1
             self.sent += 1
 
-    def report(self, record: Record) -> None:
+    def report(self, record: KafkaRecord) -> None:
         """Hands over a record with samples; one that Kafka does not take in time is given up."""
 
         def delivered(error: KafkaError | None, _: Message) -> None:

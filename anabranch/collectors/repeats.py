@@ -9,8 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from anabranch.collectors.announcements import Record, known_records
-from anabranch.collectors.said import Said
+from anabranch.collectors.announcements import KafkaRecord, known_records
+from anabranch.collectors.said import AnnouncedState
 from schemas.codecs.known_layouts import FULL_EVERY
 
 _STEP_SECONDS = 1.0
@@ -23,7 +23,9 @@ class Repeats:
     A layout is announced in full when it was not for `FULL_EVERY` rounds, else by its digest.
     """
 
-    def __init__(self, announced: Said, seconds: float, announce: Callable[[list[Record]], None]) -> None:
+    def __init__(
+        self, announced: AnnouncedState, seconds: float, announce: Callable[[list[KafkaRecord]], None]
+    ) -> None:
         self._said, self._seconds, self._announce = announced, seconds, announce
         self._topics: deque[str] = deque()
         """The topic that was said longest ago first."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from anabranch.collectors.announcements import Record, consumers_record, layout_record, policy_record
+from anabranch.collectors.announcements import KafkaRecord, consumers_record, layout_record, policy_record
 from schemas.codecs.known_layouts import Known
 from schemas.codecs.plain_events import digest_of, layout_in
 from schemas.ids import EVERY_TOPIC
@@ -39,7 +39,7 @@ class Full(NamedTuple):
     """ms."""
 
     @classmethod
-    def of(cls, record: Record, layout: ScalableTopicMetadata, announced_at: int) -> Full:
+    def of(cls, record: KafkaRecord, layout: ScalableTopicMetadata, announced_at: int) -> Full:
         """Return the full announcement that a record contains."""
         return cls(Known(record.key, layout.epoch, digest_of(layout_in(record.value))), announced_at)
 
@@ -59,7 +59,7 @@ class Topic:
 
 
 @dataclass
-class Said:
+class AnnouncedState:
     """Announced state of one collector; `sender` is its number."""
 
     sender: int
@@ -74,10 +74,10 @@ class Said:
     """Subscriptions that a collector before this one announced, of topics that were not seen yet."""
     changes: int = 0
     """How often what is known of layouts and subscriptions has changed."""
-    again: list[Record] = field(default_factory=list)
+    again: list[KafkaRecord] = field(default_factory=list)
     """What is gone, and this did not reach Kafka: it is said again as it is, before anything else."""
 
-    def layout(self, topic: str, layout: ScalableTopicMetadata, now: int) -> list[Record]:
+    def layout(self, topic: str, layout: ScalableTopicMetadata, now: int) -> list[KafkaRecord]:
         """Return the records for a layout that was read at `now` (ms)."""
         state = self.topics.get(topic)
         if state is not None and state.is_said and state.layout == layout:
@@ -106,7 +106,7 @@ class Said:
         state.layout, state.is_said, state.full = layout, True, Full.of(record, layout, now)
         return [record]
 
-    def consumers(self, topic: str, consumers: Mapping[str, Consumers], now: int) -> list[Record]:
+    def consumers(self, topic: str, consumers: Mapping[str, Consumers], now: int) -> list[KafkaRecord]:
         """Return the records for a topic's consumers, of all subscriptions, as of `now` (ms).
 
         None for a topic whose layout was not announced: the job would wait for it.
@@ -132,7 +132,7 @@ class Said:
         state.consumers = dict(consumers)
         return records
 
-    def gone(self, topic: str, now: int) -> list[Record]:
+    def gone(self, topic: str, now: int) -> list[KafkaRecord]:
         """Return the records for a topic that no longer exists at `now` (ms)."""
         self.too_large.discard(topic)
         before, state = self.before.pop(topic, None), self.topics.pop(topic, None)
@@ -141,14 +141,14 @@ class Said:
         record = layout_record(topic, "deleted", layout, now, self.sender) if layout else None
         return [] if record is None else [record]
 
-    def policy(self, namespace: str, policy: AutoScalePolicyOverride | None, now: int) -> list[Record]:
+    def policy(self, namespace: str, policy: AutoScalePolicyOverride | None, now: int) -> list[KafkaRecord]:
         """Return the records for a namespace's override at `now` (ms)."""
         if namespace in self.policies and self.policies[namespace] == policy:
             return []
         self.policies[namespace] = policy
         return [policy_record(namespace, policy, now, self.sender)]
 
-    def unsay(self, record: Record) -> None:
+    def unsay(self, record: KafkaRecord) -> None:
         """Forget what a record that did not reach Kafka had said, so that it is said again."""
         if record.is_end:
             self.again.append(record)
@@ -170,7 +170,7 @@ class Said:
         is_enough = state.is_said and state.full is not None and now - state.full.at < full_ms
         return state.full.known if is_enough and state.full else None
 
-    def repeats(self, topic: str, now: int, with_layout: bool = True) -> Iterator[Record]:
+    def repeats(self, topic: str, now: int, with_layout: bool = True) -> Iterator[KafkaRecord]:
         """All that is known of a topic, once more; without the layout where that is said by its digest."""
         state = self.topics[topic]
         state.said_at = now
@@ -182,7 +182,7 @@ class Said:
             if count != UNSAID:
                 yield consumers_record(topic, name, type, "snapshot", count, now, self.sender)
 
-    def repeat_policies(self, now: int) -> Iterator[Record]:
+    def repeat_policies(self, now: int) -> Iterator[KafkaRecord]:
         """The overrides of all namespaces, once more."""
         for namespace, policy in self.policies.items():
             yield policy_record(namespace, policy, now, self.sender)

@@ -19,9 +19,9 @@ from anabranch.controller.access.gate import RequestGate
 from anabranch.controller.access.grants import Grants
 from anabranch.controller.access.roles import include_guarded
 from anabranch.controller.errors import TooMany
-from anabranch.controller.health import Health
+from anabranch.controller.health import NodeHealth
 from anabranch.controller.housekeeping.housekeeper import PRUNE_SECONDS
-from anabranch.controller.limits.clients import ClientLimits, Clients
+from anabranch.controller.limits.clients import ClientLimits, LimitedClients
 from anabranch.controller.node import Node
 from anabranch.controller.rest import namespaces, nodes, policies, segments, subscriptions, topics, watch
 from anabranch.controller.rest.refusals import REFUSED, answer_errors
@@ -57,10 +57,10 @@ def create_app(
     watcher = LayoutWatcher(node.nodes, node.url, node.known.believe, node.owners)
     connections = ConsumerConnections(node.registry, node.reach, grace_seconds)
     grants = Grants(access)
-    clients = Clients(
+    clients = LimitedClients(
         ClientLimits(limits.waiting_calls, limits.sessions, limits.waiting_bytes, limits.registrations_per_second)
     )
-    health = Health(
+    health = NodeHealth(
         node.publisher.waiting, lambda: access.failure or node.registration.rival or node.publisher.status().error
     )
     sessions, publisher = connections.sessions, node.publisher

@@ -31,7 +31,7 @@ class HealthReport(NamedTuple):
         return {**status, "outbox": self.outbox, "reason": self.reason} if in_full else status
 
 
-class Health:
+class NodeHealth:
     """Health of a node. Lives in the event loop of the app."""
 
     def __init__(self, waiting: Callable[[], int], trouble: Callable[[], str | None]) -> None:

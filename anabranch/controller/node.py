@@ -20,7 +20,7 @@ from anabranch.controller.metadata.base import MetadataStore
 from anabranch.controller.namespaces import Namespaces
 from anabranch.controller.operations.pruning import Pruning, Retention
 from anabranch.controller.operations.runner import OperationRunner
-from anabranch.controller.publishing.publisher import Publisher
+from anabranch.controller.publishing.publisher import OutboxPublisher
 from anabranch.controller.publishing.snapshots import Snapshots
 from anabranch.controller.segments.base import SegmentStore
 from anabranch.controller.segments.no_segments import NoSegments
@@ -88,7 +88,7 @@ class Node:
             settings.session_seconds,
         )
         snapshots = Snapshots(LayoutReader(nodes), settings.snapshot_seconds, now_ms)
-        self.publisher = Publisher(nodes, settings.kafka, snapshots, self.housekeeper.election)
+        self.publisher = OutboxPublisher(nodes, settings.kafka, snapshots, self.housekeeper.election)
 
     def close(self) -> None:
         """End the session in the metadata store: other nodes may lead this node's topics at once."""

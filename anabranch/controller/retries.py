@@ -10,7 +10,7 @@ def with_jitter(delay: float, jitter: float) -> float:
     return delay + random.uniform(0, jitter)
 
 
-class Backoff:
+class RetryBackoff:
     """Doubling delays between unlimited attempts, up to `max_delay` (seconds)."""
 
     def __init__(self, delay: float, max_delay: float, jitter: float = 0.0) -> None:

@@ -21,7 +21,7 @@ from anabranch.controller.layouts.store import LayoutStore
 from anabranch.controller.leadership.leaders import Leaders, Term
 from anabranch.controller.loads import ReportedLoads
 from anabranch.controller.operations.journal import Operation, list_operations
-from anabranch.controller.operations.pruning import Kept, Pruning
+from anabranch.controller.operations.pruning import KeptSegment, Pruning
 from anabranch.controller.operations.runner import OperationRunner
 from anabranch.controller.outbox.announcements import layout_announcement
 from anabranch.controller.policies import EffectivePolicy, check_override, effective_policy
@@ -223,7 +223,7 @@ class ScalableTopicService:
         self._store.synced().check_topic(topic)
         return list_operations(self._store, topic)
 
-    def sealed(self, topic: str) -> list[Kept]:
+    def sealed(self, topic: str) -> list[KeptSegment]:
         """Return the sealed segments of a topic with the reason for keeping each, oldest first."""
         return self._pruning.kept(topic)
 

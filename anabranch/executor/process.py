@@ -24,7 +24,7 @@ from anabranch.executor.kernel.loop import Executor, utc_now
 from anabranch.executor.kernel.outages import LAKE_ERRORS
 from anabranch.executor.kernel.outcomes import OutcomeLedger, Shard, process_name, shut_out_older
 from anabranch.executor.kernel.publisher import KafkaPublisher
-from anabranch.executor.kernel.work import Work
+from anabranch.executor.kernel.work import DecisionWork
 from anabranch.executor.metrics import registry_of
 from anabranch.executor.shards.holding import Holding, StopSignal
 from anabranch.executor.shards.limits import part_of
@@ -43,15 +43,15 @@ STALLED_SECONDS = 300.0
 """Minimum time without a pass of a loop before the executor counts as stalled: a slow lake takes less."""
 
 
-class StartError(Exception):
+class ExecutorStartError(Exception):
     """The executor cannot start; the message says what is wrong and what to do."""
 
 
 def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
     """Apply decisions until SIGTERM or SIGINT.
 
-    `ready` gets one line once this executor knows its shards. Raises `StartError`, or `lake.lease.LeaseLost` when
-    another executor has taken over.
+    `ready` gets one line once this executor knows its shards. Raises `ExecutorStartError`, or `lake.lease.LeaseLost`
+    when another executor has taken over.
     """
     chosen = settings.executor
     transport = Transport(
@@ -68,7 +68,7 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
         limited = chosen.model_copy(update={"brakes": part_of(chosen.brakes, number, chosen.shards)})
         ledger = OutcomeLedger(settings.lake_path, chosen.mode, shard, ELSEWHERE)
         record, waits = BrakeLog(settings.lake_path), WaitTable(settings.lake_path, ledger.executor)
-        brakes: Brakes[Work] = Brakes(limited, record, waits, ledger.executor, utc_now, time.monotonic)
+        brakes: Brakes[DecisionWork] = Brakes(limited, record, waits, ledger.executor, utc_now, time.monotonic)
         announcer = Announcer(KafkaPublisher(settings.kafka_connection()), follow_outcomes(settings.lake_path))
         tail = follow_decisions(settings.lake_path)
         actors = actors_of(transport, observes=chosen.mode == "observe")
@@ -110,11 +110,11 @@ def run_executor(settings: Settings, ready: Callable[[str], None]) -> None:
                 )
             holding.run(stop, say)
     except MetricsError as error:
-        raise StartError(str(error)) from error
+        raise ExecutorStartError(str(error)) from error
     except LAKE_ERRORS as error:
         raise _no_lake(settings, error) from error
     except Unlike as error:
-        raise StartError(str(error)) from error
+        raise ExecutorStartError(str(error)) from error
     finally:
         transport.close()
 
@@ -202,5 +202,5 @@ def actors_of(transport: Transport, *, observes: bool = False) -> Actors:
     }
 
 
-def _no_lake(settings: Settings, error: Exception) -> StartError:
-    return StartError(f"cannot read the lake at {settings.lake_path}: {error}; see [lake] path")
+def _no_lake(settings: Settings, error: Exception) -> ExecutorStartError:
+    return ExecutorStartError(f"cannot read the lake at {settings.lake_path}: {error}; see [lake] path")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from anabranch.admin.answers import Answered, Denied, Refused, Rejection, Reply
 from anabranch.executor.kernel import family
-from anabranch.executor.kernel.family import Accepted, Answer, NoAnswer
+from anabranch.executor.kernel.family import Answer, CallAccepted, NoAnswer
 
 MAX_REASON = 500
 """Maximum length of a reply's recorded text, in characters."""
@@ -17,7 +17,7 @@ MAX_REASON = 500
 def answer_to_call(reply: Reply[None]) -> Answer:
     """Translate the reply to a call."""
     if isinstance(reply, Answered):
-        return Accepted()
+        return CallAccepted()
     if isinstance(reply, Refused):
         return family.CallRefused(
             str(reply)[:MAX_REASON], is_absence=reply.status == 404, is_conflict=reply.status == 409

@@ -58,7 +58,7 @@ _GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True)
-class Subscription:
+class DemandedSubscription:
     """A subscription of a topic: its name and type."""
 
     name: str
@@ -81,7 +81,7 @@ class _HotRange:
         return self.centre + self.reach * (math.sin(turn + self.phase) + 0.3 * math.sin(2.7 * turn)) / 1.3
 
 
-class Demand:
+class TopicDemand:
     """The demand for one topic. Instants are seconds since 1970, keys hashes, rates per second."""
 
     def __init__(self, settings: TrafficSettings, index: int, origin: float = 0.0) -> None:
@@ -164,9 +164,9 @@ class Demand:
         size = self._peak * (0.4 + 0.6 * traits[3]) * math.sin(math.pi * into) ** 0.5
         return size, traits[4], 0.01 + 0.03 * traits[5]
 
-    def _subscriptions(self, index: int) -> tuple[Subscription, ...]:
-        stream, second = Subscription("billing", "STREAM"), Subscription("search", "STREAM")
-        queue, checkpoint = Subscription("audit", "QUEUE"), Subscription("lakehouse", "CHECKPOINT")
+    def _subscriptions(self, index: int) -> tuple[DemandedSubscription, ...]:
+        stream, second = DemandedSubscription("billing", "STREAM"), DemandedSubscription("search", "STREAM")
+        queue, checkpoint = DemandedSubscription("audit", "QUEUE"), DemandedSubscription("lakehouse", "CHECKPOINT")
         kinds = ((stream,), (stream, queue), (stream, second), (queue,), (checkpoint,), (stream, second, queue))
         return kinds[index % len(kinds)]
 
@@ -185,9 +185,9 @@ class Demand:
         return Random(f"{self._seed}/{purpose}")
 
 
-def demands(settings: TrafficSettings, origin: float = 0.0) -> list[Demand]:
-    """Return the demand of every topic of the settings; `origin` as in `Demand`."""
-    return [Demand(settings, index, origin) for index in range(settings.topics)]
+def demands(settings: TrafficSettings, origin: float = 0.0) -> list[TopicDemand]:
+    """Return the demand of every topic of the settings; `origin` as in `TopicDemand`."""
+    return [TopicDemand(settings, index, origin) for index in range(settings.topics)]
 
 
 @lru_cache(maxsize=4096)

@@ -33,7 +33,7 @@ MIN_MEMORY_MB = 4_000
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One check: whether it passed, what was found, and what to do if not."""
 
     check: str
@@ -42,7 +42,7 @@ class Finding:
     remedy: str = ""
 
 
-def examine(home: Path | None, files: list[Path]) -> list[Finding]:
+def examine(home: Path | None, files: list[Path]) -> list[CheckResult]:
     """All checks, in the order in which a new machine would fail them."""
     findings = [_python(), _guard("java", _java), _guard("packages", _packages)]
     try:
@@ -50,9 +50,9 @@ def examine(home: Path | None, files: list[Path]) -> list[Finding]:
     except SettingsError as error:
         return [
             *findings,
-            Finding("settings", False, str(error), "correct the file; conf/anabranch.toml describes every key"),
+            CheckResult("settings", False, str(error), "correct the file; conf/anabranch.toml describes every key"),
         ]
-    findings.append(Finding("settings", True, ", ".join(map(str, [settings.path("conf/anabranch.toml"), *files]))))
+    findings.append(CheckResult("settings", True, ", ".join(map(str, [settings.path("conf/anabranch.toml"), *files]))))
     for check in (
         _policy,
         _tokens,
@@ -71,42 +71,42 @@ def examine(home: Path | None, files: list[Path]) -> list[Finding]:
     return findings
 
 
-def _guard(name: str, check: Callable[[], Finding]) -> Finding:
+def _guard(name: str, check: Callable[[], CheckResult]) -> CheckResult:
     try:
         return check()
     except SetupError as error:
         problem, _, remedy = str(error).partition(": ")
-        return Finding(name, False, problem, remedy)
+        return CheckResult(name, False, problem, remedy)
 
 
-def _guarded(check: Callable[[Settings], Iterator[Finding]], settings: Settings) -> list[Finding]:
+def _guarded(check: Callable[[Settings], Iterator[CheckResult]], settings: Settings) -> list[CheckResult]:
     name = check.__name__.strip("_").replace("_", " ")
     try:
         return list(check(settings))
     # Any error of a check is its finding: the doctor itself never fails.
     except Exception as error:
         message = str(error).strip().partition("\n")[0]
-        return [Finding(name, False, f"{type(error).__name__}: {message}", "see what was found")]
+        return [CheckResult(name, False, f"{type(error).__name__}: {message}", "see what was found")]
 
 
-def _python() -> Finding:
+def _python() -> CheckResult:
     version = sys.version.split()[0]
-    return Finding(
+    return CheckResult(
         "python", sys.version_info >= (3, 10), version, "Python 3.10 or newer is needed: set PYTHON for make"
     )
 
 
-def _java() -> Finding:
+def _java() -> CheckResult:
     java = find_java()
-    return Finding("java", True, f"{java_version(java)} ({java})")
+    return CheckResult("java", True, f"{java_version(java)} ({java})")
 
 
-def _packages() -> Finding:
+def _packages() -> CheckResult:
     lock = Path(__file__).resolve().parents[2] / "requirements.lock"
     if not lock.is_file():
-        return Finding("packages", True, "no lock file here: installed as a package")
+        return CheckResult("packages", True, "no lock file here: installed as a package")
     wrong = wrong_packages(lock.read_text())
-    return Finding("packages", not wrong, "; ".join(wrong) or "as locked", "make clean setup")
+    return CheckResult("packages", not wrong, "; ".join(wrong) or "as locked", "make clean setup")
 
 
 def wrong_packages(lock: str) -> list[str]:
@@ -131,34 +131,34 @@ def wrong_packages(lock: str) -> list[str]:
     return wrong
 
 
-def _policy(settings: Settings) -> Iterator[Finding]:
+def _policy(settings: Settings) -> Iterator[CheckResult]:
     file = settings.path(settings.policy.cluster)
     try:
         read_cluster_policy(settings.policy.profile, file.read_text())
     except (OSError, ValueError) as error:
-        yield Finding("policy", False, f"{file}: {error}", "correct the file, or [policy] cluster")
+        yield CheckResult("policy", False, f"{file}: {error}", "correct the file, or [policy] cluster")
     else:
-        yield Finding("policy", True, str(file))
+        yield CheckResult("policy", True, str(file))
 
 
-def _tokens(settings: Settings) -> Iterator[Finding]:
+def _tokens(settings: Settings) -> Iterator[CheckResult]:
     if not settings.controller.tokens_file:
         return
     try:
         tokens = read_tokens(settings.path(settings.controller.tokens_file))
     except TokensError as error:
-        yield Finding("tokens", False, str(error), "correct the file, or [controller] tokens_file")
+        yield CheckResult("tokens", False, str(error), "correct the file, or [controller] tokens_file")
     else:
-        yield Finding("tokens", True, f"{len(tokens)} in {settings.controller.tokens_file}")
+        yield CheckResult("tokens", True, f"{len(tokens)} in {settings.controller.tokens_file}")
 
 
-def _spark_conf(settings: Settings) -> Iterator[Finding]:
+def _spark_conf(settings: Settings) -> Iterator[CheckResult]:
     file = settings.path(settings.stream.spark_conf)
     readable = file.is_file() and os.access(file, os.R_OK)
-    yield Finding("spark settings", readable, str(file), "there is no such file: correct [stream] spark_conf")
+    yield CheckResult("spark settings", readable, str(file), "there is no such file: correct [stream] spark_conf")
 
 
-def _jars(settings: Settings) -> Iterator[Finding]:
+def _jars(settings: Settings) -> Iterator[CheckResult]:
     wanted = ["spark", "kafka", "zookeeper"]
     if (settings.path(settings.local.jars) / "pulsar").is_dir():
         # Fetched only when somebody asks for them.
@@ -172,7 +172,7 @@ def _jars(settings: Settings) -> Iterator[Finding]:
         state = "; ".join(wrong[:3]) if wrong else f"{len(expected)} with the right SHA-256"
         if not folder.is_dir():
             state = f"{len(expected)} are not fetched yet"
-        yield Finding(
+        yield CheckResult(
             f"jars for {name}",
             not wrong,
             state,
@@ -180,81 +180,85 @@ def _jars(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _disk(settings: Settings) -> Iterator[Finding]:
+def _disk(settings: Settings) -> Iterator[CheckResult]:
     folder = settings.path(settings.local.folder)
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free // 1_000_000
     wanted = settings.local.free_disk_mb
-    yield Finding(
+    yield CheckResult(
         "disk", free >= wanted, f"{free:,} MB free, {wanted:,} wanted", "make room, or `anabranch reset` (make reset)"
     )
-    yield Finding("writable", os.access(existing, os.W_OK), str(existing), "give this user the right to write there")
+    yield CheckResult(
+        "writable", os.access(existing, os.W_OK), str(existing), "give this user the right to write there"
+    )
 
 
-def _memory(_: Settings) -> Iterator[Finding]:
+def _memory(_: Settings) -> Iterator[CheckResult]:
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1_000_000
     except (ValueError, OSError):
         return
-    yield Finding(
+    yield CheckResult(
         "memory", total >= MIN_MEMORY_MB, f"{total:,} MB", f"{MIN_MEMORY_MB:,} MB is the minimum for a local run"
     )
-    yield Finding("cores", True, str(os.cpu_count()))
+    yield CheckResult("cores", True, str(os.cpu_count()))
 
 
-def _ports(settings: Settings) -> Iterator[Finding]:
+def _ports(settings: Settings) -> Iterator[CheckResult]:
     running = lock_owner(settings.path(settings.local.folder))
     for server, port in (("broker", settings.local.broker_port), ("controller", settings.controller.port)):
         name = f"port of the {server}"
         if port == 0:
-            yield Finding(name, True, "a free one is chosen")
+            yield CheckResult(name, True, "a free one is chosen")
         elif running is not None:
-            yield Finding(name, True, f"{port}, used by the local run")
+            yield CheckResult(name, True, f"{port}, used by the local run")
         else:
             try:
                 check_port_is_free(port, f"the {server}")
             except SetupError as error:
-                yield Finding(name, False, str(error).partition(":")[0], f"stop the process that uses {port}, or set 0")
+                yield CheckResult(
+                    name, False, str(error).partition(":")[0], f"stop the process that uses {port}, or set 0"
+                )
             else:
-                yield Finding(name, True, f"{port} is free")
+                yield CheckResult(name, True, f"{port} is free")
 
 
-def _local_run(settings: Settings) -> Iterator[Finding]:
+def _local_run(settings: Settings) -> Iterator[CheckResult]:
     folder = settings.path(settings.local.folder)
     running = lock_owner(folder)
     if running is not None:
-        yield Finding("local run", True, f"alive, process {running}")
+        yield CheckResult("local run", True, f"alive, process {running}")
         return
     left = leftovers(folder / "processes.json")
     state = f"killed, and left sessions {', '.join(map(str, left))} behind" if left else "none is running"
-    yield Finding(
+    yield CheckResult(
         "local run", not left, state, "the next local run ends them, and so does `anabranch reset` (make reset)"
     )
 
 
-def _transport(settings: Settings) -> Iterator[Finding]:
+def _transport(settings: Settings) -> Iterator[CheckResult]:
     try:
         for files in (settings.listener_context, settings.url_context, settings.metadata_context):
             files()
         settings.kafka_connection()
     except SettingsError as error:
-        yield Finding("transport", False, str(error), "correct the file, or the setting that names it")
+        yield CheckResult("transport", False, str(error), "correct the file, or the setting that names it")
         return
     lines = dict.fromkeys(line for part in PARTS for line in exposures(settings, part))
-    yield Finding("transport", True, "; ".join(lines) or "encrypted, or on loopback")
+    yield CheckResult("transport", True, "; ".join(lines) or "encrypted, or on loopback")
 
 
-def _kafka(settings: Settings) -> Iterator[Finding]:
+def _kafka(settings: Settings) -> Iterator[CheckResult]:
     bootstrap = settings.kafka.bootstrap
     if is_serving(settings.kafka_connection()):
-        yield Finding("kafka", True, f"{bootstrap} answers")
+        yield CheckResult("kafka", True, f"{bootstrap} answers")
     elif bootstrap.startswith(("127.", "localhost", "[::1]")):
-        yield Finding("kafka", True, f"no broker answers at {bootstrap}; a local run brings its own")
+        yield CheckResult("kafka", True, f"no broker answers at {bootstrap}; a local run brings its own")
     else:
-        yield Finding("kafka", False, f"no broker answers at {bootstrap}", "start it, or correct [kafka] bootstrap")
+        yield CheckResult("kafka", False, f"no broker answers at {bootstrap}", "start it, or correct [kafka] bootstrap")
 
 
-def _lake(settings: Settings) -> Iterator[Finding]:
+def _lake(settings: Settings) -> Iterator[CheckResult]:
     existing = []
     for name, table in TABLES.items():
         try:
@@ -263,12 +267,12 @@ def _lake(settings: Settings) -> Iterator[Finding]:
         except DeltaError as error:
             message = str(error).partition("\n")[0]
             remedy = f"restore {name} from a copy; in a local run `anabranch reset` (make reset) forgets all tables"
-            yield Finding("lake", False, f"{name} in {settings.lake_path} cannot be read: {message}", remedy)
+            yield CheckResult("lake", False, f"{name} in {settings.lake_path} cannot be read: {message}", remedy)
             return
-    yield Finding("lake", True, f"{len(existing)} of {len(TABLES)} tables in {settings.lake_path}")
+    yield CheckResult("lake", True, f"{len(existing)} of {len(TABLES)} tables in {settings.lake_path}")
 
 
-def _collector(settings: Settings) -> Iterator[Finding]:
+def _collector(settings: Settings) -> Iterator[CheckResult]:
     """Check the health of the `[collect]` collector, if there was one."""
     file = settings.path(settings.collect.folder) / STATUS_FILE
     status = read_status(file)
@@ -277,10 +281,10 @@ def _collector(settings: Settings) -> Iterator[Finding]:
     age = time.time() - status.at / 1000
     if age > status.stale_after_seconds:
         state = f"the collector of {status.url} has not been heard of for {age:,.0f} s"
-        yield Finding("collector", False, state, f"start `anabranch collect pulsar`, or remove {file}")
+        yield CheckResult("collector", False, state, f"start `anabranch collect pulsar`, or remove {file}")
         return
     late = max((broker.lag_seconds for broker in status.brokers if broker.lag_seconds is not None), default=0.0)
-    yield Finding(
+    yield CheckResult(
         "collector",
         True,
         f"{status.topics} topics of {status.url}; loads up to {late:.1f} s late; counts of consumers up to "
@@ -290,7 +294,7 @@ def _collector(settings: Settings) -> Iterator[Finding]:
     silent = [broker for broker in status.brokers if not broker.answers]
     unseen = status.segments_known - status.segments_seen
     shown = ", ".join(status.unseen[:3])
-    yield Finding(
+    yield CheckResult(
         "collector's coverage",
         not (unseen and silent) and not status.unread,
         f"{status.segments_seen:,} of {status.segments_known:,} segments"
@@ -300,4 +304,6 @@ def _collector(settings: Settings) -> Iterator[Finding]:
         "that are unknown are neither split nor merged",
     )
     troubles = [*(f"{broker.broker}: {broker.trouble or 'no answer yet'}" for broker in silent), *status.troubles]
-    yield Finding("collector's view", not troubles, "; ".join(troubles[:3]) or "all that it asks for", "docs/pulsar.md")
+    yield CheckResult(
+        "collector's view", not troubles, "; ".join(troubles[:3]) or "all that it asks for", "docs/pulsar.md"
+    )

@@ -13,7 +13,7 @@ from itertools import groupby
 
 import numpy as np
 
-from anabranch.local.demand import Demand
+from anabranch.local.demand import TopicDemand
 from schemas.kafka.messages import VERSION, SegmentSample, SegmentStats, SegmentStatsColumns
 from schemas.metadata import ScalableTopicMetadata
 
@@ -24,7 +24,7 @@ MAX_SAMPLES = 1_000
 """Of a message in columns: 64 to 128 KiB."""
 
 
-def segment_stats(demand: Demand, layout: ScalableTopicMetadata, t: float) -> list[SegmentStats]:
+def segment_stats(demand: TopicDemand, layout: ScalableTopicMetadata, t: float) -> list[SegmentStats]:
     """Return the samples of the topic's active segments at `t`, one message a reporter.
 
     `t`: seconds since 1970.
@@ -52,7 +52,7 @@ def segment_stats(demand: Demand, layout: ScalableTopicMetadata, t: float) -> li
 
 
 def reported(
-    demands: Sequence[Demand], layouts: Mapping[str, ScalableTopicMetadata], t: float
+    demands: Sequence[TopicDemand], layouts: Mapping[str, ScalableTopicMetadata], t: float
 ) -> list[SegmentStats | SegmentStatsColumns]:
     """All messages of instant `t`, of the topics whose layout is known."""
     by_hand: list[SegmentStats] = []

@@ -1,8 +1,8 @@
 """Traffic of the local run: topics, consumers and load samples, as many clients would cause them.
 
-Stage: closes the local loop. `Sessions` makes the controller hold the topics and consumers that
-`anabranch.local.demand` asks for and reads the layouts; `Reports` produces to `segment-stats` what the brokers that own
-the segments would report of it (`anabranch.local.samples`). Nothing here decides anything.
+Stage: closes the local loop. `DemandSessions` makes the controller hold the topics and consumers that
+`anabranch.local.demand` asks for and reads the layouts; `SampleReports` produces to `segment-stats` what the brokers
+that own the segments would report of it (`anabranch.local.samples`). Nothing here decides anything.
 
 Everything is level-based: each pass compares what is wanted now with what is known, so a restart of the controller, of
 the broker or of this process needs no special case. While the controller is down, the last known layouts stand in.
@@ -27,7 +27,7 @@ from anabranch.admin.answers import Answered, Fault, Refused, Unanswered
 from anabranch.admin.credentials import credentials_of
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
-from anabranch.local.demand import Demand, demands
+from anabranch.local.demand import TopicDemand, demands
 from anabranch.local.garbage import make_garbage
 from anabranch.local.samples import reported
 from runtime.messaging.producer import LastingProducer
@@ -44,10 +44,10 @@ FLUSH_SECONDS = 15.0
 log = logging.getLogger(__name__)
 
 
-class Sessions:
+class DemandSessions:
     """Reconciler of topics and consumers at the controller with the demand; caches the layouts."""
 
-    def __init__(self, topics: ScalableTopics, demands: Iterable[Demand], max_consumers: int) -> None:
+    def __init__(self, topics: ScalableTopics, demands: Iterable[TopicDemand], max_consumers: int) -> None:
         self._topics = topics
         self._demands = tuple(demands)
         self._max_consumers = max_consumers
@@ -68,7 +68,7 @@ class Sessions:
                 log.warning("the controller answered for %s: %s", demand.topic, str(fault)[:200])
         return None
 
-    def _read_layout(self, demand: Demand) -> Fault | None:
+    def _read_layout(self, demand: TopicDemand) -> Fault | None:
         reply = self._topics.layout(demand.topic)
         if _says(reply, 404):
             created = self._topics.create_topic(demand.topic, demand.initial_segments, {})
@@ -82,7 +82,7 @@ class Sessions:
         self.layouts[demand.topic] = reply.value.to_metadata()
         return None
 
-    def _set_consumers(self, demand: Demand, t: float) -> Fault | None:
+    def _set_consumers(self, demand: TopicDemand, t: float) -> Fault | None:
         wanted_counts = demand.consumers(t)
         for subscription in demand.subscriptions:
             every = [f"{subscription.name}-{number}" for number in range(self._max_consumers)]
@@ -144,7 +144,7 @@ class Counters:
             log.warning("cannot write %s: %s", self._file, error)
 
 
-class Outlet:
+class KafkaOutlet:
     """Idempotent producer that outlives the broker.
 
     A message that cannot be delivered in two minutes counts as failed.
@@ -197,10 +197,12 @@ class Outlet:
             log.warning("Kafka: %s", error.str())
 
 
-class Reports:
+class SampleReports:
     """Produces the samples of one instant for every topic whose layout is known, and garbage if wanted."""
 
-    def __init__(self, settings: Settings, topics: Iterable[Demand], outlet: Outlet, counters: Counters) -> None:
+    def __init__(
+        self, settings: Settings, topics: Iterable[TopicDemand], outlet: KafkaOutlet, counters: Counters
+    ) -> None:
         self._demands = tuple(topics)
         self._outlet = outlet
         self._counters = counters
@@ -243,10 +245,10 @@ def run_traffic(settings: Settings, stop: threading.Event, garbage: float = 0.0)
     else:
         counters.origin = None
     topics = demands(settings.traffic, counters.origin or 0.0)
-    outlet = Outlet(settings.kafka_connection(), counters)
-    reports = Reports(settings, topics, outlet, counters)
+    outlet = KafkaOutlet(settings.kafka_connection(), counters)
+    reports = SampleReports(settings, topics, outlet, counters)
     with contextlib.closing(controller_topics(settings)) as served:
-        sessions = Sessions(served, topics, settings.traffic.max_consumers)
+        sessions = DemandSessions(served, topics, settings.traffic.max_consumers)
         thread = threading.Thread(
             target=_keep_sessions, args=(sessions, settings.traffic.report_seconds, stop), name="sessions", daemon=True
         )
@@ -286,7 +288,7 @@ def next_instant(now: float, interval: float) -> float:
     return (now // interval + 1) * interval
 
 
-def _keep_sessions(sessions: Sessions, interval: float, stop: threading.Event) -> None:
+def _keep_sessions(sessions: DemandSessions, interval: float, stop: threading.Event) -> None:
     failures = 0
     while not stop.is_set():
         fault = sessions.synchronise(time.time(), stop)

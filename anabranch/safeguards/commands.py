@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Literal
 
 from anabranch.query.topics import nearest_subjects
-from anabranch.safeguards.state import Known, known_decisions, replacement_of
+from anabranch.safeguards.state import KnownDecision, known_decisions, replacement_of
 from lake.brakes import ALL, Act, ActRefused, Acts, BrakeLog
 from schemas.kafka.messages import EXPIRED
 
@@ -90,7 +90,7 @@ def judge(
     return Judged(written, refused)
 
 
-def _ended(decision: Known) -> str:
+def _ended(decision: KnownDecision) -> str:
     end = decision.end or {}
     error = str(end["error"] or "")
     if error.startswith(EXPIRED):

@@ -11,7 +11,7 @@ from collections import deque
 WINDOW_SECONDS = 60.0
 
 
-class Places:
+class CallSlots:
     """Rate limiter with `limit` slots; 0 means no limit, and nothing is counted."""
 
     def __init__(self, limit: int) -> None:

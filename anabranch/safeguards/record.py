@@ -12,7 +12,7 @@ from datetime import datetime
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
-from anabranch.safeguards.rules import Candidate, Held
+from anabranch.safeguards.rules import HeldBySafeguard, PendingDecision
 from lake.tables import HOOKS, OpenTable, create_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import WAITS, WaitRow
@@ -33,7 +33,7 @@ class WaitTable:
         self._unwritten: dict[str, WaitRow] = {}
         self._write_at = 0.0
 
-    def note(self, candidate: Candidate, held: Held, instant: datetime) -> None:
+    def note(self, candidate: PendingDecision, held: HeldBySafeguard, instant: datetime) -> None:
         """Note the brake that holds a decision from now on; kept in memory until `write`."""
         self._unwritten[candidate.decision_id] = WaitRow(
             decision_id=candidate.decision_id,

@@ -20,7 +20,7 @@ BRAKES: tuple[Brake, ...] = get_args(Brake)
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PendingDecision:
     """A decision with the fields that brakes need."""
 
     decision_id: str
@@ -34,7 +34,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldBySafeguard:
     """A brake holds the decision."""
 
     brake: Brake
@@ -51,7 +51,9 @@ class Over:
     why: str
 
 
-def held_by(candidate: Candidate, acts: Acts, settings: ExecutorSettings, now: datetime) -> Held | Over | None:
+def held_by(
+    candidate: PendingDecision, acts: Acts, settings: ExecutorSettings, now: datetime
+) -> HeldBySafeguard | Over | None:
     """Return what holds a decision at `now`; None: nothing except, possibly, the rate limit."""
     held = _held_by(candidate, acts, settings, now)
     if candidate.has_begun:
@@ -79,21 +81,25 @@ def expired(decided_at: datetime, now: datetime, max_age_seconds: float) -> Over
     )
 
 
-def expires_at(candidate: Candidate, settings: ExecutorSettings) -> datetime:
+def expires_at(candidate: PendingDecision, settings: ExecutorSettings) -> datetime:
     """Return when a held decision expires."""
     return candidate.decided_at + timedelta(seconds=settings.waiting_max_age_seconds)
 
 
-def _held_by(candidate: Candidate, acts: Acts, settings: ExecutorSettings, now: datetime) -> Held | None:
+def _held_by(
+    candidate: PendingDecision, acts: Acts, settings: ExecutorSettings, now: datetime
+) -> HeldBySafeguard | None:
     if acts.stop is not None:
-        return Held("stop", f"stopped {acts.stop}; go on with: anabranch executor resume all", None)
+        return HeldBySafeguard("stop", f"stopped {acts.stop}; go on with: anabranch executor resume all", None)
     pause = acts.pause_of([candidate.subject, *filter(None, [candidate.namespace]), ALL], now)
     if pause is not None:
         scope = "everything" if pause.subject == ALL else pause.subject
-        return Held("pause", f"{scope} is paused {pause}", pause.until)
+        return HeldBySafeguard("pause", f"{scope} is paused {pause}", pause.until)
     windows = settings.brakes.windows
     if not may_act(windows, now):
-        return Held("window", "outside of the times for acting, [executor.brakes] windows", next_change(windows, now))
+        return HeldBySafeguard(
+            "window", "outside of the times for acting, [executor.brakes] windows", next_change(windows, now)
+        )
     if settings.mode == "approve" and candidate.decision_id not in acts.approvals:
-        return Held("approval", f"needs: anabranch approve {candidate.decision_id} --reason …", None)
+        return HeldBySafeguard("approval", f"needs: anabranch approve {candidate.decision_id} --reason …", None)
     return None

@@ -30,7 +30,7 @@ _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDecision:
     """A recorded decision, and its progress."""
 
     decision_id: str
@@ -46,7 +46,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Standing:
+class SafeguardState:
     """Current state of the executor's brakes."""
 
     acts: Acts
@@ -63,7 +63,7 @@ class Standing:
     """Ends since then that count as failures."""
 
 
-def known_decisions(lake: str, ids: Collection[str]) -> dict[str, Known]:
+def known_decisions(lake: str, ids: Collection[str]) -> dict[str, KnownDecision]:
     """Return those of some decisions that are in the lake, by id. Raises `DeltaError` or `OSError`."""
     columns = ("decision_id", "family", "subject", "action", "arguments", "decided_at")
     decided = _rows(lake, DECISIONS, columns, _among("decision_id", ids))
@@ -76,12 +76,14 @@ def known_decisions(lake: str, ids: Collection[str]) -> dict[str, Known]:
     begun = {row["decision_id"]: row["at"] for row in reversed(steps) if row["status"] == INTENT}
     ends = {row["decision_id"]: row for row in reversed(steps) if row["status"] != INTENT}
     return {
-        row["decision_id"]: Known(**row, begun_at=begun.get(row["decision_id"]), end=ends.get(row["decision_id"]))
+        row["decision_id"]: KnownDecision(
+            **row, begun_at=begun.get(row["decision_id"]), end=ends.get(row["decision_id"])
+        )
         for row in decided
     }
 
 
-def replacement_of(lake: str, decision: Known) -> str | None:
+def replacement_of(lake: str, decision: KnownDecision) -> str | None:
     """Return the newest later decision on the same subject, preferably of the same action and arguments.
 
     Raises `DeltaError` or `OSError`.
@@ -100,7 +102,7 @@ def replacement_of(lake: str, decision: Known) -> str | None:
     return later[-1]["decision_id"] if later else None
 
 
-def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime) -> Standing:
+def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime) -> SafeguardState:
     """Return the current state of the brakes.
 
     Failures count from `since` on, calls from `is_call_since` on. Raises `DeltaError` or `OSError`.
@@ -145,7 +147,7 @@ def standing(lake: str, since: datetime, is_call_since: datetime, now: datetime)
     recent.sort(key=_at)
     # A call counts at the first row that knows of it.
     calls = {(row["decision_id"], row["attempt"]): row for row in reversed(recent) if row["attempt"]}
-    return Standing(
+    return SafeguardState(
         acts=reader.acts,
         open=len(decided),
         begun=len(newest.keys() & decided.keys()),

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
-from anabranch.safeguards.rate import Places
+from anabranch.safeguards.rate import CallSlots
 from anabranch.safeguards.record import WaitTable
-from anabranch.safeguards.rules import BRAKES, Brake, Candidate, Held, Over, expires_at, held_by
+from anabranch.safeguards.rules import BRAKES, Brake, HeldBySafeguard, Over, PendingDecision, expires_at, held_by
 from anabranch.safeguards.windows import may_act
 from lake.brakes import ALL, Act, Acts, BrakeLog
 from schemas.settings.root import ExecutorSettings
@@ -28,12 +28,12 @@ Work = TypeVar("Work")
 
 @dataclass
 class _Waiting(Generic[Work]):
-    candidate: Candidate
+    candidate: PendingDecision
     work: Work
 
 
 @dataclass(frozen=True)
-class Standing:
+class SafeguardCounters:
     """Counters of the brakes at an instant."""
 
     waiting: Mapping[Brake, int]
@@ -63,8 +63,8 @@ class Brakes(Generic[Work]):
         self._settings, self._record, self._waits, self._actor = settings, record, waits, actor
         self._wall, self._steady = wall, steady
         limits = settings.brakes
-        self._fleet = Places(limits.actions_per_minute)
-        self._namespaces: dict[str | None, Places] = {}
+        self._fleet = CallSlots(limits.actions_per_minute)
+        self._namespaces: dict[str | None, CallSlots] = {}
         self._granted: dict[str, str | None] = {}
         self._failures: list[datetime] = []
         self._calls = 0
@@ -77,11 +77,11 @@ class Brakes(Generic[Work]):
         """Return the pauses, approvals, rejections and stops read so far."""
         return self._record.acts
 
-    def standing(self) -> Standing:
+    def standing(self) -> SafeguardCounters:
         """Return counters for operators, from any thread; they may be slightly late."""
         now = self._wall()
         first = now - timedelta(seconds=self._settings.brakes.failures_seconds)
-        return Standing(
+        return SafeguardCounters(
             waiting={brake: len(waiting) for brake, waiting in self._waiting.items()},
             is_stopped=self.acts.stop is not None,
             pauses=len(self.acts.paused(now)),
@@ -113,7 +113,7 @@ class Brakes(Generic[Work]):
         if self.acts.resumed_at != resumed:
             self._failures.clear()
 
-    def wait(self, candidate: Candidate, work: Work) -> None:
+    def wait(self, candidate: PendingDecision, work: Work) -> None:
         """Queue a decision; `released` returns it, at once if nothing holds it."""
         self._new.append(_Waiting(candidate, work))
 
@@ -127,7 +127,7 @@ class Brakes(Generic[Work]):
         for waiting in new:
             yield from self._look(waiting, None)
 
-    def ask(self, candidate: Candidate) -> Held | Over | None:
+    def ask(self, candidate: PendingDecision) -> HeldBySafeguard | Over | None:
         """Return what holds a decision now.
 
         None: nothing, and it occupies a slot of the rate limit until `ended`.
@@ -140,7 +140,7 @@ class Brakes(Generic[Work]):
             return None
         return self._rate(candidate)
 
-    def holds_now(self, candidate: Candidate) -> bool:
+    def holds_now(self, candidate: PendingDecision) -> bool:
         """Return whether a known brake now holds a decision that was granted a slot. From any thread."""
         return held_by(replace(candidate, has_begun=True), self.acts, self._settings, self._wall()) is not None
 
@@ -200,9 +200,9 @@ class Brakes(Generic[Work]):
     def _look(self, waiting: _Waiting[Work], before: Brake | None) -> Iterator[tuple[Work, Over | None]]:
         candidate = waiting.candidate
         answer = self.ask(candidate)
-        if before is not None and (not isinstance(answer, Held) or answer.brake != before):
+        if before is not None and (not isinstance(answer, HeldBySafeguard) or answer.brake != before):
             del self._waiting[before][candidate.decision_id]
-        if not isinstance(answer, Held):
+        if not isinstance(answer, HeldBySafeguard):
             yield waiting.work, answer
             return
         if answer.brake != before:
@@ -215,7 +215,7 @@ class Brakes(Generic[Work]):
             left = max(0.0, (end - self._wall()).total_seconds())
             self._look_at[answer.brake] = min(self._look_at[answer.brake], self._steady() + left)
 
-    def _rate(self, candidate: Candidate) -> Held | None:
+    def _rate(self, candidate: PendingDecision) -> HeldBySafeguard | None:
         full = self._full(candidate.namespace)
         if full is not None:
             now = self._steady()
@@ -223,20 +223,20 @@ class Brakes(Generic[Work]):
             if full is not self._fleet:
                 whose, key = f"namespace {candidate.namespace}", "actions_per_minute_per_namespace"
             why = f"the {whose} has had {full.limit} actions in 60 s, [executor.brakes] {key}"
-            return Held("rate", why, self._wall() + timedelta(seconds=full.free_at(now) - now))
+            return HeldBySafeguard("rate", why, self._wall() + timedelta(seconds=full.free_at(now) - now))
         self._fleet.grant(candidate.decision_id)
         self._places(candidate.namespace).grant(candidate.decision_id)
         self._granted[candidate.decision_id] = candidate.namespace
         return None
 
-    def _full(self, namespace: str | None) -> Places | None:
+    def _full(self, namespace: str | None) -> CallSlots | None:
         """Return the rate limiter, of the fleet or the namespace, that has no free slot; None: both have one."""
         now = self._steady()
         return next((limit for limit in (self._fleet, self._places(namespace)) if not limit.is_free(now)), None)
 
-    def _places(self, namespace: str | None) -> Places:
+    def _places(self, namespace: str | None) -> CallSlots:
         """Return the rate limiter of a namespace. A subject without one is limited by the fleet's alone."""
         if namespace not in self._namespaces:
             limit = 0 if namespace is None else self._settings.brakes.actions_per_minute_per_namespace
-            self._namespaces[namespace] = Places(limit)
+            self._namespaces[namespace] = CallSlots(limit)
         return self._namespaces[namespace]

@@ -23,14 +23,14 @@ from starlette.types import ASGIApp
 
 from anabranch.admin.topics import ScalableTopics
 from anabranch.auth.callers import Access, Caller
-from anabranch.web.asking import NotFound
-from anabranch.web.fleet import Fleet
+from anabranch.web.asking import PageNotFound
+from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import (
     CALLER,
     COOKIE,
     SECURE_COOKIE,
     SESSION,
-    Guard,
+    BrowserGuard,
     NotAllowed,
     demand,
     read_form,
@@ -40,7 +40,7 @@ from anabranch.web.pages import bundles, consumers, decision, operations, switch
 from anabranch.web.pages import fleet as fleet_page
 from anabranch.web.pages import reports as report_pages
 from anabranch.web.processes import Probe
-from anabranch.web.sessions import Sessions
+from anabranch.web.sessions import BrowserSessions
 from anabranch.web.templating import FOLDER, environment, render
 from engine.autoscale.topics import ConfiguredPolicy
 from runtime.listener.names import NodeNames
@@ -73,7 +73,7 @@ def create_app(
     `waiting_max_age_seconds` are not approved; open decisions older than `stuck_seconds` are shown as stuck. `probe`
     checks the controller.
     """
-    sessions, fleet = Sessions(), Fleet(lake, stuck_seconds)
+    sessions, fleet = BrowserSessions(), WatchedFleet(lake, stuck_seconds)
 
     @asynccontextmanager
     async def lifespan(_app: ASGIApp) -> AsyncIterator[None]:
@@ -113,8 +113,8 @@ def create_app(
             Route("/healthz", _health),
             Mount("/static", StaticFiles(directory=FOLDER / "static")),
         ],
-        middleware=[Middleware(Guard, access, names, sessions, is_secure, max_head_bytes)],
-        exception_handlers={NotAllowed: _not_allowed, NotFound: _nothing, 404: _not_found},  # type: ignore[dict-item]
+        middleware=[Middleware(BrowserGuard, access, names, sessions, is_secure, max_head_bytes)],
+        exception_handlers={NotAllowed: _not_allowed, PageNotFound: _nothing, 404: _not_found},  # type: ignore[dict-item]
         lifespan=lifespan,
     )
     app.state.lake, app.state.access, app.state.sessions, app.state.fleet = lake, access, sessions, fleet
@@ -138,7 +138,7 @@ async def _live(request: Request) -> Response:
     alone = MAX_LIVE_PER_TOKEN if state.access.is_guarded else MAX_LIVE
     if state.live.total() >= MAX_LIVE or state.live[caller.name] >= alone:
         return PlainTextResponse("too many pages are open", 503)
-    fleet: Fleet = state.fleet
+    fleet: WatchedFleet = state.fleet
     asked = request.query_params.get("every", "")
     every = min(60.0, float(asked)) if asked.isascii() and asked.isdigit() else COALESCE_SECONDS
 
@@ -203,7 +203,7 @@ async def _not_allowed(request: Request, error: NotAllowed) -> Response:
     return render(request, "problem.html", error.status, problem=str(error))
 
 
-async def _nothing(request: Request, error: NotFound) -> Response:
+async def _nothing(request: Request, error: PageNotFound) -> Response:
     return render(request, "problem.html", 404, problem=str(error))
 
 

@@ -21,15 +21,15 @@ WAIT_SECONDS = 30
 _turns = threading.BoundedSemaphore(READERS)
 
 
-class NotFound(Exception):
+class PageNotFound(Exception):
     """There is nothing of that; the message says what is there."""
 
 
 @contextmanager
 def turn() -> Iterator[None]:
-    """One of few that read at the same time. Raises `NotFound` when none is free for long."""
+    """One of few that read at the same time. Raises `PageNotFound` when none is free for long."""
     if not _turns.acquire(timeout=WAIT_SECONDS):
-        raise NotFound("too many are asking at this moment: load the page again")
+        raise PageNotFound("too many are asking at this moment: load the page again")
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """The newest state of every topic, followed by version in a thread; and who waits for it to change.
 
 Stage: under all pages. The tables are followed by `anabranch.history.live`, whose memory is bounded by the topics; of
-each a short `Row` is kept here, by which a hundred thousand are searched and sorted. A view with all segments is made
-for those that a page shows.
+each a short `TopicRow` is kept here, by which a hundred thousand are searched and sorted. A view with all segments is
+made for those that a page shows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TOPICS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TopicRow:
     """Values by which a topic is searched, filtered and sorted."""
 
     name: str
@@ -76,7 +76,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Standing:
+class PageFreshness:
     """Freshness of the data on a page."""
 
     now: datetime
@@ -98,14 +98,14 @@ class Standing:
         return age if age > self.late_seconds else None
 
 
-class Fleet:
+class WatchedFleet:
     """Follows a lake. One thread calls `look`, or `run` does; everything else may be called from any."""
 
     def __init__(self, lake: str, stuck_seconds: float = math.inf) -> None:
         """`stuck_seconds`: age from which an open decision is stuck."""
         self._reader, self._stuck_seconds = LakeReader(lake), stuck_seconds
         self._lock = threading.Lock()
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, TopicRow] = {}
         self._namespaces: dict[str, int] = {}
         """The version at which something in a namespace changed last."""
         self._turns: dict[str, deque[tuple[str, str, datetime]]] = {}
@@ -166,7 +166,7 @@ class Fleet:
         if last is not None and last.status == "applied" and (not turns or turns[-1][0] != last.decision_id):
             turns = self._turns.setdefault(name, deque(maxlen=3))
             turns.append((last.decision_id, last.action, last.decided_at))
-        self._rows[name] = Row(
+        self._rows[name] = TopicRow(
             name=name,
             namespace=before.namespace if before else namespace_of(name),
             segments=len(view.segments),
@@ -189,12 +189,12 @@ class Fleet:
             return None
         return view.last.decided_at + timedelta(seconds=self._stuck_seconds)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TopicRow]:
         """All topics, in no order."""
         with self._lock:
             return list(self._rows.values())
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> TopicRow | None:
         """One of them; None: there is none of that name."""
         with self._lock:
             return self._rows.get(name)
@@ -226,12 +226,14 @@ class Fleet:
         with self._lock:
             return list(self._reader.batches)
 
-    def standing(self) -> Standing:
+    def standing(self) -> PageFreshness:
         """Return the freshness of the data."""
         with self._lock:
             committed = [row["committed_at"] for row in self._reader.batches]
             newest, is_reading = committed[-1] if committed else None, not self._has_looked
-            return Standing(datetime.now(timezone.utc), newest, self._around[0], is_reading, late_seconds(committed))
+            return PageFreshness(
+                datetime.now(timezone.utc), newest, self._around[0], is_reading, late_seconds(committed)
+            )
 
     async def after(
         self, version: int, topic: str | None = None, scope: Scope = EVERYWHERE, seconds: float = 15.0

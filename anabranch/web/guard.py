@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anabranch.auth.callers import ANYBODY, Access, Caller, Need
 from anabranch.auth.tokens import Role
-from anabranch.web.sessions import Sessions
+from anabranch.web.sessions import BrowserSessions
 from anabranch.web.words import namespace_of
 from runtime.listener.anonymous import AnonymousClients, ending, refusal_of, trust
 from runtime.listener.bodies import BrokenOff, read_body, replayed
@@ -72,7 +72,7 @@ class BadForm(NotAllowed):
     status = 400
 
 
-class Guard:
+class BrowserGuard:
     """The ASGI middleware; `names` are those by which browsers reach the page, `is_secure`: over https."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Guard:
         app: ASGIApp,
         access: Access,
         names: NodeNames,
-        sessions: Sessions,
+        sessions: BrowserSessions,
         is_secure: bool = False,
         max_head_bytes: int = 16_384,
     ) -> None:
@@ -204,7 +204,7 @@ async def read_form(request: Request) -> dict[str, str]:
     """
     form = await unproved_form(request)
     session: str = request.scope[SESSION]
-    sessions: Sessions = request.app.state.sessions
+    sessions: BrowserSessions = request.app.state.sessions
     # What comes with a header Authorization is sent by no browser on its own.
     if b"authorization" not in dict(request.scope["headers"]) and not sessions.is_proof(session, form.get("proof", "")):
         raise NotAllowed("this form is of another session: load the page again")

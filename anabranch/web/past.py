@@ -42,7 +42,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Held:
+class HoldSpan:
     """A hold, until the next one or a decision; milliseconds."""
 
     gate: str
@@ -53,7 +53,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Decided:
+class DecisionMark:
     """A decision in the window, and how it ended."""
 
     decision_id: str
@@ -99,7 +99,9 @@ def _largest(rows: pa.Table) -> pa.Table:
     )
 
 
-def read_holds(lake: str, topic: str, since: datetime, until: datetime, decided: Sequence[Decided]) -> list[Held]:
+def read_holds(
+    lake: str, topic: str, since: datetime, until: datetime, decided: Sequence[DecisionMark]
+) -> list[HoldSpan]:
     """In order of time, each until the next hold or decision. Raises what Delta raises."""
     rows = _rows(lake, HOLDS, ("gate", "since", "measured", "limit"), topic, "since", since - _LOOK_BACK, until)
     rows.sort(key=lambda row: row["since"])
@@ -110,11 +112,11 @@ def read_holds(lake: str, topic: str, since: datetime, until: datetime, decided:
         index = bisect_right(turns, begins)
         ends = turns[index] if index < len(turns) else millis(until)
         if ends > millis(since):
-            held.append(Held(row["gate"], max(begins, millis(since)), ends, row["measured"], row["limit"]))
+            held.append(HoldSpan(row["gate"], max(begins, millis(since)), ends, row["measured"], row["limit"]))
     return held
 
 
-def read_decisions(lake: str, topic: str, since: datetime, until: datetime) -> list[Decided]:
+def read_decisions(lake: str, topic: str, since: datetime, until: datetime) -> list[DecisionMark]:
     """In order of time. Raises what Delta raises."""
     columns = ("decision_id", "action", "arguments", "reason", "decided_at")
     rows = _rows(lake, DECISIONS, columns, topic, "decided_at", since - _LOOK_BACK, until)
@@ -128,7 +130,7 @@ def read_decisions(lake: str, topic: str, since: datetime, until: datetime) -> l
         segments = tuple(json.loads(row["arguments"]).get("segments", ()))
         end = ends.get(row["decision_id"])
         decisions.append(
-            Decided(
+            DecisionMark(
                 row["decision_id"], row["action"], segments, row["reason"], millis(row["decided_at"]), end and end[2]
             )
         )

@@ -33,14 +33,14 @@ CONTROLLER_SECONDS = 3.0
 log = logging.getLogger(__name__)
 
 
-class StartError(Exception):
+class PageStartError(Exception):
     """The page cannot be served; the message says what is wrong and what to do."""
 
 
 def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; `ready` is called with the address once it answers.
 
-    Raises `StartError` or `SettingsError` before anything runs.
+    Raises `PageStartError` or `SettingsError` before anything runs.
     """
     chosen = settings.web
     access = _access(settings)
@@ -71,7 +71,7 @@ def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready:
             with probed(server, chosen.metrics_port, "web", settings.metrics, not_ready):
                 server.serve_until_signalled(listener)
         except MetricsError as error:
-            raise StartError(str(error)) from error
+            raise PageStartError(str(error)) from error
 
 
 def _controller(settings: Settings) -> ScalableTopics | None:
@@ -124,17 +124,17 @@ def _access(settings: Settings) -> Access:
     try:
         return Access(settings.path(file) if file else None, token)
     except TokensError as error:
-        raise StartError(f"the tokens of the page: {error}") from error
+        raise PageStartError(f"the tokens of the page: {error}") from error
 
 
 def _listen(chosen: WebSettings, access: Access) -> Listener:
     way = way_from_outside(chosen.host, chosen.names)
     if not access.is_guarded and way is not None:
-        raise StartError(
+        raise PageStartError(
             f"[web] {way} and needs tokens: name a file of them in controller.tokens_file or web.tokens_file "
             "(anabranch token new)" + (", and leave out open" if chosen.open else "")
         )
     try:
         return listen(chosen.host, chosen.port, chosen.limits, "web", backlog=512)
     except ListenError as error:
-        raise StartError(str(error)) from error
+        raise PageStartError(str(error)) from error

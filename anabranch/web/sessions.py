@@ -22,7 +22,7 @@ IDLE_SECONDS = 12 * 3600.0
 """A session that was not used for so long has ended."""
 
 
-class Sessions:
+class BrowserSessions:
     """Sessions of browsers, and the secret that their forms carry."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

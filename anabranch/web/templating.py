@@ -20,10 +20,10 @@ from anabranch.query.wording import duration
 from anabranch.web import words
 from anabranch.web.drawing.heat import LEVELS, level
 from anabranch.web.drawing.strip import strip
-from anabranch.web.fleet import Fleet, Standing
+from anabranch.web.fleet import PageFreshness, WatchedFleet
 from anabranch.web.guard import CALLER, SESSION, VERSION, allows
 from anabranch.web.processes import Process, processes
-from anabranch.web.sessions import Sessions
+from anabranch.web.sessions import BrowserSessions
 from decisions.autoscale.gates import DESCRIPTIONS
 
 FOLDER = Path(__file__).parent
@@ -64,8 +64,8 @@ def environment() -> Environment:
 def render(request: Request, template: str, status: int = 200, **shown: Any) -> HTMLResponse:
     """A page; `shown` are what its template names."""
     state = request.app.state
-    fleet: Fleet = state.fleet
-    sessions: Sessions = state.sessions
+    fleet: WatchedFleet = state.fleet
+    sessions: BrowserSessions = state.sessions
     caller: Caller | None = request.scope[CALLER]
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     now, freshness = datetime.now(timezone.utc), fleet.standing()
@@ -85,6 +85,6 @@ def render(request: Request, template: str, status: int = 200, **shown: Any) -> 
     return HTMLResponse(text, status)
 
 
-def _processes(request: Request, freshness: Standing, now: datetime) -> list[Process]:
-    fleet: Fleet = request.app.state.fleet
+def _processes(request: Request, freshness: PageFreshness, now: datetime) -> list[Process]:
+    fleet: WatchedFleet = request.app.state.fleet
     return processes(freshness.batch_at, freshness.silent_seconds, fleet.brakes(), request.app.state.probe, now)

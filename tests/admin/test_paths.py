@@ -8,7 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from anabranch.admin.answers import Misdirected
-from anabranch.admin.cluster import Cluster
+from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.paths import consumer_path, namespace_path, policy_path, subscription_path, topic_path
 from anabranch.admin.plain import PlainTopics
 from anabranch.controller.errors import ControllerError
@@ -70,8 +70,8 @@ def test_no_cluster_or_plain_topic_climbs(name):
             asked.append(path)
             return Misdirected("not sent")
 
-    Cluster(Recording()).brokers(name)
-    Cluster(Recording()).isolation_policies(name)
+    ClusterAdmin(Recording()).brokers(name)
+    ClusterAdmin(Recording()).isolation_policies(name)
     PlainTopics(Recording()).unload(f"{name.replace('/', '')}/..//{name}")
     PlainTopics(Recording()).set_subscription_properties("t/n/persistent/x", name, {})
     assert [len(sent(path)) for path in asked] == [5 if name else 4, 6, 8, 10]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.alerts.rules import Rule
-from anabranch.alerts.states import Alert, Found, advance
+from anabranch.alerts.states import Alert, RuleMatch, advance
 
 pytestmark = pytest.mark.unit
 
@@ -21,7 +21,7 @@ def rule(**more):
 
 
 def row(name="a", value=1.0):
-    return Found((("topic", name),), value, f"{name} is {value}")
+    return RuleMatch((("topic", name),), value, f"{name} is {value}")
 
 
 def later(seconds):

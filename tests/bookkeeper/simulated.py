@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError
 
 import anabranch.cli.bookies.clusters
-from anabranch.bookkeeper.hands import NO_SUCH_LEDGER, TOO_LATE, Copied, LedgerRefused, SeenLedger, Verified
+from anabranch.bookkeeper.hands import NO_SUCH_LEDGER, TOO_LATE, CopyResult, LedgerRefused, SeenLedger, Verified
 from anabranch.cli.bookies.clusters import Bookies
 from anabranch.cli.main import cli
 from lake.tables import OpenTable
@@ -246,17 +246,17 @@ class Hands:
             self._world.effect()
             return sealed
 
-    def copy(self, source: str, target: str, ledger: int, until: float) -> Copied:
+    def copy(self, source: str, target: str, ledger: int, until: float) -> CopyResult:
         with self._lock:
             found = self.open(source, ledger)
             there = self._world.ledgers[target].get(ledger)
             if there is not None and there.closed:
-                return Copied("same", found.last, found.length)
+                return CopyResult("same", found.last, found.length)
             self._world.ledgers[target][ledger] = SeenLedger(False, -1, 0, found.custom, found.quorums, found.made)
             self._world.effect()
             self._world.ledgers[target][ledger] = found
             self._world.effect()
-            return Copied("copied" if there is None else "again", found.last, found.length)
+            return CopyResult("copied" if there is None else "again", found.last, found.length)
 
     def verify(self, source: str, target: str, ledger: int) -> Verified:
         here, there = self.open(source, ledger), self.open(target, ledger)

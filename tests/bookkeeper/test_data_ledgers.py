@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.bookkeeper.data_ledgers import count_data_ledgers
-from anabranch.bookkeeper.metadata import Record
+from anabranch.bookkeeper.metadata import ZnodeRecord
 from anabranch.bookkeeper.records import STAMP_PROPERTY
 from anabranch.bookkeeper.registry import Registry
 from decisions.bookkeeper.seen import Seen
@@ -29,7 +29,7 @@ REGISTRY = Registry(
 )
 
 
-def topic(*ledgers: dict[str, Any], path: str = "/managed-ledgers/t/n/persistent/t") -> Record:
+def topic(*ledgers: dict[str, Any], path: str = "/managed-ledgers/t/n/persistent/t") -> ZnodeRecord:
     """Return a topic's record; each ledger has an `id`, and may have a `stamp` and when it was `closed`."""
     listed = [
         {
@@ -40,7 +40,7 @@ def topic(*ledgers: dict[str, Any], path: str = "/managed-ledgers/t/n/persistent
         for one in ledgers
     ]
     listed = [{name: value for name, value in one.items() if value is not None} for one in listed]
-    return Record(path, 3, bytes(made("ManagedLedgerInfo", ledgerInfo=listed).SerializeToString()))
+    return ZnodeRecord(path, 3, bytes(made("ManagedLedgerInfo", ledgerInfo=listed).SerializeToString()))
 
 
 LEDGERS = st.fixed_dictionaries(
@@ -84,7 +84,7 @@ def test_counted_ledgers_match_resolver(
 
 
 def test_unreadable_topic_is_named() -> None:
-    found = count_data_ledgers([Record("/managed-ledgers/t/n/persistent/t", 0, b"\x47\x78")], REGISTRY, {}, ())
+    found = count_data_ledgers([ZnodeRecord("/managed-ledgers/t/n/persistent/t", 0, b"\x47\x78")], REGISTRY, {}, ())
     assert [(one.path, "compressed" in (one.error or "")) for one in found.topics] == [
         ("/managed-ledgers/t/n/persistent/t", True)
     ]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from anabranch.bookkeeper.guard import Guard, Unsafe
+from anabranch.bookkeeper.guard import SwitchGuard, Unsafe
 from anabranch.bookkeeper.hands import DELETES_WITHIN_S, TOO_LATE, LedgerRefused, SeenLedger, Verified
-from anabranch.bookkeeper.metadata import MetadataRefused, Write
+from anabranch.bookkeeper.metadata import MetadataRefused, ZnodeWrite
 from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.steps import Steps, TermLost
 from schemas.bookie_answers import Step
@@ -32,7 +32,7 @@ class Metadata:
     def read(self, path: str) -> None:
         return None
 
-    def write(self, writes: list[Write]) -> None:
+    def write(self, writes: list[ZnodeWrite]) -> None:
         self.clock += self.seconds
         self.writes += 1
 
@@ -72,9 +72,9 @@ class Ids:
 
 def steps(metadata: Any, hands: Any, routing: Routing = "stopped", **instances: str | None) -> Steps:
     found = {"old": "i-old", "new": "i-new", **instances}
-    guard = Guard(metadata, routing, lambda uri: Ids(found[uri.split("/")[2]]))  # type: ignore[arg-type, return-value]
+    guard = SwitchGuard(metadata, routing, lambda uri: Ids(found[uri.split("/")[2]]))  # type: ignore[arg-type, return-value]
     store: Any = type("Store", (), {"path": "/admin/bookie-clusters"})
-    return Steps(store, metadata, hands, Write("/term", None, 1), guard, clock=lambda: metadata.clock)
+    return Steps(store, metadata, hands, ZnodeWrite("/term", None, 1), guard, clock=lambda: metadata.clock)
 
 
 def step(action: Any, **over: Any) -> Step:
@@ -124,7 +124,7 @@ def test_blocking_brokers_prevent_every_step(action: str, routing: Routing, brok
 
 def test_broker_that_starts_meanwhile_stops_a_seal() -> None:
     class Starting(Metadata):
-        def write(self, writes: list[Write]) -> None:
+        def write(self, writes: list[ZnodeWrite]) -> None:
             self.brokers = ["b:8080"]
 
     hands = Hands()
@@ -160,7 +160,7 @@ def test_unregistered_cluster_refused() -> None:
 
 def test_overtaken_orchestrator_deletes_nothing() -> None:
     class Overtaken(Metadata):
-        def write(self, writes: list[Write]) -> None:
+        def write(self, writes: list[ZnodeWrite]) -> None:
             self.writes += 1
             if self.writes == 2:
                 raise TermLost("another orchestrator has taken over")

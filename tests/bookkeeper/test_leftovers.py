@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from anabranch.admin.answers import Answered
-from anabranch.bookkeeper.guard import Guard
-from anabranch.bookkeeper.metadata import LedgerIds, PulsarMetadata, Write
+from anabranch.bookkeeper.guard import SwitchGuard
+from anabranch.bookkeeper.metadata import LedgerIds, PulsarMetadata, ZnodeWrite
 from anabranch.bookkeeper.records import STAMP_PROPERTY, read_cursor, read_locator
 from anabranch.bookkeeper.registry import RegistryStore
 from anabranch.bookkeeper.steps import Steps
@@ -202,8 +202,8 @@ def forwarded(simulated: Simulated, owner: Owner, ledger_id: int = 2) -> tuple[s
     metadata = PulsarMetadata(simulated.connected("pulsar:2181"))  # type: ignore[arg-type]
     store = RegistryStore(metadata, "/admin/bookie-clusters")
     registry = store.read()
-    guard = Guard(metadata, "attribution", lambda uri: LedgerIds(simulated.connected(uri[5:11]), "/ledgers"))  # type: ignore[arg-type]
-    term = Write("/admin", None, 0)
+    guard = SwitchGuard(metadata, "attribution", lambda uri: LedgerIds(simulated.connected(uri[5:11]), "/ledgers"))  # type: ignore[arg-type]
+    term = ZnodeWrite("/admin", None, 0)
     step = Step(
         epoch=1,
         phase="PROMOTE",

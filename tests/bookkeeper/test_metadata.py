@@ -16,7 +16,7 @@ from anabranch.bookkeeper.metadata import (
     MetadataRefused,
     MetadataUnreachable,
     PulsarMetadata,
-    Write,
+    ZnodeWrite,
 )
 from anabranch.bookkeeper.records import read_cursor, read_locator
 from anabranch.local.bookies.programs import LedgerWriter
@@ -81,17 +81,17 @@ def test_schemas_topics_cursors_found_with_versions(metadata: PulsarMetadata, cl
 def test_a_flip_is_written_whole_or_not_at_all(metadata: PulsarMetadata, client: KazooClient) -> None:
     old, new, epoch = (put(client, f"/schemas/flip/{name}", b"0") for name in ("old", "new", "epoch"))
     flip = [
-        Write(old, b"DEPRECATED", 0),
-        Write(new, b"ACTIVE", 0),
-        Write(epoch, None, 0),
-        Write("/schemas/done", b"", None),
+        ZnodeWrite(old, b"DEPRECATED", 0),
+        ZnodeWrite(new, b"ACTIVE", 0),
+        ZnodeWrite(epoch, None, 0),
+        ZnodeWrite("/schemas/done", b"", None),
     ]
     client.set(epoch, b"1")
     with pytest.raises(MetadataChanged, match="epoch: BadVersionError"):
         metadata.write(flip)
     assert [client.get(path)[0] for path in (old, new)] == [b"0", b"0"]
     assert client.exists("/schemas/done") is None
-    flip[2] = Write(epoch, None, 1)
+    flip[2] = ZnodeWrite(epoch, None, 1)
     metadata.write(flip)
     assert [client.get(path)[0] for path in (old, new)] == [b"DEPRECATED", b"ACTIVE"]
     with pytest.raises(MetadataChanged):
@@ -102,7 +102,7 @@ def test_foreign_znode_refused_as_unrelated(metadata: PulsarMetadata, client: Ka
     path = put(client, "/schemas/acme/app/t", locator(3))
     client.set_acls(path, [make_acl("world", "anyone", read=True, delete=True)])
     with pytest.raises(MetadataRefused, match="NoAuthError"):
-        metadata.write([Write(path, locator(4), 0)])
+        metadata.write([ZnodeWrite(path, locator(4), 0)])
     client.set_acls("/schemas/acme/app", [make_acl("world", "anyone", delete=True, admin=True)])
     with pytest.raises(MetadataRefused):
         list(metadata.schemas())
@@ -136,7 +136,7 @@ def test_lost_zookeeper_reported_within_deadline(jars: Jars, tmp_path: Path) -> 
         client.start()
         server.kill()
         metadata = PulsarMetadata(client, timeout_s=0.5)
-        for ask in (lambda: metadata.read("/schemas"), lambda: metadata.write([Write("/schemas", b"", 0)])):
+        for ask in (lambda: metadata.read("/schemas"), lambda: metadata.write([ZnodeWrite("/schemas", b"", 0)])):
             with pytest.raises(MetadataUnreachable):
                 ask()
     finally:

@@ -13,7 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from anabranch.bookkeeper.hands import BookKeeperAddress, LedgerHands
-from anabranch.bookkeeper.metadata import PulsarMetadata, Write
+from anabranch.bookkeeper.metadata import PulsarMetadata, ZnodeWrite
 from anabranch.bookkeeper.records import (
     SchemaPosition,
     read_cursor,
@@ -117,7 +117,7 @@ def change(metadata: PulsarMetadata, path: str, to: Callable[[bytes], bytes]) ->
     """Change a record by compare-and-set, as a step does."""
     record = metadata.read(path)
     assert record is not None
-    metadata.write([Write(path, to(record.content), record.version)])
+    metadata.write([ZnodeWrite(path, to(record.content), record.version)])
 
 
 def test_killed_broker_schemas_and_cursors_copied(brokered: Brokered) -> None:

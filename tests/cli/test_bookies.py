@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from anabranch.bookkeeper.term import Held
+from anabranch.bookkeeper.term import CurrentOrchestrator
 from anabranch.cli.bookies.report import status_text
 from anabranch.cli.main import cli
 from decisions.bookkeeper.advice import advice
@@ -27,7 +27,7 @@ def run(*arguments: str, lake: Path | None = None) -> Result:
     return CliRunner().invoke(cli, [*config, "bookies", *arguments])
 
 
-def status(world: BookieSnapshot, held: Held | None = None) -> str:
+def status(world: BookieSnapshot, held: CurrentOrchestrator | None = None) -> str:
     world = changed(world, operation="status")
     return status_text(world, decide(world), held)
 
@@ -69,7 +69,7 @@ def test_a_status_ends_with_what_to_do_next(world: BookieSnapshot, following: st
 
 
 def test_a_status_says_who_is_at_work_and_how_far() -> None:
-    shown = status(in_switch(), Held("host:7", 3))
+    shown = status(in_switch(), CurrentOrchestrator("host:7", 3))
     assert "carried out by       host:7, term 3" in shown
     assert "0 of 3 on new, 3 to copy" in shown
     assert shown.splitlines()[-1].startswith("next: wait")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.collectors.announcements import Record
+from anabranch.collectors.announcements import KafkaRecord
 from schemas.codecs.plain_events import digest_of, layout_in
 from schemas.kafka.messages import (
     ConsumerEvent,
@@ -16,7 +16,7 @@ from schemas.kafka.messages import (
 )
 
 
-def parsed(record: Record):
+def parsed(record: KafkaRecord):
     """The message in a record, which must not become a dead letter."""
     message = parse_message(record.source, record.key.encode(), record.value)
     assert not isinstance(message, Rejected), message
@@ -30,7 +30,7 @@ class Listed:
         self.waiting = self.samples_waiting = self.lost = self.sent = 0
         self.trouble = None
         self.has_room = True
-        self.records: list[Record] = []
+        self.records: list[KafkaRecord] = []
         self.layouts: dict[str, LayoutEvent] = {}
         self.consumers: dict[str, dict[str, int]] = {}
         self.policies: dict[str, dict | None] = {}
@@ -42,7 +42,7 @@ class Listed:
         self.deleted: list[str] = []
         self.causes: list[str] = []
 
-    def announce(self, record: Record) -> None:
+    def announce(self, record: KafkaRecord) -> None:
         self.sent += 1
         self.records.append(record)
         message = parsed(record)
@@ -70,7 +70,7 @@ class Listed:
         elif isinstance(message, PolicyEvent):
             self.policies[message.name] = message.policy
 
-    def report(self, record: Record) -> None:
+    def report(self, record: KafkaRecord) -> None:
         self.records.append(record)
         self.samples.append(parsed(record))
 

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.admin.transport import Transport
-from anabranch.collectors.announcements import Load
+from anabranch.collectors.announcements import LoadRates
 from anabranch.collectors.pulsar.attached import GRACE_SECONDS, AttachedConsumers
 from anabranch.collectors.pulsar.broker_stats import READERS, BrokerLoad, read_broker_stats
-from anabranch.collectors.pulsar.brokers import Broker, Brokers
+from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.pulsar.refresh import Refresh
 from anabranch.collectors.pulsar.sweep import Budget, Sweep
-from anabranch.collectors.said import Said
+from anabranch.collectors.said import AnnouncedState
 from decisions.topic.layout import SegmentLayout
 from schemas.kafka.messages import ConsumerEvent, parse_message
 
@@ -28,10 +28,10 @@ class Fleet:
     """Brokers whose loads show what is attached, and what is announced of it."""
 
     def __init__(self, brokers=2, segments=4, subscriptions=None):
-        self.brokers, self.said = Brokers(), Said(1, subscriptions=subscriptions or {})
+        self.brokers, self.said = Brokers(), AnnouncedState(1, subscriptions=subscriptions or {})
         for number in range(brokers):
             name = f"b{number}:8080"
-            self.brokers.known[name] = Broker(name, READER, Refresh(60), Budget(15), Sweep(1), Sweep(1))
+            self.brokers.known[name] = FollowedBroker(name, READER, Refresh(60), Budget(15), Sweep(1), Sweep(1))
         self.said.layout(T, SegmentLayout.create(segments, 1).to_metadata(), 1)
         self.attached = AttachedConsumers(self.brokers, self.said, self._take)
         self.counts, self.now = {}, 0.0
@@ -51,7 +51,7 @@ class Fleet:
             None
             if attached is None
             else BrokerLoad(
-                [Load(T, segment, 1.0, 1.0, 1.0, 1.0) for segment in attached],
+                [LoadRates(T, segment, 1.0, 1.0, 1.0, 1.0) for segment in attached],
                 {},
                 {},
                 set(),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.collectors.announcements import Load, load_records
+from anabranch.collectors.announcements import LoadRates, load_records
 from anabranch.collectors.pulsar.broker_stats import BadStats, read_broker_stats
 from anabranch.collectors.pulsar.topic_stats import read_topic_stats
 from schemas.kafka.messages import Rejected, parse_message
@@ -27,7 +27,7 @@ def segment(name="segment://acme/shop/orders/0000-ffff-0", **more):
 
 def test_segment_rates_read_and_others_ignored():
     found = read_broker_stats(segment())
-    assert found.loads == [Load("topic://acme/shop/orders", 0, 1.5, 200.0, 3.0, 400.0)]
+    assert found.loads == [LoadRates("topic://acme/shop/orders", 0, 1.5, 200.0, 3.0, 400.0)]
     assert found.refused == 0
 
 
@@ -109,7 +109,7 @@ def test_garbage_refused_without_exception(body):
     st.integers(1, 60),
 )
 def test_what_a_broker_says_is_what_the_job_takes(rows, most):
-    loads = sorted(Load(f"topic://a/b/{name}", *rest) for name, *rest in rows)
+    loads = sorted(LoadRates(f"topic://a/b/{name}", *rest) for name, *rest in rows)
     found = []
     for record in load_records("broker-1:8080", 1_763_660_000_000, loads):
         message = parse_message(record.source, record.key.encode(), record.value)
@@ -126,7 +126,7 @@ def test_what_a_broker_says_is_what_the_job_takes(rows, most):
 
 def test_large_load_split_into_valid_records():
     loads = [
-        Load(f"topic://acme/shop/{'n' * 900}-{number // 3}", number % 3, 1e9 / 3, 1e12 / 3, 0.0, 1.0)
+        LoadRates(f"topic://acme/shop/{'n' * 900}-{number // 3}", number % 3, 1e9 / 3, 1e12 / 3, 0.0, 1.0)
         for number in range(30_000)
     ]
     records = list(load_records("broker-1", 1, loads))

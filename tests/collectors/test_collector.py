@@ -13,7 +13,7 @@ from anabranch.admin.transport import Transport
 from anabranch.collectors.memory import recall, remember
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
-from anabranch.collectors.said import Said
+from anabranch.collectors.said import AnnouncedState
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.settings.root import load_settings
 from tests.collectors.outlets import Listed
@@ -45,7 +45,7 @@ class Running:
         self.transport = Transport(
             url, token, user_agent="test", timeout_seconds=settings.request_timeout_seconds, max_body_bytes=max_bytes
         )
-        self.said = said or Said(sender=time.time_ns() // 1_000_000)
+        self.said = said or AnnouncedState(sender=time.time_ns() // 1_000_000)
         self.collector = PulsarCollector(settings, url, BrokerReader.over(self.transport), self.said, outlet, seed=1)
         self.status = self.collector.status()
         self.thread = threading.Thread(target=self.collector.run, args=(self.stop, self._keep), daemon=True)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from anabranch.admin.transport import Transport
 from anabranch.collectors.pulsar.broker_stats import read_broker_stats
-from anabranch.collectors.pulsar.brokers import Broker, Brokers
+from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
 from anabranch.collectors.pulsar.delivery import CLEAR_REPEAT_SECONDS, DeliveryReports
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.pulsar.refresh import Refresh
 from anabranch.collectors.pulsar.segment_stats import read_segment_stats
 from anabranch.collectors.pulsar.sweep import Budget, Sweep
-from anabranch.collectors.said import Said
+from anabranch.collectors.said import AnnouncedState
 from decisions.topic.layout import SegmentLayout
 from schemas.kafka.messages import DeliveryEvent
 from tests.collectors.outlets import parsed
@@ -70,9 +70,9 @@ class Cluster:
     """A broker whose loads are taken in, and the reports that come of it."""
 
     def __init__(self):
-        self.brokers, self.said, self.reports, self.now = Brokers(), Said(7), [], 0.0
+        self.brokers, self.said, self.reports, self.now = Brokers(), AnnouncedState(7), [], 0.0
         reader = BrokerReader.over(Transport("http://127.0.0.1:1", None, user_agent="test", timeout_seconds=1))
-        self.broker = Broker("b:8080", reader, Refresh(60), Budget(15), Sweep(1), Sweep(1))
+        self.broker = FollowedBroker("b:8080", reader, Refresh(60), Budget(15), Sweep(1), Sweep(1))
         self.brokers.known["b:8080"] = self.broker
         self.said.layout(T, SegmentLayout.create(2, 1).to_metadata(), 1)
         self.delivery = DeliveryReports(self.brokers, self.said, self._take)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anabranch.collectors import repeats
 from anabranch.collectors.repeats import Repeats
-from anabranch.collectors.said import Consumers, Said, cause_of, compare_lives
+from anabranch.collectors.said import AnnouncedState, Consumers, cause_of, compare_lives
 from decisions.topic.layout import SegmentLayout
 from schemas.codecs.known_layouts import FULL_EVERY
 from schemas.codecs.plain_events import read_plain
@@ -24,7 +24,7 @@ LATER = SegmentLayout.create(1, NOW + 5000)
 
 
 def test_the_same_layout_is_said_once():
-    said = Said(7)
+    said = AnnouncedState(7)
     assert [parsed(r).cause for r in said.layout(T, BEFORE.to_metadata(), NOW)] == ["snapshot"]
     assert said.layout(T, BEFORE.to_metadata(), NOW + 1) == []
 
@@ -44,7 +44,7 @@ def test_a_change_is_said_with_its_cause():
 
 
 def test_server_with_stale_memory_not_trusted():
-    said = Said(7)
+    said = AnnouncedState(7)
     said.layout(T, SPLIT.to_metadata(), NOW)
     assert said.layout(T, BEFORE.to_metadata(), NOW + 1) == []
     said.layout(T, LATER.to_metadata(), NOW + 2)
@@ -52,7 +52,7 @@ def test_server_with_stale_memory_not_trusted():
 
 
 def test_recreated_topic_retracted_first():
-    said = Said(7)
+    said = AnnouncedState(7)
     said.layout(T, SPLIT.to_metadata(), NOW)
     said.consumers(T, {"s": Consumers("STREAM", 2)}, NOW)
     told = [parsed(record) for record in said.layout(T, LATER.to_metadata(), NOW + 6000)]
@@ -67,7 +67,7 @@ def test_segment_instants_separate_incarnations():
 
 
 def test_announcements_take_the_short_way_of_the_job():
-    said = Said(7)
+    said = AnnouncedState(7)
     records = [
         *said.layout(T, SPLIT.to_metadata(), NOW),
         *said.consumers(T, {"s": Consumers("STREAM", 2)}, NOW),
@@ -80,14 +80,14 @@ def test_announcements_take_the_short_way_of_the_job():
 
 
 def test_consumers_wait_for_announced_layout():
-    said = Said(7)
+    said = AnnouncedState(7)
     assert said.consumers(T, {"s": Consumers("STREAM", 2)}, NOW) == []
 
 
 def test_oversized_layout_sent_without_sealed():
     wide = SegmentLayout.create(5_000, NOW).to_metadata()
     halves = {id: one.model_copy(update={"state": "SEALED"} if id % 2 else {}) for id, one in wide.segments.items()}
-    said = Said(7)
+    said = AnnouncedState(7)
     (record,) = said.layout(T, wide.model_copy(update={"segments": halves}), NOW)
     told = parsed(record)
     assert {segment.state for segment in told.layout.segments.values()} == {"ACTIVE"}
@@ -95,7 +95,7 @@ def test_oversized_layout_sent_without_sealed():
 
 
 def test_unsendable_layout_noted_and_end_announced():
-    said = Said(7)
+    said = AnnouncedState(7)
     said.layout(T, BEFORE.to_metadata(), NOW)
     huge = SegmentLayout.create(8_000, NOW + 9).to_metadata()
     assert [parsed(r).cause for r in said.layout(T, huge, NOW + 10)] == ["deleted"]
@@ -114,7 +114,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_listener_learns_state_despite_losses(steps):
     """Also when records are lost on the way: what was lost is said again at the next reading."""
-    said, listener, now = Said(7), Listed(), NOW
+    said, listener, now = AnnouncedState(7), Listed(), NOW
     layouts: dict[str, SegmentLayout] = {}
     counts: dict[str, dict[str, int]] = {}
     policies: dict[str, AutoScalePolicyOverride | None] = {}
@@ -166,7 +166,7 @@ def test_listener_learns_state_despite_losses(steps):
 
 
 def test_layout_repeated_by_digest_then_in_full(monkeypatch):
-    said, listener, clock = Said(7), Listed(), [NOW]
+    said, listener, clock = AnnouncedState(7), Listed(), [NOW]
     monkeypatch.setattr(repeats, "time", SimpleNamespace(time_ns=lambda: clock[0] * 1_000_000))
     again = Repeats(said, 10, lambda records: [listener.announce(record) for record in records])
     layouts = {T: SPLIT, "topic://acme/shop/clicks": BEFORE}
@@ -186,7 +186,7 @@ def test_layout_repeated_by_digest_then_in_full(monkeypatch):
 
 
 def test_undelivered_layout_not_repeated_by_digest():
-    said = Said(7)
+    said = AnnouncedState(7)
     (record,) = said.layout(T, SPLIT.to_metadata(), NOW)
     assert said.known(T, NOW, 1_000) is not None
     said.unsay(record)

@@ -19,8 +19,8 @@ from anabranch.controller.metadata.sqlite import SqliteStore
 from anabranch.controller.metadata.upgrade import UPGRADES
 from anabranch.controller.node import Node, NodeSettings
 from anabranch.controller.operations.pruning import Retention
-from anabranch.controller.outbox.entries import Outbox
-from anabranch.controller.publishing.publisher import Publisher
+from anabranch.controller.outbox.entries import StoredOutbox
+from anabranch.controller.publishing.publisher import OutboxPublisher
 from anabranch.controller.segments.base import SegmentStore
 from anabranch.controller.segments.kafka import KafkaSegments
 from anabranch.controller.segments.no_segments import NoSegments
@@ -68,7 +68,7 @@ class RunningController:
     nodes: MetadataStore
     store: LayoutStore
     service: ScalableTopicService
-    publisher: Publisher
+    publisher: OutboxPublisher
     clock: Clock
     client: httpx.Client
     watcher: LayoutWatcher
@@ -94,7 +94,7 @@ class RunningController:
 
     def announced(self, topic: str | None = None) -> list[Message]:
         """What waits in the outbox, of one topic or of no topic, each message checked as listeners check it."""
-        outbox = Outbox(self.nodes)
+        outbox = StoredOutbox(self.nodes)
         entries = outbox.read(outbox.names())
         records = [record for entry in entries for record in entry.records if record.key == (topic or EVERY_TOPIC)]
         messages = [parse_message(record.source, record.key.encode(), record.value) for record in records]

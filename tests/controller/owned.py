@@ -9,7 +9,7 @@ from anabranch.controller.layouts.transaction import Transaction
 from anabranch.controller.leadership.leaders import Leaders
 from anabranch.controller.metadata.base import MetadataStore
 from anabranch.controller.outbox.announcements import Announcement
-from anabranch.controller.outbox.entries import Outbox
+from anabranch.controller.outbox.entries import StoredOutbox
 
 
 class OwnedStore(LayoutStore):
@@ -34,5 +34,5 @@ class OwnedStore(LayoutStore):
 
 def announced(nodes: MetadataStore) -> list[Announcement]:
     """What waits in the outbox of a store, in order."""
-    outbox = Outbox(nodes)
+    outbox = StoredOutbox(nodes)
     return [record for entry in outbox.read(outbox.names()) for record in entry.records]

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from anabranch.admin.answers import Answered
-from anabranch.admin.bundles import Bundles
+from anabranch.admin.bundles import BundleAdmin
 from anabranch.admin.transport import Transport
 from anabranch.collectors.bundles import BundleRounds, Unread
 from engine.bundles.clusters import ClusterState
@@ -37,7 +37,7 @@ class Bundled:
 
     cluster: PulsarCluster
     client: httpx.Client
-    bundles: Bundles
+    bundles: BundleAdmin
     transport: Transport
     namespace: str
     manager: str = EXTENSIBLE

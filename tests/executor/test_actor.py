@@ -9,7 +9,7 @@ import pytest
 from anabranch.admin import answers as client
 from anabranch.admin.answers import Answered
 from anabranch.executor.autoscale.actor import AutoscaleActor, TopicGone, live_layout
-from anabranch.executor.kernel.family import Accepted, CallRefused, NoAnswer
+from anabranch.executor.kernel.family import CallAccepted, CallRefused, NoAnswer
 from anabranch.executor.replies import answer_to_call
 from decisions.topic.layout import SegmentLayout
 from tests.executor import orders
@@ -56,7 +56,7 @@ def actor(house: House) -> Iterator[AutoscaleActor]:
 def test_success_is_a_layout_or_accepted():
     layout = SegmentLayout.create(2, 0)
     assert live_layout(TOPIC, Answered(layout)) is layout
-    assert answer_to_call(Answered(None)) == Accepted()
+    assert answer_to_call(Answered(None)) == CallAccepted()
 
 
 @pytest.mark.parametrize("fault", NO_ANSWERS, ids=str)
@@ -98,9 +98,9 @@ def test_reasons_are_short():
 def test_decision_applied_by_call_with_its_id(house: House, actor: AutoscaleActor):
     topic = house.create("orders", 2)
     split = house.decide(topic, 0)
-    assert call(actor, split) == Accepted()
+    assert call(actor, split) == CallAccepted()
     merge = house.decide(topic, 2, 3)
-    assert call(actor, merge) == Accepted()
+    assert call(actor, merge) == CallAccepted()
     calls = [(one.path.rpartition("orders/")[2], one.headers["x-anabranch-decision"]) for one in house.gate.requests]
     assert calls == [("split/0", split.decision_id), ("merge/2/3", merge.decision_id)]
     seen = actor.look(split)
@@ -110,7 +110,7 @@ def test_decision_applied_by_call_with_its_id(house: House, actor: AutoscaleActo
 
 def test_controller_refusal_recorded_with_reason(house: House, actor: AutoscaleActor):
     split = house.decide(house.create("orders"), 0)
-    assert call(actor, split) == Accepted()
+    assert call(actor, split) == CallAccepted()
     assert call(actor, split) == CallRefused("412 cannot split non-active segment: 0")
 
 
@@ -140,7 +140,7 @@ def test_unclear_answer_counts_as_none(house: House, actor: AutoscaleActor, faul
     house.gate.on("GET", fault)
     house.gate.on("POST", fault)
     for told in (actor.look(split), call(actor, split)):
-        if fault is DRIBBLES and isinstance(told, Accepted):
+        if fault is DRIBBLES and isinstance(told, CallAccepted):
             continue
         assert isinstance(told, NoAnswer)
         assert not told.denied
@@ -165,13 +165,13 @@ def test_call_for_changed_layout_has_no_effect(house: House, actor: AutoscaleAct
     topic = house.create("orders", 2)
     first, second = house.decide(topic, 0), house.decide(topic, 1)
     seen = actor.look(first)
-    assert call(actor, first, seen) == Accepted()
+    assert call(actor, first, seen) == CallAccepted()
     told = call(actor, second, seen)
     assert isinstance(told, CallRefused)
     assert told.is_conflict
     assert "409" in told.reason
     assert "meant for the layout" in told.reason
-    assert call(actor, second, actor.look(second)) == Accepted()
+    assert call(actor, second, actor.look(second)) == CallAccepted()
 
 
 def test_call_for_other_incarnation_does_nothing(house: House, actor: AutoscaleActor):

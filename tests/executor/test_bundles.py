@@ -13,15 +13,15 @@ from anabranch.admin.answers import NotConnected, Response
 from anabranch.executor.bundles.actor import BundlesActor
 from anabranch.executor.bundles.decision import SplitBundle, Unload, read_bundle_decision
 from anabranch.executor.bundles.judge import OWN_BALANCER, LiveBundle, judge
-from anabranch.executor.kernel.attempt import Ended, Standing, observe_once, try_once
+from anabranch.executor.kernel.attempt import AttemptProgress, DecisionEnded, observe_once, try_once
 from anabranch.executor.kernel.family import (
-    Accepted,
-    Act,
     Applied,
+    CallAccepted,
     CallRefused,
     Gone,
     MalformedDecision,
     NoAnswer,
+    StillNeeded,
     Superseded,
 )
 from tests.executor import bundle_orders
@@ -75,7 +75,7 @@ def test_no_arguments_raise_anything_else(text):
 @pytest.mark.parametrize(
     ("decision", "live", "before", "after"),
     [
-        (MOVE, HERE, Act, Act),
+        (MOVE, HERE, StillNeeded, StillNeeded),
         (MOVE, replace(HERE, owner=B), Superseded, Applied),
         (MOVE, replace(HERE, owner=C), Superseded, Superseded),
         (MOVE, replace(HERE, brokers=(A,)), Superseded, Superseded),
@@ -84,8 +84,8 @@ def test_no_arguments_raise_anything_else(text):
         (MOVE, replace(HERE, cluster="other"), Superseded, Superseded),
         (MOVE, replace(HERE, balances_itself=True), Superseded, Superseded),
         (MOVE, replace(HERE, balances_itself=True, owner=B), Superseded, Applied),
-        (SPLIT, HERE, Act, Act),
-        (SPLIT, replace(HERE, balances_itself=True), Act, Act),
+        (SPLIT, HERE, StillNeeded, StillNeeded),
+        (SPLIT, replace(HERE, balances_itself=True), StillNeeded, StillNeeded),
         (SPLIT, replace(HERE, ranges=HALVES), Superseded, Applied),
         (SPLIT, replace(HERE, ranges=("0x00000000_0xffffffff",)), Superseded, Superseded),
     ],
@@ -102,7 +102,7 @@ owners, ranges = st.sampled_from([None, A, B, C]), st.sampled_from([None, (FIRST
 )
 def test_decision_applied_and_call_claimed(decision, found, brokers, owner, called, again):
     verdict = judge(decision, LiveBundle("test", found, tuple(brokers), owner), called, again)
-    if isinstance(verdict, Act):
+    if isinstance(verdict, StillNeeded):
         assert found == (FIRST, SECOND)
         assert decision is SPLIT or (B in brokers and (owner == A or (again and owner == C)))
     assert called or not isinstance(verdict, Applied)
@@ -154,11 +154,11 @@ CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
 def test_a_cluster_that_balances_itself_is_left_alone(settings, balances):
     recorded = Recorded(**{CONFIGURATION: (200, {"clusterName": "test"} | settings)})
     actor = BundlesActor(recorded)
-    result, _ = try_once(MOVE, Standing(), actor, lambda: True, lambda: True)
+    result, _ = try_once(MOVE, AttemptProgress(), actor, lambda: True, lambda: True)
     assert bool(recorded.calls) is not balances
     if balances:
         assert (result.status, result.error.partition(":")[0]) == ("superseded", OWN_BALANCER)
-    observed, _ = observe_once(MOVE, Standing(), BundlesActor(recorded, observes=True))
+    observed, _ = observe_once(MOVE, AttemptProgress(), BundlesActor(recorded, observes=True))
     assert observed.would == str(MOVE)
 
 
@@ -180,9 +180,9 @@ class Wandering(Recorded):
     ("owners", "status", "calls"), [((B,), "applied", 1), ((C, B), "applied", 2), ((C, C), "superseded", 2)]
 )
 def test_misplaced_unload_repeated_once(owners, status, calls):
-    recorded, standing, result = Wandering(*owners), Standing(), None
+    recorded, standing, result = Wandering(*owners), AttemptProgress(), None
     actor = BundlesActor(recorded)
-    while not isinstance(result, Ended):
+    while not isinstance(result, DecisionEnded):
         result, standing = try_once(MOVE, standing, actor, lambda: True, lambda: True)
     assert (result.status, len(recorded.calls)) == (status, calls)
 
@@ -208,7 +208,7 @@ def test_a_namespace_that_is_gone_is_gone():
 def test_a_decision_is_one_call():
     recorded = Recorded()
     actor = BundlesActor(recorded)
-    assert actor.call(MOVE, HERE, lambda: True) == actor.call(SPLIT, HERE, lambda: True) == Accepted()
+    assert actor.call(MOVE, HERE, lambda: True) == actor.call(SPLIT, HERE, lambda: True) == CallAccepted()
     path = f"/admin/v2/namespaces/load/ns/{FIRST}"
     assert recorded.calls == [
         (f"{path}/unload", {"destinationBroker": B}, None),

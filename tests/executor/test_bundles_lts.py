@@ -12,8 +12,8 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from anabranch.admin.bundles import Bundles
-from anabranch.admin.cluster import Cluster
+from anabranch.admin.bundles import BundleAdmin
+from anabranch.admin.cluster import ClusterAdmin
 from anabranch.cli.bundles.explanation import cycle_text
 from anabranch.cli.main import cli
 from anabranch.cli.published_loads import open_published_loads
@@ -68,7 +68,7 @@ def bundled(
         with httpx.Client(base_url=url, timeout=30, follow_redirects=True) as client:
             made = client.put(f"/admin/v2/namespaces/{NAMESPACE}", json={"bundles": {"numBundles": BUNDLES}})
             assert made.status_code == 204
-            one = Bundled(cluster, client, Bundles(transport), transport, NAMESPACE, request.param)
+            one = Bundled(cluster, client, BundleAdmin(transport), transport, NAMESPACE, request.param)
             with plain_load(pulsar_jars, one, TOPICS, 20, folder / "load.log"):
                 wait_until(lambda: len(one.owners()) >= 8, 3 * PATIENCE_S, every_s=0.5)
                 yield one
@@ -219,7 +219,7 @@ def test_killed_broker_used_again_when_back(bundled: Bundled, house: House):
     cycle = balancing.cycle()
     assert third.id not in cycle.live
     assert all(one.decision.destination_broker != third.id for one in cycle.decided)
-    cluster = Cluster(bundled.transport)
+    cluster = ClusterAdmin(bundled.transport)
     wait_until(lambda: third.id not in cluster.brokers().value, PATIENCE_S)
     wait_until(lambda: moved in bundled.owners(), PATIENCE_S, every_s=0.5)
     bundled.cluster.begin(third)

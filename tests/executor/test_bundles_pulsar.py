@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from anabranch.admin.answers import Answered
-from anabranch.admin.bundles import Bundles
+from anabranch.admin.bundles import BundleAdmin
 from anabranch.local.setup import Jars
 from lake.tables import create_lake
 from tests.executor import bundle_orders, orders
@@ -58,7 +58,7 @@ def bundled(pulsar_jars: Path, jars: Jars, tmp_path_factory: pytest.TempPathFact
         with httpx.Client(base_url=url, timeout=30, follow_redirects=True) as client:
             made = client.put(f"/admin/v2/namespaces/{NAMESPACE}", json={"bundles": {"numBundles": 4}})
             assert made.status_code == 204
-            one = Published(cluster, client, Bundles(transport), transport, NAMESPACE)
+            one = Published(cluster, client, BundleAdmin(transport), transport, NAMESPACE)
             for topic in range(TOPICS):
                 assert client.put(f"/admin/v2/persistent/{NAMESPACE}/t{topic}").status_code == 204
                 wait_until(lambda topic=topic: one.publish(topic), PATIENCE_S)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from anabranch.executor.kernel.family import (
-    Accepted,
-    Act,
     Answer,
     Applied,
+    CallAccepted,
     CallRefused,
     Decision,
     MalformedDecision,
     NoAnswer,
-    Seen,
+    Observation,
+    StillNeeded,
     Superseded,
     Verdict,
 )
@@ -62,18 +62,18 @@ class Brokers:
 
     def judge(self, decision: Move, live: str, may_have_called: bool) -> Verdict:
         if live == decision.origin:
-            return Act()
+            return StillNeeded()
         if live == decision.target and may_have_called:
             return Applied()
         return Superseded(f"{live} has it")
 
-    def describe(self, decision: Move, live: str) -> Seen:
-        return Seen({"owner": live})
+    def describe(self, decision: Move, live: str) -> Observation:
+        return Observation({"owner": live})
 
     def call(self, decision: Move, live: str, may_send: Callable[[], bool]) -> Answer:
         self.calls.append(decision.decision_id)
-        answer = self.answers.pop(0) if self.answers else Accepted()
-        if isinstance(answer, Accepted):
+        answer = self.answers.pop(0) if self.answers else CallAccepted()
+        if isinstance(answer, CallAccepted):
             self.owners[decision.subject] = decision.target
         return answer
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace as replace_segment
 
 from anabranch.executor.autoscale.decision import SegmentDecision
 from anabranch.executor.autoscale.judge import describe, judge
-from anabranch.executor.kernel.family import Act, Applied, Gone, Superseded
+from anabranch.executor.kernel.family import Applied, Gone, StillNeeded, Superseded
 from decisions.topic.layout import SegmentLayout
 from tests.executor.orders import decision
 
@@ -23,8 +23,8 @@ TWO = SegmentLayout.create(2, NOW)
 def test_unchanged_layout_is_acted_on():
     """Regardless of whether a call may have been sent."""
     for split_or_merge in (decision(TWO, 0), decision(TWO, 0, 1)):
-        assert judge(split_or_merge, TWO, may_have_called=False) == Act()
-        assert judge(split_or_merge, TWO, may_have_called=True) == Act()
+        assert judge(split_or_merge, TWO, may_have_called=False) == StillNeeded()
+        assert judge(split_or_merge, TWO, may_have_called=True) == StillNeeded()
 
 
 def test_visible_split_after_possible_call_is_applied():
@@ -46,13 +46,16 @@ def test_visible_merge_applied_in_any_parent_order():
 def test_other_segments_change_leaves_decision_due(may_have_called: bool):
     four = SegmentLayout.create(4, NOW)
     for changed in (four.split_segment(3, NOW), four.merge_segments(2, 3, NOW), four.merge_segments(2, 3, NOW + 1)):
-        assert judge(decision(four, 0), changed, may_have_called) == Act()
-        assert judge(decision(four, 0, 1), changed, may_have_called) == Act()
+        assert judge(decision(four, 0), changed, may_have_called) == StillNeeded()
+        assert judge(decision(four, 0, 1), changed, may_have_called) == StillNeeded()
 
 
 def test_a_merge_whose_neighbour_was_split_is_due():
     four = SegmentLayout.create(4, NOW)
-    assert judge(decision(four, 1, 2), four.split_segment(0, NOW).split_segment(3, NOW), may_have_called=False) == Act()
+    assert (
+        judge(decision(four, 1, 2), four.split_segment(0, NOW).split_segment(3, NOW), may_have_called=False)
+        == StillNeeded()
+    )
 
 
 def test_superseded_error_names_segments_and_successors():
@@ -69,7 +72,7 @@ SIBLINGS = [decision(EIGHT, *ids) for ids in ((0,), (1,), (2, 3), (4,), (5, 6), 
 def test_decisions_of_one_evaluation_in_any_order(order: list[SegmentDecision], data: st.DataObject):
     layout = EIGHT
     for one in order:
-        assert judge(one, layout, data.draw(st.booleans())) == Act()
+        assert judge(one, layout, data.draw(st.booleans())) == StillNeeded()
         layout = apply(one, layout)
         assert isinstance(judge(one, layout, may_have_called=True), Applied)
     for parent in data.draw(st.permutations(range(8))):
@@ -111,9 +114,9 @@ def ranges_after(decided: SegmentDecision) -> set[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("segments", "others", "caps", "verdict"),
     [
-        ((0,), (3,), {"max_segments": 6}, Act),
+        ((0,), (3,), {"max_segments": 6}, StillNeeded),
         ((0,), (3,), {"max_segments": 5}, Superseded),
-        ((0, 1), (2, 3), {"min_segments": 2}, Act),
+        ((0, 1), (2, 3), {"min_segments": 2}, StillNeeded),
         ((0, 1), (2, 3), {"min_segments": 3}, Superseded),
     ],
 )
@@ -125,8 +128,8 @@ def test_cap_reached_by_others_holds(segments, others, caps, verdict):
 
 def test_other_incarnation_supersedes():
     decided = decision(replace(TWO, created_at_ms=NOW), 0)
-    assert judge(decided, replace(TWO, created_at_ms=NOW), may_have_called=False) == Act()
-    assert judge(decided, TWO, may_have_called=False) == Act()
+    assert judge(decided, replace(TWO, created_at_ms=NOW), may_have_called=False) == StillNeeded()
+    assert judge(decided, TWO, may_have_called=False) == StillNeeded()
     verdict = judge(decided, replace(TWO, created_at_ms=NOW + 1), may_have_called=True)
     assert isinstance(verdict, Superseded)
     assert "created again" in verdict.why
@@ -155,7 +158,7 @@ def test_epoch_moved_by_pruning_changes_nothing():
     before = TWO.split_segment(0, NOW)
     after = before.prune_segment(0)
     assert after.epoch > before.epoch
-    assert judge(decision(before, 2), after, may_have_called=False) == Act()
+    assert judge(decision(before, 2), after, may_have_called=False) == StillNeeded()
 
 
 def test_a_topic_that_is_not_there_is_gone():
@@ -179,7 +182,7 @@ def test_layout_older_than_decision_polled_again():
 
 
 def test_unknown_creation_instant_is_same_topic():
-    assert judge(decision(SegmentLayout.create(2, 0), 0), TWO, may_have_called=False) == Act()
+    assert judge(decision(SegmentLayout.create(2, 0), 0), TWO, may_have_called=False) == StillNeeded()
 
 
 def test_a_split_shows_when_the_parent_is_pruned():
@@ -267,7 +270,7 @@ def test_verdict_matches_truth_on_every_walk(data: st.DataObject):
     for _ in range(data.draw(st.integers(0, 6))):
         walk.step(data)
         verdict = judge(decided, walk.layout, may_have_called=True)
-        assert isinstance(verdict, Act) == walk.is_untouched
+        assert isinstance(verdict, StillNeeded) == walk.is_untouched
         if isinstance(verdict, Applied):
             assert walk.had_effect
         if walk.had_effect and all(segment in walk.layout.segments for segment in decided.segments):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.executor.kernel.family import Act
+from anabranch.executor.kernel.family import StillNeeded
 from anabranch.executor.kernel.loop import Executor
 from tests.executor.model import stage
 from tests.executor.model.rules import Rules
@@ -32,7 +32,7 @@ def test_real_executor_follows_model_through_faults(tmp_path: Path, rules: Rules
 
 
 def test_deviating_executor_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stage.AutoscaleActor, "judge", lambda *_: Act())
+    monkeypatch.setattr(stage.AutoscaleActor, "judge", lambda *_: StillNeeded())
     undisturbed = scenarios(Rules(faults=0))[0]
     with pytest.raises(AssertionError, match="wants to record the retry 0, not to record the end 0: applied"):
         stage.Stage(tmp_path).play(undisturbed, Rules(faults=0))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.executor.autoscale.decision import SegmentDecision, read_segment_decision
 from anabranch.executor.autoscale.judge import judge
-from anabranch.executor.kernel.family import Act, Applied, MalformedDecision, Superseded
+from anabranch.executor.kernel.family import Applied, MalformedDecision, StillNeeded, Superseded
 from decisions.topic.layout import SegmentLayout
 from tests.executor import orders
 from tests.executor.conftest import House
@@ -36,7 +36,7 @@ def rebucket(layout: SegmentLayout, *segments: int, topic: str = "topic://acme/s
 def test_rebucket_due_until_all_replaced(order: list[int]):
     decided, layout = rebucket(FOUR, 0, 1, 3), FOUR
     for segment in order:
-        assert judge(decided, layout, may_have_called=True) == Act()
+        assert judge(decided, layout, may_have_called=True) == StillNeeded()
         layout = layout.rebucket_segment(segment, BUCKETS, NOW)
     assert judge(decided, layout, may_have_called=True) == Applied((4, 5, 6))
     assert isinstance(judge(decided, layout, may_have_called=False), Superseded)
@@ -48,7 +48,7 @@ def test_rebucket_due_until_all_replaced(order: list[int]):
 def test_rebucket_leaves_segments_that_others_changed():
     decided = rebucket(FOUR, 0, 1)
     split = FOUR.split_segment(0, NOW)
-    assert judge(decided, split, may_have_called=False) == Act()
+    assert judge(decided, split, may_have_called=False) == StillNeeded()
     assert judge(decided, split.rebucket_segment(1, BUCKETS, NOW), may_have_called=True) == Applied((6,))
     other = FOUR.rebucket_segment(0, 16, NOW).rebucket_segment(1, 16, NOW)
     verdict = judge(decided, other, may_have_called=True)

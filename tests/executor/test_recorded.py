@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from anabranch.executor.kernel.outcomes import Begun, OutcomeLedger, Shard
+from anabranch.executor.kernel.outcomes import BegunDecision, OutcomeLedger, Shard
 from lake.files import table_path
 from schemas.tables.rows import OUTCOMES
 
@@ -46,6 +46,6 @@ def test_take_over_knows_ends_and_open_intents(tmp_path: Path, seed: int):
         found = shard.recorded()
         assert found.ended == ended
         assert found.begun == {
-            one: Begun(min(row["at"] for row in of_one), max(row["attempt"] for row in of_one))
+            one: BegunDecision(min(row["at"] for row in of_one), max(row["attempt"] for row in of_one))
             for one, of_one in steps.items()
         }

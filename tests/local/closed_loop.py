@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.local.demand import Demand, demands
+from anabranch.local.demand import TopicDemand, demands
 from anabranch.local.samples import segment_stats
 from decisions.autoscale.policy import read_cluster_policy, resolve_policy
 from decisions.topic.layout import SegmentLayout
@@ -63,7 +63,7 @@ class ClosedLoop:
         self._engine = bucket_engine(EngineSettings(stream.change_threshold, int(stream.tick_seconds * 1000)))
         self._packed = knowing(stored_policy(policy))
         self._offsets = itertools.count()
-        self._demands: list[Demand] = demands(self.settings.traffic)
+        self._demands: list[TopicDemand] = demands(self.settings.traffic)
         self._consumers: dict[tuple[str, str], int] = {}
         self.layouts: dict[str, SegmentLayout] = {}
         self._waiting: list[RawRecord] = []
@@ -93,7 +93,7 @@ class ClosedLoop:
         if step % self.settings.stream.tick_seconds == 0:
             self._send("control-events", EVERY_TOPIC, {"v": 1, "type": "tick", "at": self._ms(self._now)})
 
-    def _report_consumers(self, demand: Demand) -> None:
+    def _report_consumers(self, demand: TopicDemand) -> None:
         wanted = demand.consumers(self._now)
         for subscription in demand.subscriptions:
             key = (demand.topic, subscription.name)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.local.demand import KEYS, Demand, demands
+from anabranch.local.demand import KEYS, TopicDemand, demands
 from tests.local.demonstration import NOW, traffic_settings
 
 topics = st.builds(
-    lambda seed, index: Demand(traffic_settings(seed=seed), index), st.integers(0, 99), st.integers(0, 11)
+    lambda seed, index: TopicDemand(traffic_settings(seed=seed), index), st.integers(0, 99), st.integers(0, 11)
 )
 instants = st.floats(0, 86_400, allow_nan=False).map(lambda offset: NOW + offset)
 tilings = st.lists(st.integers(1, KEYS - 1), unique=True, max_size=20).map(
@@ -43,7 +43,7 @@ def test_midpoint_split_divides_load(demand, t, start, width):
 
 
 def test_hot_range_cools_after_repeated_splits():
-    demand = Demand(traffic_settings(), 0)
+    demand = TopicDemand(traffic_settings(), 0)
     t = next(NOW + step for step in range(90) if demand.activity(NOW + step) > 0.99)
     start, end = 0, KEYS - 1
     widths = []
@@ -58,7 +58,7 @@ def test_hot_range_cools_after_repeated_splits():
 
 @pytest.mark.parametrize("index", range(6))
 def test_every_topic_is_hot_and_idle_in_turn(index):
-    demand = Demand(traffic_settings(burst_seconds=86_400), index)
+    demand = TopicDemand(traffic_settings(burst_seconds=86_400), index)
     activity = [demand.activity(NOW + second / 2) for second in range(180)]
     assert max(activity) > 0.95
     assert sum(value < 0.02 for value in activity) > 50
@@ -74,7 +74,7 @@ def test_hot_ranges_wander_over_the_key_space():
 
 
 def test_bursts_come_and_go():
-    demand = Demand(traffic_settings(wave_seconds=10**7, seed=3), 1)
+    demand = TopicDemand(traffic_settings(wave_seconds=10**7, seed=3), 1)
     night = next(t for t in np.arange(NOW, NOW + 10**7, 10**4) if demand.activity(t) < 0.02)
     totals = [demand.rates(night + step, [0], [KEYS - 1])[0, 0] for step in range(400)]
     assert max(totals) > 6_000
@@ -90,7 +90,7 @@ def test_consumers_bounded_and_cover_subscriptions(demand, t):
 
 
 def test_consumers_change_every_consumer_seconds():
-    demand = Demand(traffic_settings(), 2)
+    demand = TopicDemand(traffic_settings(), 2)
     seen = [demand.consumers(NOW + step / 2) for step in range(2 * 2000)]
     changes = sum(before != after for before, after in itertools.pairwise(seen))
     assert 40 <= changes <= 100
@@ -110,10 +110,10 @@ def test_topics_have_unique_names_and_all_types():
 def test_demand_is_the_same_in_another_process():
     code = (
         "from tests.local.test_demand import *\n"
-        "d = Demand(traffic_settings(), 5)\n"
+        "d = TopicDemand(traffic_settings(), 5)\n"
         "print(d.rates(NOW + 33.3, [0, 32768], [32767, 65535]).tolist(), d.consumers(NOW + 33.3))"
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    demand = Demand(traffic_settings(), 5)
+    demand = TopicDemand(traffic_settings(), 5)
     here = f"{demand.rates(NOW + 33.3, [0, 32768], [32767, 65535]).tolist()} {demand.consumers(NOW + 33.3)}\n"
     assert other == here

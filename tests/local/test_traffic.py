@@ -19,9 +19,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from anabranch.admin.answers import NotConnected, Response, Unanswered
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
-from anabranch.local.demand import KEYS, Demand
+from anabranch.local.demand import KEYS, TopicDemand
 from anabranch.local.samples import in_columns, segment_stats
-from anabranch.local.traffic import Counters, Outlet, Reports, Sessions, next_instant, run_traffic
+from anabranch.local.traffic import Counters, DemandSessions, KafkaOutlet, SampleReports, next_instant, run_traffic
 from schemas.codecs.columns import split_columns
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import ConsumerEvent, Rejected, SegmentStats, SegmentStatsColumns, key_of, parse_message
@@ -80,22 +80,22 @@ class Local:
     def __init__(self, controller: RunningController, number: int = 1, first: int = 0) -> None:
         self.controller = controller
         self.settings = traffic_settings(namespace=controller.new_namespace())
-        self.topics = [Demand(self.settings, index) for index in range(first, first + number)]
+        self.topics = [TopicDemand(self.settings, index) for index in range(first, first + number)]
         self.way = Outages(controller.url)
 
     @property
-    def demand(self) -> Demand:
+    def demand(self) -> TopicDemand:
         return self.topics[0]
 
-    def sessions(self) -> Sessions:
-        return Sessions(ScalableTopics(self.way), self.topics, 6)
+    def sessions(self) -> DemandSessions:
+        return DemandSessions(ScalableTopics(self.way), self.topics, 6)
 
-    def connected(self, demand: Demand | None = None) -> dict[str, int]:
+    def connected(self, demand: TopicDemand | None = None) -> dict[str, int]:
         """What the controller says: consumers by subscription, those without any left out."""
         found = self.controller.service.stats((demand or self.demand).topic)["subscriptions"]
         return {name: stats["consumerCount"] for name, stats in found.items() if stats["consumerCount"]}
 
-    def wanted(self, t: float, demand: Demand | None = None) -> dict[str, int]:
+    def wanted(self, t: float, demand: TopicDemand | None = None) -> dict[str, int]:
         return {name: count for name, count in (demand or self.demand).consumers(t).items() if count}
 
     def instant_with(self, least: int, most: int, after: float = NOW) -> float:
@@ -105,7 +105,7 @@ class Local:
 
 
 def test_samples_cover_active_segments_once():
-    demand = Demand(traffic_settings(), 0)
+    demand = TopicDemand(traffic_settings(), 0)
     messages = segment_stats(demand, HALVES, NOW)
     samples = [sample for message in messages for sample in message.segments]
     assert sorted(sample.id for sample in samples) == [1, 2]
@@ -118,14 +118,14 @@ def test_samples_cover_active_segments_once():
 def test_wide_layout_split_into_valid_messages():
     width = KEYS // 64
     wide = layout(*((number * width, (number + 1) * width - 1) for number in range(64)))
-    messages = segment_stats(Demand(traffic_settings(), 3), wide, NOW)
+    messages = segment_stats(TopicDemand(traffic_settings(), 3), wide, NOW)
     assert len(messages) == 3
     for message in messages:
         assert parse_message("segment-stats", message.topic.encode(), message.to_json().encode()) == message
 
 
 def test_columns_carry_same_samples_in_bounded_size():
-    demands = [Demand(traffic_settings(), index) for index in range(5)]
+    demands = [TopicDemand(traffic_settings(), index) for index in range(5)]
     plain = [message for demand in demands for message in segment_stats(demand, HALVES, NOW)]
     expected = {
         (message.reporter, message.topic, sample.id): sample.model_dump(exclude={"id"})
@@ -148,7 +148,7 @@ def test_columns_carry_same_samples_in_bounded_size():
 
 
 def test_owner_keeps_segments_between_samples():
-    demand = Demand(traffic_settings(), 1)
+    demand = TopicDemand(traffic_settings(), 1)
     owners = [
         {
             sample.id: message.reporter
@@ -296,10 +296,12 @@ def read_all(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | Non
 
 def test_reports_reach_kafka_in_both_forms(kafka, tmp_path):
     settings = local_settings(tmp_path, kafka)
-    topics = [Demand(settings.traffic, index) for index in range(7)]
+    topics = [TopicDemand(settings.traffic, index) for index in range(7)]
     counters = Counters(tmp_path / "traffic.json")
-    outlet = Outlet(KafkaConnection(kafka), counters)
-    sent = Reports(settings, topics, outlet, counters).report(NOW, {demand.topic: HALVES for demand in topics[1:]})
+    outlet = KafkaOutlet(KafkaConnection(kafka), counters)
+    sent = SampleReports(settings, topics, outlet, counters).report(
+        NOW, {demand.topic: HALVES for demand in topics[1:]}
+    )
     outlet.close()
     messages = [parse_message("segment-stats", *record) for record in read_all(kafka, "segment-stats")]
     assert len(messages) == sent
@@ -313,8 +315,8 @@ def test_reports_reach_kafka_in_both_forms(kafka, tmp_path):
 def test_garbage_is_produced_at_its_rate_and_counted(kafka, tmp_path):
     settings = local_settings(tmp_path, kafka)
     counters = Counters(tmp_path / "traffic.json")
-    outlet = Outlet(KafkaConnection(kafka), counters)
-    reports = Reports(settings, [Demand(settings.traffic, 0)], outlet, counters)
+    outlet = KafkaOutlet(KafkaConnection(kafka), counters)
+    reports = SampleReports(settings, [TopicDemand(settings.traffic, 0)], outlet, counters)
     sent = sum(reports.litter(NOW + step, 20.0) for step in range(5))
     outlet.close()
     assert 95 <= sent <= 105

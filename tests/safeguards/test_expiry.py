@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.safeguards.rules import Candidate, Held, Over, held_by
+from anabranch.safeguards.rules import HeldBySafeguard, Over, PendingDecision, held_by
 from lake.brakes import ALL, Act, Acts
 from schemas.kafka.messages import EXPIRED
 from schemas.settings.root import load_settings
@@ -20,7 +20,7 @@ PAUSED = Act("pause", ALL, "upgrade", "ann", NOW)
 
 def found(age_seconds, mode="act", paused=False, begun=False, **acts):
     decided_at = NOW - timedelta(seconds=age_seconds)
-    candidate = Candidate("d", "autoscale", "topic://a/b/c", "a/b", decided_at, begun)
+    candidate = PendingDecision("d", "autoscale", "topic://a/b/c", "a/b", decided_at, begun)
     known = Acts(pauses={ALL: PAUSED} if paused else {}, **acts)
     return held_by(candidate, known, SHIPPED.model_copy(update={"mode": mode}), NOW)
 
@@ -41,7 +41,7 @@ def test_the_reason_tells_the_age_and_what_follows():
 
 @pytest.mark.parametrize(("mode", "paused"), [("act", True), ("approve", False), ("approve", True)])
 def test_a_held_decision_expires_after_an_hour(mode, paused):
-    assert isinstance(found(3600, mode, paused), Held)
+    assert isinstance(found(3600, mode, paused), HeldBySafeguard)
     assert found(3601, mode, paused).status == "superseded"
 
 
@@ -65,5 +65,5 @@ def test_a_rejection_is_told_before_the_age():
     "decided_at", [datetime(1, 1, 1, tzinfo=timezone.utc), datetime(9999, 12, 31, tzinfo=timezone.utc)]
 )
 def test_an_instant_out_of_any_range_expires(decided_at):
-    candidate = Candidate("d", "autoscale", "topic://a/b/c", "a/b", decided_at)
+    candidate = PendingDecision("d", "autoscale", "topic://a/b/c", "a/b", decided_at)
     assert held_by(candidate, Acts(pauses={ALL: PAUSED}), SHIPPED, NOW).status == "superseded"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.safeguards.rate import WINDOW_SECONDS, Places
+from anabranch.safeguards.rate import WINDOW_SECONDS, CallSlots
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ steps = st.lists(
 
 @given(limit=st.integers(1, 4), given_steps=steps)
 def test_no_minute_exceeds_the_call_limit(limit: int, given_steps: list[Step]):
-    places, now, arrived = Places(limit), 0.0, []
+    places, now, arrived = CallSlots(limit), 0.0, []
     running: dict[str, tuple[float, float, bool]] = {}
     recorded: list[float] = []
 
@@ -53,7 +53,7 @@ def test_no_minute_exceeds_the_call_limit(limit: int, given_steps: list[Step]):
             unknown = [now] * len(running)
             recorded += unknown
             running.clear()
-            places = Places(limit)
+            places = CallSlots(limit)
             for end in sorted(recorded):
                 places.count(end)
         elif places.is_free(now):
@@ -67,7 +67,7 @@ def test_no_minute_exceeds_the_call_limit(limit: int, given_steps: list[Step]):
 
 
 def test_slot_free_a_minute_after_its_call():
-    places = Places(1)
+    places = CallSlots(1)
     places.grant("a")
     places.end("a", 5.0)
     assert not places.is_free(5.0 + WINDOW_SECONDS - 0.001)
@@ -76,7 +76,7 @@ def test_slot_free_a_minute_after_its_call():
 
 
 def test_busy_slot_gives_future_instant_despite_rounding():
-    places = Places(1)
+    places = CallSlots(1)
     places.grant("a")
     places.end("a", 68.96)
     end = 68.96 + WINDOW_SECONDS
@@ -85,7 +85,7 @@ def test_busy_slot_gives_future_instant_despite_rounding():
 
 
 def test_a_place_without_a_call_is_free_at_once():
-    places = Places(1)
+    places = CallSlots(1)
     places.grant("a")
     assert not places.is_free(0.0)
     places.end("a", None)
@@ -93,7 +93,7 @@ def test_a_place_without_a_call_is_free_at_once():
 
 
 def test_without_a_limit_there_is_always_room():
-    places = Places(0)
+    places = CallSlots(0)
     for number in range(1000):
         places.grant(str(number))
     assert places.is_free(0.0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.history.live import LakeReader
-from anabranch.web.fleet import Row
+from anabranch.web.fleet import TopicRow
 from anabranch.web.pages.choosing import FILTERS, PAGE, Choice, choose
 from anabranch.web.pages.choosing import ORDERS as ORDER_NAMES
 from tests.local.lake import (
@@ -145,7 +145,7 @@ def row(number, namespace="acme/shop", **changed):
         "turns": (),
         "version": 1,
     }
-    return Row(**{**whole, **changed})
+    return TopicRow(**{**whole, **changed})
 
 
 FLEET = [row(number, ("acme/shop", "acme/bills")[number % 2]) for number in range(173)]

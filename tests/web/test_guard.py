@@ -10,7 +10,7 @@ import pytest
 from anabranch.auth.callers import GRACE_SECONDS, Access, Caller
 from anabranch.auth.tokens import add_token, remove_token
 from anabranch.web.app import MAX_LIVE_PER_TOKEN
-from anabranch.web.sessions import IDLE_SECONDS, MAX_SESSIONS, MAX_SESSIONS_PER_TOKEN, Sessions
+from anabranch.web.sessions import IDLE_SECONDS, MAX_SESSIONS, MAX_SESSIONS_PER_TOKEN, BrowserSessions
 from tests.local.lake import ORDERS, decision, layout_event, layout_json, write
 from tests.web.pages import page
 
@@ -178,7 +178,7 @@ def test_secure_cookie_is_bound_to_the_host(lake, tokens):
 
 def test_session_ends_when_it_is_not_used():
     now = 0.0
-    sessions, ann = Sessions(lambda: now), Caller("ann", "read", b"a")
+    sessions, ann = BrowserSessions(lambda: now), Caller("ann", "read", b"a")
     used, left = sessions.begin(ann), sessions.begin(ann)
     now = IDLE_SECONDS - 1
     assert sessions.caller(used) == ann
@@ -187,7 +187,7 @@ def test_session_ends_when_it_is_not_used():
 
 
 def test_signing_in_ends_no_session_of_others():
-    sessions = Sessions()
+    sessions = BrowserSessions()
     ann = sessions.begin(Caller("ann", "read", b"a"))
     numbers = [sessions.begin(Caller("eve", "read", b"e")) for _ in range(MAX_SESSIONS + 1)]
     assert sessions.caller(ann) is not None

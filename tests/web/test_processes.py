@@ -10,7 +10,7 @@ from anabranch.auth.callers import ANYBODY, Access
 from anabranch.auth.tokens import add_token
 from anabranch.history.picture import BrakesView, ExecutorView, late_seconds
 from anabranch.web.processes import Probe, processes
-from anabranch.web.sessions import IDLE_SECONDS, Sessions
+from anabranch.web.sessions import IDLE_SECONDS, BrowserSessions
 from tests.local.lake import ORDERS, at
 from tests.web.pages import page
 
@@ -82,7 +82,7 @@ def test_token_of_a_tenant_is_told_of_no_process(lake, tmp_path):
 
 def test_open_page_keeps_no_session_alive():
     now = [0.0]
-    sessions = Sessions(lambda: now[0])
+    sessions = BrowserSessions(lambda: now[0])
     number = sessions.begin(ANYBODY)
     for _ in range(10):
         now[0] += IDLE_SECONDS / 5

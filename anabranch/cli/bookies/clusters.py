@@ -19,13 +19,13 @@ import click
 from anabranch.admin.credentials import credentials_of
 from anabranch.admin.plain import PlainTopics
 from anabranch.admin.transport import Transport
-from anabranch.bookkeeper.guard import Guard
+from anabranch.bookkeeper.guard import SwitchGuard
 from anabranch.bookkeeper.hands import BookKeeperAddress, LedgerHands
 from anabranch.bookkeeper.looking import Looker
 from anabranch.bookkeeper.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata
 from anabranch.bookkeeper.record import progress_of, read_steps, subject_of
 from anabranch.bookkeeper.registry import BadRegistry, Registry, RegistryStore
-from anabranch.bookkeeper.term import Term
+from anabranch.bookkeeper.term import SwitchTerm
 from anabranch.cli.context import Context
 from anabranch.cli.metadata_client import connect_metadata
 from decisions.bookkeeper.uris import BadUri, read_uri
@@ -49,7 +49,7 @@ class Bookies:
         self.looker = Looker(
             self.store, self.metadata, self.hands, self.ids, chosen.cluster, chosen.brokers, chosen.switch
         )
-        self.guard = Guard(self.metadata, chosen.brokers, self.ids)
+        self.guard = SwitchGuard(self.metadata, chosen.brokers, self.ids)
         self.name = f"{socket.gethostname()}:{os.getpid()}"
 
     @property
@@ -94,9 +94,9 @@ class Bookies:
             self._ensembles[address], "/" + "/".join(service.root), self.settings.bookies.request_timeout_seconds
         )
 
-    def term(self) -> Term:
+    def term(self) -> SwitchTerm:
         """The right to act."""
-        return Term(self.client, self.metadata, self.store.path, self.name)
+        return SwitchTerm(self.client, self.metadata, self.store.path, self.name)
 
     def owners(self) -> PlainTopics | None:
         """The brokers at `[controller] url`; None: they are not to be asked."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from anabranch.bookkeeper.term import Held
+from anabranch.bookkeeper.term import CurrentOrchestrator
 from anabranch.history.switches import SwitchHistory
 from anabranch.query.wording import instant
 from decisions.bookkeeper.advice import advice
@@ -35,7 +35,7 @@ _FIRST = (
 """Gates that have to pass before anything else is worth a try."""
 
 
-def status_text(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | None) -> str:
+def status_text(snapshot: BookieSnapshot, answer: BookieAnswer, held: CurrentOrchestrator | None) -> str:
     """All that `status` says."""
     directive = snapshot.directive
     lines = [_headline(snapshot, answer)]
@@ -119,7 +119,7 @@ def _headline(snapshot: BookieSnapshot, answer: BookieAnswer) -> str:
     )
 
 
-def _next(snapshot: BookieSnapshot, answer: BookieAnswer, held: Held | None) -> str:
+def _next(snapshot: BookieSnapshot, answer: BookieAnswer, held: CurrentOrchestrator | None) -> str:
     directive = snapshot.directive
     assert directive is not None
     if answer.gate in _FIRST:

@@ -27,8 +27,8 @@ from schemas.bookies import BookieSnapshot, Progress, Request
 from schemas.printable import printable
 
 if TYPE_CHECKING:
-    from anabranch.bookkeeper.metadata import Write
-    from anabranch.bookkeeper.term import Term
+    from anabranch.bookkeeper.metadata import ZnodeWrite
+    from anabranch.bookkeeper.term import SwitchTerm
     from anabranch.cli.bookies.clusters import Bookies
 
 _SAY_SECONDS = 10.0
@@ -184,7 +184,7 @@ def _ended(seen: BookieSnapshot, output: str) -> None:
         raise click.ClickException(f"{left} were not moved: 'anabranch bookies status' says why, and what to do")
 
 
-def _orchestrator(bookies: Bookies, term: Write, watch: Any) -> Orchestrator:
+def _orchestrator(bookies: Bookies, term: ZnodeWrite, watch: Any) -> Orchestrator:
     def steps(registry: Registry) -> Steps:
         return Steps(bookies.store, bookies.metadata, bookies.hands(registry), term, bookies.guard, bookies.owners())
 
@@ -202,7 +202,7 @@ def _asked(bookies: Bookies, operation: Asked, request: Request) -> tuple[Regist
 
 
 @contextmanager
-def _term(bookies: Bookies) -> Iterator[Term]:
+def _term(bookies: Bookies) -> Iterator[SwitchTerm]:
     """The right to act; waits for who has it."""
     right = bookies.term()
     if not right.take(_TAKE_SECONDS):
@@ -219,7 +219,7 @@ def _term(bookies: Bookies) -> Iterator[Term]:
         right.leave()
 
 
-def _settle(right: Term) -> bool:
+def _settle(right: SwitchTerm) -> bool:
     """Wait until no deletion of the previous orchestrator can be under way; return True after a wait."""
     if not right.is_after_a_crash:
         return False

@@ -37,12 +37,12 @@ def command(ctx: click.Context, mode: str | None) -> None:
     if mode is not None:
         chosen = settings.executor.model_copy(update={"mode": mode})
         settings = settings.model_copy(update={"executor": chosen})
-    from anabranch.executor.process import StartError, run_executor
+    from anabranch.executor.process import ExecutorStartError, run_executor
     from lake.lease import LeaseLost
 
     try:
         run_executor(settings, click.echo)
-    except (StartError, LeaseLost) as error:
+    except (ExecutorStartError, LeaseLost) as error:
         raise click.ClickException(str(error)) from error
 
 

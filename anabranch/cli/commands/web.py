@@ -18,7 +18,7 @@ def command(context: Context, port: int | None) -> None:
     lake at [lake] path, and writes to it approvals and brakes only. Prints its address when it answers. Without [web]
     tokens_file it is for this machine alone.
     """
-    from anabranch.web.server import StartError, serve
+    from anabranch.web.server import PageStartError, serve
     from streaming.job.policy import configured_policy, stored_policy
 
     context.start_logging("web")
@@ -29,5 +29,5 @@ def command(context: Context, port: int | None) -> None:
         serve(
             settings, lambda: stored_policy(configured_policy(settings)), lambda url: click.echo(f"web ready at {url}")
         )
-    except StartError as error:
+    except PageStartError as error:
         raise click.ClickException(str(error)) from error

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from anabranch.collectors.announcements import Record
+from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.pulsar.brokers import Brokers
-from anabranch.collectors.said import Consumers, Said, Topic
+from anabranch.collectors.said import AnnouncedState, Consumers, Topic
 from schemas.kafka.messages import SubscriptionType
 
 GRACE_SECONDS = 60.0
@@ -36,7 +36,9 @@ class _Group:
 class AttachedConsumers:
     """Announces the counts of all topics whenever a load has come."""
 
-    def __init__(self, brokers: Brokers, announced: Said, announce: Callable[[list[Record]], None]) -> None:
+    def __init__(
+        self, brokers: Brokers, announced: AnnouncedState, announce: Callable[[list[KafkaRecord]], None]
+    ) -> None:
         self._brokers, self._said, self._announce = brokers, announced, announce
         self._groups: dict[str, dict[str, _Group]] = {}
         self._counted: set[str] = set()

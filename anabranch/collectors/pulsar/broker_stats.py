@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from anabranch.collectors.announcements import Load
-from anabranch.collectors.pulsar.segment_stats import Subscription, slow_delivery
+from anabranch.collectors.announcements import LoadRates
+from anabranch.collectors.pulsar.segment_stats import SubscriptionStats, slow_delivery
 from schemas.base import MAX_NAME_BYTES, MAX_SEGMENT_ID
 from schemas.ids import topic_name
 from schemas.kafka.delivery import SegmentDelivery
@@ -38,7 +38,7 @@ class _Topic(msgspec.Struct, rename="camel", gc=False):
     msg_rate_out: float
     msg_throughput_in: float
     msg_throughput_out: float
-    subscriptions: dict[str, Subscription] = {}
+    subscriptions: dict[str, SubscriptionStats] = {}
 
 
 _decode = msgspec.json.Decoder(dict[str, dict[str, dict[str, dict[str, msgspec.Raw]]]]).decode
@@ -49,7 +49,7 @@ _decode_topic = msgspec.json.Decoder(_Topic).decode
 class BrokerLoad:
     """Load of one broker's segments."""
 
-    loads: list[Load]
+    loads: list[LoadRates]
     """By topic."""
     types: dict[tuple[str, str], SubscriptionType]
     """Of (topic, subscription), where the clients on its segments show it."""
@@ -82,7 +82,7 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
         namespaces = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadStats(f"{len(body)} bytes that are not a broker's load: {str(error)[:200]}") from None
-    loads: list[Load] = []
+    loads: list[LoadRates] = []
     types: dict[tuple[str, str], SubscriptionType] = {}
     attached: dict[str, int] = {}
     used: set[str] = set()
@@ -103,7 +103,7 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
                         continue
                     topic, segment = parent
                     loads.append(
-                        Load(
+                        LoadRates(
                             topic,
                             segment,
                             stats.msg_rate_in,

@@ -34,7 +34,7 @@ answer counts messages too, traffic changes it even at constant rates."""
 
 
 @dataclass
-class Broker:
+class FollowedBroker:
     """One broker."""
 
     name: str
@@ -118,7 +118,7 @@ class Broker:
 class Brokers:
     """All of them, by name, and who is asked about what."""
 
-    known: dict[str, Broker] = field(default_factory=dict)
+    known: dict[str, FollowedBroker] = field(default_factory=dict)
     layouts: dict[str, str] = field(default_factory=dict)
     """The broker that is asked for the layout of each topic."""
     consumers: dict[str, str] = field(default_factory=dict)

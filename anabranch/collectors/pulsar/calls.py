@@ -31,7 +31,7 @@ class Call(NamedTuple):
 
 
 @dataclass
-class Answer:
+class CallAnswer:
     """Answer of a call."""
 
     call: Call
@@ -54,7 +54,7 @@ class Calls:
         self._most = most
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="call")
         self._load_pool = ThreadPoolExecutor(MAX_LOADS, thread_name_prefix="load")
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[CallAnswer] = queue.SimpleQueue()
         self._in_flight: set[Call] = set()
         self._others = 0
         """Calls under way that are for no load."""
@@ -84,7 +84,7 @@ class Calls:
             self._pool.submit(self._work, call, function)
         return True
 
-    def answers(self, seconds: float) -> Iterator[Answer]:
+    def answers(self, seconds: float) -> Iterator[CallAnswer]:
         """The answers that have come; waits for the first at most so long."""
         try:
             answer = self._answers.get(timeout=seconds)
@@ -108,4 +108,4 @@ class Calls:
         except Exception as error:  # a fault of ours must not end the loop
             log.exception("asking for %s %s", call.kind, call.key)
             reply = Lost(f"{call.kind} {call.key}", f"{type(error).__name__}: {error}", False)
-        self._answers.put(Answer(call, reply, asked_at, time.monotonic(), asked_ms))
+        self._answers.put(CallAnswer(call, reply, asked_at, time.monotonic(), asked_ms))

@@ -17,22 +17,22 @@ from random import Random
 from typing import Any, Protocol
 
 from anabranch.admin.answers import Answered, Lost, Misdirected, NotConnected, Reply
-from anabranch.collectors.announcements import Record
+from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.pulsar.agenda import Agenda
 from anabranch.collectors.pulsar.attached import AttachedConsumers
-from anabranch.collectors.pulsar.brokers import Broker, Brokers
-from anabranch.collectors.pulsar.calls import Answer, Call, Calls, Kind
+from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
+from anabranch.collectors.pulsar.calls import Call, CallAnswer, Calls, Kind
 from anabranch.collectors.pulsar.coverage import broker_status, oldest, seen_segments
 from anabranch.collectors.pulsar.delivery import DeliveryReports, segment_key
-from anabranch.collectors.pulsar.loads import Loads
-from anabranch.collectors.pulsar.namespaces import Namespaces
+from anabranch.collectors.pulsar.loads import BrokerLoads
+from anabranch.collectors.pulsar.namespaces import ListedNamespaces
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.pulsar.refresh import Refresh
 from anabranch.collectors.pulsar.sweep import Budget, Sweep
 from anabranch.collectors.pulsar.topics import Topics
 from anabranch.collectors.pulsar.troubles import Troubles
 from anabranch.collectors.repeats import Repeats
-from anabranch.collectors.said import Said
+from anabranch.collectors.said import AnnouncedState
 from anabranch.collectors.status import CollectorStatus
 from schemas.ids import topic_parts
 from schemas.settings.collect import CollectSettings
@@ -46,8 +46,8 @@ MAX_TROUBLES = 20
 _IDLE_SECONDS = 0.05
 
 
-class Outlet(Protocol):
-    """Destination of records: `publisher.Publisher`, or a list in a test."""
+class RecordOutlet(Protocol):
+    """Destination of records: `publisher.RecordPublisher`, or a list in a test."""
 
     waiting: int
     samples_waiting: int
@@ -59,10 +59,10 @@ class Outlet(Protocol):
     def has_room(self) -> bool:
         """Return whether announcements are accepted."""
 
-    def announce(self, record: Record) -> None:
+    def announce(self, record: KafkaRecord) -> None:
         """Accept an announcement."""
 
-    def report(self, record: Record) -> None:
+    def report(self, record: KafkaRecord) -> None:
         """Accept samples."""
 
     def poll(self) -> None:
@@ -77,8 +77,8 @@ class PulsarCollector:
         settings: CollectSettings,
         url: str,
         base: BrokerReader,
-        announced: Said,
-        outlet: Outlet,
+        announced: AnnouncedState,
+        outlet: RecordOutlet,
         seed: int | None = None,
     ) -> None:
         """`url` is for people; `seed` is of the jitter."""
@@ -92,23 +92,23 @@ class PulsarCollector:
         self._shared_by: tuple[Set[str], ...] = ()
         """The brokers among which the topics are shared: those that answer, and those that are listed."""
         self._calls = Calls(settings.calls_in_flight)
-        self._asked: dict[Call, Broker] = {}
+        self._asked: dict[Call, FollowedBroker] = {}
         """Of calls that wait for an answer: the broker as it was then. One that left and came back is another."""
         self._failed = 0
-        self._namespaces = Namespaces(settings, self._brokers, self._plan)
+        self._namespaces = ListedNamespaces(settings, self._brokers, self._plan)
         self._repeats = Repeats(announced, settings.snapshot_seconds, self._announce)
         self._attached = None
         if not self._brokers.asks_stats:
             self._attached = AttachedConsumers(self._brokers, announced, self._announce)
         self._delivery = DeliveryReports(self._brokers, announced, self._announce)
-        self._loads = Loads(
+        self._loads = BrokerLoads(
             self._brokers, announced, outlet.report, self._troubles, self._random, self._attached, self._delivery
         )
         self._topics = Topics(
             self._brokers, self._namespaces, announced, self._troubles, self._announce, self._add_topic
         )
         self._plan("brokers", "", 0)
-        self._take_answer: dict[Kind, Callable[[Answer], None]] = {
+        self._take_answer: dict[Kind, Callable[[CallAnswer], None]] = {
             "brokers": self._take_brokers,
             "settings": self._take_settings,
             "policy": self._take_policy,
@@ -164,7 +164,7 @@ class PulsarCollector:
         )
 
     @property
-    def brokers(self) -> list[Broker]:
+    def brokers(self) -> list[FollowedBroker]:
         """Those that are known."""
         return list(self._brokers.known.values())
 
@@ -215,7 +215,7 @@ class PulsarCollector:
         }
         self._ask(Call(kind, key, broker.name), calls[kind])
 
-    def _any_broker(self, now: float) -> Broker | None:
+    def _any_broker(self, now: float) -> FollowedBroker | None:
         """The broker with the most calls left, of those that answer."""
         able = [
             broker
@@ -224,7 +224,7 @@ class PulsarCollector:
         ]
         return max(able, key=lambda broker: broker.budget.left, default=None)
 
-    def _ask_about_segments(self, broker: Broker, now: float) -> None:
+    def _ask_about_segments(self, broker: FollowedBroker, now: float) -> None:
         """One slow segment in each round: the rest of the budget is for topics."""
         slow = self._delivery.to_ask.get(broker.name)
         if slow and now >= broker.silent_until and self._calls.has_room and broker.budget.has_room(now):
@@ -234,7 +234,7 @@ class PulsarCollector:
             self._ask(call, partial(broker.reader.segment_stats, topic, segment))
             broker.budget.take(now)
 
-    def _ask_about_topics(self, broker: Broker, now: float) -> None:
+    def _ask_about_topics(self, broker: FollowedBroker, now: float) -> None:
         """Start as many requests about topics as the broker's budget allows now."""
         most = max(2, self._settings.calls_in_flight // 4)
         while (
@@ -266,7 +266,7 @@ class PulsarCollector:
 
     # What has come back
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: CallAnswer) -> None:
         call, reply, now = answer.call, answer.reply, answer.answered_at
         broker = self._brokers.known.get(call.broker)
         if (asked := self._asked.pop(call, None)) is not None:
@@ -304,12 +304,12 @@ class PulsarCollector:
         if self._attached is not None:
             self._attached.count([topic], now, time.time_ns() // 1_000_000)
 
-    def _take_policy(self, answer: Answer) -> None:
+    def _take_policy(self, answer: CallAnswer) -> None:
         if answer.call.key in self._namespaces.names:
             self._plan("policy", answer.call.key, self._settings.namespaces_seconds)
             self._topics.take_policy(answer)
 
-    def _take_brokers(self, answer: Answer) -> None:
+    def _take_brokers(self, answer: CallAnswer) -> None:
         self._plan("brokers", "", self._settings.brokers_seconds)
         if not isinstance(answer.reply, Answered):
             return
@@ -330,7 +330,7 @@ class PulsarCollector:
     def _add_broker(self, name: str, reader: BrokerReader) -> None:
         chosen = self._settings
         log.info("broker %s has joined", name)
-        self._brokers.known[name] = Broker(
+        self._brokers.known[name] = FollowedBroker(
             name,
             reader,
             Refresh(chosen.load_seconds or DEFAULT_REFRESH_SECONDS),
@@ -340,7 +340,7 @@ class PulsarCollector:
         )
         self._plan("settings", name, 0)
 
-    def _take_settings(self, answer: Answer) -> None:
+    def _take_settings(self, answer: CallAnswer) -> None:
         broker = self._brokers.known.get(answer.call.key)
         if broker is None:
             return
@@ -348,7 +348,7 @@ class PulsarCollector:
             broker.refresh.period = self._settings.load_seconds or answer.reply.value
         self._plan("settings", answer.call.key, 600 if isinstance(answer.reply, Answered) else 60)
 
-    def _announce(self, records: list[Record]) -> None:
+    def _announce(self, records: list[KafkaRecord]) -> None:
         for record in records:
             self._outlet.announce(record)
 

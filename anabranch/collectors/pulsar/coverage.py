@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from anabranch.collectors.pulsar.brokers import Broker
+from anabranch.collectors.pulsar.brokers import FollowedBroker
 from anabranch.collectors.pulsar.sweep import Sweep
 from anabranch.collectors.said import Topic
 from anabranch.collectors.status import BrokerStatus
@@ -18,7 +18,7 @@ MAX_UNSEEN = 20
 """Segments that are named."""
 
 
-class Seen(NamedTuple):
+class SegmentCoverage(NamedTuple):
     """Active segments of all topics."""
 
     known: int
@@ -28,7 +28,9 @@ class Seen(NamedTuple):
     """Some of the others, each `topic/id`."""
 
 
-def seen_segments(brokers: Iterable[Broker], topics: Mapping[str, Topic], slack: float, now: float) -> Seen:
+def seen_segments(
+    brokers: Iterable[FollowedBroker], topics: Mapping[str, Topic], slack: float, now: float
+) -> SegmentCoverage:
     """Count the active segments, and those seen at `now` within two computations and `slack` seconds."""
     lately = {
         (load.topic, load.segment)
@@ -48,7 +50,7 @@ def seen_segments(brokers: Iterable[Broker], topics: Mapping[str, Topic], slack:
                     seen += 1
                 elif len(unseen) < MAX_UNSEEN:
                     unseen.append(f"{name}/{id}")
-    return Seen(total, seen, unseen)
+    return SegmentCoverage(total, seen, unseen)
 
 
 def oldest(sweeps: Iterable[Sweep], used: bool = False) -> float:
@@ -59,7 +61,7 @@ def oldest(sweeps: Iterable[Sweep], used: bool = False) -> float:
     return max((sweep.oldest_seconds(time.monotonic(), used) for sweep in sweeps), default=0.0)
 
 
-def broker_status(broker: Broker, now: float) -> BrokerStatus:
+def broker_status(broker: FollowedBroker, now: float) -> BrokerStatus:
     """One broker, as it is seen at `now`."""
     load = broker.load
     return BrokerStatus(

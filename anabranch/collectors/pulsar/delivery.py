@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from anabranch.admin.answers import Answered
-from anabranch.collectors.announcements import Record, delivery_record
+from anabranch.collectors.announcements import KafkaRecord, delivery_record
 from anabranch.collectors.pulsar.brokers import Brokers
-from anabranch.collectors.pulsar.calls import Answer
-from anabranch.collectors.said import Said
+from anabranch.collectors.pulsar.calls import CallAnswer
+from anabranch.collectors.said import AnnouncedState
 from schemas.kafka.delivery import MAX_SLOW_SEGMENTS, SLOW_SECONDS, SegmentDelivery
 
 SLOW_REPEAT_SECONDS, CLEAR_REPEAT_SECONDS = 60.0, 3_600.0
@@ -47,7 +47,9 @@ class _Reported:
 class DeliveryReports:
     """Reports on the topics that `announced` knows, through `announce`."""
 
-    def __init__(self, brokers: Brokers, announced: Said, announce: Callable[[list[Record]], None]) -> None:
+    def __init__(
+        self, brokers: Brokers, announced: AnnouncedState, announce: Callable[[list[KafkaRecord]], None]
+    ) -> None:
         self._brokers, self._said, self._announce = brokers, announced, announce
         self._topics: dict[str, _Reported] = {}
         self.to_ask: dict[str, dict[tuple[str, int], None]] = {}
@@ -72,7 +74,7 @@ class DeliveryReports:
         ]
         self.to_ask[broker] = dict.fromkeys(slow[:MAX_SLOW_SEGMENTS])
 
-    def take_stats(self, answer: Answer) -> None:
+    def take_stats(self, answer: CallAnswer) -> None:
         """Replace a slow segment's delivery in the load by its stats, which are more exact.
 
         Without an answer, the load's figures stay.

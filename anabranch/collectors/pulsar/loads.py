@@ -10,24 +10,24 @@ from collections.abc import Callable
 from random import Random
 
 from anabranch.admin.answers import Answered, Lost, NotConnected
-from anabranch.collectors.announcements import Record, load_records
+from anabranch.collectors.announcements import KafkaRecord, load_records
 from anabranch.collectors.pulsar.attached import AttachedConsumers
 from anabranch.collectors.pulsar.broker_stats import BrokerLoad
-from anabranch.collectors.pulsar.brokers import Broker, Brokers
-from anabranch.collectors.pulsar.calls import Answer
+from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
+from anabranch.collectors.pulsar.calls import CallAnswer
 from anabranch.collectors.pulsar.delivery import DeliveryReports
 from anabranch.collectors.pulsar.troubles import Troubles
-from anabranch.collectors.said import Said
+from anabranch.collectors.said import AnnouncedState
 
 
-class Loads:
+class BrokerLoads:
     """Processing of the answers of `brokers`; samples go to `report`."""
 
     def __init__(
         self,
         brokers: Brokers,
-        announced: Said,
-        report: Callable[[Record], None],
+        announced: AnnouncedState,
+        report: Callable[[KafkaRecord], None],
         troubles: Troubles,
         random: Random,
         attached: AttachedConsumers | None,
@@ -39,7 +39,7 @@ class Loads:
         self.samples = 0
         """Handed over so far."""
 
-    def take(self, answer: Answer) -> None:
+    def take(self, answer: CallAnswer) -> None:
         """A broker's load, or why there is none."""
         broker, reply = self._brokers.known.get(answer.call.key), answer.reply
         if broker is None:
@@ -75,7 +75,7 @@ class Loads:
         self._follow_hints(load, previous, answer.answered_at)
 
     @staticmethod
-    def _was_said_lately(broker: Broker, now: float) -> bool:
+    def _was_said_lately(broker: FollowedBroker, now: float) -> bool:
         return now - broker.said_at < broker.refresh.period
 
     def _follow_hints(self, load: BrokerLoad, previous: BrokerLoad | None, now: float) -> None:
@@ -93,7 +93,7 @@ class Loads:
                 self._brokers.look_at_layout(topic)
 
 
-def _stuck(broker: Broker, now: float) -> str | None:
+def _stuck(broker: FollowedBroker, now: float) -> str | None:
     if not broker.is_stuck(now):
         return None
     return (

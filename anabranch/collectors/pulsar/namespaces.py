@@ -11,7 +11,7 @@ from collections.abc import Callable, Set
 
 from anabranch.admin.answers import Answered
 from anabranch.collectors.pulsar.brokers import Brokers
-from anabranch.collectors.pulsar.calls import Answer, Kind
+from anabranch.collectors.pulsar.calls import CallAnswer, Kind
 from schemas.base import TOPIC_PATTERN
 from schemas.settings.collect import CollectSettings
 
@@ -21,7 +21,7 @@ Plan = Callable[[Kind, str, float], None]
 """Plans a call of a kind and key in so many seconds."""
 
 
-class Namespaces:
+class ListedNamespaces:
     """Namespaces and topics listed in the cluster of `brokers`."""
 
     def __init__(self, settings: CollectSettings, brokers: Brokers, plan: Plan) -> None:
@@ -64,7 +64,7 @@ class Namespaces:
         has_tenants = bool(self._settings.namespaces) or bool(self._of_tenant)
         return has_tenants and len(self._listed) >= len(self.names)
 
-    def take_tenants(self, answer: Answer) -> None:
+    def take_tenants(self, answer: CallAnswer) -> None:
         """The tenants of the cluster."""
         self._plan("tenants", "", self._settings.namespaces_seconds)
         if not isinstance(answer.reply, Answered):
@@ -76,7 +76,7 @@ class Namespaces:
             for namespace in self._of_tenant.pop(tenant):
                 self._remove(namespace)
 
-    def take_namespaces(self, answer: Answer) -> None:
+    def take_namespaces(self, answer: CallAnswer) -> None:
         """The namespaces of a tenant; planned again by the tenants."""
         tenant = answer.call.key
         if not isinstance(answer.reply, Answered) or tenant not in self._of_tenant:
@@ -88,7 +88,7 @@ class Namespaces:
             self._remove(namespace)
         self._of_tenant[tenant] = listed
 
-    def take_topics(self, answer: Answer) -> None:
+    def take_topics(self, answer: CallAnswer) -> None:
         """The topics of a namespace. Long lists, and one of many, are asked for less often."""
         namespace = answer.call.key
         if namespace not in self.names:

@@ -16,7 +16,7 @@ from anabranch.admin.credentials import credentials_of
 from anabranch.admin.transport import Transport
 from anabranch.collectors.memory import MEMORY_FILE, recall, remember, write_delay
 from anabranch.collectors.metrics import CollectorMeter
-from anabranch.collectors.publisher import Publisher
+from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.status import STATUS_FILE, CollectorStatus, write_status
@@ -51,7 +51,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
     )
     folder = settings.path(chosen.folder)
     announced = recall(folder / MEMORY_FILE, controller.url, time.time_ns() // 1_000_000)
-    publisher = Publisher(settings.kafka_connection(), announced.unsay)
+    publisher = RecordPublisher(settings.kafka_connection(), announced.unsay)
     meter = CollectorMeter()
     heartbeat, is_reached = Heartbeat("the collector's loop", STALLED_SECONDS), False
     server = None

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from anabranch.admin.answers import Answered, Misdirected, Nonsense, Reply
-from anabranch.admin.cluster import Cluster
+from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
 from anabranch.collectors.pulsar.broker_stats import BadStats, BrokerLoad, read_broker_stats
@@ -25,13 +25,13 @@ _PERIOD = "statsUpdateFrequencyInSecs"
 class BrokerReader:
     """Requests to one broker; for several threads at once."""
 
-    cluster: Cluster
+    cluster: ClusterAdmin
     topics: ScalableTopics
 
     @classmethod
     def over(cls, transport: Transport) -> BrokerReader:
         """The reader of the server that `transport` leads to."""
-        return cls(Cluster(transport), ScalableTopics(transport))
+        return cls(ClusterAdmin(transport), ScalableTopics(transport))
 
     def brokers(self, cluster: str, current: Collection[str]) -> Reply[dict[str, BrokerReader | Misdirected | None]]:
         """Return the live brokers, each with its reader.

@@ -38,7 +38,7 @@ class Consumer(msgspec.Struct, rename="camel", gc=False):
         return self.blocked_consumer_on_unacked_msgs is True
 
 
-class Subscription(msgspec.Struct, rename="camel", gc=False):
+class SubscriptionStats(msgspec.Struct, rename="camel", gc=False):
     """A subscription on a segment."""
 
     type: str = ""
@@ -53,14 +53,14 @@ class Subscription(msgspec.Struct, rename="camel", gc=False):
 class _SegmentStats(msgspec.Struct, rename="camel", gc=False):
     oldest_backlog_message_age_seconds: Any = None
     waiting_publishers: Any = None
-    subscriptions: dict[str, Subscription] = {}
+    subscriptions: dict[str, SubscriptionStats] = {}
 
 
 _decode = msgspec.json.Decoder(_SegmentStats).decode
 
 
 def slow_delivery(
-    segment: int, subscriptions: Mapping[str, Subscription], waiting_publishers: int | None = None
+    segment: int, subscriptions: Mapping[str, SubscriptionStats], waiting_publishers: int | None = None
 ) -> SegmentDelivery | None:
     """The subscription that is furthest behind on a segment, one with consumers first; None: none is slow."""
     deliveries = [
@@ -90,7 +90,7 @@ def read_segment_stats(body: bytes, segment: int) -> SegmentDelivery | None:
 
 
 def _delivery(
-    segment: int, name: str, subscription: Subscription, backlog: float, waiting_publishers: int | None
+    segment: int, name: str, subscription: SubscriptionStats, backlog: float, waiting_publishers: int | None
 ) -> SegmentDelivery:
     unacked, rate = _number(subscription.unacked_messages), _number(subscription.msg_rate_out)
     consumers = len(subscription.consumers)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anabranch.admin.answers import Answered, Refused, ServerFault
-from anabranch.collectors.announcements import Record
+from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.pulsar.brokers import Brokers
-from anabranch.collectors.pulsar.calls import Answer
-from anabranch.collectors.pulsar.namespaces import Namespaces
+from anabranch.collectors.pulsar.calls import CallAnswer
+from anabranch.collectors.pulsar.namespaces import ListedNamespaces
 from anabranch.collectors.pulsar.topic_stats import TopicStats
 from anabranch.collectors.pulsar.troubles import Troubles
-from anabranch.collectors.said import Said
+from anabranch.collectors.said import AnnouncedState
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 CONFIRM_SECONDS = 0.5
@@ -31,10 +31,10 @@ class Topics:
     def __init__(
         self,
         brokers: Brokers,
-        namespaces: Namespaces,
-        announced: Said,
+        namespaces: ListedNamespaces,
+        announced: AnnouncedState,
         troubles: Troubles,
-        announce: Callable[[list[Record]], None],
+        announce: Callable[[list[KafkaRecord]], None],
         added: Callable[[str, float], None],
     ) -> None:
         self._brokers, self._namespaces, self._said, self._troubles = brokers, namespaces, announced, troubles
@@ -47,14 +47,14 @@ class Topics:
         """Return whether no topic waits for a second look."""
         return not self._missing
 
-    def take_policy(self, answer: Answer) -> None:
+    def take_policy(self, answer: CallAnswer) -> None:
         """The override of a namespace."""
         namespace, reply = answer.call.key, answer.reply
         if isinstance(reply, Answered) and namespace in self._namespaces.names:
             policy: AutoScalePolicyOverride | None = reply.value
             self._announce(self._said.policy(namespace, policy, answer.asked_ms))
 
-    def take_layout(self, answer: Answer) -> None:
+    def take_layout(self, answer: CallAnswer) -> None:
         """The layout of a topic, with its policy."""
         topic, reply = answer.call.key, answer.reply
         if topic not in self._brokers.layouts:
@@ -80,7 +80,7 @@ class Topics:
         if is_new and topic in self._said.topics:
             self._added(topic, answer.answered_at)
 
-    def _take_missing(self, topic: str, answer: Answer) -> None:
+    def _take_missing(self, topic: str, answer: CallAnswer) -> None:
         since = self._missing.setdefault(topic, answer.asked_at)
         if answer.asked_at - since < CONFIRM_SECONDS:
             self._brokers.look_at_layout(topic, answer.asked_at + CONFIRM_SECONDS)
@@ -93,7 +93,7 @@ class Topics:
             self._troubles.note((kind, topic), None)
         self._namespaces.gone(topic, answer.answered_at)
 
-    def take_leader(self, answer: Answer) -> None:
+    def take_leader(self, answer: CallAnswer) -> None:
         """The broker that leads a topic."""
         topic, reply = answer.call.key, answer.reply
         if topic not in self._brokers.layouts:
@@ -106,7 +106,7 @@ class Topics:
         reason = f"{reply.value} is no broker that is listed" if isinstance(reply, Answered) else reply
         self._troubles.note(("leader", topic), f"the leader of {topic} is not known, nor its consumers: {reason}")
 
-    def take_stats(self, answer: Answer) -> None:
+    def take_stats(self, answer: CallAnswer) -> None:
         """The consumers of a topic."""
         topic, reply = answer.call.key, answer.reply
         announced = self._said.topics.get(topic)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anabranch.auth.callers import CALLER, STRANGER, Access, Caller
 from anabranch.controller.errors import TooMany
-from anabranch.controller.limits.clients import Clients
+from anabranch.controller.limits.clients import LimitedClients
 from runtime.listener.anonymous import AnonymousClients, ending, raw_path, refusal_of, trust
 from runtime.listener.bodies import BrokenOff, read_body, replayed
 from runtime.listener.names import NodeNames, is_form
@@ -36,7 +36,7 @@ class RequestGate:
         app: ASGIApp,
         access: Access,
         names: NodeNames,
-        clients: Clients,
+        clients: LimitedClients,
         anonymous: AnonymousClients,
         max_head_bytes: int,
         max_body_bytes: int,

@@ -17,7 +17,7 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from anabranch.auth.callers import CALLER, NEEDED, Access, Caller, Need
-from anabranch.controller.limits.clients import Clients
+from anabranch.controller.limits.clients import LimitedClients
 from runtime.listener.turns import Turn
 
 log = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class Grant:
         self._grants: Grants = connection.app.state.grants
         self._caller: Caller = scope[CALLER]
         self._needed: Need = scope[NEEDED]
-        self._clients: Clients = connection.app.state.clients
+        self._clients: LimitedClients = connection.app.state.clients
         self.client = self._clients.client(self._caller.name)
 
     def turn(self) -> contextlib.AbstractAsyncContextManager[Turn]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from anabranch.controller.metadata.base import (
     CallbackHandle,
-    Kind,
+    ChangeKind,
     MetadataStore,
     SessionState,
     StoreError,
@@ -129,7 +129,7 @@ class Election:
                 _log.info("the leader of %s leaves its node to the end of its session: %s", self.path, error)
         self._tell()
 
-    def _node_changed(self, path: str, kind: Kind) -> None:
+    def _node_changed(self, path: str, kind: ChangeKind) -> None:
         if path == self.path:
             self.stand()
 

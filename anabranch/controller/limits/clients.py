@@ -110,7 +110,7 @@ class Client:
         return max(0.0, (1 - self._may_register) / rate)
 
 
-class Clients:
+class LimitedClients:
     """All clients of a node, one per token."""
 
     def __init__(self, limits: ClientLimits, clock: Callable[[], float] = time.monotonic) -> None:

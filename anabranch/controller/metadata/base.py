@@ -76,7 +76,7 @@ class Append:
 Op: TypeAlias = Put | Delete | Check | Append
 
 
-class Kind(enum.Enum):
+class ChangeKind(enum.Enum):
     """Kind of change seen by a watch.
 
     Two changes may be reported as one, so this is a hint and not a history.
@@ -127,7 +127,7 @@ class SessionLost(StoreUnavailable):
     """The session ended with its ephemerals, or the store was closed. A write may have happened or not."""
 
 
-WatchCallback: TypeAlias = Callable[[str, Kind], None]
+WatchCallback: TypeAlias = Callable[[str, ChangeKind], None]
 SessionCallback: TypeAlias = Callable[[SessionState], None]
 
 

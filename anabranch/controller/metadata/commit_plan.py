@@ -17,7 +17,7 @@ _MADE_HERE = 0
 """Version of a node that this very commit creates: no operation can expect it."""
 
 
-class Action(enum.Enum):
+class NodeAction(enum.Enum):
     """Effect on one node."""
 
     CREATE = "create"
@@ -32,7 +32,7 @@ class Action(enum.Enum):
 class PlanStep:
     """One change. `expects`: version that it relies on; None: any, ABSENT: no such node."""
 
-    action: Action
+    action: NodeAction
     path: str
     value: bytes = b""
     expects: int | None = None
@@ -60,26 +60,26 @@ def plan(ops: Iterable[Op], versions: Mapping[str, int]) -> list[PlanStep]:
         if isinstance(op, Append):
             for above in [*ancestors(op.path), op.path]:
                 if above not in now:
-                    steps.append(PlanStep(Action.CREATE, above))
+                    steps.append(PlanStep(NodeAction.CREATE, above))
                     now[above] = _MADE_HERE
-            steps.append(PlanStep(Action.APPEND, op.path, op.value))
+            steps.append(PlanStep(NodeAction.APPEND, op.path, op.value))
             continue
         expected = op.version if isinstance(op, Check) else op.expected_version
         if expected is not None and version != expected:
             raise VersionConflict(op.path)
         if isinstance(op, Check):
-            steps.append(PlanStep(Action.KEEP, op.path, expects=expected))
+            steps.append(PlanStep(NodeAction.KEEP, op.path, expects=expected))
         elif isinstance(op, Delete):
             if version == ABSENT:
                 raise VersionConflict(op.path)
-            steps.append(PlanStep(Action.REMOVE, op.path, expects=expected))
+            steps.append(PlanStep(NodeAction.REMOVE, op.path, expects=expected))
             del now[op.path]
         else:
             for above in ancestors(op.path):
                 if above not in now:
-                    steps.append(PlanStep(Action.CREATE, above))
+                    steps.append(PlanStep(NodeAction.CREATE, above))
                     now[above] = _MADE_HERE
-            action = Action.CREATE if version == ABSENT else Action.WRITE
+            action = NodeAction.CREATE if version == ABSENT else NodeAction.WRITE
             steps.append(PlanStep(action, op.path, op.value, expected))
             now[op.path] = _MADE_HERE
     return steps

@@ -20,8 +20,8 @@ from anabranch.controller.errors import StartError
 from anabranch.controller.metadata.base import (
     ABSENT,
     CallbackHandle,
+    ChangeKind,
     InvalidTreeChange,
-    Kind,
     MetadataStore,
     Op,
     Put,
@@ -34,7 +34,7 @@ from anabranch.controller.metadata.base import (
     check_ops,
 )
 from anabranch.controller.metadata.callbacks import Callbacks, SessionListeners
-from anabranch.controller.metadata.commit_plan import Action, PlanStep, paths_to_read, plan
+from anabranch.controller.metadata.commit_plan import NodeAction, PlanStep, paths_to_read, plan
 from anabranch.controller.metadata.path_syntax import ROOT, ancestors, check_path, parent
 
 FORMAT = 4
@@ -53,7 +53,7 @@ CREATE TABLE last_version (value INTEGER NOT NULL);
 INSERT INTO last_version VALUES (0);
 """
 
-NodeChange = tuple[str, Kind]
+NodeChange = tuple[str, ChangeKind]
 Upgrade = Callable[[sqlite3.Connection], None]
 """Migrates a database of an older format to the tables of `create_tables`, inside a transaction."""
 
@@ -189,15 +189,15 @@ class SqliteStore(MetadataStore):
         after = dict(versions)
         for step in steps:
             self._take(step, version, changes)
-            if step.action is Action.REMOVE:
+            if step.action is NodeAction.REMOVE:
                 del after[step.path]
-            elif step.action not in (Action.KEEP, Action.APPEND):
+            elif step.action not in (NodeAction.KEEP, NodeAction.APPEND):
                 after[step.path] = version
         return [after.get(op.path, ABSENT) for op in ops]
 
     def _take(self, step: PlanStep, version: int, changes: list[NodeChange]) -> None:
-        if step.action in (Action.CREATE, Action.APPEND):
-            path = f"{step.path}/n-{version:010d}" if step.action is Action.APPEND else step.path
+        if step.action in (NodeAction.CREATE, NodeAction.APPEND):
+            path = f"{step.path}/n-{version:010d}" if step.action is NodeAction.APPEND else step.path
             above = parent(path)
             if self._db.execute("SELECT 1 FROM nodes WHERE path = ? AND ephemeral", (above,)).fetchone():
                 raise InvalidTreeChange(path, "the node above is ephemeral and cannot have any below it")
@@ -205,15 +205,15 @@ class SqliteStore(MetadataStore):
                 "INSERT INTO nodes (path, parent, value, version, ephemeral) VALUES (?, ?, ?, ?, 0)",
                 (path, above, step.value, version),
             )
-            changes += [(path, Kind.CREATED), (above, Kind.CHILDREN)]
-        elif step.action is Action.WRITE:
+            changes += [(path, ChangeKind.CREATED), (above, ChangeKind.CHILDREN)]
+        elif step.action is NodeAction.WRITE:
             self._db.execute("UPDATE nodes SET value = ?, version = ? WHERE path = ?", (step.value, version, step.path))
-            changes.append((step.path, Kind.CHANGED))
-        elif step.action is Action.REMOVE:
+            changes.append((step.path, ChangeKind.CHANGED))
+        elif step.action is NodeAction.REMOVE:
             if self._db.execute("SELECT 1 FROM nodes WHERE parent = ?", (step.path,)).fetchone():
                 raise InvalidTreeChange(step.path, "it has nodes below it: delete those first")
             self._db.execute("DELETE FROM nodes WHERE path = ?", (step.path,))
-            changes += [(step.path, Kind.DELETED), (parent(step.path), Kind.CHILDREN)]
+            changes += [(step.path, ChangeKind.DELETED), (parent(step.path), ChangeKind.CHILDREN)]
 
     @contextmanager
     def _using(self, db: sqlite3.Connection, lock: threading.RLock) -> Iterator[sqlite3.Connection]:
@@ -250,7 +250,7 @@ class SqliteStore(MetadataStore):
                             if below or path == top:
                                 self._callbacks.enqueue(partial(self._tell, top, key, path, kind))
 
-    def _tell(self, top: str, key: object, path: str, kind: Kind) -> None:
+    def _tell(self, top: str, key: object, path: str, kind: ChangeKind) -> None:
         with self._watch_lock:
             watch = self._watches.get(top, {}).get(key)
         if watch:
@@ -299,7 +299,7 @@ class SqliteStore(MetadataStore):
     @staticmethod
     def _drop_ephemerals(db: sqlite3.Connection, changes: list[NodeChange]) -> None:
         for (path,) in db.execute("SELECT path FROM nodes WHERE ephemeral").fetchall():
-            changes += [(path, Kind.DELETED), (parent(path), Kind.CHILDREN)]
+            changes += [(path, ChangeKind.DELETED), (parent(path), ChangeKind.CHILDREN)]
         db.execute("DELETE FROM nodes WHERE ephemeral")
 
 

@@ -29,7 +29,7 @@ NodeValue = tuple[str, bytes]
 """Path and value."""
 
 
-class Copied(NamedTuple):
+class StoreContents(NamedTuple):
     """Contents of the target."""
 
     topics: int
@@ -40,7 +40,7 @@ class Copied(NamedTuple):
     """True if it had been copied before, and nothing was written."""
 
 
-def copy_metadata(settings: Settings, source: str, target: str, say: Callable[[str], None]) -> Copied:
+def copy_metadata(settings: Settings, source: str, target: str, say: Callable[[str], None]) -> StoreContents:
     """Copy from `source` to `target`, each a value of `anabranch.controller.metadata`.
 
     `sqlite` means `controller.database`. Raises `StartError` when a controller runs on either, the source is empty, the
@@ -63,7 +63,7 @@ def copy_metadata(settings: Settings, source: str, target: str, say: Callable[[s
 
 def copy(
     source: MetadataStore, target: MetadataStore, source_name: str, target_name: str, say: Callable[[str], None]
-) -> Copied:
+) -> StoreContents:
     """Copy all of `source` into the empty `target` and read it back. Raises `StartError` and `StoreError`."""
     for nodes, name in ((source, source_name), (target, target_name)):
         _keep_controllers_out(nodes, name)
@@ -159,7 +159,7 @@ def _first_difference(source: MetadataStore, target: MetadataStore) -> str | Non
     return None
 
 
-def _counted(nodes: MetadataStore, was_there: bool) -> Copied:
+def _counted(nodes: MetadataStore, was_there: bool) -> StoreContents:
     topics = count = announcements = 0
     for path, value in _walk(nodes):
         if store_paths.is_announcement(path):
@@ -167,4 +167,4 @@ def _counted(nodes: MetadataStore, was_there: bool) -> Copied:
         else:
             count += 1
             topics += store_paths.is_topic(path) and bool(value)
-    return Copied(topics, count, announcements, was_there)
+    return StoreContents(topics, count, announcements, was_there)

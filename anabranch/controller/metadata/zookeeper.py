@@ -63,7 +63,7 @@ from anabranch.controller.metadata.base import (
     check_ops,
 )
 from anabranch.controller.metadata.callbacks import Callbacks, SessionListeners
-from anabranch.controller.metadata.commit_plan import Action, PlanStep, paths_to_read, plan
+from anabranch.controller.metadata.commit_plan import NodeAction, PlanStep, paths_to_read, plan
 from anabranch.controller.metadata.commit_size import CommitLimit, CommitTooLarge
 from anabranch.controller.metadata.path_syntax import ROOT, check_path
 from anabranch.controller.metadata.store_paths import NODES, TOPICS
@@ -204,8 +204,8 @@ class ZooKeeperStore(MetadataStore):
             if version is not None:
                 after = {path: stat.mzxid for path, stat in look.stats.items()}
                 for step in steps:
-                    if step.action not in (Action.KEEP, Action.APPEND):
-                        after[step.path] = ABSENT if step.action is Action.REMOVE else version
+                    if step.action not in (NodeAction.KEEP, NodeAction.APPEND):
+                        after[step.path] = ABSENT if step.action is NodeAction.REMOVE else version
                 return [after.get(op.path, ABSENT) for op in ops]
         return []
 
@@ -217,7 +217,7 @@ class ZooKeeperStore(MetadataStore):
                 ((stored, stat),) = self._ask(partial(self._client.get_async, self._tree + path))
             except NoNodeError:
                 # Usually the node above exists, and nothing else needs to be read.
-                version = self._send([PlanStep(Action.CREATE, path, value)], _Look({}, {}), path)
+                version = self._send([PlanStep(NodeAction.CREATE, path, value)], _Look({}, {}), path)
                 if version is None:
                     look = self._look([put])
                     if path not in look.stats:
@@ -301,7 +301,7 @@ class ZooKeeperStore(MetadataStore):
             stat = look.stats.get(step.path) if step.expects not in (None, ABSENT) else None
             if self._add(multi, step, stat.version if stat else -1, step.path == ephemeral):
                 paths.append(step.path)
-        for counter in sorted({self._counter(step.path) for step in steps if step.action is Action.CREATE}):
+        for counter in sorted({self._counter(step.path) for step in steps if step.action is NodeAction.CREATE}):
             multi.set_data(counter, b"")
         size = len(Transaction(multi.operations).serialize())
         if size > self.commit_limit.max_bytes:
@@ -322,13 +322,13 @@ class ZooKeeperStore(MetadataStore):
     def _add(self, multi: TransactionRequest, step: PlanStep, data_version: int, ephemeral: bool) -> bool:
         """Add a step to the multi; return False if it needs no operation because the counter check covers it."""
         node = self._tree + step.path
-        if step.action is Action.CREATE:
+        if step.action is NodeAction.CREATE:
             multi.create(node, step.value, ephemeral=ephemeral)
-        elif step.action is Action.APPEND:
+        elif step.action is NodeAction.APPEND:
             multi.create(f"{node}/n-", step.value, sequence=True)
-        elif step.action is Action.WRITE:
+        elif step.action is NodeAction.WRITE:
             multi.set_data(node, step.value, data_version)
-        elif step.action is Action.REMOVE:
+        elif step.action is NodeAction.REMOVE:
             multi.delete(node, data_version)
         elif step.expects != ABSENT:
             multi.check(node, data_version)

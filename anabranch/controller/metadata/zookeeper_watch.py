@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from anabranch.controller.metadata.base import Kind, WatchCallback
+from anabranch.controller.metadata.base import ChangeKind, WatchCallback
 from anabranch.controller.metadata.callbacks import Callbacks
 from anabranch.controller.metadata.path_syntax import ROOT
 from anabranch.controller.metadata.zookeeper_answers import PendingAnswers
@@ -94,7 +94,7 @@ class TreeWatch:
             self._all_due = False
         if self._cancelled.is_set():
             return
-        changes: list[tuple[str, Kind]] = []
+        changes: list[tuple[str, ChangeKind]] = []
         try:
             with self._looking:
                 if not everywhere:
@@ -108,7 +108,7 @@ class TreeWatch:
             if not self._cancelled.is_set():
                 self._callback(path, kind)
 
-    def _look(self, paths: Iterable[str], deep: bool, changes: list[tuple[str, Kind]]) -> None:
+    def _look(self, paths: Iterable[str], deep: bool, changes: list[tuple[str, ChangeKind]]) -> None:
         """Look at `paths` and at new nodes below them, or at all nodes below if `deep`."""
         try:
             self._look_below(list(paths), deep, changes)
@@ -116,7 +116,7 @@ class TreeWatch:
             if self._cancelled.is_set():
                 self._watches.release(tuple(self._held), self._fired)
 
-    def _look_below(self, frontier: list[str], deep: bool, changes: list[tuple[str, Kind]]) -> None:
+    def _look_below(self, frontier: list[str], deep: bool, changes: list[tuple[str, ChangeKind]]) -> None:
         fired = self._watches.fired
         while frontier:
             nodes = [self._node(path) for path in frontier]
@@ -143,15 +143,17 @@ class TreeWatch:
     def _ask(self, requests: Iterable[Callable[[], Any]]) -> PendingAnswers:
         return PendingAnswers(self._client, self._wait_s, *requests)
 
-    def _seen(self, path: str, version: int, names: set[str], deep: bool, changes: list[tuple[str, Kind]]) -> list[str]:
+    def _seen(
+        self, path: str, version: int, names: set[str], deep: bool, changes: list[tuple[str, ChangeKind]]
+    ) -> list[str]:
         """Record an existing node; return the paths below it that must be read."""
         before, names_before = self._versions.get(path), self._names.get(path, set())
         if before is None:
-            changes.append((path, Kind.CREATED))
+            changes.append((path, ChangeKind.CREATED))
         elif before != version:
-            changes.append((path, Kind.CHANGED))
+            changes.append((path, ChangeKind.CHANGED))
         if names != names_before:
-            changes.append((path, Kind.CHILDREN))
+            changes.append((path, ChangeKind.CHILDREN))
         self._versions[path], self._names[path] = version, names
         for name in names_before - names:
             self._gone(_below(path, name), changes)
@@ -159,11 +161,11 @@ class TreeWatch:
             return []
         return [below for below in (_below(path, name) for name in names) if deep or below not in self._versions]
 
-    def _gone(self, path: str, changes: list[tuple[str, Kind]]) -> None:
+    def _gone(self, path: str, changes: list[tuple[str, ChangeKind]]) -> None:
         for name in self._names.pop(path, set()):
             self._gone(_below(path, name), changes)
         if self._versions.pop(path, None) is not None:
-            changes.append((path, Kind.DELETED))
+            changes.append((path, ChangeKind.DELETED))
         if path != self._top:
             self._held.discard(self._node(path))
             self._watches.release([self._node(path)], self._fired)

@@ -23,7 +23,7 @@ from anabranch.controller.metadata.records import SubscriptionRecord
 from anabranch.controller.operations.journal import MAX_PRUNED
 from anabranch.controller.operations.runner import OperationRunner
 from anabranch.controller.outbox.announcements import layout_announcement
-from anabranch.controller.retries import Backoff
+from anabranch.controller.retries import RetryBackoff
 from anabranch.controller.segments.base import SegmentNotFound, SegmentStore, SegmentStoreError
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import Segment, segment_topic
@@ -42,7 +42,7 @@ class Retention(NamedTuple):
     """Retention in a topic with a CHECKPOINT subscription."""
 
 
-class Kept(NamedTuple):
+class KeptSegment(NamedTuple):
     """A sealed segment that is still there."""
 
     segment: int
@@ -68,7 +68,7 @@ class Pruning:
         self._changed: set[str] = set()
         self._oldest: dict[str, int] = {}
         """Time at which the oldest sealed segment of each topic was sealed (ms)."""
-        self._waits: dict[str, tuple[float, Backoff]] = {}
+        self._waits: dict[str, tuple[float, RetryBackoff]] = {}
         """Next look (monotonic seconds) at topics whose last look removed nothing."""
         if not self.keeps_all:
             leaders.on_begun.append(self._changed.add)
@@ -104,7 +104,10 @@ class Pruning:
                 raise
         until, pruned = self._now_ms() - int(self._retention.sealed * 1000), 0
         for topic, oldest in tuple(self._oldest.items()):
-            due, backoff = self._waits.get(topic) or (0.0, Backoff(DELAY_SECONDS, MAX_DELAY_SECONDS, DELAY_SECONDS))
+            due, backoff = self._waits.get(topic) or (
+                0.0,
+                RetryBackoff(DELAY_SECONDS, MAX_DELAY_SECONDS, DELAY_SECONDS),
+            )
             if oldest > until or time.monotonic() < due or self._leaders.stopping.is_set():
                 continue
             try:
@@ -129,7 +132,7 @@ class Pruning:
         else:
             self._oldest.pop(topic, None)
 
-    def kept(self, topic: str) -> list[Kept]:
+    def kept(self, topic: str) -> list[KeptSegment]:
         """Return up to `MAX_PRUNED` sealed segments with the reason for keeping each, oldest first."""
         layout = SegmentLayout.from_metadata(self._store.synced().existing_topic(topic).metadata)
         records = self._store.subscription_records(topic)
@@ -138,7 +141,7 @@ class Pruning:
             (segment.sealed_at_ms, number) for number, segment in layout.segments.items() if not segment.is_active
         )
         return [
-            Kept(
+            KeptSegment(
                 number,
                 sealed_at,
                 self._too_young(sealed_at, records)

@@ -23,7 +23,7 @@ class OutboxEntry(NamedTuple):
     records: tuple[Announcement, ...]
 
 
-class Outbox:
+class StoredOutbox:
     """The outbox in `nodes`."""
 
     def __init__(self, nodes: MetadataStore) -> None:

@@ -25,7 +25,7 @@ from anabranch.controller.leadership.election import Election, LeaderElectionSta
 from anabranch.controller.metadata.base import ABSENT, CallbackHandle, Check, MetadataStore, Put
 from anabranch.controller.metadata.store_paths import OUTBOX, SENDER
 from anabranch.controller.outbox.announcements import Announcement, stamped
-from anabranch.controller.outbox.entries import Outbox, OutboxEntry
+from anabranch.controller.outbox.entries import OutboxEntry, StoredOutbox
 from anabranch.controller.publishing.snapshots import SnapshotPage, Snapshots
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import MAX_VALUE_BYTES, Source
@@ -75,7 +75,7 @@ class _Sent:
     confirmed: bool = False
 
 
-class Publisher:
+class OutboxPublisher:
     """Publisher of the outbox in `nodes` to the brokers of `kafka`, with pages of `snapshots` in between."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Publisher:
     ) -> None:
         """The publisher works while this node is elected `housekeeper`."""
         self._nodes = nodes
-        self._outbox = Outbox(nodes)
+        self._outbox = StoredOutbox(nodes)
         self._housekeeper = housekeeper
         self._announced = threading.Event()
         """Set when there may be something to do."""

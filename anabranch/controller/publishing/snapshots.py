@@ -32,7 +32,7 @@ from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 MAX_PAGE_TOPICS = 50
 
 
-class Said(NamedTuple):
+class LayoutInFull(NamedTuple):
     """A layout that was announced in full."""
 
     stored: int
@@ -92,9 +92,9 @@ class Snapshots:
         self._left: list[str] = []
         """Topics that this round has not reached yet."""
         self._round = 0
-        self._said_before: dict[str, Said] = {}
+        self._said_before: dict[str, LayoutInFull] = {}
         """Layouts announced in the previous round that were announced in full since the last restart."""
-        self._said: dict[str, Said] = {}
+        self._said: dict[str, LayoutInFull] = {}
         """The same for this round."""
 
     def due_in(self) -> float:
@@ -132,7 +132,7 @@ class Snapshots:
             self._now_ms(), policies, in_full, [announced.known for announced in unchanged], subscriptions, self._note
         )
 
-    def _said_already(self, topic: str, layout: bytes) -> Said | None:
+    def _said_already(self, topic: str, layout: bytes) -> LayoutInFull | None:
         """Return the previous announcement of a topic if it is unchanged and not due in full."""
         announced = self._said_before.get(topic)
         if announced is None or (xxhash.xxh3_64_intdigest(topic.encode()) + self._round) % FULL_EVERY == 0:
@@ -141,4 +141,4 @@ class Snapshots:
 
     def _note(self, topic: str, stored: bytes, epoch: int, record: Announcement) -> None:
         announced = Known(topic, epoch, digest_of(layout_in(record.value)))
-        self._said[topic] = Said(xxhash.xxh3_64_intdigest(stored), announced)
+        self._said[topic] = LayoutInFull(xxhash.xxh3_64_intdigest(stored), announced)

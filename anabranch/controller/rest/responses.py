@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection
 
 from anabranch.auth.callers import CALLER
 from anabranch.controller.access.roles import ADMIN, OPERATE
-from anabranch.controller.limits.clients import Clients
+from anabranch.controller.limits.clients import LimitedClients
 
 _DONE: Final[dict[str, Any]] = {"status_code": 204, "response_class": Response}
 OPERATES: Final[dict[str, Any]] = {**_DONE, "dependencies": OPERATE}
@@ -18,7 +18,7 @@ ADMINISTERS: Final[dict[str, Any]] = {**_DONE, "dependencies": ADMIN}
 
 async def _count_registration(connection: HTTPConnection) -> None:
     """Respond with 429 if the client registers too often."""
-    clients: Clients = connection.app.state.clients
+    clients: LimitedClients = connection.app.state.clients
     clients.client(connection.scope[CALLER].name).register()
 
 

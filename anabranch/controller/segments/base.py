@@ -55,7 +55,7 @@ class NameTooLong(PreconditionFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentStats:
+class SegmentTopicStats:
     """State of a segment topic: messages at positions `first` to `end` - 1; `backlog` by subscription."""
 
     terminated: bool
@@ -159,5 +159,5 @@ class SegmentStore(ABC):
         """Return `host:port` of each segment's owner, by name; segments without an owner are omitted."""
 
     @abstractmethod
-    def stats(self, segment: str) -> SegmentStats:
+    def stats(self, segment: str) -> SegmentTopicStats:
         """Return the state of a segment. Raises `SegmentNotFound`."""

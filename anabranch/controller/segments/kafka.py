@@ -40,9 +40,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from anabranch.controller.segments.base import (
     Position,
     SegmentNotFound,
-    SegmentStats,
     SegmentStore,
     SegmentStoreError,
+    SegmentTopicStats,
     SubscriptionInUse,
     SubscriptionNotFound,
     Target,
@@ -236,11 +236,11 @@ class KafkaSegments(SegmentStore):
                         addresses[some[name]] = f"{host}:{leader.port}"
         return addresses
 
-    def stats(self, segment: str) -> SegmentStats:
+    def stats(self, segment: str) -> SegmentTopicStats:
         terminated = self.is_terminated(segment)
         with self._kafka.to(f"read the state of {segment}"):
             first, end = self._positions.bounds(segment)
-            return SegmentStats(
+            return SegmentTopicStats(
                 terminated, first, end, self._positions.backlog(segment, self._positions.named(segment))
             )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from anabranch.controller.segments.base import Position, SegmentStats, SegmentStore, Target, segment_name
+from anabranch.controller.segments.base import Position, SegmentStore, SegmentTopicStats, Target, segment_name
 from schemas.metadata import HashRange
 
 
@@ -59,5 +59,5 @@ class NoSegments(SegmentStore):
     def owners(self, segments: Sequence[str]) -> dict[str, str]:
         return {}
 
-    def stats(self, segment: str) -> SegmentStats:
-        return SegmentStats(False, 0, 0, {})
+    def stats(self, segment: str) -> SegmentTopicStats:
+        return SegmentTopicStats(False, 0, 0, {})

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.controller.retries import Backoff
+from anabranch.controller.retries import RetryBackoff
 from anabranch.controller.segments.reach import SegmentReach
 from anabranch.controller.sessions.stored import DrainLook, SubscriptionKey
 
@@ -30,7 +30,7 @@ MAX_FAILED_DELAY_SECONDS = 4.0
 class _Plan:
     """Schedule of one subscription."""
 
-    backoff: Backoff
+    backoff: RetryBackoff
     timer: asyncio.TimerHandle | None = None
     task: asyncio.Task[None] | None = None
     again: bool = False
@@ -58,7 +58,7 @@ class DrainLooks:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = _Plan(
-                Backoff(DELAY_SECONDS, max(DELAY_SECONDS, MAX_DELAY_SECONDS), JITTER_SECONDS)
+                RetryBackoff(DELAY_SECONDS, max(DELAY_SECONDS, MAX_DELAY_SECONDS), JITTER_SECONDS)
             )
         plan.backoff.reset()
         self._begin(key, plan)

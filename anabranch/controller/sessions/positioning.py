@@ -15,7 +15,7 @@ from typing import Any
 
 from anabranch.controller.errors import ControllerError, NotFound
 from anabranch.controller.metadata.base import StoreError
-from anabranch.controller.retries import Backoff
+from anabranch.controller.retries import RetryBackoff
 from anabranch.controller.segments.base import SegmentStoreError
 from anabranch.controller.segments.reach import SegmentReach
 from anabranch.controller.segments.waiting import by_itself, on_request
@@ -80,7 +80,7 @@ class Positioning:
         return self._tries[key]
 
     async def _try(self, key: SubscriptionKey) -> None:
-        backoff = Backoff(DELAY_SECONDS, MAX_DELAY_SECONDS, JITTER_SECONDS)
+        backoff = RetryBackoff(DELAY_SECONDS, MAX_DELAY_SECONDS, JITTER_SECONDS)
         try:
             while self._registry.leads(key[0]):
                 if self._reach.is_away:

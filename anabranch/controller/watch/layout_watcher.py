@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from anabranch.controller.errors import NotFound
 from anabranch.controller.metadata import store_paths
-from anabranch.controller.metadata.base import CallbackHandle, Kind, MetadataStore, StoreError
+from anabranch.controller.metadata.base import CallbackHandle, ChangeKind, MetadataStore, StoreError
 from anabranch.controller.retries import with_jitter
 from anabranch.controller.segments.owners import FRESH_SECONDS, SegmentOwners
 from anabranch.controller.watch.hub import CloseReason, LayoutUpdate, WatchHub, WatchSession
@@ -113,8 +113,8 @@ class LayoutWatcher:
     def _watch(self, topic: str) -> list[CallbackHandle]:
         """Set the watches, before the first read, so that no later change is missed."""
 
-        def changed(_: str, kind: Kind) -> None:
-            if kind is not Kind.CHILDREN:
+        def changed(_: str, kind: ChangeKind) -> None:
+            if kind is not ChangeKind.CHILDREN:
                 self._look_soon(topic)
 
         watches: list[CallbackHandle] = []

@@ -14,7 +14,7 @@ from anabranch.admin.connections import only_while
 from anabranch.admin.topics import ScalableTopics
 from anabranch.executor.autoscale.decision import SegmentDecision, read_segment_decision
 from anabranch.executor.autoscale.judge import describe, judge, pending_rebuckets
-from anabranch.executor.kernel.family import Accepted, Answer, NoAnswer, Seen, Verdict
+from anabranch.executor.kernel.family import Answer, CallAccepted, NoAnswer, Observation, Verdict
 from anabranch.executor.replies import MAX_REASON, answer_to_call, no_answer
 from decisions.topic.layout import SegmentLayout
 from schemas.ids import topic_parts
@@ -56,10 +56,10 @@ class AutoscaleActor:
         """Judge a decision by the layout's lineage (`anabranch.executor.autoscale.judge`)."""
         return judge(decision, _layout(live), may_have_called)
 
-    def describe(self, decision: SegmentDecision, live: LiveLayout) -> Seen:
+    def describe(self, decision: SegmentDecision, live: LiveLayout) -> Observation:
         """Describe the decision's segments and their children in the live layout."""
         layout = _layout(live)
-        return Seen(describe(decision, layout), None if layout is None else layout.epoch)
+        return Observation(describe(decision, layout), None if layout is None else layout.epoch)
 
     def call(self, decision: SegmentDecision, live: LiveLayout, may_send: Callable[[], bool]) -> Answer:
         """Make the change on the layout that was seen.
@@ -78,10 +78,10 @@ class AutoscaleActor:
 
     def _rebucket(self, decision: SegmentDecision, seen: SegmentLayout | None) -> Answer:
         topic, name, buckets = decision.subject, decision.decision_id, decision.bucket_count or 1
-        answer: Answer = Accepted()
+        answer: Answer = CallAccepted()
         while seen is not None and (pending := pending_rebuckets(decision, seen)):
             answer = answer_to_call(self._topics.rebucket_segment(topic, pending[0], buckets, name, seen))
-            if not isinstance(answer, Accepted) or len(pending) == 1:
+            if not isinstance(answer, CallAccepted) or len(pending) == 1:
                 return answer
             live = self.look(decision)
             if isinstance(live, NoAnswer):

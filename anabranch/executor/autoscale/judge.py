@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from anabranch.executor.autoscale.decision import SegmentDecision
-from anabranch.executor.kernel.family import Act, Applied, Gone, Superseded, Verdict
+from anabranch.executor.kernel.family import Applied, Gone, StillNeeded, Superseded, Verdict
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import compare_lives
 from decisions.topic.segment import Segment
@@ -39,7 +39,7 @@ def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_call
     if layout.next_segment_id < decided.next_segment_id:
         return Gone("the layout is older than the one decided on: it comes from a copy that lags, or of another topic")
     if decision.action == "rebucket" and pending_rebuckets(decision, layout):
-        return Act()
+        return StillNeeded()
     children = _effect(decision, layout)
     if children:
         if may_have_called:
@@ -49,7 +49,7 @@ def judge(decision: SegmentDecision, layout: SegmentLayout | None, may_have_call
     if changed:
         return Superseded(_difference(decision, layout, changed))
     over = _over_cap(decision, len(layout.active))
-    return Superseded(over) if over else Act()
+    return Superseded(over) if over else StillNeeded()
 
 
 def pending_rebuckets(decision: SegmentDecision, layout: SegmentLayout) -> list[int]:

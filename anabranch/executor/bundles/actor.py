@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anabranch.admin.answers import Answered, Fault, Refused, Reply
-from anabranch.admin.bundles import Bundles
-from anabranch.admin.cluster import Cluster
+from anabranch.admin.bundles import BundleAdmin
+from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.connections import only_while
 from anabranch.admin.transport import Transport
 from anabranch.executor.bundles.decision import BundleChange, Unload, read_bundle_decision
 from anabranch.executor.bundles.judge import LiveBundle, judge, still_moving
-from anabranch.executor.kernel.family import Answer, NoAnswer, Seen, Verdict
+from anabranch.executor.kernel.family import Answer, NoAnswer, Observation, Verdict
 from anabranch.executor.replies import answer_to_call, no_answer
 
 _REMEMBERED = 10_000
@@ -31,7 +31,7 @@ class BundlesActor:
         self._observes = observes
         self._accepted: dict[str, int] = {}
         """Accepted calls by decision, of the most recent decisions."""
-        self._cluster, self._bundles = Cluster(transport), Bundles(transport)
+        self._cluster, self._bundles = ClusterAdmin(transport), BundleAdmin(transport)
 
     def read(self, row: Mapping[str, Any]) -> BundleChange:
         """Return the unload or split in a row of `decisions`. Raises `MalformedDecision`."""
@@ -69,10 +69,10 @@ class BundlesActor:
         """Judge a decision by current ownership (`anabranch.executor.bundles.judge`)."""
         return judge(decision, live, may_have_called, self._accepted.get(decision.decision_id) == 1)
 
-    def describe(self, decision: BundleChange, live: LiveBundle) -> Seen:
+    def describe(self, decision: BundleChange, live: LiveBundle) -> Observation:
         """Describe the cluster, the owner and the number of bundles in the namespace."""
         bundles = None if live.ranges is None else len(live.ranges)
-        return Seen({"cluster": live.cluster, "owner": live.owner, "bundles": bundles})
+        return Observation({"cluster": live.cluster, "owner": live.owner, "bundles": bundles})
 
     def call(self, decision: BundleChange, live: LiveBundle, may_send: Callable[[], bool]) -> Answer:
         """Unload or split the bundle, in one call."""

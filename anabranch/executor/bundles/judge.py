@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.executor.bundles.decision import BundleChange, Unload
-from anabranch.executor.kernel.family import Act, Applied, Gone, NoAnswer, Superseded, Verdict
+from anabranch.executor.kernel.family import Applied, Gone, NoAnswer, StillNeeded, Superseded, Verdict
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def judge(decision: BundleChange, live: LiveBundle, may_have_called: bool, may_r
             return Superseded(f"there is no bundle {decision.bundle} any more: it was split")
         return _judge_unload(decision, live, may_have_called, may_repeat)
     if is_there:
-        return Act()
+        return StillNeeded()
     children = [child for child in live.ranges if _is_inside(child, decision.range)]
     if may_have_called and len(children) > 1:
         return Applied()
@@ -80,7 +80,7 @@ def _judge_unload(decision: Unload, live: LiveBundle, may_have_called: bool, may
             f"{OWN_BALANCER}: the cluster {live.cluster} balances itself; set loadBalancerSheddingEnabled=false in its "
             "brokers, or run the executor with --mode observe"
         )
-    return Act()
+    return StillNeeded()
 
 
 def _is_inside(child: str, parent: str) -> bool:

@@ -1,8 +1,8 @@
 """One try at one decision: look at its subject, judge, call if due, look again and judge again.
 
 Stage: in a worker thread of `loop`, after the intent is durable. Stateless: the state of earlier tries is passed in as
-`Standing` and returned changed. The response to a call is never proof of its effect (design "What must always hold",
-2): a refusal counts only when a look after it shows no effect. Nor does a single look without the subject end a
+`AttemptProgress` and returned changed. The response to a call is never proof of its effect (design "What must always
+hold", 2): a refusal counts only when a look after it shows no effect. Nor does a single look without the subject end a
 decision: the server may have stale data.
 """
 
@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from anabranch.executor.kernel.family import (
-    Act,
     Actor,
     Answer,
     Applied,
@@ -21,7 +20,8 @@ from anabranch.executor.kernel.family import (
     Decision,
     Gone,
     NoAnswer,
-    Seen,
+    Observation,
+    StillNeeded,
     Superseded,
     Verdict,
 )
@@ -29,7 +29,7 @@ from schemas.kafka.messages import OutcomeStatus
 
 
 @dataclass(frozen=True)
-class Standing:
+class AttemptProgress:
     """State of earlier tries at a decision."""
 
     calls: int = 0
@@ -51,11 +51,11 @@ stale replica may show one without the other.
 
 
 @dataclass(frozen=True)
-class Ended:
+class DecisionEnded:
     """The decision has reached its end."""
 
     status: OutcomeStatus
-    seen: Seen | None
+    seen: Observation | None
     """The last successful look of this try; None: there was none."""
     error: str | None = None
     would: str | None = None
@@ -67,7 +67,7 @@ class TryAgain:
     """Nothing is settled: look again after a delay."""
 
     reason: str
-    seen: Seen | None = None
+    seen: Observation | None = None
     slowly: bool = False
     confirms: bool = False
     """The next look confirms or corrects this one: the give-up deadline does not apply to it."""
@@ -77,16 +77,16 @@ class TryAgain:
     """The call met a subject that had just changed: retry without a delay, and do not count a failure."""
 
 
-Result = Ended | TryAgain
+Result = DecisionEnded | TryAgain
 
 
 def try_once(
     decision: Decision,
-    progress: Standing,
+    progress: AttemptProgress,
     actor: Actor[Any, Any],
     may_call: Callable[[], bool],
     holds_lease: Callable[[], bool],
-) -> tuple[Result, Standing]:
+) -> tuple[Result, AttemptProgress]:
     """Advance one decision by at most one call.
 
     `may_call` is asked right before the call. If it says no, the look may still settle the decision.
@@ -96,7 +96,7 @@ def try_once(
     if isinstance(before, NoAnswer):
         return TryAgain(before.reason, slowly=before.denied), progress
     progress = _counted(progress, before, may_have_called)
-    if not isinstance(before.verdict, Act):
+    if not isinstance(before.verdict, StillNeeded):
         return _settled(before, progress, may_have_called), progress
     if not may_call():
         return TryAgain("the call may not be made now", before.seen, held=True), progress
@@ -112,9 +112,9 @@ def try_once(
     if isinstance(after, NoAnswer):
         return TryAgain(_joined(answer, after.reason), slowly=after.denied), unsure
     called, unsure = _counted(called, after, unsure.open_end), _counted(unsure, after, unsure.open_end)
-    if not isinstance(after.verdict, Act):
+    if not isinstance(after.verdict, StillNeeded):
         result = _settled(after, called, unsure.open_end, answer)
-        return result, called if isinstance(result, Ended) else unsure
+        return result, called if isinstance(result, DecisionEnded) else unsure
     if isinstance(answer, CallRefused):
         # If a stale replica answered the first look, an earlier call may become visible only now; if one answered the
         # call, the subject may. So look once more after a delay.
@@ -122,32 +122,34 @@ def try_once(
             has_moved = before.seen.layout_epoch != after.seen.layout_epoch
             again = TryAgain(f"refused: {answer.reason}", after.seen, at_once=answer.is_conflict and has_moved)
             return again, called
-        return Ended("rejected", after.seen, answer.reason), called
+        return DecisionEnded("rejected", after.seen, answer.reason), called
     if isinstance(answer, NoAnswer):
         return TryAgain(answer.reason, after.seen, slowly=answer.denied), unsure
     return TryAgain("the call was accepted, but does not show yet", after.seen), unsure
 
 
-def observe_once(decision: Decision, progress: Standing, actor: Actor[Any, Any]) -> tuple[Result, Standing]:
+def observe_once(
+    decision: Decision, progress: AttemptProgress, actor: Actor[Any, Any]
+) -> tuple[Result, AttemptProgress]:
     """Look and judge like `try_once`, and report what would be done."""
     now = _look(actor, decision, may_have_called=progress.open_end)
     if isinstance(now, NoAnswer):
         return TryAgain(now.reason, slowly=now.denied), progress
     progress = _counted(progress, now, may_have_called=False)
-    if isinstance(now.verdict, Act):
-        return Ended("observed", now.seen, would=str(decision)), progress
+    if isinstance(now.verdict, StillNeeded):
+        return DecisionEnded("observed", now.seen, would=str(decision)), progress
     if isinstance(now.verdict, Applied):
         # Begun by an executor in mode act: record the real end, not a hypothetical one.
         return _settled(now, progress, progress.open_end), progress
     if isinstance(now.verdict, Gone) and progress.absences < ABSENCES:
         return TryAgain(now.verdict.why, now.seen, confirms=True), progress
-    return Ended("observed", now.seen, now.verdict.why, would="nothing: superseded"), progress
+    return DecisionEnded("observed", now.seen, now.verdict.why, would="nothing: superseded"), progress
 
 
 @dataclass(frozen=True)
 class _Look:
     verdict: Verdict
-    seen: Seen
+    seen: Observation
     live: Any
 
 
@@ -158,7 +160,7 @@ def _look(actor: Actor[Any, Any], decision: Decision, may_have_called: bool) -> 
     return _Look(actor.judge(decision, live, may_have_called), actor.describe(decision, live), live)
 
 
-def _counted(progress: Standing, look: _Look, may_have_called: bool) -> Standing:
+def _counted(progress: AttemptProgress, look: _Look, may_have_called: bool) -> AttemptProgress:
     """Return the state with absences updated by this look."""
     return replace(progress, absences=progress.absences + 1 if _is_absence(look, may_have_called) else 0)
 
@@ -168,16 +170,16 @@ def _is_absence(look: _Look, may_have_called: bool) -> bool:
     return isinstance(look.verdict, Gone) or (may_have_called and isinstance(look.verdict, Superseded))
 
 
-def _settled(look: _Look, progress: Standing, may_have_called: bool, answer: Answer | None = None) -> Result:
+def _settled(look: _Look, progress: AttemptProgress, may_have_called: bool, answer: Answer | None = None) -> Result:
     """Return the end of a decision that needs no call, as far as that is certain."""
     verdict = look.verdict
     if isinstance(verdict, Applied):
-        return Ended("applied", look.seen)
-    assert not isinstance(verdict, Act)
+        return DecisionEnded("applied", look.seen)
+    assert not isinstance(verdict, StillNeeded)
     why = _joined(answer, verdict.why)
     if _is_absence(look, may_have_called) and progress.absences < ABSENCES:
         return TryAgain(why, look.seen, confirms=True)
-    return Ended("superseded", look.seen, why)
+    return DecisionEnded("superseded", look.seen, why)
 
 
 def _joined(answer: Answer | None, text: str) -> str:

@@ -32,7 +32,7 @@ class MalformedDecision(Exception):
 
 
 @dataclass(frozen=True)
-class Act:
+class StillNeeded:
     """Verdict: the subject is as it was decided on, and the call is still to be made."""
 
 
@@ -60,11 +60,11 @@ class Gone:
     why: str
 
 
-Verdict = Act | Applied | Superseded | Gone
+Verdict = StillNeeded | Applied | Superseded | Gone
 
 
 @dataclass(frozen=True)
-class Accepted:
+class CallAccepted:
     """A call was answered with success."""
 
 
@@ -88,11 +88,11 @@ class NoAnswer:
     """Not authenticated or not allowed (401, 403): retry slowly, until someone repairs the credentials."""
 
 
-Answer = Accepted | CallRefused | NoAnswer
+Answer = CallAccepted | CallRefused | NoAnswer
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """Result of a look, for the record."""
 
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Actor(Protocol[Chosen, Live]):
         durable intent. An effect without any such call is not ours.
         """
 
-    def describe(self, decision: Chosen, live: Live) -> Seen:
+    def describe(self, decision: Chosen, live: Live) -> Observation:
         """Describe a look for the record; pure."""
 
     def call(self, decision: Chosen, live: Live, may_send: Callable[[], bool]) -> Answer:

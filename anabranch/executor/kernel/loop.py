@@ -33,16 +33,16 @@ from datetime import datetime, timedelta, timezone
 from itertools import count
 
 from anabranch.executor.kernel.announcer import Announcer
-from anabranch.executor.kernel.attempt import Ended, Result, Standing, TryAgain, observe_once, try_once
+from anabranch.executor.kernel.attempt import AttemptProgress, DecisionEnded, Result, TryAgain, observe_once, try_once
 from anabranch.executor.kernel.backoff import Backoff
 from anabranch.executor.kernel.decision import Malformed, read_decision
 from anabranch.executor.kernel.family import Actors, Decision
 from anabranch.executor.kernel.outages import LAKE_ERRORS, Outage
 from anabranch.executor.kernel.outcomes import INTENT, OutcomeLedger, RecordedEnd, is_failure
-from anabranch.executor.kernel.work import Work
+from anabranch.executor.kernel.work import DecisionWork
 from anabranch.executor.kernel.workers import Workers
 from anabranch.safeguards.rate import WINDOW_SECONDS as COUNTED_SECONDS
-from anabranch.safeguards.rules import Candidate, Over, expired
+from anabranch.safeguards.rules import Over, PendingDecision, expired
 from anabranch.safeguards.waiting import Brakes
 from lake.tail import StoredRow, Tail
 from schemas.settings.root import ExecutorSettings
@@ -68,7 +68,7 @@ class _Begin:
     """Step that records the intent of a decision before it is acted on."""
 
 
-_Recordable = _Begin | Ended | TryAgain
+_Recordable = _Begin | DecisionEnded | TryAgain
 
 
 class Executor:
@@ -85,7 +85,7 @@ class Executor:
         ledger: OutcomeLedger,
         actors: Actors,
         announcer: Announcer,
-        brakes: Brakes[Work],
+        brakes: Brakes[DecisionWork],
         clock: Callable[[], datetime] = utc_now,
         holds_lease: Callable[[], bool] = lambda: True,
         elsewhere: Collection[str] = (),
@@ -101,24 +101,24 @@ class Executor:
         self._observe = settings.mode == "observe"
         self._backoff = Backoff(settings.retry_delay_seconds, settings.retry_max_delay_seconds)
         self._known: set[str] = set()
-        self._open: dict[str, Work] = {}
+        self._open: dict[str, DecisionWork] = {}
         """By decision id."""
-        self._of_subject: defaultdict[tuple[str, str], list[Work]] = defaultdict(list)
+        self._of_subject: defaultdict[tuple[str, str], list[DecisionWork]] = defaultdict(list)
         """Open work by family and subject."""
-        self._turns: dict[tuple[str, str], list[Work]] = {}
+        self._turns: dict[tuple[str, str], list[DecisionWork]] = {}
         """Subjects with a try under way, each with the work that is due to be tried next."""
         self._to_answer: set[str] = set()
         self._was_scanned = False
-        self._fresh: deque[Work] = deque()
-        self._later: list[tuple[float, int, Work]] = []
+        self._fresh: deque[DecisionWork] = deque()
+        self._later: list[tuple[float, int, DecisionWork]] = []
         self._numbers: Iterator[int] = count()
-        self._to_record: list[tuple[Work, _Recordable]] = []
+        self._to_record: list[tuple[DecisionWork, _Recordable]] = []
         self._poll_at = 0.0
         self.looped_at = time.monotonic()
         """Time of the last pass of `run`, monotonic seconds."""
         self._reading = Outage("decisions cannot be read")
         self._writing = Outage("outcomes cannot be written")
-        self._workers: Workers[Work, tuple[Result, Standing]] = Workers(settings.workers)
+        self._workers: Workers[DecisionWork, tuple[Result, AttemptProgress]] = Workers(settings.workers)
         self._stopping = threading.Event()
 
     @property
@@ -173,7 +173,7 @@ class Executor:
             begun = recorded.begun.get(decision_id)
             if begun is not None:
                 work.begun_at = begun.at
-                work.standing = Standing(calls=begun.calls, open_end=True)
+                work.standing = AttemptProgress(calls=begun.calls, open_end=True)
         self._restore_counts()
         for work in self._open.values():
             self._begin(work)
@@ -224,7 +224,7 @@ class Executor:
             else:
                 self._fresh.append(work)
 
-    def _take_result(self, work: Work, result: Result) -> None:
+    def _take_result(self, work: DecisionWork, result: Result) -> None:
         """Schedule the next step after a try; fail a decision that is past its deadline."""
         step: _Recordable = result
         if isinstance(result, TryAgain) and (result.held or (work.only_looks and not result.confirms)):
@@ -237,7 +237,7 @@ class Executor:
             work.failures += 1
             waited = (self._clock() - work.begun_at).total_seconds() if work.begun_at else 0.0
             if waited >= self._settings.give_up_seconds and not result.confirms:
-                step = Ended("failed", result.seen, f"given up after {waited:.0f} s: {result.reason}")
+                step = DecisionEnded("failed", result.seen, f"given up after {waited:.0f} s: {result.reason}")
             else:
                 level = logging.WARNING if work.failures == 1 else logging.DEBUG
                 log.log(level, "%s is not settled, trying again: %s", work.decision, result.reason)
@@ -305,7 +305,7 @@ class Executor:
         unrecorded = recent - self._announcer.recorded_since(first) if recent else recent
         return unrecorded | self._known.intersection(self._tail.newest("family", "subject", "action"))
 
-    def _take_up(self, row: StoredRow) -> Work | None:
+    def _take_up(self, row: StoredRow) -> DecisionWork | None:
         """Open the decision in a row, unless it is known or belongs to another shard or process."""
         if row["family"] in self._elsewhere or not self._ledger.covers(str(row["subject"] or "")):
             return None
@@ -314,14 +314,14 @@ class Executor:
             self._to_answer.add(decision.decision_id)
             return None
         self._known.add(decision.decision_id)
-        work = self._open[decision.decision_id] = Work(decision, row["decided_at"])
+        work = self._open[decision.decision_id] = DecisionWork(decision, row["decided_at"])
         self._of_subject[work.subject].append(work)
         return work
 
-    def _begin(self, work: Work) -> None:
+    def _begin(self, work: DecisionWork) -> None:
         """Take the first step of an open decision."""
         if isinstance(work.decision, Malformed):
-            self._to_record.append((work, Ended("rejected", None, work.decision.why)))
+            self._to_record.append((work, DecisionEnded("rejected", None, work.decision.why)))
         elif self._observe:
             work.begun_at = self._clock()
             self._fresh.append(work)
@@ -334,7 +334,7 @@ class Executor:
         """Continue work that no brake holds: record its intent or, if that is on record, try again."""
         for work, over in self._brakes.released():
             if over is not None:
-                self._to_record.append((work, Ended(over.status, None, over.why)))
+                self._to_record.append((work, DecisionEnded(over.status, None, over.why)))
             elif work.begun_at is None:
                 self._to_record.append((work, _Begin()))
             else:
@@ -344,10 +344,10 @@ class Executor:
                     work.held_since = None
                 self._fresh.append(work)
 
-    def _candidate(self, work: Work) -> Candidate:
+    def _candidate(self, work: DecisionWork) -> PendingDecision:
         family, subject = work.subject
         namespace = self._actors[family].namespace(subject)
-        return Candidate(
+        return PendingDecision(
             work.decision.decision_id, family, subject, namespace, work.decided_at, work.begun_at is not None
         )
 
@@ -375,7 +375,7 @@ class Executor:
         self._brakes.count_failures(failures)
         recorded, self._to_record = self._to_record, []
         for (work, step), row in zip(recorded, rows, strict=True):
-            if isinstance(step, Ended):
+            if isinstance(step, DecisionEnded):
                 self._end(work, row)
             elif isinstance(step, TryAgain):
                 self._retry_later(work, step)
@@ -392,7 +392,7 @@ class Executor:
             first = failures[-1][0] - timedelta(seconds=self._settings.brakes.failures_seconds)
             self._brakes.stop_at_limit(failures, self._ledger.failures_elsewhere(first))
 
-    def _in_time(self, work: Work, step: _Recordable, now: datetime) -> _Recordable:
+    def _in_time(self, work: DecisionWork, step: _Recordable, now: datetime) -> _Recordable:
         """Return the step; if it would begin an expired or replaced decision, return the end instead."""
         if not isinstance(step, _Begin):
             return step
@@ -400,9 +400,9 @@ class Executor:
         if over is None:
             return step
         self._brakes.ended(work.decision.decision_id, called=False)
-        return Ended(over.status, None, over.why)
+        return DecisionEnded(over.status, None, over.why)
 
-    def _replaced(self, work: Work) -> Over | None:
+    def _replaced(self, work: DecisionWork) -> Over | None:
         """Return the end of a decision that a later open one replaces, or None."""
         for other in self._of_subject[work.subject]:
             later, earlier = other.decision, work.decision
@@ -412,18 +412,18 @@ class Executor:
                 return Over("superseded", f"replaced by {later}, decided at {other.decided_at:%F %T} UTC")
         return None
 
-    def _row(self, work: Work, step: _Recordable, now: datetime) -> OutcomeRow:
+    def _row(self, work: DecisionWork, step: _Recordable, now: datetime) -> OutcomeRow:
         decision = work.decision
         seen = None if isinstance(step, _Begin) else step.seen
-        error = step.error if isinstance(step, Ended) else step.reason if isinstance(step, TryAgain) else None
+        error = step.error if isinstance(step, DecisionEnded) else step.reason if isinstance(step, TryAgain) else None
         details = dict(seen.details) if seen else {}
-        if isinstance(step, Ended) and step.would is not None:
+        if isinstance(step, DecisionEnded) and step.would is not None:
             details["would"] = step.would
         return self._ledger.row(
             decision_id=decision.decision_id,
             family=decision.family,
             subject=decision.subject,
-            status=step.status if isinstance(step, Ended) else INTENT,
+            status=step.status if isinstance(step, DecisionEnded) else INTENT,
             attempt=work.standing.calls,
             at=now,
             layout_epoch=seen.layout_epoch if seen else None,
@@ -431,7 +431,7 @@ class Executor:
             error=error and _printable(error),
         )
 
-    def _end(self, work: Work, row: OutcomeRow) -> None:
+    def _end(self, work: DecisionWork, row: OutcomeRow) -> None:
         log.info("%s: %s%s", work.decision, row.status, f": {row.error}" if row.error else "")
         del self._open[row.decision_id]
         self._of_subject[work.subject].remove(work)
@@ -439,7 +439,7 @@ class Executor:
             del self._of_subject[work.subject]
         self._announcer.announce(RecordedEnd(row.decision_id, row.family, row.subject, row.status, row.error, row.at))
 
-    def _retry_later(self, work: Work, step: TryAgain) -> None:
+    def _retry_later(self, work: DecisionWork, step: TryAgain) -> None:
         if _is_prompt(work, step):
             self._fresh.append(work)
             return
@@ -449,7 +449,7 @@ class Executor:
             delay = min(delay, max(0.0, left))
         self._try_at(time.monotonic() + delay, work)
 
-    def _try_at(self, instant: float, work: Work) -> None:
+    def _try_at(self, instant: float, work: DecisionWork) -> None:
         heapq.heappush(self._later, (instant, next(self._numbers), work))
 
     def _dispatch(self) -> None:
@@ -458,7 +458,7 @@ class Executor:
         while self._later and self._later[0][0] <= time.monotonic() and self._workers.has_room_for_retry:
             self._start(heapq.heappop(self._later)[2], retry=True)
 
-    def _start(self, work: Work, retry: bool) -> None:
+    def _start(self, work: DecisionWork, retry: bool) -> None:
         """Try a decision, or queue it behind the running try on its subject."""
         if work.subject in self._turns:
             self._turns[work.subject].append(work)
@@ -488,14 +488,14 @@ class Executor:
         end = time.monotonic() + STOP_SECONDS
         while self._workers.busy and time.monotonic() < end:
             self._take_results(end - time.monotonic())
-        self._to_record = [(work, step) for work, step in self._to_record if isinstance(step, Ended)]
+        self._to_record = [(work, step) for work, step in self._to_record if isinstance(step, DecisionEnded)]
         self._writing.until = 0.0
         self._record()
         self._announcer.close()
         log.info("stopped with %d open decisions; the next start goes on with them", self.open_decisions)
 
 
-def _is_prompt(work: Work, step: TryAgain) -> bool:
+def _is_prompt(work: DecisionWork, step: TryAgain) -> bool:
     """Return whether the retry needs no delay and its try does not count as a failure."""
     return step.at_once and work.conflicts <= MAX_CONFLICTS
 

@@ -1,7 +1,7 @@
 """Rows of the `outcomes` table: intents and ends, written by exactly one executor per shard.
 
-Stage: between values in memory (`attempt.Ended`, …) and rows on record. `lake.lease` fences off an executor that was
-overtaken.
+Stage: between values in memory (`attempt.DecisionEnded`, …) and rows on record. `lake.lease` fences off an executor
+that was overtaken.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INTENT = "intent"
 
 
 @dataclass(frozen=True)
-class Begun:
+class BegunDecision:
     """A decision with an intent on record and no end."""
 
     at: datetime
@@ -56,12 +56,12 @@ class RecordedEnd:
 
 
 @dataclass
-class Recorded:
+class RecordedOutcomes:
     """Contents of the record when the lease was taken."""
 
     ended: set[str] = field(default_factory=set)
     """Ids of the decisions with a terminal row."""
-    begun: dict[str, Begun] = field(default_factory=dict)
+    begun: dict[str, BegunDecision] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class OutcomeLedger:
         """Return whether a subject is in the shard."""
         return self._shard is None or self._shard.covers(subject)
 
-    def recorded(self) -> Recorded:
+    def recorded(self) -> RecordedOutcomes:
         """Read the record once: ids of all ends, and the intents without an end.
 
         Filters in Arrow columns, so that a history of years turns only ids into Python objects.
@@ -121,9 +121,9 @@ class OutcomeLedger:
         steps = self._covered(steps.filter(pc.invert(pc.is_in(steps["decision_id"], value_set=ended))))
         begun = steps.group_by("decision_id").aggregate([("at", "min"), ("attempt", "max")])
         columns = (begun[name].to_pylist() for name in ("decision_id", "at_min", "attempt_max"))
-        return Recorded(
+        return RecordedOutcomes(
             set(ended.to_pylist()),
-            {identity: Begun(*details) for identity, *details in zip(*columns, strict=True)},
+            {identity: BegunDecision(*details) for identity, *details in zip(*columns, strict=True)},
         )
 
     def _covered(self, rows: pa.Table) -> pa.Table:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from anabranch.executor.kernel.attempt import Standing
+from anabranch.executor.kernel.attempt import AttemptProgress
 from anabranch.executor.kernel.decision import Malformed
 from anabranch.executor.kernel.family import Decision
 
 
 @dataclass
-class Work:
+class DecisionWork:
     """One open decision; only the loop's thread changes it."""
 
     decision: Decision | Malformed
@@ -22,7 +22,7 @@ class Work:
     """By the job's clock."""
     begun_at: datetime | None = None
     """Time of its first intent (in mode observe: of its first look)."""
-    standing: Standing = field(default_factory=Standing)
+    standing: AttemptProgress = field(default_factory=AttemptProgress)
     failures: int = 0
     """Inconclusive tries of this process."""
     conflicts: int = 0

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 
 from deltalake.exceptions import DeltaError
 
-from anabranch.executor.shards.members import Member, Members, Removed, Unlike, Watch, after_beat, excess
+from anabranch.executor.shards.members import HeartbeatWatch, Member, Members, Removed, Unlike, after_beat, excess
 from anabranch.executor.shards.register import MemberRegister
 from lake.lease import LeaseLost
 from lake.register import Raced
@@ -100,7 +100,7 @@ class Holding(Generic[SomeWork]):
         self._register, self._me, self._begin = register, me, begin
         self._lease_clock, self._watch_clock, self._wall = lease, watch, wall
         self._call_seconds = call_seconds
-        self._watch = Watch()
+        self._watch = HeartbeatWatch()
         self._works: dict[int, SomeWork] = {}
         self._leaving: set[int] = set()
         self._holds_until = float("-inf")

@@ -102,7 +102,7 @@ def excess(members: Members, me: str) -> tuple[int, ...]:
 
 
 @dataclass
-class Watch:
+class HeartbeatWatch:
     """Latest observed heartbeats of the members, by the observer's monotonic clock."""
 
     seen: dict[str, tuple[int, float]] = field(default_factory=dict)

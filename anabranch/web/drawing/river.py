@@ -14,7 +14,7 @@ from markupsafe import Markup
 from anabranch.history.lineage.record import Reach, River
 from anabranch.history.lineage.svg import BOTTOM, HEIGHT, LEFT, RIGHT, STEPS, TOP, WIDTH, Places, outline
 from anabranch.web.drawing.heat import LEVELS, level
-from anabranch.web.past import Decided, Held, Rates, Sample
+from anabranch.web.past import DecisionMark, HoldSpan, Rates, Sample
 from anabranch.web.words import shown, utc
 from decisions.autoscale.policy import Policy
 from decisions.autoscale.rates import is_cold, overload
@@ -36,8 +36,8 @@ def river_picture(
     river: River,
     loads: Mapping[int, Sequence[Sample]],
     policy: Policy | None,
-    decided: Sequence[Decided],
-    held: Sequence[Held],
+    decided: Sequence[DecisionMark],
+    held: Sequence[HoldSpan],
     why: Link,
     about: Callable[[str], str],
 ) -> Markup:
@@ -164,7 +164,9 @@ def _mark(action: str, x: float, y: int) -> tuple[float, ...]:
     return x - wide, y - 7, x - wide, y + 7, x + wide, y, x - wide, y - 7
 
 
-def _decisions(decided: Sequence[Decided], river: River, axes: Places, about: Callable[[str], str]) -> Iterator[Markup]:
+def _decisions(
+    decided: Sequence[DecisionMark], river: River, axes: Places, about: Callable[[str], str]
+) -> Iterator[Markup]:
     """Yield a mark for each decision, hollow if it was not applied.
 
     A split is a triangle that opens, a merge one that closes, a rebucket a diamond.
@@ -189,7 +191,7 @@ def _decisions(decided: Sequence[Decided], river: River, axes: Places, about: Ca
         )
 
 
-def _holds(held: Sequence[Held], river: River, axes: Places, why: Link) -> Iterator[Markup]:
+def _holds(held: Sequence[HoldSpan], river: River, axes: Places, why: Link) -> Iterator[Markup]:
     """Which gate held the topic, as a bar under the water."""
     top = HEIGHT - BOTTOM + 26
     for number, hold in enumerate(held):

@@ -16,8 +16,8 @@ from anabranch.history.bundles.history import BundleNow, ClusterHistory, history
 from anabranch.history.bundles.picture import picture
 from anabranch.simulation.bundles.events import clusters_on_record
 from anabranch.simulation.bundles.recorded import NoRecord
-from anabranch.web.asking import NotFound, turn
-from anabranch.web.fleet import Fleet
+from anabranch.web.asking import PageNotFound, turn
+from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import demand
 from anabranch.web.pages.windows import LENGTHS, WindowError, read_window
 from anabranch.web.templating import render
@@ -29,7 +29,7 @@ WIDTH, HEIGHT, LEAST = 1200, 420, 1.5
 
 
 @dataclass(frozen=True)
-class Column:
+class BrokerColumn:
     """A broker as it stood last."""
 
     broker: str
@@ -42,7 +42,7 @@ def show(request: Request) -> Response:
     """A cluster in a window; without a name the first one."""
     demand(request, "read")
     lake, query = request.app.state.lake, request.query_params
-    fleet: Fleet = request.app.state.fleet
+    fleet: WatchedFleet = request.app.state.fleet
     ends = fleet.standing().batch_at or datetime.now(timezone.utc)
     problem, window, cluster_history = None, read_window({}, ends), None
     clusters: list[str] = []
@@ -52,7 +52,7 @@ def show(request: Request) -> Response:
             clusters = clusters_on_record(lake)
             chosen = query.get("cluster") or (clusters[0] if clusters else "")
             cluster_history = history(lake, chosen, window.since, window.until) if chosen else None
-    except (WindowError, NoRecord, NotFound) as error:
+    except (WindowError, NoRecord, PageNotFound) as error:
         problem = str(error)
     except (DeltaError, OSError) as error:
         problem = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
@@ -72,11 +72,11 @@ def show(request: Request) -> Response:
     )
 
 
-def columns_of(cluster: ClusterHistory) -> list[Column]:
+def columns_of(cluster: ClusterHistory) -> list[BrokerColumn]:
     """The brokers as they stood last, in their order."""
     last, counts = cluster.usage[-1], Counter(bundle.broker for bundle in cluster.now)
     return [
-        Column(broker, None if np.isnan(last[index]) else float(last[index]), counts[index])
+        BrokerColumn(broker, None if np.isnan(last[index]) else float(last[index]), counts[index])
         for index, broker in enumerate(cluster.brokers)
     ]
 

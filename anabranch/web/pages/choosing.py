@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from heapq import nsmallest
 from typing import Any, Final
 
-from anabranch.web.fleet import Row
+from anabranch.web.fleet import TopicRow
 from anabranch.web.words import link
 
 PAGE: Final = 50
@@ -77,7 +77,7 @@ class Choice:
 class Chosen:
     """Topics on one page of the list."""
 
-    rows: Sequence[Row]
+    rows: Sequence[TopicRow]
     found: int
     """Topics that the filters leave, on all pages."""
     pages: int
@@ -89,7 +89,7 @@ class Chosen:
 
 
 def choose(
-    rows: Sequence[Row], choice: Choice, paused: Collection[str], now: datetime, sees: Callable[[str], bool]
+    rows: Sequence[TopicRow], choice: Choice, paused: Collection[str], now: datetime, sees: Callable[[str], bool]
 ) -> Chosen:
     """`paused`: topics, namespaces and `*` that are; `sees`: whether a namespace may be seen."""
     words = [word.casefold() for word in choice.words.split()]
@@ -123,7 +123,7 @@ def choose(
     )
 
 
-def passes(row: Row, only: str, paused: Collection[str], now: datetime) -> bool:
+def passes(row: TopicRow, only: str, paused: Collection[str], now: datetime) -> bool:
     """Return True if a filter keeps the topic."""
     if only == "hot":
         return is_hot(row)
@@ -138,17 +138,17 @@ def passes(row: Row, only: str, paused: Collection[str], now: datetime) -> bool:
     return True
 
 
-def is_hot(row: Row) -> bool:
+def is_hot(row: TopicRow) -> bool:
     """Return True if a rate of the topic is above its split threshold."""
     return row.load is not None and row.load > HOT
 
 
-def is_paused(row: Row, paused: Collection[str]) -> bool:
+def is_paused(row: TopicRow, paused: Collection[str]) -> bool:
     """Return True if the topic is paused: by itself, by namespace, or with everything."""
     return bool(paused) and ("*" in paused or row.namespace in paused or row.name in paused)
 
 
-_ORDER: Final[Mapping[str, Callable[[Row], Any]]] = {
+_ORDER: Final[Mapping[str, Callable[[TopicRow], Any]]] = {
     "load": lambda row: (-1.0 if row.load is None else row.load) * -1,
     "name": lambda row: row.name,
     "acted": lambda row: -((row.acted_at or _LONG_AGO) - _LONG_AGO).total_seconds(),

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from anabranch.admin.answers import Answered, Refused
-from anabranch.web.fleet import Fleet
+from anabranch.web.fleet import WatchedFleet
 from anabranch.web.pages.topic import asked_topic, part
 
 MAX_SUBSCRIPTIONS, SECONDS = 20, 6.0
@@ -22,7 +22,7 @@ MAX_SUBSCRIPTIONS, SECONDS = 20, 6.0
 
 
 @dataclass(frozen=True)
-class Held:
+class SubscriptionReaders:
     """A subscription, and who reads what of it."""
 
     name: str
@@ -33,11 +33,11 @@ class Held:
 
 def show(request: Request) -> Response:
     """The list, or why it is not known."""
-    fleet: Fleet = request.app.state.fleet
+    fleet: WatchedFleet = request.app.state.fleet
     name, topics = asked_topic(request), request.app.state.topics
     views = fleet.views([name])
     wanted = [subscription for subscription, kind, _ in (views[0].consumers if views else ()) if kind != "QUEUE"]
-    subscriptions, problem, end = list[Held](), None, time.monotonic() + SECONDS
+    subscriptions, problem, end = list[SubscriptionReaders](), None, time.monotonic() + SECONDS
     for subscription in wanted[:MAX_SUBSCRIPTIONS]:
         if topics is None or time.monotonic() > end:
             break
@@ -56,13 +56,13 @@ def show(request: Request) -> Response:
     return part(request, "consumers.html", name=name, subscriptions=subscriptions, problem=problem, left=left)
 
 
-def _held(subscription: str, reply: Any) -> Held | None:
+def _held(subscription: str, reply: Any) -> SubscriptionReaders | None:
     """Parse the controller's answer; None if it has another form."""
     try:
         consumers = tuple(
             (str(consumer["consumer"]), bool(consumer["isConnected"]), tuple(map(int, consumer["segments"])))
             for consumer in reply["consumers"]
         )
-        return Held(subscription, int(reply["count"]), consumers)
+        return SubscriptionReaders(subscription, int(reply["count"]), consumers)
     except (KeyError, TypeError, ValueError):
         return None

@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from anabranch.history.explain.changes import answer_words, segments_of
 from anabranch.query.wording import headline
 from anabranch.safeguards.commands import judge, read_reason
-from anabranch.web.asking import NotFound, actor, turn
+from anabranch.web.asking import PageNotFound, actor, turn
 from anabranch.web.guard import BadForm, allows, demand, read_form
 from anabranch.web.templating import render
 from anabranch.web.words import link
@@ -38,7 +38,7 @@ MAX_POLICY = 4_000
 
 
 @dataclass(frozen=True)
-class Step:
+class DecisionStep:
     """One step on the way of a decision."""
 
     at: datetime
@@ -158,7 +158,7 @@ def _does(answer: Answer, row: StoredRow) -> bool:
 
 
 def _row(request: Request, identity: str) -> StoredRow:
-    """The decision, which the caller may see. Raises `NotFound`, `NotAllowed`."""
+    """The decision, which the caller may see. Raises `PageNotFound`, `NotAllowed`."""
     lake, is_it = request.app.state.lake, pc.field("decision_id") == identity
     try:
         with turn():
@@ -172,31 +172,31 @@ def _row(request: Request, identity: str) -> StoredRow:
                 )
                 rows = _rows(lake, DECISIONS, there & is_it, *DECISIONS.row.model_fields)
     except (DeltaError, OSError) as error:
-        raise NotFound(f"the lake cannot be read now: {str(error).partition(chr(10))[0]}") from error
+        raise PageNotFound(f"the lake cannot be read now: {str(error).partition(chr(10))[0]}") from error
     if not rows:
         demand(request, "read")
-        raise NotFound(f"no decision {identity[:64]} is on record")
+        raise PageNotFound(f"no decision {identity[:64]} is on record")
     demand(request, "read", rows[0]["subject"])
     return rows[0]
 
 
-def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, bool]:
+def _steps(lake: str, row: StoredRow) -> tuple[list[DecisionStep], Act | None, bool, bool]:
     """Return the decision's timeline, the verdict of a person, and flags: it is over, it has begun."""
     identity = row["decision_id"]
     # By any clock: nothing of it is on record a day before it.
     since = (pc.field("decision_id") == identity) & (
         pc.field("day") >= pa.scalar(row["decided_at"].date() - timedelta(days=1))
     )
-    steps = [Step(row["decided_at"], "decided", f"by {row['trigger']}, because of {row['reason']}", "")]
+    steps = [DecisionStep(row["decided_at"], "decided", f"by {row['trigger']}, because of {row['reason']}", "")]
     for wait in _rows(lake, WAITS, since, "brake", "reason", "at"):
-        steps.append(Step(wait["at"], f"waits for: {wait['brake']}", wait["reason"], "warn"))
+        steps.append(DecisionStep(wait["at"], f"waits for: {wait['brake']}", wait["reason"], "warn"))
     reader = BrakeReader(lake)
     reader.read()
     verdict = reader.acts.verdict_on(identity)
     if verdict is not None:
         done = "approved" if verdict.kind == "approve" else "rejected"
         kind = "good" if verdict.kind == "approve" else "bad"
-        steps.append(Step(verdict.at, done, f"by {verdict.actor}: {verdict.reason}", kind))
+        steps.append(DecisionStep(verdict.at, done, f"by {verdict.actor}: {verdict.reason}", kind))
     outcomes = _rows(
         lake, OUTCOMES, since, "status", "attempt", "at", "executor", "mode", "error", "seen", "layout_epoch"
     )
@@ -205,7 +205,7 @@ def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, boo
         call = "" if not outcome["attempt"] else f", call {outcome['attempt']}"
         why = f": {outcome['error']}" if outcome["error"] else ""
         steps.append(
-            Step(
+            DecisionStep(
                 outcome["at"],
                 outcome["status"],
                 f"{outcome['executor']}, mode {outcome['mode']}{call}{why}; saw {outcome['seen']}",
@@ -221,7 +221,9 @@ def _steps(lake: str, row: StoredRow) -> tuple[list[Step], Act | None, bool, boo
     )
     for event in _rows(lake, EVENTS, of_topic, "at", "epoch", "decision_id"):
         if event["decision_id"] == identity:
-            steps.append(Step(event["at"], f"layout of epoch {event['epoch']}", "announced by the controller", "good"))
+            steps.append(
+                DecisionStep(event["at"], f"layout of epoch {event['epoch']}", "announced by the controller", "good")
+            )
     steps.sort(key=lambda step: step.at)
     is_over = any(outcome["status"] != "intent" for outcome in outcomes)
     return steps, verdict, is_over, bool(outcomes)

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from anabranch.auth.callers import Caller
 from anabranch.auth.scopes import covers
-from anabranch.web.fleet import Fleet
+from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import CALLER, allows
 from anabranch.web.pages.choosing import FILTERS, ORDERS, Choice, choose, is_paused
 from anabranch.web.pages.operations import place_of
@@ -20,7 +20,7 @@ LATELY = 4
 
 def show(request: Request) -> Response:
     """The fleet as the address says."""
-    fleet: Fleet = request.app.state.fleet
+    fleet: WatchedFleet = request.app.state.fleet
     caller: Caller = request.scope[CALLER]
     whole, rows = fleet.whole(), fleet.rows()
     choice = Choice.read(request.query_params)

@@ -14,8 +14,8 @@ from anabranch.alerts.record import standing_alerts
 from anabranch.auth.callers import Caller
 from anabranch.history.picture import LakeView
 from anabranch.safeguards.commands import UnknownScope, pause, read_reason, resume, scope_words
-from anabranch.web.asking import NotFound, actor, turn
-from anabranch.web.fleet import Fleet
+from anabranch.web.asking import PageNotFound, actor, turn
+from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import CALLER, BadForm, allows, demand, read_form
 from anabranch.web.templating import render
 from lake.brakes import ALL, Act, ActRefused
@@ -46,7 +46,7 @@ def show(request: Request) -> Response:
 def health(request: Request) -> Response:
     """The newest batches, as columns for a plot; JSON."""
     demand(request, "read")
-    fleet: Fleet = request.app.state.fleet
+    fleet: WatchedFleet = request.app.state.fleet
     batches = fleet.batches()
     return JSONResponse(
         {
@@ -129,7 +129,7 @@ def shown_bytes(raw: bytes | None) -> str:
 
 
 def _page(request: Request, problem: str | None = None) -> Response:
-    fleet: Fleet = request.app.state.fleet
+    fleet: WatchedFleet = request.app.state.fleet
     caller: Caller = request.scope[CALLER]
     whole = fleet.whole()
     everywhere = allows(request, "read")
@@ -142,7 +142,7 @@ def _page(request: Request, problem: str | None = None) -> Response:
                 lake = request.app.state.lake
                 letters = [_letter(row) for row in reversed(_newest(lake, DEAD_LETTERS, MAX_LETTERS))]
                 alerts = standing_alerts(_newest(lake, ALERTS, MAX_ALERTS))
-        except (DeltaError, OSError, NotFound) as error:
+        except (DeltaError, OSError, PageNotFound) as error:
             unread = str(error).partition("\n")[0]
     return render(
         request,

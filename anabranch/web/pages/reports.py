@@ -13,7 +13,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from anabranch.web.asking import NotFound
+from anabranch.web.asking import PageNotFound
 from anabranch.web.guard import demand
 from anabranch.web.templating import render
 
@@ -24,7 +24,7 @@ POLICY = (
 MAX_FILES = 500
 
 
-class Report(NamedTuple):
+class ReportFile(NamedTuple):
     """A file with a report."""
 
     name: str
@@ -46,18 +46,20 @@ def read(request: Request) -> Response:
     name = request.query_params.get("name", "")
     # By the list: no name leads out of the folder.
     if name not in {report.name for report in reports_in(folder)}:
-        raise NotFound("there is no such report")
+        raise PageNotFound("there is no such report")
     return FileResponse(folder / name, media_type="text/html", headers={"Content-Security-Policy": POLICY})
 
 
-def reports_in(folder: Path) -> list[Report]:
+def reports_in(folder: Path) -> list[ReportFile]:
     """The files of a folder; none where there is no folder."""
     try:
         files = [
             file for file in folder.iterdir() if file.suffix == ".html" and file.is_file() and not file.is_symlink()
         ]
         reports = [
-            Report(file.name, datetime.fromtimestamp(file.stat().st_mtime, timezone.utc), file.stat().st_size // 1000)
+            ReportFile(
+                file.name, datetime.fromtimestamp(file.stat().st_mtime, timezone.utc), file.stat().st_size // 1000
+            )
             for file in files
         ]
     except OSError:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from anabranch.history.switches import FailedLedger, SwitchHistory, switches
 from anabranch.query.sql import SqlError
-from anabranch.web.asking import NotFound, turn
+from anabranch.web.asking import PageNotFound, turn
 from anabranch.web.guard import demand
 from anabranch.web.templating import render
 from decisions.bookkeeper.advice import advice
@@ -23,7 +23,7 @@ def show(request: Request) -> Response:
     try:
         with turn():
             histories = switches(request.app.state.lake)
-    except NotFound as error:
+    except PageNotFound as error:
         problem = str(error)
     except (SqlError, DeltaError, OSError) as error:
         problem = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"

@@ -18,11 +18,11 @@ from anabranch.history.explain.slowness import slowness_words
 from anabranch.history.lineage.record import NothingOnRecord, read_river
 from anabranch.query.topics import UnknownTopic, find_topic
 from anabranch.query.wording import headline
-from anabranch.web.asking import NotFound, turn
+from anabranch.web.asking import PageNotFound, turn
 from anabranch.web.drawing.river import river_picture
-from anabranch.web.fleet import Fleet
+from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import demand
-from anabranch.web.pages.windows import DEFAULT, LENGTHS, Window, WindowError, read_instant, read_window
+from anabranch.web.pages.windows import DEFAULT, LENGTHS, TimeWindow, WindowError, read_instant, read_window
 from anabranch.web.past import millis, read_decisions, read_holds, read_loads
 from anabranch.web.templating import render
 from anabranch.web.words import iso, link
@@ -37,7 +37,7 @@ MAX_CURVES = 16
 
 def show(request: Request) -> Response:
     """The topic as it stands."""
-    fleet: Fleet = request.app.state.fleet
+    fleet: WatchedFleet = request.app.state.fleet
     name = asked_topic(request)
     views = fleet.views([name])
     resolved, row = fleet.policy(name), fleet.row(name)
@@ -70,7 +70,7 @@ def show(request: Request) -> Response:
 
 def river(request: Request) -> Response:
     """The river, and what it shows as a table."""
-    fleet: Fleet = request.app.state.fleet
+    fleet: WatchedFleet = request.app.state.fleet
     lake, name = request.app.state.lake, asked_topic(request)
     window, wrong = _window(request, fleet)
     shown: dict[str, Any] = {"name": name, "window": window, "problem": wrong, "picture": None}
@@ -82,7 +82,7 @@ def river(request: Request) -> Response:
                 decided = read_decisions(lake, name, since, window.until)
                 loads = read_loads(lake, name, since, window.until)
                 held = read_holds(lake, name, since, window.until, decided)
-        except (NothingOnRecord, NotFound) as error:
+        except (NothingOnRecord, PageNotFound) as error:
             shown["problem"] = str(error)
         except (DeltaError, OSError) as error:
             shown["problem"] = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
@@ -115,7 +115,7 @@ def river(request: Request) -> Response:
 def why(request: Request) -> Response:
     """Show the reasons for acting or holding at an instant, gate by gate, and what would change it."""
     state, name, query = request.app.state, asked_topic(request), request.query_params
-    fleet: Fleet = state.fleet
+    fleet: WatchedFleet = state.fleet
     shown: dict[str, Any] = {"name": name, "found": None, "problem": None, "segment": None}
     try:
         instant = read_instant(query["at"], _ends(fleet)) if query.get("at") else None
@@ -126,7 +126,7 @@ def why(request: Request) -> Response:
             if segment is not None:
                 check_segment(explanation.snapshot.layout, segment)
             changed = changes(explanation.snapshot, segment)
-    except (NotOnRecord, WindowError, NotFound, StateError) as error:
+    except (NotOnRecord, WindowError, PageNotFound, StateError) as error:
         shown["problem"] = str(error)
     except (DeltaError, OSError) as error:
         shown["problem"] = f"the lake cannot be read now: {str(error).partition(chr(10))[0]}"
@@ -150,7 +150,7 @@ def why(request: Request) -> Response:
 
 def loads(request: Request) -> Response:
     """Load over time of the fullest segments, as columns for a plot; JSON."""
-    fleet: Fleet = request.app.state.fleet
+    fleet: WatchedFleet = request.app.state.fleet
     name = asked_topic(request)
     window, wrong = _window(request, fleet)
     resolved = fleet.policy(name)
@@ -159,7 +159,7 @@ def loads(request: Request) -> Response:
     try:
         with turn():
             by_segment = read_loads(request.app.state.lake, name, window.since, window.until)
-    except (DeltaError, OSError, NotFound):
+    except (DeltaError, OSError, PageNotFound):
         return JSONResponse({"at": [], "segments": []})
     policy, since = resolved.policy, millis(window.since)
     curves = {
@@ -187,8 +187,8 @@ def part(request: Request, template: str, **shown: Any) -> Response:
 
 
 def asked_topic(request: Request) -> str:
-    """The topic that the address names, which the caller may see. Raises `NotFound`, `NotAllowed`."""
-    fleet: Fleet = request.app.state.fleet
+    """The topic that the address names, which the caller may see. Raises `PageNotFound`, `NotAllowed`."""
+    fleet: WatchedFleet = request.app.state.fleet
     asked = request.query_params.get("name", "")
     name = asked
     if fleet.row(asked) is None:
@@ -198,12 +198,12 @@ def asked_topic(request: Request) -> str:
             # One that was deleted has a past.
             if "://" not in asked:
                 demand(request, "read")
-                raise NotFound(_nearest(fleet, asked)) from None
+                raise PageNotFound(_nearest(fleet, asked)) from None
     demand(request, "read", name)
     return name
 
 
-def _nearest(fleet: Fleet, asked: str) -> str:
+def _nearest(fleet: WatchedFleet, asked: str) -> str:
     try:
         with turn():
             find_topic([row.name for row in fleet.rows()], asked)
@@ -216,11 +216,11 @@ def _times(request: Request) -> dict[str, str]:
     return {key: request.query_params[key] for key in ("from", "to", "last") if request.query_params.get(key)}
 
 
-def _ends(fleet: Fleet) -> datetime:
+def _ends(fleet: WatchedFleet) -> datetime:
     return fleet.standing().batch_at or datetime.now(timezone.utc)
 
 
-def _window(request: Request, fleet: Fleet) -> tuple[Window, str | None]:
+def _window(request: Request, fleet: WatchedFleet) -> tuple[TimeWindow, str | None]:
     """The window that the address asks for, and what is wrong with it if it is the default one instead."""
     ends = _ends(fleet)
     try:

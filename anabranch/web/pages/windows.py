@@ -32,7 +32,7 @@ class WindowError(ValueError):
 
 
 @dataclass(frozen=True)
-class Window:
+class TimeWindow:
     """From an instant to another one."""
 
     since: datetime
@@ -41,7 +41,7 @@ class Window:
     """The length that was asked for, ending with the record; None: two instants were."""
 
 
-def read_window(query: Mapping[str, str], ends: datetime) -> Window:
+def read_window(query: Mapping[str, str], ends: datetime) -> TimeWindow:
     """Of an address' query; `ends`: where the record does. Raises `WindowError`."""
     begin, end, last = query.get("from", "").strip(), query.get("to", "").strip(), query.get("last", "").strip()
     if begin or end:
@@ -49,9 +49,9 @@ def read_window(query: Mapping[str, str], ends: datetime) -> Window:
         since = read_instant(begin, ends) if begin else until - _length(last or DEFAULT)
         if until - since < _LEAST:
             raise WindowError("the window ends before it begins, or is shorter than ten seconds")
-        return Window(since, until, None)
+        return TimeWindow(since, until, None)
     length = _length(last or DEFAULT)
-    return Window(ends - length, ends, last or DEFAULT)
+    return TimeWindow(ends - length, ends, last or DEFAULT)
 
 
 def read_instant(text: str, ends: datetime) -> datetime:

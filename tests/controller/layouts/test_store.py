@@ -18,7 +18,7 @@ from anabranch.controller.operations.journal import (
     save_operation,
 )
 from anabranch.controller.outbox.announcements import consumer_announcement
-from anabranch.controller.outbox.entries import Outbox
+from anabranch.controller.outbox.entries import StoredOutbox
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 from tests.controller.owned import OwnedStore
@@ -94,7 +94,7 @@ def test_announcements_keep_commit_order_and_fence(store: OwnedStore) -> None:
             transaction.announce(None)
             transaction.announce(records[number + 1])
     assert store.announced() == records
-    outbox = Outbox(store.nodes)
+    outbox = StoredOutbox(store.nodes)
     names = outbox.names()
     assert len(names) == 6
     outbox.drop(names[:2], store.leaders.lead(TOPIC).check)

@@ -19,7 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 from anabranch.auth.tokens import add_token
 from anabranch.controller import health
 from anabranch.controller.errors import TooMany
-from anabranch.controller.limits.clients import BURST_SECONDS, ClientLimits, Clients
+from anabranch.controller.limits.clients import BURST_SECONDS, ClientLimits, LimitedClients
 from anabranch.controller.metadata.sqlite import SqliteStore
 from anabranch.controller.sessions.connections import SLOW, _Connection
 from runtime.listener.turns import MAX_AT_WORK_ALONE
@@ -186,7 +186,7 @@ def test_waiting_bytes_counted_per_token() -> None:
     """They count over all connections of the token until sent or dropped."""
 
     async def check() -> None:
-        client = Clients(LIMITS_OF_ONE).client("slow")
+        client = LimitedClients(LIMITS_OF_ONE).client("slow")
         one, other = _Connection("t", client), _Connection("t", client)
         one.send(text="x" * 600)
         other.send(text="x" * 600)
@@ -201,7 +201,7 @@ def test_waiting_bytes_counted_per_token() -> None:
 
 def test_registrations_come_back_with_time() -> None:
     now = [0.0]
-    client = Clients(LIMITS_OF_ONE, lambda: now[0]).client("c")
+    client = LimitedClients(LIMITS_OF_ONE, lambda: now[0]).client("c")
 
     def registered() -> int:
         count = 0
@@ -222,7 +222,7 @@ def test_registrations_come_back_with_time() -> None:
 
 
 def test_a_session_that_fails_does_not_count_any_more() -> None:
-    client = Clients(LIMITS_OF_ONE).client("c")
+    client = LimitedClients(LIMITS_OF_ONE).client("c")
     for _ in range(5):
         with contextlib.suppress(RuntimeError), client.session():
             raise RuntimeError

@@ -10,10 +10,10 @@ import pytest
 from anabranch.controller.metadata.base import (
     ABSENT,
     Append,
+    ChangeKind,
     Check,
     Delete,
     InvalidTreeChange,
-    Kind,
     MetadataStore,
     Put,
     SessionLost,
@@ -43,12 +43,12 @@ class Seen:
     """What a watch said so far."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, Kind]] = []
+        self.calls: list[tuple[str, ChangeKind]] = []
 
-    def __call__(self, path: str, kind: Kind) -> None:
+    def __call__(self, path: str, kind: ChangeKind) -> None:
         self.calls.append((path, kind))
 
-    def wait_for(self, *expected: tuple[str, Kind]) -> None:
+    def wait_for(self, *expected: tuple[str, ChangeKind]) -> None:
         wait_until(lambda: set(expected) <= set(self.calls))
 
 
@@ -217,14 +217,14 @@ def test_watch_reports_changes_below_only(store: MetadataStore) -> None:
     seen = Seen()
     store.watch("/w", seen)
     store.put("/w/new/deep", b"1")
-    seen.wait_for(("/w/new", Kind.CREATED), ("/w/new/deep", Kind.CREATED), ("/w", Kind.CHILDREN))
+    seen.wait_for(("/w/new", ChangeKind.CREATED), ("/w/new/deep", ChangeKind.CREATED), ("/w", ChangeKind.CHILDREN))
     store.put("/w/new/deep", b"2")
     store.put("/w", b"2")
-    seen.wait_for(("/w/new/deep", Kind.CHANGED), ("/w", Kind.CHANGED))
+    seen.wait_for(("/w/new/deep", ChangeKind.CHANGED), ("/w", ChangeKind.CHANGED))
     store.put("/wide", b"2")
     store.delete("/w/new/deep")
     store.delete("/w/old")
-    seen.wait_for(("/w/new/deep", Kind.DELETED), ("/w/new", Kind.CHILDREN), ("/w/old", Kind.DELETED))
+    seen.wait_for(("/w/new/deep", ChangeKind.DELETED), ("/w/new", ChangeKind.CHILDREN), ("/w/old", ChangeKind.DELETED))
     assert all(path == "/w" or path.startswith("/w/") for path, _ in seen.calls)
 
 
@@ -234,20 +234,20 @@ def test_watch_of_missing_node_reports_lifecycle(store: MetadataStore) -> None:
     for _ in range(2):
         seen.calls.clear()
         store.create_ephemeral("/later/node", b"1")
-        seen.wait_for(("/later/node", Kind.CREATED))
+        seen.wait_for(("/later/node", ChangeKind.CREATED))
         store.delete("/later/node")
-        seen.wait_for(("/later/node", Kind.DELETED))
+        seen.wait_for(("/later/node", ChangeKind.DELETED))
 
 
 def test_a_watch_of_the_root_sees_everything(store: MetadataStore) -> None:
     seen = Seen()
     store.watch("/", seen)
     store.put("/a/b", b"1")
-    seen.wait_for(("/a", Kind.CREATED), ("/a/b", Kind.CREATED), ("/", Kind.CHILDREN))
+    seen.wait_for(("/a", ChangeKind.CREATED), ("/a/b", ChangeKind.CREATED), ("/", ChangeKind.CHILDREN))
 
 
 def test_cancelled_or_failing_watch_harms_no_other(store: MetadataStore) -> None:
-    def fail(path: str, kind: Kind) -> None:
+    def fail(path: str, kind: ChangeKind) -> None:
         raise RuntimeError(f"{path} {kind}")
 
     quiet, seen = Seen(), Seen()
@@ -255,16 +255,16 @@ def test_cancelled_or_failing_watch_harms_no_other(store: MetadataStore) -> None
     store.watch("/a", fail)
     store.watch("/a", seen)
     store.put("/a", b"1")
-    seen.wait_for(("/a", Kind.CREATED))
+    seen.wait_for(("/a", ChangeKind.CREATED))
     store.put("/a", b"2")
-    seen.wait_for(("/a", Kind.CHANGED))
+    seen.wait_for(("/a", ChangeKind.CHANGED))
     assert quiet.calls == []
 
 
 def test_rereading_observer_ends_with_the_truth(store: MetadataStore) -> None:
     mirror: dict[str, bytes] = {}
 
-    def look_again(path: str, kind: Kind) -> None:
+    def look_again(path: str, kind: ChangeKind) -> None:
         found = store.get(path) if path != "/" else None
         if found:
             mirror[path] = found.value
@@ -277,7 +277,7 @@ def test_rereading_observer_ends_with_the_truth(store: MetadataStore) -> None:
     truth = _write_at_random(store, random.Random(7), 60)
     wait_until(lambda: mirror == truth)
     store.put("/end", b"")
-    seen.wait_for(("/end", Kind.CREATED))
+    seen.wait_for(("/end", ChangeKind.CREATED))
     shuffled = seen.calls * 2
     random.Random(8).shuffle(shuffled)
     for path, kind in shuffled:
@@ -299,8 +299,8 @@ def _write_at_random(store: MetadataStore, choice: random.Random, writes: int) -
 
 
 def test_callbacks_may_use_the_store(store: MetadataStore) -> None:
-    def answer(path: str, kind: Kind) -> None:
-        if kind is Kind.CREATED and path.startswith("/ask/"):
+    def answer(path: str, kind: ChangeKind) -> None:
+        if kind is ChangeKind.CREATED and path.startswith("/ask/"):
             store.put(path.replace("/ask/", "/answer/"), b"!")
 
     store.watch("/ask", answer)
@@ -339,16 +339,16 @@ def test_bulk_read_has_gaps_for_missing_nodes(place: Place) -> None:
 def test_node_watch_ignores_children(place: Place) -> None:
     store = place.open()
     store.put("/top", b"")
-    seen: list[tuple[str, Kind]] = []
+    seen: list[tuple[str, ChangeKind]] = []
     store.watch("/top", lambda path, kind: seen.append((path, kind)), below=False)
     store.put("/top/below/deep", b"1")
     store.put("/top/below", b"2")
     store.put("/top", b"3")
-    wait_until(lambda: ("/top", Kind.CHANGED) in seen)
+    wait_until(lambda: ("/top", ChangeKind.CHANGED) in seen)
     assert {path for path, _ in seen} == {"/top"}
     store.delete("/top/below/deep")
     store.delete("/top/below")
     store.delete("/top")
-    wait_until(lambda: ("/top", Kind.DELETED) in seen)
+    wait_until(lambda: ("/top", ChangeKind.DELETED) in seen)
     store.put("/top", b"4")
-    wait_until(lambda: ("/top", Kind.CREATED) in seen)
+    wait_until(lambda: ("/top", ChangeKind.CREATED) in seen)

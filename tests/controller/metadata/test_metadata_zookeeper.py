@@ -13,9 +13,9 @@ from anabranch.controller.errors import StartError
 from anabranch.controller.metadata.base import (
     ABSENT,
     Append,
+    ChangeKind,
     Check,
     Delete,
-    Kind,
     Put,
     SessionState,
     StoreUnavailable,
@@ -68,10 +68,10 @@ def test_second_client_sees_writes_and_versions(
     stores: Callable[[], ZooKeeperStore],
 ) -> None:
     first, second = stores(), stores()
-    seen: list[tuple[str, Kind]] = []
+    seen: list[tuple[str, ChangeKind]] = []
     second.watch("/a", lambda path, kind: seen.append((path, kind)))
     version = first.put("/a/b", b"1")
-    wait_until(lambda: ("/a/b", Kind.CREATED) in seen)
+    wait_until(lambda: ("/a/b", ChangeKind.CREATED) in seen)
     assert second.get("/a/b") == first.get("/a/b")
     assert second.put("/a/b", b"2", version) > version
 
@@ -129,7 +129,7 @@ def test_no_server_at_the_start_is_told_in_time() -> None:
 def test_calls_fail_soon_and_recover_with_server(
     zookeeper: EmbeddedZooKeeper, stores: Callable[[], ZooKeeperStore]
 ) -> None:
-    store, states, seen = stores(), list[SessionState](), list[tuple[str, Kind]]()
+    store, states, seen = stores(), list[SessionState](), list[tuple[str, ChangeKind]]()
     held = store.create_ephemeral("/e", b"1")
     store.on_session(states.append)
     store.watch("/", lambda path, kind: seen.append((path, kind)))
@@ -147,7 +147,7 @@ def test_calls_fail_soon_and_recover_with_server(
     assert found
     assert found.version == held
     store.put("/after", b"1")
-    wait_until(lambda: ("/after", Kind.CREATED) in seen)
+    wait_until(lambda: ("/after", ChangeKind.CREATED) in seen)
 
 
 def test_watch_survives_session_and_reports_changes(
@@ -156,7 +156,7 @@ def test_watch_survives_session_and_reports_changes(
     store, other = stores(), stores()
     other.put("/w/changes", b"1")
     other.put("/w/goes", b"1")
-    seen: list[tuple[str, Kind]] = []
+    seen: list[tuple[str, ChangeKind]] = []
     store.watch("/w", lambda path, kind: seen.append((path, kind)))
     states: list[SessionState] = []
     back = threading.Event()
@@ -175,10 +175,10 @@ def test_watch_survives_session_and_reports_changes(
     end_zookeeper_session(store)
     assert back.wait(10)
     assert SessionState.LOST in states
-    expected = {("/w/changes", Kind.CHANGED), ("/w/goes", Kind.DELETED), ("/w/comes", Kind.CREATED)}
+    expected = {("/w/changes", ChangeKind.CHANGED), ("/w/goes", ChangeKind.DELETED), ("/w/comes", ChangeKind.CREATED)}
     wait_until(lambda: expected <= set(seen))
     other.put("/w/after", b"1")
-    wait_until(lambda: ("/w/after", Kind.CREATED) in seen)
+    wait_until(lambda: ("/w/after", ChangeKind.CREATED) in seen)
 
 
 def test_user_nodes_closed_to_others(zookeeper: EmbeddedZooKeeper, root: str) -> None:

@@ -20,7 +20,7 @@ from anabranch.controller.metadata.base import MetadataStore, StoreUnavailable
 from anabranch.controller.metadata.sqlite import SqliteStore
 from anabranch.controller.metadata.store_copy import copy
 from anabranch.controller.metadata.zookeeper import ZooKeeperStore
-from anabranch.controller.outbox.entries import Outbox
+from anabranch.controller.outbox.entries import StoredOutbox
 from tests.controller.conftest import run_controller
 from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
@@ -82,13 +82,13 @@ def test_copy_round_trip_keeps_everything(
     nodes = ZooKeeperStore(zookeeper.address, f"/{root}")
     kept = held(before)
     assert held(nodes) == kept
-    announced = [entry.records for entry in Outbox(before).read(Outbox(before).names())]
+    announced = [entry.records for entry in StoredOutbox(before).read(StoredOutbox(before).names())]
     before.close()
     with run_controller(nodes) as controller:
         assert controller.client.post(f"{PATH}/t0/split/2").status_code == 204
         assert controller.client.get(f"{PATH}/t0").json()["epoch"] == 3
         assert controller.client.get(f"{PATH}/t0/stats").json()["subscriptions"] == {"s": {"consumerCount": 1}}
-        after = [entry.records for entry in Outbox(controller.nodes).read(Outbox(controller.nodes).names())]
+        after = [entry.records for entry in StoredOutbox(controller.nodes).read(StoredOutbox(controller.nodes).names())]
         assert after[:-1] == announced, "what is announced later comes later"
         refused = run(tmp_path, "--to", place)
         assert refused.exit_code == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.controller.errors import StartError
-from anabranch.controller.metadata.base import Append, Kind, Put
+from anabranch.controller.metadata.base import Append, ChangeKind, Put
 from anabranch.controller.metadata.zookeeper import ZooKeeperStore
 from anabranch.local.setup import Jars
 from schemas.tls import TlsFiles, client_context
@@ -36,14 +36,14 @@ def test_all_that_a_store_does_goes_through_tls(secured: SecuredZooKeeper) -> No
     # By name, as certificates have names.
     address = f"localhost:{secured.secure_port}"
     first, second = (ZooKeeperStore(address, "/tls", 60, credentials=AUTH, tls=client_context(OURS)) for _ in range(2))
-    seen: list[tuple[str, Kind]] = []
+    seen: list[tuple[str, ChangeKind]] = []
     second.watch("/a", lambda path, kind: seen.append((path, kind)))
     # Many answers at once, and larger ones than TLS puts into one record. With sessions that long no heartbeat comes to
     # the help of an answer that TLS had decrypted before the system was asked for it.
     names = [f"/a/{number}" for number in range(300)]
     first.commit(Append("/queue", b"1"), *(Put(name, b"x" * 2_000) for name in names))
     assert [found.value for found in second.get_all(names) if found] == [b"x" * 2_000] * len(names)
-    wait_until(lambda: ("/a/299", Kind.CREATED) in seen)
+    wait_until(lambda: ("/a/299", ChangeKind.CREATED) in seen)
     first.close()
     second.close()
 

@@ -25,8 +25,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from anabranch.controller.segments.base import (
     NameTooLong,
     SegmentNotFound,
-    SegmentStats,
     SegmentStoreError,
+    SegmentTopicStats,
     SubscriptionInUse,
     SubscriptionNotFound,
 )
@@ -155,10 +155,10 @@ def test_recreated_segment_keeps_messages_and_end(kafka: str, segments: KafkaSeg
     write(kafka, segment, [b"a", b"b", b"c"])
     acknowledge(kafka, segment, "billing", 2)
     assert segments.create(topic, 0, WHOLE, ["billing", "audit"]) == segment
-    assert segments.stats(segment) == SegmentStats(False, 0, 3, {"audit": 3, "billing": 1})
+    assert segments.stats(segment) == SegmentTopicStats(False, 0, 3, {"audit": 3, "billing": 1})
     assert segments.terminate(segment) == 3
     segments.create(topic, 0, WHOLE, ["billing", "late"])
-    assert segments.stats(segment) == SegmentStats(True, 0, 3, {"audit": 3, "billing": 1, "late": 3})
+    assert segments.stats(segment) == SegmentTopicStats(True, 0, 3, {"audit": 3, "billing": 1, "late": 3})
 
 
 def test_acknowledged_messages_below_termination_end(
@@ -242,7 +242,7 @@ def test_a_probe_leaves_nothing_in_an_open_segment(segments: KafkaSegments, topi
 
     segment = segments.create(topic, 0, WHOLE)
     assert [_Probe(segments._kafka, kafka_topic(segment)).is_refused() for _ in range(3)] == [False] * 3
-    assert segments.stats(segment) == SegmentStats(False, 0, 0, {})
+    assert segments.stats(segment) == SegmentTopicStats(False, 0, 0, {})
     write(kafka, segment, [b"x" * 500_000])
 
 
@@ -318,7 +318,7 @@ def test_a_deleted_segment_comes_back_empty(kafka: str, segments: KafkaSegments,
     with pytest.raises(SegmentNotFound):
         segments.subscriptions(segment)
     segments.create(topic, 0, WHOLE, ["other"])
-    assert segments.stats(segment) == SegmentStats(False, 0, 0, {"other": 0})
+    assert segments.stats(segment) == SegmentTopicStats(False, 0, 0, {"other": 0})
     write(kafka, segment, [b"b"])
     assert segments.backlog(segment, "other") == 1
 
@@ -392,15 +392,15 @@ def test_killed_and_repeated_steps_are_idempotent(
         assert died.returncode == (-signal.SIGKILL if change <= changes else 0), died.stderr
         if operation == "create":
             segments.create(topic, 0, WHOLE, SUBSCRIPTIONS)
-            assert segments.stats(segment) == SegmentStats(False, 0, 0, {"audit": 0, "billing": 0})
+            assert segments.stats(segment) == SegmentTopicStats(False, 0, 0, {"audit": 0, "billing": 0})
             write(kafka, segment, [b"a"])
         elif operation == "terminate":
             assert segments.terminate(segment) == 2
-            assert segments.stats(segment) == SegmentStats(True, 0, 2, {"audit": 2, "billing": 2})
+            assert segments.stats(segment) == SegmentTopicStats(True, 0, 2, {"audit": 2, "billing": 2})
         else:
             segments.delete(segment)
             segments.create(topic, 0, WHOLE)
-            assert segments.stats(segment) == SegmentStats(False, 0, 0, {})
+            assert segments.stats(segment) == SegmentTopicStats(False, 0, 0, {})
 
 
 def test_positions_read_by_crash_free_client():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.controller.retries import Backoff
+from anabranch.controller.retries import RetryBackoff
 from anabranch.controller.segments import reach as reaching
 from anabranch.controller.segments.reach import SegmentReach
 from anabranch.controller.sessions import draining
@@ -31,13 +31,13 @@ class Scene:
         self.found: Callable[[int], DrainLook | None] = lambda number: None
         self.number, self.pause = 0, 0.001
         self.delays: list[float] = []
-        delay = Backoff.delay
+        delay = RetryBackoff.delay
 
-        def noted(backoff: Backoff) -> float:
+        def noted(backoff: RetryBackoff) -> float:
             self.delays.append(delay(backoff))
             return self.pause
 
-        monkeypatch.setattr(Backoff, "delay", noted)
+        monkeypatch.setattr(RetryBackoff, "delay", noted)
         monkeypatch.setattr(reaching, "DELAY_SECONDS", 0.001)
         monkeypatch.setattr(reaching, "JITTER_SECONDS", 0.0)
 

@@ -26,8 +26,8 @@ from anabranch.executor.bundles.actor import BundlesActor
 from anabranch.executor.bundles.judge import LiveBundle
 from anabranch.executor.kernel.announcer import MAX_LOOK_SECONDS, Announcer, follow_outcomes
 from anabranch.executor.kernel.decision import follow_decisions
-from anabranch.executor.kernel.family import Accepted, Actor, Answer, CallRefused, Decision, NoAnswer
-from anabranch.executor.kernel.loop import Executor, Work
+from anabranch.executor.kernel.family import Actor, Answer, CallAccepted, CallRefused, Decision, NoAnswer
+from anabranch.executor.kernel.loop import DecisionWork, Executor
 from anabranch.executor.kernel.outcomes import INTENT, OutcomeLedger, Shard
 from anabranch.safeguards.record import WaitTable
 from anabranch.safeguards.waiting import Brakes
@@ -466,7 +466,7 @@ class Performance:
         if what == "call":
             return
         if what == "hear":
-            answers: dict[str, Answer] = {"accepted": Accepted(), "refused": CallRefused("not now")}
+            answers: dict[str, Answer] = {"accepted": CallAccepted(), "refused": CallRefused("not now")}
             process.gate.let(wants, answers.get(how, NoAnswer(how)))
         elif what == "look":
             shown = {"fresh": self._world.now, "stale": self._world.before, "no answer": NoAnswer("no answer")}[how]
@@ -567,7 +567,7 @@ class Performance:
 
     def _brakes_of(
         self, chosen: ExecutorSettings, ledger: OutcomeLedger, clock: Callable[[], datetime]
-    ) -> Brakes[Work]:
+    ) -> Brakes[DecisionWork]:
         record, waits = BrakeLog(self._lake), WaitTable(self._lake, ledger.executor)
         return Brakes(chosen, record, waits, ledger.executor, clock, time.monotonic)
 

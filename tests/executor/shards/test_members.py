@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.executor.shards.members import (
+    HeartbeatWatch,
     Member,
     Members,
     Removed,
     Unlike,
-    Watch,
     after_beat,
     excess,
     fair_part,
@@ -83,7 +83,7 @@ def test_mixed_shard_counts_or_modes_refused(other: Member):
 
 def test_silence_measured_between_polls():
     """Silence lasts from the end of one poll to the beginning of a later one."""
-    watch, members = Watch(), beaten((), member(0), 1)
+    watch, members = HeartbeatWatch(), beaten((), member(0), 1)
     assert watch.dead(members, 100.0, 105.0) == frozenset()
     assert watch.dead(members, 124.9, 130.0) == frozenset()
     assert watch.dead(members, 125.0, 130.0) == {"m0"}

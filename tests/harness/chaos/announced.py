@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from anabranch.controller.metadata import store_paths
 from anabranch.controller.metadata.base import Delete, MetadataStore
-from anabranch.controller.outbox.entries import Outbox
+from anabranch.controller.outbox.entries import StoredOutbox
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import ConsumerEvent, LayoutEvent, Rejected, parse_message
 from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS
@@ -48,7 +48,7 @@ class FromOutbox:
     repeats = False
 
     def __init__(self, nodes: MetadataStore) -> None:
-        self._nodes, self._outbox = nodes, Outbox(nodes)
+        self._nodes, self._outbox = nodes, StoredOutbox(nodes)
 
     def read(self) -> list[Announced]:
         """See `Announcements`; what was read is deleted."""
@@ -74,7 +74,7 @@ class FromKafka:
     repeats = True
 
     def __init__(self, nodes: MetadataStore, bootstrap: str) -> None:
-        self._outbox = Outbox(nodes)
+        self._outbox = StoredOutbox(nodes)
         self._senders: dict[bytes, int] = {}
         self._partitions = [
             TopicPartition(topic.name, partition, 0)

@@ -21,10 +21,10 @@ import click
 from anabranch.admin.answers import Answered
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
-from anabranch.collectors.announcements import Record
+from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
-from anabranch.collectors.said import Said
+from anabranch.collectors.said import AnnouncedState
 from anabranch.collectors.status import CollectorStatus
 from anabranch.local.pulsar.load import keyed_load
 from anabranch.local.setup import ensure_jars, ensure_pulsar
@@ -51,13 +51,13 @@ class Samples:
         self.said: dict[str, list[tuple[float, dict[tuple[str, int], float]]]] = defaultdict(list)
         """By broker: when, and messages in a second of each segment."""
 
-    def announce(self, record: Record) -> None:
+    def announce(self, record: KafkaRecord) -> None:
         """Layouts are not looked at here; of consumers, which topics have any."""
         self.sent += 1
         if record.source == "consumer-events":
             self.counted.add(record.key)
 
-    def report(self, record: Record) -> None:
+    def report(self, record: KafkaRecord) -> None:
         """Samples of one broker."""
         message = parse_message(record.source, record.key.encode(), record.value)
         assert not isinstance(message, Rejected), message
@@ -89,7 +89,7 @@ class Collecting:
         self._topics = topics
         self.samples, self._stop = Samples(), threading.Event()
         transport = Transport(url, None, user_agent="anabranch-collect", timeout_seconds=3)
-        collector = PulsarCollector(settings, url, BrokerReader.over(transport), Said(1), self.samples)
+        collector = PulsarCollector(settings, url, BrokerReader.over(transport), AnnouncedState(1), self.samples)
         self.status = collector.status()
 
         def keep(status: CollectorStatus) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from anabranch.admin.answers import Answered, Response
-from anabranch.admin.bundles import Bundles
+from anabranch.admin.bundles import BundleAdmin
 from anabranch.admin.transport import Transport
 from anabranch.local.setup import ensure_jars, ensure_pulsar, ensure_pulsar_lts
 from runtime.java_home import SetupError, find_java
@@ -85,7 +85,7 @@ def main(folder: Path, extensible: bool, lines: tuple[str, ...]) -> None:
             stderr=subprocess.DEVNULL,
         )
         _say("waiting for load, and piling all bundles up on the first broker …")
-        _pile_up(cluster, Bundles(transport), ended)
+        _pile_up(cluster, BundleAdmin(transport), ended)
         click.echo(f"export ANABRANCH_CONTROLLER_URL={cluster.brokers[0].admin_url}")
         _say(f"{TOPICS} topics of {NAMESPACE} take {TOPICS * RATE} messages a second; logs: {folder}; Ctrl-C ends it")
         while not ended.wait(1):
@@ -106,7 +106,7 @@ def _make_namespace(transport: Transport) -> None:
         raise click.ClickException(f"the namespace {NAMESPACE} cannot be made: {made}")
 
 
-def _pile_up(cluster: PulsarCluster, bundles: Bundles, ended: threading.Event) -> None:
+def _pile_up(cluster: PulsarCluster, bundles: BundleAdmin, ended: threading.Event) -> None:
     """Move every bundle to the first broker; repeats calls, as one in ten ends elsewhere."""
     first, *others = cluster.brokers
     deadline = time.monotonic() + _PATIENCE_S
@@ -121,7 +121,7 @@ def _pile_up(cluster: PulsarCluster, bundles: Bundles, ended: threading.Event) -
             bundles.unload(NAMESPACE, bundle.rpartition("/")[2], first.id)
 
 
-def _owned(bundles: Bundles, broker: PulsarBroker) -> list[str]:
+def _owned(bundles: BundleAdmin, broker: PulsarBroker) -> list[str]:
     """Bundles of the namespace that a broker has."""
     reply = bundles.owned(CLUSTER, broker.id)
     return [one for one in reply.value if one.startswith(f"{NAMESPACE}/")] if isinstance(reply, Answered) else []

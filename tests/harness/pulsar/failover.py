@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from anabranch.admin.answers import Answered
-from anabranch.admin.cluster import Cluster
+from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
 from anabranch.collectors.pulsar.brokers import best_broker
@@ -126,7 +126,7 @@ def _leader(broker: PulsarBroker, topic: str) -> str:
 
 def _has_left(alive: PulsarBroker, dead: PulsarBroker) -> bool:
     """Return True if the cluster has noticed that a broker is dead."""
-    reply = Cluster(_transport(alive)).brokers()
+    reply = ClusterAdmin(_transport(alive)).brokers()
     return isinstance(reply, Answered) and dead.id not in reply.value
 
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from anabranch.bookkeeper.record import Done, SwitchRecord
+from anabranch.bookkeeper.record import StepOutcome, SwitchRecord
 from decisions.bookkeeper.decide import decide, plan
 from decisions.bookkeeper.reduced import Reducer
 from lake.tables import create_lake
@@ -98,7 +98,7 @@ class SwitchStory:
         for one in taken:
             if one.step.object in self.lost and one.step.action == "cas_attribution":
                 self.lost.discard(one.step.object)
-                ends.append((one, Done("superseded", error="the record is of version 1 now")))
+                ends.append((one, StepOutcome("superseded", error="the record is of version 1 now")))
                 continue
             self.world = carried_out(self.world, one.step)
             ends.append((one, _ended(one.step)))
@@ -106,13 +106,13 @@ class SwitchStory:
         record.end(ends, self.now)
 
 
-def _ended(step: Step) -> Done:
+def _ended(step: Step) -> StepOutcome:
     if step.action == "fail":
-        return Done("failed", error=step.reason)
+        return StepOutcome("failed", error=step.reason)
     seen: dict[str, Any] = {}
     if step.action == "copy":
         seen = {"how": "copied", **{name: step.expectation[name] for name in ("last", "length")}}
-    return Done("applied", seen)
+    return StepOutcome("applied", seen)
 
 
 def switched(folder: Path) -> str:
