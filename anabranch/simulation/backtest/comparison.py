@@ -65,60 +65,64 @@ def agreement(
     gate by which the job held at an instant. `guessed_at`: the assumption in force at an instant. Actions are the same
     within `tick_ms`.
     """
-    found = Agreement()
-    rest = list(backtested)
+    result = Agreement()
+    surplus = list(backtested)
     missed: list[tuple[Action, Action | None]] = []
     unmatched = []
-    for one in on_record:
-        same = _nearest(one, rest, tick_ms)
+    for recorded in on_record:
+        same = _nearest(recorded, surplus, tick_ms)
         if same is None:
-            unmatched.append(one)
+            unmatched.append(recorded)
         else:
-            rest.remove(same)
-            found.matched += 1
-    for one in unmatched:
-        late = _nearest(one, rest, LATELY_MS)
+            surplus.remove(same)
+            result.matched += 1
+    for recorded in unmatched:
+        late = _nearest(recorded, surplus, LATELY_MS)
         if late is not None:
-            rest.remove(late)
-        missed.append((one, late))
-    odd = sorted([*(one.at for one, _ in missed), *(one.at for one in rest)])
-    for one, late in missed:
-        if not _is_decided(one, decided):
-            found.missed["not decided by the job"] += 1
+            surplus.remove(late)
+        missed.append((recorded, late))
+    odd = sorted([*(action.at for action, _ in missed), *(action.at for action in surplus)])
+    for recorded, late in missed:
+        if not _is_decided(recorded, decided):
+            result.missed["not decided by the job"] += 1
         elif late is not None:
-            found.missed["came more than a tick earlier" if late.at < one.at else "came more than a tick later"] += 1
+            result.missed[
+                "came more than a tick earlier" if late.at < recorded.at else "came more than a tick later"
+            ] += 1
         else:
-            found.missed[_why(one.at, guessed_at, odd)] += 1
-    for one in rest:
+            result.missed[_why(recorded.at, guessed_at, odd)] += 1
+    for extra in surplus:
         ended = [
             status
-            for at, kind, start, end, status in decided
-            if status and (kind, start, end) == (one.kind, one.start, one.end) and abs(at - one.at) <= tick_ms
+            for decided_at, kind, start, end, status in decided
+            if status
+            and (kind, start, end) == (extra.kind, extra.start, extra.end)
+            and abs(decided_at - extra.at) <= tick_ms
         ]
         if ended:
-            found.extra[f"was decided, and then {ended[0]}"] += 1
-        elif guessed_at(one.at) is not None or (odd and odd[0] < one.at):
-            found.extra[_why(one.at, guessed_at, odd)] += 1
+            result.extra[f"was decided, and then {ended[0]}"] += 1
+        elif guessed_at(extra.at) is not None or (odd and odd[0] < extra.at):
+            result.extra[_why(extra.at, guessed_at, odd)] += 1
         else:
-            gate = held_at(one.at)
-            found.extra[f"the job held by {gate}" if gate else "unexplained"] += 1
-    return found
+            gate = held_at(extra.at)
+            result.extra[f"the job held by {gate}" if gate else "unexplained"] += 1
+    return result
 
 
-def _nearest(one: Action, others: Sequence[Action], within: int) -> Action | None:
-    same = [other for other in others if other[1:4] == one[1:4] and abs(other.at - one.at) <= within]
-    return min(same, key=lambda other: abs(other.at - one.at), default=None)
+def _nearest(action: Action, candidates: Sequence[Action], within: int) -> Action | None:
+    same = [other for other in candidates if other[1:4] == action[1:4] and abs(other.at - action.at) <= within]
+    return min(same, key=lambda other: abs(other.at - action.at), default=None)
 
 
-def _is_decided(one: Action, decided: Sequence[tuple[int, str, int, int, str | None]]) -> bool:
-    return one.decision is not None or any(
-        (kind, start, end) == (one.kind, one.start, one.end) and 0 <= one.at - at <= _DECIDED_MS
-        for at, kind, start, end, _ in decided
+def _is_decided(action: Action, decided: Sequence[tuple[int, str, int, int, str | None]]) -> bool:
+    return action.decision is not None or any(
+        (kind, start, end) == (action.kind, action.start, action.end) and 0 <= action.at - decided_at <= _DECIDED_MS
+        for decided_at, kind, start, end, _ in decided
     )
 
 
-def _why(at: int, guessed_at: Callable[[int], str | None], odd: Sequence[int]) -> str:
-    guess = guessed_at(at)
+def _why(instant: int, guessed_at: Callable[[int], str | None], odd: Sequence[int]) -> str:
+    guess = guessed_at(instant)
     if guess is not None:
         return f"demand was guessed: {guess}"
-    return "after another difference" if odd and odd[0] < at else "unexplained"
+    return "after another difference" if odd and odd[0] < instant else "unexplained"

@@ -67,26 +67,28 @@ class Wanted:
 
         The demand is n x slices x 4. Changes count from the next step on; the first instant is `begin`.
         """
-        alive = [one for one in self.pieces if one.life.begins < end and one.life.ends > begin]
+        alive = [piece for piece in self.pieces if piece.life.begins < end and piece.life.ends > begin]
         instants = [np.array([begin])]
         for piece in alive:
             near = slice(*np.searchsorted(piece.carried.at, (begin, end)))
             instants += [piece.carried.at[near], np.array([piece.life.begins, piece.life.ends])]
         steps = np.unique(-((begin - np.concatenate(instants)) // step_ms))
-        at: Ints = begin + steps[(steps >= 0) & (steps * step_ms < end - begin)] * step_ms
-        found = np.zeros((len(at), len(self.edges) - 1, 4))
+        changed_at: Ints = begin + steps[(steps >= 0) & (steps * step_ms < end - begin)] * step_ms
+        rates = np.zeros((len(changed_at), len(self.edges) - 1, 4))
         for piece in alive:
-            lives = slice(*np.searchsorted(at, (piece.life.begins, piece.life.ends)))
-            of = np.searchsorted(piece.carried.at, at[lives], "right") - 1
-            found[lives, piece.first : piece.last] = piece.carried.rates[of][:, None, :] * piece.shape[None, :, :]
-        return at, found
+            lives = slice(*np.searchsorted(changed_at, (piece.life.begins, piece.life.ends)))
+            positions = np.searchsorted(piece.carried.at, changed_at[lives], "right") - 1
+            rates[lives, piece.first : piece.last] = (
+                piece.carried.rates[positions][:, None, :] * piece.shape[None, :, :]
+            )
+        return changed_at, rates
 
 
 def wanted_of(lives: Sequence[Life], loads: Loads, began_at: int, ends_at: int) -> Wanted:
     """Return the demand of a topic with these lives; `loads` may include some from before `began_at`."""
-    edges = np.unique([0, HASH_SPACE, *(one.start for one in lives), *(one.end + 1 for one in lives)])
+    edges = np.unique([0, HASH_SPACE, *(life.start for life in lives), *(life.end + 1 for life in lives)])
     widths = np.diff(edges).astype(float)
-    spans = [tuple(np.searchsorted(edges, (one.start, one.end + 1)).tolist()) for one in lives]
+    spans = [tuple(np.searchsorted(edges, (life.start, life.end + 1)).tolist()) for life in lives]
     raw = [_series(life, loads) for life in lives]
     # Where nothing is ever on record of a slice alone, it has its width's part of the whole.
     first_lives = [series.rates for life, series in zip(lives, raw, strict=True) if life.begins <= lives[0].begins]
@@ -98,20 +100,20 @@ def wanted_of(lives: Sequence[Life], loads: Loads, began_at: int, ends_at: int) 
     # What the first segments are taken to carry before their first record has the shape that came later.
     pieces: list[Piece] = []
     open_: list[int] = []
-    for place, (life, (first, last), series) in enumerate(zip(lives, spans, raw, strict=True)):
-        for other in [one for one in open_ if lives[one].ends <= life.begins]:
+    for index, (life, (first, last), series) in enumerate(zip(lives, spans, raw, strict=True)):
+        for other in [earlier for earlier in open_ if lives[earlier].ends <= life.begins]:
             open_.remove(other)
             ended = pieces[other]
             its = slice(ended.first, ended.last)
             _lay(cells[its], ended.carried.rates[-1], widths[its])
-        open_.append(place)
+        open_.append(index)
         total = cells[first:last].sum(axis=0)
         shape = np.where(
             total > 0,
             cells[first:last] / np.where(total > 0, total, 1.0),
             (widths[first:last] / widths[first:last].sum())[:, None],
         )
-        is_first = life.begins <= began_at or not pieces or all(one.life.begins == life.begins for one in pieces)
+        is_first = life.begins <= began_at or not pieces or all(piece.life.begins == life.begins for piece in pieces)
         if not len(series.at):
             series = Series(np.array([life.begins]), np.zeros((1, 4)) if is_first else total[None, :])
         elif series.at[0] > life.begins:
@@ -127,16 +129,16 @@ def _series(life: Life, loads: Loads) -> Series:
     """Return the recorded loads of a life; one from before it counts from its beginning."""
     mine = np.flatnonzero(loads.segment == life.segment)
     mine = mine[loads.at[mine] < life.ends]
-    at, rates = np.maximum(loads.at[mine], life.begins), loads.rates[mine]
-    last = np.r_[at[1:] != at[:-1], np.ones(min(1, len(at)), bool)]
-    return Series(at[last], rates[last])
+    instants, rates = np.maximum(loads.at[mine], life.begins), loads.rates[mine]
+    last = np.r_[instants[1:] != instants[:-1], np.ones(min(1, len(instants)), bool)]
+    return Series(instants[last], rates[last])
 
 
 def _first_of(rates: Floats) -> Floats:
     """Return the first value of each row that is not 0."""
     there = rates > 0
-    found: Floats = np.where(there.any(axis=0), rates[there.argmax(axis=0), np.arange(4)], 0.0)
-    return found
+    first: Floats = np.where(there.any(axis=0), rates[there.argmax(axis=0), np.arange(4)], 0.0)
+    return first
 
 
 def _lay(cells: Floats, rates: Floats, widths: Floats) -> None:

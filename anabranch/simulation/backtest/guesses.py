@@ -55,30 +55,30 @@ def together(parts: Iterable[Guessed]) -> Guessed:
     """Return the sum of all parts."""
     of_all = list(parts)
     return Guessed(
-        sum(one.total for one in of_all),
-        {kind: sum(one.by_kind[kind] for one in of_all) for kind in KINDS},
-        sum(one.any_kind for one in of_all),
+        sum(part.total for part in of_all),
+        {kind: sum(part.by_kind[kind] for part in of_all) for kind in KINDS},
+        sum(part.any_kind for part in of_all),
     )
 
 
 def guessed(intervals: Mapping[str, Ints], begin: int, end: int) -> Guessed:
     """Sum up the intervals between two instants."""
     cut = {kind: merged([intervals.get(kind, _NONE)], begin, end) for kind in KINDS}
-    lengths = {kind: length(one) for kind, one in cut.items()}
+    lengths = {kind: length(spans) for kind, spans in cut.items()}
     return Guessed(end - begin, lengths, length(merged(list(cut.values()), begin, end)))
 
 
 def merged(intervals: Sequence[Ints], begin: int, end: int) -> Ints:
     """Return the union of intervals, cut to a period, ascending."""
-    found = np.clip(np.concatenate([_NONE, *intervals]), begin, end)
-    found = found[found[:, 0] < found[:, 1]]
-    if not len(found):
+    spans = np.clip(np.concatenate([_NONE, *intervals]), begin, end)
+    spans = spans[spans[:, 0] < spans[:, 1]]
+    if not len(spans):
         return _NONE
-    found = found[np.argsort(found[:, 0], kind="stable")]
-    furthest = np.maximum.accumulate(found[:, 1])
-    is_new = np.r_[True, found[1:, 0] > furthest[:-1]]
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    furthest = np.maximum.accumulate(spans[:, 1])
+    is_new = np.r_[True, spans[1:, 0] > furthest[:-1]]
     starts = np.flatnonzero(is_new)
-    return np.stack([found[starts, 0], furthest[np.r_[starts[1:] - 1, len(found) - 1]]], axis=1)
+    return np.stack([spans[starts, 0], furthest[np.r_[starts[1:] - 1, len(spans) - 1]]], axis=1)
 
 
 def length(intervals: Ints) -> int:
@@ -86,10 +86,10 @@ def length(intervals: Ints) -> int:
     return int((intervals[:, 1] - intervals[:, 0]).sum())
 
 
-def covers(intervals: Ints, at: int) -> bool:
+def covers(intervals: Ints, instant: int) -> bool:
     """Return True if an instant lies in a union."""
-    place = int(np.searchsorted(intervals[:, 0], at, "right")) - 1
-    return place >= 0 and at < int(intervals[place, 1])
+    index = int(np.searchsorted(intervals[:, 0], instant, "right")) - 1
+    return index >= 0 and instant < int(intervals[index, 1])
 
 
 def ceilings(wanted: Wanted, ran: Policy) -> Ints:
@@ -97,8 +97,8 @@ def ceilings(wanted: Wanted, ran: Policy) -> Ints:
     limits = np.array(ran.split_thresholds)
 
     def over(rates: Floats) -> Flags:
-        found: Flags = np.asarray((rates > limits).any(axis=1))
-        return found
+        exceeding: Flags = np.asarray((rates > limits).any(axis=1))
+        return exceeding
 
     return _when(wanted, over)
 
@@ -114,8 +114,8 @@ def banded(wanted: Wanted, policy: Policy, ran: Policy, band: float) -> Ints:
 
     def near(rates: Floats) -> Flags:
         inside = np.abs(limits[None] - rates[:, None, :]) < band * rates[:, None, :]
-        found: Flags = (inside & unknown[None]).any(axis=(1, 2))
-        return found
+        doubtful: Flags = (inside & unknown[None]).any(axis=(1, 2))
+        return doubtful
 
     return _when(wanted, near)
 
@@ -128,21 +128,27 @@ def divided(
     `layouts`: instants, ascending, and the hashes at which segments begin from then on.
     """
     ever = frozenset(edges.tolist())
-    changes = sorted({*(at for at, _ in layouts), *(one.begins for one in lives), *(one.ends for one in lives)})
+    changes = sorted(
+        {
+            *(announced_at for announced_at, _ in layouts),
+            *(life.begins for life in lives),
+            *(life.ends for life in lives),
+        }
+    )
     uneven, carried = [], []
-    place, starts = 0, layouts[0][1]
-    for at, following in zip(changes, [*changes[1:], end], strict=True):
-        while place + 1 < len(layouts) and layouts[place + 1][0] <= at:
-            place += 1
-            starts = layouts[place][1]
-        there = {one.start for one in lives if one.begins <= at < one.ends}
-        if at >= following or not there:
+    index, starts = 0, layouts[0][1]
+    for begun_at, following in zip(changes, [*changes[1:], end], strict=True):
+        while index + 1 < len(layouts) and layouts[index + 1][0] <= begun_at:
+            index += 1
+            starts = layouts[index][1]
+        there = {life.start for life in lives if life.begins <= begun_at < life.ends}
+        if begun_at >= following or not there:
             continue
         new = starts - there
         if new - ever:
-            uneven.append((at, following))
+            uneven.append((begun_at, following))
         if new & ever:
-            carried.append((at, following))
+            carried.append((begun_at, following))
     return _array(uneven), _array(carried)
 
 
@@ -154,32 +160,32 @@ def layouts_of(
     `actions`: instant, kind and segments.
     """
     layout = first
-    found = [(began_at, frozenset(one.start for one in first.active))]
+    starts = [(began_at, frozenset(segment.start for segment in first.active))]
     ranges: list[tuple[int, int]] = []
-    for at, kind, segments in actions:
-        of = [layout.segments[one] for one in segments]
-        ranges.append((min(one.start for one in of), max(one.end for one in of)))
+    for acted_at, kind, segments in actions:
+        parents = [layout.segments[number] for number in segments]
+        ranges.append((min(parent.start for parent in parents), max(parent.end for parent in parents)))
         try:
             if kind == "split":
-                layout = layout.split_segment(segments[0], at)
+                layout = layout.split_segment(segments[0], acted_at)
             elif kind == "merge":
-                layout = layout.merge_segments(segments[0], segments[1], at)
+                layout = layout.merge_segments(segments[0], segments[1], acted_at)
             else:
-                layout = layout.rebucket_segment(segments[0], layout.segments[segments[0]].bucket_count + 1, at)
+                layout = layout.rebucket_segment(segments[0], layout.segments[segments[0]].bucket_count + 1, acted_at)
         except LayoutError:
             continue
-        found.append((at, frozenset(one.start for one in layout.active)))
-    return found, ranges
+        starts.append((acted_at, frozenset(segment.start for segment in layout.active)))
+    return starts, ranges
 
 
 def _when(wanted: Wanted, is_so: Callable[[Floats], Flags]) -> Ints:
-    found = []
+    spans = []
     for piece in wanted.pieces:
-        at, rates = piece.carried
-        ends = np.r_[at[1:], piece.life.ends]
+        instants, rates = piece.carried
+        ends = np.r_[instants[1:], piece.life.ends]
         flags = is_so(rates)
-        found.append(np.stack([at[flags], ends[flags]], axis=1))
-    return merged(found, wanted.began_at, wanted.ends_at)
+        spans.append(np.stack([instants[flags], ends[flags]], axis=1))
+    return merged(spans, wanted.began_at, wanted.ends_at)
 
 
 def _array(pairs: Sequence[tuple[int, int]]) -> Ints:

@@ -49,32 +49,32 @@ class Action(NamedTuple):
 
 def lives_of(announced: Sequence[Announced], ends: int) -> list[Life]:
     """Return the lives of all segments active before `ends`, by their beginning; `announced` ascending."""
-    known: dict[int, Life] = {}
-    found: list[Life] = []
-    for at, layout, _ in announced:
-        active = {one.segment_id: one for one in layout.active}
-        for gone in [one for one in known if one not in active]:
-            found.append(known.pop(gone)._replace(ends=at))
-        for segment, one in active.items():
-            if segment not in known:
-                known[segment] = Life(segment, one.start, one.end, at, ends)
-    found += known.values()
-    found.sort(key=lambda one: (one.begins, one.start))
-    return [one for one in found if one.begins < one.ends]
+    open_lives: dict[int, Life] = {}
+    lives: list[Life] = []
+    for announced_at, layout, _ in announced:
+        active = {segment.segment_id: segment for segment in layout.active}
+        for ended in [number for number in open_lives if number not in active]:
+            lives.append(open_lives.pop(ended)._replace(ends=announced_at))
+        for segment, shown in active.items():
+            if segment not in open_lives:
+                open_lives[segment] = Life(segment, shown.start, shown.end, announced_at, ends)
+    lives += open_lives.values()
+    lives.sort(key=lambda life: (life.begins, life.start))
+    return [life for life in lives if life.begins < life.ends]
 
 
 def actions_of(announced: Sequence[Announced]) -> list[Action]:
     """Return every split, merge and rebucket between the first layout and the last, in order."""
-    found: list[Action] = []
-    for (_, before, _), (at, after, decision) in pairwise(announced):
-        shown = sorted(actions_in(after, before), key=lambda one: one[2])
+    actions: list[Action] = []
+    for (_, before, _), (acted_at, after, decision) in pairwise(announced):
+        shown = sorted(actions_in(after, before), key=lambda action: action[2])
         for kind, parents, children, _ in shown:
             if children[0] < before.next_segment_id:
                 continue
-            made = [after.segments[one] for one in children]
-            start, end = min(one.start for one in made), max(one.end for one in made)
-            found.append(Action(at, kind, start, end, decision, parents, children))
-    return found
+            created = [after.segments[number] for number in children]
+            start, end = min(segment.start for segment in created), max(segment.end for segment in created)
+            actions.append(Action(acted_at, kind, start, end, decision, parents, children))
+    return actions
 
 
 class Told(NamedTuple):
@@ -98,50 +98,55 @@ class TopicLife(NamedTuple):
     """Deletion, or creation of the next life; None: it still exists."""
 
 
-def topic_lives(told: Sequence[Told]) -> list[TopicLife]:
+def topic_lives(announcements: Sequence[Told]) -> list[TopicLife]:
     """Return the lives of the topics that had one name, ascending.
 
     They are separated as by the job (`engine.autoscale.lives`). Late announcements of an earlier life, or of an earlier
     layout, are left out.
     """
-    found: list[TopicLife] = []
+    lives: list[TopicLife] = []
     layouts: list[Announced] = []
     created_at: int | None = None
     after, ended = 0, None
-    for one in told:
-        if _is_earlier(one, ended) or (layouts and (order := _order(layouts[-1], created_at, one)) < 0):
+    for announcement in announcements:
+        if _is_earlier(announcement, ended) or (
+            layouts and (order := _order(layouts[-1], created_at, announcement)) < 0
+        ):
             continue
         is_later = bool(layouts) and order > 0
-        if layouts and (is_later or one.is_deletion):
-            found.append(TopicLife(layouts, after, one.announced.at))
-            layouts, after = [], one.announced.at
-        if one.is_deletion:
-            created_at, ended = None, (one.said_at, one.created_at if one.created_at is not None else created_at)
+        if layouts and (is_later or announcement.is_deletion):
+            lives.append(TopicLife(layouts, after, announcement.announced.at))
+            layouts, after = [], announcement.announced.at
+        if announcement.is_deletion:
+            created_at, ended = (
+                None,
+                (announcement.said_at, announcement.created_at if announcement.created_at is not None else created_at),
+            )
             continue
-        created_at = one.created_at if is_later or one.created_at is not None else created_at
-        if not layouts or one.announced.layout.epoch >= layouts[-1].layout.epoch:
-            layouts.append(one.announced)
+        created_at = announcement.created_at if is_later or announcement.created_at is not None else created_at
+        if not layouts or announcement.announced.layout.epoch >= layouts[-1].layout.epoch:
+            layouts.append(announcement.announced)
     if layouts:
-        found.append(TopicLife(layouts, after, None))
-    return found
+        lives.append(TopicLife(layouts, after, None))
+    return lives
 
 
-def _is_earlier(one: Told, ended: tuple[int, int | None] | None) -> bool:
+def _is_earlier(announcement: Told, ended: tuple[int, int | None] | None) -> bool:
     """Return True if an announcement belongs to a life that was deleted.
 
     `ended`: the instants of its deletion and, if known, its creation.
     """
     if ended is None:
         return False
-    if one.created_at is not None:
-        return one.created_at <= (ended[0] if ended[1] is None else ended[1])
-    return one.said_at <= ended[0] if one.is_deletion else one.said_at < ended[0]
+    if announcement.created_at is not None:
+        return announcement.created_at <= (ended[0] if ended[1] is None else ended[1])
+    return announcement.said_at <= ended[0] if announcement.is_deletion else announcement.said_at < ended[0]
 
 
-def _order(known: Announced, created_at: int | None, one: Told) -> int:
+def _order(newest: Announced, created_at: int | None, announcement: Told) -> int:
     """Return 0 for an announcement of the known life, 1 for a later life, -1 for an earlier one."""
-    if one.created_at is not None and created_at is not None:
-        return (one.created_at > created_at) - (one.created_at < created_at)
-    if one.created_at is None and created_at is not None and one.said_at < created_at:
+    if announcement.created_at is not None and created_at is not None:
+        return (announcement.created_at > created_at) - (announcement.created_at < created_at)
+    if announcement.created_at is None and created_at is not None and announcement.said_at < created_at:
         return -1
-    return compare_lives(known.layout.segments, one.announced.layout.segments)
+    return compare_lives(newest.layout.segments, announcement.announced.layout.segments)

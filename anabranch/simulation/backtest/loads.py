@@ -55,12 +55,12 @@ def loads_of_part(folder: Path, number: int, first: int, topics: int) -> list[Lo
     """
     rows = read_part(folder, SEGMENT_LOAD, number)
     order = np.lexsort([rows[name].to_numpy() for name in ("kafka_offset", "accepted_at", PLACE)])
-    place = rows[PLACE].to_numpy()[order]
-    at, segment = rows["accepted_at"].to_numpy()[order], rows["segment_id"].to_numpy()[order]
+    topic_index = rows[PLACE].to_numpy()[order]
+    accepted_at, segment = rows["accepted_at"].to_numpy()[order], rows["segment_id"].to_numpy()[order]
     rates = np.stack([rows[name].to_numpy()[order] for name in _RATES], axis=1)
-    bounds = np.searchsorted(place, first + np.arange(topics + 1))
+    bounds = np.searchsorted(topic_index, first + np.arange(topics + 1))
     return [
-        Loads(at[begin:end], segment[begin:end], rates[begin:end])
+        Loads(accepted_at[begin:end], segment[begin:end], rates[begin:end])
         for begin, end in zip(bounds.tolist(), bounds[1:].tolist(), strict=False)
     ]
 

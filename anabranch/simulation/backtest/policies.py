@@ -28,7 +28,7 @@ def read_candidate(text: str, ran: ConfiguredPolicy) -> tuple[str, ConfiguredPol
         return text, ConfiguredPolicy(text, None)  # type: ignore[arg-type]
     name, separator, settings = text.partition(":")
     if separator and "=" in settings and not Path(text).exists():
-        found = name, with_settings(ran, _settings(settings))
+        candidate = name, with_settings(ran, _settings(settings))
     else:
         try:
             override = read_policy(Path(text).read_text()).to_json()
@@ -39,23 +39,23 @@ def read_candidate(text: str, ran: ConfiguredPolicy) -> tuple[str, ConfiguredPol
             ) from None
         except UnicodeDecodeError:
             raise PolicyError(f"{text} is no TOML file: it is not text in UTF-8") from None
-        found = Path(text).stem, ConfiguredPolicy(ran.profile, override)
-    broken = violation(found[1])
+        candidate = Path(text).stem, ConfiguredPolicy(ran.profile, override)
+    broken = violation(candidate[1])
     if broken:
         raise PolicyError(f"{text}: {broken}")
-    return found
+    return candidate
 
 
 def with_settings(policy: ConfiguredPolicy, settings: Mapping[str, Any]) -> ConfiguredPolicy:
     """Return a policy with other values of some keys (wire names)."""
-    known = json.loads(policy.override) if policy.override else {}
-    return ConfiguredPolicy(policy.profile, json.dumps({**known, **settings}, sort_keys=True))
+    override = json.loads(policy.override) if policy.override else {}
+    return ConfiguredPolicy(policy.profile, json.dumps({**override, **settings}, sort_keys=True))
 
 
 def settings_of(policy: ConfiguredPolicy) -> dict[str, Any]:
     """Return the override of the profile, by wire name."""
-    found: dict[str, Any] = json.loads(policy.override) if policy.override else {}
-    return found
+    override: dict[str, Any] = json.loads(policy.override) if policy.override else {}
+    return override
 
 
 def differences(policy: ConfiguredPolicy, other: ConfiguredPolicy) -> dict[str, Any]:
@@ -72,24 +72,24 @@ def diff(text: str, settings: Mapping[str, Any], file: str) -> str:
     """Return the change to a policy's TOML file that sets these keys, as a unified diff."""
     lines = text.splitlines()
     for key, value in settings.items():
-        said = f"{key} = {json.dumps(value)}"
-        places = [place for place, line in enumerate(lines) if re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", line)]
-        if places:
-            lines[places[0]] = said
+        line_of_key = f"{key} = {json.dumps(value)}"
+        matching = [number for number, line in enumerate(lines) if re.match(rf"\s*\"?{re.escape(key)}\"?\s*=", line)]
+        if matching:
+            lines[matching[0]] = line_of_key
         else:
-            lines.append(said)
+            lines.append(line_of_key)
     changed = difflib.unified_diff(text.splitlines(), lines, f"a/{file}", f"b/{file}", lineterm="")
     return "".join(f"{line}\n" for line in changed)
 
 
 def _settings(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for pair in text.split(","):
         if _SETTING.fullmatch(pair) is None:
             raise PolicyError(f"{pair!r} is no key=value")
         key, _, value = pair.partition("=")
-        found |= json.loads(read_policy(f"{key.strip()} = {_toml(value.strip())}").to_json())
-    return found
+        settings |= json.loads(read_policy(f"{key.strip()} = {_toml(value.strip())}").to_json())
+    return settings
 
 
 def _toml(value: str) -> str:

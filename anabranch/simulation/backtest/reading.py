@@ -143,33 +143,33 @@ class History:
         held = _held(read_part(folder, HOLDS, number), first)
         decided = _decided(read_part(folder, DECISIONS, number), read_part(folder, OUTCOMES, number), first)
         loads = loads_of_part(folder, number, first, len(names))
-        found: list[TopicRecord] = []
-        for place, name in enumerate(names):
-            for life in topic_lives(layouts.get(place, [])):
+        records: list[TopicRecord] = []
+        for index, name in enumerate(names):
+            for life in topic_lives(layouts.get(index, [])):
                 span = self._span(name, life)
                 if span is None:
                     continue
                 begin, end, announced = span
                 counted_from = max(begin, self.began_at)
-                mine = [one for one in consumers.get(place, []) if one.at >= life.after]
-                before = {one.subscription: one for one in mine if one.at <= begin}
-                found.append(
+                mine = [change for change in consumers.get(index, []) if change.at >= life.after]
+                before = {change.subscription: change for change in mine if change.at <= begin}
+                records.append(
                     TopicRecord(
                         name,
                         begin,
                         end,
                         counted_from,
                         announced,
-                        _between(loads[place], life, end),
+                        _between(loads[index], life, end),
                         [
-                            *(one._replace(at=begin) for one in before.values()),
-                            *(one for one in mine if begin < one.at < end),
+                            *(change._replace(at=begin) for change in before.values()),
+                            *(change for change in mine if begin < change.at < end),
                         ],
-                        held.get(place, []),
-                        decided.get(place, []),
+                        held.get(index, []),
+                        decided.get(index, []),
                     )
                 )
-        return found
+        return records
 
     def _span(self, name: str, life: TopicLife) -> tuple[int, int, list[Announced]] | None:
         """Return a topic's lifetime in whole steps, and its layouts then; None: it is not in the counted time."""
@@ -181,12 +181,12 @@ class History:
         end = begin + (end - begin) // step * step
         if end <= max(begin, self.began_at):
             return None
-        known = [one for one in life.layouts if one.at <= max(begin, first)][-1]
-        later = [one for one in life.layouts if known.at < one.at < end]
-        announced = [known._replace(at=begin), *later]
+        current = [shown for shown in life.layouts if shown.at <= max(begin, first)][-1]
+        later = [shown for shown in life.layouts if current.at < shown.at < end]
+        announced = [current._replace(at=begin), *later]
         override = self.namespaces.get(namespace)
         if override is not None:
-            announced = [one._replace(layout=_with(one.layout, override)) for one in announced]
+            announced = [shown._replace(layout=_with(shown.layout, override)) for shown in announced]
         return begin, end, announced
 
 
@@ -207,10 +207,10 @@ def open_history(
     `tick_ms`: the policy and the tick that are assumed where none is on record. Raises `NoHistory`, and what Delta
     raises.
     """
-    at = batch_instants(lake)
-    if not len(at):
+    committed_at = batch_instants(lake)
+    if not len(committed_at):
         raise NoHistory(f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?")
-    first, last = int(at[0]), int(at[-1])
+    first, last = int(committed_at[0]), int(committed_at[-1])
     retained = Retained(lake)
     if retained.everywhere is not None:
         first = max(first, instant(retained.everywhere))
@@ -232,15 +232,15 @@ def open_history(
             f"{'now' if until is None else said_of(instant(until))}: the record goes from "
             f"{said_of(first)} to {said_of(last)}; say --since and --until within it"
         )
-    known = topics_on_record(lake)
-    names = known if topics is None else [one for one in known if _fits(one, topics)]
+    on_record = topics_on_record(lake)
+    names = on_record if topics is None else [name for name in on_record if _fits(name, topics)]
     if not names:
-        if not known:
+        if not on_record:
             raise NoHistory(f"no layout of any topic is on record in {lake}: does something announce layouts?")
-        near = ", ".join(known[:5])
-        raise NoHistory(f"no topic on record fits --topics {topics}; there are {len(known)}, as {near}")
-    size = part_topics(lake, len(known))
-    parts = [names[place : place + size] for place in range(0, len(names), size)]
+        near = ", ".join(on_record[:5])
+        raise NoHistory(f"no topic on record fits --topics {topics}; there are {len(on_record)}, as {near}")
+    size = part_topics(lake, len(on_record))
+    parts = [names[first_name : first_name + size] for first_name in range(0, len(names), size)]
     folder.mkdir(parents=True, exist_ok=True)
     recorded_from = max(
         -(-(first - phase) // step_ms) * step_ms + phase, begin - WARM_TICKS * tick_ms // step_ms * step_ms
@@ -251,12 +251,16 @@ def open_history(
             f"no load of {len(names)} topics is on record between {said_of(begin)} and {said_of(end)}: do brokers "
             "report, and are their segments those of the layouts?"
         )
-    inside = np.r_[recorded_from, at[(at > recorded_from) & (at < end)], end]
+    inside = np.r_[recorded_from, committed_at[(committed_at > recorded_from) & (committed_at < end)], end]
     quiet = np.flatnonzero(np.diff(inside) > OUTAGE_TICKS * tick_ms)
-    outages = [(int(inside[one]), int(inside[one + 1])) for one in quiet]
+    outages = [(int(inside[index]), int(inside[index + 1])) for index in quiet]
     ran, other, namespaces = recorded_policies(lake, begin, end, configured)
     asked = None if since is None else instant(since)
-    kept_from = {one: kept for one in map(namespace_of, names) if one and (kept := retained.of_namespace(one))}
+    kept_from = {
+        namespace: retained_from
+        for namespace in map(namespace_of, names)
+        if namespace and (retained_from := retained.of_namespace(namespace))
+    }
     return History(
         str(folder),
         parts,
@@ -272,7 +276,10 @@ def open_history(
         change_threshold,
         loads,
         asked if asked is not None and first - asked > OUTAGE_TICKS * tick_ms else None,
-        {name: -(-(instant(kept) - phase) // step_ms) * step_ms + phase for name, kept in kept_from.items()},
+        {
+            name: -(-(instant(retained_from) - phase) // step_ms) * step_ms + phase
+            for name, retained_from in kept_from.items()
+        },
     )
 
 
@@ -305,37 +312,41 @@ def _events(rows: pa.Table, first: int) -> tuple[dict[int, list[Told]], dict[int
     consumers: dict[int, list[ConsumersFrom]] = {}
     newest: dict[int, str] = {}
     for batch in rows.to_batches(4_096):
-        for place, kind, body, at in zip(
+        for topic_index, kind, body, accepted_at in zip(
             *(batch[name].to_pylist() for name in (PLACE, "type", "body", "accepted_at")), strict=True
         ):
             if kind == "consumer":
                 event = ConsumerEvent.model_validate_json(body)
                 sessions = 0 if event.event == "deleted" else event.consumers
-                change = ConsumersFrom(at, event.subscription, event.type, sessions)
-                consumers.setdefault(place - first, []).append(change)
+                change = ConsumersFrom(accepted_at, event.subscription, event.type, sessions)
+                consumers.setdefault(topic_index - first, []).append(change)
                 continue
             text = _OF_SENDING.sub("", body)
-            if newest.get(place) == text:
+            if newest.get(topic_index) == text:
                 # Older releases recorded every repetition.
                 continue
-            newest[place] = text
-            said = LayoutEvent.model_validate_json(body)
+            newest[topic_index] = text
+            layout_event = LayoutEvent.model_validate_json(body)
             try:
-                announced = Announced(at, SegmentLayout.from_metadata(said.layout), said.decision_id)
+                announced = Announced(
+                    accepted_at, SegmentLayout.from_metadata(layout_event.layout), layout_event.decision_id
+                )
             except LayoutError:
                 continue
-            layouts.setdefault(place - first, []).append(
-                Told(announced, said.cause == "deleted", said.at, said.topic_created_at)
+            layouts.setdefault(topic_index - first, []).append(
+                Told(announced, layout_event.cause == "deleted", layout_event.at, layout_event.topic_created_at)
             )
     return layouts, consumers
 
 
 def _held(rows: pa.Table, first: int) -> dict[int, list[tuple[int, str]]]:
     """Return instants and gates of holds, by the position of the topic."""
-    found: dict[int, list[tuple[int, str]]] = {}
-    for place, gate, at in zip(*(rows[name].to_pylist() for name in (PLACE, "gate", "since")), strict=True):
-        found.setdefault(place - first, []).append((at, gate))
-    return {place: sorted(held) for place, held in found.items()}
+    by_topic: dict[int, list[tuple[int, str]]] = {}
+    for topic_index, gate, held_since in zip(
+        *(rows[name].to_pylist() for name in (PLACE, "gate", "since")), strict=True
+    ):
+        by_topic.setdefault(topic_index - first, []).append((held_since, gate))
+    return {topic_index: sorted(held) for topic_index, held in by_topic.items()}
 
 
 def _decided(
@@ -344,12 +355,14 @@ def _decided(
     """Return decisions by the position of the topic, with the outcome of those that were not applied."""
     ended = outcomes.filter(pc.field("status").isin(["rejected", "failed", "superseded"]))
     failed = dict(zip(ended["decision_id"].to_pylist(), ended["status"].to_pylist(), strict=True))
-    found: dict[int, list[tuple[int, str, tuple[int, ...], str | None]]] = {}
+    by_topic: dict[int, list[tuple[int, str, tuple[int, ...], str | None]]] = {}
     columns = (PLACE, "decision_id", "action", "arguments", "decided_at")
-    for place, which, action, arguments, at in zip(*(rows[name].to_pylist() for name in columns), strict=True):
+    for topic_index, which, action, arguments, decided_at in zip(
+        *(rows[name].to_pylist() for name in columns), strict=True
+    ):
         segments = tuple(json.loads(arguments)["segments"])
-        found.setdefault(place - first, []).append((at, action, segments, failed.get(which)))
-    return {place: sorted(decided, key=lambda one: one[0]) for place, decided in found.items()}
+        by_topic.setdefault(topic_index - first, []).append((decided_at, action, segments, failed.get(which)))
+    return {topic_index: sorted(decided, key=lambda row: row[0]) for topic_index, decided in by_topic.items()}
 
 
 def _with(layout: SegmentLayout, namespace: str) -> SegmentLayout:
@@ -363,4 +376,4 @@ def _with(layout: SegmentLayout, namespace: str) -> SegmentLayout:
 
 def _fits(name: str, glob: str) -> bool:
     short = name.removeprefix("topic://")
-    return any(fnmatchcase(one, glob) for one in (name, short, short.rpartition("/")[2]))
+    return any(fnmatchcase(form, glob) for form in (name, short, short.rpartition("/")[2]))

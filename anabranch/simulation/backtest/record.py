@@ -34,11 +34,11 @@ def batch_instants(lake: str) -> Ints:
 
 
 def _thinned(parts: list[Ints]) -> Ints:
-    at: Ints = np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
-    if not len(at):
-        return at
-    is_new = np.diff(at // SLOT_MS) > 0
-    thinned: Ints = at[np.r_[True, is_new] | np.r_[is_new, True]]
+    instants: Ints = np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
+    if not len(instants):
+        return instants
+    is_new = np.diff(instants // SLOT_MS) > 0
+    thinned: Ints = instants[np.r_[True, is_new] | np.r_[is_new, True]]
     return thinned
 
 
@@ -50,18 +50,18 @@ def recorded_ticks(lake: str, begin: int, end: int, configured_ms: int) -> tuple
     where = (
         (pc.field("type") == "tick") & (pc.field("subject") == EVERY_TOPIC) & (pc.field("accepted_at") < as_arrow(end))
     )
-    found = [millis(rows["accepted_at"]) for rows in stream_columns(lake, EVENTS, ("accepted_at",), ROWS, where)]
-    at = np.concatenate([np.zeros(0, np.int64), *found])
-    at = np.unique(at[at >= begin])
-    if not len(at):
+    parts = [millis(rows["accepted_at"]) for rows in stream_columns(lake, EVENTS, ("accepted_at",), ROWS, where)]
+    accepted_at = np.concatenate([np.zeros(0, np.int64), *parts])
+    accepted_at = np.unique(accepted_at[accepted_at >= begin])
+    if not len(accepted_at):
         return configured_ms, 0
     tick_ms = configured_ms
-    if len(at) > _FEW_TICKS:
-        median = float(np.median(np.diff(at)))
+    if len(accepted_at) > _FEW_TICKS:
+        median = float(np.median(np.diff(accepted_at)))
         if abs(median - configured_ms) > configured_ms / 10:
             tick_ms = max(1_000, round(median / 1_000) * 1_000)
     # On a circle: 59 s and 1 s are two seconds apart.
-    turned = np.exp(2j * np.pi * (at % tick_ms) / tick_ms).mean()
+    turned = np.exp(2j * np.pi * (accepted_at % tick_ms) / tick_ms).mean()
     return tick_ms, round(float(np.angle(turned)) / (2 * np.pi) * tick_ms) % tick_ms
 
 
@@ -72,40 +72,42 @@ def recorded_policies(
 
     `configured` is assumed to have run where none is on record. Overrides are JSON, the last of each namespace.
     """
-    told: list[tuple[int, int, PolicyEvent]] = []
+    events: list[tuple[int, int, PolicyEvent]] = []
     where = (pc.field("type") == "policy") & (pc.field("accepted_at") < as_arrow(end))
     for rows in stream_columns(lake, EVENTS, ("body", "accepted_at", "kafka_offset"), ROWS, where):
-        told += zip(
+        events += zip(
             millis(rows["accepted_at"]).tolist(),
             rows["kafka_offset"].to_pylist(),
             map(PolicyEvent.model_validate_json, rows["body"].to_pylist()),
             strict=True,
         )
-    told.sort(key=lambda one: one[:2])
+    events.sort(key=lambda row: row[:2])
     own, over = configured, None
     namespaces: dict[str, str] = {}
     spans: list[tuple[int, ConfiguredPolicy]] = []
-    for at, _, event in told:
-        said = None if event.policy is None else event.policy.known_json()
+    for announced_at, _, event in events:
+        override = None if event.policy is None else event.policy.known_json()
         if event.scope == "namespace":
             namespaces.pop(event.name or "", None)
-            if said is not None:
-                namespaces[event.name or ""] = said
+            if override is not None:
+                namespaces[event.name or ""] = override
             continue
         if event.profile is not None:
-            own = ConfiguredPolicy(event.profile, said)
+            own = ConfiguredPolicy(event.profile, override)
         else:
-            over = said
+            over = override
         now = own if over is None else ConfiguredPolicy(own.profile, over)
         # What the job says at its start is what had been running when it began to be recorded.
-        spans.append((at if spans else min(at, begin), now))
+        spans.append((announced_at if spans else min(announced_at, begin), now))
     if not spans:
         return configured, [], namespaces
     lasted: dict[ConfiguredPolicy, list[tuple[int, int]]] = {}
-    for (at, policy), following in zip(spans, [*(at for at, _ in spans[1:]), end], strict=True):
-        from_, to = max(at, begin), min(following, end)
+    for (announced_at, policy), following in zip(
+        spans, [*(announced_at for announced_at, _ in spans[1:]), end], strict=True
+    ):
+        from_, to = max(announced_at, begin), min(following, end)
         if from_ < to:
             lasted.setdefault(policy, []).append((from_, to))
-    ran = max(lasted, key=lambda one: sum(to - from_ for from_, to in lasted[one]))
-    other = sorted(span for policy, of in lasted.items() if policy != ran for span in of)
+    ran = max(lasted, key=lambda policy_of_span: sum(to - from_ for from_, to in lasted[policy_of_span]))
+    other = sorted(span for policy, intervals in lasted.items() if policy != ran for span in intervals)
     return ran, other, namespaces

@@ -45,33 +45,33 @@ td:first-child,th:first-child{{text-align:left}}</style></head>
 """
 
 
-def policies_of(found: Backtest) -> list[str]:
+def policies_of(results: Backtest) -> list[str]:
     """Return the policy that ran, then the others in their order."""
-    return list(found.topics[0].guessed) if found.topics else []
+    return list(results.topics[0].guessed) if results.topics else []
 
 
-def rows_of(found: Backtest) -> list[list[str]]:
+def rows_of(results: Backtest) -> list[list[str]]:
     """Return the head, the record, the policy that ran, and every other one."""
     rows = [["policy", *WORDS.values(), "confidence"]]
-    for name in (RECORD, *policies_of(found)):
-        totals = found.totals(name)
-        share = "" if name == RECORD else f"{found.confidence(name).confidence:.0%}"
+    for name in (RECORD, *policies_of(results)):
+        totals = results.totals(name)
+        share = "" if name == RECORD else f"{results.confidence(name).confidence:.0%}"
         rows.append([name, *(number(totals[key]) for key in COUNTS), share])
     return rows
 
 
-def guesses_of(found: Backtest) -> list[list[str]]:
+def guesses_of(results: Backtest) -> list[list[str]]:
     """Return the share of the time that rests on each kind of assumption, by policy."""
     rows = [["guessed, of the time", *KINDS]]
-    for name in policies_of(found):
-        guessed = found.confidence(name)
+    for name in policies_of(results):
+        guessed = results.confidence(name)
         rows.append([name, *(f"{guessed.by_kind[kind] / max(1, guessed.total):.1%}" for kind in KINDS)])
     return rows
 
 
-def differing(found: Backtest, most: int) -> list[list[str]]:
+def differing(results: Backtest, most: int) -> list[list[str]]:
     """Return topics with their segment-hours and minutes over threshold, the largest difference first."""
-    names = policies_of(found)
+    names = policies_of(results)
     rows = [
         [
             "topic",
@@ -80,77 +80,77 @@ def differing(found: Backtest, most: int) -> list[list[str]]:
         ]
     ]
 
-    def apart(one: Any) -> float:
-        hours = [one.counts[name]["segmentHours"] for name in names]
-        over = [one.counts[name]["minutesOverThreshold"] for name in names]
+    def apart(topic: Any) -> float:
+        hours = [topic.counts[name]["segmentHours"] for name in names]
+        over = [topic.counts[name]["minutesOverThreshold"] for name in names]
         return float(max(hours) - min(hours) + (max(over) - min(over)) / 60)
 
-    for one in sorted(found.topics, key=lambda each: (-apart(each), each.topic))[:most]:
-        cells = [number(one.counts[name][key]) for name in names for key in ("segmentHours", "minutesOverThreshold")]
-        rows.append([one.topic, *cells, *(f"{one.guessed[name].confidence:.0%}" for name in names)])
+    for topic in sorted(results.topics, key=lambda each: (-apart(each), each.topic))[:most]:
+        cells = [number(topic.counts[name][key]) for name in names for key in ("segmentHours", "minutesOverThreshold")]
+        rows.append([topic.topic, *cells, *(f"{topic.guessed[name].confidence:.0%}" for name in names)])
     return rows
 
 
-def agreement_text(found: Backtest) -> list[str]:
+def agreement_text(results: Backtest) -> list[str]:
     """Return lines on the agreement between the record and the backtested policy that ran."""
-    said = found.agreement
-    if said.share is None:
+    agreement = results.agreement
+    if agreement.share is None:
         return [f"{RAN}: no action on record, and none in its backtest"]
     lines = [
-        f"{RAN}, against the record: {said.share:.1%} of actions agree within a tick ({said.matched} matched, "
-        f"{said.missed.total()} missed, {said.extra.total()} extra)"
+        f"{RAN}, against the record: {agreement.share:.1%} of actions agree within a tick "
+        f"({agreement.matched} matched, {agreement.missed.total()} missed, {agreement.extra.total()} extra)"
     ]
-    for title, counted in (("missed", said.missed), ("extra", said.extra)):
+    for title, counted in (("missed", agreement.missed), ("extra", agreement.extra)):
         if counted:
             lines.append(f"  {title}: " + ", ".join(f"{why} {times}" for why, times in counted.most_common()))
     return lines
 
 
-def to_json(found: Backtest) -> dict[str, Any]:
+def to_json(results: Backtest) -> dict[str, Any]:
     """Return the whole result for scripts."""
-    names = policies_of(found)
+    names = policies_of(results)
     return {
-        "topicHours": round(found.topic_hours, 3),
-        "onRecord": found.totals(RECORD),
-        "policies": {name: {**found.totals(name), **found.confidence(name).to_json()} for name in names},
-        "agreement": found.agreement.to_json(),
+        "topicHours": round(results.topic_hours, 3),
+        "onRecord": results.totals(RECORD),
+        "policies": {name: {**results.totals(name), **results.confidence(name).to_json()} for name in names},
+        "agreement": results.agreement.to_json(),
         "topics": [
             {
-                "topic": one.topic,
-                "hours": round(one.hours, 3),
-                "onRecord": one.counts[RECORD],
-                "policies": {name: {**one.counts[name], **one.guessed[name].to_json()} for name in names},
-                "agreement": None if one.agreement is None else one.agreement.to_json(),
+                "topic": topic.topic,
+                "hours": round(topic.hours, 3),
+                "onRecord": topic.counts[RECORD],
+                "policies": {name: {**topic.counts[name], **topic.guessed[name].to_json()} for name in names},
+                "agreement": None if topic.agreement is None else topic.agreement.to_json(),
             }
-            for one in found.topics
+            for topic in results.topics
         ],
     }
 
 
-def page(found: Backtest, about: Sequence[str]) -> str:
+def page(results: Backtest, about: Sequence[str]) -> str:
     """Return the text of the HTML file; `about` says what was backtested."""
-    body = "".join(f"<p>{escape(printable(line))}</p>" for line in (*about, *agreement_text(found)))
-    body += table_html(rows_of(found)) + _chart(found) + "<h2>What had to be guessed</h2>"
-    body += table_html(guesses_of(found)) + "".join(f"<p>{kind}: {words}</p>" for kind, words in MEANINGS.items())
-    body += "<h2>Topics that differ most</h2>" + table_html(differing(found, MOST_TOPICS))
+    body = "".join(f"<p>{escape(printable(line))}</p>" for line in (*about, *agreement_text(results)))
+    body += table_html(rows_of(results)) + _chart(results) + "<h2>What had to be guessed</h2>"
+    body += table_html(guesses_of(results)) + "".join(f"<p>{kind}: {words}</p>" for kind, words in MEANINGS.items())
+    body += "<h2>Topics that differ most</h2>" + table_html(differing(results, MOST_TOPICS))
     return _PAGE.format(title="Backtest", body=body)
 
 
-def suggestion_rows(found: Suggestion) -> list[list[str]]:
+def suggestion_rows(suggestion: Suggestion) -> list[list[str]]:
     """Return the frontier with today's policy on it; a star marks the suggestion."""
-    listed = list(found.frontier)
-    if found.today not in listed:
-        listed.append(found.today)
-    return _tried_rows(found, sorted(listed, key=lambda each: (each.segment_hours, each.minutes_over)))
+    listed = list(suggestion.frontier)
+    if suggestion.today not in listed:
+        listed.append(suggestion.today)
+    return _tried_rows(suggestion, sorted(listed, key=lambda each: (each.segment_hours, each.minutes_over)))
 
 
-def judged_rows(found: Suggestion) -> list[list[str]]:
+def judged_rows(suggestion: Suggestion) -> list[list[str]]:
     """Return the same policies, in the same order, in the time that was not searched."""
-    order = [row[0].removeprefix("* ") for row in suggestion_rows(found)[1:]]
-    return _tried_rows(found, [found.judged[name] for name in order if name in found.judged])
+    order = [row[0].removeprefix("* ") for row in suggestion_rows(suggestion)[1:]]
+    return _tried_rows(suggestion, [suggestion.judged[name] for name in order if name in suggestion.judged])
 
 
-def _tried_rows(found: Suggestion, listed: Sequence[Tried]) -> list[list[str]]:
+def _tried_rows(suggestion: Suggestion, listed: Sequence[Tried]) -> list[list[str]]:
     rows = [
         [
             "policy",
@@ -163,44 +163,44 @@ def _tried_rows(found: Suggestion, listed: Sequence[Tried]) -> list[list[str]]:
             "confidence",
         ]
     ]
-    best = found.best
-    for one in listed:
-        mark = "* " if best is not None and one.name == best.name else ""
+    best = suggestion.best
+    for tried in listed:
+        mark = "* " if best is not None and tried.name == best.name else ""
         rows.append(
             [
-                f"{mark}{one.name}",
-                number(round(one.segment_hours, 1)),
-                number(round(one.minutes_over, 1)),
-                *(str(count) for count in (one.reversals, one.splits, one.merges)),
-                number(round(one.minutes_waiting, 1)),
-                f"{one.confidence:.0%}",
+                f"{mark}{tried.name}",
+                number(round(tried.segment_hours, 1)),
+                number(round(tried.minutes_over, 1)),
+                *(str(count) for count in (tried.reversals, tried.splits, tried.merges)),
+                number(round(tried.minutes_waiting, 1)),
+                f"{tried.confidence:.0%}",
             ]
         )
     return rows
 
 
-def suggestion_page(found: Suggestion, about: Sequence[str], advice: str) -> str:
+def suggestion_page(suggestion: Suggestion, about: Sequence[str], advice: str) -> str:
     """Return the text of the HTML file: every policy that was tried, and the frontier."""
     from plotly.graph_objects import Figure, Scatter
     from plotly.io import to_html
 
-    def trace(of: Sequence[Tried], name: str, mode: str, size: int) -> Scatter:
+    def trace(policies: Sequence[Tried], name: str, mode: str, size: int) -> Scatter:
         return Scatter(
-            x=[one.segment_hours for one in of],
-            y=[one.minutes_over for one in of],
-            text=[f"{one.name} ({one.confidence:.0%})" for one in of],
+            x=[tried.segment_hours for tried in policies],
+            y=[tried.minutes_over for tried in policies],
+            text=[f"{tried.name} ({tried.confidence:.0%})" for tried in policies],
             mode=mode,
             name=name,
             marker={"size": size},
         )
 
-    allowed = found.allowed
+    allowed = suggestion.allowed
     figure = Figure(
         [
-            trace([one for one in found.tried if one not in allowed], "too many reversals", "markers", 6),
+            trace([tried for tried in suggestion.tried if tried not in allowed], "too many reversals", "markers", 6),
             trace(allowed, "tried", "markers", 7),
-            trace(found.frontier, "frontier", "lines+markers+text", 9),
-            trace([found.today], "today", "markers+text", 14),
+            trace(suggestion.frontier, "frontier", "lines+markers+text", 9),
+            trace([suggestion.today], "today", "markers+text", 14),
         ]
     )
     figure.update_layout(
@@ -209,12 +209,12 @@ def suggestion_page(found: Suggestion, about: Sequence[str], advice: str) -> str
         yaxis_title="minutes over threshold",
         title="Policies, confidence in brackets",
     )
-    body = "".join(f"<p>{escape(printable(line))}</p>" for line in about) + table_html(suggestion_rows(found))
-    if found.judged:
-        body += f"<h2>{JUDGED}</h2>" + table_html(judged_rows(found))
+    body = "".join(f"<p>{escape(printable(line))}</p>" for line in about) + table_html(suggestion_rows(suggestion))
+    if suggestion.judged:
+        body += f"<h2>{JUDGED}</h2>" + table_html(judged_rows(suggestion))
     body += to_html(figure, full_html=False, include_plotlyjs=True, default_height="34rem")
-    said = "\n".join(map(printable, advice.splitlines()))
-    return _PAGE.format(title="Suggestion", body=body + f"<pre>{escape(said)}</pre>")
+    escaped_advice = "\n".join(map(printable, advice.splitlines()))
+    return _PAGE.format(title="Suggestion", body=body + f"<pre>{escape(escaped_advice)}</pre>")
 
 
 def table_html(rows: Sequence[Sequence[str]]) -> str:
@@ -238,7 +238,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
-def _chart(found: Backtest) -> str:
+def _chart(results: Backtest) -> str:
     from plotly.graph_objects import Figure, Scatter
     from plotly.io import to_html
     from plotly.subplots import make_subplots
@@ -250,9 +250,9 @@ def _chart(found: Backtest) -> str:
         vertical_spacing=0.08,
         subplot_titles=("Segments of all topics", "Topics with a segment over a split threshold"),
     )
-    series: Mapping[str, list[tuple[int, int, int]]] = found.series
-    for place, (name, points) in enumerate(series.items()):
-        times = [datetime.fromtimestamp(at / 1000, timezone.utc) for at, *_ in points]
+    series: Mapping[str, list[tuple[int, int, int]]] = results.series
+    for index, (name, points) in enumerate(series.items()):
+        times = [datetime.fromtimestamp(instant / 1000, timezone.utc) for instant, *_ in points]
         for row in (1, 2):
             figure.add_trace(
                 Scatter(
@@ -260,7 +260,7 @@ def _chart(found: Backtest) -> str:
                     y=[point[row] for point in points],
                     mode="lines",
                     name=escape(printable(name)),
-                    line={"dash": _DASHES[place % len(_DASHES)]},
+                    line={"dash": _DASHES[index % len(_DASHES)]},
                     legendgroup=name,
                     showlegend=row == 1,
                 ),

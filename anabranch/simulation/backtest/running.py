@@ -80,25 +80,25 @@ class Backtest:
 
     def totals(self, policy: str) -> dict[str, float]:
         """Return the counts of all topics."""
-        return {name: round(sum(one.counts[policy][name] for one in self.topics), 3) for name in COUNTS}
+        return {name: round(sum(topic.counts[policy][name] for topic in self.topics), 3) for name in COUNTS}
 
     def confidence(self, policy: str) -> Guessed:
         """Return the assumptions of all topics, weighted by their time."""
-        return together(one.guessed[policy] for one in self.topics)
+        return together(topic.guessed[policy] for topic in self.topics)
 
     @property
     def agreement(self) -> Agreement:
         """Return the agreement of the policy that ran with the record, in all topics."""
-        found = Agreement()
-        for one in self.topics:
-            if one.agreement is not None:
-                found.add(one.agreement)
-        return found
+        total = Agreement()
+        for topic in self.topics:
+            if topic.agreement is not None:
+                total.add(topic.agreement)
+        return total
 
     @property
     def topic_hours(self) -> float:
         """Return the recorded topic-hours."""
-        return sum(one.hours for one in self.topics)
+        return sum(topic.hours for topic in self.topics)
 
 
 Progress = Callable[[str, float], None]
@@ -116,18 +116,18 @@ def backtest(
 
     `parts`: results of `backtest_part` from other workers; None: compute them here.
     """
-    found = Backtest()
+    results = Backtest()
     work = [(history, number, dict(policies)) for number in range(len(history.parts))]
     for number, (topics, series) in enumerate(parts if parts is not None else _done(work, processes), 1):
-        found.topics += topics
+        results.topics += topics
         for name, points in series.items():
-            known = {at: (segments, over) for at, segments, over in found.series.get(name, [])}
-            for at, segments, over in points:
-                before = known.get(at, (0, 0))
-                known[at] = before[0] + segments, before[1] + over
-            found.series[name] = [(at, *known[at]) for at in sorted(known)]
-        progress(f"{len(found.topics):,} of {history.topics:,} topics", number / len(work))
-    return found
+            by_hour = {instant: (segments, over) for instant, segments, over in results.series.get(name, [])}
+            for instant, segments, over in points:
+                before = by_hour.get(instant, (0, 0))
+                by_hour[instant] = before[0] + segments, before[1] + over
+            results.series[name] = [(instant, *by_hour[instant]) for instant in sorted(by_hour)]
+        progress(f"{len(results.topics):,} of {history.topics:,} topics", number / len(work))
+    return results
 
 
 def _done(work: Sequence[tuple[History, int, dict[str, ConfiguredPolicy]]], processes: int) -> Iterable[Part]:
@@ -165,13 +165,15 @@ def backtest_part(history: History, number: int, policies: Mapping[str, Configur
     results: list[TopicResult] = []
     points: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in every}
     for prepared, outcomes in simulated(history, prepared_part(history, number), every):
-        for place, one in enumerate(prepared):
-            results.append(_result(history, one, place, outcomes, every))
+        for index, topic in enumerate(prepared):
+            results.append(_result(history, topic, index, outcomes, every))
         for name, outcome in outcomes.items():
-            for at, segments, over in _hourly(outcome.series, prepared[0].record.counted_from - history.phase_ms):
-                before = points[name].get(at, (0, 0))
-                points[name][at] = before[0] + segments, before[1] + over
-    return results, {name: [(at, *of[at]) for at in sorted(of)] for name, of in points.items()}
+            for instant, segments, over in _hourly(outcome.series, prepared[0].record.counted_from - history.phase_ms):
+                before = points[name].get(instant, (0, 0))
+                points[name][instant] = before[0] + segments, before[1] + over
+    return results, {
+        name: [(instant, *by_hour[instant]) for instant in sorted(by_hour)] for name, by_hour in points.items()
+    }
 
 
 def simulated(
@@ -179,13 +181,15 @@ def simulated(
 ) -> Iterable[tuple[list[Prepared], dict[str, Outcome]]]:
     """Yield groups of topics with the same lifetime, and their outcomes by policy."""
     groups: dict[tuple[int, int, int], list[Prepared]] = defaultdict(list)
-    for one in prepared:
-        groups[one.record.began_at, one.record.counted_from, one.record.ends_at].append(one)
+    for topic in prepared:
+        groups[topic.record.began_at, topic.record.counted_from, topic.record.ends_at].append(topic)
     for (_, counted_from, _), group in groups.items():
         source = RecordedSource(
             [
-                RecordedTopic(one.record.name, one.record.announced[0].layout, one.wanted, one.record.consumers)
-                for one in group
+                RecordedTopic(
+                    member.record.name, member.record.announced[0].layout, member.wanted, member.record.consumers
+                )
+                for member in group
             ],
             counted_from,
             history.phase_ms,
@@ -195,7 +199,7 @@ def simulated(
             group,
             simulate(
                 source,
-                {name: _with_recorded_buckets(one) for name, one in policies.items()},
+                {name: _with_recorded_buckets(configured) for name, configured in policies.items()},
                 yardstick=history.ran,
                 tick_ms=history.tick_ms,
                 change_threshold=history.change_threshold,
@@ -206,8 +210,8 @@ def simulated(
 
 def _with_recorded_buckets(configured: ConfiguredPolicy) -> ConfiguredPolicy:
     """Return a policy that gives topics no entry buckets: they have those of their layouts, or none."""
-    known = json.loads(configured.override) if configured.override else {}
-    return ConfiguredPolicy(configured.profile, json.dumps({**known, "entryBucketBudget": 0}))
+    override = json.loads(configured.override) if configured.override else {}
+    return ConfiguredPolicy(configured.profile, json.dumps({**override, "entryBucketBudget": 0}))
 
 
 def resolved(configured: ConfiguredPolicy, own: AutoScalePolicyOverride | None = None) -> Policy:
@@ -231,108 +235,115 @@ def _prepared(history: History, record: TopicRecord) -> Prepared:
     spans = [(begin, end) for begin, end in history.outages]
     if wanted.reported_at - record.began_at > history.outage_ms:
         spans.append((record.began_at, wanted.reported_at))
-    ends = [*(at for at, _ in record.held[1:]), record.ends_at]
-    spans += [(at, end) for (at, gate), end in zip(record.held, ends, strict=False) if gate in UNKNOWN_GATES]
+    ends = [*(begun_at for begun_at, _ in record.held[1:]), record.ends_at]
+    spans += [
+        (begun_at, end) for (begun_at, gate), end in zip(record.held, ends, strict=False) if gate in UNKNOWN_GATES
+    ]
     gap = merged([np.array(spans, np.int64).reshape(-1, 2)], record.began_at, record.ends_at)
     return Prepared(record, lives, wanted, ran, {"gap": gap, "ceiling": ceilings(wanted, ran)})
 
 
 def _result(
     history: History,
-    one: Prepared,
-    place: int,
+    prepared: Prepared,
+    index: int,
     outcomes: Mapping[str, Outcome],
     policies: Mapping[str, ConfiguredPolicy],
 ) -> TopicResult:
-    record = one.record
-    counts = {RECORD: _counts_on_record(one)}
+    record = prepared.record
+    counts = {RECORD: _counts_on_record(prepared)}
     guesses: dict[str, Guessed] = {}
-    said: Agreement | None = None
+    with_record: Agreement | None = None
     for name, outcome in outcomes.items():
-        counts[name] = _counts_of(outcome, place)
-        intervals, done = _guesses(history, one, place, outcome, policies[name])
+        counts[name] = _counts_of(outcome, index)
+        intervals, done = _guesses(history, prepared, index, outcome, policies[name])
         guesses[name] = guessed(intervals, record.counted_from, record.ends_at)
         if name == RAN:
-            said = _agreement(history, one, done, intervals)
-    return TopicResult(record.name, (record.ends_at - record.counted_from) / 3_600_000, counts, guesses, said)
+            with_record = _agreement(history, prepared, done, intervals)
+    return TopicResult(record.name, (record.ends_at - record.counted_from) / 3_600_000, counts, guesses, with_record)
 
 
-def guessed_of(history: History, one: Prepared, place: int, outcome: Outcome, policy: ConfiguredPolicy) -> Guessed:
-    """Return the assumptions for a topic under a policy; `place`: index of the topic in the outcome."""
-    return guessed(_guesses(history, one, place, outcome, policy)[0], one.record.counted_from, one.record.ends_at)
+def guessed_of(history: History, prepared: Prepared, index: int, outcome: Outcome, policy: ConfiguredPolicy) -> Guessed:
+    """Return the assumptions for a topic under a policy; `index`: of the topic in the outcome."""
+    return guessed(
+        _guesses(history, prepared, index, outcome, policy)[0], prepared.record.counted_from, prepared.record.ends_at
+    )
 
 
 def _guesses(
-    history: History, one: Prepared, place: int, outcome: Outcome, policy: ConfiguredPolicy
+    history: History, prepared: Prepared, index: int, outcome: Outcome, policy: ConfiguredPolicy
 ) -> tuple[dict[str, Ints], list[Action]]:
     """Return the intervals of assumptions by kind, and the actions of the policy."""
-    record = one.record
-    mine = _actions_of(outcome, place, history.phase_ms)
+    record = prepared.record
+    mine = _actions_of(outcome, index, history.phase_ms)
     layouts, ranges = layouts_of(record.announced[0].layout, record.began_at, mine)
-    uneven, carried = divided(layouts, one.lives, one.wanted.edges, record.ends_at)
+    uneven, carried = divided(layouts, prepared.lives, prepared.wanted.edges, record.ends_at)
     own = record.announced[0].layout.auto_scale_policy
     intervals = {
-        **one.known,
+        **prepared.known,
         "uneven": uneven,
         "carried": carried,
-        "band": banded(one.wanted, resolved(policy, own), one.ran, history.change_threshold),
+        "band": banded(prepared.wanted, resolved(policy, own), prepared.ran, history.change_threshold),
     }
-    return intervals, [Action(at, kind, *of) for (at, kind, _), of in zip(mine, ranges, strict=True)]
+    return intervals, [
+        Action(acted_at, kind, *range_of_hashes)
+        for (acted_at, kind, _), range_of_hashes in zip(mine, ranges, strict=True)
+    ]
 
 
-def _counts_of(outcome: Outcome, place: int) -> dict[str, float]:
+def _counts_of(outcome: Outcome, index: int) -> dict[str, float]:
     return {
-        "splits": int(outcome.splits[place]),
-        "merges": int(outcome.merges[place]),
-        "reversals": int(outcome.reversals[place]),
-        "sealedSegments": int(outcome.sealed[place]),
-        "segmentHours": float(outcome.segment_ms[place]) / 3_600_000,
-        "minutesOverThreshold": float(outcome.over_ms[place]) / 60_000,
-        "consumerMinutesWaiting": float(outcome.waiting_ms[place]) / 60_000,
-        "minutesAtCap": float(outcome.capped_ms[place]) / 60_000,
+        "splits": int(outcome.splits[index]),
+        "merges": int(outcome.merges[index]),
+        "reversals": int(outcome.reversals[index]),
+        "sealedSegments": int(outcome.sealed[index]),
+        "segmentHours": float(outcome.segment_ms[index]) / 3_600_000,
+        "minutesOverThreshold": float(outcome.over_ms[index]) / 60_000,
+        "consumerMinutesWaiting": float(outcome.waiting_ms[index]) / 60_000,
+        "minutesAtCap": float(outcome.capped_ms[index]) / 60_000,
     }
 
 
 _KINDS = {SPLIT: "split", MERGE: "merge", REBUCKET: "rebucket"}
 
 
-def _actions_of(outcome: Outcome, place: int, phase_ms: int) -> list[tuple[int, str, tuple[int, ...]]]:
+def _actions_of(outcome: Outcome, index: int, phase_ms: int) -> list[tuple[int, str, tuple[int, ...]]]:
     actions = outcome.actions
     return [
-        (at + phase_ms, _KINDS[action], (segment, other) if action == MERGE else (segment,))
-        for at, action, segment, other in zip(
-            *(column[(actions.topic == place) & actions.is_applied].tolist() for column in actions[1:5]), strict=True
+        (acted_at + phase_ms, _KINDS[action], (segment, other) if action == MERGE else (segment,))
+        for acted_at, action, segment, other in zip(
+            *(column[(actions.topic == index) & actions.is_applied].tolist() for column in actions[1:5]), strict=True
         )
     ]
 
 
-def _counts_on_record(one: Prepared) -> dict[str, float]:
+def _counts_on_record(prepared: Prepared) -> dict[str, float]:
     """Return the counts of the recorded actions, by the keys of a simulation."""
-    record, begin, end = one.record, one.record.counted_from, one.record.ends_at
+    record, begin, end = prepared.record, prepared.record.counted_from, prepared.record.ends_at
     actions = _actions_on_record(record)
     reversals = 0
-    made: dict[tuple[int, ...], tuple[str, int]] = {}
+    open_actions: dict[tuple[int, ...], tuple[str, int]] = {}
     for action in actions_of(record.announced):
-        before = made.pop(action.parents, None)
+        before = open_actions.pop(action.parents, None)
         if action.kind == "rebucket":
             continue
         is_reversal = before is not None and before[0] != action.kind and action.at - before[1] <= REVERSAL_MS
         reversals += is_reversal and action.at >= begin
-        made[action.children] = action.kind, action.at
+        open_actions[action.children] = action.kind, action.at
     changes = sorted(
         {
             begin,
             end,
-            *(life.begins for life in one.lives),
-            *(life.ends for life in one.lives),
+            *(life.begins for life in prepared.lives),
+            *(life.ends for life in prepared.lives),
             *(change.at for change in record.consumers),
         }
     )
     instants = np.array(changes)
     active = np.zeros(len(instants), np.int64)
-    for life in one.lives:
+    for life in prepared.lives:
         active += (instants >= life.begins) & (instants < life.ends)
-    waiting = _waiting_on_record(one, instants, active)
+    waiting = _waiting_on_record(prepared, instants, active)
     lasted = np.diff(np.clip(instants, begin, end), append=end)
     done = Counter(action.kind for action in actions)
     return {
@@ -341,24 +352,27 @@ def _counts_on_record(one: Prepared) -> dict[str, float]:
         "reversals": reversals,
         "sealedSegments": done["split"] + 2 * done["merge"] + done["rebucket"],
         "segmentHours": float((active * lasted).sum()) / 3_600_000,
-        "minutesOverThreshold": length(merged([one.known["ceiling"]], begin, end)) / 60_000,
+        "minutesOverThreshold": length(merged([prepared.known["ceiling"]], begin, end)) / 60_000,
         "consumerMinutesWaiting": float((waiting * lasted).sum()) / 60_000,
-        "minutesAtCap": float(((active >= one.ran.max_segments) * lasted).sum()) / 60_000,
+        "minutesAtCap": float(((active >= prepared.ran.max_segments) * lasted).sum()) / 60_000,
     }
 
 
-def _waiting_on_record(one: Prepared, instants: Ints, active: Ints) -> Ints:
+def _waiting_on_record(prepared: Prepared, instants: Ints, active: Ints) -> Ints:
     """Return the number of consumers without a segment, or an entry bucket of one, at each instant."""
     capacity = active.copy()
-    if one.ran.rebuckets:
-        for at, layout, _ in one.record.announced:
-            capacity[instants >= at] = sum(segment.bucket_count for segment in layout.active)
+    if prepared.ran.rebuckets:
+        for announced_at, layout, _ in prepared.record.announced:
+            capacity[instants >= announced_at] = sum(segment.bucket_count for segment in layout.active)
     waiting = np.zeros(len(instants), np.int64)
-    known: dict[str, tuple[str, int]] = {}
-    for change in one.record.consumers:
-        known[change.subscription] = change.kind, change.sessions
+    subscriptions: dict[str, tuple[str, int]] = {}
+    for change in prepared.record.consumers:
+        subscriptions[change.subscription] = change.kind, change.sessions
         since = instants >= change.at
-        shared, alone = sharing_consumers(known) - capacity[since], unshared_consumers(known) - active[since]
+        shared, alone = (
+            sharing_consumers(subscriptions) - capacity[since],
+            unshared_consumers(subscriptions) - active[since],
+        )
         waiting[since] = np.maximum(np.maximum(shared, alone), 0)
     return waiting
 
@@ -368,27 +382,35 @@ def _actions_on_record(record: TopicRecord) -> list[Action]:
     return [action for action in actions_of(record.announced) if action.at >= record.counted_from]
 
 
-def _agreement(history: History, one: Prepared, done: Sequence[Action], intervals: Mapping[str, Ints]) -> Agreement:
-    record = one.record
+def _agreement(
+    history: History, prepared: Prepared, done: Sequence[Action], intervals: Mapping[str, Ints]
+) -> Agreement:
+    record = prepared.record
     segments = {
         number: (segment.start, segment.end)
         for announced in record.announced
         for number, segment in announced.layout.segments.items()
     }
     decided = [
-        (at, kind, min(segments[number][0] for number in part), max(segments[number][1] for number in part), status)
-        for at, kind, of, status in record.decided
-        if segments.keys() >= set(of)
-        for _, part in parts_of(kind, of)
+        (
+            decided_at,
+            kind,
+            min(segments[number][0] for number in part),
+            max(segments[number][1] for number in part),
+            status,
+        )
+        for decided_at, kind, ids, status in record.decided
+        if segments.keys() >= set(ids)
+        for _, part in parts_of(kind, ids)
     ]
     other = np.array(history.other_policy, np.int64).reshape(-1, 2)
     whys = {**intervals, "another policy ran": other}
 
-    def held_at(at: int) -> str | None:
-        return next((gate for since, gate in reversed(record.held) if since <= at), None)
+    def held_at(instant: int) -> str | None:
+        return next((gate for since, gate in reversed(record.held) if since <= instant), None)
 
-    def guessed_at(at: int) -> str | None:
-        return next((kind for kind, when in whys.items() if kind != "ceiling" and covers(when, at)), None)
+    def guessed_at(instant: int) -> str | None:
+        return next((kind for kind, when in whys.items() if kind != "ceiling" and covers(when, instant)), None)
 
     counted = [action for action in done if action.at >= record.counted_from]
     return agreement(_actions_on_record(record), counted, decided, held_at, guessed_at, history.tick_ms)
@@ -399,9 +421,9 @@ def _hourly(points: Iterable[tuple[int, int, int]], begin: int) -> list[tuple[in
 
     Groups of topics report at different instants.
     """
-    found: dict[int, tuple[int, int]] = {}
-    for at, segments, over in points:
-        if at < begin:
+    by_hour: dict[int, tuple[int, int]] = {}
+    for instant, segments, over in points:
+        if instant < begin:
             continue
-        found[at // 3_600_000 * 3_600_000] = segments, over
-    return [(at, *found[at]) for at in sorted(found)]
+        by_hour[instant // 3_600_000 * 3_600_000] = segments, over
+    return [(instant, *by_hour[instant]) for instant in sorted(by_hour)]

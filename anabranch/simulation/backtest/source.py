@@ -41,25 +41,25 @@ class RecordedSource:
         whole minutes, as those of a simulation are.
         """
         self._recorded, self._phase, self.step_ms = recorded, phase_ms, step_ms
-        self.topics: Sequence[str] = [one.name for one in recorded]
+        self.topics: Sequence[str] = [topic.name for topic in recorded]
         self.counted_from = counted_from - phase_ms
         self.began_at = recorded[0].wanted.began_at - phase_ms
         self.steps = max(1, (recorded[0].wanted.ends_at - phase_ms - self.began_at) // step_ms)
 
-    def layouts(self, places: range) -> list[SegmentLayout]:
+    def layouts(self, indices: range) -> list[SegmentLayout]:
         """See `Source`."""
-        return [self._recorded[place].layout for place in places]
+        return [self._recorded[index].layout for index in indices]
 
-    def windows(self, places: range) -> Iterator[Window]:
+    def windows(self, indices: range) -> Iterator[Window]:
         """See `Source`."""
         whole = self.began_at + self.steps * self.step_ms
         width = WINDOW_MS // self.step_ms * self.step_ms
         begins = sorted({*range(self.began_at, whole, width), self.counted_from})
         for begin, end in pairwise([*begins, whole]):
-            yield Window(begin, end, [self._timeline(self._recorded[place], begin, end) for place in places])
+            yield Window(begin, end, [self._timeline(self._recorded[index], begin, end) for index in indices])
 
     def _timeline(self, recorded: RecordedTopic, begin: int, end: int) -> Timeline:
-        at, rates = recorded.wanted.between(begin + self._phase, end + self._phase, self.step_ms)
-        told = [one._replace(at=one.at - self._phase) for one in recorded.consumers]
-        mine = [one for one in told if begin <= one.at < end]
-        return Timeline(recorded.wanted.edges, rates, at - self._phase, np.arange(len(at)), consumers=mine)
+        instants, rates = recorded.wanted.between(begin + self._phase, end + self._phase, self.step_ms)
+        changes = [change._replace(at=change.at - self._phase) for change in recorded.consumers]
+        mine = [change for change in changes if begin <= change.at < end]
+        return Timeline(recorded.wanted.edges, rates, instants - self._phase, np.arange(len(instants)), consumers=mine)

@@ -38,7 +38,7 @@ def part_topics(lake: str, topics: int) -> int:
     for table, most in MOST_ROWS.items():
         delta = open_table(lake, table)
         actions = [] if delta is None else pa.table(delta.get_add_actions())["num_records"].to_pylist()
-        size = min(size, most * topics // max(1, sum(one or 0 for one in actions)))
+        size = min(size, most * topics // max(1, sum(number or 0 for number in actions)))
     return max(1, size)
 
 
@@ -74,10 +74,10 @@ class Spill:
 
     def placed(self, rows: pa.Table, topic: str) -> pa.Table:
         """Return the rows whose column `topic` names one of the topics, as they are stored."""
-        place = pc.index_in(rows[topic], self._names).combine_chunks()
+        index = pc.index_in(rows[topic], self._names).combine_chunks()
         columns = [rows[field.name] for field in list(self._schema)[1:]]
-        instants = [pa.array(millis(one)) if pa.types.is_timestamp(one.type) else one for one in columns]
-        return pa.table([place, *instants], schema=self._schema).filter(place.is_valid())
+        instants = [pa.array(millis(column)) if pa.types.is_timestamp(column.type) else column for column in columns]
+        return pa.table([index, *instants], schema=self._schema).filter(index.is_valid())
 
     def add(self, placed: pa.Table) -> None:
         """Add rows as `placed` returns them."""
@@ -124,7 +124,9 @@ def read_part(folder: Path, table: Table, number: int) -> pa.Table:
     """Return the rows of a part, in no order."""
     reader = pa.ipc.open_file(pa.memory_map(str(_file(folder, table))))
     batches = np.flatnonzero(np.load(_index(folder, table)) == number)
-    return pa.Table.from_batches([reader.get_batch(place) for place in batches.tolist()], reader.schema)
+    return pa.Table.from_batches(
+        [reader.get_batch(number_of_batch) for number_of_batch in batches.tolist()], reader.schema
+    )
 
 
 def _stored(kind: pa.DataType) -> pa.DataType:
@@ -141,20 +143,20 @@ def _index(folder: Path, table: Table) -> Path:
 
 def millis(instants: pa.ChunkedArray) -> Ints:
     """Return instants in milliseconds since 1970."""
-    found: Ints = pc.divide(instants.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1000).to_numpy()
-    return found
+    milliseconds: Ints = pc.divide(instants.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1000).to_numpy()
+    return milliseconds
 
 
-def as_arrow(at: int) -> pa.Scalar:
+def as_arrow(milliseconds: int) -> pa.Scalar:
     """Return an instant as an Arrow scalar."""
-    return pa.scalar(EPOCH + timedelta(milliseconds=at), pa.timestamp("us", "UTC"))
+    return pa.scalar(EPOCH + timedelta(milliseconds=milliseconds), pa.timestamp("us", "UTC"))
 
 
-def instant(at: datetime) -> int:
+def instant(moment: datetime) -> int:
     """Return milliseconds since 1970."""
-    return (at - EPOCH) // timedelta(milliseconds=1)
+    return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
-def said_of(at: int) -> str:
+def said_of(milliseconds: int) -> str:
     """Return an instant for messages."""
-    return printable(f"{EPOCH + timedelta(milliseconds=at):%F %T} UTC")
+    return printable(f"{EPOCH + timedelta(milliseconds=milliseconds):%F %T} UTC")

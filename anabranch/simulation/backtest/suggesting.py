@@ -72,7 +72,7 @@ class Suggestion:
     @property
     def allowed(self) -> list[Tried]:
         """Return the policies, with today's, that stay within the cap on reversals."""
-        return [one for one in self.tried if one.reversals <= self.max_reversals]
+        return [policy for policy in self.tried if policy.reversals <= self.max_reversals]
 
     @property
     def frontier(self) -> list[Tried]:
@@ -87,9 +87,9 @@ class Suggestion:
         threshold.
         """
         if self.today.reversals > self.max_reversals:
-            return min(self.allowed, key=lambda one: (one.minutes_over, one.segment_hours), default=None)
-        better = [one for one in self.frontier if beats(one, self.today)]
-        return min(better, key=lambda one: (one.segment_hours, one.minutes_over), default=None)
+            return min(self.allowed, key=lambda policy: (policy.minutes_over, policy.segment_hours), default=None)
+        better = [policy for policy in self.frontier if beats(policy, self.today)]
+        return min(better, key=lambda policy: (policy.segment_hours, policy.minutes_over), default=None)
 
     @property
     def is_confirmed(self) -> bool | None:
@@ -97,10 +97,10 @@ class Suggestion:
         best = self.best
         if best is None or best.name not in self.judged:
             return None
-        one, today = self.judged[best.name], self.judged[self.today.name]
+        suggested, today = self.judged[best.name], self.judged[self.today.name]
         if today.reversals > self.max_reversals:
-            return one.minutes_over <= today.minutes_over
-        return one.segment_hours <= today.segment_hours and one.minutes_over <= today.minutes_over
+            return suggested.minutes_over <= today.minutes_over
+        return suggested.segment_hours <= today.segment_hours and suggested.minutes_over <= today.minutes_over
 
 
 def split_in_time(history: History) -> tuple[History, History] | None:
@@ -113,21 +113,21 @@ def split_in_time(history: History) -> tuple[History, History] | None:
     return history.between(history.began_at, cut), history.between(cut, history.ends_at)
 
 
-def beats(one: Tried, other: Tried) -> bool:
+def beats(policy: Tried, other: Tried) -> bool:
     """Return True if a policy is nowhere worse than the other, and somewhere better."""
-    mine, others = (one.segment_hours, one.minutes_over), (other.segment_hours, other.minutes_over)
-    return mine != others and all(a <= b for a, b in zip(mine, others, strict=True))
+    mine, theirs = (policy.segment_hours, policy.minutes_over), (other.segment_hours, other.minutes_over)
+    return mine != theirs and all(a <= b for a, b in zip(mine, theirs, strict=True))
 
 
 def frontier(tried: Sequence[Tried]) -> list[Tried]:
     """Return the policies that no other one beats, by segment-hours; of equals the first."""
-    found: list[Tried] = []
+    unbeaten: list[Tried] = []
     least = float("inf")
-    for one in sorted(tried, key=lambda each: (each.segment_hours, each.minutes_over)):
-        if one.minutes_over < least:
-            found.append(one)
-            least = one.minutes_over
-    return found
+    for policy in sorted(tried, key=lambda each: (each.segment_hours, each.minutes_over)):
+        if policy.minutes_over < least:
+            unbeaten.append(policy)
+            least = policy.minutes_over
+    return unbeaten
 
 
 def suggest(
@@ -144,45 +144,45 @@ def suggest(
     `max_reversals`: None: as many as today's policy has.
     """
     chance = random.Random(seed)
-    has_buckets = any(announced.layout.has_buckets for one in prepared for announced in one.record.announced)
+    has_buckets = any(announced.layout.has_buckets for topic in prepared for announced in topic.record.announced)
     today = _try(history, prepared, {TODAY: history.ran})[0]
-    found = Suggestion(today, [today], today.reversals if max_reversals is None else max_reversals)
-    while (tried := len(found.tried) - 1) < budget:
+    suggestion = Suggestion(today, [today], today.reversals if max_reversals is None else max_reversals)
+    while (tried := len(suggestion.tried) - 1) < budget:
         progress(tried, budget)
         size = min(ROUND, budget - tried)
         # The first half is anywhere, the second near the frontier.
-        near = found.frontier or [today]
+        near = suggestion.frontier or [today]
         drawn = {
             f"s{tried + number + 1}": anywhere(history.ran, chance, has_buckets)
             if 2 * tried < budget
             else neighbour(history.ran, chance.choice(near).policy, chance, has_buckets)
             for number in range(size)
         }
-        found.tried += _try(history, prepared, drawn)
+        suggestion.tried += _try(history, prepared, drawn)
     if unseen is not None:
-        listed = {one.name: one.policy for one in (today, *found.frontier)}
-        if found.best is not None:
-            listed[found.best.name] = found.best.policy
-        found.judged = {one.name: one for one in _try(*unseen, listed)}
+        listed = {policy.name: policy.policy for policy in (today, *suggestion.frontier)}
+        if suggestion.best is not None:
+            listed[suggestion.best.name] = suggestion.best.policy
+        suggestion.judged = {policy.name: policy for policy in _try(*unseen, listed)}
     progress(budget, budget)
-    return found
+    return suggestion
 
 
 def _try(history: History, prepared: Sequence[Prepared], policies: Mapping[str, ConfiguredPolicy]) -> list[Tried]:
     sums = {name: [0.0] * 6 for name in policies}
     guesses: dict[str, list[Guessed]] = {name: [] for name in policies}
     for group, outcomes in simulated(history, prepared, policies):
-        for name, one in outcomes.items():
+        for name, outcome in outcomes.items():
             of_group = (
-                one.splits.sum(),
-                one.merges.sum(),
-                one.reversals.sum(),
-                one.segment_ms.sum() / 3_600_000,
-                one.over_ms.sum() / 60_000,
-                one.waiting_ms.sum() / 60_000,
+                outcome.splits.sum(),
+                outcome.merges.sum(),
+                outcome.reversals.sum(),
+                outcome.segment_ms.sum() / 3_600_000,
+                outcome.over_ms.sum() / 60_000,
+                outcome.waiting_ms.sum() / 60_000,
             )
             guesses[name] += (
-                guessed_of(history, topic, place, one, policies[name]) for place, topic in enumerate(group)
+                guessed_of(history, topic, index, outcome, policies[name]) for index, topic in enumerate(group)
             )
             sums[name] = [total + float(more) for total, more in zip(sums[name], of_group, strict=True)]
     return [
@@ -242,49 +242,51 @@ def _guard(policy: Policy, name: str) -> float:
 def anywhere(ran: ConfiguredPolicy, chance: random.Random, has_buckets: bool = False) -> ConfiguredPolicy:
     """Draw a valid policy from the whole range."""
     while True:
-        found = _policy(ran, {name: chance.random() for name in _ranges(resolved(ran), has_buckets)}, has_buckets)
-        if violation(found) is None:
-            return found
+        policy = _policy(ran, {name: chance.random() for name in _ranges(resolved(ran), has_buckets)}, has_buckets)
+        if violation(policy) is None:
+            return policy
 
 
 def neighbour(
-    ran: ConfiguredPolicy, known: ConfiguredPolicy, chance: random.Random, has_buckets: bool = False
+    ran: ConfiguredPolicy, start: ConfiguredPolicy, chance: random.Random, has_buckets: bool = False
 ) -> ConfiguredPolicy:
     """Draw another valid policy, one to three keys away from a known one."""
-    at = _places(ran, known, has_buckets)
+    coordinates = _places(ran, start, has_buckets)
     while True:
-        moved = dict(at)
-        for name in chance.sample(sorted(at), chance.randint(1, 3)):
-            moved[name] = min(1.0, max(0.0, at[name] + chance.uniform(-_STEP, _STEP)))
-        found = _policy(ran, moved, has_buckets)
-        if found != known and violation(found) is None:
-            return found
+        moved = dict(coordinates)
+        for name in chance.sample(sorted(coordinates), chance.randint(1, 3)):
+            moved[name] = min(1.0, max(0.0, coordinates[name] + chance.uniform(-_STEP, _STEP)))
+        policy = _policy(ran, moved, has_buckets)
+        if policy != start and violation(policy) is None:
+            return policy
 
 
-def _policy(ran: ConfiguredPolicy, places: Mapping[str, float], has_buckets: bool) -> ConfiguredPolicy:
+def _policy(ran: ConfiguredPolicy, coordinates: Mapping[str, float], has_buckets: bool) -> ConfiguredPolicy:
     today = resolved(ran)
-    at = {name: low * (high / low) ** places[name] for name, (low, high) in _ranges(today, has_buckets).items()}
+    values = {
+        name: low * (high / low) ** coordinates[name] for name, (low, high) in _ranges(today, has_buckets).items()
+    }
     settings: dict[str, Any] = {}
     for word, limit in zip(RATE_WORDS, today.split_thresholds, strict=True):
         whole = int if word.startswith("Bytes") else float
-        settings[f"split{word}Threshold"] = whole(_round(limit * at["split"]))
-        settings[f"merge{word}Threshold"] = whole(_round(limit * at["split"] * at["merge"]))
-    most = max(1, round(today.max_segments * at["most"]))
+        settings[f"split{word}Threshold"] = whole(_round(limit * values["split"]))
+        settings[f"merge{word}Threshold"] = whole(_round(limit * values["split"] * values["merge"]))
+    most = max(1, round(today.max_segments * values["most"]))
     settings |= {
-        "splitCooldownSeconds": round(at["split_cooldown"] / 10) * 10,
-        "mergeCooldownSeconds": round(at["merge_cooldown"] / 30) * 30,
-        "mergeWindowSeconds": round(at["merge_window"] / 30) * 30,
+        "splitCooldownSeconds": round(values["split_cooldown"] / 10) * 10,
+        "mergeCooldownSeconds": round(values["merge_cooldown"] / 30) * 30,
+        "mergeWindowSeconds": round(values["merge_window"] / 30) * 30,
         "maxSegments": most,
-        "minSegments": min(most, round(at["least"])),
-        **{name: round(at[name] / 60) * 60 for name in LOOKING_BACK if name in at and name.endswith("Seconds")},
-        **{name: round(at[name], 2) for name in LOOKING_BACK if name in at and not name.endswith("Seconds")},
-        **{name: round(at[name]) for name in OF_BUCKETS if name in at},
+        "minSegments": min(most, round(values["least"])),
+        **{name: round(values[name] / 60) * 60 for name in LOOKING_BACK if name in values and name.endswith("Seconds")},
+        **{name: round(values[name], 2) for name in LOOKING_BACK if name in values and not name.endswith("Seconds")},
+        **{name: round(values[name]) for name in OF_BUCKETS if name in values},
     }
     return with_settings(ran, settings)
 
 
-def _places(ran: ConfiguredPolicy, known: ConfiguredPolicy, has_buckets: bool) -> dict[str, float]:
-    today, policy = resolved(ran), resolved(known)
+def _places(ran: ConfiguredPolicy, policy_at_hand: ConfiguredPolicy, has_buckets: bool) -> dict[str, float]:
+    today, policy = resolved(ran), resolved(policy_at_hand)
     split = policy.split_msg_rate_in_threshold
     values = {
         "split": split / today.split_msg_rate_in_threshold,

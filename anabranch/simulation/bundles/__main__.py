@@ -14,22 +14,22 @@ SEED = 1
 def main(arguments: list[str]) -> int:
     """Print the table; return 2 when the arguments cannot be read."""
     as_json = "--json" in arguments
-    shape, *balancers = [one for one in arguments if one != "--json"] or [""]
+    shape, *balancers = [argument for argument in arguments if argument != "--json"] or [""]
     if shape not in SHAPES or not balancers:
         print(f"wanted: one of {', '.join(SHAPES)}, then Shedder+Placement[,setting=value…] …", file=sys.stderr)
         return 2
-    found = {}
+    summaries = {}
     for text in balancers:
         try:
             profile, configuration = balancer(text)
-            found[text] = simulate(SHAPES[shape](SEED), configuration, profile).summary()
+            summaries[text] = simulate(SHAPES[shape](SEED), configuration, profile).summary()
         except ValueError as error:
             print(error, file=sys.stderr)
             return 2
     if as_json:
-        print(json.dumps({"shape": shape, "seed": SEED, "balancers": found}))
+        print(json.dumps({"shape": shape, "seed": SEED, "balancers": summaries}))
         return 0
-    for text, columns in found.items():
+    for text, columns in summaries.items():
         shown = [
             f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}" for name, value in columns.items()
         ]

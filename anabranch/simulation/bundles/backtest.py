@@ -50,7 +50,7 @@ class Backtested:
             "known": self.recorded.known,
             "cpuError": self.recorded.cpu_error,
             "agreement": {"moved": self.moved, "matched": self.matched, "sameDestination": self.same_way},
-            "results": [one.to_json() for one in self.rows],
+            "results": [row.to_json() for row in self.rows],
         }
 
 
@@ -65,17 +65,17 @@ def backtest(
 
     Raises `ConfigurationError` for a balancer that cannot be read or simulated, and `NoRecord`.
     """
-    said = recorded.policies
-    ran: dict[str, Any] = dict(said.configuration) if said else {}
-    profile = said.profile if said else "4.x"
+    policies = recorded.policies
+    ran: dict[str, Any] = dict(policies.configuration) if policies else {}
+    profile = policies.profile if policies else "4.x"
     wanted = {text: of_text(text, profile, ran, settings) for text in balancers}
     fleet = fleet_of(recorded)
-    known = {RAN: (profile, {**ran, **settings}), **wanted}
+    configurations = {RAN: (profile, {**ran, **settings}), **wanted}
     done, moves = outcome_on_record(fleet)
     rows = [Compared(cluster, ON_RECORD, (done,))]
-    for text, (of_profile, configuration) in known.items():
+    for text, (of_profile, configuration) in configurations.items():
         rows.append(Compared(cluster, text, (simulate(fleet.fleet, configuration, of_profile),)))
-        progress(len(rows) - 1, len(known))
+        progress(len(rows) - 1, len(configurations))
     matched, same_way = _agreement(moves, rows[1].outcomes[0].moves)
     return Backtested(rows, fleet, len(moves), matched, same_way)
 
@@ -87,58 +87,61 @@ def of_text(text: str, profile: str, ran: Mapping[str, Any], settings: Mapping[s
     """
     if text.partition(",")[0] in PROFILES:
         return read(text, settings)
-    said, given = read(text, settings)
-    return (said if "profile=" in text else profile), {**ran, **given}
+    named_profile, changed = read(text, settings)
+    return (named_profile if "profile=" in text else profile), {**ran, **changed}
 
 
 def outcome_on_record(recorded: RecordedFleet) -> tuple[Outcome, list[tuple[int, str, str, str]]]:
     """Return the recorded outcome, and the moves of the parts: minute, bundle, from, to."""
     fleet, owners, rates = recorded.fleet, recorded.owners, recorded.fleet.recorded
     assert rates is not None
-    found, moves = Outcome(fleet.minutes), list[tuple[int, str, str, str]]()
-    names = [one.name for one in fleet.brokers]
+    outcome, moves = Outcome(fleet.minutes), list[tuple[int, str, str, str]]()
+    names = [broker.name for broker in fleet.brokers]
     for minute in range(fleet.minutes):
-        live = np.array([one.lives(minute) for one in fleet.brokers])
-        _measure(found, recorded, minute, live)
+        live = np.array([broker.lives(minute) for broker in fleet.brokers])
+        _measure(outcome, recorded, minute, live)
         if not minute:
             continue
         before, now = owners[minute - 1], owners[minute]
         counted = set[tuple[int, int, int]]()
-        for place in np.flatnonzero((before != now) & (before >= 0)).tolist():
-            source, destination = int(before[place]), int(now[place])
+        for index in np.flatnonzero((before != now) & (before >= 0)).tolist():
+            source, destination = int(before[index]), int(now[index])
             found_dead = not live[source]
-            key = (source, destination, int(recorded.whole[minute - 1, place]))
+            key = (source, destination, int(recorded.whole[minute - 1, index]))
             if key not in counted:
                 counted.add(key)
-                found.unserved += _RECONNECT + (DEAD_SECONDS if found_dead else 0)
+                outcome.unserved += _RECONNECT + (DEAD_SECONDS if found_dead else 0)
                 if not found_dead:
-                    found.moves.append((minute, str(key[2]), names[source], names[destination]))
+                    outcome.moves.append((minute, str(key[2]), names[source], names[destination]))
             if not found_dead:
-                moves.append((minute, fleet.bundles[place], names[source], names[destination]))
-    return found, moves
+                moves.append((minute, fleet.bundles[index], names[source], names[destination]))
+    return outcome, moves
 
 
-def _measure(found: Outcome, recorded: RecordedFleet, minute: int, live: Any) -> None:
+def _measure(outcome: Outcome, recorded: RecordedFleet, minute: int, live: Any) -> None:
     """Add the measures of a minute, by the simulation's model."""
     fleet, rates = recorded.fleet, recorded.fleet.recorded
     assert rates is not None
     owned = recorded.owners[minute] >= 0
     of_brokers = np.array(
-        [np.bincount(recorded.owners[minute][owned], rates[minute, owned, one], len(fleet.brokers)) for one in range(4)]
+        [
+            np.bincount(recorded.owners[minute][owned], rates[minute, owned, rate_index], len(fleet.brokers))
+            for rate_index in range(4)
+        ]
     )
     usages = [
-        max(broker.idle + (rate + out) / broker.messages, taken / broker.network, given / broker.network)
-        for broker, (rate, out, taken, given) in zip(fleet.brokers, of_brokers.T.tolist(), strict=True)
+        max(broker.idle + (rate + out) / broker.messages, received / broker.network, sent / broker.network)
+        for broker, (rate, out, received, sent) in zip(fleet.brokers, of_brokers.T.tolist(), strict=True)
     ]
     here = np.array(usages)[live]
     mean = float(here.mean())
-    found.deviations.append(float(here.std()))
-    found.ratios.append(float(here.max()) / mean if mean > 0 else 1.0)
-    found.over += int((here > OVER).sum())
-    found.idle += int((here < IDLE * mean).sum())
+    outcome.deviations.append(float(here.std()))
+    outcome.ratios.append(float(here.max()) / mean if mean > 0 else 1.0)
+    outcome.over += int((here > OVER).sum())
+    outcome.idle += int((here < IDLE * mean).sum())
     for broker, usage, is_here in zip(fleet.brokers, usages, live.tolist(), strict=True):
-        if is_here and broker.joins and found.used_after.setdefault(broker.name, None) is None and usage >= mean / 2:
-            found.used_after[broker.name] = minute - broker.joins
+        if is_here and broker.joins and outcome.used_after.setdefault(broker.name, None) is None and usage >= mean / 2:
+            outcome.used_after[broker.name] = minute - broker.joins
 
 
 def _agreement(then: Sequence[tuple[int, str, str, str]], now: Sequence[tuple[int, str, str, str]]) -> tuple[int, int]:
@@ -148,9 +151,9 @@ def _agreement(then: Sequence[tuple[int, str, str, str]], now: Sequence[tuple[in
         left.setdefault(bundle, []).append((minute, destination))
     matched = same_way = 0
     for minute, bundle, _, destination in then:
-        near = [one for one in left.get(bundle, []) if abs(one[0] - minute) <= WITHIN]
+        near = [candidate for candidate in left.get(bundle, []) if abs(candidate[0] - minute) <= WITHIN]
         if near:
-            best = min(near, key=lambda one: (one[1] != destination, abs(one[0] - minute)))
+            best = min(near, key=lambda candidate: (candidate[1] != destination, abs(candidate[0] - minute)))
             left[bundle].remove(best)
             matched += 1
             same_way += best[1] == destination

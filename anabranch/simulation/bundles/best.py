@@ -48,8 +48,8 @@ class Match:
 
 def matches(shapes: Sequence[str], pairs: Sequence[str], seeds: Sequence[int]) -> list[Match]:
     """Return one match for each shape; `pairs` by their names in `PAIRS`."""
-    found = compare(shapes, [OURS, *(PAIRS[name] for name in pairs)], {}, seeds)
-    by = {(one.shape, one.balancer): one for one in found}
+    compared = compare(shapes, [OURS, *(PAIRS[name] for name in pairs)], {}, seeds)
+    by = {(outcome.shape, outcome.balancer): outcome for outcome in compared}
     result = []
     for shape in shapes:
         best = min(pairs, key=lambda name: by[shape, PAIRS[name]].typical()["deviation"])
@@ -57,14 +57,14 @@ def matches(shapes: Sequence[str], pairs: Sequence[str], seeds: Sequence[int]) -
     return result
 
 
-def table(found: Sequence[Match]) -> str:
+def table(matches_of_shapes: Sequence[Match]) -> str:
     """Return two rows for each shape: medians, then the worst seed; bold where ours is higher."""
     heads = ["shape", "balancer", *(words for _, words in COLUMNS)]
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
-    for match in found:
+    for match in matches_of_shapes:
         worse = match.worse()
-        for name, one in ((OURS, match.ours), (match.pair, match.best)):
-            typical, worst = one.typical(), one.worst()
+        for name, side in ((OURS, match.ours), (match.pair, match.best)):
+            typical, worst = side.typical(), side.worst()
             cells = [f"{number(typical[column])} ({number(worst[column])})" for column, _ in COLUMNS]
             if name == OURS:
                 cells = [

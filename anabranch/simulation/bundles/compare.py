@@ -42,8 +42,8 @@ class Compared:
 
         `usedAfter` is that of the broker that waited longest, infinite if one was never used.
         """
-        found = [outcome.summary()[column] for outcome in self.outcomes]
-        return [_longest(one) if isinstance(one, dict) else float(one) for one in found]
+        numbers = [outcome.summary()[column] for outcome in self.outcomes]
+        return [_longest(value) if isinstance(value, dict) else float(value) for value in numbers]
 
     def typical(self) -> dict[str, float]:
         """Return the median of each column."""
@@ -76,8 +76,8 @@ def read(text: str, settings: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
             f"({', '.join(SHEDDERS)})"
         )
     try:
-        profile, given = balancer(f"profile={text}" if names in PROFILES else text)
-        configuration = {**settings, **given}
+        profile, changed = balancer(f"profile={text}" if names in PROFILES else text)
+        configuration = {**settings, **changed}
         seen = Configuration(configuration, profile)
     except KeyError as error:
         raise ConfigurationError(f"{text[:80]!r}: {error} is no profile") from None
@@ -99,26 +99,26 @@ def compare(
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> list[Compared]:
     """Run every balancer on every shape and seed. Raises `ConfigurationError` before the first run."""
-    known = {text: read(text, settings) for text in balancers}
-    drawn, found = list(seeds), list[Compared]()
+    configurations = {text: read(text, settings) for text in balancers}
+    drawn, compared = list(seeds), list[Compared]()
     for shape in shapes:
-        for text, (profile, configuration) in known.items():
+        for text, (profile, configuration) in configurations.items():
             outcomes = tuple(simulate(SHAPES[shape](seed), configuration, profile) for seed in drawn)
-            found.append(Compared(shape, text, outcomes))
-            progress(len(found), len(shapes) * len(known))
-    return found
+            compared.append(Compared(shape, text, outcomes))
+            progress(len(compared), len(shapes) * len(configurations))
+    return compared
 
 
 def rows_of(compared: Sequence[Compared]) -> list[list[str]]:
     """Return the cells of a table, a row for each; with several seeds the median, then the worst."""
     rows = []
-    for one in compared:
-        typical, worst = one.typical(), one.worst()
+    for result in compared:
+        typical, worst = result.typical(), result.worst()
         cells = [
-            number(typical[column]) + (f" ({number(worst[column])})" if len(one.outcomes) > 1 else "")
+            number(typical[column]) + (f" ({number(worst[column])})" if len(result.outcomes) > 1 else "")
             for column, _ in COLUMNS
         ]
-        rows.append([one.shape, one.balancer, *cells])
+        rows.append([result.shape, result.balancer, *cells])
     return rows
 
 

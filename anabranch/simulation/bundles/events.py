@@ -64,8 +64,8 @@ class Recorded:
 def clusters_on_record(lake: str) -> list[str]:
     """Return the clusters with reports on record. Raises what Delta raises."""
     where = pc.field("type").isin(_TYPES[:2])
-    found = {name for rows in stream_columns(lake, EVENTS, ("subject",), 65_536, where) for name in _names(rows)}
-    return sorted(found - {EVERY_TOPIC})
+    clusters = {name for rows in stream_columns(lake, EVENTS, ("subject",), 65_536, where) for name in _names(rows)}
+    return sorted(clusters - {EVERY_TOPIC})
 
 
 def read(
@@ -77,48 +77,50 @@ def read(
     """
     where = (pc.field("subject") == cluster) & pc.field("type").isin(_TYPES)
     where = where if until is None else where & is_until(EVENTS, until)
-    begin, found = 0 if since is None else int(since.timestamp() * 1000), Recorded()
+    begin, recorded = 0 if since is None else int(since.timestamp() * 1000), Recorded()
     for rows in stream_columns(lake, EVENTS, ("type", "body"), _ROWS, where):
         for row in rows.to_pylist():
-            _take(found, row["type"], row["body"], begin, with_partial)
-    return found
+            _take(recorded, row["type"], row["body"], begin, with_partial)
+    return recorded
 
 
-def _take(found: Recorded, kind: str, body: str, begin: int, with_partial: bool) -> None:
+def _take(recorded: Recorded, kind: str, body: str, begin: int, with_partial: bool) -> None:
     if kind == "policies":
-        said = BalancerPolicies.model_validate_json(body)
-        if said.unreadable is not None:
+        policies = BalancerPolicies.model_validate_json(body)
+        if policies.unreadable is not None:
             return
-        known = found.policies
-        if known is not None:
-            found.policies_changed |= known.model_copy(update={"at": 0}) != said.model_copy(update={"at": 0})
-        if known is None or said.at > known.at:
-            found.policies = said
+        previous = recorded.policies
+        if previous is not None:
+            recorded.policies_changed |= previous.model_copy(update={"at": 0}) != policies.model_copy(update={"at": 0})
+        if previous is None or policies.at > previous.at:
+            recorded.policies = policies
         return
     message = pydantic_core.from_json(body)
     if kind == "brokers":
-        found.living.append((message["at"], frozenset(message["brokers"])))
+        recorded.living.append((message["at"], frozenset(message["brokers"])))
     elif kind == "broker-load-data":
-        if (at := message["data"]["updatedAt"]) >= begin:
-            found.partial += 1
+        if (reported_at := message["data"]["updatedAt"]) >= begin:
+            recorded.partial += 1
             if with_partial:
-                found.reports.append(_partial(at, message))
-    elif (at := message["data"]["lastUpdate"]) >= begin:
+                recorded.reports.append(_partial(reported_at, message))
+    elif (reported_at := message["data"]["lastUpdate"]) >= begin:
         data = message["data"]
-        bundles = {name: _rates(one) for name, one in (data.get("lastStats") or {}).items()}
-        found.reports.append(Report(at, message["broker"], *_shares(data), bundles))
+        bundles = {name: _rates(rates) for name, rates in (data.get("lastStats") or {}).items()}
+        recorded.reports.append(Report(reported_at, message["broker"], *_shares(data), bundles))
 
 
-def _partial(at: int, message: Mapping[str, Any]) -> Report:
+def _partial(reported_at: int, message: Mapping[str, Any]) -> Report:
     """Return a report of the extensible manager: its busiest bundles, and the remaining load as one more."""
     data, broker = message["data"], message["broker"]
     top = (message.get("topBundles") or {}).get("topBundlesLoadData") or []
-    bundles = {one["bundleName"]: _rates(one.get("stats") or {}) for one in top}
-    known = [float(sum(rates)) for rates in zip(*bundles.values(), strict=True)] or [0.0] * 4
-    rate, out, taken, given = (max(0.0, total - named) for total, named in zip(_rates(data), known, strict=True))
-    if any((rate, out, taken, given)):
-        bundles[f"other bundles of {broker}"] = (rate, out, taken, given)
-    return Report(at, broker, *_shares(data), bundles)
+    bundles = {bundle["bundleName"]: _rates(bundle.get("stats") or {}) for bundle in top}
+    named_rates = [float(sum(rates)) for rates in zip(*bundles.values(), strict=True)] or [0.0] * 4
+    rate, out, received, sent = (
+        max(0.0, total - named) for total, named in zip(_rates(data), named_rates, strict=True)
+    )
+    if any((rate, out, received, sent)):
+        bundles[f"other bundles of {broker}"] = (rate, out, received, sent)
+    return Report(reported_at, broker, *_shares(data), bundles)
 
 
 def _shares(data: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -127,14 +129,14 @@ def _shares(data: Mapping[str, Any]) -> tuple[float, float, float]:
 
 
 def _rates(stats: Mapping[str, Any]) -> tuple[float, float, float, float]:
-    said = (stats.get(name) or 0.0 for name in ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"))
-    rate, out, taken, given = (float(one) for one in said)
-    return rate, out, taken, given
+    values = (stats.get(name) or 0.0 for name in ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"))
+    rate, out, received, sent = (float(value) for value in values)
+    return rate, out, received, sent
 
 
 def _share(resource: Mapping[str, Any] | None) -> float:
-    said = resource or {}
-    usage, limit = float(said.get("usage") or 0.0), float(said.get("limit") or 0.0)
+    stats = resource or {}
+    usage, limit = float(stats.get("usage") or 0.0), float(stats.get("limit") or 0.0)
     return usage / limit if limit > 0 else 0.0
 
 

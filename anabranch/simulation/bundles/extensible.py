@@ -31,24 +31,24 @@ def load_data(last: BrokerLoadData | None, data: LocalBrokerData, conf: Configur
     """Return a broker's load data of this minute, after `last`, which need not have been published."""
     history = conf.number("loadBalancerHistoryResourcePercentage")
     loads = data.last_stats.values()
-    coming, going = (sum(getattr(one, f"msg_throughput_{way}") for one in loads) for way in ("in", "out"))
-    found = BrokerLoadData(
+    coming, going = (sum(getattr(bundle, f"msg_throughput_{way}") for bundle in loads) for way in ("in", "out"))
+    current = BrokerLoadData(
         cpu=data.cpu,
         bandwidth_in=data.bandwidth_in,
         bandwidth_out=data.bandwidth_out,
         msg_throughput_in=coming,
         msg_throughput_out=going,
-        msg_rate_in=sum(one.msg_rate_in for one in loads),
-        msg_rate_out=sum(one.msg_rate_out for one in loads),
+        msg_rate_in=sum(bundle.msg_rate_in for bundle in loads),
+        msg_rate_out=sum(bundle.msg_rate_out for bundle in loads),
         bundle_count=len(loads),
-        topics=sum(one.topics for one in loads),
+        topics=sum(bundle.topics for bundle in loads),
         updated_at=data.last_update,
     )
     usage_before = last.weighted_max_e_m_a if last else None
     bytes_before = last.msg_throughput_e_m_a if last else None
-    return found.model_copy(
+    return current.model_copy(
         update={
-            "weighted_max_e_m_a": averaged(usage_before, weighted_max(found, conf), history),
+            "weighted_max_e_m_a": averaged(usage_before, weighted_max(current, conf), history),
             "msg_throughput_e_m_a": averaged(bytes_before, coming + going, history),
         }
     )

@@ -39,7 +39,7 @@ class Outcome:
 
     def summary(self) -> dict[str, float | int | dict[str, int | None]]:
         """Return the columns."""
-        known = asdict(self)
+        fields = asdict(self)
         return {
             "deviation": sum(self.deviations) / self.minutes,
             "highestByMean": sum(self.ratios) / self.minutes,
@@ -48,5 +48,5 @@ class Outcome:
             "secondsUnserved": self.unserved,
             "minutesOver": self.over,
             "minutesIdle": self.idle,
-            "usedAfter": known["used_after"],
+            "usedAfter": fields["used_after"],
         }

@@ -29,7 +29,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 
 def page(compared: Sequence[Compared], about: str) -> str:
     """Return the text of the file; `about` says what was simulated."""
-    heads = "".join(f"<th>{escape(one)}</th>" for one in ("shape", "balancer", *(words for _, words in COLUMNS)))
+    heads = "".join(f"<th>{escape(head)}</th>" for head in ("shape", "balancer", *(words for _, words in COLUMNS)))
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(printable(cell))}</td>" for cell in row) + "</tr>" for row in rows_of(compared)
     )
@@ -42,22 +42,22 @@ def page(compared: Sequence[Compared], about: str) -> str:
 
 def _chart(compared: Sequence[Compared]) -> Figure:
     """Return a chart of the spread of usage over the minutes of the first seed, a plot for each shape."""
-    shapes = list(dict.fromkeys(one.shape for one in compared))
-    balancers = list(dict.fromkeys(one.balancer for one in compared))
+    shapes = list(dict.fromkeys(result.shape for result in compared))
+    balancers = list(dict.fromkeys(result.balancer for result in compared))
     figure = make_subplots(
         rows=len(shapes), cols=1, subplot_titles=[f"{shape}: standard deviation of usage" for shape in shapes]
     )
-    for one in compared:
-        row = shapes.index(one.shape) + 1
-        line = {"dash": _DASHES[balancers.index(one.balancer) % len(_DASHES)]}
+    for result in compared:
+        row = shapes.index(result.shape) + 1
+        line = {"dash": _DASHES[balancers.index(result.balancer) % len(_DASHES)]}
         figure.add_trace(
             Scatter(
-                x=list(range(one.outcomes[0].minutes)),
-                y=one.outcomes[0].deviations,
+                x=list(range(result.outcomes[0].minutes)),
+                y=result.outcomes[0].deviations,
                 mode="lines",
                 line=line,
-                name=escape(printable(one.balancer)),
-                legendgroup=one.balancer,
+                name=escape(printable(result.balancer)),
+                legendgroup=result.balancer,
                 showlegend=row == 1,
             ),
             row=row,

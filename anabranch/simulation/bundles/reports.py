@@ -19,12 +19,12 @@ LONGEST_MS, THRESHOLD = 15 * 60_000, 10.0
 def stats(fleet: Fleet, minute: int) -> dict[str, NamespaceBundleStats]:
     """Return the statistics of each bundle for a minute."""
     counted = {}
-    for name, (rate, out, taken, given) in zip(fleet.bundles, _rates(fleet, minute), strict=True):
+    for name, (rate, out, received, sent) in zip(fleet.bundles, _rates(fleet, minute), strict=True):
         values = {
             "msg_rate_in": rate,
             "msg_rate_out": out,
-            "msg_throughput_in": taken,
-            "msg_throughput_out": given,
+            "msg_throughput_in": received,
+            "msg_throughput_out": sent,
             "consumer_count": 5,
             "producer_count": 5,
             "topics": 10,
@@ -47,9 +47,9 @@ def _rates(fleet: Fleet, minute: int) -> list[list[float]]:
 
 def usage(broker: Broker, own: Mapping[str, NamespaceBundleStats]) -> tuple[float, float, float]:
     """Return CPU, network in and network out of a broker with these bundles, without noise."""
-    messages = sum(one.msg_rate_in + one.msg_rate_out for one in own.values())
-    taken = [sum(getattr(one, f"msg_throughput_{way}") for one in own.values()) for way in ("in", "out")]
-    return broker.idle + messages / broker.messages, taken[0] / broker.network, taken[1] / broker.network
+    messages = sum(bundle.msg_rate_in + bundle.msg_rate_out for bundle in own.values())
+    throughput = [sum(getattr(bundle, f"msg_throughput_{way}") for bundle in own.values()) for way in ("in", "out")]
+    return broker.idle + messages / broker.messages, throughput[0] / broker.network, throughput[1] / broker.network
 
 
 def report(
@@ -85,9 +85,9 @@ def is_due(last: LocalBrokerData | None, new: LocalBrokerData) -> bool:
 
 def _sums(data: LocalBrokerData) -> tuple[float, float, float, float]:
     loads = data.last_stats.values()
-    full = max(one.usage for one in (data.cpu, data.bandwidth_in, data.bandwidth_out))
-    rate = sum(one.msg_rate_in + one.msg_rate_out for one in loads)
-    return rate, sum(one.msg_throughput_in + one.msg_throughput_out for one in loads), float(len(loads)), full
+    full = max(resource.usage for resource in (data.cpu, data.bandwidth_in, data.bandwidth_out))
+    rate = sum(bundle.msg_rate_in + bundle.msg_rate_out for bundle in loads)
+    return rate, sum(bundle.msg_throughput_in + bundle.msg_throughput_out for bundle in loads), float(len(loads)), full
 
 
 def _percent(old: float, new: float) -> float:

@@ -41,20 +41,20 @@ def balancer(text: str) -> tuple[str, dict[str, Any]]:
     Without names of strategies they are the profile's.
     """
     names, *settings = text.split(",")
-    given: dict[str, Any] = {}
+    configuration: dict[str, Any] = {}
     if "=" in names:
         settings.insert(0, names)
     else:
         shedder, _, placement = names.partition("+")
-        given["loadBalancerLoadSheddingStrategy"] = shedder
+        configuration["loadBalancerLoadSheddingStrategy"] = shedder
         if placement:
-            given["loadBalancerLoadPlacementStrategy"] = placement
+            configuration["loadBalancerLoadPlacementStrategy"] = placement
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals:
             raise ValueError(f"{text[:80]!r}: a setting is NAME=VALUE")
-        given[name] = value
-    return str(given.pop("profile", "4.x")), given
+        configuration[name] = value
+    return str(configuration.pop("profile", "4.x")), configuration
 
 
 def check_simulated(configuration: Mapping[str, Any]) -> None:
@@ -100,7 +100,7 @@ class _Run:
 
     def run(self) -> Outcome:
         for minute in range(self.fleet.minutes):
-            live = {one.name: one for one in self.fleet.brokers if one.lives(minute)}
+            live = {broker.name: broker for broker in self.fleet.brokers if broker.lives(minute)}
             counted = stats(self.fleet, minute)
             now = START + minute * 60_000
             self._bury(live, now)
@@ -122,7 +122,7 @@ class _Run:
         return own
 
     def _snapshot(self, now: int, operation: Operation, assign: list[str]) -> BundleSnapshot:
-        given = {
+        fields = {
             "now": now,
             "seed": self.fleet.seed + now // 60_000,
             "operation": operation,
@@ -135,7 +135,7 @@ class _Run:
             **self.fleet.rules,
         }
         if self.settings.extensible:
-            given |= {
+            fields |= {
                 "brokers": {},
                 "bundles": {},
                 "broker_load_data": self.published,
@@ -143,7 +143,7 @@ class _Run:
                 "available_brokers": dict.fromkeys(self.published, BrokerLookupData()),
                 "ownership": self.owner,
             }
-        return BundleSnapshot.model_validate(given)
+        return BundleSnapshot.model_validate(fields)
 
     def _bury(self, live: Mapping[str, Broker], now: int) -> None:
         """Place the bundles of brokers that are gone; they had no owner until that was noticed."""
@@ -153,18 +153,18 @@ class _Run:
         self.reports = {name: data for name, data in self.reports.items() if name in live}
         self.published = {name: data for name, data in self.published.items() if name in live}
         self.busiest = {name: data for name, data in self.busiest.items() if name in live}
-        given = {name: data for name, data in self.state.preallocated_bundle_data.items() if name in live}
-        self.state = self.state.model_copy(update={"preallocated_bundle_data": given})
+        kept_data = {name: data for name, data in self.state.preallocated_bundle_data.items() if name in live}
+        self.state = self.state.model_copy(update={"preallocated_bundle_data": kept_data})
         answer = decide(self._snapshot(now, "assign", orphans))
         self.state = answer.state
-        for one in answer.decisions:
-            self.owner[one.bundle] = str(one.destination_broker)
-            self.outcome.unserved += DEAD_SECONDS + self.reconnect[one.bundle]
+        for decision in answer.decisions:
+            self.owner[decision.bundle] = str(decision.destination_broker)
+            self.outcome.unserved += DEAD_SECONDS + self.reconnect[decision.bundle]
 
     def _report(
         self, live: Mapping[str, Broker], own: Mapping[str, Mapping[str, NamespaceBundleStats]], now: int
     ) -> None:
-        given = dict(self.state.preallocated_bundle_data)
+        preallocated = dict(self.state.preallocated_bundle_data)
         for name, broker in live.items():
             new = report(broker, own[name], now, self.fleet.noise, self.random)
             if self.settings.extensible:
@@ -175,19 +175,24 @@ class _Run:
                 continue
             if is_due(self.reports.get(name), new):
                 self.reports[name] = new
-                given[name] = {bundle: data for bundle, data in given.get(name, {}).items() if bundle not in own[name]}
+                preallocated[name] = {
+                    bundle: data for bundle, data in preallocated.get(name, {}).items() if bundle not in own[name]
+                }
                 for bundle, counted in own[name].items():
                     self.bundles[bundle] = add_bundle_sample(self.bundles.get(bundle), counted)
-        self.state = self.state.model_copy(update={"preallocated_bundle_data": given})
+        self.state = self.state.model_copy(update={"preallocated_bundle_data": preallocated})
 
     def _cycle(self, minute: int, now: int) -> None:
         answer = decide(self._snapshot(now, "shed", []))
         self.state = answer.state
-        for one in answer.decisions:
-            source, destination = str(one.source_broker), one.destination_broker or self._anywhere(one.bundle, now)
-            self.owner[one.bundle] = destination
-            self.outcome.moves.append((minute, one.bundle, source, destination))
-            self.outcome.unserved += self.reconnect[one.bundle]
+        for decision in answer.decisions:
+            source, destination = (
+                str(decision.source_broker),
+                decision.destination_broker or self._anywhere(decision.bundle, now),
+            )
+            self.owner[decision.bundle] = destination
+            self.outcome.moves.append((minute, decision.bundle, source, destination))
+            self.outcome.unserved += self.reconnect[decision.bundle]
 
     def _anywhere(self, bundle: str, now: int) -> str:
         """Return the broker for a bundle that was unloaded without a destination."""
@@ -199,11 +204,11 @@ class _Run:
         self, minute: int, live: Mapping[str, Broker], own: Mapping[str, Mapping[str, NamespaceBundleStats]]
     ) -> None:
         usages = {name: max(usage(broker, own[name])) for name, broker in live.items()}
-        mean, found = fmean(usages.values()), self.outcome
-        found.deviations.append(pstdev(usages.values()))
-        found.ratios.append(max(usages.values()) / mean)
-        found.over += sum(one > OVER for one in usages.values())
-        found.idle += sum(one < IDLE * mean for one in usages.values())
+        mean, outcome = fmean(usages.values()), self.outcome
+        outcome.deviations.append(pstdev(usages.values()))
+        outcome.ratios.append(max(usages.values()) / mean)
+        outcome.over += sum(value > OVER for value in usages.values())
+        outcome.idle += sum(value < IDLE * mean for value in usages.values())
         for name, broker in live.items():
-            if broker.joins and found.used_after.setdefault(name, None) is None and usages[name] >= mean / 2:
-                found.used_after[name] = minute - broker.joins
+            if broker.joins and outcome.used_after.setdefault(name, None) is None and usages[name] >= mean / 2:
+                outcome.used_after[name] = minute - broker.joins

@@ -28,11 +28,11 @@ def _fleet(
 
     `load`: the average share of those brokers' CPU that the bundles take.
     """
-    here = [one for one in brokers if one.joins == 0]
+    here = [broker for broker in brokers if broker.joins == 0]
     count = len(weights)
-    total = load * sum(one.messages for one in here) / 2
-    names = tuple(f"public/n{place % 4}/0x{place:08x}_0x{place + 1:08x}" for place in range(count))
-    dealt = owners or [here[place % len(here)].name for place in range(count)]
+    total = load * sum(broker.messages for broker in here) / 2
+    names = tuple(f"public/n{index % 4}/0x{index:08x}_0x{index + 1:08x}" for index in range(count))
+    dealt = owners or [here[index % len(here)].name for index in range(count)]
     return Fleet(
         tuple(brokers),
         names,
@@ -50,7 +50,7 @@ def _steady(count: int) -> Floats:
 
 
 def _brokers(count: int) -> list[Broker]:
-    return [Broker(f"broker-{place}") for place in range(count)]
+    return [Broker(f"broker-{index}") for index in range(count)]
 
 
 def flat(seed: int) -> Fleet:
@@ -92,7 +92,7 @@ def death(seed: int) -> Fleet:
 def unequal(seed: int) -> Fleet:
     """Brokers of which two have half the capacity of the others."""
     drawn = np.random.default_rng(seed).lognormal(0, 0.5, 6 * PER_BROKER)
-    brokers = [Broker(f"broker-{place}", messages=50_000.0 if place < 2 else 100_000.0) for place in range(6)]
+    brokers = [Broker(f"broker-{index}", messages=50_000.0 if index < 2 else 100_000.0) for index in range(6)]
     return _fleet(brokers, drawn, _steady(len(drawn)), seed=seed)
 
 
@@ -120,5 +120,5 @@ def noisy(seed: int) -> Fleet:
 
 
 SHAPES: Mapping[str, Callable[[int], Fleet]] = MappingProxyType(
-    {one.__name__: one for one in (flat, waves, hot, join, death, unequal, bursts, fan_out, noisy)}
+    {shape.__name__: shape for shape in (flat, waves, hot, join, death, unequal, bursts, fan_out, noisy)}
 )

@@ -39,10 +39,10 @@ class Lives:
     def follow(self, event: LayoutEvent) -> bool:
         """Apply an announcement, in order; return False for a late one of an earlier life."""
         created = event.topic_created_at
-        known = None if created is None else self._created.setdefault(event.topic, created)
-        if created is not None and known is not None and created < known:
+        newest = None if created is None else self._created.setdefault(event.topic, created)
+        if created is not None and newest is not None and created < newest:
             return False
-        self.began_anew = event.cause == "deleted" or created != known
+        self.began_anew = event.cause == "deleted" or created != newest
         self._numbers[event.topic] += self.began_anew
         if created is not None:
             self._created[event.topic] = created
@@ -68,9 +68,9 @@ class Own:
     decided_at: frozenset[int]
     """Times of the batches with decisions."""
 
-    def has(self, topic: str, life: int, what: What) -> bool:
+    def has(self, topic: str, life: int, act: What) -> bool:
         """Return True if the action is our own."""
-        return (topic, life, what) in self.actions
+        return (topic, life, act) in self.actions
 
 
 def own_decisions(lake: str) -> set[str]:
@@ -89,9 +89,9 @@ def find_own(replay: BucketReplay, chunks: Iterable[Iterable[RecordedBatch]], ow
     """Search the record from the current state of `replay`; `own`: ids of decisions known to be applied."""
     layouts = {name: topic.layout for name, topic in replay.state.topics.items() if topic.layout is not None}
     decided = {
-        one.decision_id: [(name, 0, what) for what in parts_of(one.action, one.segments)]
+        decision.decision_id: [(name, 0, act) for act in parts_of(decision.action, decision.segments)]
         for name, topic in replay.state.topics.items()
-        for one in topic.all_open
+        for decision in topic.all_open
     }
     applied, lives = set(own), Lives()
     actions: set[tuple[str, int, What]] = set()
@@ -112,18 +112,18 @@ def find_own(replay: BucketReplay, chunks: Iterable[Iterable[RecordedBatch]], ow
                 if message.cause == "deleted":
                     continue
                 layout = SegmentLayout.from_metadata(message.layout)
-                for action, segments, children, at in actions_in(layout, layouts.get(topic)):
-                    what = action, segments
-                    done.add((at or message.at, topic, life, what))
+                for action, segments, children, acted_at in actions_in(layout, layouts.get(topic)):
+                    act = action, segments
+                    done.add((acted_at or message.at, topic, life, act))
                     if message.decision_id and layout.segments[children[0]].created_at_epoch == layout.epoch:
-                        actions.add((topic, life, what))
+                        actions.add((topic, life, act))
                 layouts[topic] = layout
                 if message.decision_id:
                     applied.add(message.decision_id)
         for row in batch.decisions:
             topic, parts = row["subject"], parts_of(row["action"], json.loads(row["arguments"])["segments"])
-            decided[row["decision_id"]] = [(topic, lives.of(topic), what) for what in parts]
+            decided[row["decision_id"]] = [(topic, lives.of(topic), act) for act in parts]
             decided_at.add(batch.now)
-    actions.update(act for one in applied for act in decided.get(one, ()))
-    others = sorted((at, topic, what) for at, topic, life, what in done if (topic, life, what) not in actions)
-    return Own(frozenset(applied), frozenset(actions), others, sorted(looks), frozenset(decided_at))
+    actions.update(act for decision_id in applied for act in decided.get(decision_id, ()))
+    theirs = sorted((acted_at, topic, act) for acted_at, topic, life, act in done if (topic, life, act) not in actions)
+    return Own(frozenset(applied), frozenset(actions), theirs, sorted(looks), frozenset(decided_at))

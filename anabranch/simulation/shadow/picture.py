@@ -61,15 +61,22 @@ def _chart(report: dict[str, Any]) -> Figure:
     for name, column, colour in (("the cluster's scaler", "theirsAt", THEIRS), ("Anabranch", "oursAt", OURS)):
         steps = sorted((row[column], _STEPS.get(row["action"], 0)) for row in actions if row[column])
         times, level, levels = [report["period"]["from"]], 0, [0]
-        for at, step in steps:
+        for instant, step in steps:
             level += step
-            times.append(at)
+            times.append(instant)
             levels.append(level)
         times.append(report["period"]["to"])
         levels.append(level)
         line = {"color": colour, "shape": "hv"}
         figure.add_trace(
-            Scatter(x=[_instant(at) for at in times], y=levels, mode="lines", line=line, name=name, legendgroup=name),
+            Scatter(
+                x=[_instant(instant) for instant in times],
+                y=levels,
+                mode="lines",
+                line=line,
+                name=name,
+                legendgroup=name,
+            ),
             row=1,
             col=1,
         )
@@ -136,9 +143,9 @@ def _text(value: object) -> str:
     return escape(printable(str(value)))
 
 
-def _instant(at: int) -> datetime:
-    return datetime.fromtimestamp(at / 1000, timezone.utc)
+def _instant(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
 
 
-def _time(at: int | None) -> str:
-    return "" if at is None else f"{_instant(at):%F %T}"
+def _time(milliseconds: int | None) -> str:
+    return "" if milliseconds is None else f"{_instant(milliseconds):%F %T}"

@@ -118,12 +118,16 @@ def committed_at(lake: str, batches: Collection[int]) -> dict[int, int]:
     if not batches:
         return {}
     times = pa.array(sorted(batches), pa.int64())
-    found: dict[int, int] = {}
+    committed_by_batch: dict[int, int] = {}
     for rows in stream_columns(lake, BATCHES, ("batch_at", "committed_at"), _ROWS):
-        at, committed = (pc.divide(pc.cast(rows[name], pa.int64()), 1000) for name in ("batch_at", "committed_at"))
-        mask = pc.is_in(at, times)
-        found.update(zip(at.filter(mask).to_pylist(), committed.filter(mask).to_pylist(), strict=True))
-    return found
+        batch_at, committed = (
+            pc.divide(pc.cast(rows[name], pa.int64()), 1000) for name in ("batch_at", "committed_at")
+        )
+        mask = pc.is_in(batch_at, times)
+        committed_by_batch.update(
+            zip(batch_at.filter(mask).to_pylist(), committed.filter(mask).to_pylist(), strict=True)
+        )
+    return committed_by_batch
 
 
 class _FirstFew(list[str]):
@@ -166,8 +170,8 @@ class _Reading:
 
     def take(self, batch: RecordedBatch) -> None:
         while self._to_come and self._to_come[0][0] < batch.now:
-            at, topic, what = self._to_come.popleft()
-            self._said[at, topic, what] = self._answer(topic, what, at), self._hot_since(topic, what[1])
+            instant, topic, act = self._to_come.popleft()
+            self._said[instant, topic, act] = self._answer(topic, act, instant), self._hot_since(topic, act[1])
         messages = [parse_message(event.source, event.key, event.value) for event in batch.events]
         for message in messages:
             if isinstance(message, LayoutEvent) and self._lives.follow(message):
@@ -184,18 +188,18 @@ class _Reading:
             if row["decision_id"] in self._own.applied:
                 continue
             topic, parts = row["subject"], parts_of(row["action"], json.loads(row["arguments"])["segments"])
-            at = self._committed.get(batch.now, batch.now)
-            for what in parts:
-                decided = Wanted(topic, *what, at, row["reason"], self._hot_since(topic, what[1]))
-                self._open.setdefault(topic, {}).setdefault(what, decided)
+            instant = self._committed.get(batch.now, batch.now)
+            for act in parts:
+                decided = Wanted(topic, *act, instant, row["reason"], self._hot_since(topic, act[1]))
+                self._open.setdefault(topic, {}).setdefault(act, decided)
             self._decided[row["decision_id"]] = topic, parts
 
     def _end(self, topic: str, parts: Sequence[What], status: str, now: int) -> None:
         """End the open parts of a decision; those that the other side did are paired already."""
         if status not in ("superseded", "rejected", "failed"):
             return
-        for what in parts:
-            wanted = self._open.get(topic, {}).pop(what, None)
+        for act in parts:
+            wanted = self._open.get(topic, {}).pop(act, None)
             if wanted is not None:
                 self._sides.ours.append(replace(wanted, ending=status, ended_at=now))  # type: ignore[arg-type]
 
@@ -212,73 +216,73 @@ class _Reading:
         if event.cause == "deleted":
             return
         layout = SegmentLayout.from_metadata(event.layout)
-        known = self.layouts.get(topic)
+        previous = self.layouts.get(topic)
         shown = self._shown.setdefault(topic, set())
-        for action, segments, children, at in sorted(actions_in(layout, known), key=lambda one: one[3]):
+        for action, segments, children, created_at in sorted(actions_in(layout, previous), key=lambda shown: shown[3]):
             self._sides.parents.update(((topic, child), segments) for child in children)
             if children in shown:
                 continue
             shown.add(children)
-            if known is not None:
-                self._take_done(topic, (action, segments), at or event.at)
+            if previous is not None:
+                self._take_done(topic, (action, segments), created_at or event.at)
         self.layouts[topic] = layout
         active = {segment.segment_id for segment in layout.active}
-        for what in [what for what in self._open.get(topic, {}) if not active.issuperset(what[1])]:
-            wanted = self._open[topic].pop(what)
+        for act in [act for act in self._open.get(topic, {}) if not active.issuperset(act[1])]:
+            wanted = self._open[topic].pop(act)
             self._sides.ours.append(replace(wanted, ending="overtaken", ended_at=now))
 
-    def _take_done(self, topic: str, what: What, at: int) -> None:
-        if self._own.has(topic, self._lives.of(topic), what):
-            self._open.get(topic, {}).pop(what, None)
+    def _take_done(self, topic: str, act: What, acted_at: int) -> None:
+        if self._own.has(topic, self._lives.of(topic), act):
+            self._open.get(topic, {}).pop(act, None)
             return
         looks = self._own.looks
-        place = bisect_right(looks, at)
-        looked_at = looks[place] if place < len(looks) else None
-        said = self._said.get((at, topic, what))
-        answer, hot_since = said or (self._answer(topic, what, at), self._hot_since(topic, what[1]))
-        wanted = self._open.get(topic, {}).pop(what, None)
+        index = bisect_right(looks, acted_at)
+        looked_at = looks[index] if index < len(looks) else None
+        answered = self._said.get((acted_at, topic, act))
+        answer, hot_since = answered or (self._answer(topic, act, acted_at), self._hot_since(topic, act[1]))
+        wanted = self._open.get(topic, {}).pop(act, None)
         if wanted is None:
-            self._sides.theirs.append(Done(topic, *what, at, answer, looked_at, hot_since))
-        elif wanted.at > at:
+            self._sides.theirs.append(Done(topic, *act, acted_at, answer, looked_at, hot_since))
+        elif wanted.at > acted_at:
             # Decided, but not in the lake before they did it.
-            self._sides.theirs.append(Done(topic, *what, at, SAME, wanted.at, hot_since))
+            self._sides.theirs.append(Done(topic, *act, acted_at, SAME, wanted.at, hot_since))
         else:
-            self._sides.both.append(Both(wanted, Done(topic, *what, at, SAME, looked_at, hot_since)))
+            self._sides.both.append(Both(wanted, Done(topic, *act, acted_at, SAME, looked_at, hot_since)))
 
-    def _answer(self, topic: str, what: What, at: int) -> str | None:
+    def _answer(self, topic: str, act: What, instant: int) -> str | None:
         """Return our answer for an action at an instant, from the job's state at that time."""
-        snapshot = self._replay.snapshot(topic, at)
-        if snapshot is None or not {one.segment_id for one in snapshot.layout.active}.issuperset(what[1]):
+        snapshot = self._replay.snapshot(topic, instant)
+        if snapshot is None or not {segment.segment_id for segment in snapshot.layout.active}.issuperset(act[1]):
             return None
         # A decision that waits for its end is no reason against the next one here: nobody acts.
         answer = decide(replace(snapshot, in_flight=None))
         if isinstance(answer, Hold):
             return str(answer.gate.value)
-        chosen = [what for one in (answer, *answer.also) for what in parts_of(one.action, one.ids)]
-        if what in chosen:
+        chosen = [act for action in (answer, *answer.also) for act in parts_of(action.action, action.ids)]
+        if act in chosen:
             return SAME
         return "other: " + ", ".join(f"{action} {'+'.join(map(str, segments))}" for action, segments in chosen)
 
-    def _close(self, topic: str, ending: Ending, at: int | None) -> None:
+    def _close(self, topic: str, ending: Ending, instant: int | None) -> None:
         for wanted in self._open.pop(topic, {}).values():
-            self._sides.ours.append(replace(wanted, ending=ending, ended_at=at))
+            self._sides.ours.append(replace(wanted, ending=ending, ended_at=instant))
 
     def _forget(self, topic: str) -> None:
-        for known in (self._shown, self.layouts):
-            known.pop(topic, None)
+        for layouts in (self._shown, self.layouts):
+            layouts.pop(topic, None)
         self._hot = {key: since for key, since in self._hot.items() if key[0] != topic}
 
     def _hot_since(self, topic: str, segments: Segments) -> int | None:
-        found = [self._hot[topic, segment] for segment in segments if (topic, segment) in self._hot]
-        return min(found, default=None)
+        instants = [self._hot[topic, segment] for segment in segments if (topic, segment) in self._hot]
+        return min(instants, default=None)
 
     def _take_loads(self, samples: Samples, now: int) -> None:
         policies: dict[str, Policy | None] = {}
         names = samples.topics.to_pylist()
-        for place, segment, rates in zip(
+        for index, segment, rates in zip(
             samples.topic.tolist(), samples.segment.tolist(), samples.rates.tolist(), strict=True
         ):
-            topic = names[place]
+            topic = names[index]
             if topic not in policies:
                 policies[topic] = self._replay.policy(topic)
             policy = policies[topic]

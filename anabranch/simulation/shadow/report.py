@@ -35,33 +35,39 @@ def compare(
     sides = recorded.sides.within(since, until)
     done, wanted = sides.all_done(), sides.all_wanted()
     soon = int(reversal_minutes * 60_000)
-    same = [one for one in sides.theirs if one.answer == SAME]
+    same = [action for action in sides.theirs if action.answer == SAME]
     agreed = len(sides.both) + len(same)
-    lags = [one.looked_at - one.at for one in same if one.looked_at is not None]
+    lags = [action.looked_at - action.at for action in same if action.looked_at is not None]
     return {
         "period": {"from": since, "to": until},
         "topics": recorded.topics,
         "theirs": {
             **_counted(done),
             "reversals": reversals(of_done(done), sides.parents, soon),
-            "minutesOverThreshold": _minutes((one.at, one.hot_since) for one in done if one.action == "split"),
+            "minutesOverThreshold": _minutes(
+                (action.at, action.hot_since) for action in done if action.action == "split"
+            ),
         },
         "ours": {
             **_counted(wanted),
             "reversals": reversals(of_wanted(wanted), sides.parents, soon),
-            "minutesOverThreshold": _minutes((one.at, one.hot_since) for one in wanted if one.action == "split"),
+            "minutesOverThreshold": _minutes(
+                (action.at, action.hot_since) for action in wanted if action.action == "split"
+            ),
         },
         "agreement": {
             "share": agreed / len(done) if done else None,
             "decidedBefore": len(sides.both),
             "sameAtThatMoment": len(same),
-            "otherwise": dict(Counter(one.answer or "not known then" for one in sides.theirs if one.answer != SAME)),
+            "otherwise": dict(
+                Counter(action.answer or "not known then" for action in sides.theirs if action.answer != SAME)
+            ),
         },
         "leadSeconds": {
             "ahead": _spread(pair.lead_ms / 1000 for pair in sides.both),
             "behind": _spread(lag / 1000 for lag in lags),
         },
-        "onlyOurs": dict(Counter(one.ending for one in sides.ours)),
+        "onlyOurs": dict(Counter(action.ending for action in sides.ours)),
         "onlyTheirs": len(sides.theirs) - len(same),
         "reversalMinutes": reversal_minutes,
         "actions": _listed(sides),
@@ -71,35 +77,49 @@ def compare(
 
 
 def _counted(actions: Sequence[Done | Wanted]) -> dict[str, int]:
-    counts = Counter(one.action for one in actions)
+    counts = Counter(act.action for act in actions)
     rebuckets = {"rebuckets": counts["rebucket"]} if counts["rebucket"] else {}
     return {"splits": counts["split"], "merges": counts["merge"], **rebuckets}
 
 
 def _minutes(actions: Iterable[tuple[int, int | None]]) -> dict[str, Any]:
-    return _spread((at - hot) / 60_000 for at, hot in actions if hot is not None)
+    return _spread((acted_at - hot) / 60_000 for acted_at, hot in actions if hot is not None)
 
 
 def _spread(values: Iterable[float]) -> dict[str, Any]:
-    found = sorted(values)
-    if not found:
+    ordered = sorted(values)
+    if not ordered:
         return {"count": 0, "median": None, "max": None, "total": 0.0}
     return {
-        "count": len(found),
-        "median": round(median(found), 3),
-        "max": round(found[-1], 3),
-        "total": round(sum(found), 3),
+        "count": len(ordered),
+        "median": round(median(ordered), 3),
+        "max": round(ordered[-1], 3),
+        "total": round(sum(ordered), 3),
     }
 
 
 def _listed(sides: Sides) -> list[dict[str, Any]]:
     """Return every action with its instants, oldest first."""
     rows = [
-        _row(one.topic, one.action, one.segments, theirs=one.at, verdict=_verdict(one.answer)) for one in sides.theirs
+        _row(
+            done.topic,
+            done.action,
+            done.segments,
+            theirs=done.at,
+            verdict=_verdict(done.answer),
+        )
+        for done in sides.theirs
     ]
     rows += [
-        _row(one.topic, one.action, one.segments, ours=one.at, reason=one.reason, verdict=f"only ours, {one.ending}")
-        for one in sides.ours
+        _row(
+            wanted.topic,
+            wanted.action,
+            wanted.segments,
+            ours=wanted.at,
+            reason=wanted.reason,
+            verdict=f"only ours, {wanted.ending}",
+        )
+        for wanted in sides.ours
     ]
     rows += [
         _row(
@@ -114,7 +134,9 @@ def _listed(sides: Sides) -> list[dict[str, Any]]:
         )
         for pair in sides.both
     ]
-    return sorted(rows, key=lambda row: (min(at for at in (row["theirsAt"], row["oursAt"]) if at), row["topic"]))
+    return sorted(
+        rows, key=lambda row: (min(acted_at for acted_at in (row["theirsAt"], row["oursAt"]) if acted_at), row["topic"])
+    )
 
 
 def _verdict(answer: str | None) -> str:

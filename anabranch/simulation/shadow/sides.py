@@ -85,7 +85,7 @@ def parts_of(action: str, segments: Iterable[int]) -> list[What]:
     A rebucket has one for each of its segments, as in the layouts of Pulsar's own.
     """
     ids = tuple(sorted(segments))
-    return [(action, (one,)) for one in ids] if action == "rebucket" else [(action, ids)]
+    return [(action, (segment,)) for segment in ids] if action == "rebucket" else [(action, ids)]
 
 
 SAME = "same"
@@ -142,21 +142,27 @@ def actions_in(
         if origins:
             by_parents[origins] = [child.segment_id for child in children]
     for parents, ids in by_parents.items():
-        at = min(layout.segments[child].created_at_ms for child in ids)
+        created_at = min(layout.segments[child].created_at_ms for child in ids)
         if len(parents) > 1:
             action = "merge"
         else:
             action = made_by(layout.segments[ids[0]], layout.segments) or ("split" if len(ids) > 1 else "rebucket")
-        yield action, parents, tuple(sorted(ids)), at
+        yield action, parents, tuple(sorted(ids)), created_at
 
 
 def _origins(children: Sequence[Segment], active: Iterable[Segment]) -> Segments:
     """Return the `active` segments whose range some new segments took over; empty if that is unclear."""
-    start, end = min(one.start for one in children), max(one.end for one in children)
-    found = sorted((one for one in active if start <= one.start and one.end <= end), key=lambda one: one.start)
-    if (len(children), len(found)) not in ((1, 1), (1, 2), (2, 1)) or (found[0].start, found[-1].end) != (start, end):
+    start, end = min(segment.start for segment in children), max(segment.end for segment in children)
+    origins = sorted(
+        (segment for segment in active if start <= segment.start and segment.end <= end),
+        key=lambda segment: segment.start,
+    )
+    if (len(children), len(origins)) not in ((1, 1), (1, 2), (2, 1)) or (origins[0].start, origins[-1].end) != (
+        start,
+        end,
+    ):
         return ()
-    return tuple(sorted(one.segment_id for one in found))
+    return tuple(sorted(segment.segment_id for segment in origins))
 
 
 def _lacks_a_parent(segment: Segment, layout: SegmentLayout) -> bool:
@@ -176,16 +182,16 @@ def reversals(
     `actions`: topic, kind, segments, instant; `parents` as of `Sides`; `within_ms`: the limit of "soon".
     """
     acted: dict[tuple[str, str, Segments], int] = {}
-    found = 0
-    for topic, action, segments, at in sorted(actions, key=lambda one: one[3]):
+    number = 0
+    for topic, action, segments, acted_at in sorted(actions, key=lambda acted_row: acted_row[3]):
         if action == "rebucket":
             continue
         opposite = "merge" if action == "split" else "split"
         origins = {parents.get((topic, segment), ()) for segment in segments}
         before = [acted[key] for origin in origins if (key := (topic, opposite, origin)) in acted]
-        found += any(at - earlier <= within_ms for earlier in before)
-        acted[topic, action, segments] = at
-    return found
+        number += any(acted_at - earlier <= within_ms for earlier in before)
+        acted[topic, action, segments] = acted_at
+    return number
 
 
 def of_done(actions: Sequence[Done]) -> list[tuple[str, str, Segments, int]]:

@@ -112,8 +112,8 @@ class _Loop:
         for step in range(steps):
             now = step * STEP_MS
             had_actions = bool(waiting)
-            for place, action in enumerate(waiting):
-                self._apply(action, now - STEP_MS + TAKES_MS * (place + 1))
+            for index, action in enumerate(waiting):
+                self._apply(action, now - STEP_MS + TAKES_MS * (index + 1))
             waiting = []
             is_hot = self._sample(step, now)
             changed, consumers = consumers != self._demand.consumers[step], int(self._demand.consumers[step])
@@ -136,7 +136,7 @@ class _Loop:
             came.segment_ms += len(self._layout.active) * STEP_MS
             came.most = max(came.most, len(self._layout.active))
             came.over_ms += STEP_MS * self._is_over(step)
-            came.waiting_ms += STEP_MS * (consumers > sum(one.bucket_count for one in self._layout.active))
+            came.waiting_ms += STEP_MS * (consumers > sum(segment.bucket_count for segment in self._layout.active))
         came.left = len(self._layout.active)
         return came
 
@@ -163,12 +163,12 @@ class _Loop:
     def _carried(self, step: int, start: int, end: int) -> float:
         scale = self._slices / HASHES
         low, high = start * scale, (end + 1) * scale
-        sums, places = self._sums[step], np.arange(self._slices + 1)
-        return float(np.interp(high, places, sums) - np.interp(low, places, sums))
+        sums, edges = self._sums[step], np.arange(self._slices + 1)
+        return float(np.interp(high, edges, sums) - np.interp(low, edges, sums))
 
     def _is_over(self, step: int) -> bool:
         limit = self._policy.split_msg_rate_in_threshold
-        return any(self._carried(step, one.start, one.end) > limit for one in self._layout.active)
+        return any(self._carried(step, segment.start, segment.end) > limit for segment in self._layout.active)
 
     def _sample(self, step: int, now: int) -> bool:
         """Filter the loads of the segments; return True if they need an evaluation right now."""
@@ -194,12 +194,12 @@ class _Loop:
         return is_hot
 
     def _returned(self) -> dict[int, int]:
-        return {one: load.returned_after for one, load in self._loads.items() if load.returned_after is not None}
+        return {number: load.returned_after for number, load in self._loads.items() if load.returned_after is not None}
 
     def _apply(self, action: Action, now: int) -> None:
         before, came = self._layout, self._came
         segments = [before.segments[number] for number in action.ids]
-        low, high = min(one.start for one in segments), max(one.end for one in segments)
+        low, high = min(segment.start for segment in segments), max(segment.end for segment in segments)
         if isinstance(action, Split):
             if low == high:
                 came.failed += 1
@@ -215,10 +215,15 @@ class _Loop:
             self._layout = before.merge_segments(*action.segments, now, self._policy.max_entry_buckets_per_segment)
             came.merges += 1
         self._failures = Failures()
-        for place, (at, what, start, end) in enumerate(self._made):
-            if {what, action.action} == {"split", "merge"} and now - at <= REVERSAL_MS and start <= high and low <= end:
+        for index, (acted_at, kind, start, end) in enumerate(self._made):
+            if (
+                {kind, action.action} == {"split", "merge"}
+                and now - acted_at <= REVERSAL_MS
+                and start <= high
+                and low <= end
+            ):
                 came.reversals += 1
-                del self._made[place]
+                del self._made[index]
                 break
         self._made.append((now, action.action, low, high))
         self._cooldowns = cooldowns_after_layout(self._cooldowns, before.segments, self._layout, now)

@@ -57,7 +57,7 @@ class _Active(NamedTuple):
     @property
     def has_buckets(self) -> bool:
         """See `SegmentLayout.has_buckets`."""
-        return any(one.entry_bucket_splits is not None for one in self.active)
+        return any(segment.entry_bucket_splits is not None for segment in self.active)
 
     def merge_depth(self, number: int) -> int:
         """See `SegmentLayout.merge_depth`."""
@@ -93,16 +93,26 @@ def ask(
     cannot.
     """
     active = tuple(
-        Segment(one.number, one.start, one.end, created_at_ms=one.created_at, entry_bucket_splits=_splits(one.buckets))
-        for one in segments
+        Segment(
+            shown.number,
+            shown.start,
+            shown.end,
+            created_at_ms=shown.created_at,
+            entry_bucket_splits=_splits(shown.buckets),
+        )
+        for shown in segments
     )
     snapshot = TopicSnapshot(
         topic="topic://a/b/c",
         now=now,
         trigger="tick" if by_tick else "consumer",
-        layout=_Active(active, {one.segment_id: one for one in active}, {one.number: one.depth for one in segments}),  # type: ignore[arg-type]
+        layout=_Active(
+            active,
+            {segment.segment_id: segment for segment in active},
+            {segment.number: segment.depth for segment in segments},
+        ),  # type: ignore[arg-type]
         policy=policy,
-        loads={one.number: _load(one, now) for one in segments if one.modified_at != _NOTHING},
+        loads={shown.number: _load(shown, now) for shown in segments if shown.modified_at != _NOTHING},
         consumers={"sharing": ("STREAM", consumers[0]), "unshared": ("CHECKPOINT", consumers[1])},
         last_split_at=None if last_split == NEVER else last_split,
         last_merge_at=None if last_merge == NEVER else last_merge,
@@ -110,8 +120,8 @@ def ask(
         failures=failures,
         failed_at=None if failed_at == NEVER else failed_at,
         failed_action="split" if failures else None,
-        merge_depths={one.number: one.depth for one in segments} if policy.explicit_lineage else None,
-        pasts={one.number: _past(one) for one in segments if one.made} if policy.looks_back else None,
+        merge_depths={shown.number: shown.depth for shown in segments} if policy.explicit_lineage else None,
+        pasts={shown.number: _past(shown) for shown in segments if shown.made} if policy.looks_back else None,
         hot_keys=hot_keys,
     )
     answer = decide(snapshot)
@@ -123,14 +133,16 @@ def _splits(buckets: int) -> tuple[int, ...] | None:
     return equal_buckets(buckets) if buckets else None
 
 
-def _load(one: Shown, now: int) -> Load:
-    cold_since = None if one.cold_since == _NOTHING else one.cold_since
-    back = None if one.returned_after == _NOTHING else one.returned_after
-    return Load(*one.rates, one.modified_at, now, cold_since, back)
+def _load(shown: Shown, now: int) -> Load:
+    cold_since = None if shown.cold_since == _NOTHING else shown.cold_since
+    back = None if shown.returned_after == _NOTHING else shown.returned_after
+    return Load(*shown.rates, shown.modified_at, now, cold_since, back)
 
 
-def _past(one: Shown) -> Past:
-    return Past(one.made_at, "split" if one.made == BY_SPLIT else "merge", one.regrets, one.handed_on, one.finest)
+def _past(shown: Shown) -> Past:
+    return Past(
+        shown.made_at, "split" if shown.made == BY_SPLIT else "merge", shown.regrets, shown.handed_on, shown.finest
+    )
 
 
 def _actions(answer: Answer) -> list[tuple[int, int, int, int]]:
@@ -141,12 +153,12 @@ def _actions(answer: Answer) -> list[tuple[int, int, int, int]]:
         return [(REBUCKET, segment, answer.bucket_count, reason) for segment in answer.segments]
     return [
         (
-            SPLIT if one.action == "split" else MERGE,
-            one.ids[0],
-            one.ids[1] if len(one.ids) > 1 else -1,
-            REASONS.index(one.reason),
+            SPLIT if action.action == "split" else MERGE,
+            action.ids[0],
+            action.ids[1] if len(action.ids) > 1 else -1,
+            REASONS.index(action.reason),
         )
-        for one in (answer, *answer.also)
+        for action in (answer, *answer.also)
     ]
 
 

@@ -38,8 +38,8 @@ def _with_range(base: float, load: float, width: int, begins: npt.NDArray[np.int
     `base`: the load of the whole key space; `begins`: the first slice of the range at each step.
     """
     rates = np.full((STEPS, SLICES), base * THRESHOLD / SLICES)
-    places = (begins[:, None] + np.arange(width)[None, :]) % SLICES
-    rates[np.arange(STEPS)[:, None], places] += load * THRESHOLD / width
+    slices = (begins[:, None] + np.arange(width)[None, :]) % SLICES
+    rates[np.arange(STEPS)[:, None], slices] += load * THRESHOLD / width
     return Demand(rates, _NOBODY)
 
 

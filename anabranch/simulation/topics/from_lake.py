@@ -45,7 +45,7 @@ def lines_of_lake(
             begins[topic] = max(begin, _millis(retained.of(topic) or _EPOCH))
         return begins[topic]
 
-    told: list[tuple[int, int, int, int, LayoutEvent | ConsumerEvent | tuple[Any, ...]]] = []
+    rows_by_time: list[tuple[int, int, int, int, LayoutEvent | ConsumerEvent | tuple[Any, ...]]] = []
     of_events = pc.field("type").isin(["layout", "consumer"])
     of_loads = None
     if topics is not None:
@@ -53,53 +53,63 @@ def lines_of_lake(
         of_loads = pc.field("topic").isin(list(topics))
     columns = ("type", "body", "accepted_at", "kafka_partition", "kafka_offset")
     for rows in stream_columns(lake, EVENTS, columns, 1024, of_events):
-        for kind, body, at, partition, offset in zip(*(rows[name].to_pylist() for name in columns), strict=True):
+        for kind, body, accepted_at, partition, offset in zip(
+            *(rows[name].to_pylist() for name in columns), strict=True
+        ):
             event = (LayoutEvent if kind == "layout" else ConsumerEvent).model_validate_json(body)
-            told.append((_millis(at), 0, partition, offset, event))
+            rows_by_time.append((_millis(accepted_at), 0, partition, offset, event))
     for rows in stream_columns(lake, SEGMENT_LOAD, _LOAD_COLUMNS, 65_536, of_loads):
         for row in zip(*(rows[name].to_pylist() for name in _LOAD_COLUMNS), strict=True):
-            told.append((_millis(row[6]), 1, row[7], row[8], row))
-    told = sorted((one for one in told if end is None or one[0] < end), key=lambda one: one[:4])
-    if told and begin > told[-1][0]:
-        last = _EPOCH + timedelta(milliseconds=told[-1][0])
+            rows_by_time.append((_millis(row[6]), 1, row[7], row[8], row))
+    rows_by_time = sorted(
+        (ordered for ordered in rows_by_time if end is None or ordered[0] < end),
+        key=lambda ordered: ordered[:4],
+    )
+    if rows_by_time and begin > rows_by_time[-1][0]:
+        last = _EPOCH + timedelta(milliseconds=rows_by_time[-1][0])
         raise DemandError(f"the loads and events on record in {lake} end at {last:%F %T} UTC, before --since")
     ranges: dict[str, dict[int, tuple[int, int]]] = {}
     subscriptions: dict[str, dict[str, ConsumersLine]] = {}
     initial: dict[str, int] = {}
-    found: list[RangeLine | ConsumersLine] = []
-    for at, _, _, _, what in told:
-        if isinstance(what, LayoutEvent) and what.cause == "deleted":
+    lines: list[RangeLine | ConsumersLine] = []
+    for accepted_at, _, _, _, content in rows_by_time:
+        if isinstance(content, LayoutEvent) and content.cause == "deleted":
             # Nobody wants anything of it until it is made again.
-            ranges.pop(what.topic, None)
-            found.append(RangeLine(topic=what.topic, at=max(at, begin_of(what.topic)), msg_rate_in=0.0))
-            found += (
-                line.model_copy(update={"at": max(at, begin_of(what.topic)), "consumers": 0})
-                for line in subscriptions.pop(what.topic, {}).values()
+            ranges.pop(content.topic, None)
+            lines.append(RangeLine(topic=content.topic, at=max(accepted_at, begin_of(content.topic)), msg_rate_in=0.0))
+            lines += (
+                line.model_copy(update={"at": max(accepted_at, begin_of(content.topic)), "consumers": 0})
+                for line in subscriptions.pop(content.topic, {}).values()
             )
-        elif isinstance(what, LayoutEvent):
-            active = [one for one in what.layout.segments.values() if one.state == "ACTIVE"]
-            ranges.setdefault(what.topic, {}).update(
-                (one.segment_id, (one.hash_range.start, one.hash_range.end)) for one in what.layout.segments.values()
+        elif isinstance(content, LayoutEvent):
+            active = [segment for segment in content.layout.segments.values() if segment.state == "ACTIVE"]
+            ranges.setdefault(content.topic, {}).update(
+                (segment.segment_id, (segment.hash_range.start, segment.hash_range.end))
+                for segment in content.layout.segments.values()
             )
-            if at <= begin_of(what.topic) or what.topic not in initial:
-                initial[what.topic] = len(active)
-        elif isinstance(what, ConsumerEvent):
+            if accepted_at <= begin_of(content.topic) or content.topic not in initial:
+                initial[content.topic] = len(active)
+        elif isinstance(content, ConsumerEvent):
             line = ConsumersLine(
-                topic=what.topic,
-                at=max(at, begin_of(what.topic)),
-                subscription=what.subscription,
-                type=what.type,
-                consumers=0 if what.event == "deleted" else what.consumers,
+                topic=content.topic,
+                at=max(accepted_at, begin_of(content.topic)),
+                subscription=content.subscription,
+                type=content.type,
+                consumers=0 if content.event == "deleted" else content.consumers,
             )
-            subscriptions.setdefault(what.topic, {})[what.subscription] = line
-            found.append(line)
-        elif (ends := ranges.get(what[0], {}).get(what[1])) is not None:
-            rates = dict(zip(_RATE_COLUMNS, what[2:6], strict=True))
-            found.append(RangeLine(topic=what[0], at=max(at, begin_of(what[0])), start=ends[0], end=ends[1], **rates))
-    if not any(isinstance(line, RangeLine) for line in found):
+            subscriptions.setdefault(content.topic, {})[content.subscription] = line
+            lines.append(line)
+        elif (ends := ranges.get(content[0], {}).get(content[1])) is not None:
+            rates = dict(zip(_RATE_COLUMNS, content[2:6], strict=True))
+            lines.append(
+                RangeLine(
+                    topic=content[0], at=max(accepted_at, begin_of(content[0])), start=ends[0], end=ends[1], **rates
+                )
+            )
+    if not any(isinstance(line, RangeLine) for line in lines):
         raise DemandError(f"no load is on record in {lake}: is the job running, with [lake] path there?")
-    return found, initial
+    return lines, initial
 
 
-def _millis(at: datetime) -> int:
-    return (at - _EPOCH) // timedelta(milliseconds=1)
+def _millis(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(milliseconds=1)

@@ -98,13 +98,13 @@ def _after_split(old: Sequence[int], width: int, now: int) -> tuple[int, int, in
 def _buckets_of(layout: SegmentLayout, policy: Policy) -> list[int]:
     """Return the entry buckets of a topic's first segments: its own, or its share of the policy's budget."""
     if layout.has_buckets:
-        return [0 if one.entry_bucket_splits is None else one.bucket_count for one in layout.active]
+        return [0 if segment.entry_bucket_splits is None else segment.bucket_count for segment in layout.active]
     budget, count = policy.entry_bucket_budget, len(layout.active)
     return [max(1, min(budget // count, MAX_ENTRY_BUCKETS)) if budget > 0 else 0] * count
 
 
 def _finest(*merged: Sequence[int]) -> int:
-    return min(one[_FINEST] if one[_MADE] else one[_END] - one[_START] + 1 for one in merged)
+    return min(segment[_FINEST] if segment[_MADE] else segment[_END] - segment[_START] + 1 for segment in merged)
 
 
 class Kernel:
@@ -129,11 +129,11 @@ class Kernel:
         self._began_at, self._step_ms, self._tick_ms, self._threshold = began_at, step_ms, tick_ms, change_threshold
         self._next = np.full((5, count), NO_STEP, np.int64)
         self._next[APPLY] = 0
-        self._count = np.array([len(layouts[place].active) for place in topic.tolist()])
+        self._count = np.array([len(layouts[index].active) for index in topic.tolist()])
         self._required, self._sharing, self._unshared = np.zeros((3, count), np.int64)
         clocks = [cooldowns_after_layout(Cooldowns(), (), layout, began_at) for layout in layouts]
         split, merged, rebucketed = (
-            [NEVER if at is None else at for at in column] for column in zip(*clocks, strict=True)
+            [NEVER if instant is None else instant for instant in column] for column in zip(*clocks, strict=True)
         )
         self._last_split, self._last_merge = np.array(split)[topic], np.array(merged)[topic]
         self._last_rebucket = np.array(rebucketed)[topic]
@@ -147,7 +147,7 @@ class Kernel:
         self._hot_keys: dict[int, tuple[HotKey, ...]] = {}
         self._slot = np.zeros(count, np.int64)
         self._done: list[tuple[npt.NDArray[Any], ...]] = []
-        self._lineages = [Lineage(layouts[place]) for place in topic.tolist()]
+        self._lineages = [Lineage(layouts[index]) for index in topic.tolist()]
         self._room = 1 << int(self._count.max(initial=1)).bit_length()
         """Places of each row in the columns of segments."""
         self._ints = np.zeros((count * self._room, _BUCKETS + 1), np.int64)
@@ -165,8 +165,8 @@ class Kernel:
         self._which[:] = -1
         self._consumers = window.consumers_first[self._topic]
         self._next[CONSUMERS] = window.consumers_step[self._consumers]
-        segments, of = self._segments(rows)
-        self._locate(segments, self._topic[of])
+        segments, owner = self._segments(rows)
+        self._locate(segments, self._topic[owner])
         while True:
             step = self._next.min(axis=0)
             live = np.flatnonzero(step < window.end)
@@ -181,12 +181,12 @@ class Kernel:
             for decided in self._waiting.pop(row, [(HOLD, 0, 0, 0, 0)]):
                 self._decided[:, row] = decided
                 self._note(np.array([row]), nothing, nothing)
-        row, action, at, segment, other, reason, is_applied, is_reversal = (
+        row, action, decided_at, segment, other, reason, is_applied, is_reversal = (
             np.concatenate(column) for column in zip(*self._done, strict=True)
         )
         return row, Actions(
             self._topic[row],
-            at,
+            decided_at,
             action.astype(np.int8),
             segment,
             other,
@@ -216,9 +216,9 @@ class Kernel:
         fresh, is_hot = due[APPLY] | due[CHANGE], np.zeros(len(rows), np.bool_)
         if fresh.any():
             chosen = rows[fresh]
-            at = self._window.in_force(self._topic[chosen], step[fresh])
-            self._move_on(chosen, at, due[APPLY][fresh])
-            is_hot[fresh] = self._sample(chosen, at, now[fresh])
+            change = self._window.in_force(self._topic[chosen], step[fresh])
+            self._move_on(chosen, change, due[APPLY][fresh])
+            is_hot[fresh] = self._sample(chosen, change, now[fresh])
         self._next[EXTRA, rows[due[EXTRA]]] = NO_STEP
         is_tick = now // self._tick_ms != (now - self._step_ms) // self._tick_ms
         self._evaluate(rows, step, now, is_tick, due[EXTRA] | (is_hot & self._limits.evaluates_at_once[rows]), by_event)
@@ -236,23 +236,23 @@ class Kernel:
         if not any(waiting):
             self._apply_one(rows, now)
         for turn in range(max(map(len, waiting), default=0)):
-            places = [place for place, decided in enumerate(waiting) if len(decided) > turn]
-            of_turn = rows[places]
-            self._decided[:, of_turn] = np.array([waiting[place][turn] for place in places]).T
+            indices = [index for index, decided in enumerate(waiting) if len(decided) > turn]
+            of_turn = rows[indices]
+            self._decided[:, of_turn] = np.array([waiting[index][turn] for index in indices]).T
             self._find_slots(of_turn)
-            self._apply_one(of_turn, now[places])
+            self._apply_one(of_turn, now[indices])
 
     def _find_slots(self, rows: Ints) -> None:
         """Find the current slots of the segments in the decisions."""
-        segments, of = self._segments(rows)
+        segments, owner = self._segments(rows)
         counts = self._count[rows]
-        place = np.flatnonzero(self._ints[segments, _ID] == self._decided[2, rows][of])
-        self._slot[rows[of[place]]] = place - (np.cumsum(counts) - counts)[of[place]]
+        position = np.flatnonzero(self._ints[segments, _ID] == self._decided[2, rows][owner])
+        self._slot[rows[owner[position]]] = position - (np.cumsum(counts) - counts)[owner[position]]
 
     def _apply_one(self, rows: Ints, now: Ints) -> None:
         action = self._decided[0, rows]
-        at = rows * self._room + self._slot[rows]
-        fails = (action == SPLIT) & (self._ints[at, _START] == self._ints[at, _END])
+        slots = rows * self._room + self._slot[rows]
+        fails = (action == SPLIT) & (self._ints[slots, _START] == self._ints[slots, _END])
         failed = rows[fails]
         self._failures[failed] += 1
         self._failed_at[failed] = now[fails]
@@ -293,16 +293,18 @@ class Kernel:
         self._tally.rebucketed(rows)
 
     def _show_depths(self, row: int) -> None:
-        at = slice(row * self._room, row * self._room + int(self._count[row]))
-        self._ints[at, _DEPTH] = [self._lineages[row].depth(number) for number in self._ints[at, _ID].tolist()]
+        own_slots = slice(row * self._room, row * self._room + int(self._count[row]))
+        self._ints[own_slots, _DEPTH] = [
+            self._lineages[row].depth(number) for number in self._ints[own_slots, _ID].tolist()
+        ]
 
     def _capacity(self, rows: Ints) -> Ints:
         """Return the number of consumers that can work: one per entry bucket, or per segment without any."""
         count = self._count[rows]
         if not self._has_buckets:
             return count
-        segments, of = self._segments(rows)
-        capacity = np.bincount(of, np.maximum(self._ints[segments, _BUCKETS], 1), len(rows)).astype(np.int64)
+        segments, owner = self._segments(rows)
+        capacity = np.bincount(owner, np.maximum(self._ints[segments, _BUCKETS], 1), len(rows)).astype(np.int64)
         return np.where(self._limits.rebuckets[rows], capacity, count)
 
     def _change_layouts(self, rows: Ints, now: Ints, is_split: Bools) -> list[bool]:
@@ -312,25 +314,25 @@ class Kernel:
         if after.max() > self._room:
             self._make_room()
         slot = self._slot[rows]
-        of = np.repeat(np.arange(len(rows)), after)
-        place = np.arange(len(of)) - np.repeat(np.cumsum(after) - after, after)
-        source = place + np.where(place > slot[of], np.where(is_split, -1, 1)[of], 0)
-        new = rows[of] * self._room + place
-        ints, floats = (column[rows[of] * self._room + source] for column in (self._ints, self._floats))
+        owner = np.repeat(np.arange(len(rows)), after)
+        position = np.arange(len(owner)) - np.repeat(np.cumsum(after) - after, after)
+        source = position + np.where(position > slot[owner], np.where(is_split, -1, 1)[owner], 0)
+        new = rows[owner] * self._room + position
+        ints, floats = (column[rows[owner] * self._room + source] for column in (self._ints, self._floats))
         first = np.cumsum(after) - after + slot
         olds = self._ints[rows * self._room + slot]
-        others = self._ints[rows * self._room + np.minimum(slot + 1, self._room - 1)]
-        kept_depths = self._kept_depths(olds, now), self._kept_depths(others, now)
+        neighbours = self._ints[rows * self._room + np.minimum(slot + 1, self._room - 1)]
+        kept_depths = self._kept_depths(olds, now), self._kept_depths(neighbours, now)
         taken_back, pruned = [], []
-        for number, (row, at, instant, split, old, other, kept_one, kept_other) in enumerate(
+        for number, (row, index, instant, split, old, other, kept_one, kept_other) in enumerate(
             zip(
                 rows.tolist(),
                 first.tolist(),
                 now.tolist(),
                 is_split.tolist(),
                 olds.tolist(),
-                others.tolist(),
-                *(kept.tolist() for kept in kept_depths),
+                neighbours.tolist(),
+                *(depths.tolist() for depths in kept_depths),
                 strict=True,
             )
         ):
@@ -341,30 +343,30 @@ class Kernel:
                 middle = old[_START] + (old[_END] - old[_START]) // 2
                 if lineage.prune(instant):
                     pruned.append(number)
-                depth, kept = lineage.depth(lower), kept_one
+                depth, guard_depth = lineage.depth(lower), kept_one
                 lower_past, upper_past = (
                     (instant, BY_SPLIT, instant, *_after_split(old, width, instant))
                     for width in (middle - old[_START] + 1, old[_END] - middle)
                 )
-                ints[at, :_MODIFIED] = lower, old[_START], middle, kept, depth, *lower_past
-                ints[at + 1, :_MODIFIED] = upper, middle + 1, old[_END], kept, depth, *upper_past
-                ints[at : at + 2, _BUCKETS] = max(1, old[_BUCKETS] // 2) if old[_BUCKETS] else 0
+                ints[index, :_MODIFIED] = lower, old[_START], middle, guard_depth, depth, *lower_past
+                ints[index + 1, :_MODIFIED] = upper, middle + 1, old[_END], guard_depth, depth, *upper_past
+                ints[index : index + 2, _BUCKETS] = max(1, old[_BUCKETS] // 2) if old[_BUCKETS] else 0
             else:
                 fresh = lineage.merge(old[_ID], other[_ID], instant)
                 back = lineage.takes_back("merge", (old[_ID], other[_ID]), (fresh,), instant)
                 if lineage.prune(instant):
                     pruned.append(number)
                 depth = lineage.depth(fresh)
-                kept = max(kept_one, kept_other) + 1
+                guard_depth = max(kept_one, kept_other) + 1
                 past = instant, BY_MERGE, instant, max(old[_REGRETS], other[_REGRETS]), 0, _finest(old, other)
-                ints[at, :_MODIFIED] = fresh, old[_START], other[_END], kept, depth, *past
-                ints[at, _BUCKETS] = min(old[_BUCKETS] + other[_BUCKETS], int(self._limits.max_buckets[row]))
+                ints[index, :_MODIFIED] = fresh, old[_START], other[_END], guard_depth, depth, *past
+                ints[index, _BUCKETS] = min(old[_BUCKETS] + other[_BUCKETS], int(self._limits.max_buckets[row]))
             taken_back.append(back)
-        made = np.concatenate([first, first[is_split] + 1])
-        ints[made, _MODIFIED] = ints[made, _COLD] = ints[made, _RETURNED] = _NO_INSTANT
-        ints[made, _HOT] = 0
+        created = np.concatenate([first, first[is_split] + 1])
+        ints[created, _MODIFIED] = ints[created, _COLD] = ints[created, _RETURNED] = _NO_INSTANT
+        ints[created, _HOT] = 0
         self._ints[new], self._floats[new] = ints, floats
-        self._locate(new[made], self._topic[rows[of[made]]])
+        self._locate(new[created], self._topic[rows[owner[created]]])
         for row in rows[pruned].tolist():
             self._show_depths(row)
         return taken_back
@@ -375,71 +377,73 @@ class Kernel:
     # What is wanted
 
     def _count_consumers(self, rows: Ints) -> None:
-        at = self._consumers[rows]
-        self._required[rows], self._sharing[rows], self._unshared[rows] = self._window.consumers_required[:, at]
-        self._consumers[rows] = at + 1
-        self._next[CONSUMERS, rows] = self._window.consumers_step[at + 1]
+        change = self._consumers[rows]
+        self._required[rows], self._sharing[rows], self._unshared[rows] = self._window.consumers_required[:, change]
+        self._consumers[rows] = change + 1
+        self._next[CONSUMERS, rows] = self._window.consumers_step[change + 1]
 
-    def _move_on(self, rows: Ints, at: Ints, has_new: Bools) -> None:
+    def _move_on(self, rows: Ints, change: Ints, has_new: Bools) -> None:
         """Apply the change of demand in force to rows with another profile or with new segments."""
         changes = self._window.changes
-        self._level[rows], which = changes.level[at], changes.which[at]
+        self._level[rows], which = changes.level[change], changes.which[change]
         again = rows[has_new | (which != self._which[rows])]
         self._which[rows] = which
         if len(again):
-            segments, of = self._segments(again)
+            segments, owner = self._segments(again)
             ints, floats = self._ints[segments], self._floats[segments]
             bounds = Bounds(ints[:, _LOW], floats[:, _LOW_PART], ints[:, _HIGH], floats[:, _HIGH_PART])
-            self._floats[segments, _BASE] = self._window.carried(self._topic[again][of], self._which[again][of], bounds)
+            self._floats[segments, _BASE] = self._window.carried(
+                self._topic[again][owner], self._which[again][owner], bounds
+            )
 
     def _glide(self, rows: Ints, step: Ints) -> Bools:
         """Skip a change of demand that keeps all rates in their bands; return the rows that could skip it."""
-        at = self._window.in_force(self._topic[rows], step)
-        is_other = self._window.changes.which[at] != self._which[rows]
-        self._move_on(rows, at, np.zeros(len(rows), np.bool_))
-        segments, of = self._segments(rows)
+        change = self._window.in_force(self._topic[rows], step)
+        is_other = self._window.changes.which[change] != self._which[rows]
+        self._move_on(rows, change, np.zeros(len(rows), np.bool_))
+        segments, owner = self._segments(rows)
         first = np.cumsum(self._count[rows]) - self._count[rows]
         base, bands = self._floats[segments, _BASE], self._bands[segments]
-        rates = base * self._level[rows][of][:, None]
+        rates = base * self._level[rows][owner][:, None]
         leaves = ((rates < bands[:, :4]) | (rates > bands[:, 4:])).any(axis=1)
         stays: Bools = is_other & ~np.logical_or.reduceat(leaves, first)
-        chosen = stays[of]
+        chosen = stays[owner]
         quiet = np.flatnonzero(stays)
         if len(quiet):
             begins = np.cumsum(self._count[rows[quiet]]) - self._count[rows[quiet]]
-            self._skip(rows[quiet], at[quiet], begins, base[chosen], bands[chosen])
+            self._skip(rows[quiet], change[quiet], begins, base[chosen], bands[chosen])
         return stays
 
-    def _sample(self, rows: Ints, at: Ints, now: Ints) -> Bools:
+    def _sample(self, rows: Ints, change: Ints, now: Ints) -> Bools:
         """Filter the current loads of segments, and find the next change that matters.
 
         Returns the rows with a significant sample above a split threshold.
         """
         is_hot = np.zeros(len(rows), np.bool_)
         limits = self._limits
-        segments, of = self._segments(rows)
+        segments, owner = self._segments(rows)
         first = np.cumsum(self._count[rows]) - self._count[rows]
-        policy = limits.of[rows][of]
+        policy = limits.of[rows][owner]
         ints, floats = self._ints[segments], self._floats[segments]
         last, base = floats[:, _LAST], floats[:, _BASE]
-        rates = base * self._level[rows][of][:, None]
+        rates = base * self._level[rows][owner][:, None]
         split, merge = limits.split[policy], limits.merge[policy]
         codes = accept_causes(last, ints[:, _MODIFIED] != _NO_INSTANT, rates, self._threshold, limits.crossing[policy])
         accepted = np.flatnonzero(codes > 0)
         if len(accepted):
-            places, news, instants = segments[accepted], rates[accepted], now[of[accepted]]
+            slots, news, instants = segments[accepted], rates[accepted], now[owner[accepted]]
             is_cold = are_cold(news, merge[accepted])
             last[accepted] = news
-            self._floats[places, _LAST] = news
-            self._ints[places, _MODIFIED] = instants
+            self._floats[slots, _LAST] = news
+            self._ints[slots, _MODIFIED] = instants
             since = ints[accepted, _COLD]
-            self._ints[places, _RETURNED] = returned_after_sample_all(
+            self._ints[slots, _RETURNED] = returned_after_sample_all(
                 ints[accepted, _RETURNED], ints[accepted, _MODIFIED] != _NO_INSTANT, since, is_cold, instants
             )
-            self._ints[places, _COLD] = cold_since_after_sample_all(since, is_cold, instants)
-            self._ints[places, _HOT] = hot = (news > split[accepted]).any(axis=1)
-            is_hot[of[accepted[hot]]] = True
-        yardstick = self._yardstick[rows][of]
+            self._ints[slots, _COLD] = cold_since_after_sample_all(since, is_cold, instants)
+            self._ints[slots, _HOT] = hot = (news > split[accepted]).any(axis=1)
+            is_hot[owner[accepted[hot]]] = True
+        yardstick = self._yardstick[rows][owner]
         exceeds = rates > yardstick
         self._is_over[rows] = np.logical_or.reduceat(exceeds.any(axis=1), first)
         # The band of each rate in which nothing happens.
@@ -456,13 +460,13 @@ class Kernel:
             np.minimum(high, limit, out=high, where=~is_above & counts)
         bands = np.concatenate([low * (1 + _NEARLY), high * (1 - _NEARLY)], axis=1)
         self._bands[segments] = bands
-        self._skip(rows, at, first, base, bands)
+        self._skip(rows, change, first, base, bands)
         return is_hot
 
-    def _skip(self, rows: Ints, at: Ints, first: Ints, base: Floats, bands: Floats) -> None:
+    def _skip(self, rows: Ints, change: Ints, first: Ints, base: Floats, bands: Floats) -> None:
         """Find the next change that matters of rows whose segments, from `first` on, carry `base` at level 1."""
         changes = self._window.changes
-        following = np.minimum(at + 1, len(changes.step) - 1)
+        following = np.minimum(change + 1, len(changes.step) - 1)
         is_other = changes.which[following] != self._which[rows]
         self._next[CHANGE, rows[is_other]] = changes.step[following[is_other]]
         same = np.flatnonzero(~is_other)
@@ -475,30 +479,30 @@ class Kernel:
             most = np.minimum.reduceat(most, first)[same] * (1 - _NEARLY)
             self._look_ahead(rows[same], following[same], least, most)
 
-    def _look_ahead(self, rows: Ints, at: Ints, least: Floats, most: Floats) -> None:
+    def _look_ahead(self, rows: Ints, change: Ints, least: Floats, most: Floats) -> None:
         """Find the next change of each row at which its level leaves the band or its profile changes.
 
-        The search starts at `at`.
+        The search starts at `change`.
         """
         changes, size, which = self._window.changes, _FEW, self._which[rows]
         end = len(changes.step) - 1
         while len(rows):
-            places = np.minimum(at[:, None] + np.arange(size), end)
-            level = changes.level[places]
-            hits = (changes.which[places] != which[:, None]) | (level < least[:, None]) | (level > most[:, None])
-            found = hits.argmax(axis=1)
-            is_found = hits[np.arange(len(rows)), found]
-            self._next[CHANGE, rows[is_found]] = changes.step[places[is_found, found[is_found]]]
+            following = np.minimum(change[:, None] + np.arange(size), end)
+            level = changes.level[following]
+            hits = (changes.which[following] != which[:, None]) | (level < least[:, None]) | (level > most[:, None])
+            first_hit = hits.argmax(axis=1)
+            is_found = hits[np.arange(len(rows)), first_hit]
+            self._next[CHANGE, rows[is_found]] = changes.step[following[is_found, first_hit[is_found]]]
             left = ~is_found
-            rows, at, which, least, most = rows[left], at[left] + size, which[left], least[left], most[left]
+            rows, change, which, least, most = rows[left], change[left] + size, which[left], least[left], most[left]
             size = _MANY
 
     # Evaluate
 
     def _evaluate(self, rows: Ints, step: Ints, now: Ints, is_tick: Bools, is_extra: Bools, by_event: Bools) -> None:
-        segments, of = self._segments(rows)
+        segments, owner = self._segments(rows)
         ints = self._ints[segments]
-        found = Situation(
+        situation = Situation(
             self._limits,
             rows,
             now,
@@ -508,28 +512,28 @@ class Kernel:
             self._last_merge[rows],
             self._failures[rows],
             self._failed_at[rows],
-            of,
+            owner,
             hot=ints[:, _HOT] != 0,
             is_cold=ints[:, _COLD] != _NO_INSTANT,
             is_single=ints[:, _START] == ints[:, _END],
-            cold_since=self._limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
-            shallow_at=self._shallow_at(rows[of], ints),
-            settled_at=self._settled_at(rows[of], ints),
+            cold_since=self._limits.window_start(rows[owner], ints[:, _COLD], ints[:, _MODIFIED]),
+            shallow_at=self._shallow_at(rows[owner], ints),
+            settled_at=self._settled_at(rows[owner], ints),
         )
         by_tick = is_tick | is_extra
-        by_consumers = by_event & ~by_tick & found.demand
-        may_act = (by_tick & (found.may_split | found.may_merge)) | (by_consumers & found.may_split)
+        by_consumers = by_event & ~by_tick & situation.demand
+        may_act = (by_tick & (situation.may_split | situation.may_merge)) | (by_consumers & situation.may_split)
         acts = np.zeros(len(rows), np.bool_)
         due_of = np.full(len(rows), NOT_DUE)
         if may_act.any():
             acts[may_act], due_of[may_act] = self._decide(rows[may_act], now[may_act], by_tick[may_act], step[may_act])
         next_tick = (now // self._tick_ms + 1) * self._tick_ms
         extra = np.full(len(rows), NOT_DUE)
-        with_merge = np.minimum(found.split_due, found.merge_due)
+        with_merge = np.minimum(situation.split_due, situation.merge_due)
         for chosen, due in (
-            (is_tick & found.is_urgent & (found.opens_at < next_tick), with_merge),
-            (is_extra & ~is_tick & found.is_urgent, with_merge),
-            (by_consumers & found.is_urgent, found.split_due),
+            (is_tick & situation.is_urgent & (situation.opens_at < next_tick), with_merge),
+            (is_extra & ~is_tick & situation.is_urgent, with_merge),
+            (by_consumers & situation.is_urgent, situation.split_due),
         ):
             extra = np.where(chosen, due, extra)
         extra = np.where(due_of < NOT_DUE, due_of, np.where(acts, NOT_DUE, extra))
@@ -537,12 +541,12 @@ class Kernel:
         self._next[EXTRA, rows[asked]] = self._step_at(extra[asked])
         # The next tick at which it may act, or ask for a tick of its own.
         following = self._tick_from(step + 1)
-        merges_at = np.where(found.merges_at < NOT_DUE, found.merges_at, now)
+        merges_at = np.where(situation.merges_at < NOT_DUE, situation.merges_at, now)
         tick = np.where(
-            found.is_urgent | found.may_split,
+            situation.is_urgent | situation.may_split,
             following,
             np.where(
-                found.merges_at < NOT_DUE, np.maximum(self._tick_from(self._step_at(merges_at)), following), NO_STEP
+                situation.merges_at < NOT_DUE, np.maximum(self._tick_from(self._step_at(merges_at)), following), NO_STEP
             ),
         )
         self._next[TICK, rows] = np.where(acts | (self._next[APPLY, rows] != NO_STEP), NO_STEP, tick)
@@ -550,8 +554,8 @@ class Kernel:
     def _kept_depths(self, ints: Ints, now: Ints) -> Ints:
         """Return the current merge depths of segments by the guard (`decisions.autoscale.past.faded_depth`)."""
         stood = np.where(ints[:, _MADE] > 0, np.maximum(now - ints[:, _MADE_AT], 0), 0)
-        kept: Ints = np.maximum(ints[:, _KEPT_DEPTH] - stood // FORGOTTEN_MS, 0)
-        return kept
+        depths: Ints = np.maximum(ints[:, _KEPT_DEPTH] - stood // FORGOTTEN_MS, 0)
+        return depths
 
     def _shallow_at(self, rows: Ints, ints: Ints) -> Ints:
         """Return the instant from which the depth of segments permits a merge; `rows` by segment."""
@@ -561,17 +565,17 @@ class Kernel:
     def _settled_at(self, rows: Ints, ints: Ints) -> Ints:
         """Return the instant until which segments are not merged; `rows` by segment."""
         pauses = (ints[:, _RETURNED], ints[:, _HANDED_ON])
-        made, at, regrets = ints[:, _MADE], ints[:, _MADE_AT], ints[:, _REGRETS]
+        origin, made_at, regrets = ints[:, _MADE], ints[:, _MADE_AT], ints[:, _REGRETS]
         return self._limits.settled_at(
-            rows, made, at, regrets, pauses, ints[:, _COLD], ints[:, _END] - ints[:, _START] + 1
+            rows, origin, made_at, regrets, pauses, ints[:, _COLD], ints[:, _END] - ints[:, _START] + 1
         )
 
     def _decide(self, rows: Ints, now: Ints, by_tick: Bools, step: Ints) -> tuple[Bools, Ints]:
         """Decide for rows; return which of them act, and the instants of the extra ticks that they ask for."""
         limits = self._limits
-        segments, of = self._segments(rows)
+        segments, owner = self._segments(rows)
         ints, counts = self._ints[segments], self._count[rows]
-        one, two, three, four = np.ascontiguousarray(self._floats[segments, _LAST].T)
+        msg_in, bytes_in, msg_out, bytes_out = np.ascontiguousarray(self._floats[segments, _LAST].T)
         never = np.full(len(rows), NEVER)
         offsets = np.append(0, np.cumsum(counts))
         answers = decide_fleet(
@@ -591,12 +595,12 @@ class Kernel:
                 np.where(self._failures[rows] > 0, ONLY_SPLIT, ANY_ACTION).astype(np.int8),
                 ints[:, _ID],
                 ints[:, _START] == ints[:, _END],
-                (one, two, three, four),
-                now[of],
-                limits.window_start(rows[of], ints[:, _COLD], ints[:, _MODIFIED]),
-                limits.depth(rows[of], self._kept_depths(ints, now[of]), ints[:, _DEPTH]),
-                self._shallow_at(rows[of], ints),
-                self._settled_at(rows[of], ints),
+                (msg_in, bytes_in, msg_out, bytes_out),
+                now[owner],
+                limits.window_start(rows[owner], ints[:, _COLD], ints[:, _MODIFIED]),
+                limits.depth(rows[owner], self._kept_depths(ints, now[owner]), ints[:, _DEPTH]),
+                self._shallow_at(rows[owner], ints),
+                self._settled_at(rows[owner], ints),
                 self._sharing[rows],
                 self._unshared[rows],
                 ints[:, _BUCKETS],
@@ -605,18 +609,18 @@ class Kernel:
         acts: Bools = (answers.action != HOLD) & (answers.action != ASK)
         due = np.full(len(rows), NOT_DUE)
         columns = (answers.action, now, answers.segment, answers.other, answers.reason)
-        for place in np.flatnonzero(acts).tolist():
-            self._waiting[int(rows[place])] = [tuple(int(column[place]) for column in columns)]
-        for place in np.flatnonzero(answers.action == ASK).tolist():
-            row, at = int(rows[place]), int(now[place])
-            asked = self._ask(row, at, bool(by_tick[place]))
-            if by_tick[place]:
+        for index in np.flatnonzero(acts).tolist():
+            self._waiting[int(rows[index])] = [tuple(int(column[index]) for column in columns)]
+        for index in np.flatnonzero(answers.action == ASK).tolist():
+            row, instant = int(rows[index]), int(now[index])
+            asked = self._ask(row, instant, bool(by_tick[index]))
+            if by_tick[index]:
                 self._hot_keys[row] = asked.hot_keys
-            acts[place] = bool(asked.actions)
+            acts[index] = bool(asked.actions)
             if asked.actions:
-                self._waiting[row] = [(action, at, *rest) for action, *rest in asked.actions]
+                self._waiting[row] = [(action, instant, *arguments) for action, *arguments in asked.actions]
             if asked.due is not None:
-                due[place] = asked.due
+                due[index] = asked.due
         self._next[APPLY, rows[acts]] = step[acts] + 1
         return acts, due
 
@@ -624,11 +628,21 @@ class Kernel:
         """Return the answer of `decide` for a row."""
         segments = slice(row * self._room, row * self._room + int(self._count[row]))
         ints, rates = self._ints[segments], self._floats[segments, _LAST].tolist()
-        of = np.full(len(ints), row)
-        depths = self._limits.depth(of, ints[:, _KEPT_DEPTH], ints[:, _DEPTH])
+        row_of_segment = np.full(len(ints), row)
+        depths = self._limits.depth(row_of_segment, ints[:, _KEPT_DEPTH], ints[:, _DEPTH])
         shown = [
-            Shown._make([one[_ID], one[_START], one[_END], depth, *one[_CREATED:_HOT], tuple(of_one), one[_BUCKETS]])
-            for one, depth, of_one in zip(ints.tolist(), depths.tolist(), rates, strict=True)
+            Shown._make(
+                [
+                    segment[_ID],
+                    segment[_START],
+                    segment[_END],
+                    depth,
+                    *segment[_CREATED:_HOT],
+                    tuple(of_one),
+                    segment[_BUCKETS],
+                ]
+            )
+            for segment, depth, of_one in zip(ints.tolist(), depths.tolist(), rates, strict=True)
         ]
         policy, keys = self._limits.policies[int(self._limits.of[row])], self._hot_keys.get(row, ())
         split, merged = int(self._last_split[row]), int(self._last_merge[row])
@@ -642,43 +656,43 @@ class Kernel:
         before = self._began_at + (step - 1) * self._step_ms
         return self._step_at((before // self._tick_ms + 1) * self._tick_ms)
 
-    def _step_at(self, at: Ints) -> Ints:
+    def _step_at(self, instants: Ints) -> Ints:
         """Return the first step at or after an instant."""
-        return -(-(at - self._began_at) // self._step_ms)
+        return -(-(instants - self._began_at) // self._step_ms)
 
     # Columns of segments
 
     def _segments(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return the indices of all segments of some rows, and for each the position of its row."""
         counts = self._count[rows]
-        of = np.repeat(np.arange(len(rows)), counts)
+        owner = np.repeat(np.arange(len(rows)), counts)
         begins = rows * self._room - (np.cumsum(counts) - counts)
-        return begins[of] + np.arange(len(of)), of
+        return begins[owner] + np.arange(len(owner)), owner
 
     def _locate(self, segments: Ints, topic: Ints) -> None:
-        at = self._window.locate(topic, self._ints[segments, _START], self._ints[segments, _END])
-        self._ints[segments, _LOW], self._ints[segments, _HIGH] = at.low, at.high
-        self._floats[segments, _LOW_PART], self._floats[segments, _HIGH_PART] = at.low_part, at.high_part
+        bounds = self._window.locate(topic, self._ints[segments, _START], self._ints[segments, _END])
+        self._ints[segments, _LOW], self._ints[segments, _HIGH] = bounds.low, bounds.high
+        self._floats[segments, _LOW_PART], self._floats[segments, _HIGH_PART] = bounds.low_part, bounds.high_part
 
     def _fill(self, layouts: Sequence[SegmentLayout]) -> None:
         """Fill the columns with the first segments of topics."""
-        kept = [depths_after_layout({}, {}, (), layout, self._began_at) for layout in layouts]
+        depths = [depths_after_layout({}, {}, (), layout, self._began_at) for layout in layouts]
         pasts = [past_after_layout({}, (), layout, self._began_at) for layout in layouts]
-        for row, place in enumerate(self._topic.tolist()):
-            buckets = _buckets_of(layouts[place], self._limits.policies[int(self._limits.of[row])])
-            for slot, one in enumerate(layouts[place].active):
-                past = pasts[place].get(one.segment_id)
-                made = (0, 0, 0, 0, 0)
+        for row, index in enumerate(self._topic.tolist()):
+            buckets = _buckets_of(layouts[index], self._limits.policies[int(self._limits.of[row])])
+            for slot, segment in enumerate(layouts[index].active):
+                past = pasts[index].get(segment.segment_id)
+                history = (0, 0, 0, 0, 0)
                 if past is not None:
-                    made = _MADE_BY[past.made], past.at, past.regrets, past.returned_after, past.finest
+                    history = _MADE_BY[past.made], past.at, past.regrets, past.returned_after, past.finest
                 self._ints[row * self._room + slot] = (
-                    one.segment_id,
-                    one.start,
-                    one.end,
-                    kept[place][one.segment_id],
-                    self._lineages[row].depth(one.segment_id),
-                    one.created_at_ms,
-                    *made,
+                    segment.segment_id,
+                    segment.start,
+                    segment.end,
+                    depths[index][segment.segment_id],
+                    self._lineages[row].depth(segment.segment_id),
+                    segment.created_at_ms,
+                    *history,
                     _NO_INSTANT,
                     _NO_INSTANT,
                     _NO_INSTANT,

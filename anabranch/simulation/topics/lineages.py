@@ -25,10 +25,12 @@ class Lineage:
     def __init__(self, layout: SegmentLayout) -> None:
         self._next = max(layout.next_segment_id, max(layout.segments) + 1)
         self._parents = {
-            number: tuple(parent for parent in one.parent_ids if parent in layout.segments)
-            for number, one in layout.segments.items()
+            number: tuple(parent for parent in segment.parent_ids if parent in layout.segments)
+            for number, segment in layout.segments.items()
         }
-        self._sealed = {number: one.sealed_at_ms for number, one in layout.segments.items() if not one.is_active}
+        self._sealed = {
+            number: segment.sealed_at_ms for number, segment in layout.segments.items() if not segment.is_active
+        }
         self._made: dict[tuple[int, ...], tuple[str, int]] = {}
         """Of the segments that an action made: which one, and when."""
         self._merges = self._found_merges()
@@ -65,33 +67,33 @@ class Lineage:
         """Return the merge depth of a segment as the layout shows it."""
         return len(self._merges[segment])
 
-    def takes_back(self, action: str, segments: tuple[int, ...], made: tuple[int, ...], now: int) -> bool:
+    def takes_back(self, action: str, segments: tuple[int, ...], children: tuple[int, ...], now: int) -> bool:
         """Record an action; return True if it reverses a recent one."""
         before = self._made.pop(tuple(sorted(segments)), None)
-        self._made[made] = action, now
+        self._made[children] = action, now
         return before is not None and before[0] != action and now - before[1] <= REVERSAL_MS
 
     def prune(self, now: int) -> bool:
         """Remove segments that were sealed long ago, if there are many; return True if any were removed."""
         if len(self._sealed) <= MOST_SEALED:
             return False
-        gone = {number for number, at in self._sealed.items() if at < now - KEPT_MS}
-        if not gone:
+        forgotten = {number for number, sealed_at in self._sealed.items() if sealed_at < now - KEPT_MS}
+        if not forgotten:
             return False
-        for number in gone:
+        for number in forgotten:
             del self._sealed[number], self._parents[number]
         for number, parents in self._parents.items():
-            if not gone.isdisjoint(parents):
-                self._parents[number] = tuple(parent for parent in parents if parent not in gone)
-        self._made = {made: done for made, done in self._made.items() if now - done[1] <= REVERSAL_MS}
+            if not forgotten.isdisjoint(parents):
+                self._parents[number] = tuple(parent for parent in parents if parent not in forgotten)
+        self._made = {children: done for children, done in self._made.items() if now - done[1] <= REVERSAL_MS}
         self._merges = self._found_merges()
         return True
 
     def _found_merges(self) -> dict[int, frozenset[int]]:
         # A segment's id is above those of its parents.
-        found: dict[int, frozenset[int]] = {}
+        merges_above: dict[int, frozenset[int]] = {}
         for number in sorted(self._parents):
             parents = self._parents[number]
-            merges = _NO_MERGES.union(*(found.get(parent, _NO_MERGES) for parent in parents))
-            found[number] = merges | {number} if len(parents) > 1 else merges
-        return found
+            merges = _NO_MERGES.union(*(merges_above.get(parent, _NO_MERGES) for parent in parents))
+            merges_above[number] = merges | {number} if len(parents) > 1 else merges
+        return merges_above

@@ -90,24 +90,24 @@ class Outcome:
 
     def of_topics(self) -> list[dict[str, Any]]:
         """Return the counts by topic, in their order."""
-        return [{"topic": name, **self._counts(slice(place, place + 1))} for place, name in enumerate(self.topics)]
+        return [{"topic": name, **self._counts(slice(index, index + 1))} for index, name in enumerate(self.topics)]
 
-    def _counts(self, of: slice) -> dict[str, Any]:
+    def _counts(self, topics: slice) -> dict[str, Any]:
         return {
-            "splits": int(self.splits[of].sum()),
-            "merges": int(self.merges[of].sum()),
-            **({"rebuckets": rebuckets} if (rebuckets := int(self.rebuckets[of].sum())) else {}),
-            "reversals": int(self.reversals[of].sum()),
-            "sealedSegments": int(self.sealed[of].sum()),
-            "segmentHours": round(float(self.segment_ms[of].sum()) / 3_600_000, 3),
-            "minutesOverThreshold": round(float(self.over_ms[of].sum()) / 60_000, 3),
-            "consumerMinutesWaiting": round(float(self.waiting_ms[of].sum()) / 60_000, 3),
-            "minutesAtCap": round(float(self.capped_ms[of].sum()) / 60_000, 3),
-            "mostSegments": int(self.most_segments[of].max(initial=0)),
+            "splits": int(self.splits[topics].sum()),
+            "merges": int(self.merges[topics].sum()),
+            **({"rebuckets": rebuckets} if (rebuckets := int(self.rebuckets[topics].sum())) else {}),
+            "reversals": int(self.reversals[topics].sum()),
+            "sealedSegments": int(self.sealed[topics].sum()),
+            "segmentHours": round(float(self.segment_ms[topics].sum()) / 3_600_000, 3),
+            "minutesOverThreshold": round(float(self.over_ms[topics].sum()) / 60_000, 3),
+            "consumerMinutesWaiting": round(float(self.waiting_ms[topics].sum()) / 60_000, 3),
+            "minutesAtCap": round(float(self.capped_ms[topics].sum()) / 60_000, 3),
+            "mostSegments": int(self.most_segments[topics].max(initial=0)),
         }
 
 
-COUNTS = tuple(one.name for one in fields(Outcome) if one.type == "Ints")
+COUNTS = tuple(column.name for column in fields(Outcome) if column.type == "Ints")
 
 
 def together(parts: Sequence[Outcome]) -> Outcome:

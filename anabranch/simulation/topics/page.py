@@ -63,13 +63,13 @@ def _chart(outcomes: Mapping[str, Outcome]) -> Figure:
         subplot_titles=("Segments of all topics", "Topics with a segment over a split threshold"),
     )
     for number, (name, outcome) in enumerate(outcomes.items()):
-        times = [datetime.fromtimestamp(at / 1000, timezone.utc) for at, *_ in outcome.series]
+        times = [datetime.fromtimestamp(instant / 1000, timezone.utc) for instant, *_ in outcome.series]
         line = {"dash": _DASHES[number % len(_DASHES)]}
         for row, column in ((1, 1), (2, 2)):
             figure.add_trace(
                 Scatter(
                     x=times,
-                    y=[one[column] for one in outcome.series],
+                    y=[point[column] for point in outcome.series],
                     mode="lines",
                     line=line,
                     name=escape(printable(name)),
@@ -87,10 +87,12 @@ def _topics(outcomes: Mapping[str, Outcome]) -> str:
     """Return a table of segment-hours and minutes over threshold by topic and policy."""
     of_each = [outcome.of_topics() for outcome in outcomes.values()]
     rows = list(zip(*of_each, strict=True))
-    rows.sort(key=lambda row: -(max(one["segmentHours"] for one in row) - min(one["segmentHours"] for one in row)))
+    rows.sort(
+        key=lambda row: -(max(counts["segmentHours"] for counts in row) - min(counts["segmentHours"] for counts in row))
+    )
     heads = ["topic", *(f"{name}: {words}" for name in outcomes for words in ("segment-hours", "minutes over"))]
     cells = [
-        [row[0]["topic"], *(_number(one[key]) for one in row for key in ("segmentHours", "minutesOverThreshold"))]
+        [row[0]["topic"], *(_number(counts[key]) for counts in row for key in ("segmentHours", "minutesOverThreshold"))]
         for row in rows[:MOST_TOPICS]
     ]
     return _table(heads, cells)

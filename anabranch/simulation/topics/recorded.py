@@ -88,13 +88,13 @@ class RecordedDemand:
         """Return the demand of a file of JSON lines. Raises `DemandError`."""
         return cls([_read(number, line) for number, line in enumerate(lines, 1) if line.strip()])
 
-    def layouts(self, places: range) -> list[SegmentLayout]:
+    def layouts(self, indices: range) -> list[SegmentLayout]:
         """See `Source`."""
-        return [SegmentLayout.create(self._initial[place], self.began_at) for place in places]
+        return [SegmentLayout.create(self._initial[index], self.began_at) for index in indices]
 
-    def windows(self, places: range) -> Iterator[Window]:
+    def windows(self, indices: range) -> Iterator[Window]:
         """See `Source`; each window is a day."""
-        topics = [_Topic(self._lines[self.topics[place]]) for place in places]
+        topics = [_Topic(self._lines[self.topics[index]]) for index in indices]
         length = max(1, _WINDOW_MS // self.step_ms) * self.step_ms
         until = self.began_at + self.steps * self.step_ms
         for begin in range(self.began_at, until, length):
@@ -124,7 +124,7 @@ class _Topic:
         first = self._next
         while self._next < len(self._lines) and self._lines[self._next].at < end:
             self._next += 1
-        profiles, at, consumers = [self._density * self._widths], [begin], []
+        profiles, instants, consumers = [self._density * self._widths], [begin], []
         for instant, lines in groupby(self._lines[first : self._next], key=lambda line: line.at):
             is_changed = False
             for line in lines:
@@ -139,9 +139,9 @@ class _Topic:
                 profiles[0] = self._density * self._widths
             elif is_changed:
                 profiles.append(self._density * self._widths)
-                at.append(instant)
-        which = np.arange(len(at))
-        return Timeline(self._edges, np.stack(profiles), np.array(at), which, consumers=consumers)
+                instants.append(instant)
+        which = np.arange(len(instants))
+        return Timeline(self._edges, np.stack(profiles), np.array(instants), which, consumers=consumers)
 
 
 def _read(number: int, line: str | bytes) -> RangeLine | ConsumersLine:

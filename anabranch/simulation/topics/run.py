@@ -60,41 +60,45 @@ def simulate(
     chunks = [range(first, min(first + size, count)) for first in range(0, count, size)]
     hours = source.steps * source.step_ms / 3_600_000 * len(policies)
     done: list[list[Outcome]] = []
-    one = partial(_simulate_chunk, source, list(policies.values()), yardstick, tick_ms, change_threshold, counted_from)
+    simulate_chunk = partial(
+        _simulate_chunk, source, list(policies.values()), yardstick, tick_ms, change_threshold, counted_from
+    )
     try:
         progress(0.0, count * hours)
-        for outcomes in _shared(one, chunks, processes):
+        for outcomes in _shared(simulate_chunk, chunks, processes):
             done.append(outcomes)
             progress(sum(len(part[0].topics) for part in done) * hours, count * hours)
     except KeyboardInterrupt:
         if not done:
             raise
-    return {name: together([part[place] for part in done]) for place, name in enumerate(policies)}
+    return {name: together([part[index] for part in done]) for index, name in enumerate(policies)}
 
 
-def _shared(one: Callable[[range], list[Outcome]], chunks: Sequence[range], processes: int) -> Iterator[list[Outcome]]:
+def _shared(
+    simulate_chunk: Callable[[range], list[Outcome]], chunks: Sequence[range], processes: int
+) -> Iterator[list[Outcome]]:
     """Yield the outcomes of each chunk, in their order."""
     if processes == 1 or len(chunks) == 1:
-        yield from map(one, chunks)
+        yield from map(simulate_chunk, chunks)
         return
     # Spawned: a process that has threads, as those of Arrow are, must not be forked.
     context = multiprocessing.get_context("spawn")
-    with context.Pool(min(processes, len(chunks)), _begin, (one,)) as pool:
+    with context.Pool(min(processes, len(chunks)), _begin, (simulate_chunk,)) as pool:
         yield from pool.imap(_of_process, chunks)
 
 
-def _begin(one: Callable[[range], list[Outcome]]) -> None:
+def _begin(simulate_chunk: Callable[[range], list[Outcome]]) -> None:
     """Set up a worker process: keep the function, and leave Ctrl-C to the main process."""
-    global _one
-    _one = one
+    global _simulate
+    _simulate = simulate_chunk
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _of_process(places: range) -> list[Outcome]:
-    return _one(places)
+def _of_process(indices: range) -> list[Outcome]:
+    return _simulate(indices)
 
 
-_one: Callable[[range], list[Outcome]]
+_simulate: Callable[[range], list[Outcome]]
 
 
 def _simulate_chunk(
@@ -104,13 +108,13 @@ def _simulate_chunk(
     tick_ms: int,
     change_threshold: float,
     counted_from: int | None,
-    places: range,
+    indices: range,
 ) -> list[Outcome]:
     """Simulate some topics under each of the policies."""
-    layouts = source.layouts(places)
+    layouts = source.layouts(indices)
     rows = [
-        (resolved(policy, layout), of, topic)
-        for of, policy in enumerate(policies)
+        (resolved(policy, layout), policy_index, topic)
+        for policy_index, policy in enumerate(policies)
         for topic, layout in enumerate(layouts)
     ]
     order: dict[Policy, int] = {}
@@ -126,25 +130,25 @@ def _simulate_chunk(
     )
     topic = np.array([topic for *_, topic in rows])
     measure = [resolved(yardstick or policies[0], layout) for layout in layouts]
-    tally = Tally(np.array([of for _, of, _ in rows]), topic, source.steps)
+    tally = Tally(np.array([policy_index for _, policy_index, _ in rows]), topic, source.steps)
     kernel = Kernel(
         layouts,
         topic,
         limits,
-        np.array([one.split_thresholds for one in measure])[topic],
+        np.array([policy.split_thresholds for policy in measure])[topic],
         tally,
         began_at=source.began_at,
         step_ms=source.step_ms,
         tick_ms=tick_ms,
         change_threshold=change_threshold,
     )
-    known: list[Subscriptions] = [{} for _ in layouts]
-    for window in source.windows(places):
+    subscriptions: list[Subscriptions] = [{} for _ in layouts]
+    for window in source.windows(indices):
         if window.begin == counted_from:
             tally.begin((counted_from - source.began_at) // source.step_ms)
-        kernel.run(WindowColumns(window, source.began_at, source.step_ms, known))
+        kernel.run(WindowColumns(window, source.began_at, source.step_ms, subscriptions))
     acted, actions = kernel.actions()
-    names = source.topics[places.start : places.stop]
+    names = source.topics[indices.start : indices.stop]
     return tally.outcomes(names, source.began_at, source.step_ms, acted, actions)
 
 

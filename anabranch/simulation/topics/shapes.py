@@ -63,73 +63,79 @@ class ShapedDemand:
         size, out = message_bytes * random.uniform(0.5, 2.0, topics), fanout * random.uniform(0.5, 1.5, topics)
         self._factors = np.stack([np.ones(topics), size, out, size * out], axis=1)
 
-    def layouts(self, places: range) -> list[SegmentLayout]:
+    def layouts(self, indices: range) -> list[SegmentLayout]:
         """See `Source`: one segment or two."""
-        return [SegmentLayout.create(1 + place % 2, self.began_at) for place in places]
+        return [SegmentLayout.create(1 + index % 2, self.began_at) for index in indices]
 
-    def windows(self, places: range) -> Iterator[Window]:
+    def windows(self, indices: range) -> Iterator[Window]:
         """See `Source`."""
-        until, told = self.steps * self.step_ms, dict.fromkeys(places, -1)
+        until, announced = self.steps * self.step_ms, dict.fromkeys(indices, -1)
         length = max(1, _WINDOW_MS // self.step_ms) * self.step_ms
         for begin in range(0, until, length):
             end = min(begin + length, until)
-            timelines = [self._timeline(place, begin, end, told) for place in places]
+            timelines = [self._timeline(index, begin, end, announced) for index in indices]
             yield Window(self.began_at + begin, self.began_at + end, timelines)
 
-    def _timeline(self, place: int, begin: int, end: int, told: dict[int, int]) -> Timeline:
+    def _timeline(self, index: int, begin: int, end: int, announced: dict[int, int]) -> Timeline:
         """Return the timeline of a topic.
 
-        `begin`, `end`: milliseconds after the beginning; `told`: the last number of consumers by topic.
+        `begin`, `end`: milliseconds after the beginning; `announced`: the last number of consumers by topic.
         """
-        profiles, at, which, level = self._steps_of(place, begin, end)
+        profiles, instants, which, level = self._steps_of(index, begin, end)
         consumers = []
         times = np.arange(-(-begin // _CONSUMERS_EVERY_MS) * _CONSUMERS_EVERY_MS, end, _CONSUMERS_EVERY_MS)
-        for instant, part in zip(times.tolist(), self._level(place, times).tolist(), strict=True):
+        for instant, part in zip(times.tolist(), self._level(index, times).tolist(), strict=True):
             count = round(self._most * part)
-            if told[place] != count:
-                told[place] = count
+            if announced[index] != count:
+                announced[index] = count
                 consumers.append(ConsumersFrom(self.began_at + instant, "consumers", "STREAM", count))
         return Timeline(
-            even_slices(SLICES), profiles[:, :, None], self.began_at + at, which, level, self._factors[place], consumers
+            even_slices(SLICES),
+            profiles[:, :, None],
+            self.began_at + instants,
+            which,
+            level,
+            self._factors[index],
+            consumers,
         )
 
-    def _steps_of(self, place: int, begin: int, end: int) -> tuple[Floats, Ints, Ints, Floats]:
+    def _steps_of(self, index: int, begin: int, end: int) -> tuple[Floats, Ints, Ints, Floats]:
         """Return profiles, the instants and the profile of each step, and its level."""
-        at = np.arange(begin, end, self.step_ms)
-        profile, peak = self._profile[place], self._peak[place]
+        instants = np.arange(begin, end, self.step_ms)
+        profile, peak = self._profile[index], self._peak[index]
         if self._shape == "drift":
             turned = (np.arange(SLICES)[None, :] - np.arange(SLICES)[:, None]) % SLICES
             profiles = profile[turned]
-            which = np.floor((at / (8 * HOUR_MS) + self._phase[place]) * SLICES).astype(np.int64) % SLICES
+            which = np.floor((instants / (8 * HOUR_MS) + self._phase[index]) * SLICES).astype(np.int64) % SLICES
         elif self._shape == "burst":
             # Every cycle is the same to the step: a profile for each step of a burst, and one for the time between.
             cycle, burst = _CYCLE_MS // self.step_ms, _BURST_MS // self.step_ms
-            into = (at // self.step_ms + int(self._phase[place] * cycle)) % cycle
+            into = (instants // self.step_ms + int(self._phase[index] * cycle)) % cycle
             which = np.where(into < burst, into, burst)
             height = np.append(np.sin(np.pi * np.arange(burst) / burst), 0.0)
-            profiles = 0.2 * profile[None, :] + height[:, None] * self._narrow_range(place)[None, :]
+            profiles = 0.2 * profile[None, :] + height[:, None] * self._narrow_range(index)[None, :]
         else:
-            profiles, which = profile[None, :], np.zeros(len(at), np.int64)
-        level = peak * (np.ones(len(at)) if self._shape == "burst" else self._level(place, at))
+            profiles, which = profile[None, :], np.zeros(len(instants), np.int64)
+        level = peak * (np.ones(len(instants)) if self._shape == "burst" else self._level(index, instants))
         changed = np.append(True, (which[1:] != which[:-1]) | (level[1:] != level[:-1]))
-        return profiles, at[changed], which[changed], level[changed]
+        return profiles, instants[changed], which[changed], level[changed]
 
-    def _level(self, place: int, at: Ints) -> Floats:
+    def _level(self, index: int, instants: Ints) -> Floats:
         """Return the demand of a topic as a share of its peak, so many milliseconds after the beginning."""
         if self._shape == "day":
-            position = (at / DAY_MS + self._phase[place]) % 1.0
+            position = (instants / DAY_MS + self._phase[index]) % 1.0
             wave = np.maximum(np.sin(np.pi * position / 0.62), 0.01) ** 0.8
             return np.where(position < 0.62, wave, 0.01)
         if self._shape == "step":
-            third = 3 * at / (self.steps * self.step_ms)
+            third = 3 * instants / (self.steps * self.step_ms)
             return np.where((third >= 1) & (third < 2), 1.0, 0.1)
-        return np.full(len(at), 0.2 if self._shape == "burst" else 1.0)
+        return np.full(len(instants), 0.2 if self._shape == "burst" else 1.0)
 
-    def _narrow_range(self, place: int) -> Floats:
-        distance = np.abs(np.arange(SLICES) / SLICES - self._narrow[place])
+    def _narrow_range(self, index: int) -> Floats:
+        distance = np.abs(np.arange(SLICES) / SLICES - self._narrow[index])
         near = np.minimum(distance, 1 - distance) < 0.02
-        found: Floats = near / near.sum()
-        return found
+        share: Floats = near / near.sum()
+        return share
 
 
 def _profiles(topics: int, random: np.random.Generator) -> Floats:
@@ -137,11 +143,11 @@ def _profiles(topics: int, random: np.random.Generator) -> Floats:
 
     Each row adds up to 1.
     """
-    place = np.arange(SLICES) / SLICES
-    found = np.full((topics, SLICES), _EVEN / SLICES)
+    position = np.arange(SLICES) / SLICES
+    profiles = np.full((topics, SLICES), _EVEN / SLICES)
     for share in (0.6, 0.4):
         centre, width = random.uniform(0, 1, (topics, 1)), random.uniform(0.04, 0.14, (topics, 1))
-        distance = np.abs(place[None, :] - centre)
+        distance = np.abs(position[None, :] - centre)
         bump = np.clip(1 - np.minimum(distance, 1 - distance) / width, 0, None)
-        found += (1 - _EVEN) * share * bump / bump.sum(axis=1, keepdims=True)
-    return found
+        profiles += (1 - _EVEN) * share * bump / bump.sum(axis=1, keepdims=True)
+    return profiles

@@ -47,7 +47,7 @@ class Row:
 def table(
     seeds: Sequence[int],
     processes: int,
-    others: Mapping[str, Decide] = MappingProxyType({}),
+    deciders: Mapping[str, Decide] = MappingProxyType({}),
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Row]:
     """Return a row for every profile, and every other decider under policy `pip-483`, on every shape.
@@ -56,17 +56,17 @@ def table(
     """
     profiles = ["pip-483", "default"]
     cases = [Case(shape, profile, seed) for shape in SHAPES for profile in profiles for seed in seeds]
-    by_others = [Case(shape, name, seed) for shape in SHAPES for name in others for seed in seeds]
-    runs = chain(_run_all(cases, processes), (_run(case, others[case.profile]) for case in by_others))
-    found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    by_others = [Case(shape, name, seed) for shape in SHAPES for name in deciders for seed in seeds]
+    runs = chain(_run_all(cases, processes), (_run(case, deciders[case.profile]) for case in by_others))
+    by_profile: dict[tuple[str, str], list[tuple[float, ...]]] = {}
     for done, (case, columns) in enumerate(runs, 1):
-        found.setdefault((case.shape, case.profile), []).append(columns)
+        by_profile.setdefault((case.shape, case.profile), []).append(columns)
         progress(done, len(cases) + len(by_others))
     return [
         Row(shape, name, tuple(np.median(columns, axis=0).tolist()), tuple(np.max(columns, axis=0).tolist()))
         for shape in SHAPES
-        for name in (*others, *profiles)
-        for columns in [found[shape, name]]
+        for name in (*deciders, *profiles)
+        for columns in [by_profile[shape, name]]
     ]
 
 
@@ -100,17 +100,17 @@ def as_text(rows: Sequence[Row]) -> str:
     for line in lines[1:]:
         line[0], before = ("" if line[0] == before else line[0]), line[0]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    told = [
+    drawn = [
         "| "
         + " | ".join(
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         + " |"
         for line in lines
     ]
-    rule = "|" + "|".join("-" * (width + 1) + ("-" if place < 2 else ":") for place, width in enumerate(widths)) + "|"
-    return "\n".join([told[0], rule, *told[1:]]) + "\n"
+    rule = "|" + "|".join("-" * (width + 1) + ("-" if column < 2 else ":") for column, width in enumerate(widths)) + "|"
+    return "\n".join([drawn[0], rule, *drawn[1:]]) + "\n"
 
 
 def _cells(row: Row) -> list[str]:

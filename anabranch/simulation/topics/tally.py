@@ -19,10 +19,10 @@ Bools = npt.NDArray[np.bool_]
 class Tally:
     """Counts of rows; each is a topic under one of the policies."""
 
-    def __init__(self, of: Ints, topic: Ints, steps: int) -> None:
-        """`of`: index of the policy of each row."""
-        count = len(of)
-        self._of, self._topic, self._steps, self._first = of, topic, steps, 0
+    def __init__(self, policy_of_row: Ints, topic: Ints, steps: int) -> None:
+        """`policy_of_row`: index of the policy of each row."""
+        count = len(policy_of_row)
+        self._of, self._topic, self._steps, self._first = policy_of_row, topic, steps, 0
         self._since = np.zeros(count, np.int64)
         self._segments: Ints = np.zeros(count, np.int64)
         self._over, self._waiting, self._capped = (np.zeros(count, np.int64) for _ in range(3))
@@ -32,7 +32,7 @@ class Tally:
         self._most = np.zeros(count, np.int64)
         self._splits, self._merges, self._rebuckets, self._reversals = np.zeros((4, count), np.int64)
         self._every = max(1, steps // SERIES_POINTS)
-        self._series = np.zeros((2, int(of.max()) + 1, (steps - 1) // self._every + 2), np.int64)
+        self._series = np.zeros((2, int(policy_of_row.max()) + 1, (steps - 1) // self._every + 2), np.int64)
         """Segments, and topics over a threshold: by how much more than at the point before."""
 
     def begin(self, step: int) -> None:
@@ -79,7 +79,7 @@ class Tally:
         """Return the outcome of each policy; `acted`: the row of each action."""
         everything = np.arange(len(self._of))
         self.account(everything, np.full(len(everything), self._steps))
-        found = []
+        by_policy = []
         for policy in range(int(self._of.max()) + 1):
             rows = np.flatnonzero(self._of == policy)
             rows = rows[np.argsort(self._topic[rows])]
@@ -87,7 +87,7 @@ class Tally:
             of_policy = np.flatnonzero(self._of[acted] == policy)
             of_policy = of_policy[np.lexsort((actions.topic[of_policy], actions.at[of_policy]))]
             points = np.cumsum(self._series[:, policy, :-1], axis=1).tolist()
-            found.append(
+            by_policy.append(
                 Outcome(
                     topics=list(topics),
                     topic_ms=(self._steps - self._first) * step_ms,
@@ -103,9 +103,9 @@ class Tally:
                     most_segments=self._most[rows],
                     actions=actions.of(of_policy),
                     series=[
-                        (began_at + place * self._every * step_ms, *point)
-                        for place, point in enumerate(zip(*points, strict=True))
+                        (began_at + index * self._every * step_ms, *point)
+                        for index, point in enumerate(zip(*points, strict=True))
                     ],
                 )
             )
-        return found
+        return by_policy

@@ -3,8 +3,8 @@
 Stage: under the kernel. A demand, synthetic or recorded, is a `Source`: topics with their first layouts, and window
 after window of their demand. Memory holds one window of some topics at a time, so a source of a month yields days.
 
-    Source.layouts(places)    the layouts of some topics at the beginning
-    Source.windows(places)    Window, Window, …: consecutive, from the beginning to the end
+    Source.layouts(indices)   the layouts of some topics at the beginning
+    Source.windows(indices)   Window, Window, …: consecutive, from the beginning to the end
     Window.timelines          a Timeline for each of these topics, in their order
 
 A source is sent to the processes that simulate: it has to be picklable, and refers to a file or a table by its name.
@@ -87,10 +87,10 @@ class Source(Protocol):
     """Samples of each segment: instants `began_at + i * step_ms`. A change counts from the first of them that is at or
     after it."""
 
-    def layouts(self, places: range) -> list[SegmentLayout]:
+    def layouts(self, indices: range) -> list[SegmentLayout]:
         """Return the first layouts of the topics at these indices. A layout has the topic's own override."""
 
-    def windows(self, places: range) -> Iterator[Window]:
+    def windows(self, indices: range) -> Iterator[Window]:
         """Yield the demand of the topics at these indices, in consecutive windows of whole steps.
 
         They cover `began_at` to `began_at + steps * step_ms`.

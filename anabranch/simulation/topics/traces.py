@@ -63,17 +63,17 @@ def read_series(path: Path) -> Series:
                 continue
             try:
                 when, value = row[0], float(row[1])
-                at = round(datetime.fromisoformat(when).replace(tzinfo=timezone.utc).timestamp() * 1000)
+                instant = round(datetime.fromisoformat(when).replace(tzinfo=timezone.utc).timestamp() * 1000)
             except (IndexError, ValueError):
                 raise SeriesError(
                     f"{path}:{number}: expected `timestamp,value`, such as 2014-07-01 00:30:00,8127"
                 ) from None
-            if not 0 <= value < np.inf or (points and at <= points[-1][0]):
+            if not 0 <= value < np.inf or (points and instant <= points[-1][0]):
                 raise SeriesError(f"{path}:{number}: expected values of 0 or more and instants that ascend")
-            points.append((at, value))
+            points.append((instant, value))
     if len(points) < 2:
         raise SeriesError(f"{path}: expected at least two points")
-    return Series(path.stem, np.array([at for at, _ in points]), np.array([value for _, value in points]))
+    return Series(path.stem, np.array([instant for instant, _ in points]), np.array([value for _, value in points]))
 
 
 def zipf_profile(exponent: float, seed: int, slices: int = SLICES) -> Floats:
@@ -81,8 +81,8 @@ def zipf_profile(exponent: float, seed: int, slices: int = SLICES) -> Floats:
     if exponent == 0:
         return np.full(slices, 1 / slices)
     weights = np.arange(1, KEYS + 1) ** -exponent
-    places = np.random.default_rng(seed).integers(0, slices, KEYS)
-    return np.bincount(places, weights / weights.sum(), slices).astype(np.float64)
+    slices_of_keys = np.random.default_rng(seed).integers(0, slices, KEYS)
+    return np.bincount(slices_of_keys, weights / weights.sum(), slices).astype(np.float64)
 
 
 class TraceDemand:
@@ -100,22 +100,25 @@ class TraceDemand:
         self._series, self._threshold = series, threshold
         self._profiles = [zipf_profile(exponent, seed) for exponent, seed in exponents]
 
-    def layouts(self, places: range) -> list[SegmentLayout]:
+    def layouts(self, indices: range) -> list[SegmentLayout]:
         """See `Source`: one segment."""
-        return [SegmentLayout.create(1, self.began_at) for _ in places]
+        return [SegmentLayout.create(1, self.began_at) for _ in indices]
 
-    def windows(self, places: range) -> Iterator[Window]:
+    def windows(self, indices: range) -> Iterator[Window]:
         """See `Source`; each window is a day."""
         until = self.began_at + self.steps * self.step_ms
         length = max(DAY_MS // self.step_ms, 1) * self.step_ms
         factors, edges = np.array([1.0, MESSAGE_BYTES, 0.0, 0.0]), even_slices(SLICES)
         for begin in range(self.began_at, until, length):
             end = min(begin + length, until)
-            at = np.arange(begin, end, self.step_ms)
-            level = np.interp(at, self._series.at, self._series.values) * self._threshold
-            which = np.zeros(len(at), np.int64)
+            instants = np.arange(begin, end, self.step_ms)
+            level = np.interp(instants, self._series.at, self._series.values) * self._threshold
+            which = np.zeros(len(instants), np.int64)
             yield Window(
                 begin,
                 end,
-                [Timeline(edges, self._profiles[place][None, :, None], at, which, level, factors) for place in places],
+                [
+                    Timeline(edges, self._profiles[index][None, :, None], instants, which, level, factors)
+                    for index in indices
+                ],
             )

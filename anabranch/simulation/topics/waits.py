@@ -39,41 +39,41 @@ class Limits:
         """`starts`: the first row of each policy; `has_buckets`: some topics have entry buckets of their own."""
         self.policies, self.starts = policies, list(starts)
         self.of: Ints = np.repeat(np.arange(len(policies)), np.diff([*starts, rows]))
-        self.split: Floats = np.array([one.split_thresholds for one in policies])
-        self.merge: Floats = np.array([one.merge_thresholds for one in policies])
-        self.written: Floats = np.array([one.written_merge_thresholds for one in policies])
-        self.crosses: Bools = np.array([one.threshold_crossing for one in policies])
-        all_of_them = np.array([crossing_thresholds(one) for one in policies])
+        self.split: Floats = np.array([policy.split_thresholds for policy in policies])
+        self.merge: Floats = np.array([policy.merge_thresholds for policy in policies])
+        self.written: Floats = np.array([policy.written_merge_thresholds for policy in policies])
+        self.crosses: Bools = np.array([policy.threshold_crossing for policy in policies])
+        all_of_them = np.array([crossing_thresholds(policy) for policy in policies])
         self.crossing: Floats = np.where(self.crosses[:, None], all_of_them, np.nan)
-        self.is_on: Bools = self._by_row([one.enabled and one.broken is None for one in policies])
-        self.max_segments = self._by_row([one.max_segments for one in policies])
-        self.min_segments = self._by_row([one.min_segments for one in policies])
-        self.max_depth = self._by_row([one.max_dag_depth for one in policies])
-        self.split_cooldown = self._by_row([min(one.split_cooldown_ms, NOT_DUE) for one in policies])
-        self.merge_cooldown = self._by_row([min(one.merge_cooldown_ms, NOT_DUE) for one in policies])
-        self.merge_window = self._by_row([min(one.merge_window_ms, NOT_DUE) for one in policies])
-        self.backoff = self._by_row([min(one.retry_backoff_ms, NOT_DUE) for one in policies])
-        self.load_age = self._by_row([min(one.max_load_age_ms or NOT_DUE, NOT_DUE) for one in policies])
-        self.keeps_consumers: Bools = self._by_row([one.merge_keeps_consumers for one in policies])
-        self.skips_single: Bools = self._by_row([one.skip_unsplittable for one in policies])
-        self.acts_in_parallel: Bools = self._by_row([one.parallel_actions for one in policies])
-        self.rebuckets: Bools = self._by_row([one.rebuckets for one in policies])
+        self.is_on: Bools = self._by_row([policy.enabled and policy.broken is None for policy in policies])
+        self.max_segments = self._by_row([policy.max_segments for policy in policies])
+        self.min_segments = self._by_row([policy.min_segments for policy in policies])
+        self.max_depth = self._by_row([policy.max_dag_depth for policy in policies])
+        self.split_cooldown = self._by_row([min(policy.split_cooldown_ms, NOT_DUE) for policy in policies])
+        self.merge_cooldown = self._by_row([min(policy.merge_cooldown_ms, NOT_DUE) for policy in policies])
+        self.merge_window = self._by_row([min(policy.merge_window_ms, NOT_DUE) for policy in policies])
+        self.backoff = self._by_row([min(policy.retry_backoff_ms, NOT_DUE) for policy in policies])
+        self.load_age = self._by_row([min(policy.max_load_age_ms or NOT_DUE, NOT_DUE) for policy in policies])
+        self.keeps_consumers: Bools = self._by_row([policy.merge_keeps_consumers for policy in policies])
+        self.skips_single: Bools = self._by_row([policy.skip_unsplittable for policy in policies])
+        self.acts_in_parallel: Bools = self._by_row([policy.parallel_actions for policy in policies])
+        self.rebuckets: Bools = self._by_row([policy.rebuckets for policy in policies])
         self.shares: Bools = self._by_row(
-            [one.rebuckets and (has_buckets or one.entry_bucket_budget > 0) for one in policies]
+            [policy.rebuckets and (has_buckets or policy.entry_bucket_budget > 0) for policy in policies]
         )
         """Consumers may share segments by their entry buckets: those of the topics, or those that the policy gives."""
-        self.max_buckets = self._by_row([one.max_entry_buckets_per_segment for one in policies])
+        self.max_buckets = self._by_row([policy.max_entry_buckets_per_segment for policy in policies])
         self.asks: Bools = self.shares | self._by_row(
-            [one.parallel_actions or one.hot_key_splits > 0 or one.as_shipped for one in policies]
+            [policy.parallel_actions or policy.hot_key_splits > 0 or policy.as_shipped for policy in policies]
         )
         """Rows that `decide` has to answer, a topic at a time."""
-        self.evaluates_at_once: Bools = self._by_row([one.evaluates_at_once for one in policies])
-        self._settle = self._by_row([min(one.settle_ms, _LONGEST_SETTLE_MS) for one in policies])
-        self._merges_into_hot: Bools = self._by_row([one.merges_into_hot for one in policies])
-        self._regret_window = self._by_row([min(one.regret_window_ms, _LONGEST_SETTLE_MS) for one in policies])
-        self._returns_within = self._by_row([min(one.returns_within_ms, NOT_DUE) for one in policies])
-        self._by_coldness = self._by_row([one.cold_since_threshold for one in policies])
-        self.keeps_depth: Bools = self._by_row([one.explicit_lineage for one in policies])
+        self.evaluates_at_once: Bools = self._by_row([policy.evaluates_at_once for policy in policies])
+        self._settle = self._by_row([min(policy.settle_ms, _LONGEST_SETTLE_MS) for policy in policies])
+        self._merges_into_hot: Bools = self._by_row([policy.merges_into_hot for policy in policies])
+        self._regret_window = self._by_row([min(policy.regret_window_ms, _LONGEST_SETTLE_MS) for policy in policies])
+        self._returns_within = self._by_row([min(policy.returns_within_ms, NOT_DUE) for policy in policies])
+        self._by_coldness = self._by_row([policy.cold_since_threshold for policy in policies])
+        self.keeps_depth: Bools = self._by_row([policy.explicit_lineage for policy in policies])
 
     def window_start(self, row: Ints, cold_since: Ints, modified_at: Ints) -> Ints:
         """Return the beginning of the merge window of each cold segment (`Load.window_start`)."""
@@ -96,8 +96,8 @@ class Limits:
     def settled_at(
         self,
         row: Ints,
-        made: Ints,
-        at: Ints,
+        origin: Ints,
+        made_at: Ints,
         regrets: Ints,
         pauses: Sequence[Ints],
         cold_since: Ints,
@@ -105,20 +105,20 @@ class Limits:
     ) -> Ints:
         """Return the instant until which each segment is not merged.
 
-        `made`: `BY_SPLIT`, `BY_MERGE` or 0. See `decisions.autoscale.merge_pass.settled_at`.
+        `origin`: `BY_SPLIT`, `BY_MERGE` or 0. See `decisions.autoscale.merge_pass.settled_at`.
         """
         settle, within = self._settle[row], self._returns_within[row]
-        rest = np.minimum(settle << np.minimum(regrets, MAX_REGRETS), np.maximum(settle, MAX_SETTLE_MS))
-        rest = np.where((regrets >= MAX_REGRETS) & self._merges_into_hot[row], NOT_DUE, rest)
-        rest = np.where(made == BY_MERGE, self.merge_cooldown[row], rest)
-        found = np.where((made > 0) & (settle > 0), at + rest, NEVER)
+        pause_ms = np.minimum(settle << np.minimum(regrets, MAX_REGRETS), np.maximum(settle, MAX_SETTLE_MS))
+        pause_ms = np.where((regrets >= MAX_REGRETS) & self._merges_into_hot[row], NOT_DUE, pause_ms)
+        pause_ms = np.where(origin == BY_MERGE, self.merge_cooldown[row], pause_ms)
+        settled = np.where((origin > 0) & (settle > 0), made_at + pause_ms, NEVER)
         is_regretted = (regrets > 0) & (cold_since >= 0) & (self._regret_window[row] > 0)
         window = self._regret_window[row] * 2 * width // HASH_SPACE
-        found = np.maximum(found, np.where(is_regretted, cold_since + window, NEVER))
+        settled = np.maximum(settled, np.where(is_regretted, cold_since + window, NEVER))
         for pause in pauses:
             is_expected = (cold_since >= 0) & (pause > 0) & (pause <= within)
-            found = np.maximum(found, np.where(is_expected, cold_since + pause * 3 // 2, NEVER))
-        return np.minimum(found, MAX_INSTANT_MS)
+            settled = np.maximum(settled, np.where(is_expected, cold_since + pause * 3 // 2, NEVER))
+        return np.minimum(settled, MAX_INSTANT_MS)
 
     def _by_row(self, values: Sequence[int]) -> npt.NDArray[Any]:
         return np.array(values)[self.of]
@@ -138,7 +138,7 @@ class Situation:
         last_merge: Ints,
         failures: Ints,
         failed_at: Ints,
-        of: Ints,
+        owner: Ints,
         *,
         hot: Bools,
         is_cold: Bools,
@@ -147,12 +147,12 @@ class Situation:
         shallow_at: Ints,
         settled_at: Ints,
     ) -> None:
-        """Columns by row, and from `hot` on by segment, each of the row at the place `of`."""
+        """Columns by row, and from `hot` on by segment, each of the row at the index `owner`."""
         first = np.cumsum(count) - count
         self.demand: Bools = required > count
-        self._splits(limits, rows, now, count, last_split, failures, failed_at, of, first, hot, is_single)
+        self._splits(limits, rows, now, count, last_split, failures, failed_at, owner, first, hot, is_single)
         self._merges(
-            limits, rows, now, count, required, last_merge, of, first, is_cold, cold_since, shallow_at, settled_at
+            limits, rows, now, count, required, last_merge, owner, first, is_cold, cold_since, shallow_at, settled_at
         )
 
     def _splits(
@@ -164,7 +164,7 @@ class Situation:
         last_split: Ints,
         failures: Ints,
         failed_at: Ints,
-        of: Ints,
+        owner: Ints,
         first: Ints,
         hot: Bools,
         is_single: Bools,
@@ -178,8 +178,8 @@ class Situation:
         wants = limits.is_on[rows] & (self.demand | np.logical_or.reduceat(hot, first))
         if not wants.any():
             return
-        splittable = ~(is_single & limits.skips_single[rows][of])
-        candidates = splittable & (hot | self.demand[of])
+        splittable = ~(is_single & limits.skips_single[rows][owner])
+        candidates = splittable & (hot | self.demand[owner])
         can_split = np.logical_or.reduceat(candidates, first)
         rests_until = np.where(last_split == NEVER, NEVER, last_split + limits.split_cooldown[rows])
         pauses_until = self._pauses_until(limits, rows, failures, failed_at)
@@ -211,7 +211,7 @@ class Situation:
         count: Ints,
         required: Ints,
         last_merge: Ints,
-        of: Ints,
+        owner: Ints,
         first: Ints,
         is_cold: Bools,
         cold_since: Ints,
@@ -222,10 +222,10 @@ class Situation:
         self.merges_at = self.merge_due = never
         """Instant when the first pair may merge, as things are; and the same if its loads are trusted until then."""
         self.may_merge: Bools = np.zeros(len(rows), np.bool_)
-        pairs = np.flatnonzero(is_cold[:-1] & is_cold[1:] & (of[:-1] == of[1:]))
+        pairs = np.flatnonzero(is_cold[:-1] & is_cold[1:] & (owner[:-1] == owner[1:]))
         if not len(pairs):
             return
-        own = of[pairs]
+        own = owner[pairs]
         is_free = limits.is_on[rows] & (count > limits.min_segments[rows])
         is_free &= ~limits.keeps_consumers[rows] | (count > required) | limits.shares[rows]
         shallow = np.maximum(shallow_at[pairs], shallow_at[pairs + 1])
@@ -242,10 +242,10 @@ class Situation:
         last = last_merge[of_rows]
         has_none = (last == NEVER) | limits.acts_in_parallel[rows][of_rows]
         rests_until = np.where(has_none, NEVER, last + limits.merge_cooldown[rows][of_rows])
-        at = np.maximum(first_end, rests_until)
+        merges_at = np.maximum(first_end, rests_until)
         self.merges_at = never.copy()
-        self.merges_at[of_rows] = at
-        self.may_merge[of_rows] = at <= now[of_rows]
+        self.merges_at[of_rows] = merges_at
+        self.may_merge[of_rows] = merges_at <= now[of_rows]
         due = np.maximum(np.maximum(first_of_shallow, rests_until), now[of_rows])
         is_known = due - now[of_rows] <= limits.load_age[rows][of_rows]
         self.merge_due = never.copy()

@@ -58,17 +58,17 @@ def weeks(
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Iterator[WeeksRow]:
     """Yield a row for every profile, series and distribution of keys, averaged over the seeds."""
-    for done, one in enumerate(series):
+    for done, recorded in enumerate(series):
         progress(done, len(series))
         keys = [(exponent, seed) for exponent in EXPONENTS for seed in (seeds if exponent else seeds[:1])]
         outcomes = simulate(
-            TraceDemand(one, keys, THRESHOLD),
+            TraceDemand(recorded, keys, THRESHOLD),
             {name: ConfiguredPolicy(name, None) for name in PROFILES},
             processes=processes,
         )
         for exponent in EXPONENTS:
-            places = [place for place, (of, _) in enumerate(keys) if of == exponent]
-            yield from (_row(one, exponent, name, outcomes[name], places) for name in PROFILES)
+            indices = [index for index, (exponent_of_keys, _) in enumerate(keys) if exponent_of_keys == exponent]
+            yield from (_row(recorded, exponent, name, outcomes[name], indices) for name in PROFILES)
     progress(len(series), len(series))
 
 
@@ -83,9 +83,9 @@ def static_and_oracle(series: Series) -> tuple[float, float, float]:
     return float(needed.max() * len(load)) * hours, float(needed.sum()) * hours, float(load.sum()) * hours
 
 
-def _row(series: Series, exponent: float, profile: str, outcome: Outcome, places: Sequence[int]) -> WeeksRow:
+def _row(series: Series, exponent: float, profile: str, outcome: Outcome, indices: Sequence[int]) -> WeeksRow:
     static, oracle, load = static_and_oracle(series)
-    chosen = np.array(places)
+    chosen = np.array(indices)
     splits, merges = outcome.splits[chosen].mean(), outcome.merges[chosen].mean()
     hours = float(outcome.segment_ms[chosen].mean()) / 3_600_000
     return WeeksRow(

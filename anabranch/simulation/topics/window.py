@@ -47,10 +47,10 @@ class Changes(NamedTuple):
 class WindowColumns:
     """Demand of some topics in a window."""
 
-    def __init__(self, window: Window, began_at: int, step_ms: int, known: list[Subscriptions]) -> None:
-        """`known`: the subscriptions of each topic before the window; they are advanced to its end."""
+    def __init__(self, window: Window, began_at: int, step_ms: int, subscriptions: list[Subscriptions]) -> None:
+        """`subscriptions`: those of each topic before the window; they are advanced to its end."""
         timelines = window.timelines
-        self.begin, self.end = (-(-(at - began_at) // step_ms) for at in (window.begin, window.end))
+        self.begin, self.end = (-(-(bound - began_at) // step_ms) for bound in (window.begin, window.end))
         """Steps."""
         for timeline in timelines:
             _check(timeline, window)
@@ -71,21 +71,25 @@ class WindowColumns:
             below = self._below[first : first + size].reshape(len(timeline.profiles), -1, width)
             below[:, 1:] = np.cumsum(timeline.profiles, axis=1)
         steps = [self._steps_of(timeline.at, began_at, step_ms) for timeline in timelines]
-        kept = [np.flatnonzero(np.append(step[1:] != step[:-1], True) & (step < self.end)) for step in steps]
+        kept_steps = [np.flatnonzero(np.append(step[1:] != step[:-1], True) & (step < self.end)) for step in steps]
         self.changes = Changes(
-            np.array([0, *accumulate(len(places) + 1 for places in kept)][:-1]),
-            np.concatenate([[*step[places], NO_STEP] for step, places in zip(steps, kept, strict=True)]),
-            np.concatenate([[*one.which[places], _END] for one, places in zip(timelines, kept, strict=True)]),
+            np.array([0, *accumulate(len(indices) + 1 for indices in kept_steps)][:-1]),
+            np.concatenate([[*step[indices], NO_STEP] for step, indices in zip(steps, kept_steps, strict=True)]),
+            np.concatenate(
+                [[*timeline.which[indices], _END] for timeline, indices in zip(timelines, kept_steps, strict=True)]
+            ),
             np.concatenate(
                 [
-                    [*(np.ones(len(places)) if one.level is None else one.level[places]), 0.0]
-                    for one, places in zip(timelines, kept, strict=True)
+                    [*(np.ones(len(indices)) if timeline.level is None else timeline.level[indices]), 0.0]
+                    for timeline, indices in zip(timelines, kept_steps, strict=True)
                 ]
             ),
         )
         self._instants = np.minimum(self.changes.step, _LAST_STEP - 1)
-        self._instants += np.repeat(np.arange(len(kept)), [len(places) + 1 for places in kept]) * _LAST_STEP
-        self._take_consumers([timeline.consumers for timeline in timelines], began_at, step_ms, known)
+        self._instants += (
+            np.repeat(np.arange(len(kept_steps)), [len(indices) + 1 for indices in kept_steps]) * _LAST_STEP
+        )
+        self._take_consumers([timeline.consumers for timeline in timelines], began_at, step_ms, subscriptions)
 
     def locate(self, topic: Ints, start: Ints, end: Ints) -> Bounds:
         """Return the positions of ranges of hashes, ends inclusive, in their topics."""
@@ -93,43 +97,47 @@ class WindowColumns:
 
     def in_force(self, topic: Ints, step: Ints) -> Ints:
         """Return the index of the change of a topic that is in force at a step."""
-        found: Ints = np.searchsorted(self._instants, topic * _LAST_STEP + step, side="right") - 1
-        return found
+        change: Ints = np.searchsorted(self._instants, topic * _LAST_STEP + step, side="right") - 1
+        return change
 
-    def carried(self, topic: Ints, which: Ints, at: Bounds) -> Floats:
+    def carried(self, topic: Ints, which: Ints, bounds: Bounds) -> Floats:
         """Return the four rates of each range (m x 4) under a profile of its topic, at level 1."""
         first = self._first_below[topic] + which * self._stride[topic]
         # Sums of many floats: what cancels out may be a little below nothing.
-        found = self._under(first + at.high, at.high_part) - self._under(first + at.low, at.low_part)
-        rates: Floats = np.maximum(found, 0.0) * self._factors[topic]
+        sums = self._under(first + bounds.high, bounds.high_part) - self._under(first + bounds.low, bounds.low_part)
+        rates: Floats = np.maximum(sums, 0.0) * self._factors[topic]
         return rates
 
-    def _under(self, at: Ints, part: Floats) -> Floats:
-        low = self._below[at]
-        found: Floats = low + (self._below[at + 1] - low) * part[:, None]
-        return found
+    def _under(self, edge: Ints, part: Floats) -> Floats:
+        low = self._below[edge]
+        sums: Floats = low + (self._below[edge + 1] - low) * part[:, None]
+        return sums
 
     def _place(self, topic: Ints, hashes: Ints) -> tuple[Ints, Floats]:
         first = self._first_edge[topic]
-        place = np.searchsorted(self._keys, topic * (HASH_SPACE + 1) + hashes, side="right") - 1
-        place = np.minimum(place, first + self._stride[topic] - 2)
-        low = self._edges[place]
-        return place - first, (hashes - low) / (self._edges[place + 1] - low)
+        position = np.searchsorted(self._keys, topic * (HASH_SPACE + 1) + hashes, side="right") - 1
+        position = np.minimum(position, first + self._stride[topic] - 2)
+        low = self._edges[position]
+        return position - first, (hashes - low) / (self._edges[position + 1] - low)
 
-    def _steps_of(self, at: Ints, began_at: int, step_ms: int) -> Ints:
+    def _steps_of(self, instants: Ints, began_at: int, step_ms: int) -> Ints:
         """Return the step from which each change counts."""
-        return np.maximum(-(-(np.asarray(at) - began_at) // step_ms), self.begin)
+        return np.maximum(-(-(np.asarray(instants) - began_at) // step_ms), self.begin)
 
     def _take_consumers(
-        self, changes: Sequence[Sequence[ConsumersFrom]], began_at: int, step_ms: int, known: list[Subscriptions]
+        self,
+        changes: Sequence[Sequence[ConsumersFrom]],
+        began_at: int,
+        step_ms: int,
+        subscriptions_before: list[Subscriptions],
     ) -> None:
         firsts: list[int] = []
         steps: list[int] = []
         wanted: list[tuple[int, int, int]] = []
-        for of_topic, subscriptions in zip(changes, known, strict=True):
+        for of_topic, subscriptions in zip(changes, subscriptions_before, strict=True):
             firsts.append(len(steps))
-            for at, subscription, kind, sessions in of_topic:
-                step = max(-(-(at - began_at) // step_ms), self.begin)
+            for announced_at, subscription, kind, sessions in of_topic:
+                step = max(-(-(announced_at - began_at) // step_ms), self.begin)
                 if step >= self.end or subscriptions.get(subscription) == (kind, sessions):
                     continue
                 subscriptions[subscription] = kind, sessions
