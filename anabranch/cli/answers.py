@@ -123,8 +123,8 @@ def write_table(reader: pa.RecordBatchReader, out: IO[str], limit: int) -> int:
     """A table for people, cut at a number of rows; says how many rows the answer has."""
     rows, shown = 0, list[list[str]]()
     for batch in reader:
-        kept = batch.slice(0, max(0, limit - rows))
-        columns = [column.to_pylist() for column in kept.columns]
+        part = batch.slice(0, max(0, limit - rows))
+        columns = [column.to_pylist() for column in part.columns]
         shown += [[_short(value) for value in row] for row in zip(*columns, strict=True)]
         rows += len(batch)
     encoding = getattr(out, "encoding", None) or "utf-8"
@@ -133,7 +133,7 @@ def write_table(reader: pa.RecordBatchReader, out: IO[str], limit: int) -> int:
         for row in ([printable(name) for name in reader.schema.names], *shown)
     )
     widths = [max(_width(row[i]) for row in (names, *shown)) for i in range(len(names))]
-    numbers = [pa.types.is_integer(one.type) or pa.types.is_floating(one.type) for one in reader.schema]
+    numbers = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in reader.schema]
     lines = [names, ["-" * width for width in widths], *shown]
     for line in lines:
         cells = [
@@ -151,14 +151,14 @@ def _short(value: Any) -> str:
     if _width(text) <= _WIDEST:
         return text
     ends = accumulate(map(_width, text))
-    return "".join(one for one, end in zip(text, ends, strict=True) if end < _WIDEST) + "…"
+    return "".join(character for character, end in zip(text, ends, strict=True) if end < _WIDEST) + "…"
 
 
 def _width(text: str) -> int:
     """Columns of a terminal that a text takes."""
     if text.isascii():
         return len(text)
-    return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
+    return sum(0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def _padding(cell: str, width: int) -> str:
@@ -198,8 +198,8 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {name: _finite(item) for name, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _in_json(value: Any) -> str:

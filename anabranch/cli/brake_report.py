@@ -26,25 +26,25 @@ def brake_report(lake: str, settings: ExecutorSettings, now: datetime) -> dict[s
     """All brakes, ready for JSON; times are ISO 8601. Raises `DeltaError` or `OSError`."""
     limits = settings.brakes
     counted_since = now - timedelta(seconds=limits.failures_seconds)
-    found = standing(lake, counted_since, now - timedelta(seconds=CALLS_SECONDS), now)
-    resumed = found.acts.resumed_at
+    brakes = standing(lake, counted_since, now - timedelta(seconds=CALLS_SECONDS), now)
+    resumed = brakes.acts.resumed_at
     return {
         "lake": lake,
         "mode": settings.mode,
         "executors": [
             {
-                "executor": one.name,
-                "mode": one.mode,
-                "shards": list(one.shards),
-                "of": one.of,
-                "since": _iso(one.since),
-                "lastBeatAt": _iso(one.at),
-                "isSilent": one.at is not None and (now - one.at).total_seconds() > one.seconds,
+                "executor": member.name,
+                "mode": member.mode,
+                "shards": list(member.shards),
+                "of": member.of,
+                "since": _iso(member.since),
+                "lastBeatAt": _iso(member.at),
+                "isSilent": member.at is not None and (now - member.at).total_seconds() > member.seconds,
             }
-            for one in read_members(lake)
+            for member in read_members(lake)
         ],
-        "stop": None if found.acts.stop is None else _act(found.acts.stop),
-        "pauses": [_act(act) for act in found.acts.paused(now)],
+        "stop": None if brakes.acts.stop is None else _act(brakes.acts.stop),
+        "pauses": [_act(act) for act in brakes.acts.paused(now)],
         "windows": {
             "configured": len(limits.windows),
             "actingAllowed": may_act(limits.windows, now),
@@ -52,17 +52,17 @@ def brake_report(lake: str, settings: ExecutorSettings, now: datetime) -> dict[s
         },
         "calls": {
             "seconds": CALLS_SECONDS,
-            "fleet": len(found.calls),
+            "fleet": len(brakes.calls),
             "limit": limits.actions_per_minute,
             "limitPerNamespace": limits.actions_per_minute_per_namespace,
         },
         "failures": {
-            "count": sum(resumed is None or at > resumed for at in found.failures),
+            "count": sum(resumed is None or failed_at > resumed for failed_at in brakes.failures),
             "limit": limits.failures,
             "seconds": limits.failures_seconds,
         },
-        "open": found.open,
-        "begun": found.begun,
+        "open": brakes.open,
+        "begun": brakes.begun,
         "waiting": [
             {
                 "decisionId": row["decision_id"],
@@ -75,9 +75,9 @@ def brake_report(lake: str, settings: ExecutorSettings, now: datetime) -> dict[s
                 "why": row["reason"],
                 "since": _iso(row["at"]),
                 "until": _iso(row["until"]),
-                "approved": row["decision_id"] in found.acts.approvals,
+                "approved": row["decision_id"] in brakes.acts.approvals,
             }
-            for row in found.waiting
+            for row in brakes.waiting
         ],
     }
 
@@ -89,10 +89,10 @@ def printed(report: dict[str, Any]) -> str:
     lines = [
         f"mode      {report['mode']} in the settings read here",
         *[
-            f"{'executors' if number == 0 else '':<9} {printable(one['executor'])} in mode {one['mode']}, "
-            f"{_shards(one)}, since {one['since']}, last beat {one['lastBeatAt']}"
-            + (" (silent: others take over)" if one["isSilent"] else "")
-            for number, one in enumerate(report["executors"])
+            f"{'executors' if number == 0 else '':<9} {printable(member['executor'])} in mode {member['mode']}, "
+            f"{_shards(member)}, since {member['since']}, last beat {member['lastBeatAt']}"
+            + (" (silent: others take over)" if member["isSilent"] else "")
+            for number, member in enumerate(report["executors"])
         ],
         *([] if report["executors"] else ["executors none"]),
         "stopped   " + ("no" if stop is None else f"since {stop['at']}, {stop['by']}: {printable(stop['reason'])}"),
@@ -124,9 +124,9 @@ def printed(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _shards(one: dict[str, Any]) -> str:
-    held = ", ".join(map(str, one["shards"]))
-    return f"shards {held} of {one['of']}" if held else "stands by"
+def _shards(member: dict[str, Any]) -> str:
+    held = ", ".join(map(str, member["shards"]))
+    return f"shards {held} of {member['of']}" if held else "stands by"
 
 
 def _act(act: Act) -> dict[str, Any]:
@@ -150,9 +150,9 @@ def _name(subject: str) -> str:
     return "everything" if subject == "*" else printable(subject)
 
 
-def _until(at: str | None) -> str:
-    return f"until {at}" if at else "without an end"
+def _until(end: str | None) -> str:
+    return f"until {end}" if end else "without an end"
 
 
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat(timespec="seconds").replace("+00:00", "Z")
+def _iso(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -59,7 +59,7 @@ def decide_on(context: Context, kind: Literal["approve", "reject"], ids: Sequenc
         judged = judge(lake, kind, ids, reason, by, context.settings.executor.waiting_max_age_seconds)
     for act in judged.written:
         click.echo(f"{DONE[kind]} {act.decision_id} on {printable(act.subject)}")
-    for one, why in judged.refused.items():
-        click.echo(f"not {DONE[kind]}: {printable(one)}: {printable(why)}", err=True)
+    for decision_id, why in judged.refused.items():
+        click.echo(f"not {DONE[kind]}: {printable(decision_id)}: {printable(why)}", err=True)
     if judged.refused:
         raise click.exceptions.Exit(1)

@@ -78,8 +78,8 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
         token = credentials_of(context.settings)
         url = arguments.pop("url") or settings.url
         admin = AdminInterface(url, token, nodes=settings.nodes, tls=context.settings.url_context())
-        for said in url_exposures(url, settings.nodes):
-            click.echo(f"Warning: {printable(said)}", err=True)
+        for exposure in url_exposures(url, settings.nodes):
+            click.echo(f"Warning: {printable(exposure)}", err=True)
         function(admin=admin, **arguments)
 
     output = click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)

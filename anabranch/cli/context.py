@@ -96,8 +96,8 @@ class Context:
 
         hide_new_files()
         start_logging(part, self.log_level, self.log_format or self.settings.log.format)
-        for said in exposures(self.settings, part):
-            log.warning("%s", said)
+        for exposure in exposures(self.settings, part):
+            log.warning("%s", exposure)
 
     def warn(self, part: str, settings: Settings | None = None) -> None:
         """Print warnings of clear-text traffic to stderr, for a command that keeps no log.
@@ -106,5 +106,5 @@ class Context:
         """
         from schemas.settings.exposure import exposures
 
-        for said in exposures(settings or self.settings, part):
-            click.echo(f"Warning: {printable(said)}", err=True)
+        for exposure in exposures(settings or self.settings, part):
+            click.echo(f"Warning: {printable(exposure)}", err=True)

@@ -42,9 +42,9 @@ def picture(topic: str, layout: SegmentLayout, width: int, limit: int) -> Render
 def change(topic: str, layout: SegmentLayout, width: int) -> RenderableType:
     """Draw the newest epoch's change to a topic in a line, and the key space below it."""
     newest = _epochs(layout)[-1]
-    said = _event(layout, newest) if newest == layout.epoch else "nothing new; sealed segments may be pruned"
+    event = _event(layout, newest) if newest == layout.epoch else "nothing new; sealed segments may be pruned"
     return Group(
-        Text(f"{_heading(topic, layout)}: {said}"), strip(layout.active, bar_width(width), _made_in(layout, newest))
+        Text(f"{_heading(topic, layout)}: {event}"), strip(layout.active, bar_width(width), _made_in(layout, newest))
     )
 
 
@@ -56,7 +56,7 @@ def strip(segments: Iterable[Segment], width: int, fresh: Sequence[Segment] = ()
     cells = width - 1
     text = Text(no_wrap=True, overflow="crop")
     new = {segment.segment_id for segment in fresh}
-    for number, segment in enumerate(sorted(segments, key=lambda one: (one.start, one.segment_id))):
+    for number, segment in enumerate(sorted(segments, key=lambda item: (item.start, item.segment_id))):
         first, last = segment.start * cells // HASH_SPACE, (segment.end + 1) * cells // HASH_SPACE
         if len(text) < first:
             text.append(" " * (first - len(text)))
@@ -87,8 +87,8 @@ def scale(width: int) -> Text:
     marks = next((marks for marks in (8, 4, 2) if width >= marks * 8), 1)
     cells = [" "] * width
     for mark in range(marks):
-        at = mark * (width - 1) // marks
-        cells[at : at + 4] = f"{mark * HASH_SPACE // marks:04x}"
+        column = mark * (width - 1) // marks
+        cells[column : column + 4] = f"{mark * HASH_SPACE // marks:04x}"
     cells[-4:] = "ffff"
     return Text("".join(cells[:width]), "dim", no_wrap=True, overflow="crop")
 
@@ -116,11 +116,11 @@ def _notes(layout: SegmentLayout) -> list[Text]:
 def _segments(active: Sequence[Segment], width: int, limit: int) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     headings = ("segment", "hashes", "from", "share", "since epoch", "created")
-    kept = len(headings) if width >= COMFORTABLE else 3
-    for heading in headings[:kept]:
+    columns = len(headings) if width >= COMFORTABLE else 3
+    for heading in headings[:columns]:
         right = heading in ("segment", "share", "since epoch")
         table.add_column(no_wrap=heading != "from", justify="right" if right else "left")
-    table.add_row(*(Text(heading, "dim") for heading in headings[:kept]))
+    table.add_row(*(Text(heading, "dim") for heading in headings[:columns]))
     for segment in active[:limit]:
         cells = (
             str(segment.segment_id),
@@ -130,7 +130,7 @@ def _segments(active: Sequence[Segment], width: int, limit: int) -> RenderableTy
             str(segment.created_at_epoch),
             instant(segment.created_at_ms),
         )
-        table.add_row(*map(Text, cells[:kept]))
+        table.add_row(*map(Text, cells[:columns]))
     if len(active) <= limit:
         return table
     return Group(table, Text(f"and {len(active) - limit} more: --limit, or --output json", "dim"))
@@ -178,14 +178,14 @@ def _event(layout: SegmentLayout, epoch: int) -> str:
     families: dict[tuple[int, ...], list[int]] = {}
     for segment in _made_in(layout, epoch):
         families.setdefault(segment.parent_ids, []).append(segment.segment_id)
-    said = []
+    events = []
     for parents, children in sorted(families.items()):
         if parents:
-            made = made_by(layout.segments[children[0]], layout.segments)
-            said.append(f"{made} {_ids(parents)} -> {_ids(children)}")
+            kind = made_by(layout.segments[children[0]], layout.segments)
+            events.append(f"{kind} {_ids(parents)} -> {_ids(children)}")
         else:
-            said.append(f"created {_ids(children)}" if epoch == 0 else f"made {_ids(children)}, parents pruned")
-    return "; ".join(said)
+            events.append(f"created {_ids(children)}" if epoch == 0 else f"made {_ids(children)}, parents pruned")
+    return "; ".join(events)
 
 
 def _ids(ids: Sequence[int]) -> str:

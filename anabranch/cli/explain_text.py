@@ -26,53 +26,61 @@ MOST_CHANGES = 14
 _HEADS = ("segment", "hashes", "msg/s in", "B/s in", "msg/s out", "B/s out", "of split", "of merge", "record", "seen")
 
 
-def explanation_text(found: Explanation, changes: Sequence[Change], segment: int | None) -> str:
+def explanation_text(explanation: Explanation, changes: Sequence[Change], segment: int | None) -> str:
     """All of it; ends without an empty line."""
-    snapshot = found.snapshot
+    snapshot = explanation.snapshot
     parts = [
-        explained(snapshot, found.answer).rstrip(),
-        "\n".join(_on_record(found)),
-        "\n".join(_saw(snapshot, found.answer, segment)),
-        "\n".join(_changes(snapshot, found.answer, changes, segment)),
-        "\n  ".join(["is it slow?", *slowness_words(found.slowness)]),
+        explained(snapshot, explanation.answer).rstrip(),
+        "\n".join(_on_record(explanation)),
+        "\n".join(_saw(snapshot, explanation.answer, segment)),
+        "\n".join(_changes(snapshot, explanation.answer, changes, segment)),
+        "\n  ".join(["is it slow?", *slowness_words(explanation.slowness)]),
     ]
-    if found.silence is not None:
-        before, after = found.silence
+    if explanation.silence is not None:
+        before, after = explanation.silence
         parts.insert(
             0,
             (
                 f"not evaluated: no batch of the job is on record from {instant(before)} to {instant(after)} "
                 f"({duration(after - before)}): it was not at work.\n"
-                f"What it would have found at {instant(found.asked_at)}, by what was on record before:"
+                f"What it would have found at {instant(explanation.asked_at)}, by what was on record before:"
             ),
         )
     return "\n\n".join(parts)
 
 
-def _on_record(found: Explanation) -> list[str]:
+def _on_record(explanation: Explanation) -> list[str]:
     lines = []
-    if found.decision is not None:
-        lines.append(f"decided at {instant(found.decision.at)}, decision {found.decision.decision_id}")
-    row = found.hold
-    if row is not None and found.held_since is not None:
+    if explanation.decision is not None:
+        lines.append(f"decided at {instant(explanation.decision.at)}, decision {explanation.decision.decision_id}")
+    row = explanation.hold
+    if row is not None and explanation.held_since is not None:
         unit = DESCRIPTIONS[Gate(row["gate"])].unit
-        told = [
+        parts = [
             f"{name} {duration(row[name]) if unit == 'ms' else f'{row[name]:.4g}'}"
             for name in ("measured", "limit")
             if row[name] is not None
         ]
-        numbers = f" ({', '.join(told)} then)" if told else ""
-        lines.append(f"on record: hold {row['seq']}, {row['gate']}{numbers}, since {instant(found.held_since)}")
-    elif found.decision is None:
+        numbers = f" ({', '.join(parts)} then)" if parts else ""
+        lines.append(f"on record: hold {row['seq']}, {row['gate']}{numbers}, since {instant(explanation.held_since)}")
+    elif explanation.decision is None:
         lines.append("on record: no hold that still stands")
-    if found.last_decision is not None and found.decision is None:
-        lines.append(f"last decision: {_decided(found.last_decision)}")
-    if found.last_decision is not None:
-        lines.append(f"what became of it: {became_text(found.became)}")
-    last, following = found.evaluations
-    told = [f"{name} {instant(at)}" for name, at in (("last", last), ("next", following)) if at is not None]
-    between = "" if found.decision is not None or last == found.asked_at else "; this is what one at that instant finds"
-    lines.append(f"evaluated: {', '.join(told)}{between}" if told else "no evaluation is on record within an hour")
+    if explanation.last_decision is not None and explanation.decision is None:
+        lines.append(f"last decision: {_decided(explanation.last_decision)}")
+    if explanation.last_decision is not None:
+        lines.append(f"what became of it: {became_text(explanation.became)}")
+    last, following = explanation.evaluations
+    parts = [
+        f"{name} {instant(evaluated_at)}"
+        for name, evaluated_at in (("last", last), ("next", following))
+        if evaluated_at is not None
+    ]
+    between = (
+        ""
+        if explanation.decision is not None or last == explanation.asked_at
+        else "; this is what one at that instant finds"
+    )
+    lines.append(f"evaluated: {', '.join(parts)}{between}" if parts else "no evaluation is on record within an hour")
     return lines
 
 
@@ -80,21 +88,21 @@ def _decided(decision: Decided) -> str:
     return f"{decision.action} {'+'.join(map(str, decision.segments))} at {instant(decision.at)}"
 
 
-def became_text(found: Became | None) -> str:
-    if found is None:
+def became_text(became: Became | None) -> str:
+    if became is None:
         return "no executor has said anything of it; is one at work? `anabranch executor status`"
-    why = "" if found.error is None else f": {printable(found.error)}"
-    if found.status == "observed":
-        return f"observed at {_at(found)}, nothing was called: the executor was in mode observe{why}"
-    if found.status == "intent":
-        return f"begun at {_at(found)}, and no end of it is on record{why}"
-    if found.status == "waits":
-        return f"it waits since {_at(found)} for a brake{why}"
-    return f"{found.status} at {_at(found)}{why}"
+    why = "" if became.error is None else f": {printable(became.error)}"
+    if became.status == "observed":
+        return f"observed at {_at(became)}, nothing was called: the executor was in mode observe{why}"
+    if became.status == "intent":
+        return f"begun at {_at(became)}, and no end of it is on record{why}"
+    if became.status == "waits":
+        return f"it waits since {_at(became)} for a brake{why}"
+    return f"{became.status} at {_at(became)}{why}"
 
 
-def _at(found: Became) -> str:
-    return instant(round(found.at.timestamp() * 1000))
+def _at(became: Became) -> str:
+    return instant(round(became.at.timestamp() * 1000))
 
 
 def _saw(snapshot: TopicSnapshot, answer: Answer, segment: int | None) -> list[str]:
@@ -103,20 +111,25 @@ def _saw(snapshot: TopicSnapshot, answer: Answer, segment: int | None) -> list[s
     chosen = segments_of(answer)
     bound = answer.binding.segment if isinstance(answer, Hold) else None
     active = list(snapshot.layout.active)
-    shown = [one for one in active if segment in (None, one.segment_id)]
+    shown = [candidate for candidate in active if segment in (None, candidate.segment_id)]
     if len(shown) > MOST_SEGMENTS:
-        shown.sort(key=lambda one: (one.segment_id not in (*chosen, bound), -_score(snapshot, one.segment_id)))
-        shown = sorted(shown[:MOST_SEGMENTS], key=lambda one: one.start)
-    for one in shown:
-        mark = "*" if one.segment_id in (*chosen, bound) else ""
-        ends = f"{one.start:04x}-{one.end:04x}"
-        load = snapshot.loads.get(one.segment_id)
+        shown.sort(
+            key=lambda candidate: (
+                candidate.segment_id not in (*chosen, bound),
+                -_score(snapshot, candidate.segment_id),
+            )
+        )
+        shown = sorted(shown[:MOST_SEGMENTS], key=lambda candidate: candidate.start)
+    for candidate in shown:
+        mark = "*" if candidate.segment_id in (*chosen, bound) else ""
+        ends = f"{candidate.start:04x}-{candidate.end:04x}"
+        load = snapshot.loads.get(candidate.segment_id)
         if load is None:
-            rows.append((f"{one.segment_id}{mark}", ends, *["no load"] + [""] * 7))
+            rows.append((f"{candidate.segment_id}{mark}", ends, *["no load"] + [""] * 7))
             continue
         rows.append(
             (
-                f"{one.segment_id}{mark}",
+                f"{candidate.segment_id}{mark}",
                 ends,
                 *map(_rate, load.rates),
                 f"{overload(load.rates, snapshot.policy)[0]:.0%}",
@@ -132,11 +145,11 @@ def _saw(snapshot: TopicSnapshot, answer: Answer, segment: int | None) -> list[s
     ]
     if len(active) > len(shown) and segment is None:
         lines.append(f"  and {len(active) - len(shown)} more: --output json, or --segment")
-    told = [
+    subscriptions = [
         f"{printable(name)} {count} {kind}{'' if kind in MANAGED else ' (needs no segments)'}"
         for name, (kind, count) in sorted(snapshot.consumers.items())
     ]
-    lines.append(f"  consumers: {', '.join(told) or 'none'}")
+    lines.append(f"  consumers: {', '.join(subscriptions) or 'none'}")
     return lines
 
 
@@ -146,14 +159,15 @@ def _score(snapshot: TopicSnapshot, number: int) -> float:
 
 
 def _changes(snapshot: TopicSnapshot, answer: Answer, changes: Sequence[Change], segment: int | None) -> list[str]:
-    what = "what would change the answer" if segment is None else f"what would change it for segment {segment}"
+    heading = "what would change the answer" if segment is None else f"what would change it for segment {segment}"
     if not changes:
-        return [f"{what}: no change of a single input"]
-    lines = [f"{what}, each by itself"]
+        return [f"{heading}: no change of a single input"]
+    lines = [f"{heading}, each by itself"]
     words = [change_words(change, snapshot) for change in changes[:MOST_CHANGES]]
     width = max(map(len, words))
     lines += [
-        f"  {one.ljust(width)}  -> {answer_words(change.answer)}" for one, change in zip(words, changes, strict=False)
+        f"  {change_text.ljust(width)}  -> {answer_words(change.answer)}"
+        for change_text, change in zip(words, changes, strict=False)
     ]
     if len(changes) > MOST_CHANGES:
         lines.append(f"  and {len(changes) - MOST_CHANGES} more: --output json")

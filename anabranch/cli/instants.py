@@ -36,10 +36,10 @@ def read_instant(text: str, now: datetime) -> datetime:
         return now - timedelta(seconds=DURATION.convert(text.removesuffix(" ago"), None, None))
     if _CLOCK.fullmatch(text):
         hour, minute, second = map(int, f"{text}:0".split(":")[:3])
-        at = datetime.combine(now.date(), time(hour, minute, second), now.tzinfo)
-        return at if at <= now else at - timedelta(days=1)
-    at = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    return at if at.tzinfo else at.replace(tzinfo=timezone.utc)
+        instant = datetime.combine(now.date(), time(hour, minute, second), now.tzinfo)
+        return instant if instant <= now else instant - timedelta(days=1)
+    instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
 
 
 INSTANT = Instant()

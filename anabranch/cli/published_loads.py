@@ -52,14 +52,14 @@ def _reader(client: Any, timeout_s: float) -> Callable[[Iterable[str]], list[byt
     from kazoo.handlers.threading import KazooTimeoutError
 
     def read(paths: Iterable[str]) -> list[bytes | None]:
-        found: list[bytes | None] = []
+        loads: list[bytes | None] = []
         for path, asked in [(path, client.get_async(path)) for path in paths]:
             try:
-                found.append(asked.get(timeout=timeout_s)[0])
+                loads.append(asked.get(timeout=timeout_s)[0])
             except NoNodeError:
-                found.append(None)
+                loads.append(None)
             except (KazooException, KazooTimeoutError) as error:
                 raise UnknownLoad(f"the metadata store does not give {path}: {type(error).__name__}") from None
-        return found
+        return loads
 
     return read

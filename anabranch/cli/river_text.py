@@ -24,8 +24,8 @@ def river_text(river: River, width: int, limit: int) -> RenderableType:
     """The newest `limit` turns in `width` columns."""
     turns = river.turns[-limit:]
     instants = sorted({turn.at for turn in turns})
-    said = {at: "; ".join(turn_words(turn) for turn in turns if turn.at == at) for at in instants}
-    aside = min(max([len(one) for one in said.values()] or [0]), max(width // 3, 12))
+    texts = {turned_at: "; ".join(turn_words(turn) for turn in turns if turn.at == turned_at) for turned_at in instants}
+    aside = min(max([len(text) for text in texts.values()] or [0]), max(width // 3, 12))
     bar = bar_width(width - _TIME_WIDTH - aside - 2)
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True, width=_TIME_WIDTH)
@@ -36,15 +36,19 @@ def river_text(river: River, width: int, limit: int) -> RenderableType:
     before = hidden[-1].at if hidden else None if turns and turns[0].kind == "created" else river.since
     if before is not None:
         table.add_row(Text(instant(before)), _strip(river, before, bar, ()), Text("as it was", "dim"))
-    for at in [*instants, river.until]:
-        if before is not None and at - before >= _LONG:
-            table.add_row(Text(f"{'⋮':>10} {duration(at - before)}", "dim"), _strip(river, before, bar, (), dim=True))
-        if at in said:
-            fresh = tuple(child for turn in turns if turn.at == at for child in turn.children)
-            table.add_row(Text(instant(at)), _strip(river, at, bar, fresh), Text(said[at]))
-        elif at == river.until:
-            table.add_row(Text(instant(at)), _strip(river, at, bar, ()), Text("end of the record", "dim"))
-        before = at
+    for instant_ms in [*instants, river.until]:
+        if before is not None and instant_ms - before >= _LONG:
+            table.add_row(
+                Text(f"{'⋮':>10} {duration(instant_ms - before)}", "dim"), _strip(river, before, bar, (), dim=True)
+            )
+        if instant_ms in texts:
+            fresh = tuple(child for turn in turns if turn.at == instant_ms for child in turn.children)
+            table.add_row(Text(instant(instant_ms)), _strip(river, instant_ms, bar, fresh), Text(texts[instant_ms]))
+        elif instant_ms == river.until:
+            table.add_row(
+                Text(instant(instant_ms)), _strip(river, instant_ms, bar, ()), Text("end of the record", "dim")
+            )
+        before = instant_ms
     counts = {kind: sum(turn.kind == kind for turn in river.turns) for kind in ("split", "merge")}
     heading = (
         f"{printable(river.topic)}: {counts['split']} splits, {counts['merge']} merges since {instant(river.since)}"
@@ -70,9 +74,9 @@ def turn_words(turn: Turn) -> str:
     return f"{turn.kind} {parents} -> {children} ({why})"
 
 
-def _strip(river: River, at: int, width: int, fresh: tuple[int, ...], *, dim: bool = False) -> Text:
-    there = [Segment(one.segment_id, one.start, one.end) for one in river.reaches if one.is_there(at)]
+def _strip(river: River, instant_ms: int, width: int, fresh: tuple[int, ...], *, dim: bool = False) -> Text:
+    there = [Segment(reach.segment_id, reach.start, reach.end) for reach in river.reaches if reach.is_there(instant_ms)]
     if not dim:
-        return strip(there, width, [one for one in there if one.segment_id in fresh])
+        return strip(there, width, [segment for segment in there if segment.segment_id in fresh])
     edges = "".join(cell if cell in ("|", SHARED) else " " for cell in strip(there, width).plain)
     return Text(edges, "dim", no_wrap=True, overflow="crop")

@@ -76,8 +76,8 @@ class LakeCompleter(Completer):
         sources = [*TABLES, *views()]
         used = names(document.text) & set(sources)
         columns = dict.fromkeys(column for name in sorted(used) for column in columns_of(name))
-        for kind, found in (("column", columns), ("", sources), ("", KEYWORDS)):
-            for name in found:
+        for kind, offered in (("column", columns), ("", sources), ("", KEYWORDS)):
+            for name in offered:
                 if name.lower().startswith(word.lower()) and name.lower() != word.lower():
                     yield Completion(name, -len(word), display_meta=kind or _about(name))
 
@@ -88,8 +88,13 @@ def _about(name: str) -> str:
 
 def is_whole(text: str) -> bool:
     """Return True if Enter submits: the text is empty, a command, or ends with a semicolon."""
-    said = text.strip()
-    return not said or said.endswith(";") or said.startswith("\\") or said.lower() in ("quit", "exit", "help")
+    statement = text.strip()
+    return (
+        not statement
+        or statement.endswith(";")
+        or statement.startswith("\\")
+        or statement.lower() in ("quit", "exit", "help")
+    )
 
 
 def ask_on(
@@ -119,20 +124,20 @@ def ask_on(
     click.echo(f"{lake}\n{_WELCOME}")
     while True:
         try:
-            said = session.prompt().strip()
+            statement = session.prompt().strip()
         except KeyboardInterrupt:
             continue
         except EOFError:
             return
-        if said.rstrip(";").lower() in ("\\q", "quit", "exit"):
+        if statement.rstrip(";").lower() in ("\\q", "quit", "exit"):
             return
         try:
-            if said in ("\\views", "help", "\\d", "\\?"):
+            if statement in ("\\views", "help", "\\d", "\\?"):
                 click.echo(overview())
-            elif said.startswith("\\d "):
-                click.echo(describe(said.removeprefix("\\d ").rstrip(";")))
-            elif said.rstrip("; "):
-                answer(said)
+            elif statement.startswith("\\d "):
+                click.echo(describe(statement.removeprefix("\\d ").rstrip(";")))
+            elif statement.rstrip("; "):
+                answer(statement)
         except click.ClickException as error:
             click.echo(f"error: {error.format_message()}", err=True)
         except KeyboardInterrupt:

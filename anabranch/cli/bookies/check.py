@@ -40,10 +40,10 @@ def check(bookies: Bookies, contents: bool, output: str) -> None:
     if contents:
         violations = [*violations, *_unreadable(bookies, snapshot, registry)]
     if output == "json":
-        click.echo(json.dumps([one.model_dump(mode="json", by_alias=True) for one in violations]))
+        click.echo(json.dumps([violation.model_dump(mode="json", by_alias=True) for violation in violations]))
     else:
-        for one in violations:
-            click.echo(printable(f"{one.invariant} does not hold: {one.object}: {one.detail}"))
+        for violation in violations:
+            click.echo(printable(f"{violation.invariant} does not hold: {violation.object}: {violation.detail}"))
     for name, why in answer.unseen.items():
         click.echo(printable(f"{name} is not checked: {why}"), err=output == "json")
     if violations:
@@ -51,8 +51,8 @@ def check(bookies: Bookies, contents: bool, output: str) -> None:
     if output == "text":
         records = len(snapshot.schemas) + len(snapshot.cursors) + len(snapshot.topics)
         counted = sum(snapshot.data_ledgers.values())
-        rest = f"; not checked: {', '.join(answer.unseen)}" if answer.unseen else ""
-        click.echo(f"{records:,} records and their ledgers, {counted:,} data ledgers: all in order{rest}")
+        unchecked = f"; not checked: {', '.join(answer.unseen)}" if answer.unseen else ""
+        click.echo(f"{records:,} records and their ledgers, {counted:,} data ledgers: all in order{unchecked}")
 
 
 def _unreadable(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) -> list[Violation]:
@@ -61,23 +61,23 @@ def _unreadable(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) 
     Each is read whole on the cluster that it is attributed to.
     """
     hands, seen = bookies.hands(registry), Seen(snapshot)
-    digests = {one.ledger: one.sha256 for one in seen.progress.verified}
+    digests = {verified.ledger: verified.sha256 for verified in seen.progress.verified}
     wanted = {
         (str(item.cluster), item.ledger, item.object)
         for item in seen.items
         if item.kind != "data" and item.cluster is not None and item.ledger >= 0
     }
 
-    def read(one: tuple[str, int, str]) -> Violation | None:
-        cluster, ledger, what = one
+    def read(ledger_on_cluster: tuple[str, int, str]) -> Violation | None:
+        cluster, ledger, subject = ledger_on_cluster
         try:
-            found = hands.verify(cluster, cluster, ledger)
+            checked = hands.verify(cluster, cluster, ledger)
         except (LedgerRefused, HandsLost) as error:
-            return Violation(invariant="I2", object=what, detail=f"ledger {ledger} on {cluster}: {error}")
+            return Violation(invariant="I2", object=subject, detail=f"ledger {ledger} on {cluster}: {error}")
         expected = digests.get(ledger)
-        if expected and found.sha256 != expected:
-            return Violation(invariant="I8", object=what, detail=f"ledger {ledger} on {cluster} has other contents")
+        if expected and checked.sha256 != expected:
+            return Violation(invariant="I8", object=subject, detail=f"ledger {ledger} on {cluster} has other contents")
         return None
 
     with ThreadPoolExecutor(bookies.settings.bookies.migration_concurrency) as pool:
-        return [one for one in pool.map(read, sorted(wanted)) if one is not None]
+        return [violation for violation in pool.map(read, sorted(wanted)) if violation is not None]

@@ -71,7 +71,7 @@ class Bookies:
 
     def hands(self, registry: Registry) -> LedgerHands:
         """Return the ledgers of these clusters; the program is started at the first question."""
-        key = tuple((one.name, one.metadata_service_uri) for one in registry.clusters)
+        key = tuple((cluster.name, cluster.metadata_service_uri) for cluster in registry.clusters)
         if self._hands is None or self._hands[0] != key:
             if self._hands is not None:
                 self._hands[1].close()
@@ -84,10 +84,10 @@ class Bookies:
         address = ",".join(sorted(service.members))
         if address not in self._ensembles:
             # The registry is a znode: it decides where credentials go only as far as the settings agree.
-            known = self.settings.bookies.ensemble_of(service.members)
-            context = self.settings.bookies_context(known.is_encrypted if known else None)
+            ensemble = self.settings.bookies.ensemble_of(service.members)
+            context = self.settings.bookies_context(ensemble.is_encrypted if ensemble else None)
             try:
-                self._ensembles[address] = self._connected(address, context, "", logs_in=known is not None)
+                self._ensembles[address] = self._connected(address, context, "", logs_in=ensemble is not None)
             except click.ClickException as error:
                 raise MetadataUnreachable(error.message) from None
         return LedgerIds(
@@ -130,15 +130,15 @@ class Bookies:
         command = programs.hands(folder, chosen.migration_concurrency, chosen.hands_heap)
         properties, addresses = _properties(self.settings), {}
         for name, uri in clusters.items():
-            known = chosen.ensemble_of(read_uri(uri).members)
-            if known is not None and known.is_encrypted:
+            ensemble = chosen.ensemble_of(read_uri(uri).members)
+            if ensemble is not None and ensemble.is_encrypted:
                 raise click.ClickException(
                     f"the cluster {name} is at a ZooKeeper that the settings reach by TLS (zks://); the program that "
                     "copies ledgers has none: give it an address without TLS, through a tunnel on this machine"
                 )
-            if known is None and properties:
+            if ensemble is None and properties:
                 click.echo(f"Warning: {_unlisted(name)}, so [bookies] client_properties are not sent there", err=True)
-            addresses[name] = BookKeeperAddress(uri, properties if known is not None else {})
+            addresses[name] = BookKeeperAddress(uri, properties if ensemble is not None else {})
         hands = LedgerHands(
             command, addresses, folder / "hands.log", chosen.migration_concurrency, chosen.request_timeout_seconds
         )
@@ -161,9 +161,9 @@ def opened(context: Context, metadata: str | None, brokers: str | None) -> Itera
     from lake.lease import LeaseLost
 
     settings = context.settings
-    given = {"metadata": _uri(metadata) if metadata else settings.bookies.metadata}
-    given |= {"brokers": brokers} if brokers else {}
-    chosen = settings.bookies.model_copy(update=given)
+    update = {"metadata": _uri(metadata) if metadata else settings.bookies.metadata}
+    update |= {"brokers": brokers} if brokers else {}
+    chosen = settings.bookies.model_copy(update=update)
     if not chosen.metadata:
         raise click.UsageError("which metadata store? Give --metadata HOST:PORT, or [bookies] metadata in the settings")
     settings = settings.model_copy(update={"bookies": chosen})

@@ -31,36 +31,36 @@ def unknown_keys(line: bytes) -> set[str]:
 
     Most are misspelt.
     """
-    found = _snapshot(line)
+    parsed = _snapshot(line)
     try:
-        return set() if found is None else set(_unknown(BookieSnapshot.model_validate_json(line), found))
+        return set() if parsed is None else set(_unknown(BookieSnapshot.model_validate_json(line), parsed))
     except ValueError:
         return set()
 
 
-def _unknown(one: object, raw: object) -> Iterator[str]:
-    if isinstance(one, BaseModel) and isinstance(raw, dict):
-        fields = type(one).model_fields
+def _unknown(model: object, raw: object) -> Iterator[str]:
+    if isinstance(model, BaseModel) and isinstance(raw, dict):
+        fields = type(model).model_fields
         names = {name: name for name in fields} | {field.alias or name: name for name, field in fields.items()}
         yield from (key for key in raw if key not in names)
         for key in raw.keys() & names.keys():
-            yield from _unknown(getattr(one, names[key]), raw[key])
-    elif isinstance(one, list) and isinstance(raw, list):
-        for inside, part in zip(one, raw, strict=True):
+            yield from _unknown(getattr(model, names[key]), raw[key])
+    elif isinstance(model, list) and isinstance(raw, list):
+        for inside, part in zip(model, raw, strict=True):
             yield from _unknown(inside, part)
-    elif isinstance(one, dict) and isinstance(raw, dict):
-        for key in one.keys() & raw.keys():
-            yield from _unknown(one[key], raw[key])
+    elif isinstance(model, dict) and isinstance(raw, dict):
+        for key in model.keys() & raw.keys():
+            yield from _unknown(model[key], raw[key])
 
 
 def _snapshot(line: bytes) -> dict[str, Any] | None:
     if b'"bookies"' not in line:
         return None
     try:
-        found: Any = from_json(line)
+        parsed: Any = from_json(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and found.get("family") == "bookies" else None
+    return parsed if isinstance(parsed, dict) and parsed.get("family") == "bookies" else None
 
 
 def decided(line: bytes, explain: bool) -> bytes:
@@ -83,32 +83,40 @@ def explained(answer: BookieAnswer, now: int) -> str:
         f"  {printable(_headline(answer))}",
     ]
     if answer.registry:
-        lines.append(printable(f"  registry: {', '.join(f'{one.name} {one.status}' for one in answer.registry)}"))
+        lines.append(
+            printable(f"  registry: {', '.join(f'{cluster.name} {cluster.status}' for cluster in answer.registry)}")
+        )
     if answer.counts:
         lines.append("  " + ", ".join(f"{name} {count:,}" for name, count in answer.counts.items() if count))
-    lines += _shown("steps", [_STEPS, *(_step(one) for one in answer.steps)])
+    lines += _shown("steps", [_STEPS, *(_step(step) for step in answer.steps)])
     lines += troubles(answer)
-    lines += _shown("gates", [_GATES, *(_gate(one) for one in answer.readings)])
+    lines += _shown("gates", [_GATES, *(_gate(reading) for reading in answer.readings)])
     return "\n".join([*lines, ""])
 
 
 def troubles(answer: BookieAnswer) -> list[str]:
     """Everything that is not as it should be, each with its reason, and what tries it again."""
-    said = [
-        *(f"failed: ledger {one.ledger} of {one.object}: {one.reason}" for one in answer.failed_ledgers),
-        *(f"not promoted: {one}: its record changed during every try" for one in answer.not_promoted),
-        *(f"rolled over: {one}: its new ledger is on the target" for one in answer.promoted_via_rollover_fallback),
-        *(f"left behind: {one.object}: {one.detail}" for one in answer.losses),
+    texts = [
+        *(f"failed: ledger {failed.ledger} of {failed.object}: {failed.reason}" for failed in answer.failed_ledgers),
+        *(f"not promoted: {managed}: its record changed during every try" for managed in answer.not_promoted),
         *(
-            f"not known: ledger {one.ledger} of {one.object}: {one.reason}"
-            for one in answer.attributions
-            if one.how == "corruption"
+            f"rolled over: {managed}: its new ledger is on the target"
+            for managed in answer.promoted_via_rollover_fallback
         ),
-        *(f"{one.invariant} does not hold: {one.object}: {one.detail}" for one in answer.violations),
+        *(f"left behind: {loss.object}: {loss.detail}" for loss in answer.losses),
+        *(
+            f"not known: ledger {attribution.ledger} of {attribution.object}: {attribution.reason}"
+            for attribution in answer.attributions
+            if attribution.how == "corruption"
+        ),
+        *(
+            f"{violation.invariant} does not hold: {violation.object}: {violation.detail}"
+            for violation in answer.violations
+        ),
     ]
-    lines = [printable(f"  {one}") for one in said[:MAX_LINES]]
-    if len(said) > MAX_LINES:
-        lines.append(f"  and {len(said) - MAX_LINES:,} more; JSON has all")
+    lines = [printable(f"  {line}") for line in texts[:MAX_LINES]]
+    if len(texts) > MAX_LINES:
+        lines.append(f"  and {len(texts) - MAX_LINES:,} more; JSON has all")
     if answer.retry:
         lines.append(printable(f"  to try again: {answer.retry}"))
     return lines
@@ -124,14 +132,14 @@ def _headline(answer: BookieAnswer) -> str:
     return f"{len(answer.steps)} steps" if answer.action == "steps" else answer.action
 
 
-def _shown(what: str, rows: Sequence[Sequence[str]]) -> list[str]:
+def _shown(kind: str, rows: Sequence[Sequence[str]]) -> list[str]:
     if len(rows) == 1:
         return []
     shown = rows[: MAX_LINES + 1]
     widths = [max(len(row[column]) for row in shown) for column in range(len(rows[0]))]
     lines = [_line(row, widths) for row in shown]
     if len(rows) > len(shown):
-        lines.append(f"  of {len(rows) - 1:,} {what} the first {MAX_LINES}; JSON has all")
+        lines.append(f"  of {len(rows) - 1:,} {kind} the first {MAX_LINES}; JSON has all")
     return lines
 
 
@@ -139,12 +147,14 @@ def _line(row: Iterable[str], widths: Sequence[int]) -> str:
     return "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _step(one: Step) -> tuple[str, ...]:
-    ledger = "" if one.ledger is None else str(one.ledger)
-    return (">", one.phase, one.action, ledger, printable(one.object), printable(one.reason))
+def _step(step: Step) -> tuple[str, ...]:
+    ledger = "" if step.ledger is None else str(step.ledger)
+    return (">", step.phase, step.action, ledger, printable(step.object), printable(step.reason))
 
 
-def _gate(one: BookieReading) -> tuple[str, ...]:
-    means = one.detail or ("" if one.passed else SENTENCES[Gate(one.gate)])
-    numbers = ("" if number is None else f"{number:.15g}" for number in (one.measured, one.limit, one.margin))
-    return ("+" if one.passed else "-", printable(one.object or ""), one.gate, *numbers, printable(means))
+def _gate(reading: BookieReading) -> tuple[str, ...]:
+    means = reading.detail or ("" if reading.passed else SENTENCES[Gate(reading.gate)])
+    numbers = (
+        "" if number is None else f"{number:.15g}" for number in (reading.measured, reading.limit, reading.margin)
+    )
+    return ("+" if reading.passed else "-", printable(reading.object or ""), reading.gate, *numbers, printable(means))

@@ -40,8 +40,9 @@ def status_text(snapshot: BookieSnapshot, answer: BookieAnswer, held: CurrentOrc
     directive = snapshot.directive
     lines = [_headline(snapshot, answer)]
     lines += [
-        f"  {one.status:10}  {printable(one.name)}  {printable(one.metadata_service_uri)}{_reached(snapshot, one.name)}"
-        for one in sorted(snapshot.clusters, key=lambda one: (one.status, one.name))
+        f"  {cluster.status:10}  {printable(cluster.name)}  {printable(cluster.metadata_service_uri)}"
+        f"{_reached(snapshot, cluster.name)}"
+        for cluster in sorted(snapshot.clusters, key=lambda cluster: (cluster.status, cluster.name))
     ]
     if directive is None:
         lines.append(
@@ -83,38 +84,44 @@ def status_text(snapshot: BookieSnapshot, answer: BookieAnswer, held: CurrentOrc
 
 def failures_text(answer: BookieAnswer, source: str, target: str) -> list[str]:
     """Every ledger that failed, or of which nobody knows where it is: why, and what can be done about it."""
-    found = [("failed", one.ledger, one.object, one.reason) for one in answer.failed_ledgers]
-    found += [
-        ("not known", one.ledger, one.object, one.reason or "")
-        for one in answer.attributions
-        if one.how == "corruption"
+    failures = [("failed", failed.ledger, failed.object, failed.reason) for failed in answer.failed_ledgers]
+    failures += [
+        ("not known", attribution.ledger, attribution.object, attribution.reason or "")
+        for attribution in answer.attributions
+        if attribution.how == "corruption"
     ]
     lines = []
-    for what, ledger, where, reason in found[:MAX_LINES]:
-        lines.append(f"  {what}: ledger {ledger} of {printable(where)}: {printable(reason)}")
+    for state, ledger, where, reason in failures[:MAX_LINES]:
+        lines.append(f"  {state}: ledger {ledger} of {printable(where)}: {printable(reason)}")
         lines.append(f"    {printable(advice(ledger, reason, source, target))}")
-    if len(found) > MAX_LINES:
-        lines.append(f"  and {len(found) - MAX_LINES:,} more; --output json has all")
+    if len(failures) > MAX_LINES:
+        lines.append(f"  and {len(failures) - MAX_LINES:,} more; --output json has all")
     return lines
 
 
 def _troubles(answer: BookieAnswer, source: str, target: str) -> list[str]:
     lines = failures_text(answer, source, target)
-    said = [
-        *(f"not promoted: {one}: its record changed during every try" for one in answer.not_promoted),
-        *(f"rolled over: {one}: its new ledger is on {target}" for one in answer.promoted_via_rollover_fallback),
+    troubles = [
+        *(f"not promoted: {managed}: its record changed during every try" for managed in answer.not_promoted),
+        *(
+            f"rolled over: {managed}: its new ledger is on {target}"
+            for managed in answer.promoted_via_rollover_fallback
+        ),
     ]
-    lines += [f"  {printable(one)}" for one in said[:MAX_LINES]]
-    return lines + ([f"  and {len(said) - MAX_LINES:,} more; --output json has all"] if len(said) > MAX_LINES else [])
+    lines += [f"  {printable(trouble)}" for trouble in troubles[:MAX_LINES]]
+    return lines + (
+        [f"  and {len(troubles) - MAX_LINES:,} more; --output json has all"] if len(troubles) > MAX_LINES else []
+    )
 
 
 def _headline(snapshot: BookieSnapshot, answer: BookieAnswer) -> str:
     directive, name = snapshot.directive, printable(snapshot.cluster)
     if directive is None:
         return f"{name}: {answer.phase}"
-    what = f"{directive.kind} from {printable(directive.source)} to {printable(directive.target)}"
+    directive_words = f"{directive.kind} from {printable(directive.source)} to {printable(directive.target)}"
     return (
-        f"{name}: {what}, epoch {directive.epoch}, attempt {directive.attempt}, asked for at {instant(directive.ts)}"
+        f"{name}: {directive_words}, epoch {directive.epoch}, attempt {directive.attempt}, asked for at "
+        f"{instant(directive.ts)}"
         f"{f' by {printable(directive.origin)}' if directive.origin else ''}: {answer.phase}"
     )
 
@@ -131,8 +138,15 @@ def _next(snapshot: BookieSnapshot, answer: BookieAnswer, held: CurrentOrchestra
     if answer.phase in ("DONE", "ROLLED_BACK"):
         return "nothing; everything is done"
     if answer.phase == "CLEANUP":
-        at = next((one.eligible_at for one in answer.readings if one.eligible_at is not None and not one.passed), None)
-        window = f" from {instant(at)} on" if at else ""
+        eligible_at = next(
+            (
+                reading.eligible_at
+                for reading in answer.readings
+                if reading.eligible_at is not None and not reading.passed
+            ),
+            None,
+        )
+        window = f" from {instant(eligible_at)} on" if eligible_at else ""
         return f"anabranch bookies cleanup{window}; until then a rollback is possible (anabranch bookies rollback)"
     if answer.action == "hold":
         return printable(answer.reason or answer.gate or "")
@@ -153,8 +167,8 @@ def _cleanup_command(snapshot: BookieSnapshot) -> str:
 
 
 def _reached(snapshot: BookieSnapshot, name: str) -> str:
-    found = snapshot.generators.get(name)
-    return "" if found is None or found.reachable else f"  NOT REACHED: {printable(found.error or '')}"
+    generator = snapshot.generators.get(name)
+    return "" if generator is None or generator.reachable else f"  NOT REACHED: {printable(generator.error or '')}"
 
 
 def _bar(done: int, total: int) -> str:
@@ -165,26 +179,27 @@ def _bar(done: int, total: int) -> str:
 def shown_steps(answer: BookieAnswer) -> Iterator[str]:
     """Yield a line with the number of steps for each action and kind."""
     counts: dict[tuple[str, str], int] = {}
-    for one in answer.steps:
-        counts[one.action, one.kind] = counts.get((one.action, one.kind), 0) + 1
+    for step in answer.steps:
+        counts[step.action, step.kind] = counts.get((step.action, step.kind), 0) + 1
     for (action, kind), count in counts.items():
         yield f"  {count:>8,} {action} ({kind})"
 
 
-def history_text(found: Sequence[SwitchHistory]) -> str:
+def history_text(switches: Sequence[SwitchHistory]) -> str:
     """Switches with their phases, the newest first."""
     lines = []
-    for one in found:
-        counts = one.counts
+    for switch in switches:
+        counts = switch.counts
         lines.append(
-            f"{printable(one.cluster)}: {printable(one.name)}, {one.begun_at:%F %T} to {one.last_at:%F %T} UTC: "
+            f"{printable(switch.cluster)}: {printable(switch.name)}, {switch.begun_at:%F %T} to {switch.last_at:%F %T} "
+            f"UTC: "
             f"{counts['copied']:,} ledgers copied ({counts['bytes'] / 1e6:,.1f} MB), {counts['promoted']:,} records "
             f"promoted, {counts['deleted']:,} old copies deleted"
         )
-        for span in one.phases:
+        for span in switch.phases:
             troubles = [
-                f"{number:,} {what}"
-                for number, what in (
+                f"{number:,} {unit}"
+                for number, unit in (
                     (span.failed, "failed"),
                     (span.superseded, "too late"),
                     (span.open, "under way"),
@@ -195,15 +210,15 @@ def history_text(found: Sequence[SwitchHistory]) -> str:
                 f"  {span.since:%F %T}  {span.phase:16}  attempt {span.attempt}  {span.steps:>7,} steps in "
                 f"{span.seconds:,.0f} s{'  ' if troubles else ''}{', '.join(troubles)}"
             )
-        for failure in one.failures[:MAX_LINES]:
+        for failure in switch.failures[:MAX_LINES]:
             lines.append(
                 f"  failed: ledger {failure.ledger} of {printable(failure.object)}: {printable(failure.reason)}"
             )
-            lines.append(f"    {printable(advice(failure.ledger, failure.reason, one.source, one.target))}")
+            lines.append(f"    {printable(advice(failure.ledger, failure.reason, switch.source, switch.target))}")
     return "\n".join(lines)
 
 
-def history_json(found: Sequence[SwitchHistory]) -> list[dict[str, Any]]:
+def history_json(switches: Sequence[SwitchHistory]) -> list[dict[str, Any]]:
     """Return the histories of switches as JSON values."""
-    plain: list[dict[str, Any]] = json.loads(json.dumps([asdict(one) for one in found], default=str))
+    plain: list[dict[str, Any]] = json.loads(json.dumps([asdict(switch) for switch in switches], default=str))
     return plain

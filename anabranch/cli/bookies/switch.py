@@ -129,29 +129,31 @@ def _planned(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer:
 
 
 def _rehearsal(snapshot: BookieSnapshot, answer: BookieAnswer, planned: BookieAnswer) -> Iterator[str]:
-    source = next((one.source for one in planned.steps if one.source), "")
-    target = next((one.target for one in planned.steps if one.target), "")
-    found = answer.precheck
-    if found is not None and found.target_next_ledger_id is not None:
+    source = next((step.source for step in planned.steps if step.source), "")
+    target = next((step.target for step in planned.steps if step.target), "")
+    precheck = answer.precheck
+    if precheck is not None and precheck.target_next_ledger_id is not None:
         yield (
-            f"ids: {printable(str(found.source_cluster_name))} has used up to {found.source_max_ledger_id}, "
-            f"{printable(str(found.target_cluster_name))} gives from {found.target_next_ledger_id} on"
+            f"ids: {printable(str(precheck.source_cluster_name))} has used up to {precheck.source_max_ledger_id}, "
+            f"{printable(str(precheck.target_cluster_name))} gives from {precheck.target_next_ledger_id} on"
         )
     if answer.registry is not None:
-        yield "registry: " + ", ".join(f"{printable(one.name)} {one.status}" for one in answer.registry)
-    lengths = {one.id: one.length for one in snapshot.ledgers.get(source, ())}
-    copied = [one.ledger for one in planned.steps if one.action == "copy" and one.ledger is not None]
+        yield "registry: " + ", ".join(f"{printable(cluster.name)} {cluster.status}" for cluster in answer.registry)
+    lengths = {ledger.id: ledger.length for ledger in snapshot.ledgers.get(source, ())}
+    copied = [step.ledger for step in planned.steps if step.action == "copy" and step.ledger is not None]
     if planned.steps:
-        yield f"steps, as everything is now ({sum(lengths.get(one, 0) for one in copied) / 1e6:,.1f} MB to copy):"
+        yield f"steps, as everything is now ({sum(lengths.get(number, 0) for number in copied) / 1e6:,.1f} MB to copy):"
         yield from shown_steps(planned)
     if planned is not answer:
-        for one in planned.steps:
-            if one.action == "fail" and one.ledger is not None:
-                yield f"  would fail: ledger {one.ledger} of {printable(one.object)}: {printable(one.reason)}"
-                yield f"    {printable(advice(one.ledger, one.reason, source, target))}"
+        for failing in planned.steps:
+            if failing.action == "fail" and failing.ledger is not None:
+                yield (
+                    f"  would fail: ledger {failing.ledger} of {printable(failing.object)}: {printable(failing.reason)}"
+                )
+                yield f"    {printable(advice(failing.ledger, failing.reason, source, target))}"
     for loss in answer.losses:
         yield f"  would stay behind: {printable(loss.object)}: {printable(loss.detail)}"
-    unknown = [one for one in planned.attributions if one.how == "corruption"]
+    unknown = [attribution for attribution in planned.attributions if attribution.how == "corruption"]
     for item in unknown[:MAX_LINES]:
         yield f"  not known: ledger {item.ledger} of {printable(item.object)}: {printable(item.reason or '')}"
         yield f"    {printable(advice(item.ledger, item.reason or '', source, target))}"
@@ -161,10 +163,10 @@ def _cleanup_said(answer: BookieAnswer, output: str) -> None:
     if output == "json":
         click.echo(answer.model_dump_json(by_alias=True, exclude_none=True))
     else:
-        for one in answer.steps:
-            if one.action != "delete":
-                click.echo(f"  kept: ledger {one.ledger} on {printable(str(one.source))}: {printable(one.reason)}")
-        click.echo(f"{sum(one.action == 'delete' for one in answer.steps):,} old copies can go")
+        for step in answer.steps:
+            if step.action != "delete":
+                click.echo(f"  kept: ledger {step.ledger} on {printable(str(step.source))}: {printable(step.reason)}")
+        click.echo(f"{sum(step.action == 'delete' for step in answer.steps):,} old copies can go")
     if answer.gate is not None and answer.gate != "dry-run":
         raise click.ClickException(f"{answer.gate}: {printable(answer.reason or '')}")
     if answer.gate == "dry-run":
@@ -269,14 +271,14 @@ class _Lines:
         self._at, self._since, self._first = 0.0, time.monotonic(), 0
 
     def __call__(self, now: Progressed) -> None:
-        at = time.monotonic()
+        instant = time.monotonic()
         if now.done < self._first:
-            self._since = at
+            self._since = instant
         self._first = now.done
-        if at - self._at < _SAY_SECONDS and now.done < now.of:
+        if instant - self._at < _SAY_SECONDS and now.done < now.of:
             return
-        self._at = at
-        rate = now.done / max(at - self._since, 1e-3)
+        self._at = instant
+        rate = now.done / max(instant - self._since, 1e-3)
         left = (now.of - now.done) / max(rate, 1e-3)
         failed = f", {now.failed} failed" if now.failed else ""
         click.echo(f"{now.phase} {now.action}: {now.done:,} of {now.of:,}{failed}; about {left:.0f} s left", err=True)

@@ -34,29 +34,31 @@ def report(
 ) -> tuple[str, str]:
     """The report and a line about it. Raises click's errors, and what Delta raises."""
     if cluster is None:
-        known = clusters_on_record(lake)
-        if len(known) != 1:
-            said = (
-                f"choose one of {printable(', '.join(known[:20]))}" if known else f"no cluster is on record in {lake}"
+        clusters = clusters_on_record(lake)
+        if len(clusters) != 1:
+            advice = (
+                f"choose one of {printable(', '.join(clusters[:20]))}"
+                if clusters
+                else f"no cluster is on record in {lake}"
             )
-            raise click.UsageError(f"--cluster is missing: {said}")
-        (cluster,) = known
+            raise click.UsageError(f"--cluster is missing: {advice}")
+        (cluster,) = clusters
     recorded = read(lake, cluster, since, until)
     try:
-        found = backtest(cluster, recorded, list(dict.fromkeys(policies)), settings_of(settings), _tell)
+        results = backtest(cluster, recorded, list(dict.fromkeys(policies)), settings_of(settings), _tell)
     except ConfigurationError as error:
         raise click.BadParameter(printable(str(error)), param_hint="--policy or --set") from None
     except NoRecord as error:
         more = "; the extensible manager's reports name the busiest bundles only" if recorded.partial else ""
         raise click.ClickException(printable(f"{cluster}: {error}{more}")) from None
-    fleet = found.recorded.fleet
+    fleet = results.recorded.fleet
     about = (
-        f"{cluster}: {len(fleet.brokers)} brokers, {len(fleet.bundles):,} bundles, {instant(found.recorded.began_at)} "
-        f"and {fleet.minutes:,} minutes from there"
+        f"{cluster}: {len(fleet.brokers)} brokers, {len(fleet.bundles):,} bundles, "
+        f"{instant(results.recorded.began_at)} and {fleet.minutes:,} minutes from there"
     )
-    notes = [_agreement(found), _model(found)]
-    if found.recorded.split:
-        notes.append(f"{found.recorded.split} bundles were split meanwhile: they are their parts from the beginning")
+    notes = [_agreement(results), _model(results)]
+    if results.recorded.split:
+        notes.append(f"{results.recorded.split} bundles were split meanwhile: they are their parts from the beginning")
     if recorded.policies_changed:
         notes.append("the balancer's settings changed meanwhile: the policy that ran is the last")
     if recorded.policies is None:
@@ -64,25 +66,25 @@ def report(
     if output == "html":
         from anabranch.simulation.bundles.page import page
 
-        return page(found.rows, "; ".join([about, *notes])), about
+        return page(results.rows, "; ".join([about, *notes])), about
     if output == "json":
-        return json.dumps({"family": "bundles", "cluster": cluster, "notes": notes, **found.to_json()}) + "\n", about
-    return "\n".join([printable(about), *table_text(found.rows), "", *notes]) + "\n", about
+        return json.dumps({"family": "bundles", "cluster": cluster, "notes": notes, **results.to_json()}) + "\n", about
+    return "\n".join([printable(about), *table_text(results.rows), "", *notes]) + "\n", about
 
 
-def _agreement(found: Backtested) -> str:
-    if not found.moved:
+def _agreement(results: Backtested) -> str:
+    if not results.moved:
         return "policy that ran, against the record: nothing was moved on record"
     return (
-        f"policy that ran, against the record: of {found.moved:,} moves {found.matched:,} were made again within "
-        f"{WITHIN} minutes, {found.same_way:,} of them to the same broker"
+        f"policy that ran, against the record: of {results.moved:,} moves {results.matched:,} were made again within "
+        f"{WITHIN} minutes, {results.same_way:,} of them to the same broker"
     )
 
 
-def _model(found: Backtested) -> str:
+def _model(results: Backtested) -> str:
     return (
-        f"reports held in {found.recorded.known:.1%} of the minutes of bundles; CPU by a line for each broker, "
-        f"{found.recorded.cpu_error:.1f} points off on average"
+        f"reports held in {results.recorded.known:.1%} of the minutes of bundles; CPU by a line for each broker, "
+        f"{results.recorded.cpu_error:.1f} points off on average"
     )
 
 

@@ -24,7 +24,7 @@ def numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
     while line := file.readline(MAX_LINE_BYTES):
         number += 1
         if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-            while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+            while (chunk := file.readline(MAX_LINE_BYTES)) and not chunk.endswith(b"\n"):
                 pass
             yield number, None
         else:
@@ -42,8 +42,8 @@ def read_line(line: bytes | None) -> tuple[str, Record | None] | None:
     if not text or text == _FRAME:
         return None
     try:
-        if found := _consumed(text):
-            key, content = found
+        if match := _consumed(text):
+            key, content = match
             value = ServiceUnitStateData.model_validate_json(content) if content not in (b"", b"null") else None
             return key.decode(), _record(value)
         message = ChannelMessage.model_validate(from_json(text))

@@ -34,14 +34,14 @@ def _snapshot(line: bytes) -> dict[str, Any] | None:
     if b'"family"' not in line and b'"brokers"' not in line and b'"brokerLoadData"' not in line:
         return None
     try:
-        found: Any = from_json(line)
+        parsed: Any = from_json(line)
     except ValueError:
         return None
-    if not isinstance(found, dict) or "layout" in found:
+    if not isinstance(parsed, dict) or "layout" in parsed:
         return None
-    is_named = found.get("family") == "bundles"
-    is_alike = "family" not in found and bool({"brokers", "brokerLoadData"} & set(found))
-    return found if is_named or is_alike else None
+    is_named = parsed.get("family") == "bundles"
+    is_alike = "family" not in parsed and bool({"brokers", "brokerLoadData"} & set(parsed))
+    return parsed if is_named or is_alike else None
 
 
 def decided(line: bytes, explain: bool) -> bytes:
@@ -60,11 +60,13 @@ def explained(snapshot: BundleSnapshot, answer: BundleAnswer) -> str:
         f"{defaults_of(answer.profile)}",
         f"  {_headline(answer)}",
     ]
-    for one in answer.decisions:
-        source = f" from {printable(one.source_broker)}" if one.source_broker else ""
-        to = f" to {printable(one.destination_broker)}" if one.destination_broker else ""
-        at = f" at {', '.join(one.boundaries)}" if one.boundaries else ""
-        lines.append(f"  {one.action} {printable(one.bundle)}{source}{to}{at}, because of {one.reason}")
+    for decision in answer.decisions:
+        source = f" from {printable(decision.source_broker)}" if decision.source_broker else ""
+        to = f" to {printable(decision.destination_broker)}" if decision.destination_broker else ""
+        boundaries = f" at {', '.join(decision.boundaries)}" if decision.boundaries else ""
+        lines.append(
+            f"  {decision.action} {printable(decision.bundle)}{source}{to}{boundaries}, because of {decision.reason}"
+        )
     for tie in answer.ties:
         if len(tie.brokers) > 1:
             lines.append(f"  among {printable(', '.join(tie.brokers))} the seed took {printable(tie.chosen)}")
@@ -96,7 +98,9 @@ def _headline(answer: BundleAnswer) -> str:
 
 def _row(reading: BundleReading) -> tuple[str, ...]:
     means = reading.detail or ("" if reading.passed else SENTENCES[Gate(reading.gate)])
-    numbers = ("" if one is None else f"{one:.6g}" for one in (reading.measured, reading.limit, reading.margin))
+    numbers = (
+        "" if number is None else f"{number:.6g}" for number in (reading.measured, reading.limit, reading.margin)
+    )
     return (
         "+" if reading.passed else "-",
         printable(reading.broker or ""),

@@ -63,8 +63,8 @@ def cycle_text(state: ClusterState, cycle: Cycle, broker: str | None) -> str:
             f"{defaults_of(answer.profile)}"
         )
     ]
-    for one in cycle.decided:
-        decision = one.decision
+    for decided in cycle.decided:
+        decision = decided.decision
         if broker is None or broker in (decision.source_broker, decision.destination_broker):
             to = f" to {decision.destination_broker}" if decision.destination_broker else ""
             lines.append(printable(f"  {decision.action} {decision.bundle} from {decision.source_broker}{to}"))
@@ -74,7 +74,7 @@ def cycle_text(state: ClusterState, cycle: Cycle, broker: str | None) -> str:
         lines.append(printable(f"  {bundle} would have been acted on: its last decision was not applied yet"))
     if broker is not None:
         lines += _standing(state, cycle, broker)
-    readings = [one for one in answer.readings if broker is None or _concerns(one, broker)]
+    readings = [reading for reading in answer.readings if broker is None or _concerns(reading, broker)]
     if len(readings) > MAX_LINES:
         lines.append(f"  of {len(readings):,} gates the last {MAX_LINES}; --output json has all")
     return "\n".join([*lines, *readings_table(readings[-MAX_LINES:]), ""])
@@ -90,9 +90,9 @@ def _standing(state: ClusterState, cycle: Cycle, broker: str) -> list[str]:
         raise UnknownBroker(f"no report of {broker} is on record up to then; there are {near}")
     answer = cycle.shedding
     lines = [_usage(broker, answer.usage.get(broker, {}))]
-    others = [usage["maxUsage"] for name, usage in answer.usage.items() if name != broker and "maxUsage" in usage]
-    if others:
-        lines.append(f"  the others' maxUsage: {min(others):.3g} to {max(others):.3g}")
+    usages = [usage["maxUsage"] for name, usage in answer.usage.items() if name != broker and "maxUsage" in usage]
+    if usages:
+        lines.append(f"  the others' maxUsage: {min(usages):.3g} to {max(usages):.3g}")
     giving = _givers(answer)
     if giving:
         lines.append(printable(f"  brokers that were to give: {', '.join(giving)}"))

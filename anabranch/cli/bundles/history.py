@@ -19,17 +19,17 @@ _NUMBERS = 14
 
 def as_text(history: ClusterHistory, width: int, limit: int) -> str:
     """A line for each broker, and the newest moves."""
-    names = [printable(one) for one in history.brokers]
+    names = [printable(broker) for broker in history.brokers]
     most = max(map(len, names))
     means = columns(history.usage, max(width - most - _NUMBERS - 4, 10))
     lines = [f"{printable(history.cluster)} from {instant(history.since)} to {instant(history.until)}"]
-    for place, name in enumerate(names):
-        last, highest = history.usage[-1, place], float(np.nanmax(history.usage[:, place]))
+    for index, name in enumerate(names):
+        last, highest = history.usage[-1, index], float(np.nanmax(history.usage[:, index]))
         now = " away" if np.isnan(last) else f"{last:5.0%}"
-        lines.append(f"  {name:<{most}}  {bars(means[:, place].tolist())} {now}, max {highest:.0%}")
+        lines.append(f"  {name:<{most}}  {bars(means[:, index].tolist())} {now}, max {highest:.0%}")
     lines.append(f"{len(history.moves)} moves{f', the newest {limit}' if len(history.moves) > limit else ''}")
-    for one in history.moves[-limit:]:
-        lines.append(printable(f"  {instant(one.at)}  {one.bundle}  {one.source} -> {one.destination}"))
+    for move in history.moves[-limit:]:
+        lines.append(printable(f"  {instant(move.at)}  {move.bundle}  {move.source} -> {move.destination}"))
     return "\n".join(lines)
 
 
@@ -42,7 +42,7 @@ def as_json(history: ClusterHistory) -> dict[str, Any]:
         "until": history.until,
         "brokers": [{"name": name, "usage": values} for name, values in zip(history.brokers, usage, strict=True)],
         "moves": [
-            {"at": one.at, "bundle": one.bundle, "source": one.source, "destination": one.destination}
-            for one in history.moves
+            {"at": move.at, "bundle": move.bundle, "source": move.source, "destination": move.destination}
+            for move in history.moves
         ],
     }

@@ -40,8 +40,8 @@ def report(
 
         return page(compared, about), about
     if output == "json":
-        found = {"family": "bundles", "seeds": list(seeds), "results": [one.to_json() for one in compared]}
-        return json.dumps(found) + "\n", about
+        simulated = {"family": "bundles", "seeds": list(seeds), "results": [result.to_json() for result in compared]}
+        return json.dumps(simulated) + "\n", about
     return "\n".join([printable(about), *table_text(compared)]) + "\n", about
 
 
@@ -60,15 +60,15 @@ def table_text(compared: Sequence[Compared]) -> list[str]:
     ]
 
 
-def settings_of(given: Sequence[str]) -> dict[str, str]:
+def settings_of(texts: Sequence[str]) -> dict[str, str]:
     """Of `NAME=VALUE`, each. Raises click's error."""
-    found = {}
-    for text in given:
+    settings = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise click.BadParameter(f"{printable(text)}: NAME=VALUE is wanted", param_hint="--set")
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings
 
 
 def _tell(done: int, total: int) -> None:

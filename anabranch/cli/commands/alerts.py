@@ -66,9 +66,9 @@ def list_alerts(context: Context, everything: bool, output: str) -> None:
         click.echo(json.dumps(shown, default=_said))
         return
     for row in shown:
-        told = f" -> {row['destination']} ({row['notice']})" if "destination" in row else ""
-        at = row.get("at") or row["since"]
-        click.echo(printable(f"{_said(at)}  {row['status']:<8}  {row['alert']}{told}: {row['summary']}"))
+        notice = f" -> {row['destination']} ({row['notice']})" if "destination" in row else ""
+        since = row.get("at") or row["since"]
+        click.echo(printable(f"{_said(since)}  {row['status']:<8}  {row['alert']}{notice}: {row['summary']}"))
     if not shown:
         click.echo("no alerts on record" if everything else "no alert fires or is pending")
 
@@ -102,8 +102,8 @@ def check(context: Context, output: str) -> None:
     else:
         for name, problem in problems.items():
             click.echo(printable(f"{name}: {problem}"))
-        told = ", ".join(rules.destinations) or "nobody"
-        click.echo(f"{len(rules.rules)} rules, {len(problems)} of them wrong; told to {told}")
+        destinations = ", ".join(rules.destinations) or "nobody"
+        click.echo(f"{len(rules.rules)} rules, {len(problems)} of them wrong; told to {destinations}")
     if problems:
         raise click.exceptions.Exit(1)
 
@@ -126,9 +126,9 @@ def test(context: Context, rule: str, at: str | None, output: str) -> None:
     now = utc_now() if at is None else _instant(at)
     with _errors(context):
         rules = _rules(context)
-        chosen = next((one for one in rules.rules if one.name == rule), None)
+        chosen = next((candidate for candidate in rules.rules if candidate.name == rule), None)
         if chosen is None:
-            names = ", ".join(one.name for one in rules.rules)
+            names = ", ".join(candidate.name for candidate in rules.rules)
             raise click.UsageError(f"no rule is called {rule!r}; there are: {names}")
         alerts = rehearse(context.settings.lake_path, chosen, rules.interval_seconds, now)
     if output == "json":
@@ -178,10 +178,10 @@ def _errors(context: Context) -> Iterator[None]:
 
 def _instant(text: str) -> datetime:
     try:
-        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         raise click.BadParameter(f"{text!r} is no instant like 2026-11-22T14:05:00Z", param_hint="--at") from None
-    return at if at.tzinfo else at.replace(tzinfo=timezone.utc)
+    return instant if instant.tzinfo else instant.replace(tzinfo=timezone.utc)
 
 
 def _said(value: object) -> str:

@@ -115,38 +115,38 @@ def command(
         if processes is None:
             processes = len(os.sched_getaffinity(0)) if history.loads > MUCH else 1
         with _parts(context, history, named) if by_spark else nullcontext() as parts:
-            found = backtest(history, named, processes, progress(), parts)
+            results = backtest(history, named, processes, progress(), parts)
     about = [
         f"{history.topics:,} topics, {instant(history.began_at)} to {instant(history.ends_at)}, "
-        f"{history.loads:,} loads, {found.topic_hours:,.0f} topic-hours, {len(policies_of(found))} policies",
+        f"{history.loads:,} loads, {results.topic_hours:,.0f} topic-hours, {len(policies_of(results))} policies",
         *notes(history),
     ]
     if output == "html":
-        text = page(found, about)
+        text = page(results, about)
     elif output == "json":
-        text = json.dumps({"about": about, **to_json(found)}) + "\n"
+        text = json.dumps({"about": about, **to_json(results)}) + "\n"
     else:
         lines = [
             *about,
             "",
-            *table_text(rows_of(found)),
+            *table_text(rows_of(results)),
             "",
-            *agreement_text(found),
+            *agreement_text(results),
             "",
-            *table_text(guesses_of(found)),
+            *table_text(guesses_of(results)),
         ]
         lines += [f"  {kind}: {words}" for kind, words in MEANINGS.items()]
-        if named and len(found.topics) > 1:
-            lines += ["", "topics that differ most:", *table_text(differing(found, _SHOWN))]
+        if named and len(results.topics) > 1:
+            lines += ["", "topics that differ most:", *table_text(differing(results, _SHOWN))]
         text = "".join(f"{line}\n" for line in lines)
     write_report(text, file, printable(about[0]))
 
 
 def _check_family(family: str) -> None:
     """Raise a usage error for an option of the other family."""
-    others = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
+    foreign = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
     context = click.get_current_context()
-    for name, option in others.items():
+    for name, option in foreign.items():
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{option} is not for --family {family}")
 
@@ -243,17 +243,17 @@ def candidates(policies: tuple[str, ...], history: History) -> dict[str, Configu
 
 def notes(history: History) -> list[str]:
     """Return notes on a history's limits: its late beginning, and other policies in it."""
-    found = []
+    lines = []
     if history.asked_from is not None:
-        found.append(
+        lines.append(
             f"note: the record begins {instant(history.began_at)}, later than --since {instant(history.asked_from)}"
         )
     if history.other_policy:
         minutes = sum(end - begin for begin, end in history.other_policy) / 60_000
-        found.append(
+        lines.append(
             f"note: for {minutes:,.0f} minutes another policy ran; 'policy that ran' is the one that ran longest"
         )
-    return found
+    return lines
 
 
 def progress() -> Callable[[str, float], None]:
@@ -261,7 +261,7 @@ def progress() -> Callable[[str, float], None]:
     if not sys.stderr.isatty():
         return lambda *_: None
 
-    def told(what: str, part: float) -> None:
-        click.echo(f"\r{what}\x1b[K", nl=part >= 1.0, err=True)
+    def told(stage: str, part: float) -> None:
+        click.echo(f"\r{stage}\x1b[K", nl=part >= 1.0, err=True)
 
     return told

@@ -68,14 +68,16 @@ def list_clusters(bookies: Bookies, output: str) -> None:
 
     snapshot = bookies.look("status", "ids")
     if output == "json":
-        click.echo(json.dumps([one.model_dump(mode="json", by_alias=True) for one in snapshot.clusters]))
+        click.echo(json.dumps([cluster.model_dump(mode="json", by_alias=True) for cluster in snapshot.clusters]))
         return
-    for one in sorted(snapshot.clusters, key=lambda one: (one.status, one.name)):
-        ids = snapshot.generators[one.name]
+    for cluster in sorted(snapshot.clusters, key=lambda cluster: (cluster.status, cluster.name)):
+        ids = snapshot.generators[cluster.name]
         state = (
             f"next id {ids.short if ids.long is None else ids.long:,}" if ids.reachable else printable(ids.error or "")
         )
-        click.echo(f"{one.status:10}  {printable(one.name)}  {printable(one.metadata_service_uri)}  {state}")
+        click.echo(
+            f"{cluster.status:10}  {printable(cluster.name)}  {printable(cluster.metadata_service_uri)}  {state}"
+        )
     if not snapshot.clusters:
         click.echo(f"no cluster is registered ({decide(snapshot).phase}): anabranch bookies register", err=True)
 
@@ -128,22 +130,22 @@ def precheck(bookies: Bookies, output: str, name: str, advance: bool, dry_run: b
 
     snapshot = bookies.look("precheck", "ids", Request(target=name))
     answer = decide(snapshot)
-    found = answer.precheck
-    if advance and answer.gate != "instance-id" and found is not None and found.source_max_ledger_id is not None:
-        [uri] = [one.metadata_service_uri for one in snapshot.clusters if one.name == name]
+    checked = answer.precheck
+    if advance and answer.gate != "instance-id" and checked is not None and checked.source_max_ledger_id is not None:
+        [uri] = [cluster.metadata_service_uri for cluster in snapshot.clusters if cluster.name == name]
         # The next upper half: what the source still makes until then stays far below.
-        used = max(found.source_max_ledger_id, found.source_next_ledger_id or 0, 0) | 0xFFFF_FFFF
+        used = max(checked.source_max_ledger_id, checked.source_next_ledger_id or 0, 0) | 0xFFFF_FFFF
         if dry_run:
             click.echo(f"the next id of {printable(name)} would be beyond {used}; nothing was written", err=True)
             return
         bookies.ids(uri).advance(used)
         click.echo(f"{printable(name)}: the next id is raised; restart what has written to it before", err=True)
         answer = decide(bookies.look("precheck", "ids", Request(target=name)))
-        found = answer.precheck
-    if found is not None and output == "text" and found.target_next_ledger_id is not None:
+        checked = answer.precheck
+    if checked is not None and output == "text" and checked.target_next_ledger_id is not None:
         click.echo(
-            f"{printable(found.source_cluster_name or '?')} has used ids up to {found.source_max_ledger_id}, "
-            f"{printable(name)} gives ids from {found.target_next_ledger_id} on"
+            f"{printable(checked.source_cluster_name or '?')} has used ids up to {checked.source_max_ledger_id}, "
+            f"{printable(name)} gives ids from {checked.target_next_ledger_id} on"
         )
     _told(answer, output, f"{printable(name)} is ready")
 
@@ -251,13 +253,13 @@ def history(context: Context, output: str) -> None:
 
     try:
         with lake_errors(context) as lake:
-            found = switches(lake)
+            recorded = switches(lake)
     except SqlError as error:
         raise click.ClickException(str(error)) from error
     if output == "json":
-        click.echo(json.dumps(history_json(found)))
+        click.echo(json.dumps(history_json(recorded)))
         return
-    click.echo(history_text(found) if found else "no switch is on record")
+    click.echo(history_text(recorded) if recorded else "no switch is on record")
 
 
 def _written(bookies: Bookies, operation: Operation, request: Request, output: str, done: str, dry_run: bool) -> None:

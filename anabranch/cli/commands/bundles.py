@@ -70,25 +70,25 @@ def explain(
     lake = context.settings.lake_path
     try:
         if bundle is not None:
-            said = decisions_about(lake, cluster, bundle, until)[-1]
-            end = became(lake, said["decision_id"])
-            text = decision_text(cluster, said, end)
-            found = json.dumps({**said, "became": None if end is None else end._asdict()}, default=str)
+            decision = decisions_about(lake, cluster, bundle, until)[-1]
+            end = became(lake, decision["decision_id"])
+            text = decision_text(cluster, decision, end)
+            document = json.dumps({**decision, "became": None if end is None else end._asdict()}, default=str)
         else:
-            known = last_cycle(lake, cluster, until, is_exact)
-            text, found = (
-                cycle_text(known.state, known.cycle, broker),
-                known.cycle.shedding.model_dump_json(by_alias=True, exclude_none=True),
+            last = last_cycle(lake, cluster, until, is_exact)
+            text, document = (
+                cycle_text(last.state, last.cycle, broker),
+                last.cycle.shedding.model_dump_json(by_alias=True, exclude_none=True),
             )
-            if known.since is not None:
-                click.echo(f"note: run from {known.since:%F %T} UTC on; --exact runs all that is on record", err=True)
-            if known.doubt is not None:
-                click.echo(f"note: this is otherwise on record: {printable(known.doubt)}", err=True)
+            if last.since is not None:
+                click.echo(f"note: run from {last.since:%F %T} UTC on; --exact runs all that is on record", err=True)
+            if last.doubt is not None:
+                click.echo(f"note: this is otherwise on record: {printable(last.doubt)}", err=True)
     except (NotOnRecord, UnknownBroker) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
         raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
-    click.echo(text if output == "text" else found, nl=output == "json")
+    click.echo(text if output == "text" else document, nl=output == "json")
 
 
 @command.command("history")
@@ -132,21 +132,21 @@ def history(
         raise click.BadParameter("--since has to be before --until")
     lake = context.settings.lake_path
     try:
-        found = history_of(lake, cluster, since, until)
+        recorded = history_of(lake, cluster, since, until)
     except NoRecord as error:
         raise click.ClickException(printable(f"{cluster}: {error}")) from error
     except (DeltaError, OSError) as error:
         raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
     if svg is not None:
         try:
-            svg.write_text(picture(found))
+            svg.write_text(picture(recorded))
         except OSError as error:
             raise click.ClickException(f"cannot write {svg}: {error.strerror}") from error
-        click.echo(f"{svg}: {len(found.brokers)} brokers, {len(found.moves)} moves", err=True)
+        click.echo(f"{svg}: {len(recorded.brokers)} brokers, {len(recorded.moves)} moves", err=True)
     if output == "json":
-        click.echo(json.dumps(as_json(found)))
+        click.echo(json.dumps(as_json(recorded)))
     elif svg is None:
-        click.echo(as_text(found, shutil.get_terminal_size().columns, limit))
+        click.echo(as_text(recorded, shutil.get_terminal_size().columns, limit))
 
 
 @command.command("check")
@@ -161,7 +161,7 @@ def history(
     show_default=True,
     help="How long a change of a bundle may be under way.",
 )
-@click.option("--store", type=click.Choice([one.value for one in Store]), default="topic", show_default=True)
+@click.option("--store", type=click.Choice([store.value for store in Store]), default="topic", show_default=True)
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.argument("file", type=click.File("rb"), default="-")
 @click.pass_context
@@ -182,11 +182,11 @@ def check(
     0: all is in order; 1: something was found, bad lines included.
     """
     checker = Checker(Store(store), round(in_flight_seconds * 1000))
-    living = None if brokers is None else {one.strip() for one in brokers.split(",") if one.strip()}
+    living = None if brokers is None else {broker.strip() for broker in brokers.split(",") if broker.strip()}
     count = 0
-    for found in _findings(checker, file, at, living):
+    for finding in _findings(checker, file, at, living):
         count += 1
-        click.echo(_row(found) if output == "text" else _as_json(found))
+        click.echo(_row(finding) if output == "text" else _as_json(finding))
     counts = {
         "messages": checker.messages,
         "bundles": checker.bundles,
@@ -206,28 +206,32 @@ def check(
     ctx.exit(FOUND if count else 0)
 
 
-def _findings(checker: Checker, file: IO[bytes], at: datetime | None, brokers: set[str] | None) -> Iterator[Finding]:
+def _findings(
+    checker: Checker, file: IO[bytes], instant: datetime | None, brokers: set[str] | None
+) -> Iterator[Finding]:
     for number, line in numbered_lines(file):
         try:
             message = read_line(line)
-            found = checker.read(*message, number) if message else ()
+            findings = checker.read(*message, number) if message else ()
         except ValueError as error:
             yield Finding(Kind.BAD_LINE, number, "", str(error))
             continue
-        yield from found
-    yield from checker.end(round(at.timestamp() * 1000) if at else checker.newest, brokers)
+        yield from findings
+    yield from checker.end(round(instant.timestamp() * 1000) if instant else checker.newest, brokers)
 
 
-def _row(found: Finding) -> str:
-    where = f"line {found.line}" if found.line else "at the end"
-    return f"{where:<12}  {found.kind.value:<18}  {printable(found.bundle):<40}  {printable(found.detail)}".rstrip()
+def _row(finding: Finding) -> str:
+    where = f"line {finding.line}" if finding.line else "at the end"
+    return (
+        f"{where:<12}  {finding.kind.value:<18}  {printable(finding.bundle):<40}  {printable(finding.detail)}".rstrip()
+    )
 
 
-def _as_json(found: Finding) -> str:
-    said = {
-        "kind": found.kind.value,
-        "line": found.line or None,
-        "bundle": found.bundle or None,
-        "detail": found.detail,
+def _as_json(finding: Finding) -> str:
+    fields = {
+        "kind": finding.kind.value,
+        "line": finding.line or None,
+        "bundle": finding.bundle or None,
+        "detail": finding.detail,
     }
-    return json.dumps(said)
+    return json.dumps(fields)

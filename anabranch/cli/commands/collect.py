@@ -72,9 +72,9 @@ def bundles(context: Context, once: bool, chosen: tuple[str, ...]) -> None:
     context.start_logging("collect")
     from anabranch.collectors.bundle_process import collect_bundles
 
-    if wrong := [one for one in chosen if "=" not in one]:
+    if wrong := [setting for setting in chosen if "=" not in setting]:
         raise click.UsageError(f"--set {wrong[0]}: NAME=VALUE is wanted")
-    configuration = dict(one.split("=", 1) for one in chosen)
+    configuration = dict(setting.split("=", 1) for setting in chosen)
     if (profile := configuration.get("profile")) is not None and profile not in get_args(Profile):
         raise click.UsageError(f"--set profile={printable(profile)}: it is one of {', '.join(get_args(Profile))}")
     with ExitStack() as stack:

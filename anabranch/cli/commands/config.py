@@ -95,13 +95,13 @@ def schema() -> None:
 
 def flat(tree: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
     """Return the leaves of the settings by their paths."""
-    found: list[tuple[tuple[str, ...], Any]] = []
+    leaves: list[tuple[tuple[str, ...], Any]] = []
     for name, value in tree.items():
         if isinstance(value, dict) and value:
-            found += flat(value, (*path, name))
+            leaves += flat(value, (*path, name))
         else:
-            found.append(((*path, name), value))
-    return found
+            leaves.append(((*path, name), value))
+    return leaves
 
 
 def shown(value: Any) -> Any:

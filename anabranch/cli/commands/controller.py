@@ -48,17 +48,19 @@ def copy(context: Context, source: str | None, target: str) -> None:
     from anabranch.controller.metadata.store_copy import copy_metadata
 
     source = source or context.settings.controller.metadata
-    for place in (source, target):
-        if not _PLACE.fullmatch(place):
-            raise click.UsageError(f"{place!r} is neither sqlite nor zk://host:port[,host:port…][/root]")
+    for store in (source, target):
+        if not _PLACE.fullmatch(store):
+            raise click.UsageError(f"{store!r} is neither sqlite nor zk://host:port[,host:port…][/root]")
     if source.rstrip("/") == target.rstrip("/"):
         raise click.UsageError(f"--from and --to are both {source}")
-    for place in (source, target):
-        chosen = context.settings.controller.model_copy(update={"metadata": place})
+    for store in (source, target):
+        chosen = context.settings.controller.model_copy(update={"metadata": store})
         context.warn("controller copy", context.settings.model_copy(update={"controller": chosen}))
     try:
         done = copy_metadata(context.settings, source, target, lambda line: click.echo(line, err=True))
     except StartError as error:
         raise click.ClickException(str(error)) from error
-    what = f"{done.topics} topics ({done.nodes} nodes, {done.announcements} announcements that wait)"
-    click.echo(f"{target} had all of {source} already: {what}" if done.was_there else f"{what} are in {target} now")
+    summary = f"{done.topics} topics ({done.nodes} nodes, {done.announcements} announcements that wait)"
+    click.echo(
+        f"{target} had all of {source} already: {summary}" if done.was_there else f"{summary} are in {target} now"
+    )

@@ -115,15 +115,15 @@ def _chunks_of_lines(file: IO[bytes]) -> Iterator[list[bytes]]:
     Never waits for a full block, so whoever reads the answers from a pipe gets them at once.
     """
     read = getattr(file, "read1", file.read)
-    rest = [b""]
+    partial = [b""]
     while chunk := read(CHUNK_BYTES):
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
-            yield (b"".join(rest) + head).split(b"\n")
-            rest = [tail]
+            yield (b"".join(partial) + head).split(b"\n")
+            partial = [tail]
         else:
-            rest.append(chunk)
-    if last := b"".join(rest):
+            partial.append(chunk)
+    if last := b"".join(partial):
         yield [last]
 
 
@@ -138,7 +138,7 @@ def _as_json(answer: Answer, hot_keys: Sequence[HotKey] | None = None) -> bytes:
     )
     if isinstance(answer, Rebucket):
         done["bucketCount"] = answer.bucket_count
-    also = [{"action": one.action, "segments": one.ids, "reason": one.reason} for one in answer.also]
+    also = [{"action": action.action, "segments": action.ids, "reason": action.reason} for action in answer.also]
     fields = {"action": answer.action, **done, "reason": answer.reason, "gates": gates}
     return to_json({**fields, **({"also": also} if also else {}), **keys})
 
@@ -150,9 +150,9 @@ def _in_one_line(error: Exception) -> str:
         return f"layout: {error}"
     if not isinstance(error, ValidationError):
         return f"internal error, please report it: {type(error).__name__}: {error}"
-    found = error.errors(include_url=False, include_input=False, include_context=False)
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
     shown = [
-        f"{'.'.join(str(part) for part in item['loc']) or 'line'}: {item['msg']}" for item in found[:MAX_SHOWN_ERRORS]
+        f"{'.'.join(str(part) for part in item['loc']) or 'line'}: {item['msg']}" for item in errors[:MAX_SHOWN_ERRORS]
     ]
-    more = len(found) - len(shown)
+    more = len(errors) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "")

@@ -57,10 +57,10 @@ def _name(subject: str) -> str:
     return "everything" if subject == "*" else printable(subject)
 
 
-def _until(at: datetime | None) -> str:
+def _until(end: datetime | None) -> str:
     from anabranch.safeguards.commands import instant
 
-    return "until it is resumed" if at is None else f"until {instant(at)}"
+    return "until it is resumed" if end is None else f"until {instant(end)}"
 
 
 @command.command("pause")

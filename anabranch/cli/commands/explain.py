@@ -68,66 +68,67 @@ def command(
     try:
         name = topic_on_record(settings.lake_path, encodable(topic))
         outage = timedelta(seconds=settings.stream.tick_seconds * settings.stream.watchdog_ticks)
-        found = explain(settings.lake_path, name, at, stored_policy(configured_policy(settings)), outage)
+        explanation = explain(settings.lake_path, name, at, stored_policy(configured_policy(settings)), outage)
         if segment is not None:
-            check_segment(found.snapshot.layout, segment)
+            check_segment(explanation.snapshot.layout, segment)
     except (NotOnRecord, UnknownTopic) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
         raise click.ClickException(f"the lake {settings.lake_path} cannot be read: {error}") from error
     if as_snapshot:
-        click.echo(snapshot_to_wire(found.snapshot).to_json())
+        click.echo(snapshot_to_wire(explanation.snapshot).to_json())
         return
-    changed = changes(found.snapshot, segment)
-    notes = _notes(found)
+    changed = changes(explanation.snapshot, segment)
+    notes = _notes(explanation)
     if output == "json":
-        click.echo(json.dumps({**_json(found, changed), "notes": notes}))
+        click.echo(json.dumps({**_json(explanation, changed), "notes": notes}))
         return
-    click.echo(explanation_text(found, changed, segment))
-    for said in notes:
-        click.echo(f"note: {printable(said)}", err=True)
+    click.echo(explanation_text(explanation, changed, segment))
+    for note in notes:
+        click.echo(f"note: {printable(note)}", err=True)
 
 
-def _json(found: Explanation, changed: list[Change]) -> dict[str, Any]:
+def _json(explanation: Explanation, changed: list[Change]) -> dict[str, Any]:
     from anabranch.history.explain.slowness import slowness_json
     from decisions.autoscale.answers import answer_to_wire
     from decisions.autoscale.snapshot import snapshot_to_wire
 
-    last, following = found.evaluations
-    row = found.hold
+    last, following = explanation.evaluations
+    row = explanation.hold
     return {
-        "topic": found.snapshot.topic,
-        "at": found.asked_at,
-        "decision": None if found.decision is None else found.decision._asdict(),
-        "lastDecision": None if found.last_decision is None else found.last_decision._asdict(),
+        "topic": explanation.snapshot.topic,
+        "at": explanation.asked_at,
+        "decision": None if explanation.decision is None else explanation.decision._asdict(),
+        "lastDecision": None if explanation.last_decision is None else explanation.last_decision._asdict(),
         "became": None
-        if found.became is None
+        if explanation.became is None
         else {
-            **found.became._asdict(),
-            "at": round(found.became.at.timestamp() * 1000),
+            **explanation.became._asdict(),
+            "at": round(explanation.became.at.timestamp() * 1000),
         },
-        "notAtWork": found.silence,
-        "hold": None if row is None else {"seq": row["seq"], "gate": row["gate"], "since": found.held_since},
+        "notAtWork": explanation.silence,
+        "hold": None if row is None else {"seq": row["seq"], "gate": row["gate"], "since": explanation.held_since},
         "evaluatedAt": last,
         "nextEvaluationAt": following,
-        "answer": json.loads(answer_to_wire(found.answer).to_json()),
+        "answer": json.loads(answer_to_wire(explanation.answer).to_json()),
         "changes": [change.to_json() for change in changed],
-        "slowness": slowness_json(found.slowness),
-        "snapshot": json.loads(snapshot_to_wire(found.snapshot).to_json()),
+        "slowness": slowness_json(explanation.slowness),
+        "snapshot": json.loads(snapshot_to_wire(explanation.snapshot).to_json()),
     }
 
 
-def _notes(found: Explanation) -> list[str]:
+def _notes(explanation: Explanation) -> list[str]:
     from anabranch.query.wording import instant
 
-    notes = [f"the history on record is too short to be sure: {doubt}" for doubt in found.doubts[:3]]
-    if found.assumed_fresh:
-        ids = ", ".join(map(str, found.assumed_fresh[:10]))
+    notes = [f"the history on record is too short to be sure: {doubt}" for doubt in explanation.doubts[:3]]
+    if explanation.assumed_fresh:
+        ids = ", ".join(map(str, explanation.assumed_fresh[:10]))
         notes.append(
             f"when the loads of these segments were last seen is not on record, they are taken to be fresh: {ids}"
         )
-    if found.asked_at > found.record_ends_at:
+    if explanation.asked_at > explanation.record_ends_at:
         notes.append(
-            f"the record ends at {instant(found.record_ends_at)}: this is what would be found if nothing came after it"
+            f"the record ends at {instant(explanation.record_ends_at)}: this is what would be found "
+            f"if nothing came after it"
         )
     return notes

@@ -82,8 +82,8 @@ def register(context: Context) -> None:
     _check_jars(settings)
     spark = start_session(settings, {**catalog_settings(settings), "spark.app.name": "anabranch-register"})
     try:
-        for name, place in register_lake(spark, settings.lake_path).items():
-            click.echo(f"anabranch.{name}: {place}")
+        for name, path in register_lake(spark, settings.lake_path).items():
+            click.echo(f"anabranch.{name}: {path}")
         views = spark_statements(DATABASE)
         register_views(spark, views)
         click.echo(f"views: {', '.join(views)}")
@@ -183,14 +183,14 @@ def _first_line(error: Exception) -> str:
 def _show_tables(lake: str, output: str) -> None:
     from lake.tables import open_table
 
-    found: list[dict[str, Any]] = []
+    tables: list[dict[str, Any]] = []
     for name, table in TABLES.items():
         opened = open_table(lake, table)
         if opened is None:
-            found.append({"table": name, "rows": None, "version": None, "files": None, "committedAt": None})
+            tables.append({"table": name, "rows": None, "version": None, "files": None, "committedAt": None})
             continue
         actions = opened.get_add_actions(flatten=True)
-        found.append(
+        tables.append(
             {
                 "table": name,
                 "rows": sum(rows or 0 for rows in actions.column("num_records").to_pylist()),
@@ -203,7 +203,7 @@ def _show_tables(lake: str, output: str) -> None:
             }
         )
     if output == "json":
-        click.echo(json.dumps({"lake": lake, "tables": found}, indent=2))
+        click.echo(json.dumps({"lake": lake, "tables": tables}, indent=2))
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as Grid
@@ -211,7 +211,7 @@ def _show_tables(lake: str, output: str) -> None:
     grid = Grid(title=lake, title_justify="left", box=SIMPLE_HEAD)
     for heading in ("table", "rows", "version", "files", "newest commit", "written by"):
         grid.add_column(heading, no_wrap=True, justify="right" if heading in ("rows", "version", "files") else "left")
-    for row in found:
+    for row in tables:
         cells = ("rows", "version", "files", "committedAt")
         shown = ["-" if row[cell] is None else str(row[cell]) for cell in cells]
         grid.add_row(row["table"], *shown, row.get("writtenBy", "not made yet"))

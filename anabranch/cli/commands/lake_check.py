@@ -41,23 +41,23 @@ def check(ctx: click.Context, output: str, deep: bool) -> None:
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     try:
-        found = check_lake(lake, digests, context.settings.executor.stuck_seconds)
+        findings = check_lake(lake, digests, context.settings.executor.stuck_seconds)
         if digests is not None:
             digests.save()
     except (SqlError, DeltaError, OSError) as error:
         raise Unreachable(f"the lake {lake} cannot be checked: {printable(str(error))}") from error
     if output == "json":
-        click.echo(json.dumps({"lake": lake, **found.to_json()}, indent=2))
+        click.echo(json.dumps({"lake": lake, **findings.to_json()}, indent=2))
     else:
-        for one in found:
-            click.echo(f"{one.table}: {one.kind} ({one.count:,})")
-            for told in one.told:
-                click.echo(f"  {printable(told)}")
-            if one.count > len(one.told):
-                click.echo(f"  and {one.count - len(one.told):,} more")
-            click.echo(f"  What to do: {REMEDIES[one.kind]}")
+        for finding in findings:
+            click.echo(f"{finding.table}: {finding.kind} ({finding.count:,})")
+            for text in finding.told:
+                click.echo(f"  {printable(text)}")
+            if finding.count > len(finding.told):
+                click.echo(f"  and {finding.count - len(finding.told):,} more")
+            click.echo(f"  What to do: {REMEDIES[finding.kind]}")
         if digests is not None and digests.is_first:
             click.echo("the first deep check of this lake: from now on a changed byte is found")
-        rows = sum(found.rows.values())
-        click.echo(f"{rows:,} rows in {len(found.rows)} tables: {'see above' if found else 'nothing is wrong'}")
-    ctx.exit(FOUND if found else 0)
+        rows = sum(findings.rows.values())
+        click.echo(f"{rows:,} rows in {len(findings.rows)} tables: {'see above' if findings else 'nothing is wrong'}")
+    ctx.exit(FOUND if findings else 0)

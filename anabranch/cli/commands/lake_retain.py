@@ -81,17 +81,17 @@ def _cut_of(name: str, days: int | None, namespaces: Sequence[str], today: date)
     if namespaces and name not in OF_TOPICS:
         why = "one may be of no topic" if name == "dead_letters" else "one is of all topics"
         raise click.UsageError(f"--namespace is not for {name}: {why}")
-    for one in namespaces:
-        if one.count("/") != 1 or not all(one.split("/")):
-            raise click.UsageError(f"--namespace {one!r} is not like tenant/namespace")
+    for namespace in namespaces:
+        if namespace.count("/") != 1 or not all(namespace.split("/")):
+            raise click.UsageError(f"--namespace {namespace!r} is not like tenant/namespace")
     return Cut(name, first_kept(today, days), tuple(namespaces))
 
 
-def _limit(lake: str, others: Sequence[Cut]) -> date | None:
+def _limit(lake: str, cuts: Sequence[Cut]) -> date | None:
     """The day before which no batch is needed, when other cuts are made; None: all are needed."""
     from lake.retention import batches_limit
 
-    days = [one.before for one in others if one.name in OF_TOPICS and not one.namespaces]
+    days = [cut.before for cut in cuts if cut.name in OF_TOPICS and not cut.namespaces]
     return max((day for day in (*days, batches_limit(lake)) if day is not None), default=None)
 
 
@@ -118,12 +118,12 @@ def _apply(context: Context, cut: Cut, table: Table, is_applied: bool, is_daily:
     except RebuildError as error:
         raise click.ClickException(f"{table.name} was left as it is, for a rebuild would fail: {error}") from error
     except (Compacting, DeltaError, OSError) as error:
-        said = str(error).partition("\n")[0]
-        raise click.ClickException(f"{table.name} was left as it is: {said}") from error
-    what = "forgotten" if is_applied else "would go"
+        reason = str(error).partition("\n")[0]
+        raise click.ClickException(f"{table.name} was left as it is: {reason}") from error
+    verb = "forgotten" if is_applied else "would go"
     click.echo(
         f"{table.name}{cut.what}: {done.rows:,} rows of {len(done.days)} days before {cut.before} in {done.files} "
-        f"files {what}"
+        f"files {verb}"
     )
     if done.kept:
         click.echo(f"kept for a rebuild: {', '.join(map(str, done.kept))}")
@@ -138,17 +138,18 @@ def _make_horizon(context: Context, cut: Cut) -> None:
     from streaming.job.policy import configured_policy, stored_policy
     from streaming.job.scratch import scratch_folder
 
-    settings, at = context.settings, datetime.combine(cut.before, time(), timezone.utc)
+    settings, midnight = context.settings, datetime.combine(cut.before, time(), timezone.utc)
     retained = Retained(settings.lake_path)
-    marks = [retained.of_namespace(one) for one in cut.namespaces] or [retained.everywhere]
-    is_forgotten = all(mark is not None and mark >= at for mark in marks)
+    marks = [retained.of_namespace(namespace) for namespace in cut.namespaces] or [retained.everywhere]
+    is_forgotten = all(mark is not None and mark >= midnight for mark in marks)
     if is_forgotten or has_horizon(settings.lake_path, cut.before, is_exact=True):
         return
     click.echo(f"working out what a rebuild needs of the days before {cut.before} …", err=True)
     configured = stored_policy(configured_policy(settings))
     with scratch_folder(settings.path(settings.local.folder) / "scratch") as scratch:
         write_horizon(
-            settings.lake_path, make_horizon(settings.lake_path, at, engine_settings(settings), configured, scratch)
+            settings.lake_path,
+            make_horizon(settings.lake_path, midnight, engine_settings(settings), configured, scratch),
         )
 
 
@@ -160,6 +161,6 @@ def _drop_horizons(lake: str) -> None:
 
     retained = Retained(lake)
     if retained.anywhere is not None:
-        namespaces = {one for one in map(namespace_of, topics_on_record(lake)) if one is not None}
+        namespaces = {namespace for namespace in map(namespace_of, topics_on_record(lake)) if namespace is not None}
         marks = [retained.everywhere, retained.anywhere, *map(retained.of_namespace, namespaces)]
         drop_horizons(lake, {mark.date() for mark in marks if mark is not None})

@@ -35,8 +35,8 @@ def create(admin: AdminInterface, output: str, namespace: str) -> None:
 @connected
 def list_namespaces(admin: AdminInterface, output: str, tenant: str) -> None:
     """List the namespaces of TENANT that the token may see, one a line."""
-    found = admin.expect(admin.topics.list_namespaces(tenant))
-    say(output, "\n".join(map(printable, found)), found)
+    names = admin.expect(admin.topics.list_namespaces(tenant))
+    say(output, "\n".join(map(printable, names)), names)
 
 
 @command.command("delete")

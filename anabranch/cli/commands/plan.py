@@ -52,8 +52,8 @@ def command(ctx: click.Context, topics: str | None, limit: int, scratch: Path | 
     context: Context = ctx.obj
     lake = context.settings.lake_path
     try:
-        known = topics_on_record(lake)
-        names = known if topics is None else [find_topic(known, one.strip()) for one in topics.split(",")]
+        on_record = topics_on_record(lake)
+        names = on_record if topics is None else [find_topic(on_record, name.strip()) for name in topics.split(",")]
         with TemporaryDirectory(prefix="anabranch-plan-", dir=scratch) as folder:
             recorded = RecordedHistory(lake, Path(folder), topics=names, horizon=newest_before(lake, None, names))
             plan = make_plan(recorded, stored_policy(configured_policy(context.settings)), names)
@@ -78,9 +78,9 @@ def _print(plan: Plan, limit: int) -> None:
     named = [(action, printable(action.topic)) for action in plan.actions[:limit]]
     width = max((len(name) for _, name in named), default=0)
     for action, name in named:
-        what = f"{action.action} {'+'.join(map(str, action.segments))}"
+        action_words = f"{action.action} {'+'.join(map(str, action.segments))}"
         times = "" if action.overload is None else f", {action.overload:.2f} times the threshold"
-        click.echo(f"  {name:{width}}  {what:<14} {printable(action.reason)}{times}")
+        click.echo(f"  {name:{width}}  {action_words:<14} {printable(action.reason)}{times}")
     if len(plan.actions) > limit:
         click.echo(f"  and {len(plan.actions) - limit} more (--limit)")
     for gate, topics in plan.holds.most_common():

@@ -105,18 +105,18 @@ def _show_of_server(context: Context, admin: AdminInterface, output: str, topic:
     configured = context.settings.policy
     file = context.settings.path(configured.cluster)
     read = [
-        None if found is None else AutoScalePolicyOverride.model_validate_json(json.dumps(found))
-        for found in (wider, own)
+        None if override is None else AutoScalePolicyOverride.model_validate_json(json.dumps(override))
+        for override in (wider, own)
     ]
     click.echo(f"{admin.url} does not resolve policies: its overrides are laid over {file} here", err=True)
     resolved = resolve_policy(configured.profile, _read_override(file), *read)
     _say(output, topic, configured.profile, resolved, {"cluster": str(file)}, explain)
 
 
-def _read_effective(found: Any) -> ResolvedPolicy:
-    stated = AutoScalePolicyOverride.model_validate_json(json.dumps(found["policy"]))
-    policy = resolve_policy(found["profile"], None, None, stated).policy
-    return ResolvedPolicy(policy, {wire: found["origins"][wire] for wire in POLICY_FIELDS}, found.get("broken"))
+def _read_effective(answer: Any) -> ResolvedPolicy:
+    stated = AutoScalePolicyOverride.model_validate_json(json.dumps(answer["policy"]))
+    policy = resolve_policy(answer["profile"], None, None, stated).policy
+    return ResolvedPolicy(policy, {wire: answer["origins"][wire] for wire in POLICY_FIELDS}, answer.get("broken"))
 
 
 def _say(output: str, topic: str, profile: str, resolved: ResolvedPolicy, files: dict[str, str], explain: bool) -> None:
@@ -124,8 +124,8 @@ def _say(output: str, topic: str, profile: str, resolved: ResolvedPolicy, files:
     digest = policy_digest(resolved.policy)
     if output == "json":
         policy = json.loads(policy_override(resolved.policy).to_json())
-        found = {"profile": profile, "digest": digest, "policy": policy, "origins": dict(resolved.origins)}
-        click.echo(json.dumps({**found, "broken": resolved.broken}))
+        document = {"profile": profile, "digest": digest, "policy": policy, "origins": dict(resolved.origins)}
+        click.echo(json.dumps({**document, "broken": resolved.broken}))
         return
     click.echo(f"# {printable(topic)}: profile {profile}, digest {digest}")
     for line in _lines(resolved, files, explain):
@@ -191,8 +191,8 @@ def _first(error: Exception) -> str:
 def _lines(resolved: ResolvedPolicy, files: dict[str, str], explain: bool) -> list[str]:
     effective = policy_override(resolved.policy)
     rows = []
-    for wire, known in POLICY_FIELDS.items():
-        value = getattr(effective, known.attribute)
+    for wire, field in POLICY_FIELDS.items():
+        value = getattr(effective, field.attribute)
         origin = resolved.origins[wire]
         if wire == "enabled" and resolved.broken is not None:
             origin = "a broken rule"

@@ -60,12 +60,12 @@ def command(
     try:
         names = None
         if topics is not None:
-            known = topics_on_record(lake)
-            names = [find_topic(known, one.strip()) for one in topics.split(",")]
-        chosen = None if clusters is None else [one.strip() for one in clusters.split(",")]
+            on_record = topics_on_record(lake)
+            names = [find_topic(on_record, name.strip()) for name in topics.split(",")]
+        chosen = None if clusters is None else [name.strip() for name in clusters.split(",")]
         progress = _progress if sys.stderr.isatty() else lambda *_: None
         begin = None if since is None else int(since.timestamp() * 1000)
-        found, has_clusters = Replayed(), chosen is not None
+        results, has_clusters = Replayed(), chosen is not None
         for of_topics in _groups(lake, names) if chosen is None or names is not None else []:
             begins = newest_before(lake, since or retained_from(lake, of_topics), of_topics)
             with TemporaryDirectory(prefix="anabranch-replay-", dir=scratch) as folder:
@@ -80,7 +80,7 @@ def command(
                     click.echo(
                         f"rows before {recorded.horizon.day}{which} are forgotten: compared from there on", err=True
                     )
-                found.include(replay(recorded, policy, begin, of_topics, progress))
+                results.include(replay(recorded, policy, begin, of_topics, progress))
                 has_clusters |= names is None and (recorded.has_clusters or of_topics is not None)
         if has_clusters:
             begins = newest_before(lake, since or retained_from(lake, ()), ())
@@ -88,31 +88,33 @@ def command(
                 of_clusters = RecordedHistory(
                     lake, Path(folder), until=until, topics=chosen, horizon=begins, of_clusters=True
                 )
-                if unknown := [one for one in chosen or () if one not in of_clusters.topics]:
+                if unknown := [name for name in chosen or () if name not in of_clusters.topics]:
                     raise click.ClickException(f"nothing of a cluster {printable(unknown[0])} is on record")
-                replay_clusters(found, of_clusters, begin, chosen, progress)
+                replay_clusters(results, of_clusters, begin, chosen, progress)
     except (UnknownTopic, RebuildError) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
         raise Unreachable(f"the lake {lake} cannot be replayed: {error}") from error
     if output == "json":
-        click.echo(json.dumps(found.to_json()))
+        click.echo(json.dumps(results.to_json()))
     else:
-        for said in found.told:
-            click.echo(f"different: {printable(said)}")
-        if found.differences > len(found.told):
-            click.echo(f"and {found.differences - len(found.told)} more")
-        if others := {version: rows for version, rows in found.versions.items() if version != ENGINE_VERSION}:
-            told = ", ".join(f"{rows:,} of {printable(version)}" for version, rows in sorted(others.items()))
-            click.echo(f"rows of other versions of the engine than this release's ({ENGINE_VERSION}): {told}", err=True)
-        untold = f"; of {found.untold:,} evaluations too little is on record to tell" if found.untold else ""
+        for difference in results.told:
+            click.echo(f"different: {printable(difference)}")
+        if results.differences > len(results.told):
+            click.echo(f"and {results.differences - len(results.told)} more")
+        if other_versions := {version: rows for version, rows in results.versions.items() if version != ENGINE_VERSION}:
+            counts = ", ".join(f"{rows:,} of {printable(version)}" for version, rows in sorted(other_versions.items()))
+            click.echo(
+                f"rows of other versions of the engine than this release's ({ENGINE_VERSION}): {counts}", err=True
+            )
+        untold = f"; of {results.untold:,} evaluations too little is on record to tell" if results.untold else ""
         click.echo(
-            f"{found.decisions:,} decisions, {found.holds:,} holds, {found.evaluations:,} evaluations: "
-            f"{f'{found.differences:,} differences' if found.differences else 'the same'}{untold}"
+            f"{results.decisions:,} decisions, {results.holds:,} holds, {results.evaluations:,} evaluations: "
+            f"{f'{results.differences:,} differences' if results.differences else 'the same'}{untold}"
         )
-    if not found.decisions + found.holds + found.evaluations:
+    if not results.decisions + results.holds + results.evaluations:
         raise click.ClickException(f"nothing is on record in {lake} to compare: see --since, --until and --topics")
-    ctx.exit(FOUND if found.differences else 0)
+    ctx.exit(FOUND if results.differences else 0)
 
 
 def _groups(lake: str, names: Sequence[str] | None) -> list[Sequence[str] | None]:
@@ -137,7 +139,7 @@ def _listed(topics: Sequence[str]) -> str:
     return f"{', '.join(map(printable, topics[:3]))}{more}"
 
 
-def _progress(rows: int, at: int) -> None:
+def _progress(rows: int, instant_ms: int) -> None:
     from anabranch.query.wording import instant
 
-    click.echo(f"\r{rows:,} rows, up to {instant(at)}", nl=False, err=True)
+    click.echo(f"\r{rows:,} rows, up to {instant(instant_ms)}", nl=False, err=True)

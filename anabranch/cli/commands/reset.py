@@ -20,12 +20,12 @@ def command(context: Context, yes: bool) -> None:
 
     try:
         check_is_local(context.settings)
-        found = state_of(context.settings)
-        if not found:
+        paths = state_of(context.settings)
+        if not paths:
             click.echo("nothing to forget")
             return
         if not yes:
-            click.echo("\n".join(map(str, found)))
+            click.echo("\n".join(map(str, paths)))
             click.confirm("Delete these files and folders? (--yes does not ask)", abort=True)
         removed = reset(context.settings)
     except SetupError as error:

@@ -86,34 +86,34 @@ def report(
     except (DeltaError, OSError) as error:
         raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
     end = recorded.ended_at if until is None else min(int(until.timestamp() * 1000), _MOST_MILLIS)
-    found = compare(recorded, None if since is None else int(since.timestamp() * 1000), end, reversal_minutes)
+    comparison = compare(recorded, None if since is None else int(since.timestamp() * 1000), end, reversal_minutes)
     if output == "html":
         from anabranch.simulation.shadow.picture import page
 
-        text = page(found, _numbers(found))
+        text = page(comparison, _numbers(comparison))
     else:
-        text = json.dumps(found) + "\n" if output == "json" else _text(found)
-    write_report(text, file, f"{len(found['actions'])} actions compared")
+        text = json.dumps(comparison) + "\n" if output == "json" else _text(comparison)
+    write_report(text, file, f"{len(comparison['actions'])} actions compared")
 
 
-def _progress(done: int, at: int) -> None:
+def _progress(done: int, instant_ms: int) -> None:
     if done % 1_000 == 0:
-        click.echo(f"\r{done:,} batches, up to {instant(at)}", nl=False, err=True)
+        click.echo(f"\r{done:,} batches, up to {instant(instant_ms)}", nl=False, err=True)
 
 
-def _numbers(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+def _numbers(comparison: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return rows of the comparison: subject, theirs, ours."""
-    theirs, ours = found["theirs"], found["ours"]
+    theirs, ours = comparison["theirs"], comparison["ours"]
     hot, ours_hot = theirs["minutesOverThreshold"], ours["minutesOverThreshold"]
-    agreement, lead = found["agreement"], found["leadSeconds"]
+    agreement, lead = comparison["agreement"], comparison["leadSeconds"]
     share = "-" if agreement["share"] is None else f"{agreement['share']:.0%}"
     return [
         ("splits", str(theirs["splits"]), str(ours["splits"])),
         ("merges", str(theirs["merges"]), str(ours["merges"])),
-        (f"taken back within {found['reversalMinutes']:g} min", str(theirs["reversals"]), str(ours["reversals"])),
+        (f"taken back within {comparison['reversalMinutes']:g} min", str(theirs["reversals"]), str(ours["reversals"])),
         ("over a threshold before a split by load, median", _minutes(hot, "median"), _minutes(ours_hot, "median")),
         ("  all such splits together", _minutes(hot, "total"), _minutes(ours_hot, "total")),
-        ("only this side wanted it", str(found["onlyTheirs"]), str(sum(found["onlyOurs"].values()))),
+        ("only this side wanted it", str(comparison["onlyTheirs"]), str(sum(comparison["onlyOurs"].values()))),
         ("their actions that we agree with", share, ""),
         ("  first, and by how much at the median", _first(lead["behind"]), _first(lead["ahead"])),
     ]
@@ -127,27 +127,27 @@ def _first(spread: dict[str, Any]) -> str:
     return f"{spread['count']} times, {spread['median']:.0f} s" if spread["count"] else "never"
 
 
-def _text(found: dict[str, Any]) -> str:
-    period = found["period"]
-    rows = [("", "the cluster's scaler", "Anabranch"), *_numbers(found)]
+def _text(comparison: dict[str, Any]) -> str:
+    period = comparison["period"]
+    rows = [("", "the cluster's scaler", "Anabranch"), *_numbers(comparison)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [f"{instant(period['from'])} to {instant(period['to'])}, {found['topics']} topics", ""]
+    lines = [f"{instant(period['from'])} to {instant(period['to'])}, {comparison['topics']} topics", ""]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     for title, counted in (
-        ("only theirs, and what we said then", found["agreement"]["otherwise"]),
-        ("only ours, and what became of it", found["onlyOurs"]),
+        ("only theirs, and what we said then", comparison["agreement"]["otherwise"]),
+        ("only ours, and what became of it", comparison["onlyOurs"]),
     ):
         if counted:
             lines += ["", f"{title}: " + ", ".join(f"{name} {number}" for name, number in sorted(counted.items()))]
-    if found["actions"]:
-        lines += ["", f"newest {min(_SHOWN, len(found['actions']))} of {len(found['actions'])} actions:"]
-        lines += [_line(row) for row in found["actions"][-_SHOWN:]]
-    lines += [f"note: {printable(note)}" for note in (*found["notes"], *found["doubts"][:3])]
+    if comparison["actions"]:
+        lines += ["", f"newest {min(_SHOWN, len(comparison['actions']))} of {len(comparison['actions'])} actions:"]
+        lines += [_line(row) for row in comparison["actions"][-_SHOWN:]]
+    lines += [f"note: {printable(note)}" for note in (*comparison["notes"], *comparison["doubts"][:3])]
     return "\n".join(lines) + "\n"
 
 
 def _line(row: dict[str, Any]) -> str:
-    at = min(one for one in (row["theirsAt"], row["oursAt"]) if one is not None)
+    acted_at = min(instant_ms for instant_ms in (row["theirsAt"], row["oursAt"]) if instant_ms is not None)
     lead = "" if row["leadSeconds"] is None else f", we {row['leadSeconds']:.0f} s earlier"
     ids = "+".join(map(str, row["segments"]))
-    return f"  {instant(at)}  {row['action']} {ids} of {printable(row['topic'])}: {row['verdict']}{lead}"
+    return f"  {instant(acted_at)}  {row['action']} {ids} of {printable(row['topic'])}: {row['verdict']}{lead}"

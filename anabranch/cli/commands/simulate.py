@@ -194,7 +194,9 @@ def command(
                 {
                     "demand": demand,
                     "complete": done == count,
-                    "policies": {name: {**one.to_json(), "topics": one.of_topics()} for name, one in outcomes.items()},
+                    "policies": {
+                        name: {**result.to_json(), "topics": result.of_topics()} for name, result in outcomes.items()
+                    },
                 }
             )
             + "\n"
@@ -220,13 +222,13 @@ def _all_shapes(context: Context, seeds: range, processes: int | None, with_puls
         raise click.UsageError("--shapes answers text or json")
     progress = (lambda done, count: _progress(done, count, "runs")) if sys.stderr.isatty() else lambda *_: None
     with ExitStack() as stack:
-        others = {}
+        deciders = {}
         if with_pulsar:
             from anabranch.local.pulsar.evaluator import PulsarsEvaluator
             from anabranch.local.setup import ensure_pulsar
 
-            others["Pulsar 5.0.0-M1"] = stack.enter_context(PulsarsEvaluator(ensure_pulsar(context.settings)))
-        rows = table(seeds, processes or len(os.sched_getaffinity(0)), others, progress)
+            deciders["Pulsar 5.0.0-M1"] = stack.enter_context(PulsarsEvaluator(ensure_pulsar(context.settings)))
+        rows = table(seeds, processes or len(os.sched_getaffinity(0)), deciders, progress)
     if output == "json":
         return json.dumps([row.to_json() for row in rows]) + "\n"
     return as_text(rows)
@@ -250,9 +252,9 @@ def _weeks(traces: tuple[Path, ...], days: float, percentile: float, seeds: rang
 
 def _check_family(family: str) -> None:
     """Raise a usage error for an option of the other family."""
-    others = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
+    foreign = _OF_AUTOSCALE if family == "bundles" else _OF_BUNDLES
     context = click.get_current_context()
-    for name, option in others.items():
+    for name, option in foreign.items():
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{option} is not for --family {family}")
 
@@ -336,5 +338,5 @@ def _policy(text: str, profile: str) -> ConfiguredPolicy:
         raise click.ClickException(printable(f"{text}: {error}")) from error
 
 
-def _progress(done: float, total: float, what: str = "topic-hours") -> None:
-    click.echo(f"\r{done:,.0f} of {total:,.0f} {what}", nl=done >= total, err=True)
+def _progress(done: float, total: float, unit: str = "topic-hours") -> None:
+    click.echo(f"\r{done:,.0f} of {total:,.0f} {unit}", nl=done >= total, err=True)

@@ -93,8 +93,8 @@ def _listed() -> str:
     tables = {name: " ".join((table.row.__doc__ or "").partition("\n\n")[0].split()) for name, table in TABLES.items()}
     shown = {view.signature: view.about for view in views().values()}
     lines = []
-    for title, found in (("views", shown), ("tables", tables)):
-        lines += [f"{title}:", *(f"  {name:20} {about}" for name, about in found.items()), ""]
+    for title, entries in (("views", shown), ("tables", tables)):
+        lines += [f"{title}:", *(f"  {name:20} {about}" for name, about in entries.items()), ""]
     return "\n".join([*lines, "columns: anabranch sql --views NAME"])
 
 

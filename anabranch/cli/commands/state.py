@@ -44,22 +44,22 @@ def show(context: Context, topic: str, checkpoint: str | None, output: str) -> N
     from streaming.job.sources import buckets_of
 
     settings = context.settings
-    name, place = topic_name(topic), checkpoint_of(settings, checkpoint)
-    empty = f"{place} holds no state yet: no batch was committed there"
-    if is_local(place) and not LocalFiles(place).numbers("commits"):
+    name, location = topic_name(topic), checkpoint_of(settings, checkpoint)
+    empty = f"{location} holds no state yet: no batch was committed there"
+    if is_local(location) and not LocalFiles(location).numbers("commits"):
         raise click.ClickException(empty)
     with _session(context, "anabranch-state") as spark:
-        if not files_of(spark, place).numbers("commits"):
+        if not files_of(spark, location).numbers("commits"):
             raise click.ClickException(empty)
         bucket = buckets_of(spark, [name], settings.stream.buckets)[name]
-        stored = stored_bucket(spark, spark_location(place), bucket)
+        stored = stored_bucket(spark, spark_location(location), bucket)
     try:
         view = topic_view(stored.packed, name)
     except StateError as error:
         raise click.ClickException(str(error)) from error
     where = f"bucket {bucket} of {settings.stream.buckets}, batch {stored.batch_id}"
     if view is None:
-        raise click.ClickException(f"the job does not know {printable(name)}; looked in {where} of {place}")
+        raise click.ClickException(f"the job does not know {printable(name)}; looked in {where} of {location}")
     view = {**view, "bucket": bucket, "batchId": stored.batch_id}
     click.echo(json.dumps(view) if output == "json" else _text(view, where, time.time_ns() // 1_000_000))
 
@@ -90,13 +90,13 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
 
     settings = context.settings
     context.warn("stream")
-    place = checkpoint_of(settings, checkpoint)
+    location = checkpoint_of(settings, checkpoint)
     engine, buckets = engine_settings(settings), settings.stream.buckets
     configured = stored_policy(configured_policy(settings))
 
     try:
-        with lock_checkpoint(place, holder := holder_name()) as before:
-            claim = Claim(holder, place, datetime.now(timezone.utc), gone=before)
+        with lock_checkpoint(location, holder := holder_name()) as before:
+            claim = Claim(holder, location, datetime.now(timezone.utc), gone=before)
             with (
                 scratch_folder(settings.path(settings.local.folder) / "scratch") as scratch,
                 hold_lake(settings.lake_path, claim),
@@ -106,19 +106,19 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
                     settings.kafka_connection(), (*KAFKA_TOPICS, *(BUNDLE_TOPICS if engine.bundles else ()))
                 )
                 bucket_of = partial(buckets_of, spark, buckets=buckets)
-                files = files_of(spark, place)
+                files = files_of(spark, location)
                 rebuilt = rebuild_checkpoint(
                     settings.lake_path, files, engine, configured, buckets, bucket_of, bounds, scratch
                 )
     except (CheckpointInUse, NoLease, RebuildError) as error:
         raise click.ClickException(str(error)) from error
     except (DeltaError, OSError) as error:
-        raise click.ClickException(f"{place} was not rebuilt: {error}") from error
+        raise click.ClickException(f"{location} was not rebuilt: {error}") from error
     for line in rebuilt.gone:
         click.echo(f"warning: Kafka no longer has what came after the last record in the lake: {line}", err=True)
     clusters = f", {rebuilt.clusters} clusters with bundles" if engine.bundles else ""
     click.echo(
-        f"{place}: {rebuilt.topics} topics{clusters}, {rebuilt.open_decisions} open decisions, "
+        f"{location}: {rebuilt.topics} topics{clusters}, {rebuilt.open_decisions} open decisions, "
         f"as of {instant(rebuilt.until)}\n"
         f"generation {rebuilt.generation}, rebuilt from {rebuilt.rebuilt_from}; start it with: anabranch stream"
     )
@@ -159,14 +159,14 @@ def _text(view: dict[str, Any], where: str, now: int) -> str:
             )
     for name, subscription in view["consumers"].items():
         lines.append(f"consumers      {printable(name)}: {subscription['count']} {subscription['type']}")
-    for label, at in (("last split", view["lastSplitAt"]), ("last merge", view["lastMergeAt"])):
-        lines.append(f"{label:<15}{'never' if at is None else _when(at, now)}")
+    for label, acted_at in (("last split", view["lastSplitAt"]), ("last merge", view["lastMergeAt"])):
+        lines.append(f"{label:<15}{'never' if acted_at is None else _when(acted_at, now)}")
     decision = view["openDecision"]
     if decision is not None:
-        told = ", applied, its layout is not here yet" if decision["applied"] else ""
+        applied = ", applied, its layout is not here yet" if decision["applied"] else ""
         lines.append(
             f"open decision  {decision['action']} {decision['decision_id']} on epoch {decision['epoch']}, "
-            f"{_when(decision['since'], now)}{told}"
+            f"{_when(decision['since'], now)}{applied}"
         )
     else:
         lines.append("open decision  none")
@@ -191,10 +191,10 @@ def _load(load: dict[str, Any] | None, now: int) -> str:
     return f"{rates}, record {_age(load['modified_at'], now)} old, seen {_age(load['seen_at'], now)} ago{cold}"
 
 
-def _when(at: int, now: int) -> str:
-    return f"{instant(at)}, {_age(at, now)} ago"
+def _when(instant_ms: int, now: int) -> str:
+    return f"{instant(instant_ms)}, {_age(instant_ms, now)} ago"
 
 
-def _age(at: int, now: int) -> str:
-    seconds = max(0, now - at) // 1000
+def _age(instant_ms: int, now: int) -> str:
+    seconds = max(0, now - instant_ms) // 1000
     return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

@@ -42,6 +42,6 @@ def command(ctx: click.Context, output: str) -> None:
         click.echo(json.dumps(status))
     else:
         click.echo("\n".join(status_lines(status)))
-        for one in status["attention"]:
-            click.echo(f"attention: {printable(one)}", err=True)
+        for message in status["attention"]:
+            click.echo(f"attention: {printable(message)}", err=True)
     ctx.exit(1 if status["attention"] else 0)

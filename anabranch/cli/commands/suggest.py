@@ -76,7 +76,7 @@ def command(
         drawn = set(random.Random(seed).sample(every, min(most_topics, len(every))))
         halves = split_in_time(history)
         searched, unseen = halves if halves is not None else (history, None)
-        found = suggest(
+        suggestion = suggest(
             searched,
             _prepared(searched, drawn),
             budget,
@@ -85,30 +85,32 @@ def command(
             _told if sys.stderr.isatty() else lambda *_: None,
             None if unseen is None else (unseen, _prepared(unseen, drawn)),
         )
-    best = found.best if found.is_confirmed is not False else None
+    best = suggestion.best if suggestion.is_confirmed is not False else None
     settings = context.settings
     changed = {} if best is None else differences(history.ran, best.policy)
     patch = diff(settings.cluster_policy_text(), changed, settings.policy.cluster) if changed else ""
     about = [
         f"{len(drawn):,} of {history.topics:,} topics, {instant(searched.began_at)} to {instant(searched.ends_at)}, "
-        f"{len(found.tried)} policies; at most {found.max_reversals} reversals",
+        f"{len(suggestion.tried)} policies; at most {suggestion.max_reversals} reversals",
         _on_judging(history, unseen),
         *notes(history),
     ]
-    advice = _advice(found, patch)
+    advice = _advice(suggestion, patch)
     if output == "html":
-        text = suggestion_page(found, about, advice)
+        text = suggestion_page(suggestion, about, advice)
     elif output == "json":
         text = (
             json.dumps(
                 {
                     "about": about,
-                    "today": found.today.to_json(),
-                    "frontier": [one.to_json() | {"settings": settings_of(one.policy)} for one in found.frontier],
-                    "judged": [one.to_json() for one in found.judged.values()],
-                    "confirmed": found.is_confirmed,
-                    "tried": len(found.tried),
-                    "maxReversals": found.max_reversals,
+                    "today": suggestion.today.to_json(),
+                    "frontier": [
+                        policy.to_json() | {"settings": settings_of(policy.policy)} for policy in suggestion.frontier
+                    ],
+                    "judged": [policy.to_json() for policy in suggestion.judged.values()],
+                    "confirmed": suggestion.is_confirmed,
+                    "tried": len(suggestion.tried),
+                    "maxReversals": suggestion.max_reversals,
                     "suggested": None if best is None else best.to_json() | {"set": changed},
                     "diff": patch,
                 }
@@ -116,8 +118,8 @@ def command(
             + "\n"
         )
     else:
-        judged = ["", f"{JUDGED}:", *table_text(judged_rows(found))] if found.judged else []
-        text = "\n".join([*about, "", *table_text(suggestion_rows(found)), *judged, "", advice])
+        judged = ["", f"{JUDGED}:", *table_text(judged_rows(suggestion))] if suggestion.judged else []
+        text = "\n".join([*about, "", *table_text(suggestion_rows(suggestion)), *judged, "", advice])
     write_report(text, file, printable(about[0]))
 
 
@@ -126,10 +128,10 @@ def _prepared(history: History, drawn: set[tuple[int, str]]) -> list[Prepared]:
     from anabranch.simulation.backtest.running import prepared_part
 
     return [
-        one
+        topic
         for number in sorted({number for number, _ in drawn})
-        for one in prepared_part(history, number)
-        if (number, one.record.name) in drawn
+        for topic in prepared_part(history, number)
+        if (number, topic.record.name) in drawn
     ]
 
 
@@ -145,11 +147,11 @@ def _on_judging(history: History, unseen: History | None) -> str:
     )
 
 
-def _advice(found: Suggestion, patch: str) -> str:
-    best = found.best
+def _advice(suggestion: Suggestion, patch: str) -> str:
+    best = suggestion.best
     if best is None:
         return "Keep today's policy: none that was tried is better in one and no worse in the other.\n"
-    if found.is_confirmed is False:
+    if suggestion.is_confirmed is False:
         return (
             f"Keep today's policy: {best.name} is better on the part that was searched, and is not on the last third. "
             "Try again on a longer record.\n"

@@ -72,9 +72,9 @@ def new(file: Path, name: str, role: Any, tenants: tuple[str, ...], namespaces: 
     """Make a token and print it, once: only its digest is kept, under NAME."""
     from anabranch.auth.tokens import add_token
 
-    places = (*tenants, *namespaces)
-    token = add_token(file, name, role, places)
-    bound = f", bound to {', '.join(map(printable, places))}" if places else ""
+    bounds = (*tenants, *namespaces)
+    token = add_token(file, name, role, bounds)
+    bound = f", bound to {', '.join(map(printable, bounds))}" if bounds else ""
     click.echo(f"{name} ({role}{bound}) is in {file}. Its token follows, and is not shown again:", err=True)
     click.echo(token)
 

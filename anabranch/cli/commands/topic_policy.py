@@ -51,8 +51,8 @@ def remove(admin: AdminInterface, output: str, subject: str) -> None:
 
 
 def _field_options(function: Callable[..., None]) -> Callable[..., None]:
-    for wire, known in reversed(list(POLICY_FIELDS.items())):
-        function = click.option(f"--{known.attribute.replace('_', '-')}", wire, metavar="VALUE")(function)
+    for wire, field in reversed(list(POLICY_FIELDS.items())):
+        function = click.option(f"--{field.attribute.replace('_', '-')}", wire, metavar="VALUE")(function)
     return function
 
 
@@ -74,25 +74,25 @@ def set_policy(
 
     Options take units: 60s, 5m, 50MB (decimal), 10k.
     """
-    given = _given(override) | _from_options({wire: text for wire, text in options.items() if text is not None})
-    if not given:
+    changes = _given(override) | _from_options({wire: text for wire, text in options.items() if text is not None})
+    if not changes:
         raise click.UsageError("nothing to set: give JSON or an option of a field, or use policy remove")
-    _check({wire: value for wire, value in given.items() if value is not None})
+    _check({wire: value for wire, value in changes.items() if value is not None})
     stored: dict[str, Any] | None = None if replace else admin.expect(admin.topics.policy(subject))
     before = stored or {}
-    unset = {wire for wire, value in given.items() if value is None}
-    kept = {wire: value for wire, value in before.items() if value is not None or wire not in POLICY_FIELDS}
-    wanted = {wire: value for wire, value in {**kept, **given}.items() if wire not in unset}
+    unset = {wire for wire, value in changes.items() if value is None}
+    remaining = {wire: value for wire, value in before.items() if value is not None or wire not in POLICY_FIELDS}
+    wanted = {wire: value for wire, value in {**remaining, **changes}.items() if wire not in unset}
     if not wanted:
         admin.expect(admin.topics.remove_policy(subject))
         _say_policy(output, subject, None)
         return
     admin.expect(admin.topics.set_policy(subject, _override(wanted)))
     # A Pulsar 5 answers 204 to a field that it does not know, and keeps an empty policy.
-    found = admin.expect(admin.topics.policy(subject))
-    if any((found or {}).get(wire) != value for wire, value in wanted.items()):
-        raise RefusedByServer(f"the server has kept another policy of {printable(subject)}: {_shown(found)}")
-    _say_policy(output, subject, found)
+    result = admin.expect(admin.topics.policy(subject))
+    if any((result or {}).get(wire) != value for wire, value in wanted.items()):
+        raise RefusedByServer(f"the server has kept another policy of {printable(subject)}: {_shown(result)}")
+    _say_policy(output, subject, result)
 
 
 def _given(text: str | None) -> dict[str, Any]:

@@ -58,8 +58,8 @@ command.add_command(policy)
 @connected
 def create(admin: AdminInterface, output: str, topic: str, segments: int, properties: tuple[str, ...]) -> None:
     """Create TOPIC with equal segments."""
-    given = {key: value for key, _, value in (text.partition("=") for text in properties)}
-    admin.expect(admin.topics.create_topic(topic, segments, given))
+    values = {key: value for key, _, value in (text.partition("=") for text in properties)}
+    admin.expect(admin.topics.create_topic(topic, segments, values))
     parts = f"{segments} segment{'s' * (segments != 1)}"
     say(output, f"created {printable(topic)} with {parts}", {"created": topic, "segments": segments})
 
@@ -78,9 +78,9 @@ def create(admin: AdminInterface, output: str, topic: str, segments: int, proper
 @connected
 def list_topics(admin: AdminInterface, output: str, namespace: str, properties: tuple[str, ...]) -> None:
     """List the topics of NAMESPACE, one a line."""
-    found = admin.expect(admin.topics.list_topics(namespace, list(properties)))
-    if output == "json" or found:
-        say(output, "\n".join(map(printable, found)), found)
+    names = admin.expect(admin.topics.list_topics(namespace, list(properties)))
+    if output == "json" or names:
+        say(output, "\n".join(map(printable, names)), names)
 
 
 @command.command("show")
@@ -108,8 +108,8 @@ def show(admin: AdminInterface, output: str, topic: str, limit: int) -> None:
 @connected
 def stats(admin: AdminInterface, output: str, topic: str) -> None:
     """Show what the server counts of TOPIC: segments and consumers."""
-    found = admin.expect(admin.topics.stats(topic))
-    click.echo(json.dumps(found, indent=2) if output == "json" else "\n".join(_outline(found)))
+    counts = admin.expect(admin.topics.stats(topic))
+    click.echo(json.dumps(counts, indent=2) if output == "json" else "\n".join(_outline(counts)))
 
 
 @command.command("sealed")
@@ -117,12 +117,12 @@ def stats(admin: AdminInterface, output: str, topic: str) -> None:
 @connected
 def sealed(admin: AdminInterface, output: str, topic: str) -> None:
     """List the sealed segments of TOPIC and why each is still kept."""
-    found = admin.expect(admin.topics.sealed(topic))
+    segments = admin.expect(admin.topics.sealed(topic))
     if output == "json":
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(segments, indent=2))
         return
-    for one in found:
-        click.echo(f"segment {one['segment']}: {one['keptBecause']}")
+    for segment in segments:
+        click.echo(f"segment {segment['segment']}: {segment['keptBecause']}")
 
 
 @command.command("split")
@@ -238,19 +238,19 @@ def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
     from anabranch.cli.drawing import change
 
     console = Console(highlight=False)
-    known: SegmentLayout | None = None
+    shown: SegmentLayout | None = None
     silent, pushes = False, True
 
     def show(layout: SegmentLayout) -> None:
-        nonlocal known
+        nonlocal shown
         # The segments too: a topic that was deleted and made again can be at the same epoch.
-        if known is None or (layout.epoch, layout.segments) != (known.epoch, known.segments):
+        if shown is None or (layout.epoch, layout.segments) != (shown.epoch, shown.segments):
             if output == "json":
                 click.echo(layout.to_metadata().to_json())
             else:
                 console.print(change(topic, layout, console.width))
             sys.stdout.flush()
-        known = layout
+        shown = layout
 
     while True:
         try:
@@ -263,7 +263,7 @@ def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
         except WatchUnsupported:
             pushes = False
         except Unreachable as error:
-            if known is None:
+            if shown is None:
                 raise
             if not silent:
                 click.echo(f"{error.message}; looking again every {every:g} s", err=True)
