@@ -20,7 +20,7 @@ _OWN_TIME = {**RECORDED_BY, BATCHES.name: "batch_at"}
 
 
 @dataclass(frozen=True)
-class Rule:
+class AgreementRule:
     """Question that has an empty answer in an intact lake."""
 
     kind: str
@@ -32,7 +32,7 @@ class Rule:
     """With the columns of the question in braces."""
 
 
-def rules(batches_since: date | None, has_all_events: bool) -> Iterator[Rule]:
+def rules(batches_since: date | None, has_all_events: bool) -> Iterator[AgreementRule]:
     """Yield all rules.
 
     `batches_since`: the day before which batches are forgotten; `has_all_events`: no event is forgotten.
@@ -45,8 +45,8 @@ def rules(batches_since: date | None, has_all_events: bool) -> Iterator[Rule]:
         yield _evaluations()
 
 
-def _of_decisions() -> Iterator[Rule]:
-    yield Rule(
+def _of_decisions() -> Iterator[AgreementRule]:
+    yield AgreementRule(
         "duplicate",
         DECISIONS,
         (DECISIONS, BATCHES),
@@ -57,7 +57,7 @@ def _of_decisions() -> Iterator[Rule]:
         "count(DISTINCT decided_at) > 1 ORDER BY decision_id",
         "decision {decision_id} of {subject} was taken {number} times by one checkpoint",
     )
-    yield Rule(
+    yield AgreementRule(
         "ended twice",
         OUTCOMES,
         (OUTCOMES,),
@@ -67,7 +67,7 @@ def _of_decisions() -> Iterator[Rule]:
     )
     first = "SELECT decision_id, min(decided_at) AS decided_at FROM decisions GROUP BY decision_id"
     for table in (OUTCOMES, WAITS):
-        yield Rule(
+        yield AgreementRule(
             "too early",
             table,
             (table, DECISIONS),
@@ -76,7 +76,7 @@ def _of_decisions() -> Iterator[Rule]:
             "ORDER BY o.at",
             "decision {decision_id} of {subject}: a row at {at}, and it was taken at {decided_at}",
         )
-        yield Rule(
+        yield AgreementRule(
             "another subject",
             table,
             (table, DECISIONS),
@@ -87,8 +87,8 @@ def _of_decisions() -> Iterator[Rule]:
         )
 
 
-def _brakes() -> Rule:
-    return Rule(
+def _brakes() -> AgreementRule:
+    return AgreementRule(
         "gap",
         BRAKES,
         (BRAKES,),
@@ -98,9 +98,9 @@ def _brakes() -> Rule:
     )
 
 
-def _of_day(table: Table) -> Rule:
+def _of_day(table: Table) -> AgreementRule:
     column = _OWN_TIME[table.name]
-    return Rule(
+    return AgreementRule(
         "wrong day",
         table,
         (table,),
@@ -110,7 +110,7 @@ def _of_day(table: Table) -> Rule:
     )
 
 
-def _of_no_batch(table: Table, since: date | None) -> Rule:
+def _of_no_batch(table: Table, since: date | None) -> AgreementRule:
     """Return the rule against rows without the row of their batch.
 
     Only the running batch, or one that was cut off at the end of a checkpoint, may have left some. `since` as of
@@ -118,7 +118,7 @@ def _of_no_batch(table: Table, since: date | None) -> Rule:
     """
     column = _OWN_TIME[table.name]
     begin = datetime.combine(since, time(), timezone.utc) if since else datetime(1970, 1, 1, tzinfo=timezone.utc)
-    return Rule(
+    return AgreementRule(
         "lost batch",
         BATCHES,
         (table, BATCHES),
@@ -139,12 +139,12 @@ def _of_no_batch(table: Table, since: date | None) -> Rule:
     )
 
 
-def _evaluations() -> Rule:
+def _evaluations() -> AgreementRule:
     """Return the rule on the number of evaluations of a batch.
 
     A tick evaluates each known topic, other batches at most the topics of their events and samples.
     """
-    return Rule(
+    return AgreementRule(
         "unbalanced",
         BATCHES,
         (BATCHES, EVENTS, DECISIONS, HOLDS),

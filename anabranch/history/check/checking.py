@@ -6,7 +6,7 @@ from deltalake.exceptions import DeltaError
 
 from anabranch.history.check.contents import Digests, damaged_files
 from anabranch.history.check.findings import Findings
-from anabranch.history.check.rows import STUCK_SECONDS, Rows
+from anabranch.history.check.rows import STUCK_SECONDS, RowChecks
 from anabranch.history.check.stored import missing_files
 from lake.tables import open_table
 from schemas.tables.rows import TABLES
@@ -37,5 +37,5 @@ def check_lake(lake: str, digests: Digests | None = None, stuck_seconds: float =
         for fault in damaged_files(lake, table, opened, digests):
             findings.add("damaged file", name, fault)
             broken.add(name)
-    Rows(lake, broken, stuck_seconds).look(findings)
+    RowChecks(lake, broken, stuck_seconds).look(findings)
     return findings

@@ -67,7 +67,7 @@ _SLICES = {SEGMENT_LOAD.name: 24, EVENTS.name: 4}
 _WHOLE = "SELECT DISTINCT batch_id AS number, batch_at FROM batches"
 
 
-class Rows:
+class RowChecks:
     """Check of the rows of a lake as they stand."""
 
     def __init__(self, lake: str, leave_out: Iterable[str] = (), stuck_seconds: float = STUCK_SECONDS) -> None:

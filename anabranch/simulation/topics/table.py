@@ -22,7 +22,7 @@ from decisions.autoscale.policy import PROFILES
 HEADS = ("splits", "merges", "reversals", "failed", "min over", "segment-h", "min waiting", "left")
 
 
-class Case(NamedTuple):
+class TableCase(NamedTuple):
     """One run."""
 
     shape: str
@@ -31,7 +31,7 @@ class Case(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """Profile on a shape; columns as `HEADS`."""
 
     shape: str
@@ -49,28 +49,28 @@ def table(
     processes: int,
     deciders: Mapping[str, Decide] = MappingProxyType({}),
     progress: Callable[[int, int], None] = lambda *_: None,
-) -> list[Row]:
+) -> list[TableRow]:
     """Return a row for every profile, and every other decider under policy `pip-483`, on every shape.
 
     `progress` gets the number of finished runs, and of all runs.
     """
     profiles = ["pip-483", "default"]
-    cases = [Case(shape, profile, seed) for shape in SHAPES for profile in profiles for seed in seeds]
-    by_others = [Case(shape, name, seed) for shape in SHAPES for name in deciders for seed in seeds]
+    cases = [TableCase(shape, profile, seed) for shape in SHAPES for profile in profiles for seed in seeds]
+    by_others = [TableCase(shape, name, seed) for shape in SHAPES for name in deciders for seed in seeds]
     runs = chain(_run_all(cases, processes), (_run(case, deciders[case.profile]) for case in by_others))
     by_profile: dict[tuple[str, str], list[tuple[float, ...]]] = {}
     for done, (case, columns) in enumerate(runs, 1):
         by_profile.setdefault((case.shape, case.profile), []).append(columns)
         progress(done, len(cases) + len(by_others))
     return [
-        Row(shape, name, tuple(np.median(columns, axis=0).tolist()), tuple(np.max(columns, axis=0).tolist()))
+        TableRow(shape, name, tuple(np.median(columns, axis=0).tolist()), tuple(np.max(columns, axis=0).tolist()))
         for shape in SHAPES
         for name in (*deciders, *profiles)
         for columns in [by_profile[shape, name]]
     ]
 
 
-def _run_all(cases: Sequence[Case], processes: int) -> Iterator[tuple[Case, tuple[float, ...]]]:
+def _run_all(cases: Sequence[TableCase], processes: int) -> Iterator[tuple[TableCase, tuple[float, ...]]]:
     if processes == 1:
         yield from map(_run, cases)
         return
@@ -78,7 +78,7 @@ def _run_all(cases: Sequence[Case], processes: int) -> Iterator[tuple[Case, tupl
         yield from pool.imap(_run, cases, chunksize=4)
 
 
-def _run(case: Case, decided_by: Decide = decide) -> tuple[Case, tuple[float, ...]]:
+def _run(case: TableCase, decided_by: Decide = decide) -> tuple[TableCase, tuple[float, ...]]:
     policy = PROFILES.get(case.profile, PROFILES["pip-483"])
     came = alone(SHAPES[case.shape](np.random.default_rng(case.seed)), policy, decided_by=decided_by)
     return case, (
@@ -93,7 +93,7 @@ def _run(case: Case, decided_by: Decide = decide) -> tuple[Case, tuple[float, ..
     )
 
 
-def as_text(rows: Sequence[Row]) -> str:
+def as_text(rows: Sequence[TableRow]) -> str:
     """Return the table in Markdown, legible in a terminal: the median, and the worst where it differs."""
     lines = [["demand", "profile", *HEADS], *([row.shape, row.profile, *_cells(row)] for row in rows)]
     before = ""
@@ -113,7 +113,7 @@ def as_text(rows: Sequence[Row]) -> str:
     return "\n".join([drawn[0], rule, *drawn[1:]]) + "\n"
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: TableRow) -> list[str]:
     return [
         f"{median:.4g}" if f"{median:.4g}" == f"{worst:.4g}" else f"{median:.4g} ({worst:.4g})"
         for median, worst in zip(row.median, row.worst, strict=True)

@@ -34,7 +34,7 @@ class Bounds(NamedTuple):
     high_part: Floats
 
 
-class Changes(NamedTuple):
+class DemandChanges(NamedTuple):
     """Changes of all topics, one topic after the other, each with a final entry that never takes effect."""
 
     first: Ints
@@ -72,7 +72,7 @@ class WindowColumns:
             below[:, 1:] = np.cumsum(timeline.profiles, axis=1)
         steps = [self._steps_of(timeline.at, began_at, step_ms) for timeline in timelines]
         kept_steps = [np.flatnonzero(np.append(step[1:] != step[:-1], True) & (step < self.end)) for step in steps]
-        self.changes = Changes(
+        self.changes = DemandChanges(
             np.array([0, *accumulate(len(indices) + 1 for indices in kept_steps)][:-1]),
             np.concatenate([[*step[indices], NO_STEP] for step, indices in zip(steps, kept_steps, strict=True)]),
             np.concatenate(

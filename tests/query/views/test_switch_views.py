@@ -11,7 +11,7 @@ from anabranch.alerts.asking import Asking
 from anabranch.alerts.rules import read_rules
 from anabranch.bookkeeper.record import read_steps
 from anabranch.history.check.findings import Findings
-from anabranch.history.check.rows import Rows
+from anabranch.history.check.rows import RowChecks
 from anabranch.query.sql import LakeSql
 from tests.alerts.test_rules import SHIPPED
 
@@ -118,7 +118,7 @@ def test_idle_switch_reported_and_done_one_is_not(left_in_the_middle, lake_of_sw
 
 def test_lake_check_accepts_switch_rows(lake_of_switch):
     found = Findings()
-    Rows(lake_of_switch).look(found)
+    RowChecks(lake_of_switch).look(found)
     assert found.to_json()["findings"] == []
 
 
