@@ -19,8 +19,8 @@ from anabranch.admin.transport import Transport
 from anabranch.local.broker import check_port_is_free, free_ports
 from anabranch.local.embedded import EmbeddedServer
 from anabranch.local.pulsar.jvm import command, loopback, write_properties
+from anabranch.local.pulsar.tokens import SecretKey, Signer
 from schemas.tls import TlsFiles, client_context
-from tests.harness.pulsar.tokens import SecretKey, Signer
 
 _ADMIN = "admin"
 """The role that may do everything."""
