@@ -32,10 +32,10 @@ bench: setup  ## the benchmarks: a table, and JSON in benchmarks/
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 reset: $(VENV)/.installed  ## forget all state of local runs, after a question (ARGS=--yes): lake, broker data, layouts, checkpoint
-	@$(BIN)/anabranch reset $(ARGS)
+	@$(BIN)/anabranch local reset $(ARGS)
 
 setup: $(VENV)/.installed  ## virtual environment, packages and jars; once
-	@$(BIN)/anabranch setup --quiet
+	@$(BIN)/anabranch local setup --quiet
 
 format: $(VENV)/.installed  ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

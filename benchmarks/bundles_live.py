@@ -160,7 +160,7 @@ def as_share(report: Report) -> Report:
 
 
 class OurCollector(threading.Thread):
-    """Rounds of the collector, sent to Kafka as `anabranch collect bundles` does."""
+    """Rounds of the collector, sent to Kafka as `anabranch serve collector bundles` does."""
 
     def __init__(self, transport: Transport, broker: EmbeddedBroker) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Speed of decisions on one core: one by one, as a fleet, and through the pipe of `anabranch decide`.
+"""Speed of decisions on one core: one by one, as a fleet, and through the pipe of `anabranch decisions decide`.
 
 Run as `python -m benchmarks.decide [--quick]`: prints a table and writes benchmarks/decide.json. What is compared is
 measured in turns (scalar, fleet, scalar, fleet, …), and the median of each is kept.
@@ -61,7 +61,7 @@ def main(quick: bool) -> None:
     for name, mix in MIXES.items():
         report["mixes"].append(_mix_row(name, mix, 1_000 if quick else 4_000))
     _print(
-        "through the pipe: anabranch decide, parsing included, process start excluded",
+        "through the pipe: anabranch decisions decide, parsing included, process start excluded",
         "segments",
         "lines/s",
         "MB/s",

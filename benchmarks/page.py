@@ -1,9 +1,9 @@
 """Page over a large fleet: start-up, page times, memory, and delay from a commit to the screen.
 
 Run as `python -m benchmarks.page [--quick]`. Makes a lake of made-up topics in a temporary folder, serves it with
-`anabranch web`, and commits decisions to it as a busy job and executor would; a Chromium on the same machine opens its
-pages. First paint is the browser's own first-contentful-paint; on the screen is a topic whose decision was committed
-when its name can be read in a page that nobody loaded again. Prints a table and writes benchmarks/page.json.
+`anabranch serve web`, and commits decisions to it as a busy job and executor would; a Chromium on the same machine
+opens its pages. First paint is the browser's own first-contentful-paint; on the screen is a topic whose decision was
+committed when its name can be read in a page that nobody loaded again. Prints a table and writes benchmarks/page.json.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def churn(lake: str, names: list[str], url: str, seconds: float) -> Iterator[tup
 
 @contextmanager
 def served(folder: str, lake: str) -> Iterator[tuple[str, psutil.Process]]:
-    """`anabranch web` over a lake: its address and its process, once it has read the record."""
+    """`anabranch serve web` over a lake: its address and its process, once it has read the record."""
     settings = Path(folder) / "settings.toml"
     settings.write_text(f'[lake]\npath = "{lake}"\n')
     command = [sys.executable, "-m", "anabranch", "--home", folder, "-c", str(settings), "web", "--port", "0"]

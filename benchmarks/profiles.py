@@ -1,7 +1,8 @@
 """Tables of benchmarks/profiles.txt: both profiles on shapes of demand, a fleet's day, and weeks of series.
 
 Run as `python -m benchmarks.profiles FILE.csv… [--seeds 20]`; not part of `make bench`. Series are those of
-`anabranch simulate --trace`: `FILE.csv` or `FILE.csv@DAYS@PERCENTILE`, of 14 days and the largest value by default.
+`anabranch whatif simulate --trace`: `FILE.csv` or `FILE.csv@DAYS@PERCENTILE`, of 14 days and the largest value by
+default.
 """
 
 from __future__ import annotations

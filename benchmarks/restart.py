@@ -1,9 +1,9 @@
 """A job that is killed and started again: what it takes.
 
-Run as `python -m benchmarks.restart [--quick]`. A broker, and the job as a process of its own (`anabranch stream`).
-`kill -9` of the job with all that it has started, then the seconds from the start of the new process to the first
-committed row of `batches`, whose batch has samples and a tick over every topic, and where they go. Prints a table and
-writes benchmarks/restart.json.
+Run as `python -m benchmarks.restart [--quick]`. A broker, and the job as a process of its own (`anabranch serve
+stream`). `kill -9` of the job with all that it has started, then the seconds from the start of the new process to the
+first committed row of `batches`, whose batch has samples and a tick over every topic, and where they go. Prints a table
+and writes benchmarks/restart.json.
 """
 
 from __future__ import annotations

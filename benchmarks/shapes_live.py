@@ -1,9 +1,10 @@
 """Every shape of demand through the real processes, beside the engine alone on the same demand.
 
 Run as `python -m benchmarks.shapes_live [--minutes 18]`; not part of `make bench`. Each of the shapes of
-`anabranch simulate --shapes` is one topic of one local run: Kafka, job, executor and controller under the supervisor.
-Six hours of demand pass in the given minutes, under a policy with clocks to match. The same demand, policy and clock
-then go through the simulation's kernel. What really happened is added up from the lake's raw rows (`raw_rows`).
+`anabranch whatif simulate --shapes` is one topic of one local run: Kafka, job, executor and controller under the
+supervisor. Six hours of demand pass in the given minutes, under a policy with clocks to match. The same demand, policy
+and clock then go through the simulation's kernel. What really happened is added up from the lake's raw rows
+(`raw_rows`).
 """
 
 from __future__ import annotations

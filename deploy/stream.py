@@ -1,4 +1,4 @@
-"""`anabranch stream` for spark-submit: the same job, settings, options and exit codes (docs/deploy.md).
+"""`anabranch serve stream` for spark-submit: the same job, settings, options and exit codes (docs/deploy.md).
 
 spark-submit … deploy/stream.py [--config FILE] [--home FOLDER] [--log-level LEVEL] [--new-checkpoint]
 """
@@ -9,5 +9,5 @@ from anabranch.cli.main import main
 
 # The option of the command itself stands behind its name.
 own = [option for option in sys.argv[1:] if option == "--new-checkpoint"]
-sys.argv = ["anabranch", *(option for option in sys.argv[1:] if option not in own), "stream", *own]
+sys.argv = ["anabranch", *(option for option in sys.argv[1:] if option not in own), "serve", "stream", *own]
 main()

@@ -1,6 +1,6 @@
 """Replay of clusters: accepted messages in, every cycle run again, and the job's state out. Pure.
 
-Stage: beside the job (`anabranch state rebuild`, `replay`, `lake retain`). Unlike a topic's evaluation, a cycle
+Stage: beside the job (`anabranch lake state rebuild`, `replay`, `lake retain`). Unlike a topic's evaluation, a cycle
 depends only on recorded data, so it is run again and its result compared with the record, byte for byte. Where they
 differ, because of another release, the record wins: its decisions are under way.
 """

@@ -1,8 +1,8 @@
 """The snapshot that `decide` evaluates and its answer, as JSON (design "Snapshot and answer").
 
-`anabranch decide` reads one snapshot per line; the `decisions` table keeps the whole snapshot of each decision in
-`inputs`, so that any decision can be repeated. `decisions.autoscale.snapshot` converts this into the evaluator's
-frozen values.
+`anabranch decisions decide` reads one snapshot per line; the `decisions` table keeps the whole snapshot of each
+decision in `inputs`, so that any decision can be repeated. `decisions.autoscale.snapshot` converts this into the
+evaluator's frozen values.
 """
 
 from __future__ import annotations

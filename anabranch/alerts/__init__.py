@@ -2,7 +2,7 @@
 
 Each module may import only those below it:
 
-- `process`    parts and signals of `anabranch alerts`, and its metrics
+- `process`    parts and signals of `anabranch serve alerts`, and its metrics
 - `evaluator`  rounds: ask every rule, record the changes, have them sent
 - `rehearsal`  evaluation of a rule at another time
 - `couriers`   delivery to one destination each, with retries

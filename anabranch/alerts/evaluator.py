@@ -1,7 +1,7 @@
 """Evaluation of the rules in rounds: record each change, then have it sent.
 
-Stage: the whole of `anabranch alerts`, without its process. Each round asks every rule as of one instant; a change and
-its notices are committed before anything is sent.
+Stage: the whole of `anabranch serve alerts`, without its process. Each round asks every rule as of one instant; a
+change and its notices are committed before anything is sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`anabranch alerts` as a process: its parts assembled, its metrics, and the signals that stop it."""
+"""`anabranch serve alerts` as a process: its parts assembled, its metrics, and the signals that stop it."""
 
 from __future__ import annotations
 

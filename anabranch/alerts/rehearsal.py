@@ -1,6 +1,6 @@
 """Rehearsal of a rule at an instant: the same evaluations, on the lake as it was on record before.
 
-Stage: under `anabranch alerts test`. Nothing is recorded or sent.
+Stage: under `anabranch serve alerts test`. Nothing is recorded or sent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """File of bearer tokens: one line per token with a name, a role and the token's SHA-256.
 
-Stage: read for `anabranch.auth.callers`, edited by `anabranch token`. A line is `executor operate
+Stage: read for `anabranch.auth.callers`, edited by `anabranch config token`. A line is `executor operate
 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08` and may continue with the tenants and namespaces to
 which the token is bound: `… acme/shop acme/billing globex`. Empty lines and lines that begin with `#` are preserved. A
 plain digest is enough because tokens are 256 random bits generated here, not chosen by people: they cannot be guessed.

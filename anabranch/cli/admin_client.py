@@ -110,7 +110,8 @@ class AdminInterface:
         match fault:
             case NotConnected():
                 return Unreachable(
-                    f"nothing answers at {self.url} ({printable(fault.why)}): start it with anabranch controller, or "
+                    f"nothing answers at {self.url} ({printable(fault.why)}): start it with anabranch serve "
+                    "controller, or "
                     "say where it is with --url or ANABRANCH_CONTROLLER_URL"
                 )
             case Lost():

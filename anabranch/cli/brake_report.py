@@ -1,4 +1,4 @@
-"""`anabranch executor status`: who acts, and the brakes as they stand, as JSON and in words.
+"""`anabranch decisions waiting`: who acts, and the brakes as they stand, as JSON and in words.
 
 Stage: between `anabranch.safeguards.state`, which reads the lake, and the command.
 """

@@ -90,7 +90,7 @@ def _decided(decision: Decided) -> str:
 
 def became_text(became: Became | None) -> str:
     if became is None:
-        return "no executor has said anything of it; is one at work? `anabranch executor status`"
+        return "no executor has said anything of it; is one at work? `anabranch decisions waiting`"
     why = "" if became.error is None else f": {printable(became.error)}"
     if became.status == "observed":
         return f"observed at {_at(became)}, nothing was called: the executor was in mode observe{why}"

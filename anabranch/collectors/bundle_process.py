@@ -1,7 +1,7 @@
 """The collector of bundles as a process: a round each minute, sent to Kafka, until SIGTERM or SIGINT.
 
-Stage: called by `anabranch collect bundles`. It remembers nothing: each message says all of what it is about, so a
-round that is lost is made good by the next.
+Stage: called by `anabranch serve collector bundles`. It remembers nothing: each message says all of what it is about,
+so a round that is lost is made good by the next.
 """
 
 from __future__ import annotations

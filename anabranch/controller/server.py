@@ -1,6 +1,6 @@
 """The controller as a process: assembles its parts from the settings, binds the port, runs uvicorn.
 
-Stage: called by `anabranch controller`. All faults of the configuration are found before the first request.
+Stage: called by `anabranch serve controller`. All faults of the configuration are found before the first request.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The executor as a process: assembles its parts from the settings and stops on two signals.
 
-Stage: called by `anabranch executor`. Faults of the lake are reported before any work begins.
+Stage: called by `anabranch serve executor`. Faults of the lake are reported before any work begins.
 """
 
 from __future__ import annotations

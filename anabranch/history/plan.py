@@ -1,8 +1,8 @@
 """Plan of the actions due now, by topic: the state from the lake, decided at the end of the record.
 
-Stage: the read end, under `anabranch plan`. The state is rebuilt as `anabranch replay` does it. No table records when a
-load was last seen if its samples changed nothing, so all loads are assumed to be fresh: a silent reporter is seen by
-the job, but not here.
+Stage: the read end, under `anabranch plan`. The state is rebuilt as `anabranch decisions replay` does it. No table
+records when a load was last seen if its samples changed nothing, so all loads are assumed to be fresh: a silent
+reporter is seen by the job, but not here.
 """
 
 from __future__ import annotations

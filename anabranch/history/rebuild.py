@@ -1,4 +1,4 @@
-"""Rebuild of a checkpoint from the lake (`anabranch state rebuild`), for the job's next start.
+"""Rebuild of a checkpoint from the lake (`anabranch lake state rebuild`), for the job's next start.
 
 Stage: start-up, after a checkpoint was lost. The new folder holds an id for Spark's query, and beside it the state
 of every bucket and the Kafka offsets to continue from. Spark is given these until a batch is committed.

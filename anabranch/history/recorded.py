@@ -1,7 +1,7 @@
 """The job's whole history from the lake, in order, in the memory of one chunk.
 
-Stage: under `anabranch.history.rebuild` and `anabranch replay`. A lake may hold years, and compacted files are
-unordered. Every table is read once, a few rows at a time; relevant rows go to temporary files by chunk, a run of
+Stage: under `anabranch.history.rebuild` and `anabranch decisions replay`. A lake may hold years, and compacted files
+are unordered. Every table is read once, a few rows at a time; relevant rows go to temporary files by chunk, a run of
 successive batches. Then the chunks are returned in order. A lake of a single chunk needs no files.
 """
 

@@ -176,7 +176,7 @@ def _jars(settings: Settings) -> Iterator[CheckResult]:
             f"jars for {name}",
             not wrong,
             state,
-            f"`anabranch setup{' --pulsar' * (name == 'pulsar')}` fetches them again (in a clone: make setup)",
+            f"`anabranch local setup{' --pulsar' * (name == 'pulsar')}` fetches them again (in a clone: make setup)",
         )
 
 
@@ -186,7 +186,10 @@ def _disk(settings: Settings) -> Iterator[CheckResult]:
     free = shutil.disk_usage(existing).free // 1_000_000
     wanted = settings.local.free_disk_mb
     yield CheckResult(
-        "disk", free >= wanted, f"{free:,} MB free, {wanted:,} wanted", "make room, or `anabranch reset` (make reset)"
+        "disk",
+        free >= wanted,
+        f"{free:,} MB free, {wanted:,} wanted",
+        "make room, or `anabranch local reset` (make reset)",
     )
     yield CheckResult(
         "writable", os.access(existing, os.W_OK), str(existing), "give this user the right to write there"
@@ -232,7 +235,7 @@ def _local_run(settings: Settings) -> Iterator[CheckResult]:
     left = leftovers(folder / "processes.json")
     state = f"killed, and left sessions {', '.join(map(str, left))} behind" if left else "none is running"
     yield CheckResult(
-        "local run", not left, state, "the next local run ends them, and so does `anabranch reset` (make reset)"
+        "local run", not left, state, "the next local run ends them, and so does `anabranch local reset` (make reset)"
     )
 
 
@@ -266,7 +269,9 @@ def _lake(settings: Settings) -> Iterator[CheckResult]:
                 existing.append(name)
         except DeltaError as error:
             message = str(error).partition("\n")[0]
-            remedy = f"restore {name} from a copy; in a local run `anabranch reset` (make reset) forgets all tables"
+            remedy = (
+                f"restore {name} from a copy; in a local run `anabranch local reset` (make reset) forgets all tables"
+            )
             yield CheckResult("lake", False, f"{name} in {settings.lake_path} cannot be read: {message}", remedy)
             return
     yield CheckResult("lake", True, f"{len(existing)} of {len(TABLES)} tables in {settings.lake_path}")
@@ -281,7 +286,7 @@ def _collector(settings: Settings) -> Iterator[CheckResult]:
     age = time.time() - status.at / 1000
     if age > status.stale_after_seconds:
         state = f"the collector of {status.url} has not been heard of for {age:,.0f} s"
-        yield CheckResult("collector", False, state, f"start `anabranch collect pulsar`, or remove {file}")
+        yield CheckResult("collector", False, state, f"start `anabranch serve collector pulsar`, or remove {file}")
         return
     late = max((broker.lag_seconds for broker in status.brokers if broker.lag_seconds is not None), default=0.0)
     yield CheckResult(

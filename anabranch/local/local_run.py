@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 READY_SECONDS = 90
 FIRST_BATCH_SECONDS = 300
 FLAPPING = 5
+_COMMANDS = {"collect": ("serve", "collector"), "traffic": ("local", "traffic")}
+"""Commands of the parts whose names are not those of `anabranch serve`."""
 """After this many deaths in a row a part counts as not running, even if it is up at the moment."""
 _OTHER_SPARK = re.compile(r"(SPARK|PYSPARK)_\w+|HADOOP_(HOME|CONF_DIR)")
 """Variables of a shell that is set up for another Spark than the one in this virtual environment."""
@@ -255,7 +257,7 @@ class LocalRun:
             "--log-level",
             self.log_level,
             *(("--log-format", self.log_format) if self.log_format else ()),
-            name,
+            *_COMMANDS.get(name, ("serve", name)),
             *more,
         ]
         return lambda: command
@@ -265,7 +267,7 @@ class LocalRun:
             create_topics(kafka, (*KAFKA_TOPICS, *(BUNDLE_TOPICS if self.settings.bundles.enabled else ())))
         except KafkaException as error:
             raise SetupError(
-                f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `anabranch reset`"
+                f"the topics cannot be made ({error}); see {self.folder}/log/broker.log, `anabranch local reset`"
                 " (make reset) starts afresh"
             ) from error
         try:
@@ -274,14 +276,14 @@ class LocalRun:
             cause = str(error).partition("\n")[0]
             raise SetupError(
                 f"the tables in {self.settings.lake_path} cannot be made or read ({cause}): set [lake] path to another "
-                "folder, or `anabranch reset` (make reset) forgets them"
+                "folder, or `anabranch local reset` (make reset) forgets them"
             ) from error
 
     def _check_state(self) -> None:
         checkpoint = self.settings.path(self.settings.stream.checkpoint)
         if (checkpoint / "offsets").is_dir() and not (self.folder / "kafka" / "data").is_dir():
             raise SetupError(
-                f"{checkpoint} belongs to broker data that is gone from {self.folder}: `anabranch reset`"
+                f"{checkpoint} belongs to broker data that is gone from {self.folder}: `anabranch local reset`"
                 " (make reset) forgets both"
             )
 
@@ -291,7 +293,7 @@ class LocalRun:
         if free < self.settings.local.free_disk_mb:
             raise SetupError(
                 f"{free} MB free in {self.folder}, the local run wants {self.settings.local.free_disk_mb}: make room, "
-                "`anabranch reset` (make reset) forgets earlier runs, or lower [local] free_disk_mb"
+                "`anabranch local reset` (make reset) forgets earlier runs, or lower [local] free_disk_mb"
             )
 
 

@@ -1,4 +1,4 @@
-"""`anabranch reset`: delete the local run's state unless a run is alive.
+"""`anabranch local reset`: delete the local run's state unless a run is alive.
 
 The state is the lake, the broker's data, the layouts and the checkpoint.
 """

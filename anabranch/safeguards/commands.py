@@ -66,7 +66,7 @@ def judge(
         for identity in wanted:
             decision, before = decisions.get(identity), acts.verdict_on(identity)
             if decision is None:
-                refused[identity] = f"no such decision in {lake}; those that wait: anabranch executor status"
+                refused[identity] = f"no such decision in {lake}; those that wait: anabranch decisions waiting"
             elif decision.end is not None:
                 refused[identity] = _ended(decision)
             elif before is not None:

@@ -90,7 +90,7 @@ def _held_by(
     candidate: PendingDecision, acts: Acts, settings: ExecutorSettings, now: datetime
 ) -> HeldBySafeguard | None:
     if acts.stop is not None:
-        return HeldBySafeguard("stop", f"stopped {acts.stop}; go on with: anabranch executor resume all", None)
+        return HeldBySafeguard("stop", f"stopped {acts.stop}; go on with: anabranch decisions resume all", None)
     pause = acts.pause_of([candidate.subject, *filter(None, [candidate.namespace]), ALL], now)
     if pause is not None:
         scope = "everything" if pause.subject == ALL else pause.subject
@@ -101,5 +101,7 @@ def _held_by(
             "window", "outside of the times for acting, [executor.brakes] windows", next_change(windows, now)
         )
     if settings.mode == "approve" and candidate.decision_id not in acts.approvals:
-        return HeldBySafeguard("approval", f"needs: anabranch approve {candidate.decision_id} --reason …", None)
+        return HeldBySafeguard(
+            "approval", f"needs: anabranch decisions approve {candidate.decision_id} --reason …", None
+        )
     return None

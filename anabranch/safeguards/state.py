@@ -1,6 +1,6 @@
 """State of the executor's brakes: pauses, stops, approvals, counts, and the waiting decisions.
 
-Stage: the read end; `anabranch executor status`, `approve` and `reject` ask here, in an emergency and on a history of
+Stage: the read end; `anabranch decisions waiting`, `approve` and `reject` ask here, in an emergency and on a history of
 years. So no table is read as a whole: days, ids and columns are chosen where the files are read. The live screen
 follows the same tables (`anabranch.history.live`).
 """

@@ -176,7 +176,7 @@ class Brakes(Generic[Work]):
         stop = Act("stop", ALL, reason, self._actor, failures[-1][0])
         self._record.write(lambda acts: [] if acts.stop else [stop])
         self._look_at = dict.fromkeys(BRAKES, -math.inf)
-        log.error("stopped: %s. Go on with: anabranch executor resume all --reason …", reason)
+        log.error("stopped: %s. Go on with: anabranch decisions resume all --reason …", reason)
 
     def count_failures(self, failures: list[tuple[datetime, str]]) -> None:
         """Count failures that have been recorded."""

@@ -1,6 +1,6 @@
 """The page as a process: settings, port, the listener around the app.
 
-Stage: called by `anabranch web`. All that can be wrong with the set-up is found before the first request.
+Stage: called by `anabranch serve web`. All that can be wrong with the set-up is found before the first request.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _listen(chosen: WebSettings, access: Access) -> Listener:
     if not access.is_guarded and way is not None:
         raise PageStartError(
             f"[web] {way} and needs tokens: name a file of them in controller.tokens_file or web.tokens_file "
-            "(anabranch token new)" + (", and leave out open" if chosen.open else "")
+            "(anabranch config token new)" + (", and leave out open" if chosen.open else "")
         )
     try:
         return listen(chosen.host, chosen.port, chosen.limits, "web", backlog=512)

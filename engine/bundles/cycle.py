@@ -147,7 +147,7 @@ def _take_decisions(
 
 
 def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleSnapshot:
-    """Return the input of a cycle, in the form that `anabranch decide` reads."""
+    """Return the input of a cycle, in the form that `anabranch decisions decide` reads."""
     reports, policies = projected(_live(state), state.moves), state.policies
     local = {name: entry.data for name, entry in reports.items() if isinstance(entry, LocalBrokerReport)}
     extensible = {name: entry for name, entry in reports.items() if not isinstance(entry, LocalBrokerReport)}

@@ -14,7 +14,7 @@ from schemas.settings.section import Port, Seconds, Section
 
 
 class CollectSettings(Section):
-    """`anabranch collect`: from a cluster's REST interface into Kafka."""
+    """`anabranch serve collector`: from a cluster's REST interface into Kafka."""
 
     cluster: str
     """Name of the cluster whose brokers are queried; empty: that of the server at [controller] url."""

@@ -118,7 +118,7 @@ def _short_token(settings: Settings) -> Iterator[str]:
         if size < MIN_TOKEN_CHARACTERS:
             yield (
                 f"ANABRANCH_CONTROLLER_TOKEN has {size} characters, which somebody finds by trying: take one of "
-                f"{MIN_TOKEN_CHARACTERS} or more, as anabranch token new makes"
+                f"{MIN_TOKEN_CHARACTERS} or more, as anabranch config token new makes"
             )
 
 

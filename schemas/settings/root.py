@@ -104,7 +104,7 @@ class BundleSettings(Section):
     It reads two more Kafka topics, and cannot be disabled again on the same checkpoint.
     """
     load_reports: Literal["rest", "published"]
-    """Source of load for `anabranch collect bundles`: `rest` calls brokers, `published` reads reports.
+    """Source of load for `anabranch serve collector bundles`: `rest` calls brokers, `published` reads reports.
 
     Brokers publish reports in the metadata store at `[bookies] metadata` (modular load manager), or in the load-data
     topics, read through the brokers' WebSocket service (extensible load manager with TransferShedder).
@@ -205,7 +205,7 @@ class AlertSettings(Section):
     ca: str
     """PEM file of the CAs for destinations' certificates; empty: those of the system."""
     metrics_port: Port
-    """Port of the metrics and probes of `anabranch alerts`, at [metrics] host; 0 = none."""
+    """Port of the metrics and probes of `anabranch serve alerts`, at [metrics] host; 0 = none."""
 
 
 class LocalSettings(Section):

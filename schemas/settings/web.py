@@ -29,7 +29,7 @@ class WebSettings(Section):
     Written by `shadow`, `backtest`, `suggest` and `simulate`.
     """
     tokens_file: str
-    """Token file of the page (`anabranch token`): `read` sees, `operate` acts. Empty: the controller's.
+    """Token file of the page (`anabranch config token`): `read` sees, `operate` acts. Empty: the controller's.
 
     Without any, loopback needs no token.
     """

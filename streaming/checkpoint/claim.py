@@ -67,21 +67,24 @@ def check_place(
     if position is None:
         raise CheckpointUnfit(
             f"there is no checkpoint at {checkpoint}, but the lake {lake} has rows of an earlier one. If its folder is "
-            "elsewhere (another setting, a disk that is not mounted), bring it back. If it is lost, `anabranch state "
-            "rebuild` makes one from the lake. Or start over with `anabranch stream --new-checkpoint`: Kafka is read "
+            "elsewhere (another setting, a disk that is not mounted), bring it back. If it is lost, `anabranch "
+            "lake state "
+            "rebuild` makes one from the lake. Or start over with `anabranch serve stream --new-checkpoint`: Kafka "
+            "is read "
             "from its earliest record, the lake gets rows of the same records once more under a new generation, and "
             "cooldowns and the numbers of decisions start again"
         )
     if position.newest_ended < 0 and is_rebuilt_generation(position.query) and not has_first_start:
         raise CheckpointUnfit(
-            f"the checkpoint {checkpoint} was made by `anabranch state rebuild`, and what the first start on it begins "
+            f"the checkpoint {checkpoint} was made by `anabranch lake state rebuild`, and what the first start on "
+            "it begins "
             f"with is missing: its folder {REBUILT}. Copy the checkpoint as a whole, or move it away and rebuild again"
         )
     if newest_written is not None and newest_written > position.newest_batch:
         raise CheckpointUnfit(
             f"the checkpoint {checkpoint} is an old copy: it has come to batch {position.newest_batch}, and the lake "
             f"{lake} holds its batch {newest_written}. Bring back the newest one; if that is lost, move this one away, "
-            "and `anabranch state rebuild` makes one from the lake"
+            "and `anabranch lake state rebuild` makes one from the lake"
         )
 
 

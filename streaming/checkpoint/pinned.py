@@ -39,13 +39,14 @@ def pin_settings(
         if pinned["buckets"] != buckets:
             raise SettingsError(
                 f"the state in {files.checkpoint} is laid out by {pinned['buckets']} buckets, and [stream] buckets is "
-                f"{buckets}: set it back, or move the checkpoint away and `anabranch state rebuild` with the new number"
+                f"{buckets}: set it back, or move the checkpoint away and `anabranch lake state rebuild` with the "
+                "new number"
             )
         before = EngineSettings(**pinned["engine"])
         if before.bundles and not settings.bundles:
             raise SettingsError(
                 f"the state in {files.checkpoint} has clusters with bundles, and [bundles] enabled is false: set it "
-                "back, or move the checkpoint away and `anabranch stream --new-checkpoint`"
+                "back, or move the checkpoint away and `anabranch serve stream --new-checkpoint`"
             )
         if begun > ended and before != settings:
             repeated = _repeated(files, begun, before)

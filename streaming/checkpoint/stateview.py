@@ -1,6 +1,6 @@
 """View of one topic's state in the checkpoint's state store; read only, with or without a running job.
 
-Stage: beside the job (`anabranch state show`).
+Stage: beside the job (`anabranch lake state show`).
 """
 
 from __future__ import annotations

@@ -43,17 +43,19 @@ class PersonNeeded(JobFailed):
 _REMEDIES = {
     "failOnDataLoss": (
         "Kafka no longer has records that this checkpoint has not read; nothing was skipped. If they are gone for "
-        "good, move the checkpoint folder away: `anabranch state rebuild` makes one from the lake, or `anabranch "
+        "good, move the checkpoint folder away: `anabranch lake state rebuild` makes one from the lake, or `anabranch "
         "stream --new-checkpoint` reads what Kafka has and learns the state again"
     ),
     "STREAMING_CHECKPOINT_MISSING_METADATA_FILE": (
-        "the checkpoint is damaged: put its newest copy in its place, or move it away: `anabranch state rebuild` makes "
-        "one from the lake, and `anabranch stream --new-checkpoint` starts over"
+        "the checkpoint is damaged: put its newest copy in its place, or move it away: `anabranch lake state "
+        "rebuild` makes "
+        "one from the lake, and `anabranch serve stream --new-checkpoint` starts over"
     ),
     "LeaseLost": "another job has taken over this lake while this one was silent; this one has written nothing since",
     "ReplayDiffers": (
         "another release began this batch, and lake and state would differ: nothing more was written. Start and stop "
-        "the former release once more (docs/operations.md, Upgrade). Or move the checkpoint away: `anabranch state "
+        "the former release once more (docs/operations.md, Upgrade). Or move the checkpoint away: `anabranch lake "
+        "state "
         "rebuild` makes one from what the lake holds"
     ),
     "No space left on device": "the disk is full: make room; the next start goes on where this one stopped",

@@ -249,7 +249,8 @@ def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, n
     if sink.has_batches() and position is None and new_checkpoint:
         log.warning(
             "a new checkpoint on a lake with rows of another: Kafka is read from its earliest record, and the lake "
-            "gets rows of the same records once more, under a new generation; `anabranch state rebuild` goes on instead"
+            "gets rows of the same records once more, under a new generation; `anabranch lake state rebuild` goes "
+            "on instead"
         )
     elif sink.has_batches():
         try:

@@ -69,7 +69,7 @@ def start_session(
     jars = settings.path(settings.local.jars) / "spark"
     brings_own = "spark.driver.extraClassPath" in conf or "PYSPARK_GATEWAY_PORT" in os.environ
     if not brings_own and not any(jars.glob("*.jar")):
-        raise SettingsError(f"there are no jars in {jars}, [local] jars: run anabranch setup, which fetches them")
+        raise SettingsError(f"there are no jars in {jars}, [local] jars: run anabranch local setup, which fetches them")
     class_path = f"{jars}/*"
     conf.setdefault("spark.driver.extraClassPath", class_path)
     conf.setdefault("spark.executor.extraClassPath", class_path)

@@ -1,4 +1,4 @@
-"""`anabranch alerts` as a process, on a real Alertmanager: killed, and Alertmanager killed; none lost, none twice."""
+"""`anabranch serve alerts` as a process on a real Alertmanager, both killed: no notice is lost or sent twice."""
 
 from __future__ import annotations
 

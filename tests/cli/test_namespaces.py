@@ -1,4 +1,4 @@
-"""`anabranch namespaces` at a real controller."""
+"""`anabranch topics namespaces` at a real controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch token`: makes tokens that a controller accepts, shows names only, and removes them."""
+"""`anabranch config token`: makes tokens that a controller accepts, shows names only, and removes them."""
 
 from __future__ import annotations
 

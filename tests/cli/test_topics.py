@@ -217,7 +217,7 @@ def test_unreachable_url_exits_3_with_advice():
         done = run(CLOSED, *arguments)
         assert (done.exit_code, done.stdout) == (3, "")
         assert CLOSED in done.stderr
-        assert "anabranch controller" in done.stderr
+        assert "anabranch serve controller" in done.stderr
         assert "--url" in done.stderr
 
 

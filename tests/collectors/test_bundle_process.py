@@ -1,4 +1,4 @@
-"""`anabranch collect bundles --once`: a round gets to Kafka, and one that cannot be read is said."""
+"""`anabranch serve collector bundles --once`: a round gets to Kafka, and one that cannot be read is said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`anabranch collect pulsar` as people run it: against fake brokers and a real Kafka, killed and started again; and
+"""`anabranch serve collector pulsar` as people run it: against fake brokers and a real Kafka, killed and started again;
+and
 against a real Pulsar."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`anabranch controller` in a process of its own."""
+"""`anabranch serve controller` in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch decide` and `anabranch policy`, as processes and in this one."""
+"""`anabranch decisions decide` and `anabranch policy`, as processes and in this one."""
 
 from __future__ import annotations
 

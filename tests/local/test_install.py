@@ -160,7 +160,7 @@ def test_doctor_of_wheel_finds_settings_and_state(installed, tmp_path, jars):
 def test_doctor_of_wheel_explains_fetching_jars(installed, tmp_path):
     done = run(installed, tmp_path, "doctor", "--output", "json")
     found = {finding["check"]: finding for finding in json.loads(done.stdout)}
-    assert "`anabranch setup`" in found["jars for spark"]["remedy"]
+    assert "`anabranch local setup`" in found["jars for spark"]["remedy"]
     assert done.returncode == 1
 
 

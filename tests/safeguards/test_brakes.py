@@ -424,7 +424,7 @@ def test_the_status_tells_people_what_holds_and_why(house: House):
     assert ": broker upgrade" in text
     assert "waiting   1 for approval" in text
     assert f'  {split.decision_id}  split {{"segments":[0]}} of {split.subject}' in text
-    assert f"needs: anabranch approve {split.decision_id} --reason …" in text
+    assert f"needs: anabranch decisions approve {split.decision_id} --reason …" in text
     assert executor_settings().mode == "act"
 
 

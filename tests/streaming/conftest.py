@@ -111,7 +111,7 @@ def run(tmp_path) -> Iterator[Callable[[list[str]], Job]]:
 
 @pytest.fixture
 def start_process(run, job_settings) -> Callable[..., Job]:
-    """Starts `anabranch stream` on `job_settings` as a process, or a job that is killed at a given point."""
+    """Starts `anabranch serve stream` on `job_settings` as a process, or a job that is killed at a given point."""
 
     def started(*kill: str) -> Job:
         if kill:
@@ -140,7 +140,7 @@ def start(spark, job_settings) -> Iterator[Callable[..., SessionJob]]:
 
 @pytest.fixture
 def state(spark, job_settings, monkeypatch) -> Callable[..., str]:
-    """What `anabranch state` prints on the shared session, for the job of `job_settings`."""
+    """What `anabranch lake state` prints on the shared session, for the job of `job_settings`."""
 
     def ran(*arguments: str) -> str:
         with monkeypatch.context() as patched:

@@ -61,7 +61,7 @@ def sink_before_new_file(files: str, checkpoint: Path, victim: str) -> type[Lake
 
 
 def main() -> None:
-    """Runs `anabranch stream` until the point is reached; ends as that ends."""
+    """Runs `anabranch serve stream` until the point is reached; ends as that ends."""
     file, point, victim = sys.argv[1:]
     checkpoint = Path(load_settings([Path(file)]).stream.checkpoint)
     if point == "state-upload":

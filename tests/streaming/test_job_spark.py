@@ -207,7 +207,7 @@ def test_checkpoint_refused_while_held_or_expired(start, start_process, job_sett
     failure = start().end()
     assert isinstance(failure, PersonNeeded)
     assert "Kafka no longer has records that this checkpoint has not read" in str(failure)
-    assert "anabranch state rebuild" in str(failure)
+    assert "anabranch lake state rebuild" in str(failure)
     assert read(settings) == before
 
 

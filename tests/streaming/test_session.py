@@ -34,5 +34,7 @@ def test_session_of_local_cores_has_a_secret(spark):
 def test_missing_jars_end_the_start_in_one_line(tmp_path, monkeypatch):
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     settings = load_settings([], tmp_path, {"ANABRANCH_LOCAL__JARS": str(tmp_path / "jars")})
-    with pytest.raises(SettingsError, match=r"there are no jars in .*/jars/spark, \[local\] jars: run anabranch setup"):
+    with pytest.raises(
+        SettingsError, match=r"there are no jars in .*/jars/spark, \[local\] jars: run anabranch local setup"
+    ):
         start_session(settings)

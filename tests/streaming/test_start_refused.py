@@ -42,7 +42,7 @@ def test_newer_lake_refused_before_spark(tmp_path):
 def test_lake_without_checkpoint_refused_with_ways_on():
     with pytest.raises(CheckpointUnfit) as caught:
         check_place("/c", None, "/lake", None)
-    for way in ("bring it back", "`anabranch state rebuild`", "`anabranch stream --new-checkpoint`"):
+    for way in ("bring it back", "`anabranch lake state rebuild`", "`anabranch serve stream --new-checkpoint`"):
         assert way in str(caught.value)
 
 
@@ -74,7 +74,7 @@ def test_newest_batch_read_per_query(tmp_path):
 def test_rebuilt_checkpoint_without_state_refused():
     rebuilt = Place(rebuilt_generation("q", 0), -1)
     with pytest.raises(
-        CheckpointUnfit, match=r"was made by `anabranch state rebuild`.* Copy the checkpoint as a whole"
+        CheckpointUnfit, match=r"was made by `anabranch lake state rebuild`.* Copy the checkpoint as a whole"
     ):
         check_place("/c", rebuilt, "/lake", None)
     check_place("/c", rebuilt, "/lake", None, has_first_start=True)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 
 
 def shown_by_a_process(file: Path, topic: str) -> str:
-    """What `anabranch state show` prints in a process of its own, beside the job."""
+    """What `anabranch lake state show` prints in a process of its own, beside the job."""
     command = [sys.executable, "-m", "anabranch", "--home", str(HOME), "--config", str(file), "state", "show"]
     ran = subprocess.run([*command, topic], cwd=HOME, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]

@@ -73,7 +73,7 @@ def test_page_shows_input_gates_and_outcome(lake):
     assert "Replayed with this release: the same." in text
     assert 'scope="row">split-thresholds' in text
     assert "Approve</button>" in text
-    assert f"anabranch approve {decided} --reason" in text
+    assert f"anabranch decisions approve {decided} --reason" in text
     write(lake, outcome(decided, "intent", 0, **on), outcome(decided, "applied", 1, **on))
     text = page(lake).get(f"/decision?id={decided}").text
     assert '<span class="good">applied</span>' in text

@@ -1,4 +1,4 @@
-"""`anabranch backtest --family bundles`: backtest of balancers on a cluster's recorded demand.
+"""`anabranch whatif backtest --family bundles`: backtest of balancers on a cluster's recorded demand.
 
 The report is text, JSON or a page.
 

@@ -1,4 +1,4 @@
-"""`anabranch simulate --family bundles`: comparison of bundle balancers, as text, JSON or a page.
+"""`anabranch whatif simulate --family bundles`: comparison of bundle balancers, as text, JSON or a page.
 
 Stage: under the command `simulate`, which reads the options.
 """

@@ -1,4 +1,4 @@
-"""`anabranch approve`: approve waiting decisions, as rows of the table `brakes`."""
+"""`anabranch decisions approve`: approve waiting decisions, as rows of the table `brakes`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def command(context: Context, ids: tuple[str, ...], reason: str, by: str) -> Non
     """Let decisions be applied that wait for approval ([executor] mode = "approve").
 
     \b
-    The ids: anabranch executor status. Each is judged by its topic again before its call: what has changed meanwhile
+    The ids: anabranch decisions waiting. Each is judged by its topic again before its call: what has changed meanwhile
     supersedes it. What was approved or rejected stays so.
     """
     decide_on(context, "approve", ids, reason, by)

@@ -1,4 +1,4 @@
-"""`anabranch backtest`: test policies on the recorded history. No JVM, unless Spark is asked for."""
+"""`anabranch whatif backtest`: test policies on the recorded history. No JVM, unless Spark is asked for."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def command(
     """Test policies on the recorded history, with their own splits and merges feeding back.
 
     \b
-    anabranch backtest --since '30d ago' --policy pip-483 --policy patient:mergeWindowSeconds=1800
-    anabranch backtest --policy mine.toml --topics 'acme/shop/*' --output html --file backtest.html
-    anabranch backtest --family bundles --cluster west --policy default --policy 5.0
+    anabranch whatif backtest --since '30d ago' --policy pip-483 --policy patient:mergeWindowSeconds=1800
+    anabranch whatif backtest --policy mine.toml --topics 'acme/shop/*' --output html --file backtest.html
+    anabranch whatif backtest --family bundles --cluster west --policy default --policy 5.0
 
     Demand is what segments carried, laid over the key space. Rows: what is on record, the policy that ran (its backtest
     against the record says how far to believe the others), and each policy. "Over threshold" is by the split thresholds

@@ -1,4 +1,4 @@
-"""`anabranch collect`: what a cluster does, from its REST interface into Kafka."""
+"""`anabranch serve collector`: what a cluster does, from its REST interface into Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch controller`: run the scalable-topic controller; copy its metadata to another place."""
+"""`anabranch serve controller`: run the scalable-topic controller; copy its metadata to another place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch decide`: snapshots in, answers out, one JSON object a line. No Spark, no JVM.
+"""`anabranch decisions decide`: snapshots in, answers out, one JSON object a line. No Spark, no JVM.
 
 The dry run of the whole system: any snapshot, recorded or written by hand, can be decided again here, under any
 profile or policy. Answers keep the order of the lines, and are written as soon as the lines read so far are decided.

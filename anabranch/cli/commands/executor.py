@@ -1,4 +1,4 @@
-"""`anabranch executor`: applies decisions in the foreground; and its brakes: status, pause, resume."""
+"""`anabranch serve executor`: applies decisions in the foreground; and its brakes: status, pause, resume."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def command(ctx: click.Context, mode: str | None) -> None:
     Tails the table decisions of [lake] path, calls the admin REST interface at [controller] url, writes the table
     outcomes and tells Kafka ([kafka] bootstrap). May be killed and started again at any moment: it finishes what it
     began and does nothing twice. Several share the topics, or stand by.
-    With --mode approve a decision waits for anabranch approve; with --mode observe it writes what it would do, and
-    touches nothing. The brakes below hold an executor wherever it runs: they are rows in the lake.
+    With --mode approve a decision waits for anabranch decisions approve; with --mode observe it writes what it would
+    do, and touches nothing. The brakes below hold an executor wherever it runs: they are rows in the lake.
     """
     if ctx.invoked_subcommand is not None:
         return

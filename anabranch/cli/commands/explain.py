@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     "--snapshot",
     "as_snapshot",
     is_flag=True,
-    help="The snapshot as JSON instead, for `anabranch decide`: what would another policy do?",
+    help="The snapshot as JSON instead, for `anabranch decisions decide`: what would another policy do?",
 )
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj

@@ -172,7 +172,7 @@ def vacuum(context: Context, name: str | None, dry_run: bool) -> None:
 
 def _check_jars(settings: Settings) -> None:
     if not any((settings.path(settings.local.jars) / "spark").glob("*.jar")):
-        raise click.ClickException("there are no jars yet: anabranch setup")
+        raise click.ClickException("there are no jars yet: anabranch local setup")
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""`anabranch namespaces`: namespaces through the admin REST interface, ours or a Pulsar 5's.
+"""`anabranch topics namespaces`: namespaces through the admin REST interface, ours or a Pulsar 5's.
 
 Exit codes as those of `anabranch topics`.
 """

@@ -1,4 +1,4 @@
-"""`anabranch reject`: reject waiting decisions, as rows of the table `brakes`."""
+"""`anabranch decisions reject`: reject waiting decisions, as rows of the table `brakes`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def command(context: Context, ids: tuple[str, ...], reason: str, by: str) -> Non
     """End decisions that nobody should apply: each gets the outcome `rejected`, with who and why.
 
     \b
-    The ids: anabranch executor status. The topic decides again after its back-off. A decision that has begun
+    The ids: anabranch decisions waiting. The topic decides again after its back-off. A decision that has begun
     cannot be rejected; in mode act one may begin at the same moment: its outcome tells.
     """
     decide_on(context, "reject", ids, reason, by)

@@ -1,4 +1,4 @@
-"""`anabranch replay`: every decision and hold on record taken again by this release. No Spark, no JVM."""
+"""`anabranch decisions replay`: every decision and hold on record taken again by this release. No Spark, no JVM."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def command(
     """Decide everything on record again, and compare.
 
     \b
-    anabranch replay --since '7d ago'
+    anabranch decisions replay --since '7d ago'
 
     Each decision from its own inputs, byte for byte; and each evaluation, at ticks and events, from the state that is
     rebuilt out of `segment_load` and `events`. Of clusters with bundles each cycle is run again. Run it with a new

@@ -1,4 +1,4 @@
-"""`anabranch reset`: deletes the state of the local run."""
+"""`anabranch local reset`: deletes the state of the local run."""
 
 from __future__ import annotations
 

@@ -60,13 +60,13 @@ def command(
     """Run broker, controller, traffic, Spark job and executor on this machine until Ctrl-C.
 
     \b
-    State is kept: the next run goes on where this one ended; `anabranch reset` forgets it. Ctrl-C ends it cleanly, a
-    second Ctrl-C at once. The first run fetches the jars (once; about a minute).
-    Logs of the parts: var/log/. Exit code 1 when a part was not running at the end.
+    State is kept: the next run goes on where this one ended; `anabranch local reset` forgets it. Ctrl-C ends it
+    cleanly, a second Ctrl-C at once. The first run fetches the jars (once; about a minute). Logs of the parts:
+    var/log/. Exit code 1 when a part was not running at the end.
     """
     if not is_local:
         raise click.UsageError(
-            "say --local; on a cluster run `anabranch stream`, `executor` and `controller` themselves"
+            "say --local; on a cluster run `anabranch serve stream`, `executor` and `controller` themselves"
         )
     if shadow and not pulsar:
         raise click.UsageError("--shadow is for --pulsar: our own controller has no scaler of its own")

@@ -1,4 +1,4 @@
-"""`anabranch setup`: the jars, fetched once and checked."""
+"""`anabranch local setup`: the jars, fetched once and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch shadow report`: compare the cluster's own scaler with our decisions. No Spark, no JVM."""
+"""`anabranch whatif shadow report`: compare the cluster's own scaler with our decisions. No Spark, no JVM."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ def report(
     """Compare what the cluster's own scaler did with what Anabranch decided meanwhile.
 
     \b
-    anabranch shadow report --since 2026-11-22T08:00:00
-    anabranch shadow report --output html --file shadow.html
+    anabranch whatif shadow report --since 2026-11-22T08:00:00
+    anabranch whatif shadow report --output html --file shadow.html
 
-    Both have to watch the same topics: `anabranch collect pulsar` and the job run, and the executor in mode observe.
+    Both have to watch the same topics: `anabranch serve collector pulsar` and the job run, and the executor in mode
+    observe.
     """
     from deltalake.exceptions import DeltaError
 

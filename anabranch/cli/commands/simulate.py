@@ -1,4 +1,4 @@
-"""`anabranch simulate`: test policies on a demand in virtual time. No Spark, no JVM, no lake."""
+"""`anabranch whatif simulate`: test policies on a demand in virtual time. No Spark, no JVM, no lake."""
 
 from __future__ import annotations
 
@@ -125,11 +125,11 @@ def command(
     """Run the closed loop of decision and layout on a demand, under one policy or several.
 
     \b
-    anabranch simulate --demand day --policy default --policy pip-483
-    anabranch simulate --demand recorded.jsonl --policy default --policy mine.toml --output html --file out.html
-    anabranch simulate --shapes --seeds 20
-    anabranch simulate --trace nyc_taxi.csv --days 60
-    anabranch simulate --family bundles --shape join --policy 4.x --policy AvgShedder+AvgShedder --seeds 10
+    anabranch whatif simulate --demand day --policy default --policy pip-483
+    anabranch whatif simulate --demand recorded.jsonl --policy default --policy mine.toml --output html --file out.html
+    anabranch whatif simulate --shapes --seeds 20
+    anabranch whatif simulate --trace nyc_taxi.csv --days 60
+    anabranch whatif simulate --family bundles --shape join --policy 4.x --policy AvgShedder+AvgShedder --seeds 10
 
     The job's own engine decides, and segments split and merge as it says. Shapes, the form of a file, and what the
     columns mean: docs/what-if.md. `lab` is the demand of the local run, `lake` what is on record of loads and

@@ -1,4 +1,4 @@
-"""`anabranch state`: show the job's state of a topic; rebuild a lost checkpoint from the lake."""
+"""`anabranch lake state`: show the job's state of a topic; rebuild a lost checkpoint from the lake."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def rebuild(context: Context, checkpoint: str | None) -> None:
     click.echo(
         f"{location}: {rebuilt.topics} topics{clusters}, {rebuilt.open_decisions} open decisions, "
         f"as of {instant(rebuilt.until)}\n"
-        f"generation {rebuilt.generation}, rebuilt from {rebuilt.rebuilt_from}; start it with: anabranch stream"
+        f"generation {rebuilt.generation}, rebuilt from {rebuilt.rebuilt_from}; start it with: anabranch serve stream"
     )
 
 

@@ -1,4 +1,4 @@
-"""`anabranch stream`: runs the Spark job in the foreground."""
+"""`anabranch serve stream`: runs the Spark job in the foreground."""
 
 from __future__ import annotations
 

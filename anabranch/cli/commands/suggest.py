@@ -1,4 +1,4 @@
-"""`anabranch suggest`: which policy to have, found by backtests of many. It never applies one."""
+"""`anabranch whatif suggest`: which policy to have, found by backtests of many. It never applies one."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def command(
     """Search the policies for less segment-hours and less time over threshold, under a cap on reversals.
 
     \b
-    anabranch suggest --since '30d ago'
-    anabranch suggest --budget 200 --max-reversals 20 --output html --file suggest.html
+    anabranch whatif suggest --since '30d ago'
+    anabranch whatif suggest --budget 200 --max-reversals 20 --output html --file suggest.html
 
     Prints every policy that no other one beats in both, today's beside them, and a diff of the policy's file to review.
     The first two thirds of the record are searched; the last third judges what was found. Nothing is applied. The same

@@ -1,4 +1,4 @@
-"""`anabranch token`: manage the controller's bearer tokens in `[controller] tokens_file`."""
+"""`anabranch config token`: manage the controller's bearer tokens in `[controller] tokens_file`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch traffic`: the load generator of the local run, in the foreground."""
+"""`anabranch local traffic`: the load generator of the local run, in the foreground."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`anabranch web`: the page that operators keep open."""
+"""`anabranch serve web`: the page that operators keep open."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The collector of a Pulsar 5 cluster, through nothing but its admin REST interface (docs/pulsar.md).
 
-Stage: under `anabranch collect pulsar`. Each module may import only those above it:
+Stage: under `anabranch serve collector pulsar`. Each module may import only those above it:
 
 - `broker_stats`  a broker's own load report as rates and subscriptions of segments; pure
 - `refresh`       when a broker computes its rates, learned from what it answers; pure

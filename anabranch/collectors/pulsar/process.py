@@ -1,6 +1,6 @@
 """Pulsar collector as a process: assembled from the settings, stopped by signals.
 
-Stage: called by `anabranch collect pulsar`.
+Stage: called by `anabranch serve collector pulsar`.
 """
 
 from __future__ import annotations

@@ -87,7 +87,9 @@ class NodeRegistration:
         if self._nodes.get(COPIER):
             raise StartError("the metadata is being copied: start the controller when that is done")
         if self._nodes.get(COPYING):
-            raise StartError("a copy of metadata to this place was not finished: repeat anabranch controller copy")
+            raise StartError(
+                "a copy of metadata to this place was not finished: repeat anabranch serve controller copy"
+            )
 
     def start(self) -> None:
         """Hold the address from now on, in every later session too. Raises `StoreUnavailable`."""

@@ -10,7 +10,8 @@ MOST_TOLD = 20
 """Findings of a kind in a table that are kept in words; all are counted."""
 
 _LOST = (
-    "Rows were lost. Put a backup of the table in its place, or go on: `anabranch replay` and backtests say where they "
+    "Rows were lost. Put a backup of the table in its place, or go on: `anabranch decisions replay` and backtests "
+    "say where they "
     "differ for it."
 )
 _TWICE = (
@@ -40,7 +41,7 @@ REMEDIES = {
     "orphan": "The decision was lost, or is in another lake: do not mix the tables of two lakes; put a backup of "
     "`decisions` in its place.",
     "open": "No executor acts on it any more, and its topic decides nothing else. Look whether an executor runs with "
-    "this lake and covers the topic (`anabranch executor status`); when one starts, it lets the decision expire.",
+    "this lake and covers the topic (`anabranch decisions waiting`); when one starts, it lets the decision expire.",
     "unheard": "To the job the decision is still open. Look whether an executor runs and reaches Kafka, and whether "
     "the job does: the end is announced until the job has recorded it.",
     "unknown layout": "The announcement of the layout was lost. Put a backup of `events` in its place, or go on: "

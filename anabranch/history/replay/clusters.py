@@ -1,7 +1,7 @@
 """Recorded clusters with bundles: every cycle run again by this release.
 
-Stage: beside `report`, under `anabranch replay`. A cycle depends on nothing outside the tables, so all of it is
-compared: decisions and holds, and the absence of others.
+Stage: beside `report`, under `anabranch decisions replay`. A cycle depends on nothing outside the tables, so all of it
+is compared: decisions and holds, and the absence of others.
 """
 
 from __future__ import annotations

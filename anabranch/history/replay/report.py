@@ -1,6 +1,7 @@
 """Replay of a record: every decision from its own inputs, every evaluation from the rebuilt state.
 
-Stage: above `again`, under `anabranch replay`. docs/what-if.md describes comparison and form of each difference.
+Stage: above `again`, under `anabranch decisions replay`. docs/what-if.md describes comparison and form of each
+difference.
 """
 
 from __future__ import annotations

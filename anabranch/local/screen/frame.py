@@ -156,7 +156,7 @@ def _brake_lines(view: LakeView, height: int) -> list[Text]:
         )
     if brakes.waiting:
         held = ", ".join(f"{number} for {brake}" for brake, number in brakes.waiting.items())
-        lines.append(Text(printable(f"‖ decisions wait: {held} (anabranch executor status)"), BUSY))
+        lines.append(Text(printable(f"‖ decisions wait: {held} (anabranch decisions waiting)"), BUSY))
     return lines[: max(1, height // 10)]
 
 

@@ -9,5 +9,5 @@
 - `best`     profile `default` beside upstream's best pair on each shape
 
 `python -m anabranch.simulation.bundles SHAPE BALANCER…` shows a table, and
-`anabranch simulate --family bundles` compares them over shapes and seeds.
+`anabranch whatif simulate --family bundles` compares them over shapes and seeds.
 """

@@ -1,7 +1,7 @@
 """Balancers on a cluster's recorded demand, beside its recorded moves. Source: as of `recorded`.
 
-Stage: above `recorded` and `run`, under `anabranch backtest --family bundles`. Each balancer's moves feed back: it sees
-the usage that its own placement leads to. The record is measured by the same model.
+Stage: above `recorded` and `run`, under `anabranch whatif backtest --family bundles`. Each balancer's moves feed back:
+it sees the usage that its own placement leads to. The record is measured by the same model.
 """
 
 from __future__ import annotations

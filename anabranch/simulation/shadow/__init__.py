@@ -1,6 +1,6 @@
 """Comparison with another scaler: both watch the same topics, and only the other one acts.
 
-Stage: the read end, over a lake that was filled while `anabranch executor` was in mode `observe`. Each module may
+Stage: the read end, over a lake that was filled while `anabranch serve executor` was in mode `observe`. Each module may
 import only those above it:
 
 - `sides`    the actions of each side, and their pairs: values, and the rules that pair them

@@ -1,6 +1,7 @@
 """Table of profiles on shapes of demand: medians and the worst over seeds.
 
-Stage: above `alone` and `demands`; printed by `anabranch simulate --shapes` and shown in benchmarks/profiles.txt.
+Stage: above `alone` and `demands`; printed by `anabranch whatif simulate --shapes` and shown in
+benchmarks/profiles.txt.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Table of profiles on weeks of demand: each series with uniform and Zipf keys, static and oracle.
 
-Stage: above `traces` and `run`; printed by `anabranch simulate --trace FILE`.
+Stage: above `traces` and `run`; printed by `anabranch whatif simulate --trace FILE`.
 """
 
 from __future__ import annotations

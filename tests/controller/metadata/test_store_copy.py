@@ -129,7 +129,7 @@ def test_broken_copy_blocks_controllers_until_redone(
         copy(source, broken, "here", "there", quiet)
     broken.close()
     target = SqliteStore(tmp_path / "copy.db")
-    with pytest.raises(StartError, match="repeat anabranch controller copy"):
+    with pytest.raises(StartError, match="repeat anabranch serve controller copy"):
         NodeRegistration(target, "http://n", 1).claim()
     target.close()
     target, third = SqliteStore(tmp_path / "copy.db"), SqliteStore(tmp_path / "third.db")

@@ -1,4 +1,4 @@
-"""`anabranch controller` that kills itself with -9 at a point of a split or merge, or of a creation.
+"""`anabranch serve controller` that kills itself with -9 at a point of a split or merge, or of a creation.
 
 Run as `python -m tests.controller.operations.dying_controller POINT ARGUMENTS…` with the arguments of `anabranch`; the
 points are those of `crash_points`.

@@ -1,4 +1,4 @@
-"""`anabranch decide` on snapshots of switches: beside those of topics, tables, and garbage."""
+"""`anabranch decisions decide` on snapshots of switches: beside those of topics, tables, and garbage."""
 
 from __future__ import annotations
 

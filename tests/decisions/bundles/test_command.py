@@ -1,4 +1,4 @@
-"""`anabranch decide` on snapshots of clusters: the family by the shape, tables, and garbage."""
+"""`anabranch decisions decide` on snapshots of clusters: the family by the shape, tables, and garbage."""
 
 from __future__ import annotations
 

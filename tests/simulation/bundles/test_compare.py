@@ -1,4 +1,4 @@
-"""`anabranch simulate --family bundles`: balancers over shapes and seeds, the extensible manager among them."""
+"""`anabranch whatif simulate --family bundles`: balancers over shapes and seeds, the extensible manager among them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 @contextmanager
 def served(folder: Path, lake: str, *lines: str) -> Iterator[tuple[str, psutil.Process]]:
-    """`anabranch web` over a lake, in a process of its own; its address, and the process. `lines` are of [web]."""
+    """`anabranch serve web` over a lake, in a process of its own; `lines` are of [web]. Yields address and process."""
     own = folder / "web.toml"
     own.write_text("\n".join([f'[lake]\npath = "{lake}"', "[web]", "port = 0", *lines, ""]))
     with open(folder / "web.log", "w") as log:
@@ -45,7 +45,7 @@ def served(folder: Path, lake: str, *lines: str) -> Iterator[tuple[str, psutil.P
 
 @pytest.fixture
 def look(browser: Chrome, tmp_path: Path) -> Iterator[Callable[..., Look]]:
-    """Opens the browser on `anabranch web` over a lake."""
+    """Opens the browser on `anabranch serve web` over a lake."""
     with ExitStack() as stack:
         yield lambda lake, *lines: Look(browser, *stack.enter_context(served(tmp_path, lake, *lines)))
         # A page that is left open asks for a server that is gone, and says so to the next test.

@@ -66,7 +66,7 @@ def test_browser_asks_for_missing_reason(look, undecided):
 def test_pause_and_resume_shown_with_command(look, undecided):
     page = look(undecided)
     page.open("/operations")
-    page.until('anabranch executor pause all --for 1h --reason "…"')
+    page.until('anabranch decisions pause all --for 1h --reason "…"')
     page.find("#reason").send_keys("maintenance")
     page.find("button[value=pause]").click()
     page.until("maintenance", "#operations")
