@@ -20,10 +20,10 @@ import click
 
 from benchmarks.decide import machine
 from benchmarks.feeds import consumers_message
-from benchmarks.fleet import Fleet, Sender
-from benchmarks.job_process import JobProcess, Taken, warm
+from benchmarks.fleet import BenchmarkFleet, MessageSender
+from benchmarks.job_process import IngestionCounter, JobProcess, warm
 from benchmarks.jobs import batches_of, on_a_broker
-from schemas.codecs.known_layouts import Known, known_messages
+from schemas.codecs.known_layouts import LayoutEntry, known_messages
 from schemas.codecs.plain_events import digest_of, layout_in
 from schemas.ids import SEVERAL_TOPICS
 from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS
@@ -57,16 +57,20 @@ def main(quick: bool) -> None:
 
 
 def _measure(settings: Settings, work: Path, topics: int) -> dict[str, Any]:
-    sender, job, ingested = Sender(settings.kafka.bootstrap), JobProcess(settings, work), Taken(settings)
+    sender, job, ingested = (
+        MessageSender(settings.kafka.bootstrap),
+        JobProcess(settings, work),
+        IngestionCounter(settings),
+    )
     job.start()
     try:
         with warm(job, sender, ingested, WARM):
-            fleet, now = Fleet(topics, SEGMENTS, 0.1), time.time_ns() // 1_000_000
+            fleet, now = BenchmarkFleet(topics, SEGMENTS, 0.1), time.time_ns() // 1_000_000
             layouts = list(fleet.layouts())
             consumers = [consumers_message(name, "snapshot", 1, now) for name in fleet.names]
         again = [(name, value.replace(b'"cause":"created"', b'"cause":"snapshot"')) for name, value in layouts]
 
-        entries = (Known(name, 0, digest_of(layout_in(value))) for name, value in layouts)
+        entries = (LayoutEntry(name, 0, digest_of(layout_in(value))) for name, value in layouts)
         digests = [(SEVERAL_TOPICS, value) for value in known_messages(entries, now)]
 
         def cost(source: str, messages: Messages, number: int = topics) -> dict[str, float]:

@@ -58,7 +58,7 @@ BALANCERS = ("default", "pulsar")
 LOOK_S, RATES_S, ROUND_S, PATIENCE_S = 0.5, 5.0, 60.0, 240.0
 
 
-class Watch(threading.Thread):
+class BalanceWatch(threading.Thread):
     """Owners and rates of a cluster over time."""
 
     def __init__(self, cluster: PulsarCluster, transport: Transport) -> None:
@@ -243,7 +243,7 @@ def measure(manager: str, balancer: str, minutes: float, folder: Path) -> dict[s
         if balancer == "default":
             balance_by_us(folder, transport, jars.kafka, stack)
         hot = HotSpot({entry: [*load, entry, str(TOPICS), str(HOT_RATE)] for entry in NAMESPACES}, minutes * 60 / 2)
-        watch, began = Watch(cluster, transport), time.monotonic()
+        watch, began = BalanceWatch(cluster, transport), time.monotonic()
         for thread in (hot, watch):
             thread.start()
         time.sleep(minutes * 60)

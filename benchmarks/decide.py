@@ -21,7 +21,7 @@ import click
 import numpy as np
 
 from decisions.autoscale.decide import decide
-from decisions.autoscale.fleet import NEVER, Fleet, decide_fleet, pack
+from decisions.autoscale.fleet import NEVER, SnapshotColumns, decide_fleet, pack
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.snapshot import Load, TopicSnapshot, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
@@ -73,7 +73,7 @@ def main(quick: bool) -> None:
         (Path(__file__).parent / "decide.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
-def a_fleet(topics: int, segments: int, hot: float = 0.0, cold: float = 0.0, seed: int = 1) -> Fleet:
+def a_fleet(topics: int, segments: int, hot: float = 0.0, cold: float = 0.0, seed: int = 1) -> SnapshotColumns:
     """A fleet in columns, made without snapshots; hot topics have one segment over a threshold."""
     rng = np.random.default_rng(seed)
     count = topics * segments
@@ -84,7 +84,7 @@ def a_fleet(topics: int, segments: int, hot: float = 0.0, cold: float = 0.0, see
         rate.reshape(topics, segments)[is_cold] *= 0.01
     never = np.full(topics, NEVER, np.int64)
     seen = NOW - rng.integers(0, 60_000, count)
-    return Fleet(
+    return SnapshotColumns(
         policies=[PROFILES["default"]],
         policy_starts=[0],
         offsets=np.arange(topics + 1) * segments,
@@ -112,7 +112,7 @@ def a_fleet(topics: int, segments: int, hot: float = 0.0, cold: float = 0.0, see
     )
 
 
-def snapshots_of(fleet: Fleet, policy: Policy) -> list[TopicSnapshot]:
+def snapshots_of(fleet: SnapshotColumns, policy: Policy) -> list[TopicSnapshot]:
     """The fleet's topics as snapshots, for the loop that it is compared with."""
     snapshots = []
     for topic in range(len(fleet)):

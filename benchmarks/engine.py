@@ -21,7 +21,7 @@ import click
 import pyarrow as pa
 
 from benchmarks.decide import machine
-from benchmarks.fleet import Fleet, InColumns
+from benchmarks.fleet import BenchmarkFleet, InColumns
 from engine.families import bucket_engine, bucket_packer, unpack_rows
 from engine.kernel.packed import Packed
 from engine.kernel.records import RAW_SCHEMA
@@ -46,7 +46,7 @@ _SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class Case:
+class EngineCase:
     """A fleet, and how it reports."""
 
     segments: int
@@ -75,12 +75,12 @@ class Case:
 
 SMALL, LARGE = 100_000, 1_000_000
 CASES = (
-    *(Case(SMALL, 10, reporters) for reporters in (1, 3, 10)),
-    Case(SMALL, 1, 1),
-    *(Case(SMALL, of_each, 10, per_message=size) for size, of_each in ((1_000, 10), (1_000, 1), (64, 1))),
-    Case(SMALL, 10, 10, significant=1.0, per_message=1_000),
-    Case(SMALL, 10, 10, rounds=10, per_message=1_000),
-    Case(LARGE, 10, 10, per_message=1_000),
+    *(EngineCase(SMALL, 10, reporters) for reporters in (1, 3, 10)),
+    EngineCase(SMALL, 1, 1),
+    *(EngineCase(SMALL, of_each, 10, per_message=size) for size, of_each in ((1_000, 10), (1_000, 1), (64, 1))),
+    EngineCase(SMALL, 10, 10, significant=1.0, per_message=1_000),
+    EngineCase(SMALL, 10, 10, rounds=10, per_message=1_000),
+    EngineCase(LARGE, 10, 10, per_message=1_000),
 )
 
 
@@ -88,13 +88,15 @@ CASES = (
 class Run:
     """A fleet's job: all buckets of it."""
 
-    case: Case
+    case: EngineCase
     stored: dict[int, Packed] = field(default_factory=dict)
     offset: int = 0
 
     def __post_init__(self) -> None:
         case = self.case
-        self.fleet = Fleet(case.segments // case.of_each, case.of_each, case.significant, reporters=case.reporters)
+        self.fleet = BenchmarkFleet(
+            case.segments // case.of_each, case.of_each, case.significant, reporters=case.reporters
+        )
         self.form = InColumns(case.reporters, case.per_message) if case.per_message else None
         self.packer, self.engine = bucket_packer(BUCKETS), bucket_engine(EngineSettings(0.25, 60_000))
         policy = PolicyEvent(v=1, type="policy", scope="cluster", profile="default", policy=None, at=1)
@@ -164,7 +166,7 @@ def _arrow(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
 
-def measure(case: Case, rounds: int = ROUNDS) -> dict[str, Any]:
+def measure(case: EngineCase, rounds: int = ROUNDS) -> dict[str, Any]:
     """Return microseconds of CPU per sample: the first round, then the best of `rounds` further ones."""
     run = Run(case)
     (_, first), *further = [run.round(number) for number in range(rounds + 1)]

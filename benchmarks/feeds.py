@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from itertools import count, cycle, islice
 from zlib import crc32
 
-from benchmarks.fleet import Fleet, InColumns, Sender, first_layouts
-from schemas.codecs.known_layouts import FULL_EVERY, Known, known_messages
+from benchmarks.fleet import BenchmarkFleet, InColumns, MessageSender, first_layouts
+from schemas.codecs.known_layouts import FULL_EVERY, LayoutEntry, known_messages
 from schemas.codecs.plain_events import digest_of, layout_in
 from schemas.ids import SEVERAL_TOPICS
 from schemas.kafka.messages import ConsumerEvent, ConsumerEventKind
@@ -55,7 +55,7 @@ def samples(
 
     One message per topic, or with `brokers`, column messages from that many brokers.
     """
-    fleet, sender = Fleet(topics, segments, 0.1, prefix), Sender(bootstrap)
+    fleet, sender = BenchmarkFleet(topics, segments, 0.1, prefix), MessageSender(bootstrap)
     form = InColumns(brokers, per_message) if brokers else None
     per_step = -(-fleet.messages(form) // (seconds * STEPS_PER_SECOND))
     due = time.monotonic()
@@ -68,10 +68,10 @@ def samples(
 
 def announcements(bootstrap: str, topics: int, segments: int, prefix: str = "orders") -> None:
     """Send snapshots and consumer events evenly until terminated."""
-    names = Fleet(topics, segments, 0.0, prefix).names
-    sender, in_turn, counts = Sender(bootstrap), cycle(names), dict.fromkeys(names, 1)
+    names = BenchmarkFleet(topics, segments, 0.0, prefix).names
+    sender, in_turn, counts = MessageSender(bootstrap), cycle(names), dict.fromkeys(names, 1)
     due = time.monotonic()
-    layouts: dict[str, Known] = {}
+    layouts: dict[str, LayoutEntry] = {}
     for second in count():
         due = _wait_for(due + 1.0)
         now = _now()
@@ -79,7 +79,7 @@ def announcements(bootstrap: str, topics: int, segments: int, prefix: str = "ord
         turn = second // SNAPSHOT_SECONDS
         in_full = [name for name in announced if name not in layouts or (crc32(name.encode()) + turn) % FULL_EVERY == 0]
         for name, value in first_layouts(in_full, segments, "snapshot", now):
-            layouts[name] = Known(name, 0, digest_of(layout_in(value)))
+            layouts[name] = LayoutEntry(name, 0, digest_of(layout_in(value)))
             sender.send(CONTROL_EVENTS.name, iter([(name, value)]))
         by_digest = known_messages((layouts[name] for name in set(announced).difference(in_full)), now)
         sender.send(CONTROL_EVENTS.name, ((SEVERAL_TOPICS, value) for value in by_digest))

@@ -87,7 +87,7 @@ class _Owned(NamedTuple):
     """Of its samples among all of the fleet."""
 
 
-class Fleet:
+class BenchmarkFleet:
     """Topics with equally many segments; in each round a share of them moves beyond the ±25 % band.
 
     Every topic's segments are dealt out to `reporters` in turn, each of which reports its own (one broker owns a
@@ -223,7 +223,7 @@ class Fleet:
         assert good.rates[0].tolist() == self._rates[codes[owned.places]].tolist()
 
 
-class Sender:
+class MessageSender:
     """Produces as fast as the broker takes it."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -237,11 +237,11 @@ class Sender:
             }
         )
 
-    def layouts(self, fleet: Fleet) -> None:
+    def layouts(self, fleet: BenchmarkFleet) -> None:
         """All layouts of a fleet."""
         self.send(CONTROL_EVENTS.name, fleet.layouts())
 
-    def round(self, fleet: Fleet, sampled_at: int, form: InColumns | None = None) -> None:
+    def round(self, fleet: BenchmarkFleet, sampled_at: int, form: InColumns | None = None) -> None:
         """A report of every topic; `form`: in columns."""
         self.send(SEGMENT_STATS.name, fleet.round(sampled_at, form))
 

@@ -23,7 +23,7 @@ import click
 
 from benchmarks import stream
 from benchmarks.decide import machine
-from benchmarks.engine import NOW, Case, Run
+from benchmarks.engine import NOW, EngineCase, Run
 from benchmarks.processes import resident_kb
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import TickEvent
@@ -45,9 +45,9 @@ Table = list[dict[str, Any]]
 _WIDTH = 11
 
 
-def tables(largest: int) -> dict[str, list[Case]]:
+def tables(largest: int) -> dict[str, list[EngineCase]]:
     """The fleets of each table, of at most so many segments."""
-    plain = Case(min(MIDDLE, largest), 10, 10, per_message=1_000)
+    plain = EngineCase(min(MIDDLE, largest), 10, 10, per_message=1_000)
     sizes = [segments for segments in (10_000, 100_000, 1_000_000, 10_000_000) if segments <= largest]
     return {
         "segments a topic": [replace(plain, of_each=of_each) for of_each in (1, 10, 100, 1_000)],
@@ -57,7 +57,7 @@ def tables(largest: int) -> dict[str, list[Case]]:
     }
 
 
-def in_process(case: Case) -> dict[str, Any]:
+def in_process(case: EngineCase) -> dict[str, Any]:
     """Microseconds of processor time: a sample's, a first layout's, and a topic's at a tick."""
     began, clock = time.process_time(), time.monotonic()
     run = Run(case)
@@ -91,13 +91,13 @@ def is_enough(seconds: Sequence[float]) -> bool:
     return second <= best * NEAR or len(seconds) >= MOST or sum(seconds) >= LONG
 
 
-def in_a_job(case: Case, samples: int = 20_000_000) -> dict[str, Any]:
+def in_a_job(case: EngineCase, samples: int = 20_000_000) -> dict[str, Any]:
     """Measure the whole job on about `samples` samples.
 
     Returns samples per second, core-seconds per million samples and seconds per tick.
     """
     rounds = max(4, samples // case.segments)
-    of_a_job = stream.Case(
+    of_a_job = stream.StreamCase(
         case.segments // case.of_each,
         case.of_each,
         case.significant,
@@ -118,7 +118,7 @@ def in_a_job(case: Case, samples: int = 20_000_000) -> dict[str, Any]:
     }
 
 
-def _apart(case: Case) -> dict[str, Any]:
+def _apart(case: EngineCase) -> dict[str, Any]:
     """In a process of its own: what one fleet leaves in memory is nothing to the next."""
     with get_context("spawn").Pool(1) as pool:
         return pool.apply(in_process, [case])
@@ -157,7 +157,7 @@ def main(quick: bool, largest: int, job: bool) -> None:
                 RESULT.write_text(json.dumps(recorded, indent=2) + "\n")
 
 
-def _asked(case: Case) -> dict[str, Any]:
+def _asked(case: EngineCase) -> dict[str, Any]:
     return {
         "segments": case.segments,
         "of a topic": case.of_each,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.fleet import Fleet, Sender
+from benchmarks.fleet import BenchmarkFleet, MessageSender
 from benchmarks.jobs import batches_of
 from benchmarks.processes import descendants, process_seconds, resident_mb
 from schemas.settings.root import Settings
@@ -74,7 +74,7 @@ class JobProcess:
         return None if line is None else datetime.fromisoformat(line.split(" ")[0]).timestamp()
 
 
-class Taken:
+class IngestionCounter:
     """Counter of messages that the job has read, compared with those it should have."""
 
     def __init__(self, settings: Settings) -> None:
@@ -92,9 +92,9 @@ class Taken:
 
 
 @contextmanager
-def warm(job: JobProcess, sender: Sender, ingested: Taken, topics: int = 1_000) -> Iterator[None]:
+def warm(job: JobProcess, sender: MessageSender, ingested: IngestionCounter, topics: int = 1_000) -> Iterator[None]:
     """Whatever a JVM does only once is done: so many other topics have come. The block is run meanwhile."""
-    warm_up = Fleet(topics, 10, 0.0, "warm")
+    warm_up = BenchmarkFleet(topics, 10, 0.0, "warm")
     sender.layouts(warm_up)
     sender.flush()
     yield

@@ -28,7 +28,7 @@ from confluent_kafka import Producer
 from pyspark.sql.streaming import StreamingQuery
 
 from benchmarks.feeds import feeding
-from benchmarks.fleet import Fleet, Sender
+from benchmarks.fleet import BenchmarkFleet, MessageSender
 from benchmarks.jobs import batches_of, on_a_broker
 from benchmarks.processes import cpu_seconds
 from lake.tables import open_table
@@ -79,7 +79,7 @@ def _measure(settings: Settings, events: int, cases: Sequence[str]) -> dict[str,
     ticks, jvm = TickWriter(settings.kafka_connection(), TICK_SECONDS), spark.sparkContext._gateway.proc
     try:
         query = start_query(spark, settings, LakeSink(settings.lake_path, ticks.ask, written.append))
-        _send_layouts(settings, Fleet(LOADED_TOPICS, SEGMENTS, 0.1, "loaded"))
+        _send_layouts(settings, BenchmarkFleet(LOADED_TOPICS, SEGMENTS, 0.1, "loaded"))
         _until(lambda: sum(row["events"] for row in batches_of(settings)) >= LOADED_TOPICS, query)
         ticks.start()
         scenarios = {}
@@ -196,7 +196,7 @@ def _events(
 ) -> list[Measured]:
     """Events at irregular times, and what became of each."""
     producer = Producer(settings.kafka_connection().librdkafka({"linger.ms": 0}))
-    fleet = Fleet(count, 1, 0.0, name)
+    fleet = BenchmarkFleet(count, 1, 0.0, name)
     _send_layouts(settings, fleet)
     sent_at = datetime.now(timezone.utc)
     # The first batch after that may have been planned before it.
@@ -228,8 +228,8 @@ def _events(
     ]
 
 
-def _send_layouts(settings: Settings, fleet: Fleet) -> None:
-    sender = Sender(settings.kafka.bootstrap)
+def _send_layouts(settings: Settings, fleet: BenchmarkFleet) -> None:
+    sender = MessageSender(settings.kafka.bootstrap)
     sender.layouts(fleet)
     sender.flush()
 

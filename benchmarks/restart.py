@@ -20,8 +20,8 @@ from typing import Any
 import click
 
 from benchmarks.feeds import consumers_message
-from benchmarks.fleet import Fleet, Sender
-from benchmarks.job_process import JobProcess, Taken, warm
+from benchmarks.fleet import BenchmarkFleet, MessageSender
+from benchmarks.job_process import IngestionCounter, JobProcess, warm
 from benchmarks.jobs import batches_of, on_a_broker
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import TickEvent
@@ -51,9 +51,13 @@ def main(quick: bool) -> None:
 
 
 def _measure(settings: Settings, work: Path, topics: int, restarts: int) -> dict[str, Any]:
-    fleet, sender, job = Fleet(topics, SEGMENTS, 0.1), Sender(settings.kafka.bootstrap), JobProcess(settings, work)
+    fleet, sender, job = (
+        BenchmarkFleet(topics, SEGMENTS, 0.1),
+        MessageSender(settings.kafka.bootstrap),
+        JobProcess(settings, work),
+    )
     job.start()
-    ingested = Taken(settings)
+    ingested = IngestionCounter(settings)
     try:
         with warm(job, sender, ingested):
             layouts = list(fleet.layouts())
@@ -72,7 +76,7 @@ def _measure(settings: Settings, work: Path, topics: int, restarts: int) -> dict
         job.kill()
 
 
-def _restart(job: JobProcess, settings: Settings, sender: Sender, fleet: Fleet) -> dict[str, float]:
+def _restart(job: JobProcess, settings: Settings, sender: MessageSender, fleet: BenchmarkFleet) -> dict[str, float]:
     earlier = len(batches_of(settings))
     job.kill()
     sender.round(fleet, _now())

@@ -37,7 +37,7 @@ CHANGES_A_DAY = 240
 DAY_MS = 86_400_000
 
 
-class Recorded:
+class RecordedSeries:
     """Demand as a lake records it: a step whenever a slice of a topic leaves the filter's band; seeded.
 
     Every slice follows a day, with a noon of the topic's own, and noise of 20 %.
@@ -115,7 +115,7 @@ def policies_of(count: int) -> dict[str, ConfiguredPolicy]:
 def _row(name: str, topics: int, hours: float, policies: int, rounds: int) -> dict[str, Any]:
     def source() -> Source:
         if name == RECORDED:
-            return Recorded(topics, hours)
+            return RecordedSeries(topics, hours)
         return ShapedDemand(name, topics, hours, began_at=BEGAN_AT)  # type: ignore[arg-type]
 
     topic_hours = topics * hours * policies

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from benchmarks.feeds import feeding
-from benchmarks.fleet import Fleet, Sender
+from benchmarks.fleet import BenchmarkFleet, MessageSender
 from benchmarks.jobs import batches_of, on_a_broker
 from benchmarks.processes import cpu_seconds, folder_bytes, resident_mb
 from lake.upkeep import Upkeep
@@ -61,8 +61,8 @@ def _measure(settings: Settings, topics: int, minutes: int) -> list[dict[str, An
     spark = start_session(settings, {"spark.driver.memory": "3g"})
     ticks = TickWriter(settings.kafka_connection(), TICK_SECONDS)
     try:
-        sender = Sender(bootstrap)
-        sender.layouts(Fleet(topics, SEGMENTS, 0.1))
+        sender = MessageSender(bootstrap)
+        sender.layouts(BenchmarkFleet(topics, SEGMENTS, 0.1))
         sender.flush()
         query = start_query(spark, settings, LakeSink(settings.lake_path, ticks.ask))
         while sum(row["events"] for row in batches_of(settings)) < topics:

@@ -31,7 +31,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from benchmarks.feeds import feeding
-from benchmarks.fleet import Fleet, InColumns, Sender
+from benchmarks.fleet import BenchmarkFleet, InColumns, MessageSender
 from benchmarks.floors import measure_floors
 from benchmarks.jobs import batches_of, on_a_broker, seconds_between
 from benchmarks.processes import folder_bytes, resident_mb, seconds_by_part
@@ -52,7 +52,7 @@ HOT = 0.01
 
 
 @dataclass(frozen=True)
-class Case:
+class StreamCase:
     """A fleet and how much of it is taken in."""
 
     topics: int
@@ -92,28 +92,28 @@ class Case:
 
 
 CASES = {
-    "sustained": Case(100_000, 10, 0.1, 24, tick_seconds=60),
-    "sustained, columns": Case(100_000, 10, 0.1, 120, reporters=12, together=1_000, tick_seconds=60),
-    "ticks": Case(100_000, 10, 0.1, 2, ticks=20),
-    "10k segments": Case(1_000, 10, 0.1, 400),
-    "100k segments": Case(10_000, 10, 0.1, 60),
-    "3 reporters a topic": Case(10_000, 10, 0.1, 40, reporters=3),
-    "1 segment a message": Case(10_000, 10, 0.1, 20, reporters=10),
-    "1 a topic": Case(100_000, 1, 0.1, 20),
-    "64 a topic": Case(1_563, 64, 0.1, 60),
-    "columns, 1 reporter": Case(10_000, 10, 0.1, 120, reporters=1, together=1_000),
-    "columns, 3 reporters": Case(10_000, 10, 0.1, 120, reporters=3, together=1_000),
-    "columns, 10 reporters": Case(10_000, 10, 0.1, 120, reporters=10, together=1_000),
-    "columns, 1 a topic": Case(100_000, 1, 0.1, 120, reporters=3, together=1_000),
-    "columns, 64 a message": Case(10_000, 10, 0.1, 60, reporters=3, together=64),
-    "none significant": Case(10_000, 10, 0.0, 120, reporters=3, together=1_000),
-    "all significant": Case(10_000, 10, 1.0, 60, reporters=3, together=1_000),
-    "2.5M segments": Case(250_000, 10, 0.1, 8, reporters=10, together=1_000, ticks=4, tick_seconds=5),
-    "10M segments": Case(1_000_000, 10, 0.1, 4, reporters=10, together=1_000, ticks=4, tick_seconds=15),
+    "sustained": StreamCase(100_000, 10, 0.1, 24, tick_seconds=60),
+    "sustained, columns": StreamCase(100_000, 10, 0.1, 120, reporters=12, together=1_000, tick_seconds=60),
+    "ticks": StreamCase(100_000, 10, 0.1, 2, ticks=20),
+    "10k segments": StreamCase(1_000, 10, 0.1, 400),
+    "100k segments": StreamCase(10_000, 10, 0.1, 60),
+    "3 reporters a topic": StreamCase(10_000, 10, 0.1, 40, reporters=3),
+    "1 segment a message": StreamCase(10_000, 10, 0.1, 20, reporters=10),
+    "1 a topic": StreamCase(100_000, 1, 0.1, 20),
+    "64 a topic": StreamCase(1_563, 64, 0.1, 60),
+    "columns, 1 reporter": StreamCase(10_000, 10, 0.1, 120, reporters=1, together=1_000),
+    "columns, 3 reporters": StreamCase(10_000, 10, 0.1, 120, reporters=3, together=1_000),
+    "columns, 10 reporters": StreamCase(10_000, 10, 0.1, 120, reporters=10, together=1_000),
+    "columns, 1 a topic": StreamCase(100_000, 1, 0.1, 120, reporters=3, together=1_000),
+    "columns, 64 a message": StreamCase(10_000, 10, 0.1, 60, reporters=3, together=64),
+    "none significant": StreamCase(10_000, 10, 0.0, 120, reporters=3, together=1_000),
+    "all significant": StreamCase(10_000, 10, 1.0, 60, reporters=3, together=1_000),
+    "2.5M segments": StreamCase(250_000, 10, 0.1, 8, reporters=10, together=1_000, ticks=4, tick_seconds=5),
+    "10M segments": StreamCase(1_000_000, 10, 0.1, 4, reporters=10, together=1_000, ticks=4, tick_seconds=15),
 }
 QUICK = {
-    "10k segments": Case(1_000, 10, 0.1, 100, tick_seconds=2, ticks=6),
-    "columns, 3 reporters": Case(1_000, 10, 0.1, 400, reporters=3, together=1_000, tick_seconds=2),
+    "10k segments": StreamCase(1_000, 10, 0.1, 100, tick_seconds=2, ticks=6),
+    "columns, 3 reporters": StreamCase(1_000, 10, 0.1, 400, reporters=3, together=1_000, tick_seconds=2),
 }
 
 
@@ -124,7 +124,7 @@ QUICK = {
 def main(quick: bool, only: str | None, case: tuple[str, str] | None) -> None:
     """Measures, prints, writes each case when it is done; what was not measured stays as it is on record."""
     if case is not None:
-        run_case(Case(**json.loads(case[0])), Path(case[1]))
+        run_case(StreamCase(**json.loads(case[0])), Path(case[1]))
         return
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()}
     print(machine)
@@ -138,7 +138,7 @@ def main(quick: bool, only: str | None, case: tuple[str, str] | None) -> None:
                 RESULT.write_text(json.dumps({"machine": machine, "cases": cases}, indent=2) + "\n")
 
 
-def measured(case: Case) -> dict[str, Any]:
+def measured(case: StreamCase) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as work:
         command = [sys.executable, "-m", "benchmarks.stream", "--case", json.dumps(asdict(case)), work]
         with open(f"{work}/log", "w") as log:
@@ -149,16 +149,19 @@ def measured(case: Case) -> dict[str, Any]:
         return {**asdict(case), "load": round(os.getloadavg()[1], 2), **report}
 
 
-def run_case(case: Case, work: Path) -> None:
+def run_case(case: StreamCase, work: Path) -> None:
     """One case in the folder `work`; leaves `report.json` there."""
     with on_a_broker(work, 16, case.most) as settings:
         _produce(settings.kafka.bootstrap, case)
         (work / "report.json").write_text(json.dumps(_measure(settings, case)))
 
 
-def _produce(bootstrap: str, case: Case) -> None:
+def _produce(bootstrap: str, case: StreamCase) -> None:
     reporters = 1 if case.together else case.reporters
-    sender, fleet = Sender(bootstrap), Fleet(case.topics, case.segments, case.significant, reporters=reporters)
+    sender, fleet = (
+        MessageSender(bootstrap),
+        BenchmarkFleet(case.topics, case.segments, case.significant, reporters=reporters),
+    )
     sender.layouts(fleet)
     now = time.time_ns() // 1_000_000
     for number in range(case.rounds):
@@ -170,7 +173,7 @@ def _produce(bootstrap: str, case: Case) -> None:
     print("\r" + " " * 60 + "\r", end="", flush=True)
 
 
-def _measure(settings: Settings, case: Case) -> dict[str, Any]:
+def _measure(settings: Settings, case: StreamCase) -> dict[str, Any]:
     spark = start_session(settings, {"spark.driver.memory": "3g"})
     try:
         # Partitions are not of quite the same length.
@@ -195,7 +198,7 @@ def _measure(settings: Settings, case: Case) -> dict[str, Any]:
 
 
 def _run_job(
-    spark: SparkSession, settings: Settings, case: Case, jvm: int
+    spark: SparkSession, settings: Settings, case: StreamCase, jvm: int
 ) -> tuple[list[dict[str, Any]], list[tuple[float, dict[str, float]]]]:
     """Run the job under background traffic until it has read all samples.
 
@@ -244,7 +247,7 @@ def _ticks(spark: SparkSession, settings: Settings, count: int) -> list[float]:
     return [round(_batch_seconds(row), 3) for row in batches_of(settings)[earlier:]]
 
 
-def _throughput(batches: list[dict[str, Any]], case: Case) -> dict[str, Any]:
+def _throughput(batches: list[dict[str, Any]], case: StreamCase) -> dict[str, Any]:
     """Measure from the end of the batch with the last new topic, once caches are warm, to the last commit.
 
     `samples_per_second` counts all of that time, also what lies between batches; `by_tenth` is the same for each tenth

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pydantic_core
 
-from engine.bundles.clusters import Clusters, ClusterState, HeldAt, OpenDecision
+from engine.bundles.clusters import Clusters, ClusterState, HeldAt, OpenBundleDecision
 from engine.bundles.codec import pack, unpack
 from engine.bundles.cycle import Cycle
 from engine.bundles.family import BUNDLES, BundlesState
@@ -106,7 +106,7 @@ class ClustersReplay:
             self.holds += len(recorded.holds)
         return differences
 
-    def _has_to_agree(self, cluster: str, recorded: Said, is_complete: bool) -> bool:
+    def _has_to_agree(self, cluster: str, recorded: ClusterRows, is_complete: bool) -> bool:
         """Return whether the record must match this release."""
         versions = {row["engine_version"] for row in (*recorded.decisions, *recorded.holds)}
         if versions - {ENGINE_VERSION} and not self._every_version:
@@ -114,27 +114,27 @@ class ClustersReplay:
         return is_complete and cluster not in self.of_older
 
 
-class Said(NamedTuple):
+class ClusterRows(NamedTuple):
     """Rows about a cluster in a batch."""
 
     decisions: list[RecordedRow]
     holds: list[RecordedRow]
 
 
-_NOTHING = Said([], [])
+_NOTHING = ClusterRows([], [])
 
 
-def _by_cluster(decisions: Iterable[RecordedRow], holds: Iterable[RecordedRow]) -> dict[str, Said]:
-    by_cluster: dict[str, Said] = {}
+def _by_cluster(decisions: Iterable[RecordedRow], holds: Iterable[RecordedRow]) -> dict[str, ClusterRows]:
+    by_cluster: dict[str, ClusterRows] = {}
     for row in decisions:
-        by_cluster.setdefault(row["subject"], Said([], [])).decisions.append(row)
+        by_cluster.setdefault(row["subject"], ClusterRows([], [])).decisions.append(row)
     for row in holds:
         # The subject of a broker is `cluster/broker`.
-        by_cluster.setdefault(row["subject"].partition("/")[0], Said([], [])).holds.append(row)
+        by_cluster.setdefault(row["subject"].partition("/")[0], ClusterRows([], [])).holds.append(row)
     return by_cluster
 
 
-def _differences(recorded: Said, again: Said) -> Iterator[tuple[str, str | None, str | None, bool]]:
+def _differences(recorded: ClusterRows, again: ClusterRows) -> Iterator[tuple[str, str | None, str | None, bool]]:
     """Yield the last fields of `Different` for each row that differs."""
     for kind, then, now in (
         ("decision", recorded.decisions, again.decisions),
@@ -164,7 +164,7 @@ def _about(row: RecordedRow) -> tuple[str | None, str | None]:
     return None, row["subject"].partition("/")[2] or None
 
 
-def _go_on(state: ClusterState, recorded: Said, again: Said, batch: RecordedBatch) -> None:
+def _go_on(state: ClusterState, recorded: ClusterRows, again: ClusterRows, batch: RecordedBatch) -> None:
     """Make a cluster follow its recorded rows where this release differs.
 
     A hold that is not recorded counts as recorded, except in an incomplete batch, where the job records it again.
@@ -176,7 +176,7 @@ def _go_on(state: ClusterState, recorded: Said, again: Said, batch: RecordedBatc
     known_moves = {entry.decision_id for entry in state.moves.values()}
     for row in recorded.decisions:
         arguments = pydantic_core.from_json(row["arguments"])
-        opened = OpenDecision(row["decision_id"], row["action"], batch.now)
+        opened = OpenBundleDecision(row["decision_id"], row["action"], batch.now)
         if row["decision_id"] in known_moves:
             state.open[arguments["bundle"]] = opened
         else:

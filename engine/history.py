@@ -252,7 +252,7 @@ def _lineage(generations: list[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class History:
+class BatchHistory:
     """All rows that count, or a chunk of them.
 
     `place` in each table is the rank of the row's batch; tables are sorted by it.
@@ -396,7 +396,7 @@ class HistoryRows:
 
 def history_of(
     batches: pa.Table, tables: Mapping[str, pa.Table], *, with_ticks: bool = False, of_clusters: bool = False
-) -> History:
+) -> BatchHistory:
     """Build the whole history from rows of `batches` and `HISTORY_TABLES`; options as in `HistoryRows`.
 
     An outline of `batches` is enough (`lake.batches`) if it has the rows of all batches in `tables`.
@@ -407,7 +407,7 @@ def history_of(
     return replace(history_chunk(recorded, chosen), next_offsets=rows.next_offsets)
 
 
-def history_chunk(batches: Batches, tables: Mapping[str, pa.Table]) -> History:
+def history_chunk(batches: Batches, tables: Mapping[str, pa.Table]) -> BatchHistory:
     """Build part of a history from rows kept by `HistoryRows`; each batch must be complete."""
     read = {name: _batches_of(name, table) for name, table in tables.items()}
     placed = {key: position_of for keys, _ in read.values() for key in keys if (position_of := batches.place(*key))}
@@ -421,7 +421,7 @@ def history_chunk(batches: Batches, tables: Mapping[str, pa.Table]) -> History:
         sorted_tables[name] = placed_rows.sort_by(
             [(column, "ascending") for column in ("place", *_ORDER.get(name, ()))]
         )
-    return History(
+    return BatchHistory(
         generation=batches.generations[-1] if batches.generations else None,
         tables=sorted_tables,
         times=[(batch_at, batches.is_complete(batch_id, batch_at)) for batch_id, batch_at in ordered],

@@ -34,7 +34,7 @@ Kind = Literal["approve", "reject", "pause", "resume", "stop"]
 
 
 @dataclass(frozen=True)
-class Act:
+class SafeguardAct:
     """One act; the columns of `brakes`."""
 
     kind: Kind
@@ -60,17 +60,17 @@ class Acts:
     """Effect of all acts up to `number`. Other threads than the one that applies acts may read it."""
 
     number: int = 0
-    pauses: dict[str, Act] = field(default_factory=dict)
+    pauses: dict[str, SafeguardAct] = field(default_factory=dict)
     """The newest pause of each subject, namespace or `ALL` without a later resume; it may have expired."""
-    stop: Act | None = None
+    stop: SafeguardAct | None = None
     """Set if the executor stopped itself and nobody has resumed since."""
-    approvals: dict[str, Act] = field(default_factory=dict)
-    rejections: dict[str, Act] = field(default_factory=dict)
+    approvals: dict[str, SafeguardAct] = field(default_factory=dict)
+    rejections: dict[str, SafeguardAct] = field(default_factory=dict)
     """By decision id."""
     resumed_at: datetime | None = None
     """Time of the last resume of everything; earlier failures do not count any more."""
 
-    def take(self, act: Act) -> None:
+    def take(self, act: SafeguardAct) -> None:
         """Apply the next act by number; ignore a kind of a newer release."""
         self.number = act.number
         if act.kind == "pause":
@@ -84,7 +84,7 @@ class Acts:
         elif act.kind in ("approve", "reject") and act.decision_id is not None:
             (self.approvals if act.kind == "approve" else self.rejections)[act.decision_id] = act
 
-    def pause_of(self, subjects: Iterable[str], now: datetime) -> Act | None:
+    def pause_of(self, subjects: Iterable[str], now: datetime) -> SafeguardAct | None:
         """Return the first pause in effect at an instant among those of some subjects."""
         for subject in subjects:
             pause = self.pauses.get(subject)
@@ -92,11 +92,11 @@ class Acts:
                 return pause
         return None
 
-    def paused(self, now: datetime) -> list[Act]:
+    def paused(self, now: datetime) -> list[SafeguardAct]:
         """Return all pauses in effect at an instant, by subject."""
         return [pause for name in sorted(self.pauses) if (pause := self.pause_of([name], now))]
 
-    def verdict_on(self, decision_id: str) -> Act | None:
+    def verdict_on(self, decision_id: str) -> SafeguardAct | None:
         """Return the approval or rejection of a decision."""
         return self.rejections.get(decision_id) or self.approvals.get(decision_id)
 
@@ -128,7 +128,7 @@ class BrakeLog(BrakeReader):
         self._open = OpenTable(create_table(lake, BRAKES))
         super().__init__(lake)
 
-    def write(self, make: Callable[[Acts], Sequence[Act]]) -> list[Act]:
+    def write(self, make: Callable[[Acts], Sequence[SafeguardAct]]) -> list[SafeguardAct]:
         """Commit the acts that `make` returns for all earlier ones, with their numbers; none: no commit.
 
         `make` is called again whenever another act came first. Raises what it raises, and what Delta raises.
@@ -141,7 +141,7 @@ class BrakeLog(BrakeReader):
         )
         return retrying(self._write_once, make)
 
-    def _write_once(self, make: Callable[[Acts], Sequence[Act]]) -> list[Act]:
+    def _write_once(self, make: Callable[[Acts], Sequence[SafeguardAct]]) -> list[SafeguardAct]:
         # Open a version first and read at least up to it, so that any later act conflicts.
         self._open.newest()
         self.read()
@@ -153,8 +153,8 @@ class BrakeLog(BrakeReader):
         return acts
 
 
-def _act(row: Mapping[str, Any]) -> Act:
-    return Act(
+def _act(row: Mapping[str, Any]) -> SafeguardAct:
+    return SafeguardAct(
         kind=row["act"],
         subject=row["subject"],
         reason=row["reason"],
@@ -166,7 +166,7 @@ def _act(row: Mapping[str, Any]) -> Act:
     )
 
 
-def _row(act: Act) -> BrakeRow:
+def _row(act: SafeguardAct) -> BrakeRow:
     return BrakeRow(
         number=act.number,
         act=act.kind,

@@ -44,7 +44,7 @@ class Course(Protocol):
         """Return whether all batches before an instant ran before all others."""
 
 
-class Piece(NamedTuple):
+class SnapshotPiece(NamedTuple):
     """State of some topics, as the stored parts of a bucket with these topics."""
 
     topics: bytes
@@ -62,7 +62,7 @@ class Horizon:
     """By Kafka topic and partition: the offset after the last recorded message."""
     of_older: frozenset[str]
     """Topics and clusters with decisions by another engine version (`engine.replay`)."""
-    pieces: Sequence[Piece]
+    pieces: Sequence[SnapshotPiece]
     clusters: bytes | None = None
     """Stored part of a bucket with all clusters; None: built by an older release."""
 
@@ -114,7 +114,7 @@ def newest_horizon(lake: str, generations: Collection[str], until: datetime | No
             topic: {int(partition): offset for partition, offset in of_topic.items()}
             for topic, of_topic in header["nextOffsets"].items()
         }
-        pieces = [Piece(row["topics"], row["loads"]) for row in chosen]
+        pieces = [SnapshotPiece(row["topics"], row["loads"]) for row in chosen]
         clusters = next((row["clusters"] for row in chosen if row.get("clusters") is not None), None)
         return Horizon(midnight, header["generation"], offsets, frozenset(header["ofOlder"]), pieces, clusters)
     return None

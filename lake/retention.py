@@ -39,7 +39,7 @@ _OFFSETS = ("kafka_topic", "kafka_partition")
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class RemovedRows:
     """Rows that were, or would be, removed."""
 
     days: Sequence[date]
@@ -51,7 +51,7 @@ class Forgotten:
     """Older days that stay: a rebuild needs their newest record of a Kafka partition."""
 
 
-def forget(lake: str, table: Table, before: date, is_dry_run: bool, namespaces: Collection[str] = ()) -> Forgotten:
+def forget(lake: str, table: Table, before: date, is_dry_run: bool, namespaces: Collection[str] = ()) -> RemovedRows:
     """Remove what nothing needs of the days before `before`; `is_dry_run`: only report it.
 
     `namespaces` (`tenant/namespace`; not for `dead_letters` and `batches`): rows of topics elsewhere stay. Batches
@@ -63,7 +63,7 @@ def forget(lake: str, table: Table, before: date, is_dry_run: bool, namespaces: 
         raise ValueError(f"days of {table.name} cannot be forgotten: replays and rebuilds need them")
     delta = open_table(lake, table)
     if delta is None or not _old_files(delta, before):
-        return Forgotten([], 0, 0, 0, [])
+        return RemovedRows([], 0, 0, 0, [])
     if table in THINNED and not is_dry_run and not has_horizon(lake, before):
         raise ValueError(f"there is no horizon at {before} or later: a rebuild would need the rows")
     if table is BATCHES and not is_dry_run:
@@ -142,7 +142,7 @@ def _removed(files: Sequence[tuple[date, str, int, int]]) -> list[RemoveAction]:
 
 def _thin(
     lake: str, table: Table, namespaces: Collection[str], delta: DeltaTable, before: date, is_written: bool
-) -> tuple[Forgotten, list[RemoveAction], list[WrittenFile]]:
+) -> tuple[RemovedRows, list[RemoveAction], list[WrittenFile]]:
     """Return the files with rows to remove, and new ones with their remaining rows."""
     files, going, thin, rows = _old_files(delta, before), list[tuple[date, str, int, int]](), list[WrittenFile](), 0
     stays = staying(lake, table, [path for _, path, *_ in files], before, namespaces, not is_written)
@@ -162,16 +162,18 @@ def _thin(
             remaining.close()
             thin.append(WrittenFile.of(lake, table, remaining.path))
     size = sum(file[2] for file in going) - sum(file.size for file in thin)
-    return Forgotten(sorted({file[0] for file in going}), len(going), rows, size, []), _removed(going), thin
+    return RemovedRows(sorted({file[0] for file in going}), len(going), rows, size, []), _removed(going), thin
 
 
-def _look(delta: DeltaTable, before: date, is_written: bool) -> tuple[Forgotten, list[RemoveAction], list[WrittenFile]]:
+def _look(
+    delta: DeltaTable, before: date, is_written: bool
+) -> tuple[RemovedRows, list[RemoveAction], list[WrittenFile]]:
     files = _old_files(delta, before)
     old = {day for day, *_ in files}
     needed = _needed(delta) & old if old else set()
     going = [file for file in files if file[0] not in needed]
     rows, size = sum(file[3] for file in going), sum(file[2] for file in going)
-    forgotten = Forgotten(sorted({file[0] for file in going}), len(going), rows, size, sorted(needed))
+    forgotten = RemovedRows(sorted({file[0] for file in going}), len(going), rows, size, sorted(needed))
     return forgotten, _removed(going), []
 
 

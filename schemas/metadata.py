@@ -37,7 +37,7 @@ NULL: Final = RootModel[None](None)
 """Null in an unknown field, kept although our own unset fields are left out."""
 
 
-class Kept(Wire):
+class MetadataRecord(Wire):
     """A record of Pulsar's: as `Wire`, but unknown fields survive a round trip, null or not.
 
     They may have any name, even of an attribute here: only wire names are recognized.
@@ -58,7 +58,7 @@ class Kept(Wire):
         return self
 
 
-class HashRange(Kept):
+class HashRange(MetadataRecord):
     """An inclusive range of the 16-bit hash space (PIP-468 "SegmentInfo", field hashRange)."""
 
     start: Hash
@@ -71,7 +71,7 @@ class HashRange(Kept):
         return self
 
 
-class SegmentInfo(Kept):
+class SegmentInfo(MetadataRecord):
     """A segment of the DAG (PIP-468 "SegmentInfo"; both instants, and -1 if not sealed, as in Pulsar 5)."""
 
     segment_id: SegmentId
@@ -105,7 +105,7 @@ class SegmentInfo(Kept):
         return splits
 
 
-class AutoScalePolicyOverride(Kept):
+class AutoScalePolicyOverride(MetadataRecord):
     """The knobs of PIP-483, all optional: an unset field falls through to the next wider scope.
 
     The first fifteen are Pulsar's own, with its JSON names. The others are Anabranch's guards (design "Profiles and
@@ -224,7 +224,7 @@ BUCKET_POLICY_FIELDS = tuple(AutoScalePolicyOverride.model_fields)[-6:]
 """Fields without effect on a topic without entry buckets."""
 
 
-class ScalableTopicMetadata(Kept):
+class ScalableTopicMetadata(MetadataRecord):
     """The whole layout of one scalable topic (PIP-468 "Metadata Store Schema")."""
 
     epoch: Epoch

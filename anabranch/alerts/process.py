@@ -16,7 +16,7 @@ from anabranch.alerts.couriers import Courier
 from anabranch.alerts.evaluator import Evaluator, utc_now
 from anabranch.alerts.posting import sender_of
 from anabranch.alerts.rules import Rules, read_rules
-from runtime.telemetry.health import Health, Heartbeat
+from runtime.telemetry.health import Heartbeat, ProcessHealth
 from runtime.telemetry.serving import serve_metrics
 from schemas.settings.root import Settings
 
@@ -46,7 +46,7 @@ def evaluate_alerts(settings: Settings, ready: Callable[[str], None], *, once: b
             is_recent = time.time() - evaluator.evaluated_at < 60 + 5 * rules.interval_seconds
             return None if is_recent else "the rules cannot be evaluated, or were not yet"
 
-        health = Health(heartbeat.fault, not_ready)
+        health = ProcessHealth(heartbeat.fault, not_ready)
         serve_metrics(registry, settings.alerts.metrics_port, "alerts.metrics_port", settings.metrics, "alerts", health)
     stop = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):

@@ -32,7 +32,7 @@ from anabranch.bookkeeper.record import StepOutcome
 from anabranch.bookkeeper.records import BROKERS_OWN, STAMP_PROPERTY, Cursor, read_cursor, stamp_cursor, stamp_locator
 from anabranch.bookkeeper.registry import DIRECTIVE, Registry, RegistryStore
 from anabranch.bookkeeper.wire import BadRecord
-from decisions.bookkeeper.seen import Seen, equal, stamp_of
+from decisions.bookkeeper.seen import BookieView, equal, stamp_of
 from schemas.bookie_answers import BookieAnswer, Step
 from schemas.bookies import BookieSnapshot, LedgerSeen
 
@@ -252,7 +252,7 @@ class Steps:
                 raise _Otherwise(f"{path} has changed since")
             is_schema = path.startswith("/schemas/")
             changed = {"schemas": [schema_of(record)]} if is_schema else {"cursors": [cursor_of(record, None)]}
-            seen = Seen(
+            seen = BookieView(
                 BookieSnapshot(
                     now=0,
                     clusters=list(registry.clusters),

@@ -13,7 +13,7 @@ from typing import Any
 from anabranch.executor.shards.register import read_members
 from anabranch.safeguards.state import standing
 from anabranch.safeguards.windows import may_act, next_change
-from lake.brakes import Act
+from lake.brakes import SafeguardAct
 from schemas.printable import printable
 from schemas.settings.root import ExecutorSettings
 
@@ -129,7 +129,7 @@ def _shards(member: dict[str, Any]) -> str:
     return f"shards {held} of {member['of']}" if held else "stands by"
 
 
-def _act(act: Act) -> dict[str, Any]:
+def _act(act: SafeguardAct) -> dict[str, Any]:
     return {
         "subject": act.subject,
         "by": act.actor,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from schemas.codecs.known_layouts import Known, known_messages
+from schemas.codecs.known_layouts import LayoutEntry, known_messages
 from schemas.ids import SEVERAL_TOPICS
 from schemas.kafka.announcing import shorter_and_shorter, stamped
 from schemas.kafka.delivery import SegmentDelivery
@@ -75,7 +75,7 @@ def layout_record(
     return None
 
 
-def known_records(unchanged: Iterable[Known], at_ms: int, sender: int) -> Iterator[KafkaRecord]:
+def known_records(unchanged: Iterable[LayoutEntry], at_ms: int, sender: int) -> Iterator[KafkaRecord]:
     """Layouts that were said in full before, once more at `at_ms`, by their digests."""
     return (
         KafkaRecord("control-events", SEVERAL_TOPICS, stamped(value, sender))

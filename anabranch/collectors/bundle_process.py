@@ -21,7 +21,7 @@ from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.bundles import BundleRounds, Unread
 from anabranch.collectors.load_reports import PublishedLoads
 from anabranch.collectors.publisher import RecordPublisher
-from runtime.telemetry.health import Health, Heartbeat
+from runtime.telemetry.health import Heartbeat, ProcessHealth
 from runtime.telemetry.serving import serve_metrics
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport
 from schemas.kafka.messages import Source
@@ -69,7 +69,7 @@ def collect_bundles(
             "[collect] metrics_port",
             settings.metrics,
             "collect-bundles",
-            Health(heartbeat.fault, lambda: None if was_read else "the last round was not read as a whole"),
+            ProcessHealth(heartbeat.fault, lambda: None if was_read else "the last round was not read as a whole"),
         )
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from anabranch.collectors.announcements import KafkaRecord, consumers_record, layout_record, policy_record
-from schemas.codecs.known_layouts import Known
+from schemas.codecs.known_layouts import LayoutEntry
 from schemas.codecs.plain_events import digest_of, layout_in
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import ConsumerEventKind, LayoutCause, SubscriptionType
@@ -34,14 +34,14 @@ class Consumers(NamedTuple):
 class Full(NamedTuple):
     """A layout that was said in full."""
 
-    known: Known
+    known: LayoutEntry
     at: int
     """ms."""
 
     @classmethod
     def of(cls, record: KafkaRecord, layout: ScalableTopicMetadata, announced_at: int) -> Full:
         """Return the full announcement that a record contains."""
-        return cls(Known(record.key, layout.epoch, digest_of(layout_in(record.value))), announced_at)
+        return cls(LayoutEntry(record.key, layout.epoch, digest_of(layout_in(record.value))), announced_at)
 
 
 @dataclass
@@ -160,7 +160,7 @@ class AnnouncedState:
         elif state is not None:
             state.is_said = False
 
-    def known(self, topic: str, now: int, full_ms: int) -> Known | None:
+    def known(self, topic: str, now: int, full_ms: int) -> LayoutEntry | None:
         """Return the announced layout of a topic if its digest is enough, else None.
 
         It is when the layout was announced in full less than `full_ms` before `now` (ms), and reached Kafka as far as

@@ -34,7 +34,7 @@ from anabranch.safeguards.record import WaitTable
 from anabranch.safeguards.waiting import Brakes
 from lake.brakes import BrakeLog
 from lake.upkeep import Upkeep
-from runtime.telemetry.health import Health
+from runtime.telemetry.health import ProcessHealth
 from runtime.telemetry.serving import MetricsError, serve_metrics
 from schemas.settings.root import Settings
 from schemas.tables.rows import BRAKES, OUTCOMES, WAITS
@@ -173,7 +173,7 @@ def executors_of(holding: Holding[ShardWork]) -> list[Executor]:
     return [executor for work in holding.works for executor in work.executors]
 
 
-def health_of(holding: Holding[ShardWork], lease_seconds: float) -> Health:
+def health_of(holding: Holding[ShardWork], lease_seconds: float) -> ProcessHealth:
     """Return the health of an executor; on stand-by, without a shard, it is ready."""
     limit = max(STALLED_SECONDS, 5 * lease_seconds)
 
@@ -187,7 +187,7 @@ def health_of(holding: Holding[ShardWork], lease_seconds: float) -> Health:
             return "this executor has not joined the others yet"
         return None if all(work.has_begun for work in holding.works) else "the record has not been read yet"
 
-    return Health(stalled, not_ready)
+    return ProcessHealth(stalled, not_ready)
 
 
 ELSEWHERE = frozenset({"bookies"})

@@ -22,7 +22,7 @@ from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
 from lake.batches import read_outline
 from lake.forgotten import Retained
-from lake.horizons import Horizon, Piece, newest_horizon
+from lake.horizons import Horizon, SnapshotPiece, newest_horizon
 from schemas.tables.rows import BATCHES
 
 PIECES = 16
@@ -62,7 +62,7 @@ def make_horizon(
     clusters = _clusters(lake, before, scratch) if history.has_clusters else ClustersReplay()
     pieces, of_older = [], set(clusters.of_older)
     for replay in replays:
-        pieces.append(Piece(replay.parts[TOPICS].pack(), replay.parts[LOADS].pack()))
+        pieces.append(SnapshotPiece(replay.parts[TOPICS].pack(), replay.parts[LOADS].pack()))
         of_older |= replay.of_older
     return Horizon(
         midnight, history.generation, history.next_offsets, frozenset(of_older), pieces, clusters.parts[BUNDLES].pack()

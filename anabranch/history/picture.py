@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
-from lake.brakes import Act
+from lake.brakes import SafeguardAct
 from lake.tail import StoredRow
 
 RATE_SECONDS = 10.0
@@ -108,8 +108,8 @@ class BrakesView:
     """Registered executors, and the brakes on them."""
 
     executors: tuple[ExecutorView, ...] = ()
-    stop: Act | None = None
-    pauses: tuple[Act, ...] = ()
+    stop: SafeguardAct | None = None
+    pauses: tuple[SafeguardAct, ...] = ()
     waiting: Mapping[str, int] = field(default_factory=dict)
     """Decisions that wait, by brake."""
 

@@ -27,7 +27,7 @@ from engine.bundles.codec import unpack as unpack_clusters
 from engine.history import (
     HISTORY_TABLES,
     Batches,
-    History,
+    BatchHistory,
     HistoryRows,
     columns_of,
     history_chunk,
@@ -180,7 +180,7 @@ class RecordedHistory:
         first = first if self.horizon is None else max(first, self.horizon.at)
         return int(first.timestamp() * 1000), int(last.timestamp() * 1000)
 
-    def chunks(self, *, keep: bool = False) -> Iterator[History]:
+    def chunks(self, *, keep: bool = False) -> Iterator[BatchHistory]:
         """Yield the chunks in order; with `keep` they can be read again."""
         for number in range(self._number):
             tables = self._files.take(number, keep)

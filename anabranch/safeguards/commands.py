@@ -14,7 +14,7 @@ from typing import Literal
 
 from anabranch.query.topics import nearest_subjects
 from anabranch.safeguards.state import KnownDecision, known_decisions, replacement_of
-from lake.brakes import ALL, Act, ActRefused, Acts, BrakeLog
+from lake.brakes import ALL, ActRefused, Acts, BrakeLog, SafeguardAct
 from schemas.kafka.messages import EXPIRED
 
 MAX_REASON = 500
@@ -26,7 +26,7 @@ DONE = {"approve": "approved", "reject": "rejected"}
 class Judged:
     """Result of some approvals or rejections."""
 
-    written: Sequence[Act]
+    written: Sequence[SafeguardAct]
     refused: dict[str, str]
     """By the id of the decision: why not."""
 
@@ -60,7 +60,7 @@ def judge(
     # Read once, however many others brake at the same moment: what ends meanwhile is not acted on anyway.
     decisions = known_decisions(lake, wanted)
 
-    def make(acts: Acts) -> list[Act]:
+    def make(acts: Acts) -> list[SafeguardAct]:
         refused.clear()
         now, new_acts = utc_now(), []
         for identity in wanted:
@@ -78,7 +78,7 @@ def judge(
                     f"it has expired: decided {age:.0f} s ago, no older than {max_age_seconds:g} s is applied"
                 )
             else:
-                new_acts.append(Act(kind, decision.subject, reason, by, now, decision_id=identity))
+                new_acts.append(SafeguardAct(kind, decision.subject, reason, by, now, decision_id=identity))
         return new_acts
 
     written = BrakeLog(lake).write(make)
@@ -110,7 +110,7 @@ class UnknownScope(ActRefused):
 
 def pause(
     lake: str, scope: str, seconds: float | None, reason: str, by: str, force: bool = False
-) -> tuple[Act, list[Act]]:
+) -> tuple[SafeguardAct, list[SafeguardAct]]:
     """Pause a topic, a namespace, a cluster or `ALL`; return the pause and those that it replaces.
 
     `seconds`: None: until it is resumed. Raises `UnknownScope` for a name that is not on record, unless `force`; what
@@ -119,34 +119,34 @@ def pause(
     near = None if force or scope == ALL else nearest_subjects(lake, scope)
     if near is not None:
         raise UnknownScope(lake, scope, near)
-    replaced: list[Act] = []
+    replaced: list[SafeguardAct] = []
 
-    def make(acts: Acts) -> list[Act]:
+    def make(acts: Acts) -> list[SafeguardAct]:
         now = utc_now()
         replaced[:] = filter(None, [acts.pause_of([scope], now)])
         until = None if seconds is None else now + timedelta(seconds=seconds)
-        return [Act("pause", scope, reason, by, now, until=until)]
+        return [SafeguardAct("pause", scope, reason, by, now, until=until)]
 
     [act] = BrakeLog(lake).write(make)
     return act, replaced
 
 
-def resume(lake: str, scope: str, reason: str, by: str) -> list[Act]:
+def resume(lake: str, scope: str, reason: str, by: str) -> list[SafeguardAct]:
     """End the pause of a topic, namespace, cluster or `ALL`; return the acts that it ended.
 
     For `ALL` this also ends a stop. Raises `ActRefused` when there is nothing to end, what Delta raises, and
     `LakeError`.
     """
-    ended: list[Act] = []
+    ended: list[SafeguardAct] = []
 
-    def make(acts: Acts) -> list[Act]:
+    def make(acts: Acts) -> list[SafeguardAct]:
         now = utc_now()
         ended[:] = filter(None, [acts.pause_of([scope], now), acts.stop if scope == ALL else None])
         if not ended:
             there = [scope_words(act.subject) for act in acts.paused(now)]
             there += ["everything, by a stop"] if acts.stop else []
             raise ActRefused(f"{scope_words(scope)} is not paused; paused: {', '.join(there) or 'nothing is'}")
-        return [Act("resume", scope, reason, by, now)]
+        return [SafeguardAct("resume", scope, reason, by, now)]
 
     BrakeLog(lake).write(make)
     return ended

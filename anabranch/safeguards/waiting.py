@@ -18,7 +18,7 @@ from anabranch.safeguards.rate import CallSlots
 from anabranch.safeguards.record import WaitTable
 from anabranch.safeguards.rules import BRAKES, Brake, HeldBySafeguard, Over, PendingDecision, expires_at, held_by
 from anabranch.safeguards.windows import may_act
-from lake.brakes import ALL, Act, Acts, BrakeLog
+from lake.brakes import ALL, Acts, BrakeLog, SafeguardAct
 from schemas.settings.root import ExecutorSettings
 
 log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class Brakes(Generic[Work]):
         if count < limit:
             return
         reason = f"{count} failures within {seconds:g} s, the last: {failures[-1][1]}"
-        stop = Act("stop", ALL, reason, self._actor, failures[-1][0])
+        stop = SafeguardAct("stop", ALL, reason, self._actor, failures[-1][0])
         self._record.write(lambda acts: [] if acts.stop else [stop])
         self._look_at = dict.fromkeys(BRAKES, -math.inf)
         log.error("stopped: %s. Go on with: anabranch decisions resume all --reason …", reason)

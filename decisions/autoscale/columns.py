@@ -1,7 +1,7 @@
 """A fleet in columns: the snapshots of many topics as arrays, and the answers to them.
 
-Stage: around `decisions.autoscale.fleet`. `pack` lays snapshots out, or a caller fills `Fleet` itself. A segment
-without a record has NaN rates: every comparison with them is false, so it is neither hot nor cold.
+Stage: around `decisions.autoscale.fleet`. `pack` lays snapshots out, or a caller fills `SnapshotColumns` itself.
+A segment without a record has NaN rates: every comparison with them is false, so it is neither hot nor cold.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ REASONS = ("", *RATES, "consumer-count", "cold", AT_MAX_SEGMENTS, BELOW_FLOOR, *
 GATES = tuple(Gate)
 """Indexed by `FleetAnswers.gate`, which is -1 for an action."""
 ANY_ACTION, ONLY_SPLIT, ONLY_MERGE, ONLY_REBUCKET = 0, 1, 2, 3
-"""Codes of `Fleet.failed_action`."""
+"""Codes of `SnapshotColumns.failed_action`."""
 FAILED_ACTIONS = {None: ANY_ACTION, "split": ONLY_SPLIT, "merge": ONLY_MERGE, "rebucket": ONLY_REBUCKET}
 
 
 @dataclass(frozen=True)
-class Fleet:
+class SnapshotColumns:
     """Snapshots of n topics with m active segments, grouped by policy; instants in milliseconds."""
 
     policies: Sequence[Policy]
@@ -90,11 +90,11 @@ class Fleet:
         is_open: Bools = self.opened_at != NEVER
         return is_open
 
-    def take(self, topics: Ints) -> Fleet:
+    def take(self, topics: Ints) -> SnapshotColumns:
         """Some of the topics, in ascending order."""
         segments = segments_of(self.offsets, topics)
         msg_in, bytes_in, msg_out, bytes_out = (column[segments] for column in self.rates)
-        return Fleet(
+        return SnapshotColumns(
             self.policies,
             np.searchsorted(topics, self.policy_starts).tolist(),
             np.concatenate([[0], np.cumsum(np.diff(self.offsets)[topics])]).astype(np.int64),
@@ -123,7 +123,7 @@ class Fleet:
 
 
 def segments_of(offsets: Ints, topics: Ints) -> Ints:
-    """Places of all segments of some topics, one topic after the other; `offsets` as in `Fleet`."""
+    """Places of all segments of some topics, one topic after the other; `offsets` as in `SnapshotColumns`."""
     starts, counts = offsets[topics], offsets[topics + 1] - offsets[topics]
     begins = np.cumsum(counts) - counts
     segments: Ints = np.repeat(starts - begins, counts) + np.arange(int(counts.sum()))
@@ -146,7 +146,7 @@ class FleetAnswers:
     """The binding gate of a hold, as index into `GATES`; -1 for an action."""
 
 
-def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
+def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[SnapshotColumns, Ints]:
     """The snapshots in columns, and for each topic of the fleet the place of its snapshot in the input."""
     by_policy: dict[Policy, list[tuple[int, TopicSnapshot]]] = {}
     for index, snapshot in enumerate(snapshots):
@@ -158,7 +158,7 @@ def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[Fleet, Ints]:
     sizes = [len(entries) for entries in by_policy.values()]
     topic = list(zip(*topics, strict=True)) or [()] * 12
     segment = list(zip(*segments, strict=True)) or [()] * 12
-    fleet = Fleet(
+    fleet = SnapshotColumns(
         list(by_policy),
         np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64).tolist() if sizes else [],
         np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),

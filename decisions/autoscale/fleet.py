@@ -31,17 +31,17 @@ from decisions.autoscale.columns import (
     REASONS,
     SPLIT,
     Bools,
-    Fleet,
     FleetAnswers,
     Floats,
     Ints,
+    SnapshotColumns,
     pack,
     segments_of,
 )
 from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
 from decisions.autoscale.gates import PRECEDENCE, Gate, Situation
 from decisions.autoscale.policy import Policy
-from decisions.kernel.precedence import Row
+from decisions.kernel.precedence import PrecedenceRow
 from decisions.kernel.readings import MAX_INSTANT_MS
 
 __all__ = [
@@ -55,8 +55,8 @@ __all__ = [
     "ONLY_SPLIT",
     "REASONS",
     "SPLIT",
-    "Fleet",
     "FleetAnswers",
+    "SnapshotColumns",
     "decide_fleet",
     "pack",
 ]
@@ -69,7 +69,7 @@ _CODE = {gate: code for code, gate in enumerate(GATES)}
 _CONSUMER_COUNT, _COLD = REASONS.index("consumer-count"), REASONS.index("cold")
 
 
-def decide_fleet(fleet: Fleet) -> FleetAnswers:
+def decide_fleet(fleet: SnapshotColumns) -> FleetAnswers:
     """The answer of `decide` for every topic of the fleet."""
     count = len(fleet)
     ends = [*fleet.policy_starts, count][1:]
@@ -107,7 +107,7 @@ class _Found:
 class _Block:
     """Neighbouring topics of one policy: their columns as views, and their answers."""
 
-    def __init__(self, fleet: Fleet, policy: Policy, first: int, last: int, answers: FleetAnswers) -> None:
+    def __init__(self, fleet: SnapshotColumns, policy: Policy, first: int, last: int, answers: FleetAnswers) -> None:
         self.policy = policy
         self.topics = slice(first, last)
         begin, end = int(fleet.offsets[first]), int(fleet.offsets[last])
@@ -152,7 +152,7 @@ class _Block:
             if row.situation in situations:
                 self._bind_row(row, situations[row.situation])
 
-    def _bind_row(self, row: Row[Situation, Gate], situation: _Found) -> None:
+    def _bind_row(self, row: PrecedenceRow[Situation, Gate], situation: _Found) -> None:
         latest: Ints | None = None
         for gate in reversed(row.waits):
             ends, binds = situation.ends[gate], situation.failing[gate]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from decisions.autoscale.columns import GATES, NEVER, Bools, Fleet, Floats, Ints
+from decisions.autoscale.columns import GATES, NEVER, Bools, Floats, Ints, SnapshotColumns
 from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.policy import Policy
@@ -40,7 +40,7 @@ class FleetReadings(NamedTuple):
         return FleetReadings(measured, limit, margin, self.eligible_at[chosen])
 
 
-def binding_readings(fleet: Fleet, gates: npt.NDArray[np.int8]) -> FleetReadings:
+def binding_readings(fleet: SnapshotColumns, gates: npt.NDArray[np.int8]) -> FleetReadings:
     """Return the reading of the gate that binds each topic.
 
     `gates` are those of `FleetAnswers`; all are holds.
@@ -86,15 +86,15 @@ def _waited(now: Ints, since: Ints, wait_ms: Any) -> FleetReadings:
 # The gates
 
 
-def _switched_off(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _switched_off(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     return _nothing(len(fleet))
 
 
-def _in_flight(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _in_flight(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     return _nothing(len(fleet))._replace(measured=(fleet.now - fleet.opened_at).astype(np.float64))
 
 
-def _retry_backoff(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _retry_backoff(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     first = policy.retry_backoff_ms
     if first >= MAX_BACKOFF_MS:
         return _waited(fleet.now, fleet.failed_at, first)
@@ -102,54 +102,54 @@ def _retry_backoff(fleet: Fleet, policy: Policy) -> FleetReadings:
     return _waited(fleet.now, fleet.failed_at, pause)
 
 
-def _max_segments(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _max_segments(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     return _below(np.diff(fleet.offsets), policy.max_segments)
 
 
-def _split_cooldown(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _split_cooldown(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     return _waited(fleet.now, fleet.last_split_at, policy.split_cooldown_ms)
 
 
-def _consumer_demand(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _consumer_demand(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     return _above(fleet.required, np.diff(fleet.offsets))
 
 
-def _entry_buckets(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _entry_buckets(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     return _above(fleet.sharing, np.add.reduceat(np.maximum(fleet.buckets, 1), fleet.offsets[:-1]))
 
 
-def _load_missing(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _load_missing(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     return _below(np.add.reduceat(np.isnan(fleet.rates[0]).astype(np.int64), fleet.offsets[:-1]), 0)
 
 
-def _load_stale(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _load_stale(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     seen = np.where(np.isnan(fleet.rates[0]), np.iinfo(np.int64).max, fleet.seen_at)
     age = fleet.now - np.minimum.reduceat(seen, fleet.offsets[:-1])
     return _below(age, policy.max_load_age_ms)
 
 
-def _split_thresholds(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _split_thresholds(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     overload = np.where(_known(fleet, policy), _largest_ratio(fleet, policy.split_thresholds), -np.inf)
     return _above(np.minimum(np.maximum.reduceat(overload, fleet.offsets[:-1]), MAX_RATIO), 1.0)
 
 
-def _unsplittable(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _unsplittable(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     return _above(np.ones(len(fleet)), 1.0)
 
 
-def _min_segments(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _min_segments(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     return _above(np.diff(fleet.offsets), policy.min_segments)
 
 
-def _merge_cooldown(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _merge_cooldown(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     return _waited(fleet.now, fleet.last_merge_at, policy.merge_cooldown_ms)
 
 
-def _merge_consumers(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _merge_consumers(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     return _above(np.diff(fleet.offsets), fleet.required)
 
 
-def _merge_thresholds(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _merge_thresholds(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     if 0.0 in policy.merge_thresholds:
         heat = np.full(len(fleet.segment_ids), MAX_RATIO)
     else:
@@ -159,7 +159,7 @@ def _merge_thresholds(fleet: Fleet, policy: Policy) -> FleetReadings:
     return _below(np.minimum.reduceat(hotter, fleet.offsets[:-1]), 1.0)
 
 
-def _max_dag_depth(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _max_dag_depth(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     pairs, starts, most = _cold_pairs(fleet, policy), fleet.offsets[:-1], np.iinfo(np.int64).max
     depth = np.minimum.reduceat(np.where(pairs, _of_pairs(fleet.depths), most), starts)
     earliest = np.minimum.reduceat(np.where(pairs, _of_pairs(fleet.shallow_at), most), starts)
@@ -167,20 +167,20 @@ def _max_dag_depth(fleet: Fleet, policy: Policy) -> FleetReadings:
     return _below(depth, policy.max_dag_depth)._replace(eligible_at=eligible_at)
 
 
-def _merge_capacity(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _merge_capacity(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     loss, starts = _losses(fleet, policy), fleet.offsets[:-1]
     least = np.minimum.reduceat(np.where(_shallow_pairs(fleet, policy), loss, np.iinfo(np.int64).max), starts)
     capacity = np.add.reduceat(np.maximum(fleet.buckets, 1), starts)
     return _above(capacity - least, np.minimum(fleet.required, capacity))
 
 
-def _merge_window(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _merge_window(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     may_merge = _affordable_pairs(fleet, policy)
     since = np.where(may_merge, _of_pairs(fleet.cold_since), np.iinfo(np.int64).max)
     return _waited(fleet.now, np.minimum.reduceat(since, fleet.offsets[:-1]), policy.merge_window_ms)
 
 
-def _settling(fleet: Fleet, policy: Policy) -> FleetReadings:
+def _settling(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     may_merge = _affordable_pairs(fleet, policy)
     window = min(policy.merge_window_ms, _EXACT_UP_TO)
     is_ready = may_merge & (np.repeat(fleet.now, np.diff(fleet.offsets)) - _of_pairs(fleet.cold_since) >= window)
@@ -193,7 +193,7 @@ def _settling(fleet: Fleet, policy: Policy) -> FleetReadings:
     return _below(earliest - fleet.now, 0)._replace(eligible_at=eligible_at)
 
 
-_READERS: Mapping[Gate, Callable[[Fleet, Policy], FleetReadings]] = {
+_READERS: Mapping[Gate, Callable[[SnapshotColumns, Policy], FleetReadings]] = {
     Gate.INVALID_POLICY: _switched_off,
     Gate.DISABLED: _switched_off,
     Gate.IN_FLIGHT: _in_flight,
@@ -219,7 +219,7 @@ _READERS: Mapping[Gate, Callable[[Fleet, Policy], FleetReadings]] = {
 # What the gates share, by segment
 
 
-def _known(fleet: Fleet, policy: Policy) -> Bools:
+def _known(fleet: SnapshotColumns, policy: Policy) -> Bools:
     """Segments whose load is known and not too old to be trusted."""
     is_known: Bools = ~np.isnan(fleet.rates[0])
     if policy.max_load_age_ms:
@@ -228,7 +228,7 @@ def _known(fleet: Fleet, policy: Policy) -> Bools:
     return is_known
 
 
-def _pairs(fleet: Fleet, chosen: Bools) -> Bools:
+def _pairs(fleet: SnapshotColumns, chosen: Bools) -> Bools:
     """Segments that are chosen, and the next one of their topic with them."""
     has_next = np.ones(len(chosen), np.bool_)
     has_next[fleet.offsets[1:] - 1] = False
@@ -236,20 +236,20 @@ def _pairs(fleet: Fleet, chosen: Bools) -> Bools:
     return pairs
 
 
-def _cold_pairs(fleet: Fleet, policy: Policy) -> Bools:
+def _cold_pairs(fleet: SnapshotColumns, policy: Policy) -> Bools:
     cold = _known(fleet, policy)
     for rate, limit in zip(fleet.rates, policy.merge_thresholds, strict=True):
         cold &= rate < limit
     return _pairs(fleet, cold)
 
 
-def _shallow_pairs(fleet: Fleet, policy: Policy) -> Bools:
+def _shallow_pairs(fleet: SnapshotColumns, policy: Policy) -> Bools:
     """Cold pairs that their depth lets be merged."""
     shallow: Bools = _cold_pairs(fleet, policy) & (_of_pairs(fleet.depths) < policy.max_dag_depth)
     return shallow
 
 
-def _affordable_pairs(fleet: Fleet, policy: Policy) -> Bools:
+def _affordable_pairs(fleet: SnapshotColumns, policy: Policy) -> Bools:
     """Those of them that leave each consumer its entry bucket."""
     pairs = _shallow_pairs(fleet, policy)
     if not policy.rebuckets or not (policy.as_shipped or fleet.buckets.any()):
@@ -262,14 +262,14 @@ def _affordable_pairs(fleet: Fleet, policy: Policy) -> Bools:
     return affordable
 
 
-def _losses(fleet: Fleet, policy: Policy) -> Ints:
+def _losses(fleet: SnapshotColumns, policy: Policy) -> Ints:
     """The entry buckets that a merge of each segment with the next one costs."""
     buckets = np.maximum(fleet.buckets, 1)
     losses: Ints = np.maximum(buckets + np.roll(buckets, -1) - policy.max_entry_buckets_per_segment, 0)
     return losses
 
 
-def _by_segment(fleet: Fleet, column: Ints) -> Ints:
+def _by_segment(fleet: SnapshotColumns, column: Ints) -> Ints:
     """Repeat the value of each topic for each of its segments."""
     repeated: Ints = np.repeat(column, np.diff(fleet.offsets))
     return repeated
@@ -281,7 +281,7 @@ def _of_pairs(column: Ints) -> Ints:
     return larger
 
 
-def _largest_ratio(fleet: Fleet, limits: tuple[float, ...]) -> Floats:
+def _largest_ratio(fleet: SnapshotColumns, limits: tuple[float, ...]) -> Floats:
     ratios = [rate / limit for rate, limit in zip(fleet.rates, limits, strict=True)]
     largest: Floats = np.maximum.reduce(ratios)
     return largest

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from decisions.kernel.precedence import Row
+from decisions.kernel.precedence import PrecedenceRow
 
 
 class Gate(str, Enum):
@@ -257,41 +257,43 @@ DESCRIPTIONS: dict[Gate, Description] = {
     ),
 }
 
-PRECEDENCE: tuple[Row[Situation, Gate], ...] = (
-    Row(
+PRECEDENCE: tuple[PrecedenceRow[Situation, Gate], ...] = (
+    PrecedenceRow(
         Situation.SWITCHED_OFF,
         "the policy is broken or says so, or an open decision holds what the topic wants",
         (Gate.INVALID_POLICY, Gate.DISABLED, Gate.IN_FLIGHT),
     ),
-    Row(
+    PrecedenceRow(
         Situation.WANTS_TO_REBUCKET,
         "consumers without an entry bucket, and a split is not worth its segment",
         (Gate.RETRY_BACKOFF, Gate.MAX_ENTRY_BUCKETS),
         waits=(Gate.REBUCKET_COOLDOWN,),
     ),
-    Row(
+    PrecedenceRow(
         Situation.WANTS_TO_SPLIT,
         "consumers without a segment, or a segment above a split threshold; a merge that is possible is still made",
         (Gate.RETRY_BACKOFF, Gate.MAX_SEGMENTS, Gate.SPLIT_COOLDOWN, Gate.UNSPLITTABLE, Gate.ONE_HOT_KEY),
     ),
-    Row(
+    PrecedenceRow(
         Situation.NO_DEMAND,
         "a consumer event that finds a segment, or an entry bucket, for every consumer; it evaluates nothing else",
         (Gate.CONSUMER_DEMAND, Gate.ENTRY_BUCKETS),
     ),
-    Row(
+    PrecedenceRow(
         Situation.WANTS_TO_MERGE,
         "two neighbours are both cold",
         (Gate.RETRY_BACKOFF, Gate.MIN_SEGMENTS, Gate.MERGE_CONSUMERS, Gate.MAX_DAG_DEPTH, Gate.MERGE_CAPACITY),
         waits=(Gate.MERGE_COOLDOWN, Gate.MERGE_WINDOW, Gate.SETTLING),
     ),
-    Row(
+    PrecedenceRow(
         Situation.UNKNOWN_LOAD,
         "it wants neither, and no load is known that could tell: above the floor of no two neighbours, at it of none",
         (Gate.LOAD_MISSING, Gate.LOAD_STALE),
     ),
-    Row(Situation.ABOVE_FLOOR, "it wants neither, and has more segments than `minSegments`", (Gate.MERGE_THRESHOLDS,)),
-    Row(
+    PrecedenceRow(
+        Situation.ABOVE_FLOOR, "it wants neither, and has more segments than `minSegments`", (Gate.MERGE_THRESHOLDS,)
+    ),
+    PrecedenceRow(
         Situation.AT_FLOOR,
         "it wants neither, and has no more segments than `minSegments`, or one",
         (Gate.SPLIT_THRESHOLDS,),

@@ -5,13 +5,13 @@ Stage: handed through an evaluation; the answer is made of it.
 
 from __future__ import annotations
 
-from decisions.bookkeeper.gates import SENTENCES, Gate
+from decisions.bookkeeper.gates import SENTENCES, BookieGate
 from schemas.bookie_answers import BookieReading
 
 BAD, UNKNOWN, CONFLICT = 400, 404, 409
 
 
-class Account:
+class BookieAccount:
     """List of all that an evaluation looked at."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Account:
 
     def require(
         self,
-        gate: Gate,
+        gate: BookieGate,
         passed: bool,
         detail: str | None = None,
         code: int = CONFLICT,
@@ -47,7 +47,7 @@ class Account:
             self.binding, self.code = reading, code
         return passed
 
-    def note(self, gate: Gate, passed: bool, subject: str, detail: str | None = None) -> bool:
+    def note(self, gate: BookieGate, passed: bool, subject: str, detail: str | None = None) -> bool:
         """A gate of one object."""
         self.readings.append(
             BookieReading(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decisions.bookkeeper.account import Account
-from decisions.bookkeeper.gates import Gate
-from decisions.bookkeeper.seen import Seen
+from decisions.bookkeeper.account import BookieAccount
+from decisions.bookkeeper.gates import BookieGate
+from decisions.bookkeeper.seen import BookieView
 from schemas.bookies import Routing
 
 
@@ -30,7 +30,7 @@ def routing_fault(routing: Routing, registered: Sequence[str]) -> str | None:
     return None
 
 
-def require_routing(seen: Seen, account: Account) -> bool:
+def require_routing(seen: BookieView, account: BookieAccount) -> bool:
     """Require brokers under which ledgers may be moved, sealed and deleted."""
     fault = routing_fault(seen.snapshot.routing, seen.snapshot.registered_brokers or ())
-    return account.require(Gate.BROKERS_ROUTE, fault is None, fault)
+    return account.require(BookieGate.BROKERS_ROUTE, fault is None, fault)

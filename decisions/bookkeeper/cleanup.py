@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decisions.bookkeeper.account import BAD, UNKNOWN, Account
+from decisions.bookkeeper.account import BAD, UNKNOWN, BookieAccount
 from decisions.bookkeeper.brokers import require_routing
-from decisions.bookkeeper.gates import Gate
+from decisions.bookkeeper.gates import BookieGate
 from decisions.bookkeeper.ids import require_distinct
-from decisions.bookkeeper.seen import Item, Seen, equal
+from decisions.bookkeeper.seen import BookieView, Item, equal
 from schemas.bookie_answers import Step
 from schemas.bookies import BookieSnapshot, SwitchSettings
 
@@ -21,14 +21,14 @@ HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CleanupCandidate:
     """An old copy, and what keeps it."""
 
     ledger: int
     items: tuple[Item, ...]
     cluster: str | None
     """Where its records lead; None: nowhere, or to several."""
-    gate: Gate | None
+    gate: BookieGate | None
     reason: str
 
 
@@ -43,7 +43,7 @@ def has_passed(snapshot: BookieSnapshot) -> bool:
     return since is not None and snapshot.now >= since + window_ms(snapshot.settings)
 
 
-def candidates(seen: Seen, source: str) -> list[Candidate]:
+def candidates(seen: BookieView, source: str) -> list[CleanupCandidate]:
     """Return each ledger of `source` that was copied, or that a record elsewhere has a copy of.
 
     Records are schemas and cursors.
@@ -59,13 +59,13 @@ def candidates(seen: Seen, source: str) -> list[Candidate]:
     return [_candidate(seen, source, entry) for entry in sorted(ids) if seen.ledger(source, entry) is not None]
 
 
-def require_window(seen: Seen, account: Account) -> bool:
+def require_window(seen: BookieView, account: BookieAccount) -> bool:
     """Require that the window of a deletion has passed."""
     wait, since, now = window_ms(seen.snapshot.settings), seen.progress.promoted_at, seen.snapshot.now
     end = None if since is None else since + wait
     detail = "nothing says when the last ledger was promoted" if end is None else f"{max(end - now, 0)} ms are left"
     return account.require(
-        Gate.WINDOW,
+        BookieGate.WINDOW,
         end is not None and now >= end,
         f"{detail}; --force deletes before that",
         measured=None if since is None else float(now - since),
@@ -75,20 +75,20 @@ def require_window(seen: Seen, account: Account) -> bool:
     )
 
 
-def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
+def plan_cleanup(seen: BookieView, account: BookieAccount) -> list[Step]:
     """The deletions of the request, or what they would be; every copy that is kept has its reason."""
     request, directive = seen.snapshot.request, seen.snapshot.directive
     source = request.src_cluster_filter or (directive.source if directive else None)
     if source is None:
-        account.require(Gate.REQUEST, False, "no switch was asked for: name a cluster with --src-cluster", BAD)
+        account.require(BookieGate.REQUEST, False, "no switch was asked for: name a cluster with --src-cluster", BAD)
         return []
     if source not in seen.clusters:
-        account.require(Gate.REGISTERED, False, f"{source} is not registered", UNKNOWN)
+        account.require(BookieGate.REGISTERED, False, f"{source} is not registered", UNKNOWN)
         return []
-    account.require(Gate.LISTED, seen.listed(source), f"the ledgers of {source} were not listed")
-    account.require(Gate.ONE_ACTIVE, len(seen.active) == 1, f"ACTIVE are: {', '.join(seen.active) or 'none'}")
+    account.require(BookieGate.LISTED, seen.listed(source), f"the ledgers of {source} were not listed")
+    account.require(BookieGate.ONE_ACTIVE, len(seen.active) == 1, f"ACTIVE are: {', '.join(seen.active) or 'none'}")
     require_distinct(seen, account, source, *(candidate for candidate in seen.clusters if candidate != source))
-    account.require(Gate.NOT_ACTIVE, source not in seen.active, f"{source} is ACTIVE: nothing is deleted from it")
+    account.require(BookieGate.NOT_ACTIVE, source not in seen.active, f"{source} is ACTIVE: nothing is deleted from it")
     require_routing(seen, account)
     if not request.force:
         require_window(seen, account)
@@ -97,7 +97,7 @@ def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
     for candidate in candidates(seen, source):
         gate, reason = candidate.gate, candidate.reason
         if gate is None and request.max_deletions and deletions >= request.max_deletions:
-            gate, reason = Gate.MAX_DELETIONS, f"{request.max_deletions} are deleted at a time"
+            gate, reason = BookieGate.MAX_DELETIONS, f"{request.max_deletions} are deleted at a time"
         deletions += gate is None
         if gate is not None:
             account.note(gate, False, str(candidate.ledger), reason)
@@ -123,50 +123,50 @@ def plan_cleanup(seen: Seen, account: Account) -> list[Step]:
             )
         )
     account.require(
-        Gate.DRY_RUN, not request.dry_run, f"{deletions} ledgers would be deleted: --no-dry-run deletes them"
+        BookieGate.DRY_RUN, not request.dry_run, f"{deletions} ledgers would be deleted: --no-dry-run deletes them"
     )
     return steps
 
 
-def _candidate(seen: Seen, source: str, ledger: int) -> Candidate:
+def _candidate(seen: BookieView, source: str, ledger: int) -> CleanupCandidate:
     items = tuple(seen.naming.get(ledger, ()))
 
-    def kept(gate: Gate, reason: str, cluster: str | None = None) -> Candidate:
-        return Candidate(ledger, items, cluster, gate, reason)
+    def kept(gate: BookieGate, reason: str, cluster: str | None = None) -> CleanupCandidate:
+        return CleanupCandidate(ledger, items, cluster, gate, reason)
 
     for item in items:
         if item.how == "corruption":
-            return kept(Gate.ATTRIBUTION, f"{item.object} names it: {item.reason}")
+            return kept(BookieGate.ATTRIBUTION, f"{item.object} names it: {item.reason}")
         if item.cluster == source:
-            return kept(Gate.ATTRIBUTED_ELSEWHERE, f"{item.object} is attributed to {source}")
+            return kept(BookieGate.ATTRIBUTED_ELSEWHERE, f"{item.object} is attributed to {source}")
     beside = [path for path, number in seen.beside() if number == ledger]
     if beside:
-        return kept(Gate.ATTRIBUTED_ELSEWHERE, f"{beside[0]} names it as a ledger of another use")
+        return kept(BookieGate.ATTRIBUTED_ELSEWHERE, f"{beside[0]} names it as a ledger of another use")
     unread = seen.unknown()
     unread = [record for record in unread if record.ledger < 0]
     if unread:
-        return kept(Gate.ATTRIBUTION, f"{unread[0].object} cannot be read, and may name it: {unread[0].reason}")
+        return kept(BookieGate.ATTRIBUTION, f"{unread[0].object} cannot be read, and may name it: {unread[0].reason}")
     if not items:
         return _unnamed(
-            seen, ledger, kept(Gate.PROMOTED, "nothing names it, and it was never promoted: its owner deletes it")
+            seen, ledger, kept(BookieGate.PROMOTED, "nothing names it, and it was never promoted: its owner deletes it")
         )
     clusters = {item.cluster for item in items}
     if len(clusters) != 1:
-        return kept(Gate.ATTRIBUTION, f"records lead to {', '.join(sorted(map(str, clusters)))}")
+        return kept(BookieGate.ATTRIBUTION, f"records lead to {', '.join(sorted(map(str, clusters)))}")
     cluster = str(items[0].cluster)
     here, there = seen.ledger(source, ledger), seen.ledger(cluster, ledger)
     if there is None or not there.closed or not there.readable:
         condition = "does not have it" if there is None else "has it open" if there.readable else "cannot read it"
-        return kept(Gate.TARGET_HOLDS_IT, f"{cluster} {condition}", cluster)
+        return kept(BookieGate.TARGET_HOLDS_IT, f"{cluster} {condition}", cluster)
     difference = equal(here, there) if here is not None else None
     if difference is not None:
-        return kept(Gate.TARGET_HOLDS_IT, f"{cluster} has another one: {difference}", cluster)
-    return Candidate(ledger, items, cluster, None, f"{cluster} has it, and every record leads there")
+        return kept(BookieGate.TARGET_HOLDS_IT, f"{cluster} has another one: {difference}", cluster)
+    return CleanupCandidate(ledger, items, cluster, None, f"{cluster} has it, and every record leads there")
 
 
-def _unnamed(seen: Seen, ledger: int, keep: Candidate) -> Candidate:
+def _unnamed(seen: BookieView, ledger: int, keep: CleanupCandidate) -> CleanupCandidate:
     directive = seen.snapshot.directive
     promoted = any(promotion.ledger == ledger and promotion.by != "rollover" for promotion in seen.progress.promoted)
     if directive is None or not promoted:
         return keep
-    return Candidate(ledger, (), directive.target, None, "it was promoted, and nothing names it any more")
+    return CleanupCandidate(ledger, (), directive.target, None, "it was promoted, and nothing names it any more")

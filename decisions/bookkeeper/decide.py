@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from decisions.bookkeeper.account import Account
+from decisions.bookkeeper.account import BookieAccount
 from decisions.bookkeeper.brokers import require_routing
 from decisions.bookkeeper.cleanup import plan_cleanup, require_window
-from decisions.bookkeeper.gates import SENTENCES, Gate
+from decisions.bookkeeper.gates import SENTENCES, BookieGate
 from decisions.bookkeeper.ids import apart, require_distinct
 from decisions.bookkeeper.invariants import unseen, violations
-from decisions.bookkeeper.phases import Standing, standing
+from decisions.bookkeeper.phases import SwitchStanding, standing
 from decisions.bookkeeper.registry import flip_step, flipped, register, unregister
-from decisions.bookkeeper.seen import Seen, attribution
+from decisions.bookkeeper.seen import BookieView, attribution
 from decisions.bookkeeper.switching import ask_for_precheck, ask_for_rollback, ask_for_switch, bootstrap_of
 from decisions.bookkeeper.uris import BadUri
 from decisions.bookkeeper.work import Stage, build_steps, failures, promote_steps
@@ -25,39 +25,39 @@ from schemas.bookies import BookieSnapshot, ClusterEntry, Directive
 
 def decide(snapshot: BookieSnapshot) -> BookieAnswer:
     """The answer to a snapshot. Total: a snapshot that is valid has one."""
-    seen = Seen(snapshot)
+    seen = BookieView(snapshot)
     if snapshot.bootstrap is None and snapshot.directive is None and len(seen.active) == 1:
         # The first switch writes the record: until then all is on the only cluster that there was.
-        seen = Seen(snapshot, bootstrap_of(seen, seen.active[0]))
-    account, now = Account(), standing(seen)
+        seen = BookieView(snapshot, bootstrap_of(seen, seen.active[0]))
+    account, now = BookieAccount(), standing(seen)
     try:
         return _OPERATIONS[snapshot.operation](seen, account, now)
     except BadUri as error:
-        account.require(Gate.URI, False, f"in the registry: {error}")
+        account.require(BookieGate.URI, False, f"in the registry: {error}")
         return _answer(seen, account, now, "hold")
 
 
 def plan(snapshot: BookieSnapshot) -> BookieAnswer:
     """Return `next` with all steps that are due, for an orchestrator that limits its parallel work itself."""
-    seen = Seen(snapshot)
-    return _next(seen, Account(), standing(seen), at_once=False)
+    seen = BookieView(snapshot)
+    return _next(seen, BookieAccount(), standing(seen), at_once=False)
 
 
-def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> BookieAnswer:
+def _next(seen: BookieView, account: BookieAccount, now: SwitchStanding, at_once: bool = True) -> BookieAnswer:
     snapshot, directive = seen.snapshot, now.directive
-    if not account.require(Gate.DIRECTIVE, directive is not None, code=200):
+    if not account.require(BookieGate.DIRECTIVE, directive is not None, code=200):
         return _answer(seen, account, now, "hold")
     assert directive is not None
     if now.phase in ("DONE", "ROLLED_BACK"):
         return _answer(seen, account, now, "done")
     for name in (directive.source, directive.target):
-        if not account.require(Gate.REGISTERED, name in seen.clusters, f"{name} is not registered", 404):
+        if not account.require(BookieGate.REGISTERED, name in seen.clusters, f"{name} is not registered", 404):
             return _answer(seen, account, now, "hold")
     holder = snapshot.orchestrator
     if holder is not None and snapshot.self_name is not None:
         mine = holder.holder == snapshot.self_name or holder.until <= snapshot.now
         account.require(
-            Gate.ORCHESTRATOR,
+            BookieGate.ORCHESTRATOR,
             mine,
             f"{holder.holder} holds the lease for {holder.until - snapshot.now} ms more",
             eligible_at=None if mine else holder.until,
@@ -71,16 +71,16 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
         return _answer(seen, account, now, "steps", steps=[step], registry=after)
     behind = [broker for broker in snapshot.brokers if broker.epoch < directive.epoch or not broker.target_client]
     account.require(
-        Gate.BROKERS_FOLLOW,
+        BookieGate.BROKERS_FOLLOW,
         not behind,
         f"{behind[0].name}: {behind[0].error or f'it is at epoch {behind[0].epoch}'}" if behind else None,
     )
     for name in (directive.source, directive.target):
-        account.require(Gate.LISTED, seen.listed(name), f"the ledgers of {name} were not listed")
+        account.require(BookieGate.LISTED, seen.listed(name), f"the ledgers of {name} were not listed")
     for name in (directive.source, directive.target):
         generators = snapshot.generators.get(name)
         if generators is not None and not generators.reachable and name == directive.target:
-            account.require(Gate.TARGET_CLIENT, False, generators.error)
+            account.require(BookieGate.TARGET_CLIENT, False, generators.error)
     origins = {work.source for work in now.works if work.source} - {directive.source, directive.target}
     require_distinct(seen, account, directive.source, directive.target, *sorted(origins))
     apart(seen, account)
@@ -100,26 +100,26 @@ def _next(seen: Seen, account: Account, now: Standing, at_once: bool = True) -> 
         return _answer(seen, account, now, "steps", steps=chosen)
     if now.phase == "CLEANUP":
         if require_window(seen, account):
-            account.require(Gate.ASKED, False, "'anabranch bookies cleanup' shows what would be deleted", 200)
+            account.require(BookieGate.ASKED, False, "'anabranch bookies cleanup' shows what would be deleted", 200)
         account.code = 200
         return _answer(seen, account, now, "hold")
     return _answer(seen, account, now, "done")
 
 
-def _at_once(seen: Seen, account: Account, steps: list[Step]) -> list[Step]:
+def _at_once(seen: BookieView, account: BookieAccount, steps: list[Step]) -> list[Step]:
     """Return as many steps as may be worked on together, without those in progress."""
     flying = frozenset(seen.progress.in_flight)
     free = [step for step in steps if step.object not in flying]
     for step in steps:
         if step.object in flying:
-            account.note(Gate.IN_FLIGHT, False, step.object)
+            account.note(BookieGate.IN_FLIGHT, False, step.object)
     # What is only written down takes no place.
     noted = [step for step in free if step.action in ("fail", "rollover_fallback")]
     limited = [step for step in free if step.action not in ("fail", "rollover_fallback")]
     free_slots = max(seen.snapshot.settings.migration_concurrency - len(flying), 0)
     if limited[free_slots:]:
         account.note(
-            Gate.CONCURRENCY,
+            BookieGate.CONCURRENCY,
             False,
             limited[free_slots].object,
             f"{len(limited) - free_slots} steps wait, this is the first of them",
@@ -127,11 +127,11 @@ def _at_once(seen: Seen, account: Account, steps: list[Step]) -> list[Step]:
     return [*noted, *limited[:free_slots]]
 
 
-def _status(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+def _status(seen: BookieView, account: BookieAccount, now: SwitchStanding) -> BookieAnswer:
     return _next(seen, account, now).model_copy(update={"steps": []})
 
 
-def _register(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+def _register(seen: BookieView, account: BookieAccount, now: SwitchStanding) -> BookieAnswer:
     after = register(seen, account)
     if after is None or account.binding:
         return _answer(seen, account, now, "hold")
@@ -141,10 +141,10 @@ def _register(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
     return _answer(seen, account, now, "register", registry=after, steps=[_write(seen, name, "write_registry", after)])
 
 
-def _unregister(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+def _unregister(seen: BookieView, account: BookieAccount, now: SwitchStanding) -> BookieAnswer:
     name, directive = seen.snapshot.request.name or "", now.directive
     if directive is not None and now.is_open and name in (directive.source, directive.target):
-        account.require(Gate.NO_SWITCH, False, f"{name} is part of the switch in {now.phase}")
+        account.require(BookieGate.NO_SWITCH, False, f"{name} is part of the switch in {now.phase}")
     after = unregister(seen, account)
     if after is None or account.binding:
         return _answer(seen, account, now, "hold")
@@ -153,12 +153,12 @@ def _unregister(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
     )
 
 
-def _precheck(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+def _precheck(seen: BookieView, account: BookieAccount, now: SwitchStanding) -> BookieAnswer:
     precheck = ask_for_precheck(seen, account)
     return _answer(seen, account, now, "hold" if account.binding else "ready", precheck=precheck)
 
 
-def _switch(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+def _switch(seen: BookieView, account: BookieAccount, now: SwitchStanding) -> BookieAnswer:
     action, directive, checked = ask_for_switch(seen, account, now)
     if directive is None:
         return _answer(seen, account, now, "hold", precheck=checked)
@@ -169,7 +169,7 @@ def _switch(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
     )
 
 
-def _rollback(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+def _rollback(seen: BookieView, account: BookieAccount, now: SwitchStanding) -> BookieAnswer:
     back, todo, losses = ask_for_rollback(seen, account, now)
     goes_on = now.directive is not None and now.directive.kind == "rollback"
     planned = (
@@ -196,7 +196,7 @@ def _rollback(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
     return _asked(seen, account, now, "rollback", back, losses=losses, plan=steps)
 
 
-def _cleanup(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+def _cleanup(seen: BookieView, account: BookieAccount, now: SwitchStanding) -> BookieAnswer:
     steps = plan_cleanup(seen, account)
     if account.binding:
         _dry_is_no_refusal(account)
@@ -206,23 +206,23 @@ def _cleanup(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
     )
 
 
-def _dry_is_no_refusal(account: Account) -> None:
-    if account.binding is not None and account.binding.gate == Gate.DRY_RUN.value:
+def _dry_is_no_refusal(account: BookieAccount) -> None:
+    if account.binding is not None and account.binding.gate == BookieGate.DRY_RUN.value:
         account.code = 200
 
 
-def _resolve(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+def _resolve(seen: BookieView, account: BookieAccount, now: SwitchStanding) -> BookieAnswer:
     return _answer(seen, account, now, "done", attributions=[attribution(item) for item in seen.items])
 
 
-def _check(seen: Seen, account: Account, now: Standing) -> BookieAnswer:
+def _check(seen: BookieView, account: BookieAccount, now: SwitchStanding) -> BookieAnswer:
     return _answer(seen, account, now, "done", violations=violations(seen), unseen=unseen(seen))
 
 
 def _asked(
-    seen: Seen,
-    account: Account,
-    now: Standing,
+    seen: BookieView,
+    account: BookieAccount,
+    now: SwitchStanding,
     action: str,
     directive: Directive,
     plan: list[Step] | None = None,
@@ -233,7 +233,7 @@ def _asked(
     return _answer(seen, account, now, action, directive=directive, registry=after, steps=[flip, *(plan or [])], **more)
 
 
-def _write(seen: Seen, name: str, action: Any, after: list[ClusterEntry]) -> Step:
+def _write(seen: BookieView, name: str, action: Any, after: list[ClusterEntry]) -> Step:
     there = {entry.name: entry for entry in after}
     changed = [entry for entry in {**seen.clusters, **there} if seen.clusters.get(entry) != there.get(entry)]
     versions = {entry: seen.clusters[entry].version if entry in seen.clusters else None for entry in sorted(changed)}
@@ -248,7 +248,7 @@ def _write(seen: Seen, name: str, action: Any, after: list[ClusterEntry]) -> Ste
     )
 
 
-def _answer(seen: Seen, account: Account, now: Standing, action: str, **more: Any) -> BookieAnswer:
+def _answer(seen: BookieView, account: BookieAccount, now: SwitchStanding, action: str, **more: Any) -> BookieAnswer:
     snapshot, directive, bound = seen.snapshot, now.directive, account.binding
     failed = failures(now.works, directive) if directive else []
     lost = [entry.item.object for entry in now.works if entry.stage is Stage.LOST]
@@ -257,7 +257,7 @@ def _answer(seen: Seen, account: Account, now: Standing, action: str, **more: An
     ]
     again = bool(failed or lost) and directive is not None
     more.setdefault("attributions", seen.unknown())
-    more.setdefault("reason", None if bound is None else bound.detail or SENTENCES[Gate(bound.gate)])
+    more.setdefault("reason", None if bound is None else bound.detail or SENTENCES[BookieGate(bound.gate)])
     return BookieAnswer(
         cluster=snapshot.cluster,
         operation=snapshot.operation,
@@ -282,7 +282,7 @@ def command_of(directive: Directive) -> str:
     return f"anabranch bookies {verb} --no-dry-run"
 
 
-def _counts(seen: Seen, now: Standing) -> dict[str, int]:
+def _counts(seen: BookieView, now: SwitchStanding) -> dict[str, int]:
     if now.directive is None:
         return {}
     source, target = now.directive.source, now.directive.target

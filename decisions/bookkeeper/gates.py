@@ -10,7 +10,7 @@ from enum import Enum
 from types import MappingProxyType
 
 
-class Gate(Enum):
+class BookieGate(Enum):
     """A gate's name on the wire."""
 
     REQUEST = "request"
@@ -51,46 +51,46 @@ class Gate(Enum):
     WORK = "work-left"
 
 
-SENTENCES: Mapping[Gate, str] = MappingProxyType(
+SENTENCES: Mapping[BookieGate, str] = MappingProxyType(
     {
-        Gate.REQUEST: "The request lacks what this command needs.",
-        Gate.URI: "The metadata service URI cannot be read.",
-        Gate.URI_FREE: "Another cluster has this URI, or the same ensemble with the same or a nested root.",
-        Gate.URI_FIXED: "A registered cluster keeps its URI, as ledgers are found by its name.",
-        Gate.INSTANCE: "Two names are one BookKeeper cluster, or a cluster is not the one that was registered.",
-        Gate.ONE_ACTIVE: "Exactly one registered cluster is ACTIVE, and only a switch changes which.",
-        Gate.REGISTERED: "No cluster of that name is registered.",
-        Gate.NOT_ACTIVE: "The cluster is ACTIVE.",
-        Gate.NO_SWITCH: "A switch is under way: end it, ask for the same target again, or roll it back.",
-        Gate.NOTHING_NAMES_IT: "Ledgers on record are attributed to the cluster.",
-        Gate.ATTRIBUTION: "Nobody knows where a ledger is: no stamp, and not made before the bootstrap record.",
-        Gate.TARGET_CLIENT: "The target cannot be reached, or a broker's client of it does not start.",
-        Gate.IDS_BEYOND: "The target's next ledger id is not beyond every id that the source has used or gives next, "
-        "or one of them is not known.",
-        Gate.IDS_APART: "The source has reached the ids that the target gives since the switch was asked for, or its "
-        "ids are not known.",
-        Gate.DIRECTIVE: "No switch was asked for.",
-        Gate.ORCHESTRATOR: "Another orchestrator holds the lease.",
-        Gate.BROKERS_FOLLOW: "A broker has not taken up the switch yet.",
-        Gate.BROKERS_ROUTE: "The brokers know one cluster only: they would not find what was deleted here.",
-        Gate.LISTED: "The cluster's ledgers were not listed.",
-        Gate.SOURCE_READABLE: "The source's ledger is not there, or cannot be read.",
-        Gate.SOURCE_CLOSED: "The source's ledger is still open, so nobody knows all of it.",
-        Gate.COPY_EQUAL: "The target has another ledger of that id.",
-        Gate.FAILED_BEFORE: "It failed in this attempt; asking for the same switch again tries again.",
-        Gate.TRIES: "Others won every try.",
-        Gate.CONCURRENCY: "As many objects are worked on as may be at a time.",
-        Gate.IN_FLIGHT: "It is being worked on.",
-        Gate.WINDOW: "The old copies are kept until both windows have passed.",
-        Gate.ROLLBACK_WINDOW: "The window for a rollback has passed.",
-        Gate.ASKED: "Old copies are deleted only when an operator asks for it.",
-        Gate.DRY_RUN: "Only a dry run was asked for.",
-        Gate.MAX_DELETIONS: "As many ledgers are deleted as were asked for.",
-        Gate.PROMOTED: "Its copy was made but never promoted.",
-        Gate.ATTRIBUTED_ELSEWHERE: "A record attributes the ledger to this very cluster.",
-        Gate.TARGET_HOLDS_IT: "The cluster that it is attributed to has no equal, closed, readable copy.",
-        Gate.NOTHING_LOST: "Something would be left behind.",
-        Gate.WORK: "Nothing is left to do.",
+        BookieGate.REQUEST: "The request lacks what this command needs.",
+        BookieGate.URI: "The metadata service URI cannot be read.",
+        BookieGate.URI_FREE: "Another cluster has this URI, or the same ensemble with the same or a nested root.",
+        BookieGate.URI_FIXED: "A registered cluster keeps its URI, as ledgers are found by its name.",
+        BookieGate.INSTANCE: "Two names are one BookKeeper cluster, or a cluster is not the one that was registered.",
+        BookieGate.ONE_ACTIVE: "Exactly one registered cluster is ACTIVE, and only a switch changes which.",
+        BookieGate.REGISTERED: "No cluster of that name is registered.",
+        BookieGate.NOT_ACTIVE: "The cluster is ACTIVE.",
+        BookieGate.NO_SWITCH: "A switch is under way: end it, ask for the same target again, or roll it back.",
+        BookieGate.NOTHING_NAMES_IT: "Ledgers on record are attributed to the cluster.",
+        BookieGate.ATTRIBUTION: "Nobody knows where a ledger is: no stamp, and not made before the bootstrap record.",
+        BookieGate.TARGET_CLIENT: "The target cannot be reached, or a broker's client of it does not start.",
+        BookieGate.IDS_BEYOND: "The target's next ledger id is not beyond every id that the source has used or gives "
+        "next, or one of them is not known.",
+        BookieGate.IDS_APART: "The source has reached the ids that the target gives since the switch was asked for, or "
+        "its ids are not known.",
+        BookieGate.DIRECTIVE: "No switch was asked for.",
+        BookieGate.ORCHESTRATOR: "Another orchestrator holds the lease.",
+        BookieGate.BROKERS_FOLLOW: "A broker has not taken up the switch yet.",
+        BookieGate.BROKERS_ROUTE: "The brokers know one cluster only: they would not find what was deleted here.",
+        BookieGate.LISTED: "The cluster's ledgers were not listed.",
+        BookieGate.SOURCE_READABLE: "The source's ledger is not there, or cannot be read.",
+        BookieGate.SOURCE_CLOSED: "The source's ledger is still open, so nobody knows all of it.",
+        BookieGate.COPY_EQUAL: "The target has another ledger of that id.",
+        BookieGate.FAILED_BEFORE: "It failed in this attempt; asking for the same switch again tries again.",
+        BookieGate.TRIES: "Others won every try.",
+        BookieGate.CONCURRENCY: "As many objects are worked on as may be at a time.",
+        BookieGate.IN_FLIGHT: "It is being worked on.",
+        BookieGate.WINDOW: "The old copies are kept until both windows have passed.",
+        BookieGate.ROLLBACK_WINDOW: "The window for a rollback has passed.",
+        BookieGate.ASKED: "Old copies are deleted only when an operator asks for it.",
+        BookieGate.DRY_RUN: "Only a dry run was asked for.",
+        BookieGate.MAX_DELETIONS: "As many ledgers are deleted as were asked for.",
+        BookieGate.PROMOTED: "Its copy was made but never promoted.",
+        BookieGate.ATTRIBUTED_ELSEWHERE: "A record attributes the ledger to this very cluster.",
+        BookieGate.TARGET_HOLDS_IT: "The cluster that it is attributed to has no equal, closed, readable copy.",
+        BookieGate.NOTHING_LOST: "Something would be left behind.",
+        BookieGate.WORK: "Nothing is left to do.",
     }
 )
 """What it means when a gate does not pass."""
@@ -98,7 +98,7 @@ SENTENCES: Mapping[Gate, str] = MappingProxyType(
 
 def table() -> str:
     """The gates as a table in Markdown."""
-    rows = "\n".join(f"| `{gate.value}` | {SENTENCES[gate]} |" for gate in Gate)
+    rows = "\n".join(f"| `{gate.value}` | {SENTENCES[gate]} |" for gate in BookieGate)
     return f"| gate | holds because |\n| --- | --- |\n{rows}\n"
 
 

@@ -7,14 +7,14 @@ with its next id. A cluster that cannot be reached is unknown, and unknown ids h
 
 from __future__ import annotations
 
-from decisions.bookkeeper.account import Account
-from decisions.bookkeeper.gates import Gate
-from decisions.bookkeeper.seen import Seen
+from decisions.bookkeeper.account import BookieAccount
+from decisions.bookkeeper.gates import BookieGate
+from decisions.bookkeeper.seen import BookieView
 from decisions.bookkeeper.uris import collide, read_uri
 from schemas.bookie_answers import Precheck
 
 
-def next_id(seen: Seen, cluster: str) -> int | None:
+def next_id(seen: BookieView, cluster: str) -> int | None:
     """Return the next id that a cluster gives to a new client; None: not known."""
     generators = seen.snapshot.generators.get(cluster)
     if generators is None or not generators.reachable:
@@ -22,7 +22,7 @@ def next_id(seen: Seen, cluster: str) -> int | None:
     return generators.short if generators.long is None else generators.long
 
 
-def largest_id(seen: Seen, cluster: str) -> int | None:
+def largest_id(seen: BookieView, cluster: str) -> int | None:
     """Return the largest id that is in use or was given by either generator; -1: none; None: not known."""
     generators = seen.snapshot.generators.get(cluster)
     if generators is None or not generators.reachable:
@@ -34,20 +34,20 @@ def largest_id(seen: Seen, cluster: str) -> int | None:
     return max(ids)
 
 
-def reserved_id(seen: Seen, cluster: str) -> int | None:
+def reserved_id(seen: BookieView, cluster: str) -> int | None:
     """Return the largest id that a cluster has used or gives next; None: not known."""
     used, following = largest_id(seen, cluster), next_id(seen, cluster)
     return None if used is None or following is None else max(used, following)
 
 
-def require_distinct(seen: Seen, account: Account, *names: str) -> bool:
+def require_distinct(seen: BookieView, account: BookieAccount, *names: str) -> bool:
     """Require that no two names are one BookKeeper cluster, and that each is the one that was registered."""
     for name in names:
         generators, entry = seen.snapshot.generators.get(name), seen.clusters.get(name)
         observed = generators.instance if generators is not None else None
         recorded = entry.instance if entry is not None else None
         if not account.require(
-            Gate.INSTANCE,
+            BookieGate.INSTANCE,
             None in (observed, recorded) or observed == recorded,
             f"{name} has the instance id {observed}, and was registered with {recorded}: its metadata were formatted "
             "anew, or its address leads to another cluster; register that one under a name of its own",
@@ -56,7 +56,7 @@ def require_distinct(seen: Seen, account: Account, *names: str) -> bool:
     pairs = [(first, other) for index, first in enumerate(names) for other in names[index + 1 :]]
     same = [(first, other) for first, other in pairs if _are_one(seen, first, other)]
     return account.require(
-        Gate.INSTANCE,
+        BookieGate.INSTANCE,
         not same,
         "{} and {} are one BookKeeper cluster: they have the same instance id or address. Nothing is copied to or "
         "deleted from a cluster under two names; unregister one of them".format(*same[0])
@@ -65,17 +65,17 @@ def require_distinct(seen: Seen, account: Account, *names: str) -> bool:
     )
 
 
-def _are_one(seen: Seen, first: str, other: str) -> bool:
+def _are_one(seen: BookieView, first: str, other: str) -> bool:
     """Return whether two names are known to lead to one cluster."""
     uris = [read_uri(seen.clusters[name].metadata_service_uri) for name in (first, other) if name in seen.clusters]
     return bool(seen.instances(first) & seen.instances(other)) or (len(uris) > 1 and collide(*uris))
 
 
-def precheck(seen: Seen, source: str | None, target: str, account: Account) -> Precheck:
+def precheck(seen: BookieView, source: str | None, target: str, account: BookieAccount) -> Precheck:
     """Return whether the target is beyond the source, reachable and another cluster; notes its gates."""
     generators = seen.snapshot.generators.get(target)
     reachable = generators is None or generators.reachable
-    account.require(Gate.TARGET_CLIENT, reachable, generators.error if generators else None)
+    account.require(BookieGate.TARGET_CLIENT, reachable, generators.error if generators else None)
     distinct = require_distinct(seen, account, *([] if source is None else [source]), target)
     used = None if source is None else largest_id(seen, source)
     reserved = None if source is None else reserved_id(seen, source)
@@ -97,7 +97,7 @@ def precheck(seen: Seen, source: str | None, target: str, account: Account) -> P
         )
     skip = seen.snapshot.settings.skip_idgen_precheck
     account.require(
-        Gate.IDS_BEYOND,
+        BookieGate.IDS_BEYOND,
         beyond or skip,
         detail,
         measured=None if following is None else float(following),
@@ -117,7 +117,7 @@ def precheck(seen: Seen, source: str | None, target: str, account: Account) -> P
     )
 
 
-def apart(seen: Seen, account: Account) -> bool:
+def apart(seen: BookieView, account: BookieAccount) -> bool:
     """Require before every step that the source gives no id that the target can give (hole 11).
 
     Unknown ids hold.
@@ -131,9 +131,9 @@ def apart(seen: Seen, account: Account) -> bool:
         generators = seen.snapshot.generators.get(directive.source)
         why = f": {generators.error}" if generators is not None and generators.error else ""
         detail = f"nothing is known of the ids of {directive.source}{why}; it may give ids from {limit} on as well"
-        return account.require(Gate.IDS_APART, False, detail, limit=float(limit))
+        return account.require(BookieGate.IDS_APART, False, detail, limit=float(limit))
     return account.require(
-        Gate.IDS_APART,
+        BookieGate.IDS_APART,
         used < limit,
         f"{directive.source} has used the id {used}, {directive.target} gives ids from {limit} on: stop what still "
         f"makes ledgers on {directive.source}",

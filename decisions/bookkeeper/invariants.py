@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from decisions.bookkeeper.ids import largest_id
-from decisions.bookkeeper.seen import Item, Seen, equal
+from decisions.bookkeeper.seen import BookieView, Item, equal
 from schemas.bookie_answers import Violation
 from schemas.bookies import CursorRecord, SchemaRecord
 
@@ -19,7 +19,7 @@ Found = Iterator[tuple[str, str]]
 """Object, and what is wrong with it."""
 
 
-def violations(seen: Seen) -> list[Violation]:
+def violations(seen: BookieView) -> list[Violation]:
     """Everything that does not hold, by invariant."""
     return [
         Violation(invariant=name, object=subject, detail=detail)
@@ -28,7 +28,7 @@ def violations(seen: Seen) -> list[Violation]:
     ]
 
 
-def unseen(seen: Seen) -> dict[str, str]:
+def unseen(seen: BookieView) -> dict[str, str]:
     """Return the invariants that a snapshot says nothing of, or not all, with the reason."""
     snapshot, directive = seen.snapshot, seen.snapshot.directive
     unlisted = ", ".join(sorted(name for name in seen.clusters if not seen.listed(name)))
@@ -58,7 +58,7 @@ def unseen(seen: Seen) -> dict[str, str]:
     return {name: why for name, is_unseen, why in reasons if is_unseen}
 
 
-def _stamped_when_made(seen: Seen) -> Found:
+def _stamped_when_made(seen: BookieView) -> Found:
     """I1: a ledger's stamp is written with its id; none made after the bootstrap record lacks it."""
     if seen.bootstrap is None:
         return
@@ -73,7 +73,7 @@ def _stamped_when_made(seen: Seen) -> Found:
             )
 
 
-def _made(seen: Seen, ledger: int) -> list[int]:
+def _made(seen: BookieView, ledger: int) -> list[int]:
     copies = [seen.ledger(name, ledger) for name in seen.clusters]
     return [
         ledger_seen.created_at
@@ -82,7 +82,7 @@ def _made(seen: Seen, ledger: int) -> list[int]:
     ]
 
 
-def _readable(seen: Seen) -> Found:
+def _readable(seen: BookieView) -> Found:
     """I2: every ledger on record can be read where it is attributed to, as long as it is on record."""
     for item in seen.items:
         if item.how == "corruption":
@@ -96,7 +96,7 @@ def _readable(seen: Seen) -> Found:
                 )
 
 
-def _compare_and_set(seen: Seen) -> Found:
+def _compare_and_set(seen: BookieView) -> Found:
     """I3: a record that changed has a later version, and none has an earlier one than a step left it with."""
     versions = {record.path: record.version for record in seen.snapshot.schemas}
     versions |= {record.path: record.version for record in seen.snapshot.cursors}
@@ -123,7 +123,7 @@ def _unread(former: object, after: object) -> bool:
     return getattr(former, "error", None) is not None or getattr(after, "error", None) is not None
 
 
-def _handles_stay(seen: Seen) -> Found:
+def _handles_stay(seen: BookieView) -> Found:
     """I4: an open handle reads with the client that it was opened with."""
     for handle in seen.snapshot.handles:
         if handle.reads_from != handle.opened_on:
@@ -133,7 +133,7 @@ def _handles_stay(seen: Seen) -> Found:
             )
 
 
-def _clients_in_use(seen: Seen) -> Found:
+def _clients_in_use(seen: BookieView) -> Found:
     """I5: no client is closed that a handle reads through."""
     for handle in seen.snapshot.handles:
         if handle.client_closed:
@@ -143,7 +143,7 @@ def _clients_in_use(seen: Seen) -> Found:
             )
 
 
-def _recoverable(seen: Seen) -> Found:
+def _recoverable(seen: BookieView) -> Found:
     """I6: who starts again goes on where it was: directive, registry and brokers say the same."""
     directive = seen.snapshot.directive
     if directive is None:
@@ -161,7 +161,7 @@ def _recoverable(seen: Seen) -> Found:
             yield broker.name, f"it has taken up epoch {broker.epoch} and makes ledgers on {broker.active}"
 
 
-def _old_readers(seen: Seen) -> Found:
+def _old_readers(seen: BookieView) -> Found:
     """I7: every record can be read by a reader that knows nothing of attributions."""
     for records in (seen.snapshot.schemas, seen.snapshot.cursors, seen.snapshot.topics):
         for record in records:
@@ -169,7 +169,7 @@ def _old_readers(seen: Seen) -> Found:
                 yield record.path, record.error
 
 
-def _copies_equal(seen: Seen) -> Found:
+def _copies_equal(seen: BookieView) -> Found:
     """I8: where both exist and something names them, a copy has the source's ids, contents and metadata."""
     directive = seen.snapshot.directive
     if directive is None:
@@ -188,7 +188,7 @@ def _copies_equal(seen: Seen) -> Found:
                 )
 
 
-def _cursor_kept(seen: Seen) -> Found:
+def _cursor_kept(seen: BookieView) -> Found:
     """I9: the promotion of a cursor changes its attribution and nothing else."""
     before = {cursor.path: cursor for cursor in seen.snapshot.before.cursors} if seen.snapshot.before else {}
     for after in seen.snapshot.cursors:
@@ -208,7 +208,7 @@ def _rolled(former: CursorRecord, after: CursorRecord) -> bool:
     return former.ledger != after.ledger and (after.ledger < 0 or (after.stamp or "").endswith(f":{after.ledger}"))
 
 
-def _schema_kept(seen: Seen) -> Found:
+def _schema_kept(seen: BookieView) -> Found:
     """I10: the promotion of a schema changes attributions and nothing else."""
     before = {schema.path: schema for schema in seen.snapshot.before.schemas} if seen.snapshot.before else {}
     for after in seen.snapshot.schemas:
@@ -232,7 +232,7 @@ def _positions(record: SchemaRecord) -> frozenset[tuple[int, int, int, str]]:
     )
 
 
-def _ids_beyond(seen: Seen) -> Found:
+def _ids_beyond(seen: BookieView) -> Found:
     """I11: from the first copy on, the target gives no id that the source has used."""
     directive = seen.snapshot.directive
     if directive is None or directive.kind == "rollback":
@@ -242,20 +242,20 @@ def _ids_beyond(seen: Seen) -> Found:
         yield directive.target, f"it gives ids from {limit} on, and {directive.source} has used {used}"
 
 
-def _one_active(seen: Seen) -> Found:
+def _one_active(seen: BookieView) -> Found:
     """I12: exactly one registered cluster is ACTIVE."""
     if seen.clusters and len(seen.active) != 1:
         yield "registry", f"{len(seen.active)} clusters are ACTIVE: {', '.join(seen.active) or 'none'}"
 
 
-def _by_the_owner(seen: Seen) -> Found:
+def _by_the_owner(seen: BookieView) -> Found:
     """I13: if a broker has a cursor's topic, that broker promotes the cursor, with the ledger copied."""
     for promotion in seen.progress.promoted:
         if promotion.kind == "cursor" and promotion.loaded and promotion.by == "compare-and-set":
             yield promotion.object, "it was promoted behind the back of the broker that has its topic"
 
 
-def _one_orchestrator(seen: Seen) -> Found:
+def _one_orchestrator(seen: BookieView) -> Found:
     """I14: the steps of a switch come from one orchestrator at a time: none from before the last takeover."""
     newest = 0
     for step in seen.snapshot.steps:
@@ -264,7 +264,7 @@ def _one_orchestrator(seen: Seen) -> Found:
         newest = max(newest, step.token)
 
 
-def _deletion_routed(seen: Seen) -> Found:
+def _deletion_routed(seen: BookieView) -> Found:
     """I15: deletions and opens go by attribution; nothing was deleted where a record attributes it to."""
     for step in seen.snapshot.steps:
         if step.action != "delete" or step.ledger is None:
@@ -277,7 +277,7 @@ def _deletion_routed(seen: Seen) -> Found:
                 )
 
 
-def _reserved(seen: Seen) -> Found:
+def _reserved(seen: BookieView) -> Found:
     """I16: nobody else has properties that begin with `_pulsar.`."""
     for cursor in seen.snapshot.cursors:
         for name in cursor.properties:
@@ -285,7 +285,7 @@ def _reserved(seen: Seen) -> Found:
                 yield cursor.path, f"the property {name!r} is reserved"
 
 
-def _bootstrap_kept(seen: Seen) -> Found:
+def _bootstrap_kept(seen: BookieView) -> Found:
     """I17: the bootstrap record is there as soon as something rests on it, and is never rewritten."""
     former = seen.snapshot.before.bootstrap if seen.snapshot.before else None
     now = seen.snapshot.bootstrap
@@ -298,7 +298,7 @@ def _bootstrap_kept(seen: Seen) -> Found:
         yield "bootstrap", f"it names {now.bootstrap_cluster_name!r}, which is not registered"
 
 
-INVARIANTS: Mapping[str, Callable[[Seen], Found]] = MappingProxyType(
+INVARIANTS: Mapping[str, Callable[[BookieView], Found]] = MappingProxyType(
     {
         "I1": _stamped_when_made,
         "I2": _readable,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from decisions.bookkeeper.cleanup import candidates
-from decisions.bookkeeper.seen import Seen
-from decisions.bookkeeper.work import BUILDING, Stage, Work, rolled_over, works
+from decisions.bookkeeper.seen import BookieView
+from decisions.bookkeeper.work import BUILDING, LedgerWork, Stage, rolled_over, works
 from schemas.bookie_answers import Step
 from schemas.bookies import Directive, Phase
 
@@ -18,12 +18,12 @@ ENDED: tuple[Phase, ...] = ("DONE", "DONE_WITH_FAILURES", "ROLLED_BACK")
 
 
 @dataclass(frozen=True)
-class Standing:
+class SwitchStanding:
     """A switch as it stands."""
 
     phase: Phase
     directive: Directive | None
-    works: list[Work]
+    works: list[LedgerWork]
     rollovers: list[Step]
     old_copies: int
     """Copies on the source that could be deleted."""
@@ -38,19 +38,21 @@ class Standing:
         return sum(1 for work in self.works if work.stage in stages)
 
 
-def standing(seen: Seen) -> Standing:
+def standing(seen: BookieView) -> SwitchStanding:
     """The phase and all that it follows from."""
     directive = seen.snapshot.directive
     if directive is None:
-        return Standing("REGISTERED" if seen.clusters else "NOT_REGISTERED", None, [], [], 0)
+        return SwitchStanding("REGISTERED" if seen.clusters else "NOT_REGISTERED", None, [], [], 0)
     if directive.target not in seen.clusters:
-        return Standing("NOT_REGISTERED", directive, [], [], 0)
+        return SwitchStanding("NOT_REGISTERED", directive, [], [], 0)
     pending, rollovers = works(seen, directive), rolled_over(seen, directive)
     old = [candidate for candidate in candidates(seen, directive.source) if candidate.gate is None]
-    return Standing(_phase(seen, directive, pending, rollovers, len(old)), directive, pending, rollovers, len(old))
+    return SwitchStanding(
+        _phase(seen, directive, pending, rollovers, len(old)), directive, pending, rollovers, len(old)
+    )
 
 
-def _phase(seen: Seen, directive: Directive, pending: list[Work], rollovers: list[Step], old: int) -> Phase:
+def _phase(seen: BookieView, directive: Directive, pending: list[LedgerWork], rollovers: list[Step], old: int) -> Phase:
     if seen.active != [directive.target]:
         return "SWITCH_TRIGGERED"
     if any(entry.epoch < directive.epoch or not entry.target_client for entry in seen.snapshot.brokers):

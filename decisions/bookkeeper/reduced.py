@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from decisions.bookkeeper.seen import Seen
+from decisions.bookkeeper.seen import BookieView
 from schemas.bookie_answers import Step
 from schemas.bookies import BookieSnapshot, Failure, LedgerSeen, Progress, Promotion
 
@@ -22,7 +22,7 @@ class Reducer:
         self._snapshot = snapshot
         self._schemas = {entry.path: entry for entry in snapshot.schemas}
         self._cursors = {entry.path: entry for entry in snapshot.cursors}
-        self._seen = Seen(snapshot)
+        self._seen = BookieView(snapshot)
         progress = snapshot.progress
         self._begun = frozenset(progress.begun)
         self._verified = {entry.ledger: entry for entry in progress.verified}

@@ -6,10 +6,10 @@ cluster that still owns ledgers.
 
 from __future__ import annotations
 
-from decisions.bookkeeper.account import BAD, UNKNOWN, Account
-from decisions.bookkeeper.gates import Gate
+from decisions.bookkeeper.account import BAD, UNKNOWN, BookieAccount
+from decisions.bookkeeper.gates import BookieGate
 from decisions.bookkeeper.ids import require_distinct
-from decisions.bookkeeper.seen import Seen
+from decisions.bookkeeper.seen import BookieView
 from decisions.bookkeeper.uris import BadUri, collide, read_uri
 from schemas.bookie_answers import Step
 from schemas.bookies import ClusterEntry, Phase, Status
@@ -18,7 +18,7 @@ RESERVED = frozenset({"switch-target", "bootstrap", "orchestrator"})
 """Names of what is beside the clusters in the metadata store (PIP-477 "Metadata nodes")."""
 
 
-def flipped(seen: Seen, active: str, former: Status) -> list[ClusterEntry]:
+def flipped(seen: BookieView, active: str, former: Status) -> list[ClusterEntry]:
     """The registry with one ACTIVE cluster; one that was is `former` now."""
     return [
         entry.model_copy(
@@ -30,7 +30,7 @@ def flipped(seen: Seen, active: str, former: Status) -> list[ClusterEntry]:
     ]
 
 
-def flip_step(seen: Seen, after: list[ClusterEntry], epoch: int, phase: Phase, reason: str) -> Step:
+def flip_step(seen: BookieView, after: list[ClusterEntry], epoch: int, phase: Phase, reason: str) -> Step:
     """All statuses that change, in one transaction: a reader sees one ACTIVE before it and one after it."""
     changed = {entry.name: entry.status for entry in after if seen.clusters[entry.name].status != entry.status}
     return Step(
@@ -47,13 +47,13 @@ def flip_step(seen: Seen, after: list[ClusterEntry], epoch: int, phase: Phase, r
     )
 
 
-def register(seen: Seen, account: Account) -> list[ClusterEntry] | None:
+def register(seen: BookieView, account: BookieAccount) -> list[ClusterEntry] | None:
     """The registry with the cluster of the request, or None when a gate holds."""
     request = seen.snapshot.request
     name, uri = request.name, request.metadata_service_uri
     there = seen.clusters.get(name or "")
     if not account.require(
-        Gate.REQUEST,
+        BookieGate.REQUEST,
         name is not None and (uri is not None or there is not None),
         "register needs --name and --metadata-service-uri",
         BAD,
@@ -61,7 +61,10 @@ def register(seen: Seen, account: Account) -> list[ClusterEntry] | None:
         return None
     assert name is not None
     if not account.require(
-        Gate.REQUEST, name not in RESERVED, f"{name} is a name that the registry itself needs: give another one", BAD
+        BookieGate.REQUEST,
+        name not in RESERVED,
+        f"{name} is a name that the registry itself needs: give another one",
+        BAD,
     ):
         return None
     if uri is None:
@@ -70,19 +73,19 @@ def register(seen: Seen, account: Account) -> list[ClusterEntry] | None:
     try:
         service = read_uri(uri)
     except BadUri as error:
-        account.require(Gate.URI, False, str(error), BAD)
+        account.require(BookieGate.URI, False, str(error), BAD)
         return None
-    account.require(Gate.URI, True)
+    account.require(BookieGate.URI, True)
     for other in seen.clusters.values():
         if other.name != name and not account.require(
-            Gate.URI_FREE,
+            BookieGate.URI_FREE,
             not collide(service, read_uri(other.metadata_service_uri)),
             f"{other.name} has {other.metadata_service_uri}: give {name} a root of its own on that ensemble",
             BAD,
         ):
             return None
     if there is not None and not account.require(
-        Gate.URI_FIXED,
+        BookieGate.URI_FIXED,
         read_uri(there.metadata_service_uri) == service,
         f"{name} is registered with {there.metadata_service_uri}: give the new one another name",
     ):
@@ -108,19 +111,21 @@ def register(seen: Seen, account: Account) -> list[ClusterEntry] | None:
     return [*remaining, entry]
 
 
-def unregister(seen: Seen, account: Account) -> list[ClusterEntry] | None:
+def unregister(seen: BookieView, account: BookieAccount) -> list[ClusterEntry] | None:
     """The registry without the cluster of the request, or None when a gate holds."""
     name = seen.snapshot.request.name
-    if not account.require(Gate.REQUEST, name is not None, "unregister needs --name", BAD):
+    if not account.require(BookieGate.REQUEST, name is not None, "unregister needs --name", BAD):
         return None
     there = seen.clusters.get(name or "")
     if there is None:
-        account.require(Gate.REGISTERED, False, f"{name} is not registered", UNKNOWN)
+        account.require(BookieGate.REGISTERED, False, f"{name} is not registered", UNKNOWN)
         return None
-    account.require(Gate.NOT_ACTIVE, there.status != "ACTIVE", f"{name} is ACTIVE: switch to another cluster first")
+    account.require(
+        BookieGate.NOT_ACTIVE, there.status != "ACTIVE", f"{name} is ACTIVE: switch to another cluster first"
+    )
     named = sum(1 for item in seen.items if item.cluster == name) + seen.snapshot.data_ledgers.get(there.name, 0)
     account.require(
-        Gate.NOTHING_NAMES_IT,
+        BookieGate.NOTHING_NAMES_IT,
         not named,
         f"{named} ledgers on record are attributed to {name}, data ledgers included: they could not be read any more",
         measured=float(named),
@@ -128,7 +133,7 @@ def unregister(seen: Seen, account: Account) -> list[ClusterEntry] | None:
     )
     foreign = seen.of_another_use(there.name)
     account.require(
-        Gate.NOTHING_NAMES_IT,
+        BookieGate.NOTHING_NAMES_IT,
         not foreign,
         f"{len(foreign)} ledgers on {name} are those of compacted topics, delayed messages or another use, such as "
         f"{foreign[0][1]} ({foreign[0][0]}): they are never copied, and could not be read any more"
@@ -138,13 +143,13 @@ def unregister(seen: Seen, account: Account) -> list[ClusterEntry] | None:
         limit=0.0,
     )
     account.require(
-        Gate.LISTED,
+        BookieGate.LISTED,
         seen.listed(there.name) or not seen.beside(),
         f"the ledgers of {name} were not listed: it may have those of compacted topics or delayed messages",
     )
     unknown = seen.unknown()
     account.require(
-        Gate.ATTRIBUTION,
+        BookieGate.ATTRIBUTION,
         not unknown,
         f"nobody knows where {len(unknown)} ledgers are, such as {unknown[0].ledger} of {unknown[0].object}: they may "
         f"be on {name}"
@@ -154,7 +159,7 @@ def unregister(seen: Seen, account: Account) -> list[ClusterEntry] | None:
     return None if account.binding else [entry for entry in seen.clusters.values() if entry.name != name]
 
 
-def _is_its_own(seen: Seen, account: Account, name: str, is_new: bool) -> bool:
+def _is_its_own(seen: BookieView, account: BookieAccount, name: str, is_new: bool) -> bool:
     """Require, by instance ids, that no other name has this cluster; addresses may be aliases."""
     looked, other_names = seen.snapshot.generators, [cluster for cluster in seen.clusters if cluster != name]
     unknown = [
@@ -163,7 +168,7 @@ def _is_its_own(seen: Seen, account: Account, name: str, is_new: bool) -> bool:
         if is_new and cluster in looked and not looked[cluster].reachable and not seen.instances(cluster)
     ]
     return account.require(
-        Gate.INSTANCE,
+        BookieGate.INSTANCE,
         not unknown,
         f"the instance id of {unknown[0]} cannot be read, so nobody knows whether {name} is a cluster of its own: "
         f"{looked[unknown[0]].error}"
@@ -172,7 +177,7 @@ def _is_its_own(seen: Seen, account: Account, name: str, is_new: bool) -> bool:
     ) and all(require_distinct(seen, account, name, *pair) for pair in ((), *((cluster,) for cluster in other_names)))
 
 
-def _may_have(seen: Seen, account: Account, name: str, status: Status) -> bool:
+def _may_have(seen: BookieView, account: BookieAccount, name: str, status: Status) -> bool:
     """Tell if exactly one cluster is ACTIVE afterwards; only `switch` changes which."""
     active = [cluster for cluster in seen.active if cluster != name]
     directive = seen.snapshot.directive
@@ -182,12 +187,12 @@ def _may_have(seen: Seen, account: Account, name: str, status: Status) -> bool:
             if not seen.clusters
             else f"{name} would leave no cluster ACTIVE: switch first"
         )
-        return account.require(Gate.ONE_ACTIVE, len(active) >= 1, detail)
+        return account.require(BookieGate.ONE_ACTIVE, len(active) >= 1, detail)
     # Reconciling is allowed: none or several are ACTIVE, or the last switch has this target.
     asked = directive is not None and directive.target == name
     repairs = len(seen.active) != 1 and (directive is None or asked)
     return account.require(
-        Gate.ONE_ACTIVE,
+        BookieGate.ONE_ACTIVE,
         not active or asked or repairs,
         f"{', '.join(active)} is ACTIVE: 'anabranch bookies switch --target {name}' changes that, with its precheck",
     )

@@ -46,7 +46,7 @@ def stamp_of(cluster: str, ledger: int) -> str:
     return f"{cluster}:{ledger}"
 
 
-class Seen:
+class BookieView:
     """A snapshot, looked up by cluster and ledger."""
 
     def __init__(self, snapshot: BookieSnapshot, bootstrap: Bootstrap | None = None) -> None:
@@ -170,7 +170,7 @@ def equal(copy: LedgerSeen, other: LedgerSeen) -> str | None:
     return None
 
 
-def _items(metadata: BookieMetadata, seen: Seen) -> Iterator[Item]:
+def _items(metadata: BookieMetadata, seen: BookieView) -> Iterator[Item]:
     for schema in metadata.schemas:
         if schema.error is not None:
             yield Item("schema", schema.path, -1, schema.version, None, None, None, None, "corruption", schema.error)
@@ -202,7 +202,7 @@ def _items(metadata: BookieMetadata, seen: Seen) -> Iterator[Item]:
 
 
 def _item(
-    seen: Seen,
+    seen: BookieView,
     kind: ItemKind,
     path: str,
     version: int,

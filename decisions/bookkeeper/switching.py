@@ -10,38 +10,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from decisions.bookkeeper.account import BAD, UNKNOWN, Account
+from decisions.bookkeeper.account import BAD, UNKNOWN, BookieAccount
 from decisions.bookkeeper.brokers import require_routing
 from decisions.bookkeeper.cleanup import HOUR_MS
-from decisions.bookkeeper.gates import Gate
+from decisions.bookkeeper.gates import BookieGate
 from decisions.bookkeeper.ids import next_id, precheck, require_distinct
-from decisions.bookkeeper.phases import Standing
-from decisions.bookkeeper.seen import Seen
-from decisions.bookkeeper.work import Stage, Work, works
+from decisions.bookkeeper.phases import SwitchStanding
+from decisions.bookkeeper.seen import BookieView
+from decisions.bookkeeper.work import LedgerWork, Stage, works
 from schemas.bookie_answers import Loss, Precheck
 from schemas.bookies import Bootstrap, Directive
 
 
-def source_of(seen: Seen, target: str) -> str | None:
+def source_of(seen: BookieView, target: str) -> str | None:
     """The cluster that a switch to `target` would come from: the ACTIVE one."""
     sources = [name for name in seen.active if name != target]
     return sources[0] if len(sources) == 1 else None
 
 
-def known_target(seen: Seen, account: Account) -> str | None:
+def known_target(seen: BookieView, account: BookieAccount) -> str | None:
     """The target of the request, if it is registered."""
     target = seen.snapshot.request.target or seen.snapshot.request.name
-    if not account.require(Gate.REQUEST, target is not None, "name the target", BAD):
+    if not account.require(BookieGate.REQUEST, target is not None, "name the target", BAD):
         return None
     assert target is not None
     return (
         target
-        if account.require(Gate.REGISTERED, target in seen.clusters, f"{target} is not registered", UNKNOWN)
+        if account.require(BookieGate.REGISTERED, target in seen.clusters, f"{target} is not registered", UNKNOWN)
         else None
     )
 
 
-def ask_for_precheck(seen: Seen, account: Account) -> Precheck | None:
+def ask_for_precheck(seen: BookieView, account: BookieAccount) -> Precheck | None:
     """`precheck`: what `switch` would find."""
     target = known_target(seen, account)
     if target is None:
@@ -50,11 +50,13 @@ def ask_for_precheck(seen: Seen, account: Account) -> Precheck | None:
     # Of a switch that is under way the source is on record.
     again = directive is not None and directive.target == target
     source = directive.source if directive is not None and again else source_of(seen, target)
-    account.require(Gate.NOT_ACTIVE, again or target not in seen.active, f"{target} is ACTIVE already")
+    account.require(BookieGate.NOT_ACTIVE, again or target not in seen.active, f"{target} is ACTIVE already")
     return precheck(seen, source, target, account)
 
 
-def ask_for_switch(seen: Seen, account: Account, now: Standing) -> tuple[str, Directive | None, Precheck | None]:
+def ask_for_switch(
+    seen: BookieView, account: BookieAccount, now: SwitchStanding
+) -> tuple[str, Directive | None, Precheck | None]:
     """Return the answer to `switch`, the directive to write, and the precheck."""
     snapshot, directive = seen.snapshot, now.directive
     target = known_target(seen, account)
@@ -66,7 +68,7 @@ def ask_for_switch(seen: Seen, account: Account, now: Standing) -> tuple[str, Di
         # The same again: nothing new is written but the number of the attempt.
         lost = seen.lost()
         if not account.require(
-            Gate.ATTRIBUTION,
+            BookieGate.ATTRIBUTION,
             now.is_open or bool(now.works) or not lost,
             f"nobody knows where {len(lost)} ledgers are, such as {lost[0].ledger} of {lost[0].object}: "
             f"{lost[0].reason}"
@@ -74,21 +76,21 @@ def ask_for_switch(seen: Seen, account: Account, now: Standing) -> tuple[str, Di
             else None,
         ):
             return "hold", None, None
-        if not account.require(Gate.WORK, now.is_open or bool(now.works), f"everything is on {target}", 200):
+        if not account.require(BookieGate.WORK, now.is_open or bool(now.works), f"everything is on {target}", 200):
             return "hold", None, None
         return "retry", _again(seen, directive), None
     account.require(
-        Gate.NO_SWITCH,
+        BookieGate.NO_SWITCH,
         not now.is_open,
         f"the switch to {directive.target} is in {now.phase}: ask for {directive.target} again, or roll it back"
         if directive
         else None,
     )
-    account.require(Gate.ONE_ACTIVE, len(seen.active) == 1, f"ACTIVE are: {', '.join(seen.active) or 'none'}")
-    account.require(Gate.NOT_ACTIVE, target not in seen.active, f"{target} is ACTIVE already")
+    account.require(BookieGate.ONE_ACTIVE, len(seen.active) == 1, f"ACTIVE are: {', '.join(seen.active) or 'none'}")
+    account.require(BookieGate.NOT_ACTIVE, target not in seen.active, f"{target} is ACTIVE already")
     unready = [broker for broker in snapshot.brokers if not broker.target_client]
     account.require(
-        Gate.TARGET_CLIENT,
+        BookieGate.TARGET_CLIENT,
         not unready,
         f"the client of {unready[0].name} does not start: {unready[0].error or 'no reason given'}" if unready else None,
     )
@@ -99,32 +101,34 @@ def ask_for_switch(seen: Seen, account: Account, now: Standing) -> tuple[str, Di
     return "switch", _directive(seen, "switch", source, target, next_id(seen, target)), checked
 
 
-def bootstrap_of(seen: Seen, source: str | None) -> Bootstrap | None:
+def bootstrap_of(seen: BookieView, source: str | None) -> Bootstrap | None:
     """The record to be written with the first directive: what has no stamp until now is on the source."""
     if seen.snapshot.bootstrap is not None or source is None:
         return None
     return Bootstrap(bootstrap_cluster_name=source, recorded_at=seen.snapshot.now)
 
 
-def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Directive | None, list[Work], list[Loss]]:
+def ask_for_rollback(
+    seen: BookieView, account: BookieAccount, now: SwitchStanding
+) -> tuple[Directive | None, list[LedgerWork], list[Loss]]:
     """Return the directive of a rollback, its work, and what it would leave behind."""
     snapshot, request, directive = seen.snapshot, seen.snapshot.request, now.directive
-    if not account.require(Gate.DIRECTIVE, directive is not None, code=UNKNOWN):
+    if not account.require(BookieGate.DIRECTIVE, directive is not None, code=UNKNOWN):
         return None, [], []
     assert directive is not None
     if directive.kind == "rollback":
         return _go_on_back(seen, account, now, directive), now.works, []
     source, target = directive.target, directive.source
-    if not account.require(Gate.REGISTERED, target in seen.clusters, f"{target} is not registered", UNKNOWN):
+    if not account.require(BookieGate.REGISTERED, target in seen.clusters, f"{target} is not registered", UNKNOWN):
         return None, [], []
     require_routing(seen, account)
     for cluster in (source, target):
-        account.require(Gate.LISTED, seen.listed(cluster), f"the ledgers of {cluster} were not listed")
+        account.require(BookieGate.LISTED, seen.listed(cluster), f"the ledgers of {cluster} were not listed")
     require_distinct(seen, account, source, target)
     limit, since = snapshot.settings.rollback_window_hours * HOUR_MS, seen.progress.promoted_at
     elapsed = None if since is None else float(snapshot.now - since)
     account.require(
-        Gate.ROLLBACK_WINDOW,
+        BookieGate.ROLLBACK_WINDOW,
         request.force or elapsed is None or elapsed <= limit,
         f"it ended {0 if elapsed is None else (elapsed - limit) / HOUR_MS:.1f} h ago: --force rolls back all the same",
         measured=elapsed,
@@ -134,14 +138,14 @@ def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Direc
     back = _directive(seen, "rollback", source, target, None)
     generators = snapshot.generators.get(target)
     account.require(
-        Gate.TARGET_CLIENT, generators is None or generators.reachable, generators.error if generators else None
+        BookieGate.TARGET_CLIENT, generators is None or generators.reachable, generators.error if generators else None
     )
     # New ids on the cluster of the switch must not be given again by the one that everything goes back to.
     fresh = _fresh(seen, source, target)
     following = next_id(seen, target)
     if fresh >= 0:
         account.require(
-            Gate.IDS_BEYOND,
+            BookieGate.IDS_BEYOND,
             snapshot.settings.skip_idgen_precheck or (following is not None and following > fresh),
             f"{source} has made ledgers up to {fresh}: advance {target} with "
             f"'anabranch bookies precheck --name {target} --advance'",
@@ -153,7 +157,7 @@ def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Direc
     todo = works(_as_rollback(seen, back), back)
     losses = list(_losses(seen, todo, source, target))
     account.require(
-        Gate.NOTHING_LOST,
+        BookieGate.NOTHING_LOST,
         not losses or request.accept_loss,
         f"{len(losses)} would stay behind, such as {losses[0].object}: {losses[0].detail}. --accept-loss leaves them"
         if losses
@@ -161,11 +165,11 @@ def ask_for_rollback(seen: Seen, account: Account, now: Standing) -> tuple[Direc
         measured=float(len(losses)),
         limit=0.0,
     )
-    account.require(Gate.DRY_RUN, not request.dry_run, "--no-dry-run rolls back")
+    account.require(BookieGate.DRY_RUN, not request.dry_run, "--no-dry-run rolls back")
     return (None if account.binding else back), todo, losses
 
 
-def _fresh(seen: Seen, source: str, target: str) -> int:
+def _fresh(seen: BookieView, source: str, target: str) -> int:
     """Return the largest id on the source that the target lacks, or -1.
 
     Data ledgers, which are only counted, may be such.
@@ -176,21 +180,23 @@ def _fresh(seen: Seen, source: str, target: str) -> int:
     return max(max(lacking, default=-1), -1 if largest is None else largest)
 
 
-def _go_on_back(seen: Seen, account: Account, now: Standing, directive: Directive) -> Directive | None:
+def _go_on_back(
+    seen: BookieView, account: BookieAccount, now: SwitchStanding, directive: Directive
+) -> Directive | None:
     """Return the next attempt of a rollback in progress, whose losses and window were judged at its start."""
     require_routing(seen, account)
     done = f"everything is back on {directive.target}; 'anabranch bookies switch' asks for the next switch"
-    account.require(Gate.WORK, now.is_open or bool(now.works) or bool(seen.lost()), done, 200)
-    account.require(Gate.DRY_RUN, not seen.snapshot.request.dry_run, "--no-dry-run goes on with the rollback")
+    account.require(BookieGate.WORK, now.is_open or bool(now.works) or bool(seen.lost()), done, 200)
+    account.require(BookieGate.DRY_RUN, not seen.snapshot.request.dry_run, "--no-dry-run goes on with the rollback")
     return None if account.binding else _again(seen, directive)
 
 
-def _again(seen: Seen, directive: Directive) -> Directive:
+def _again(seen: BookieView, directive: Directive) -> Directive:
     """Return the same directive with the next attempt: what failed is tried again."""
     return directive.model_copy(update={"attempt": directive.attempt + 1, "ts": seen.snapshot.now})
 
 
-def _losses(seen: Seen, todo: list[Work], source: str, target: str) -> Iterator[Loss]:
+def _losses(seen: BookieView, todo: list[LedgerWork], source: str, target: str) -> Iterator[Loss]:
     for work in todo:
         if work.stage is Stage.FAIL:
             yield Loss(kind=work.item.kind, object=work.item.object, ledger=work.item.ledger, detail=work.reason)
@@ -211,7 +217,7 @@ def _losses(seen: Seen, todo: list[Work], source: str, target: str) -> Iterator[
         yield Loss(kind="data", object="/managed-ledgers", detail=detail)
 
 
-def _directive(seen: Seen, kind: str, source: str, target: str, ids_from: int | None) -> Directive:
+def _directive(seen: BookieView, kind: str, source: str, target: str, ids_from: int | None) -> Directive:
     former = seen.snapshot.directive
     return Directive(
         kind=kind,  # type: ignore[arg-type]
@@ -225,5 +231,5 @@ def _directive(seen: Seen, kind: str, source: str, target: str, ids_from: int | 
     )
 
 
-def _as_rollback(seen: Seen, back: Directive) -> Seen:
-    return Seen(seen.snapshot.model_copy(update={"directive": back}), seen.bootstrap)
+def _as_rollback(seen: BookieView, back: Directive) -> BookieView:
+    return BookieView(seen.snapshot.model_copy(update={"directive": back}), seen.bootstrap)

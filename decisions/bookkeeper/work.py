@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from decisions.bookkeeper.gates import SENTENCES, Gate
+from decisions.bookkeeper.gates import SENTENCES, BookieGate
 from decisions.bookkeeper.ids import largest_id
-from decisions.bookkeeper.seen import Item, Seen, equal, stamp_of
+from decisions.bookkeeper.seen import BookieView, Item, equal, stamp_of
 from schemas.bookie_answers import Step
 from schemas.bookies import Directive, Failure, Kind, LedgerSeen
 
@@ -36,19 +36,19 @@ BUILDING = (Stage.UNLOAD, Stage.SEAL, Stage.COPY, Stage.VERIFY, Stage.FAIL)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class LedgerWork:
     """A ledger of the source and its stage."""
 
     item: Item
     stage: Stage
-    gate: Gate | None
+    gate: BookieGate | None
     """What keeps it from being promoted; None: nothing."""
     reason: str
     source: str = ""
     """Cluster that it is copied from; empty: from the directive's source."""
 
 
-def works(seen: Seen, directive: Directive) -> list[Work]:
+def works(seen: BookieView, directive: Directive) -> list[LedgerWork]:
     """Return each schema and cursor ledger that is not on the target yet, in order.
 
     Empty while a cluster is not listed. A ledger that an earlier switch left on a third cluster is among those that
@@ -68,17 +68,17 @@ def works(seen: Seen, directive: Directive) -> list[Work]:
             continue
         failure = failed.get((item.object, item.ledger))
         if failure is not None:
-            pending.append(Work(item, Stage.FAILED, Gate.FAILED_BEFORE, failure.reason))
+            pending.append(LedgerWork(item, Stage.FAILED, BookieGate.FAILED_BEFORE, failure.reason))
             continue
         if is_gone:
-            pending.append(Work(item, Stage.COPY, None, "it is attributed there, and its copy is gone"))
+            pending.append(LedgerWork(item, Stage.COPY, None, "it is attributed there, and its copy is gone"))
             continue
         origin = str(item.cluster)
         if origin == directive.source:
             work = _look(seen, directive, item, item.ledger in begun)
         elif directive.attempt == 1:
             left = f"an earlier switch left it on {origin}; asked for again, this one moves it from there"
-            pending.append(Work(item, Stage.FAILED, Gate.FAILED_BEFORE, left, origin))
+            pending.append(LedgerWork(item, Stage.FAILED, BookieGate.FAILED_BEFORE, left, origin))
             continue
         else:
             work = _left_behind(seen, directive, item, item.ledger in begun)
@@ -89,12 +89,12 @@ def works(seen: Seen, directive: Directive) -> list[Work]:
                 work = replace(work, stage=Stage.BUILT, reason="its contents were compared")
         if work.stage is Stage.BUILT and _tries(seen, item.object) >= seen.snapshot.settings.max_tries:
             reason = f"its record changed during each of {_tries(seen, item.object)} tries"
-            work = replace(work, stage=Stage.LOST, gate=Gate.TRIES, reason=reason)
+            work = replace(work, stage=Stage.LOST, gate=BookieGate.TRIES, reason=reason)
         pending.append(work)
     return sorted(pending, key=lambda entry: (entry.item.kind == "cursor", entry.item.object, entry.item.ledger))
 
 
-def build_steps(seen: Seen, directive: Directive, pending: list[Work]) -> Iterator[Step]:
+def build_steps(seen: BookieView, directive: Directive, pending: list[LedgerWork]) -> Iterator[Step]:
     """Yield the next steps of BUILD.
 
     A ledger that several records name, and a topic with several cursors, come once.
@@ -131,7 +131,7 @@ def build_steps(seen: Seen, directive: Directive, pending: list[Work]) -> Iterat
         )
 
 
-def promote_steps(seen: Seen, directive: Directive, pending: list[Work]) -> Iterator[Step]:
+def promote_steps(seen: BookieView, directive: Directive, pending: list[LedgerWork]) -> Iterator[Step]:
     """Yield the next steps of PROMOTE: one compare-and-set per record, for its built ledgers only."""
     by_record: dict[tuple[str, str], list[Item]] = {}
     for work in pending:
@@ -162,7 +162,7 @@ def promote_steps(seen: Seen, directive: Directive, pending: list[Work]) -> Iter
         )
 
 
-def rolled_over(seen: Seen, directive: Directive) -> list[Step]:
+def rolled_over(seen: BookieView, directive: Directive) -> list[Step]:
     """Return copied cursors whose ledger is another one by now, on the target: recorded, not changed."""
     cursors = {item.object: item for item in seen.items if item.kind == "cursor"}
     promoted = {(promotion.object, promotion.ledger) for promotion in seen.progress.promoted}
@@ -189,7 +189,7 @@ def rolled_over(seen: Seen, directive: Directive) -> list[Step]:
     return steps
 
 
-def failures(pending: list[Work], directive: Directive) -> list[Failure]:
+def failures(pending: list[LedgerWork], directive: Directive) -> list[Failure]:
     """Every ledger that stays on the source, with its reason."""
     return [
         Failure(
@@ -204,7 +204,7 @@ def failures(pending: list[Work], directive: Directive) -> list[Failure]:
     ]
 
 
-def _copy_is_gone(seen: Seen, directive: Directive, item: Item, begun: frozenset[int]) -> bool:
+def _copy_is_gone(seen: BookieView, directive: Directive, item: Item, begun: frozenset[int]) -> bool:
     """Tell if the source still has a ledger that the target has lost.
 
     An orchestrator that was overtaken while it made a partial copy anew may have deleted a whole one. Nobody opens a
@@ -216,16 +216,16 @@ def _copy_is_gone(seen: Seen, directive: Directive, item: Item, begun: frozenset
     return target is None or (not target.closed and (item.ledger in begun or _alike(source, target)))
 
 
-def _left_behind(seen: Seen, directive: Directive, item: Item, begun: bool) -> Work:
+def _left_behind(seen: BookieView, directive: Directive, item: Item, begun: bool) -> LedgerWork:
     """Return the work on a ledger of a third cluster, whose ids must be below the target's first."""
     origin = str(item.cluster)
     if not seen.listed(origin):
-        return Work(item, Stage.FAIL, Gate.LISTED, f"the ledgers of {origin} were not listed", origin)
+        return LedgerWork(item, Stage.FAIL, BookieGate.LISTED, f"the ledgers of {origin} were not listed", origin)
     used, limit = largest_id(seen, origin), directive.target_ids_from
     if limit is not None and not seen.snapshot.settings.skip_idgen_precheck and (used is None or used >= limit):
         used_ids = "an unknown number of ids" if used is None else f"the id {used}"
         reason = f"{origin} has used {used_ids}, and {directive.target} gives ids from {limit} on"
-        return Work(item, Stage.FAIL, Gate.IDS_APART, reason, origin)
+        return LedgerWork(item, Stage.FAIL, BookieGate.IDS_APART, reason, origin)
     alike = directive.model_copy(update={"kind": "switch", "source": origin})
     return replace(_look(seen, alike, item, begun), source=origin)
 
@@ -235,68 +235,68 @@ def _alike(source: LedgerSeen, target: LedgerSeen) -> bool:
     return source.custom is not None and (source.custom, source.quorums) == (target.custom, target.quorums)
 
 
-def _look(seen: Seen, directive: Directive, item: Item, begun: bool) -> Work:
+def _look(seen: BookieView, directive: Directive, item: Item, begun: bool) -> LedgerWork:
     source = seen.ledger(directive.source, item.ledger)
     if directive.kind == "rollback" and (source is None or not source.closed):
         original = seen.ledger(directive.target, item.ledger)
         if original is not None and original.closed and original.readable:
             # Ids of the two clusters are apart (I11): what it has under this id is what was copied from it.
-            return Work(
+            return LedgerWork(
                 item, Stage.BUILT, None, f"{directive.source} has no whole copy, {directive.target} the original"
             )
     if source is None:
-        return Work(item, Stage.FAIL, Gate.SOURCE_READABLE, f"{directive.source} has no such ledger")
+        return LedgerWork(item, Stage.FAIL, BookieGate.SOURCE_READABLE, f"{directive.source} has no such ledger")
     if not source.readable:
-        return Work(
+        return LedgerWork(
             item,
             Stage.FAIL,
-            Gate.SOURCE_READABLE,
-            f"{directive.source}: {source.error or SENTENCES[Gate.SOURCE_READABLE]}",
+            BookieGate.SOURCE_READABLE,
+            f"{directive.source}: {source.error or SENTENCES[BookieGate.SOURCE_READABLE]}",
         )
     if not source.closed:
         return _open(seen, item)
     target = seen.ledger(directive.target, item.ledger)
     if target is None:
-        return Work(item, Stage.COPY, None, f"{directive.target} does not have it")
+        return LedgerWork(item, Stage.COPY, None, f"{directive.target} does not have it")
     return _compare(item, source, target, begun)
 
 
-def _open(seen: Seen, item: Item) -> Work:
+def _open(seen: BookieView, item: Item) -> LedgerWork:
     """A ledger that is written to: a copy would miss what comes later (hole 5)."""
-    gate, tries = Gate.SOURCE_CLOSED, _tries(seen, item.object.rpartition("/")[0] if item.owner else item.object)
+    gate, tries = BookieGate.SOURCE_CLOSED, _tries(seen, item.object.rpartition("/")[0] if item.owner else item.object)
     if item.kind == "schema":
-        return Work(item, Stage.FAIL, gate, "it is open: read this schema once through a broker, which closes it")
+        return LedgerWork(item, Stage.FAIL, gate, "it is open: read this schema once through a broker, which closes it")
     if tries >= seen.snapshot.settings.max_tries:
-        return Work(
+        return LedgerWork(
             item,
             Stage.FAIL,
             gate,
             f"it was open again after each of {tries} unloads: stop its subscribers, or the brokers",
         )
     if item.owner is not None:
-        return Work(item, Stage.UNLOAD, gate, f"{item.owner} writes to it; unloading folds it into its znode")
-    return Work(item, Stage.SEAL, gate, "its owner left it open, and no broker has the topic")
+        return LedgerWork(item, Stage.UNLOAD, gate, f"{item.owner} writes to it; unloading folds it into its znode")
+    return LedgerWork(item, Stage.SEAL, gate, "its owner left it open, and no broker has the topic")
 
 
-def _compare(item: Item, source: LedgerSeen, target: LedgerSeen, begun: bool) -> Work:
+def _compare(item: Item, source: LedgerSeen, target: LedgerSeen, begun: bool) -> LedgerWork:
     whole = target.closed and target.readable
     shorter = (target.last, target.length) < (source.last, source.length)
     # The hands look at the contents: what is no beginning of the source is a conflict, and stays.
     if (begun or _alike(source, target)) and (not target.closed or shorter):
-        return Work(item, Stage.COPY, None, "half a copy is there: it is deleted and made again at once")
+        return LedgerWork(item, Stage.COPY, None, "half a copy is there: it is deleted and made again at once")
     if not whole:
-        return Work(
-            item, Stage.FAIL, Gate.COPY_EQUAL, f"the id is there: {'open' if target.readable else target.error}"
+        return LedgerWork(
+            item, Stage.FAIL, BookieGate.COPY_EQUAL, f"the id is there: {'open' if target.readable else target.error}"
         )
     difference = equal(source, target)
     if difference is not None:
-        return Work(item, Stage.FAIL, Gate.COPY_EQUAL, f"the id is there, and differs: {difference}")
+        return LedgerWork(item, Stage.FAIL, BookieGate.COPY_EQUAL, f"the id is there, and differs: {difference}")
     if source.sha256 is not None and source.sha256 == target.sha256:
-        return Work(item, Stage.BUILT, None, "its contents are equal")
-    return Work(item, Stage.VERIFY, None, "a copy of that length is there: its contents are compared")
+        return LedgerWork(item, Stage.BUILT, None, "its contents are equal")
+    return LedgerWork(item, Stage.VERIFY, None, "a copy of that length is there: its contents are compared")
 
 
-def _tries(seen: Seen, subject: str) -> int:
+def _tries(seen: BookieView, subject: str) -> int:
     return seen.progress.tries.get(subject, 0)
 
 
@@ -304,6 +304,6 @@ def _kind(item: Item) -> Kind:
     return "cursor" if item.kind == "cursor" else "schema"
 
 
-def _last(seen: Seen, origin: str, item: Item) -> int | None:
+def _last(seen: BookieView, origin: str, item: Item) -> int | None:
     ledger = seen.ledger(origin, item.ledger)
     return None if ledger is None else ledger.last

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from decisions.bundles.gates import Gate
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import choose
 from schemas.base import built
 from schemas.bundles import BundleReading, TieSet
@@ -19,7 +19,7 @@ Note = tuple[str, bool, str | None, str | None, float | None, float | None, floa
 _FIELDS = tuple(BundleReading.model_fields)
 
 
-class Account:
+class BundleAccount:
     """List of all that a cycle looked at."""
 
     def __init__(self, seed: int) -> None:
@@ -37,7 +37,7 @@ class Account:
 
     def measured(
         self,
-        gate: Gate,
+        gate: BundleGate,
         measured: float,
         comparison: Comparison,
         limit: float,
@@ -56,12 +56,19 @@ class Account:
         self._note(gate, passed, broker, bundle, float(measured), float(limit), margin, detail)
         return passed
 
-    def held(self, gate: Gate, broker: str | None = None, bundle: str | None = None, detail: str | None = None) -> None:
+    def held(
+        self, gate: BundleGate, broker: str | None = None, bundle: str | None = None, detail: str | None = None
+    ) -> None:
         """Notes a gate without a number that did not pass."""
         self._note(gate, False, broker, bundle, detail=detail)
 
     def passes(
-        self, gate: Gate, passed: bool, broker: str | None = None, bundle: str | None = None, detail: str | None = None
+        self,
+        gate: BundleGate,
+        passed: bool,
+        broker: str | None = None,
+        bundle: str | None = None,
+        detail: str | None = None,
     ) -> bool:
         """Notes a gate without a number, and says whether it passed."""
         self._note(gate, passed, broker, bundle, detail=detail)
@@ -76,7 +83,7 @@ class Account:
 
     def _note(
         self,
-        gate: Gate,
+        gate: BundleGate,
         passed: bool,
         broker: str | None,
         bundle: str | None,

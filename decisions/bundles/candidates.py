@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from decisions.bundles.cluster import Cluster
-from decisions.bundles.gates import Gate
+from decisions.bundles.cluster import ClusterView
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.patterns import inexact, matching
 from schemas.bundles import IsolationPolicy
 
@@ -30,7 +30,7 @@ def namespace_of(bundle: str) -> str:
     return bundle.rpartition("/")[0]
 
 
-def _named(cluster: Cluster, patterns: Sequence[str]) -> frozenset[str]:
+def _named(cluster: ClusterView, patterns: Sequence[str]) -> frozenset[str]:
     """Which brokers of the cluster some patterns name: by address with or without its scheme, or by host."""
     cache = cluster.found.named
     if (key := tuple(patterns)) not in cache:
@@ -48,7 +48,7 @@ def _forms(broker: str) -> tuple[str, str, str]:
     return broker, address, address.rpartition(":")[0] or address
 
 
-def _may_be_of(cluster: Cluster, policy: IsolationPolicy, namespace: str) -> bool:
+def _may_be_of(cluster: ClusterView, policy: IsolationPolicy, namespace: str) -> bool:
     """Tell if a policy's patterns match a namespace; the cluster's are matched all at once."""
     cache = cluster.found
     if cache.namespaces is None:
@@ -61,7 +61,7 @@ def _may_be_of(cluster: Cluster, policy: IsolationPolicy, namespace: str) -> boo
     return any(namespace in matching(pattern, texts) for pattern in policy.namespaces)
 
 
-def policy_of(cluster: Cluster, namespace: str) -> IsolationPolicy | None:
+def policy_of(cluster: ClusterView, namespace: str) -> IsolationPolicy | None:
     """The isolation policy that holds for a namespace."""
     cache = cluster.found.policies
     if namespace not in cache:
@@ -70,7 +70,7 @@ def policy_of(cluster: Cluster, namespace: str) -> IsolationPolicy | None:
     return cache[namespace]
 
 
-def unreadable_policies(cluster: Cluster) -> dict[str, str]:
+def unreadable_policies(cluster: ClusterView) -> dict[str, str]:
     """Map isolation policies that cannot be followed to the reason: a pattern or limit not understood."""
     cache = cluster.found
     if cache.unreadable is None:
@@ -91,7 +91,7 @@ def _fault(policy: IsolationPolicy) -> str | None:
     return None if _min_limit(policy) is not None else f"min_limit {str(min_limit)[:80]!r} is no whole number"
 
 
-def unknown_policy(cluster: Cluster, bundle: str) -> str | None:
+def unknown_policy(cluster: ClusterView, bundle: str) -> str | None:
     """Return an unreadable policy that may apply to the bundle, with the reason.
 
     None if the bundle's policy is known.
@@ -109,20 +109,20 @@ def unknown_policy(cluster: Cluster, bundle: str) -> str | None:
     return cache[namespace]
 
 
-def stays(cluster: Cluster, bundle: str, broker: str) -> bool:
+def stays(cluster: ClusterView, bundle: str, broker: str) -> bool:
     """Note a bundle that stays where it is because its isolation policy is not known."""
     why = unknown_policy(cluster, bundle)
-    return why is not None and not cluster.account.passes(Gate.SETTINGS, False, broker, bundle, why)
+    return why is not None and not cluster.account.passes(BundleGate.SETTINGS, False, broker, bundle, why)
 
 
-def isolated(cluster: Cluster, bundle: str, brokers: Iterable[str]) -> list[str]:
+def isolated(cluster: ClusterView, bundle: str, brokers: Iterable[str]) -> list[str]:
     """Return the brokers that a bundle may be on.
 
     Those of its policy; without a policy, those that are nobody's primary. Empty if its policy is not known.
     """
     namespace, cache = namespace_of(bundle), cluster.found.isolated
     if (why := unknown_policy(cluster, bundle)) is not None:
-        cluster.account.held(Gate.SETTINGS, None, bundle, why)
+        cluster.account.held(BundleGate.SETTINGS, None, bundle, why)
         return []
     policy = policy_of(cluster, namespace)
     key = (None if policy is None else namespace, tuple(brokers))
@@ -130,12 +130,12 @@ def isolated(cluster: Cluster, bundle: str, brokers: Iterable[str]) -> list[str]
         cache[key] = _isolated(cluster, policy, key[1])
     live, allowed = cache[key]
     if len(allowed) < len(live):
-        _note_dropped(cluster, Gate.ISOLATION, bundle, live, allowed)
+        _note_dropped(cluster, BundleGate.ISOLATION, bundle, live, allowed)
     return list(allowed)
 
 
 def _isolated(
-    cluster: Cluster, policy: IsolationPolicy | None, brokers: tuple[str, ...]
+    cluster: ClusterView, policy: IsolationPolicy | None, brokers: tuple[str, ...]
 ) -> tuple[Sequence[str], list[str]]:
     """The brokers that come into question, and those of them that a policy, or the lack of one, leaves.
 
@@ -154,7 +154,7 @@ def _isolated(
     return brokers, allowed
 
 
-def _serves(cluster: Cluster, broker: str) -> bool:
+def _serves(cluster: ClusterView, broker: str) -> bool:
     """Tell if a broker has persistent topics, by its report or by the registry."""
     report = cluster.reports.get(broker)
     live = (cluster.snapshot.available_brokers or {}).get(broker)
@@ -169,7 +169,7 @@ def _min_limit(policy: IsolationPolicy) -> int | None:
         return None
 
 
-def owned_namespaces(cluster: Cluster, broker: str) -> dict[str, int]:
+def owned_namespaces(cluster: ClusterView, broker: str) -> dict[str, int]:
     """Count a broker's bundles by namespace, with those it was given and has not reported yet."""
     cache = cluster.found.owned
     if broker not in cache:
@@ -178,7 +178,7 @@ def owned_namespaces(cluster: Cluster, broker: str) -> dict[str, int]:
     return cache[broker]
 
 
-def _owned(cluster: Cluster, broker: str) -> set[str]:
+def _owned(cluster: ClusterView, broker: str) -> set[str]:
     """A broker's bundles as ownership says, or as it reports."""
     cache, ownership = cluster.found, cluster.snapshot.ownership
     if ownership is None:
@@ -191,25 +191,25 @@ def _owned(cluster: Cluster, broker: str) -> set[str]:
     return cache.owners.get(broker, set())
 
 
-def _group(cluster: Cluster, bundle: str) -> set[str]:
+def _group(cluster: ClusterView, bundle: str) -> set[str]:
     groups = cluster.snapshot.anti_affinity_groups
     own = groups.get(namespace_of(bundle))
     return set() if own is None else {name for name, group in groups.items() if group.lower() == own.lower()}
 
 
-def has_policies(cluster: Cluster, bundle: str) -> bool:
+def has_policies(cluster: ClusterView, bundle: str) -> bool:
     """Tell if the bundle's namespace has an isolation policy or an anti-affinity group."""
     return namespace_of(bundle) in cluster.snapshot.anti_affinity_groups or (
         policy_of(cluster, namespace_of(bundle)) is not None
     )
 
 
-def _group_counts(cluster: Cluster, bundle: str, brokers: Iterable[str]) -> dict[str, int]:
+def _group_counts(cluster: ClusterView, bundle: str, brokers: Iterable[str]) -> dict[str, int]:
     group = _group(cluster, bundle)
     return {broker: len(group & set(owned_namespaces(cluster, broker))) for broker in brokers} if group else {}
 
 
-def spread(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
+def spread(cluster: ClusterView, bundle: str, brokers: list[str]) -> list[str]:
     """Return the brokers with the fewest namespaces of the bundle's anti-affinity group.
 
     Failure domains with the fewest come first.
@@ -232,11 +232,11 @@ def spread(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
         remaining = [broker for broker in remaining if totals[domain_of[broker]] == least_total]
     least = min(counts[broker] for broker in remaining)
     remaining = [broker for broker in remaining if counts[broker] == least]
-    _note_dropped(cluster, Gate.ANTI_AFFINITY, bundle, brokers, remaining)
+    _note_dropped(cluster, BundleGate.ANTI_AFFINITY, bundle, brokers, remaining)
     return remaining
 
 
-def unload_spreads(cluster: Cluster, bundle: str, current: str, brokers: Iterable[str]) -> bool:
+def unload_spreads(cluster: ClusterView, bundle: str, current: str, brokers: Iterable[str]) -> bool:
     """Tell if the anti-affinity group lets a bundle leave its broker.
 
     As upstream: it stays only when all candidates have the same count, above 0. A broker that has fewest already may be
@@ -249,7 +249,7 @@ def unload_spreads(cluster: Cluster, bundle: str, current: str, brokers: Iterabl
     return least == 0 or counts.get(current, 0) > least or len(set(counts.values())) > 1
 
 
-def under_topic_cap(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
+def under_topic_cap(cluster: ClusterView, bundle: str, brokers: list[str]) -> list[str]:
     """The brokers with room for topics; all of them when none has."""
     most = cluster.configuration.whole("loadBalancerBrokerMaxTopics")
     with_room = list[str]()
@@ -258,11 +258,11 @@ def under_topic_cap(cluster: Cluster, bundle: str, brokers: list[str]) -> list[s
         if topics <= most:
             with_room.append(broker)
         else:
-            cluster.account.measured(Gate.TOPIC_CAP, topics, "<=", most, broker, bundle)
+            cluster.account.measured(BundleGate.TOPIC_CAP, topics, "<=", most, broker, bundle)
     return with_room or brokers
 
 
-def allowed_by_filters(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
+def allowed_by_filters(cluster: ClusterView, bundle: str, brokers: list[str]) -> list[str]:
     """Return the reporting brokers that have room for the bundle's topics and pass all other filters.
 
     The filters: its group is spread, class and version fit. Stricter than placement, which takes what there is when a
@@ -276,7 +276,7 @@ def allowed_by_filters(cluster: Cluster, bundle: str, brokers: list[str]) -> lis
         if topics <= most or cluster.owns(broker, bundle):
             remaining.append(broker)
         else:
-            cluster.account.measured(Gate.TOPIC_CAP, topics, "<=", most, broker, bundle)
+            cluster.account.measured(BundleGate.TOPIC_CAP, topics, "<=", most, broker, bundle)
     remaining = spread(cluster, bundle, remaining) if remaining else remaining
     remaining = same_class(
         cluster, bundle, {name: cluster.reports[name].data.load_manager_class_name for name in remaining}
@@ -284,7 +284,7 @@ def allowed_by_filters(cluster: Cluster, bundle: str, brokers: list[str]) -> lis
     return latest(cluster, bundle, {name: cluster.reports[name].data.broker_version_string for name in remaining}) or []
 
 
-def fewest_bundles(cluster: Cluster, bundle: str, brokers: list[str]) -> list[str]:
+def fewest_bundles(cluster: ClusterView, bundle: str, brokers: list[str]) -> list[str]:
     """The brokers that have the fewest bundles of the bundle's namespace."""
     if not brokers:
         return brokers
@@ -292,11 +292,11 @@ def fewest_bundles(cluster: Cluster, bundle: str, brokers: list[str]) -> list[st
     least = min(counts.values())
     for broker, count in counts.items():
         if count > least:
-            cluster.account.measured(Gate.EVEN_BUNDLES, count, "<=", least, broker, bundle)
+            cluster.account.measured(BundleGate.EVEN_BUNDLES, count, "<=", least, broker, bundle)
     return [broker for broker in brokers if counts[broker] == least]
 
 
-def same_class(cluster: Cluster, bundle: str, classes: dict[str, str | None]) -> list[str]:
+def same_class(cluster: ClusterView, bundle: str, classes: dict[str, str | None]) -> list[str]:
     """Return the brokers that run the load manager that decides.
 
     A broker that does not say which one it runs counts as running another, if the decider names its own and some broker
@@ -307,7 +307,7 @@ def same_class(cluster: Cluster, bundle: str, classes: dict[str, str | None]) ->
     matching_brokers = [
         broker for broker, name in classes.items() if (not is_told if name is None else _simple(name) == own)
     ]
-    _note_dropped(cluster, Gate.CLASS_FILTER, bundle, classes, matching_brokers)
+    _note_dropped(cluster, BundleGate.CLASS_FILTER, bundle, classes, matching_brokers)
     return matching_brokers
 
 
@@ -315,7 +315,7 @@ def _simple(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def latest(cluster: Cluster, bundle: str, versions: dict[str, str | None]) -> list[str] | None:
+def latest(cluster: ClusterView, bundle: str, versions: dict[str, str | None]) -> list[str] | None:
     """With `preferLaterVersions`, the brokers of the highest version; None when a version cannot be read."""
     if not cluster.configuration.on("preferLaterVersions") or not versions:
         return list(versions)
@@ -323,12 +323,12 @@ def latest(cluster: Cluster, bundle: str, versions: dict[str, str | None]) -> li
     for broker, text in versions.items():
         version = _version(text)
         if version is None:
-            cluster.account.held(Gate.VERSION, broker, bundle, f"{str(text)[:40]!r} is no version")
+            cluster.account.held(BundleGate.VERSION, broker, bundle, f"{str(text)[:40]!r} is no version")
             return None
         read[broker] = version
     highest = max(read.values())
     newest = [broker for broker, version in read.items() if version == highest]
-    _note_dropped(cluster, Gate.VERSION, bundle, versions, newest)
+    _note_dropped(cluster, BundleGate.VERSION, bundle, versions, newest)
     return newest
 
 
@@ -346,7 +346,9 @@ def _version(text: str | None) -> _Version | None:
     return release, (0, tuple(parts))
 
 
-def _note_dropped(cluster: Cluster, gate: Gate, bundle: str, brokers: Iterable[str], remaining: list[str]) -> None:
+def _note_dropped(
+    cluster: ClusterView, gate: BundleGate, bundle: str, brokers: Iterable[str], remaining: list[str]
+) -> None:
     staying = set(remaining)
     dropped = [broker for broker in brokers if broker not in staying]
     for broker in dropped[:MAX_NAMED]:

@@ -10,11 +10,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from decisions.bundles.account import Account
+from decisions.bundles.account import BundleAccount
 from decisions.bundles.averages import add_bundle_sample, broker_average, message_rate
 from decisions.bundles.configuration import Configuration
-from decisions.bundles.gates import Gate
-from decisions.bundles.memory import Memory, recalled
+from decisions.bundles.gates import BundleGate
+from decisions.bundles.memory import BalancerMemory, recalled
 from decisions.bundles.projected import Projected
 from decisions.bundles.usage import max_usage, weighted_max
 from schemas.bundles import (
@@ -35,7 +35,7 @@ ALONE = frozenset({"findBundlesForUnloading", "selectBroker"})
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BrokerReport:
     """A broker's report with its totals."""
 
     broker: str
@@ -59,7 +59,7 @@ class Report:
 
 
 @dataclass(slots=True)
-class Found:
+class ClusterCache:
     """Results computed once per cycle; whoever changes their inputs also updates them."""
 
     weighted: dict[str, float] = field(default_factory=dict)
@@ -94,16 +94,16 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterView:
     """One cycle's view."""
 
     snapshot: BundleSnapshot
     configuration: Configuration
-    reports: dict[str, Report]
+    reports: dict[str, BrokerReport]
     bundles: dict[str, BundleData]
-    memory: Memory
-    account: Account
-    found: Found = field(default_factory=Found)
+    memory: BalancerMemory
+    account: BundleAccount
+    found: ClusterCache = field(default_factory=ClusterCache)
 
     @property
     def now(self) -> int:
@@ -116,14 +116,17 @@ class Cluster:
         for bundle in self.reports[broker].bundles:
             data = self.bundles.get(bundle)
             if never_moved(bundle):
-                self.account.held(Gate.EXCLUDED, broker, bundle, "heartbeat or monitor of a broker")
+                self.account.held(BundleGate.EXCLUDED, broker, bundle, "heartbeat or monitor of a broker")
             elif data is None:
-                self.account.held(Gate.KNOWN, broker, bundle)
+                self.account.held(BundleGate.KNOWN, broker, bundle)
             elif bundle in self.memory.unloaded_bundles:
                 grace = self.configuration.number("loadBalancerSheddingGracePeriodMinutes") * 60_000
                 since = self.now - self.memory.unloaded_bundles[bundle]
                 self.account.held(
-                    Gate.RECENTLY_UNLOADED, broker, bundle, f"{since / 60_000:.1f} of {grace / 60_000:g} minutes ago"
+                    BundleGate.RECENTLY_UNLOADED,
+                    broker,
+                    bundle,
+                    f"{since / 60_000:.1f} of {grace / 60_000:g} minutes ago",
                 )
             else:
                 bundles.append((bundle, data))
@@ -243,7 +246,7 @@ def _numbers(data: BundleData) -> _Numbers:
     )
 
 
-def report(broker: str, data: LocalBrokerData) -> Report:
+def report(broker: str, data: LocalBrokerData) -> BrokerReport:
     """A broker's report with the totals that it leaves out."""
     loads = list(data.last_stats.values())
 
@@ -252,7 +255,7 @@ def report(broker: str, data: LocalBrokerData) -> Report:
 
     bundles = data.last_stats if data.bundles is None else data.bundles
     topics = sum(load.topics for load in loads) if data.num_topics is None else data.num_topics
-    return Report(
+    return BrokerReport(
         broker,
         data,
         tuple(dict.fromkeys(bundles)),
@@ -264,7 +267,7 @@ def report(broker: str, data: LocalBrokerData) -> Report:
     )
 
 
-def see(snapshot: BundleSnapshot) -> Cluster:
+def see(snapshot: BundleSnapshot) -> ClusterView:
     """The view of one cycle. Raises `ConfigurationError`."""
     configuration = dict(snapshot.configuration)
     if snapshot.load_manager is not None and "loadManagerClassName" not in configuration:
@@ -278,11 +281,11 @@ def see(snapshot: BundleSnapshot) -> Cluster:
             for broker in snapshot.brokers.values()
             for name, stats in broker.last_stats.items()
         }
-    return Cluster(
+    return ClusterView(
         snapshot,
         Configuration(configuration, snapshot.profile, alone=snapshot.operation in ALONE),
         {broker: report(broker, data) for broker, data in sorted(snapshot.brokers.items())},
         dict(bundles),
         recalled(snapshot.state),
-        Account(snapshot.seed),
+        BundleAccount(snapshot.seed),
     )

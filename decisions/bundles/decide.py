@@ -10,9 +10,9 @@ from typing import Literal
 
 from decisions.bundles.averages import add_bundle_sample
 from decisions.bundles.candidates import unreadable_policies
-from decisions.bundles.cluster import Cluster, see
+from decisions.bundles.cluster import ClusterView, see
 from decisions.bundles.configuration import GAIN, LEAST_PROJECTED
-from decisions.bundles.gates import Gate
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.memory import remembered
 from decisions.bundles.placement import least_projected, least_resource
 from decisions.bundles.placement import select as placement
@@ -35,7 +35,7 @@ def decide(snapshot: BundleSnapshot) -> BundleAnswer:
         return _average(cluster)
     if snapshot.operation in ("shed", "assign"):
         for name, why in unreadable_policies(cluster).items():
-            cluster.account.held(Gate.SETTINGS, detail=f"isolation policy {name}: {why}; its bundles stay")
+            cluster.account.held(BundleGate.SETTINGS, detail=f"isolation policy {name}: {why}; its bundles stay")
     if snapshot.operation == "assign":
         strategy, decisions = _assign(cluster)
         return _answer(cluster, strategy, decisions, "assign")
@@ -49,7 +49,7 @@ def decide(snapshot: BundleSnapshot) -> BundleAnswer:
     return _transfer(cluster) if cluster.configuration.extensible else _shed(cluster)
 
 
-def _shed(cluster: Cluster) -> BundleAnswer:
+def _shed(cluster: ClusterView) -> BundleAnswer:
     name = cluster.configuration.text("loadBalancerLoadSheddingStrategy")
     if name == "TransferShedder":
         return _transfer(cluster)
@@ -60,7 +60,7 @@ def _shed(cluster: Cluster) -> BundleAnswer:
     return _answer(cluster, name, decisions, "unload", selected=picked)
 
 
-def _transfer(cluster: Cluster) -> BundleAnswer:
+def _transfer(cluster: ClusterView) -> BundleAnswer:
     if cluster.snapshot.operation != "findBundlesForUnloading":
         if not _is_on(cluster):
             return _answer(cluster, "TransferShedder", [], "unload")
@@ -82,7 +82,7 @@ def _transfer(cluster: Cluster) -> BundleAnswer:
     )
 
 
-def _gain(cluster: Cluster) -> BundleAnswer:
+def _gain(cluster: ClusterView) -> BundleAnswer:
     decisions = list[BundleDecision]()
     alone = cluster.snapshot.operation == "findBundlesForUnloading"
     if alone or _is_on(cluster):
@@ -94,13 +94,13 @@ def _gain(cluster: Cluster) -> BundleAnswer:
     return _answer(cluster, GAIN, decisions, "unload", selected=picked)
 
 
-def _is_on(cluster: Cluster) -> bool:
+def _is_on(cluster: ClusterView) -> bool:
     conf, account = cluster.configuration, cluster.account
     on = conf.on("loadBalancerEnabled") and conf.on("loadBalancerSheddingEnabled")
-    return account.passes(Gate.ENABLED, on) and account.passes(Gate.LEADER, cluster.snapshot.leader)
+    return account.passes(BundleGate.ENABLED, on) and account.passes(BundleGate.LEADER, cluster.snapshot.leader)
 
 
-def _assign(cluster: Cluster) -> tuple[str, list[BundleDecision]]:
+def _assign(cluster: ClusterView) -> tuple[str, list[BundleDecision]]:
     conf = cluster.configuration
     name = conf.text("loadBalancerLoadPlacementStrategy")
     if conf.extensible and name != LEAST_PROJECTED:
@@ -113,19 +113,19 @@ def _assign(cluster: Cluster) -> tuple[str, list[BundleDecision]]:
     return name, decisions
 
 
-def _select_alone(cluster: Cluster) -> BundleAnswer:
+def _select_alone(cluster: ClusterView) -> BundleAnswer:
     name = cluster.configuration.text("loadBalancerLoadPlacementStrategy")
     allowed = cluster.snapshot.candidates
     brokers = [broker for broker in cluster.reports if allowed is None or broker in allowed]
     decisions = list[BundleDecision]()
     for bundle in cluster.snapshot.assign:
         broker = placement.STRATEGIES[name](cluster, bundle, brokers)
-        if cluster.account.passes(Gate.DESTINATION, broker is not None, broker, bundle):
+        if cluster.account.passes(BundleGate.DESTINATION, broker is not None, broker, bundle):
             decisions.append(BundleDecision(action="assign", bundle=bundle, destination_broker=broker, reason=name))
     return _answer(cluster, name, decisions, "assign")
 
 
-def _assign_extensible(cluster: Cluster, bundle: str) -> str | None:
+def _assign_extensible(cluster: ClusterView, bundle: str) -> str | None:
     brokers = transfer.filtered(cluster, bundle, assigning=True)
     loads = cluster.snapshot.broker_load_data
     if cluster.configuration.text("loadBalancerLoadPlacementStrategy") == LEAST_PROJECTED:
@@ -133,11 +133,11 @@ def _assign_extensible(cluster: Cluster, bundle: str) -> str | None:
     else:
         usages = {broker: transfer.usage_of(cluster, broker) for broker in brokers if broker in loads}
         chosen = least_resource.among(cluster, bundle, brokers, usages)
-    cluster.account.passes(Gate.DESTINATION, chosen is not None, chosen, bundle)
+    cluster.account.passes(BundleGate.DESTINATION, chosen is not None, chosen, bundle)
     return chosen
 
 
-def _average(cluster: Cluster) -> BundleAnswer:
+def _average(cluster: ClusterView) -> BundleAnswer:
     averages = cluster.snapshot.bundles or {}
     plan = {} if cluster.configuration.on("fix26246") else cluster.memory.plan
     for report in cluster.reports.values():
@@ -150,7 +150,7 @@ def _average(cluster: Cluster) -> BundleAnswer:
 
 
 def _answer(
-    cluster: Cluster,
+    cluster: ClusterView,
     strategy: str,
     decisions: list[BundleDecision],
     action: Action,
@@ -181,7 +181,7 @@ def _answer(
     )
 
 
-def _usage(cluster: Cluster) -> dict[str, dict[str, float]]:
+def _usage(cluster: ClusterView) -> dict[str, dict[str, float]]:
     conf = cluster.configuration
     by_broker = {
         broker: {

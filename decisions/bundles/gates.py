@@ -10,7 +10,7 @@ from enum import Enum
 from types import MappingProxyType
 
 
-class Gate(Enum):
+class BundleGate(Enum):
     """A gate's name on the wire."""
 
     SETTINGS = "settings"
@@ -63,56 +63,57 @@ class Gate(Enum):
     SPLITTABLE = "splittable"
 
 
-SENTENCES: Mapping[Gate, str] = MappingProxyType(
+SENTENCES: Mapping[BundleGate, str] = MappingProxyType(
     {
-        Gate.SETTINGS: "The policies of the cluster or bundle are unknown or cannot be read: it is left as it is.",
-        Gate.INTERNAL_ERROR: "The evaluation failed. This is a fault of the program: its log has the details.",
-        Gate.ENABLED: "The balancer or its shedding is switched off.",
-        Gate.BROKERS: "One broker alone has nobody to give to.",
-        Gate.LEADER: "Only the leader does this.",
-        Gate.OVERLOADED: "The broker's fullest resource is below the overload threshold.",
-        Gate.ABOVE_AVERAGE: "The broker's averaged usage is not far enough above the cluster's.",
-        Gate.MIN_THROUGHPUT: "What the broker would have to give is too little to be worth it.",
-        Gate.LOWER_BOUNDARY: "No broker is far enough below the average, or none above it has bundles to give.",
-        Gate.SOLE_BUNDLE: "The broker has a single bundle, or none.",
-        Gate.RATE_DIFFERENCE: "The brokers' message rates are close enough.",
-        Gate.THROUGHPUT_DIFFERENCE: "The brokers' throughputs are close enough.",
-        Gate.MIN_MESSAGES: "What would move is less than is worth a move.",
-        Gate.PAIR_DIFFERENCE: "The two brokers of the pair are close enough.",
-        Gate.HIT_COUNT: "It has not been so for enough cycles in a row.",
-        Gate.DEVIATION: "The most loaded broker is within the permitted deviation.",
-        Gate.RECENTLY_UNLOADED: "The bundle was unloaded within the grace period.",
-        Gate.KNOWN: "The leader has no data of the bundle.",
-        Gate.HAS_TRAFFIC: "The bundle has no traffic.",
-        Gate.FITS: "The bundle is larger than what is still to be moved.",
-        Gate.STILL_NEEDED: "What was picked before it is enough.",
-        Gate.BUNDLE_COUNT: "As many bundles were picked as one cycle may move.",
-        Gate.LOAD_DATA: "A live broker has no load data, or no broker has.",
-        Gate.FRESH: "The broker's load data is too old.",
-        Gate.COOL_DOWN: "A broker's load data is too close to its last unload.",
-        Gate.UNBALANCED: "The spread of load is within the target, and no broker is over- or underloaded.",
-        Gate.BROKERS_PER_CYCLE: "As many brokers gave as one cycle permits, or no receiver is left.",
-        Gate.TOP_BUNDLES: "The broker's busiest bundles are not known, or it has one alone.",
-        Gate.OWNER: "The broker does not own the bundle.",
-        Gate.EXCLUDED: "The bundle's namespace is excluded from shedding.",
-        Gate.TRANSFERABLE: "Policies or filters do not let the bundle go to that broker.",
-        Gate.ISOLATION: "The namespace's isolation policy leaves no other broker.",
-        Gate.ANTI_AFFINITY: "A move would not spread the anti-affinity group better.",
-        Gate.TOPIC_CAP: "The broker has too many topics.",
-        Gate.EVEN_BUNDLES: "The broker has more bundles of the namespace than others.",
-        Gate.CLASS_FILTER: "The broker runs another load manager.",
-        Gate.VERSION: "The broker runs an older version than others.",
-        Gate.DESTINATION: "Placement found no broker.",
-        Gate.MOVES: "Placement chose the broker that has the bundle already.",
-        Gate.SPREAD: "The fullest and the emptiest broker are close enough.",
-        Gate.IDLE: "No broker has so little to do that it is filled at once.",
-        Gate.GAIN: "No destination makes the fuller of the two brokers so much emptier that it is worth a move.",
-        Gate.MOVES_PER_CYCLE: "As many bundles move as one cycle permits.",
-        Gate.SPLIT_NEEDED: "The bundle is within all limits.",
-        Gate.TWO_TOPICS: "A bundle with fewer than two topics is not split.",
-        Gate.MAX_BUNDLES: "The namespace has as many bundles as it may.",
-        Gate.SPLITS_PER_CYCLE: "As many bundles are split as one cycle permits.",
-        Gate.SPLITTABLE: "The range cannot be cut in two, or the algorithm found no boundary.",
+        BundleGate.SETTINGS: "The policies of the cluster or bundle are unknown or cannot be read: it is left "
+        "as it is.",
+        BundleGate.INTERNAL_ERROR: "The evaluation failed. This is a fault of the program: its log has the details.",
+        BundleGate.ENABLED: "The balancer or its shedding is switched off.",
+        BundleGate.BROKERS: "One broker alone has nobody to give to.",
+        BundleGate.LEADER: "Only the leader does this.",
+        BundleGate.OVERLOADED: "The broker's fullest resource is below the overload threshold.",
+        BundleGate.ABOVE_AVERAGE: "The broker's averaged usage is not far enough above the cluster's.",
+        BundleGate.MIN_THROUGHPUT: "What the broker would have to give is too little to be worth it.",
+        BundleGate.LOWER_BOUNDARY: "No broker is far enough below the average, or none above it has bundles to give.",
+        BundleGate.SOLE_BUNDLE: "The broker has a single bundle, or none.",
+        BundleGate.RATE_DIFFERENCE: "The brokers' message rates are close enough.",
+        BundleGate.THROUGHPUT_DIFFERENCE: "The brokers' throughputs are close enough.",
+        BundleGate.MIN_MESSAGES: "What would move is less than is worth a move.",
+        BundleGate.PAIR_DIFFERENCE: "The two brokers of the pair are close enough.",
+        BundleGate.HIT_COUNT: "It has not been so for enough cycles in a row.",
+        BundleGate.DEVIATION: "The most loaded broker is within the permitted deviation.",
+        BundleGate.RECENTLY_UNLOADED: "The bundle was unloaded within the grace period.",
+        BundleGate.KNOWN: "The leader has no data of the bundle.",
+        BundleGate.HAS_TRAFFIC: "The bundle has no traffic.",
+        BundleGate.FITS: "The bundle is larger than what is still to be moved.",
+        BundleGate.STILL_NEEDED: "What was picked before it is enough.",
+        BundleGate.BUNDLE_COUNT: "As many bundles were picked as one cycle may move.",
+        BundleGate.LOAD_DATA: "A live broker has no load data, or no broker has.",
+        BundleGate.FRESH: "The broker's load data is too old.",
+        BundleGate.COOL_DOWN: "A broker's load data is too close to its last unload.",
+        BundleGate.UNBALANCED: "The spread of load is within the target, and no broker is over- or underloaded.",
+        BundleGate.BROKERS_PER_CYCLE: "As many brokers gave as one cycle permits, or no receiver is left.",
+        BundleGate.TOP_BUNDLES: "The broker's busiest bundles are not known, or it has one alone.",
+        BundleGate.OWNER: "The broker does not own the bundle.",
+        BundleGate.EXCLUDED: "The bundle's namespace is excluded from shedding.",
+        BundleGate.TRANSFERABLE: "Policies or filters do not let the bundle go to that broker.",
+        BundleGate.ISOLATION: "The namespace's isolation policy leaves no other broker.",
+        BundleGate.ANTI_AFFINITY: "A move would not spread the anti-affinity group better.",
+        BundleGate.TOPIC_CAP: "The broker has too many topics.",
+        BundleGate.EVEN_BUNDLES: "The broker has more bundles of the namespace than others.",
+        BundleGate.CLASS_FILTER: "The broker runs another load manager.",
+        BundleGate.VERSION: "The broker runs an older version than others.",
+        BundleGate.DESTINATION: "Placement found no broker.",
+        BundleGate.MOVES: "Placement chose the broker that has the bundle already.",
+        BundleGate.SPREAD: "The fullest and the emptiest broker are close enough.",
+        BundleGate.IDLE: "No broker has so little to do that it is filled at once.",
+        BundleGate.GAIN: "No destination makes the fuller of the two brokers so much emptier that it is worth a move.",
+        BundleGate.MOVES_PER_CYCLE: "As many bundles move as one cycle permits.",
+        BundleGate.SPLIT_NEEDED: "The bundle is within all limits.",
+        BundleGate.TWO_TOPICS: "A bundle with fewer than two topics is not split.",
+        BundleGate.MAX_BUNDLES: "The namespace has as many bundles as it may.",
+        BundleGate.SPLITS_PER_CYCLE: "As many bundles are split as one cycle permits.",
+        BundleGate.SPLITTABLE: "The range cannot be cut in two, or the algorithm found no boundary.",
     }
 )
 """What it means when a gate does not pass."""
@@ -120,7 +121,7 @@ SENTENCES: Mapping[Gate, str] = MappingProxyType(
 
 def table() -> str:
     """The gates as a table in Markdown."""
-    rows = "\n".join(f"| `{gate.value}` | {SENTENCES[gate]} |" for gate in Gate)
+    rows = "\n".join(f"| `{gate.value}` | {SENTENCES[gate]} |" for gate in BundleGate)
     return f"| gate | holds because |\n| --- | --- |\n{rows}\n"
 
 

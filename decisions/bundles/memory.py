@@ -11,7 +11,7 @@ from schemas.bundles import BalancerState, BundleData, GainCost, GainMemory, Gai
 
 
 @dataclass(slots=True)
-class Memory:
+class BalancerMemory:
     """Memory of the balancer between cycles, open to changes."""
 
     unloaded_bundles: dict[str, int] = field(default_factory=dict)
@@ -32,10 +32,10 @@ class Memory:
     gain_moves: dict[str, GainMove] = field(default_factory=dict)
 
 
-def recalled(state: BalancerState) -> Memory:
+def recalled(state: BalancerState) -> BalancerMemory:
     """The state of a snapshot, copied."""
     gain = state.gain_shedder or GainMemory()
-    return Memory(
+    return BalancerMemory(
         dict(state.recently_unloaded_bundles),
         dict(state.recently_unloaded_brokers),
         dict(state.broker_avg_resource_usage),
@@ -54,7 +54,7 @@ def recalled(state: BalancerState) -> Memory:
     )
 
 
-def remembered(memory: Memory) -> BalancerState:
+def remembered(memory: BalancerMemory) -> BalancerState:
     """The state for an answer."""
     gain = GainMemory.model_construct(hits=memory.gain_hits, costs=memory.gain_costs, moves=memory.gain_moves)
     return BalancerState.model_construct(

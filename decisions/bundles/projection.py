@@ -11,8 +11,8 @@ from math import sqrt
 from typing import TypeAlias
 
 from decisions.bundles.averages import DEFAULT_BUNDLE
-from decisions.bundles.cluster import Cluster
-from decisions.bundles.gates import Gate
+from decisions.bundles.cluster import ClusterView
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.projected import Load, Projected
 from decisions.bundles.usage import percent
 from schemas.bundles import BrokerLoadData, GainCost, GainMove, LocalBrokerData, TopicLoad
@@ -37,7 +37,7 @@ _SIGNALS = (
 _Report: TypeAlias = LocalBrokerData | BrokerLoadData
 
 
-def project(cluster: Cluster) -> dict[str, Projected]:
+def project(cluster: ClusterView) -> dict[str, Projected]:
     """Return every broker with a report, by name; settled moves leave the memory.
 
     The result is computed once per cycle.
@@ -47,7 +47,7 @@ def project(cluster: Cluster) -> dict[str, Projected]:
     return cluster.found.projected
 
 
-def _project(cluster: Cluster) -> dict[str, Projected]:
+def _project(cluster: ClusterView) -> dict[str, Projected]:
     reports: Mapping[str, _Report]
     if cluster.configuration.extensible:
         reports = _fresh(cluster)
@@ -62,19 +62,19 @@ def _project(cluster: Cluster) -> dict[str, Projected]:
     return projected
 
 
-def _fresh(cluster: Cluster) -> dict[str, BrokerLoadData]:
+def _fresh(cluster: ClusterView) -> dict[str, BrokerLoadData]:
     """The load data of brokers that live, unless it is too old."""
     live, fresh = cluster.snapshot.available_brokers, dict[str, BrokerLoadData]()
     oldest = cluster.configuration.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
     for name, data in sorted(cluster.snapshot.broker_load_data.items()):
         if (live is None or name in live) and cluster.account.measured(
-            Gate.FRESH, cluster.now - data.updated_at, "<=", oldest, name
+            BundleGate.FRESH, cluster.now - data.updated_at, "<=", oldest, name
         ):
             fresh[name] = data
     return fresh
 
 
-def _broker(cluster: Cluster, name: str, data: _Report, total: Load, shared: list[float]) -> Projected:
+def _broker(cluster: ClusterView, name: str, data: _Report, total: Load, shared: list[float]) -> Projected:
     conf = cluster.configuration
     signals, costs = list[float](), list[float]()
     for index, (signal, weight_of) in enumerate(_SIGNALS):
@@ -108,7 +108,7 @@ def mean_load(brokers: Iterable[Projected]) -> Load:
     return messages, coming, going
 
 
-def _total(cluster: Cluster, broker: str) -> Load:
+def _total(cluster: ClusterView, broker: str) -> Load:
     if not cluster.configuration.extensible:
         report = cluster.reports[broker]
         return report.rate, report.msg_throughput_in, report.msg_throughput_out
@@ -127,7 +127,7 @@ def _shared_cost(reports: Mapping[str, _Report], totals: Mapping[str, Load], ind
 
 
 def _averaged(
-    cluster: Cluster, broker: str, cost: float | None, load: float, usual: float, updated: int
+    cluster: ClusterView, broker: str, cost: float | None, load: float, usual: float, updated: int
 ) -> float | None:
     """Return the cost of a message to a broker's CPU, less noise; None where too little is used to tell.
 
@@ -151,7 +151,7 @@ def _averaged(
     return min(max(usual, average.cost - band), average.cost + band)
 
 
-def _bundles(cluster: Cluster, broker: str) -> dict[str, Load]:
+def _bundles(cluster: ClusterView, broker: str) -> dict[str, Load]:
     if cluster.configuration.extensible:
         top = cluster.snapshot.top_bundles.get(broker)
         return {stats.bundle_name: load_of(stats.stats) for stats in top.top_bundles_load_data} if top else {}
@@ -164,7 +164,7 @@ def _bundles(cluster: Cluster, broker: str) -> dict[str, Load]:
     return loads
 
 
-def _count(cluster: Cluster, broker: str) -> int:
+def _count(cluster: ClusterView, broker: str) -> int:
     if cluster.configuration.extensible:
         return cluster.snapshot.broker_load_data[broker].bundle_count
     return len(cluster.reports[broker].bundles)
@@ -174,7 +174,7 @@ def _updated(data: _Report) -> int:
     return data.last_update if isinstance(data, LocalBrokerData) else data.updated_at
 
 
-def _apply_moves(cluster: Cluster, brokers: dict[str, Projected], updated: Mapping[str, int]) -> None:
+def _apply_moves(cluster: ClusterView, brokers: dict[str, Projected], updated: Mapping[str, int]) -> None:
     """Correct reports from before a move has settled; forget the move once all know it, or know better.
 
     A bundle is on one broker. If a third one reports it, that report is older than the move, or the move ended there.
@@ -205,7 +205,7 @@ def _apply_moves(cluster: Cluster, brokers: dict[str, Projected], updated: Mappi
             destination.take(bundle, (move.messages, move.bytes_in, move.bytes_out))
 
 
-def move(cluster: Cluster, bundle: str, source: str | None, destination: str, load: Load) -> None:
+def move(cluster: ClusterView, bundle: str, source: str | None, destination: str, load: Load) -> None:
     """Moves a bundle, or assigns one that has no source, and remembers it until the reports show it."""
     brokers = project(cluster)
     if source is not None:

@@ -17,7 +17,7 @@ THRESHOLD_PERCENT = 10.0
 """`loadBalancerReportUpdateThresholdPercentage`."""
 
 
-class Load(NamedTuple):
+class LoadOfReport(NamedTuple):
     """Load of a report as the rule reads it.
 
     `usage` is a fraction (1.0 = 100 %): with weights for the modular manager (`usage.weighted_max`), without for the
@@ -33,8 +33,8 @@ class Load(NamedTuple):
 
 
 def is_reported(
-    last: Load | None,
-    now: Load,
+    last: LoadOfReport | None,
+    now: LoadOfReport,
     forced: bool = False,
     threshold: float = THRESHOLD_PERCENT,
     max_interval_ms: int = MAX_INTERVAL_MS,
@@ -45,7 +45,7 @@ def is_reported(
     return change(last, now) > threshold
 
 
-def change(last: Load, now: Load) -> float:
+def change(last: LoadOfReport, now: LoadOfReport) -> float:
     """The largest change in percent: of usage in points, of the rest relative to what it was."""
     return max(
         relative(last.rate, now.rate),
@@ -62,7 +62,7 @@ def relative(old: float, new: float) -> float:
     return 100 * abs(new - old) / abs(old)
 
 
-class Reports:
+class ReportFilter:
     """Filter of new reports: one of the same (broker, lastUpdate), or older, moves no average again."""
 
     def __init__(self) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from decisions.bundles import candidates
-from decisions.bundles.cluster import Cluster
+from decisions.bundles.cluster import ClusterView
 from decisions.bundles.configuration import OLD_UNIFORM
-from decisions.bundles.gates import Gate
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.placement.select import select_broker
 from decisions.bundles.shedders import avg, deviation, overload, threshold, uniform
 from schemas.bundles import BundleDecision
 
-Shedder = Callable[[Cluster], dict[str, list[str]]]
+Shedder = Callable[[ClusterView], dict[str, list[str]]]
 SHEDDERS: Mapping[str, Shedder] = MappingProxyType(
     {
         "OverloadShedder": overload.shed,
@@ -29,7 +29,7 @@ SHEDDERS: Mapping[str, Shedder] = MappingProxyType(
 )
 
 
-def forget_old(cluster: Cluster) -> None:
+def forget_old(cluster: ClusterView) -> None:
     """Drops recently unloaded bundles whose grace period is over."""
     grace = cluster.configuration.number("loadBalancerSheddingGracePeriodMinutes") * 60_000
     unloaded = cluster.memory.unloaded_bundles
@@ -37,13 +37,13 @@ def forget_old(cluster: Cluster) -> None:
         del unloaded[bundle]
 
 
-def shed(cluster: Cluster) -> tuple[dict[str, list[str]], list[BundleDecision]]:
+def shed(cluster: ClusterView) -> tuple[dict[str, list[str]], list[BundleDecision]]:
     """Return the shedder's picks by broker, and the unloads that are left of them."""
     conf, account = cluster.configuration, cluster.account
     on = conf.on("loadBalancerEnabled") and conf.on("loadBalancerSheddingEnabled")
-    if not account.passes(Gate.ENABLED, on) or not account.passes(Gate.LEADER, cluster.snapshot.leader):
+    if not account.passes(BundleGate.ENABLED, on) or not account.passes(BundleGate.LEADER, cluster.snapshot.leader):
         return {}, []
-    if not account.measured(Gate.BROKERS, len(cluster.reports), ">", 1):
+    if not account.measured(BundleGate.BROKERS, len(cluster.reports), ">", 1):
         return {}, []
     forget_old(cluster)
     name = conf.text("loadBalancerLoadSheddingStrategy")
@@ -65,7 +65,7 @@ def shed(cluster: Cluster) -> tuple[dict[str, list[str]], list[BundleDecision]]:
     return picked, decisions
 
 
-def find_alone(cluster: Cluster) -> tuple[dict[str, list[str]], list[BundleDecision]]:
+def find_alone(cluster: ClusterView) -> tuple[dict[str, list[str]], list[BundleDecision]]:
     """The shedder's picks without the load manager around it; only a plan knows where they go."""
     name = cluster.configuration.text("loadBalancerLoadSheddingStrategy")
     picked = SHEDDERS[name](cluster)
@@ -82,30 +82,30 @@ def find_alone(cluster: Cluster) -> tuple[dict[str, list[str]], list[BundleDecis
     ]
 
 
-def _destination(cluster: Cluster, broker: str, bundle: str) -> str | None:
+def _destination(cluster: ClusterView, broker: str, bundle: str) -> str | None:
     """Return the destination of a picked bundle, or None, with the gate that kept it."""
     account, namespace = cluster.account, candidates.namespace_of(bundle)
     if namespace in cluster.configuration.names("loadBalancerSheddingExcludedNamespaces"):
-        account.held(Gate.EXCLUDED, broker, bundle)
+        account.held(BundleGate.EXCLUDED, broker, bundle)
         return None
     if candidates.stays(cluster, bundle, broker):
         return None
     if candidates.policy_of(cluster, namespace) is not None:
         allowed = set(candidates.isolated(cluster, bundle, cluster.reports)) - {broker}
-        if not account.passes(Gate.ISOLATION, bool(allowed), broker, bundle):
+        if not account.passes(BundleGate.ISOLATION, bool(allowed), broker, bundle):
             return None
     live = candidates.isolated(cluster, bundle, cluster.reports)
     spreads = candidates.unload_spreads(cluster, bundle, broker, live)
     if namespace in cluster.snapshot.anti_affinity_groups and not account.passes(
-        Gate.ANTI_AFFINITY, spreads, broker, bundle
+        BundleGate.ANTI_AFFINITY, spreads, broker, bundle
     ):
         return None
     if cluster.configuration.text("loadBalancerLoadSheddingStrategy") == "DeviationShedder":
         return cluster.memory.plan.get(bundle)
     destination = select_broker(cluster, bundle)
-    if not account.passes(Gate.DESTINATION, destination is not None, broker, bundle, destination):
+    if not account.passes(BundleGate.DESTINATION, destination is not None, broker, bundle, destination):
         return None
     if not cluster.configuration.on("fix20822"):
         return destination
-    moves = account.passes(Gate.MOVES, destination != broker, broker, bundle, destination)
+    moves = account.passes(BundleGate.MOVES, destination != broker, broker, bundle, destination)
     return destination if moves else None

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from decisions.bundles.averages import message_rate, throughput
 from decisions.bundles.boundaries import boundaries, bundle_range
 from decisions.bundles.candidates import namespace_of
-from decisions.bundles.cluster import Cluster
+from decisions.bundles.cluster import ClusterView
 from decisions.bundles.configuration import GAIN
-from decisions.bundles.gates import Gate
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import MIB
 from decisions.bundles.projection import project
 from schemas.bundles import BundleDecision, NamespaceBundleStats, TimeAverageMessageData, TopicLoad
@@ -22,17 +22,17 @@ from schemas.bundles import BundleDecision, NamespaceBundleStats, TimeAverageMes
 _NO_LOAD = TimeAverageMessageData()
 
 
-def split(cluster: Cluster) -> list[BundleDecision]:
+def split(cluster: ClusterView) -> list[BundleDecision]:
     """The splits of one cycle, each with its boundaries where they can be known."""
     conf, account = cluster.configuration, cluster.account
     if cluster.snapshot.split:
         return _asked_for(cluster)
     on = conf.on("loadBalancerEnabled") and conf.on("loadBalancerAutoBundleSplitEnabled")
-    if not account.passes(Gate.ENABLED, on):
+    if not account.passes(BundleGate.ENABLED, on):
         return []
     if not conf.extensible and not (
-        account.passes(Gate.LEADER, cluster.snapshot.leader)
-        and account.measured(Gate.BROKERS, len(cluster.reports), ">", 1)
+        account.passes(BundleGate.LEADER, cluster.snapshot.leader)
+        and account.measured(BundleGate.BROKERS, len(cluster.reports), ">", 1)
     ):
         return []
     two_topics = conf.extensible or conf.on("fix12527")
@@ -41,7 +41,7 @@ def split(cluster: Cluster) -> list[BundleDecision]:
     seen, counts, hot, by_broker = set[str](), _counts(cluster), _hot(cluster), Counter[str]()
     for broker, bundle, stats in _stats(cluster):
         seen.add(bundle)
-        if two_topics and not account.measured(Gate.TWO_TOPICS, stats.topics, ">=", 2, broker, bundle):
+        if two_topics and not account.measured(BundleGate.TWO_TOPICS, stats.topics, ">=", 2, broker, bundle):
             continue
         reason = _reason(cluster, broker, bundle, stats) or ("Usage" if bundle in hot else None)
         if not _often_enough(cluster, broker, bundle, reason is not None) or reason is None:
@@ -49,11 +49,11 @@ def split(cluster: Cluster) -> list[BundleDecision]:
         namespace = namespace_of(bundle)
         count = counts(namespace) + (accepted.get(namespace, 0) if accepted_count else 0)
         most = conf.number("loadBalancerNamespaceMaximumBundles")
-        if not account.measured(Gate.MAX_BUNDLES, count, "<", most, broker, bundle):
+        if not account.measured(BundleGate.MAX_BUNDLES, count, "<", most, broker, bundle):
             continue
         per_cycle = conf.number("loadBalancerMaxNumberOfBundlesToSplitPerCycle")
         if conf.extensible and not account.measured(
-            Gate.SPLITS_PER_CYCLE, by_broker[broker], "<", per_cycle, broker, bundle
+            BundleGate.SPLITS_PER_CYCLE, by_broker[broker], "<", per_cycle, broker, bundle
         ):
             continue
         is_split, cuts = _cuts(cluster, broker, bundle)
@@ -69,7 +69,7 @@ def split(cluster: Cluster) -> list[BundleDecision]:
     return decisions
 
 
-def _asked_for(cluster: Cluster) -> list[BundleDecision]:
+def _asked_for(cluster: ClusterView) -> list[BundleDecision]:
     decisions = list[BundleDecision]()
     for bundle in dict.fromkeys(cluster.snapshot.split):
         is_split, cuts = _cuts(cluster, None, bundle)
@@ -78,7 +78,7 @@ def _asked_for(cluster: Cluster) -> list[BundleDecision]:
     return decisions
 
 
-def _stats(cluster: Cluster) -> Iterator[tuple[str, str, NamespaceBundleStats]]:
+def _stats(cluster: ClusterView) -> Iterator[tuple[str, str, NamespaceBundleStats]]:
     for broker, report in cluster.reports.items():
         for bundle, stats in sorted(report.data.last_stats.items()):
             yield broker, bundle, stats
@@ -88,7 +88,7 @@ def _stats(cluster: Cluster) -> Iterator[tuple[str, str, NamespaceBundleStats]]:
                 yield broker, entry.bundle_name, entry.stats
 
 
-def _reason(cluster: Cluster, broker: str, bundle: str, stats: NamespaceBundleStats) -> str | None:
+def _reason(cluster: ClusterView, broker: str, bundle: str, stats: NamespaceBundleStats) -> str | None:
     """The first limit that a bundle is over, in upstream's order."""
     conf = cluster.configuration
     load: TopicLoad = stats
@@ -104,12 +104,12 @@ def _reason(cluster: Cluster, broker: str, bundle: str, stats: NamespaceBundleSt
         ("Bandwidth", throughput(load), bandwidth),
     ]
     for name, measured, limit in limits:
-        if cluster.account.measured(Gate.SPLIT_NEEDED, measured, ">", limit, broker, bundle, name):
+        if cluster.account.measured(BundleGate.SPLIT_NEEDED, measured, ">", limit, broker, bundle, name):
             return name
     return None
 
 
-def _hot(cluster: Cluster) -> set[str]:
+def _hot(cluster: ClusterView) -> set[str]:
     """Return bundles that take more than a broker's mean usage, which no move evens out.
 
     Only with profile `default`.
@@ -125,13 +125,13 @@ def _hot(cluster: Cluster) -> set[str]:
         for bundle, load in broker.bundles.items():
             share = broker.usage - broker.with_load(load, -1)
             if share > mean and cluster.account.measured(
-                Gate.SPLIT_NEEDED, share, ">", mean, broker.name, bundle, "Usage"
+                BundleGate.SPLIT_NEEDED, share, ">", mean, broker.name, bundle, "Usage"
             ):
                 hot.add(bundle)
     return hot
 
 
-def _often_enough(cluster: Cluster, broker: str, bundle: str, needed: bool) -> bool:
+def _often_enough(cluster: ClusterView, broker: str, bundle: str, needed: bool) -> bool:
     conf = cluster.configuration
     if not conf.extensible and conf.text("loadBalancerLoadSheddingStrategy") != GAIN:
         return needed
@@ -141,10 +141,10 @@ def _often_enough(cluster: Cluster, broker: str, bundle: str, needed: bool) -> b
         return False
     hits[bundle] = min(2**31 - 1, hits.get(bundle, 0) + 1)
     least = cluster.configuration.number("loadBalancerNamespaceBundleSplitConditionHitCountThreshold")
-    return cluster.account.measured(Gate.HIT_COUNT, hits[bundle], ">", least, broker, bundle)
+    return cluster.account.measured(BundleGate.HIT_COUNT, hits[bundle], ">", least, broker, bundle)
 
 
-def _counts(cluster: Cluster) -> Callable[[str], int]:
+def _counts(cluster: ClusterView) -> Callable[[str], int]:
     """Return a function that counts the bundles of a namespace, as given or else as reported.
 
     The reported ones are counted once, for all namespaces together.
@@ -162,7 +162,7 @@ def _counts(cluster: Cluster) -> Callable[[str], int]:
     return count
 
 
-def _cuts(cluster: Cluster, broker: str | None, bundle: str) -> tuple[bool, list[str] | None]:
+def _cuts(cluster: ClusterView, broker: str | None, bundle: str) -> tuple[bool, list[str] | None]:
     """Find out if the bundle can be split, and where, when the snapshot has what the algorithm needs.
 
     None: where the broker's own algorithm says. `broker` is None for a split that a person asks for.
@@ -171,25 +171,27 @@ def _cuts(cluster: Cluster, broker: str | None, bundle: str) -> tuple[bool, list
     try:
         lower, upper = bundle_range(bundle)
     except ValueError as error:
-        cluster.account.held(Gate.SPLITTABLE, broker, bundle, str(error))
+        cluster.account.held(BundleGate.SPLITTABLE, broker, bundle, str(error))
         return False, None
-    if not cluster.account.measured(Gate.SPLITTABLE, upper - lower, ">", 1, broker, bundle, "width in hashes"):
+    if not cluster.account.measured(BundleGate.SPLITTABLE, upper - lower, ">", 1, broker, bundle, "width in hashes"):
         return False, None
     algorithm = snapshot.split_algorithm or conf.text("defaultNamespaceBundleSplitAlgorithm")
     topics = snapshot.topics.get(bundle)
     if topics is None and broker is not None and algorithm == "flow_or_qps_equally_divide":
         # A broker that is asked to split so without positions answers 500 (4.0.7).
-        cluster.account.held(Gate.SPLITTABLE, broker, bundle, f"{algorithm} needs the bundle's topics, none are known")
+        cluster.account.held(
+            BundleGate.SPLITTABLE, broker, bundle, f"{algorithm} needs the bundle's topics, none are known"
+        )
         return False, None
     if topics is None and algorithm in ("topic_count_equally_divide", "flow_or_qps_equally_divide"):
         return True, None
     try:
         positions = boundaries(bundle, algorithm, topics, snapshot.split_positions.get(bundle, ()), conf)
     except ValueError as error:
-        cluster.account.held(Gate.SPLITTABLE, broker, bundle, str(error))
+        cluster.account.held(BundleGate.SPLITTABLE, broker, bundle, str(error))
         return False, None
     if positions is None or (conf.extensible and len(positions) != 1):
         several = "the extensible manager splits in two only" if positions else f"{algorithm} found no boundary"
-        cluster.account.held(Gate.SPLITTABLE, broker, bundle, several)
+        cluster.account.held(BundleGate.SPLITTABLE, broker, bundle, several)
         return False, None
     return True, [f"0x{position:08x}" for position in positions]

@@ -22,7 +22,7 @@ SituationT = TypeVar("SituationT", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Generic[SituationT, GateT]):
+class PrecedenceRow(Generic[SituationT, GateT]):
     """The gates that may bind in one situation."""
 
     situation: SituationT
@@ -50,7 +50,7 @@ class Row(Generic[SituationT, GateT]):
 
 
 def binding(
-    table: Iterable[Row[SituationT, GateT]], situations: Mapping[SituationT, Iterable[Reading[GateT]]]
+    table: Iterable[PrecedenceRow[SituationT, GateT]], situations: Mapping[SituationT, Iterable[Reading[GateT]]]
 ) -> Reading[GateT]:
     """Return the reading that binds a subject in these situations.
 

@@ -24,7 +24,7 @@ from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.snapshot import TopicSnapshot, required_segments, snapshot_to_json
 from decisions.autoscale.split_pass import news_of_hot_keys
 from decisions.kernel.readings import Reading
-from engine.autoscale.fleet_view import FleetView, Held
+from engine.autoscale.fleet_view import FleetView, HeldTopics
 from engine.autoscale.loads import LoadTable
 from engine.autoscale.policies import EffectivePolicy, Policies
 from engine.autoscale.topics import BucketState, TopicState
@@ -199,7 +199,7 @@ class Evaluation:
             }
         )
 
-    def _hold_all(self, held: Held) -> None:
+    def _hold_all(self, held: HeldTopics) -> None:
         """Record holds found in columns."""
         count = len(held.names)
         if not count:

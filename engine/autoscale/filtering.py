@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from decisions.autoscale.clocks import NEVER, OpenDecision, are_stale_samples
 from decisions.autoscale.significance import accept_causes
-from engine.autoscale.lives import Life, life_of_consumers, life_of_deletion, life_of_layout
+from engine.autoscale.lives import TopicIncarnation, life_of_consumers, life_of_deletion, life_of_layout
 from engine.autoscale.loads import STALE, LoadTable, Origins
 from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
 from engine.autoscale.topics import BucketState
@@ -51,7 +51,10 @@ def refuse_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) 
         if event.subscription in topic.consumers or len(topic.consumers) < MAX_SUBSCRIPTIONS:
             return None
         return Rejected(RejectReason.TOO_MANY, f"{event.topic} has {MAX_SUBSCRIPTIONS} subscriptions already")
-    if state.without_layout < MAX_TOPICS_WITHOUT_LAYOUT or life_of_consumers(state, event, now) is Life.EARLIER:
+    if (
+        state.without_layout < MAX_TOPICS_WITHOUT_LAYOUT
+        or life_of_consumers(state, event, now) is TopicIncarnation.EARLIER
+    ):
         return None
     detail = f"no layout of {event.topic} has come, nor of {MAX_TOPICS_WITHOUT_LAYOUT} others of this bucket"
     return Rejected(RejectReason.UNKNOWN_TOPIC, detail)
@@ -71,9 +74,9 @@ def news_of_layout(state: BucketState, new: NewLayout, now: int) -> News:
     event, topic = new.event, state.topics.get(new.event.topic)
     life = life_of_layout(state, new, now)
     newest = topic.layout_sender if topic else 0
-    if life is Life.EARLIER or _is_late(state, event.sender, newest, event.topic, now):
+    if life is TopicIncarnation.EARLIER or _is_late(state, event.sender, newest, event.topic, now):
         return News.NOTHING
-    if topic is None or life is Life.LATER:
+    if topic is None or life is TopicIncarnation.LATER:
         return News.BEGINS
     if topic.known and topic.known.epoch > new.read.epoch:
         return News.NOTHING
@@ -87,16 +90,16 @@ def news_of_deletion(state: BucketState, deletion: TopicDeleted, now: int) -> Ne
     """
     topic = state.topics.get(deletion.event.topic)
     late = _is_late(state, deletion.event.sender, topic.layout_sender if topic else 0, deletion.event.topic, now)
-    return News.NOTHING if late or life_of_deletion(state, deletion, now) is Life.EARLIER else News.ALL
+    return News.NOTHING if late or life_of_deletion(state, deletion, now) is TopicIncarnation.EARLIER else News.ALL
 
 
 def news_of_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> News:
     """Classify a consumer count: nothing if its incarnation or its sender is older than the known one."""
     topic, life = state.topics.get(event.topic), life_of_consumers(state, event, now)
     newest = topic.consumers_sender if topic else 0
-    if life is Life.EARLIER or _is_late(state, event.sender, newest, event.topic, now):
+    if life is TopicIncarnation.EARLIER or _is_late(state, event.sender, newest, event.topic, now):
         return News.NOTHING
-    if topic is None or life is Life.LATER:
+    if topic is None or life is TopicIncarnation.LATER:
         return News.BEGINS
     same = topic and topic.consumers.get(event.subscription) == (event.type, event.consumers)
     return News.ITS_SENDER if same and event.event != "deleted" else News.ALL

@@ -20,8 +20,8 @@ from decisions.autoscale.columns import (
     GATES,
     NEVER,
     Bools,
-    Fleet,
     Ints,
+    SnapshotColumns,
     segments_of,
 )
 from decisions.autoscale.past import FORGOTTEN_MS, regret_window_ms, settle_ms
@@ -80,7 +80,7 @@ class FleetColumns:
     scalars: Ints
     """One row per `Scalar`, one column per topic."""
     offsets: Ints
-    """Start of each topic's segments, as in `Fleet`."""
+    """Start of each topic's segments, as in `SnapshotColumns`."""
     segments: npt.NDArray[np.void]
     """`SEGMENT` of every active segment."""
     rows: Ints
@@ -198,7 +198,7 @@ class FleetColumns:
         )
         return together.take(np.argsort(together.policy_of, kind="stable"))
 
-    def fleet(self, now: int, loads: LoadTable) -> Fleet:
+    def fleet(self, now: int, loads: LoadTable) -> SnapshotColumns:
         """Build the fleet at `now` (milliseconds) from the columns and the current loads."""
         rows, counts = self.rows, np.diff(self.offsets)
         policies = [policy.policy for policy in self.policies]
@@ -218,7 +218,7 @@ class FleetColumns:
         keeps_depth = self._by_policy([policy.explicit_lineage for policy in policies], counts)
         required, last_split_at, last_merge_at, opened_at, failures, failed_at, failed_action, *_ = self.scalars
         only_merges_open = self.scalars[Scalar.ONLY_MERGES_OPEN] != 0
-        return Fleet(
+        return SnapshotColumns(
             policies,
             np.searchsorted(self.policy_of, np.arange(len(policies))).tolist(),
             self.offsets,
@@ -312,7 +312,7 @@ def columns_of(
 
 
 def rows_of(loads: LoadTable, names: Sequence[str], offsets: Ints, segment_ids: Ints) -> Ints:
-    """Return the row of each segment; `NO_ROW` where it has none. `offsets` as in `Fleet`."""
+    """Return the row of each segment; `NO_ROW` where it has none. `offsets` as in `SnapshotColumns`."""
     index = loads.index
     return index.find(np.repeat(index.numbers_of(names), np.diff(offsets)), segment_ids)
 

@@ -31,7 +31,7 @@ Beyond it they are rebuilt early, so each topic is copied only a few times howev
 _NAMES = np.array([gate.value for gate in GATES], object)
 
 
-class Held(NamedTuple):
+class HeldTopics(NamedTuple):
     """Topics whose binding gate differs from the recorded one."""
 
     places: Ints
@@ -53,7 +53,7 @@ class Noteworthy(NamedTuple):
     """Number of topics evaluated."""
     chosen: list[str]
     """Topics that may act now or before the next tick, by name."""
-    held: Held
+    held: HeldTopics
 
 
 class FleetView:
@@ -104,10 +104,10 @@ class FleetView:
         """
         return self._refreshed().hot_names(self._loads)
 
-    def _held(self, notable: Ints, gates: npt.NDArray[np.int8], readings: FleetReadings, is_new: Bools) -> Held:
+    def _held(self, notable: Ints, gates: npt.NDArray[np.int8], readings: FleetReadings, is_new: Bools) -> HeldTopics:
         columns, topics = self._columns, notable[is_new]
         digests = np.array([policy.digest for policy in columns.policies], object)
-        return Held(
+        return HeldTopics(
             topics,
             [columns.names[index] for index in topics.tolist()],
             [columns.layouts[index] for index in topics.tolist()],
@@ -117,7 +117,7 @@ class FleetView:
             readings.where(is_new),
         )
 
-    def hold(self, held: Held) -> None:
+    def hold(self, held: HeldTopics) -> None:
         """Record the new binding gates of topics in state and columns."""
         self._state.hold_all(held.names, _NAMES[held.gates].tolist())
         self._columns.set_held(held.places, held.gates)

@@ -14,7 +14,7 @@ from enum import Enum
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import compare_lives
 from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
-from engine.autoscale.topics import BucketState, Ended, TopicState
+from engine.autoscale.topics import BucketState, TopicEnd, TopicState
 
 
 def began_with(layout: SegmentLayout) -> int | None:
@@ -24,7 +24,7 @@ def began_with(layout: SegmentLayout) -> int | None:
     )
 
 
-class Life(Enum):
+class TopicIncarnation(Enum):
     """Incarnation of an announcement relative to the known one."""
 
     EARLIER = "one that has ended"
@@ -32,54 +32,70 @@ class Life(Enum):
     LATER = "one that begins with it"
 
 
-def life_of_layout(state: BucketState, new: NewLayout, now: int) -> Life:
+def life_of_layout(state: BucketState, new: NewLayout, now: int) -> TopicIncarnation:
     """Return the incarnation of a layout."""
     event, topic = new.event, state.topics.get(new.event.topic)
     ended = state.end_of(event.topic, now)
     life = _life(topic, ended, event.topic_created_at, event.at, ended is not None and event.at < ended.at)
-    if life is not Life.THIS or topic is None:
+    if life is not TopicIncarnation.THIS or topic is None:
         return life
     if topic.known is None:
-        return Life.LATER if _is_of_nobody(state, topic, event.topic_created_at, now) else Life.THIS
+        return (
+            TopicIncarnation.LATER
+            if _is_of_nobody(state, topic, event.topic_created_at, now)
+            else TopicIncarnation.THIS
+        )
     if event.topic_created_at is None or topic.created_at is None:
-        return (Life.THIS, Life.LATER, Life.EARLIER)[compare_lives(topic.known.layout.segments, new.layout.segments)]
-    return Life.THIS
+        return (TopicIncarnation.THIS, TopicIncarnation.LATER, TopicIncarnation.EARLIER)[
+            compare_lives(topic.known.layout.segments, new.layout.segments)
+        ]
+    return TopicIncarnation.THIS
 
 
-def life_of_deletion(state: BucketState, deletion: TopicDeleted, now: int) -> Life:
+def life_of_deletion(state: BucketState, deletion: TopicDeleted, now: int) -> TopicIncarnation:
     """Return the incarnation that a deletion ends."""
     event, topic = deletion.event, state.topics.get(deletion.event.topic)
     ended = state.end_of(event.topic, now)
     life = _life(topic, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
-    if life is Life.THIS and topic is not None and topic.known and deletion.layout and event.topic_created_at is None:
-        return Life.EARLIER if compare_lives(topic.known.layout.segments, deletion.layout.segments) < 0 else Life.THIS
+    if (
+        life is TopicIncarnation.THIS
+        and topic is not None
+        and topic.known
+        and deletion.layout
+        and event.topic_created_at is None
+    ):
+        return (
+            TopicIncarnation.EARLIER
+            if compare_lives(topic.known.layout.segments, deletion.layout.segments) < 0
+            else TopicIncarnation.THIS
+        )
     return life
 
 
-def life_of_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> Life:
+def life_of_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> TopicIncarnation:
     """Return the incarnation of a consumer count."""
     topic, ended = state.topics.get(event.topic), state.end_of(event.topic, now)
     life = _life(topic, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
-    if life is Life.THIS and topic is not None and _is_of_nobody(state, topic, event.topic_created_at, now):
-        return Life.LATER
+    if life is TopicIncarnation.THIS and topic is not None and _is_of_nobody(state, topic, event.topic_created_at, now):
+        return TopicIncarnation.LATER
     return life
 
 
 def _life(
-    topic: TopicState | None, ended: Ended | None, created_at: int | None, happened_at: int, is_before_end: bool
-) -> Life:
+    topic: TopicState | None, ended: TopicEnd | None, created_at: int | None, happened_at: int, is_before_end: bool
+) -> TopicIncarnation:
     """Judge by instants alone.
 
     `is_before_end` applies to announcements that do not name their incarnation.
     """
     if created_at is None:
         is_before_this = topic is not None and topic.created_at is not None and happened_at < topic.created_at
-        return Life.EARLIER if is_before_end or is_before_this else Life.THIS
+        return TopicIncarnation.EARLIER if is_before_end or is_before_this else TopicIncarnation.THIS
     if ended is not None and created_at <= (ended.at if ended.created_at is None else ended.created_at):
-        return Life.EARLIER
+        return TopicIncarnation.EARLIER
     if topic is None or topic.created_at is None or created_at == topic.created_at:
-        return Life.THIS
-    return Life.LATER if created_at > topic.created_at else Life.EARLIER
+        return TopicIncarnation.THIS
+    return TopicIncarnation.LATER if created_at > topic.created_at else TopicIncarnation.EARLIER
 
 
 def _is_of_nobody(state: BucketState, topic: TopicState, created_at: int | None, now: int) -> bool:

@@ -23,7 +23,14 @@ from engine.autoscale.lives import began_with
 from engine.autoscale.loads import LoadTable, Origins
 from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
 from engine.autoscale.policies import Policies
-from engine.autoscale.topics import MAX_WAIT_FOR_LAYOUT_MS, BucketState, ConfiguredPolicy, Ended, Said, TopicState
+from engine.autoscale.topics import (
+    MAX_WAIT_FOR_LAYOUT_MS,
+    BucketState,
+    ConfiguredPolicy,
+    PolicySender,
+    TopicEnd,
+    TopicState,
+)
 from schemas.kafka.messages import OutcomeEvent, PolicyEvent
 
 
@@ -79,7 +86,7 @@ def store_deletion(state: BucketState, loads: LoadTable, deletion: TopicDeleted,
     """Remove a deleted topic; keep a record of the deletion and its sender."""
     event = deletion.event
     if news is News.ALL:
-        state.end(event.topic, Ended(min(event.at, now), event.topic_created_at, event.sender or 0, now))
+        state.end(event.topic, TopicEnd(min(event.at, now), event.topic_created_at, event.sender or 0, now))
         loads.keep_segments(event.topic, ())
     return False
 
@@ -127,7 +134,7 @@ def store_policy(
     else:
         changed = state.set_policy(event.name, override)
     if event.sender is not None and (newest is None or sender > newest.sender or changed):
-        state.set_policy_sender(key, Said(sender, now))
+        state.set_policy_sender(key, PolicySender(sender, now))
     if changed:
         for topic in state.topics.values():
             if event.name is None or topic.name.startswith(f"topic://{event.name}/"):

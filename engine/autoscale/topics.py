@@ -32,7 +32,7 @@ MAX_WAIT_FOR_LAYOUT_MS = 3_600_000
 """A topic of which only consumers are known is dropped when its layout has not come for this long."""
 
 
-class Ended(NamedTuple):
+class TopicEnd(NamedTuple):
     """End of a topic's last incarnation."""
 
     at: int
@@ -45,7 +45,7 @@ class Ended(NamedTuple):
     """Time of the batch that reported it; None: stored by an older release."""
 
 
-class Said(NamedTuple):
+class PolicySender(NamedTuple):
     """Sender of an announcement, and the time of its batch."""
 
     sender: int
@@ -220,12 +220,12 @@ class BucketState:
     """Override of the cluster, JSON, that replaces the configured one; None without one."""
     namespace_policies: dict[str, str] = field(default_factory=dict)
     """`tenant/namespace` to its override as JSON."""
-    policy_senders: dict[str, Said] = field(default_factory=dict)
+    policy_senders: dict[str, PolicySender] = field(default_factory=dict)
     """Sender of each namespace's override, and of the cluster's (empty name).
 
     Of removed overrides, the newest `MAX_DELETED`.
     """
-    ended: dict[str, Ended] = field(default_factory=dict)
+    ended: dict[str, TopicEnd] = field(default_factory=dict)
     """The newest `MAX_DELETED` deleted topics, so that late announcements do not revive them."""
     changed: set[str] = field(default_factory=set)
     """Topics that differ from the packed form."""
@@ -274,13 +274,13 @@ class BucketState:
         topic.known = newer
         self.layouts.change(topic.name)
 
-    def end_of(self, name: str, now: int) -> Ended | None:
+    def end_of(self, name: str, now: int) -> TopicEnd | None:
         """Return how the topic's last incarnation ended, or None. `now`: the batch's time."""
         ended = self.ended.get(name)
         is_old = ended is not None and ended.noted_at is not None and now - ended.noted_at > REMEMBERED_MS
         return None if is_old else ended
 
-    def end(self, name: str, ended: Ended) -> None:
+    def end(self, name: str, ended: TopicEnd) -> None:
         """Remove a deleted topic and remember its end."""
         self.ended.pop(name, None)
         self.ended[name] = ended
@@ -345,7 +345,7 @@ class BucketState:
             self.policy_generation += 1
         return changed
 
-    def set_policy_sender(self, namespace: str, announcement: Said) -> None:
+    def set_policy_sender(self, namespace: str, announcement: PolicySender) -> None:
         """Set the sender of the newest policy announcement; empty name: the cluster's."""
         self.policy_senders.pop(namespace, None)
         self.policy_senders[namespace] = announcement

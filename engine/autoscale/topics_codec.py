@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 import pydantic_core
 
-from engine.autoscale.topics import BucketState, ConfiguredPolicy, Ended, Said, TopicState
+from engine.autoscale.topics import BucketState, ConfiguredPolicy, PolicySender, TopicEnd, TopicState
 from engine.autoscale.topics_codec_v4 import LAST_JSON, unpack_entry_v4
 from engine.kernel.packed import StateError, StoredPart
 
@@ -77,9 +77,9 @@ def unpack_topics(part: StoredPart) -> BucketState:
         state.policy_senders = {
             name: _said(packed_sender) for name, packed_sender in fields.get("policySenders", {}).items()
         }
-        state.ended = {name: Ended(*ended) for name, ended in fields.get("ended", {}).items()}
+        state.ended = {name: TopicEnd(*ended) for name, ended in fields.get("ended", {}).items()}
         for name, sender in fields.get("deletedBy", {}).items():
-            state.ended.setdefault(name, Ended(0, None, sender, None))
+            state.ended.setdefault(name, TopicEnd(0, None, sender, None))
         for name, (gate, seq) in fields.get("held", {}).items():
             topic = state.topics[name]
             topic.hold_gate, topic.hold_seq, topic.observed_at = gate, seq, None
@@ -107,9 +107,9 @@ def _unpack_entry(packed: bytes) -> tuple[dict[str, Any], list[TopicState]]:
         raise StateError(f"the state of a bucket is damaged: {error}") from error
 
 
-def _said(stored: int | list[int]) -> Said:
+def _said(stored: int | list[int]) -> PolicySender:
     """Return a stored sender; up to version 3 without a time."""
-    return Said(stored, 0) if isinstance(stored, int) else Said(*stored)
+    return PolicySender(stored, 0) if isinstance(stored, int) else PolicySender(*stored)
 
 
 def _entry(

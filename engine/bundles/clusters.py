@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from engine.bundles.moves import Move, new_move
+from engine.bundles.moves import BundleMove, new_move
 from schemas.bundles import BalancerState, BundleData
 from schemas.kafka.broker_messages import BalancerPolicies, BundleOwnership, Circumstance, LiveBrokers, Report
 from schemas.kafka.messages import EXPIRED, OutcomeEvent
@@ -39,7 +39,7 @@ class BrokerReports:
 
 
 @dataclass(slots=True)
-class OpenDecision:
+class OpenBundleDecision:
     """A decision whose outcome is not known yet."""
 
     decision_id: str
@@ -57,7 +57,7 @@ class HeldAt:
 
 
 @dataclass(slots=True)
-class Changes:
+class ClusterChanges:
     """Changes that the state store lacks."""
 
     reports: set[str] = field(default_factory=set)
@@ -84,15 +84,15 @@ class ClusterState:
     averages: dict[str, BundleData] = field(default_factory=dict)
     memory: BalancerState = field(default_factory=BalancerState)
     """The balancer's memory between cycles, except averages."""
-    open: dict[str, OpenDecision] = field(default_factory=dict)
+    open: dict[str, OpenBundleDecision] = field(default_factory=dict)
     """By bundle."""
-    moves: dict[str, Move] = field(default_factory=dict)
+    moves: dict[str, BundleMove] = field(default_factory=dict)
     """Unloads that reports do not show yet, by bundle."""
     held: dict[str, HeldAt] = field(default_factory=dict)
     """By subject of the hold."""
     decisions: int = 0
     """Number of decisions so far."""
-    changes: Changes = field(default_factory=Changes)
+    changes: ClusterChanges = field(default_factory=ClusterChanges)
 
     def is_news(self, message: Report | Circumstance) -> bool:
         """Return whether a message is newer than the known state."""
@@ -126,7 +126,9 @@ class ClusterState:
             self.reports.setdefault(message.broker, BrokerReports()).pending = message
             self.changes.reports.add(message.broker)
 
-    def open_decision(self, bundle: str, opened: OpenDecision, source: str | None, destination: str | None) -> None:
+    def open_decision(
+        self, bundle: str, opened: OpenBundleDecision, source: str | None, destination: str | None
+    ) -> None:
         """Open a decision, and track a move until reports show it."""
         self.open[bundle] = opened
         if opened.action == "unload" and source is not None and destination is not None:

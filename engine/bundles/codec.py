@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pydantic_core
 
-from engine.bundles.clusters import BrokerReports, Changes, Clusters, ClusterState, HeldAt, OpenDecision
-from engine.bundles.moves import Move
+from engine.bundles.clusters import BrokerReports, ClusterChanges, Clusters, ClusterState, HeldAt, OpenBundleDecision
+from engine.bundles.moves import BundleMove
 from engine.kernel.packed import StateError, StoredPart
 from schemas.base import Wire, built
 from schemas.bundles import BalancerState, BundleData, NamespaceBundleStats, TimeAverageMessageData
@@ -42,7 +42,7 @@ def pack(clusters: Clusters) -> bytes:
     """Pack all clusters as a base."""
     whole = {}
     for name, state in sorted(clusters.items()):
-        everything = Changes({*state.reports}, {*state.averages}, {*state.ownership}, True, True, True)
+        everything = ClusterChanges({*state.reports}, {*state.averages}, {*state.ownership}, True, True, True)
         whole[name] = _packed(state, everything, is_base=True)
     return _bytes(whole)
 
@@ -89,7 +89,7 @@ def _decompressed(entry: bytes) -> bytes:
     return plain
 
 
-def _packed(state: ClusterState, changes: Changes, is_base: bool) -> dict[str, Any]:
+def _packed(state: ClusterState, changes: ClusterChanges, is_base: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "reports": {name: _packed_reports(state.reports.get(name), is_base) for name in sorted(changes.reports)},
         "averages": {name: _packed_average(state.averages.get(name)) for name in sorted(changes.averages)},
@@ -111,7 +111,7 @@ def _packed(state: ClusterState, changes: Changes, is_base: bool) -> dict[str, A
             "held": {subject: [entry.gate, entry.seq] for subject, entry in state.held.items()},
             "decisions": state.decisions,
         }
-    state.changes = Changes()
+    state.changes = ClusterChanges()
     return fields
 
 
@@ -164,13 +164,13 @@ def _unpack(state: ClusterState, fields: dict[str, Any]) -> None:
         state.policies = _read(BalancerPolicies, fields["policies"])
     if (balancer := fields.get("rest")) is not None:
         state.memory = BalancerState.model_validate(balancer["memory"])
-        state.open = {bundle: OpenDecision(*cells) for bundle, cells in balancer["open"].items()}
+        state.open = {bundle: OpenBundleDecision(*cells) for bundle, cells in balancer["open"].items()}
         state.moves = {bundle: _move(*cells) for bundle, cells in balancer.get("moves", {}).items()}
         state.held = {subject: HeldAt(*cells) for subject, cells in balancer["held"].items()}
         state.decisions = balancer["decisions"]
 
 
-def _packed_move(move: Move) -> list[Any]:
+def _packed_move(move: BundleMove) -> list[Any]:
     stats = move.stats.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return [move.decision_id, move.source, move.destination, move.at, stats, move.amounts, move.applied_at]
 
@@ -183,10 +183,12 @@ def _move(
     stats: Any,
     amounts: list[float],
     applied_at: int | None,
-) -> Move:
+) -> BundleMove:
     cpu, coming, going, average = amounts
     bundle_stats = NamespaceBundleStats.model_validate(stats)
-    return Move(decision_id, source, destination, decided_at, bundle_stats, (cpu, coming, going, average), applied_at)
+    return BundleMove(
+        decision_id, source, destination, decided_at, bundle_stats, (cpu, coming, going, average), applied_at
+    )
 
 
 def _read(model: type[WireT], text: str | None) -> WireT | None:

@@ -15,10 +15,10 @@ from typing import Any, Literal
 from decisions.bundles.cluster import report as with_totals
 from decisions.bundles.configuration import Configuration, ConfigurationError
 from decisions.bundles.decide import decide
-from decisions.bundles.gates import Gate
-from decisions.bundles.reports import Load, is_reported
+from decisions.bundles.gates import BundleGate
+from decisions.bundles.reports import LoadOfReport, is_reported
 from decisions.bundles.usage import max_usage, weighted_max
-from engine.bundles.clusters import ClusterState, OpenDecision
+from engine.bundles.clusters import ClusterState, OpenBundleDecision
 from engine.bundles.moves import projected
 from schemas.base import Count
 from schemas.bundles import BundleAnswer, BundleData, BundleDecision, BundleReading, BundleSnapshot
@@ -43,7 +43,7 @@ _MAX_SAID = 500
 
 
 @dataclass(frozen=True)
-class Decided:
+class CycleDecision:
     """A decision taken in a cycle."""
 
     decision_id: str
@@ -63,7 +63,7 @@ class Cycle:
     """Live brokers in this cycle."""
     shedding: BundleAnswer
     splitting: BundleAnswer
-    decided: tuple[Decided, ...]
+    decided: tuple[CycleDecision, ...]
     waiting: tuple[str, ...]
     """Bundles not acted on because their last decision is still open."""
     fault: str | None = None
@@ -93,15 +93,15 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
         decided, waiting = _take_decisions(state, now, shedding, splitting)
     except ConfigurationError as error:
         state.memory = memory
-        return _held(state, now, Gate.SETTINGS, str(error)) if state.reports else None
+        return _held(state, now, BundleGate.SETTINGS, str(error)) if state.reports else None
     except Exception as error:
         state.memory = memory
-        return _held(state, now, Gate.INTERNAL_ERROR, f"{type(error).__name__}: {error}", traceback.format_exc())
+        return _held(state, now, BundleGate.INTERNAL_ERROR, f"{type(error).__name__}: {error}", traceback.format_exc())
     state.changes.rest = True
     return Cycle(now, tuple(_live(state)), shedding, splitting, decided, waiting)
 
 
-def _held(state: ClusterState, now: int, gate: Gate, detail: str, fault: str | None = None) -> Cycle:
+def _held(state: ClusterState, now: int, gate: BundleGate, detail: str, fault: str | None = None) -> Cycle:
     """Return a cycle without decisions, held by `gate`."""
     state.changes.rest = True
     profile = state.policies.profile if state.policies else "4.x"
@@ -120,9 +120,9 @@ def _held(state: ClusterState, now: int, gate: Gate, detail: str, fault: str | N
 
 def _take_decisions(
     state: ClusterState, now: int, *answers: BundleAnswer
-) -> tuple[tuple[Decided, ...], tuple[str, ...]]:
+) -> tuple[tuple[CycleDecision, ...], tuple[str, ...]]:
     """Open the decisions of a cycle; also return the bundles that have one open already."""
-    decided, waiting = list[Decided](), list[str]()
+    decided, waiting = list[CycleDecision](), list[str]()
     for answer in answers:
         for decision in answer.decisions:
             if decision.bundle in state.open:
@@ -140,9 +140,9 @@ def _take_decisions(
                     now,
                 ]
             )
-            opened = OpenDecision(identity, decision.action, now)
+            opened = OpenBundleDecision(identity, decision.action, now)
             state.open_decision(decision.bundle, opened, decision.source_broker, decision.destination_broker)
-            decided.append(Decided(identity, state.decisions, decision, answer))
+            decided.append(CycleDecision(identity, state.decisions, decision, answer))
     return tuple(decided), tuple(waiting)
 
 
@@ -261,15 +261,15 @@ def _count_reports(state: ClusterState) -> list[str]:
     return sampled
 
 
-def load_of(report: Report, conf: Configuration) -> Load:
+def load_of(report: Report, conf: Configuration) -> LoadOfReport:
     """Return the values of a report that the report rule compares."""
     if isinstance(report, LocalBrokerReport):
         total = with_totals(report.broker, report.data)
         usage = weighted_max(report.data, conf)
-        return Load(report.last_update, usage, total.rate, total.throughput, len(total.bundles))
+        return LoadOfReport(report.last_update, usage, total.rate, total.throughput, len(total.bundles))
     data = report.data
     rate, throughput = data.msg_rate_in + data.msg_rate_out, data.msg_throughput_in + data.msg_throughput_out
-    return Load(report.last_update, max_usage(data, conf), rate, throughput, data.bundle_count)
+    return LoadOfReport(report.last_update, max_usage(data, conf), rate, throughput, data.bundle_count)
 
 
 def _live(state: ClusterState) -> dict[str, Report]:

@@ -23,7 +23,7 @@ from schemas.kafka.topics import BROKER_EVENTS, BROKER_LOAD
 PART = "bundles"
 
 
-class Bundles:
+class BundlesFamily:
     """Pulsar's broker load balancer: unloads, places and splits bundles."""
 
     name = FAMILY
@@ -148,4 +148,4 @@ def _is_gone(state: ClusterState, now: int) -> bool:
 FORGOTTEN_AFTER_MS = 24 * 3_600_000
 """Time without any message after which a cluster without brokers is dropped."""
 
-BUNDLES = Bundles()
+BUNDLES = BundlesFamily()

@@ -32,7 +32,7 @@ _USED = ("cpu", "bandwidth_in", "bandwidth_out")
 
 
 @dataclass(slots=True)
-class Move:
+class BundleMove:
     """An unload that was decided."""
 
     decision_id: str
@@ -53,15 +53,15 @@ class Move:
 
 def new_move(
     decision_id: str, bundle: str, source: str, destination: str, decided_at: int, report: Report | None
-) -> Move:
+) -> BundleMove:
     """Return the move of a bundle; `report` is the source's."""
     stats, amounts = NamespaceBundleStats(), (0.0, 0.0, 0.0, 0.0)
     if report is not None and (bundle_stats := _stats_of(report, bundle)) is not None:
         stats, amounts = bundle_stats, _amounts(report, bundle_stats)
-    return Move(decision_id, source, destination, decided_at, stats, amounts)
+    return BundleMove(decision_id, source, destination, decided_at, stats, amounts)
 
 
-def projected(reports: Mapping[str, Report], moves: Mapping[str, Move]) -> dict[str, Report]:
+def projected(reports: Mapping[str, Report], moves: Mapping[str, BundleMove]) -> dict[str, Report]:
     """Return the reports as if every moving bundle had reached its destination."""
     changed = dict(reports)
     for bundle, move in sorted(moves.items()):

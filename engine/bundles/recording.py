@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from engine.bundles.clusters import ClusterState, HeldAt
-from engine.bundles.cycle import FAMILY, IN_FLIGHT, Cycle, Decided
+from engine.bundles.cycle import FAMILY, IN_FLIGHT, Cycle, CycleDecision
 from engine.kernel.records import HOLD_SCHEMA, HOLDS, Output
 from schemas.bundles import BundleReading
 from schemas.ids import canonical_json, digest
@@ -37,7 +37,7 @@ def record_cycle(output: Output, state: ClusterState, cycle: Cycle) -> None:
         output.add_columns(HOLDS, pa.RecordBatch.from_pylist(rows, HOLD_SCHEMA))
 
 
-def decision_row(state: ClusterState, cycle: Cycle, decided: Decided, policy: str) -> dict[str, Any]:
+def decision_row(state: ClusterState, cycle: Cycle, decided: CycleDecision, policy: str) -> dict[str, Any]:
     """Return a row of `decisions`."""
     decision = decided.decision
     arguments = {"bundle": decision.bundle, "sourceBroker": decision.source_broker}
@@ -63,7 +63,7 @@ def decision_row(state: ClusterState, cycle: Cycle, decided: Decided, policy: st
     }
 
 
-def _inputs(state: ClusterState, decided: Decided) -> dict[str, Any]:
+def _inputs(state: ClusterState, decided: CycleDecision) -> dict[str, Any]:
     """Return the inputs of a decision: its bundle, and the usage of its two brokers."""
     decision, answer = decided.decision, decided.answer
     averages = state.averages.get(decision.bundle)
@@ -81,11 +81,11 @@ def _inputs(state: ClusterState, decided: Decided) -> dict[str, Any]:
     }
 
 
-def _brokers(decided: Decided) -> list[str]:
+def _brokers(decided: CycleDecision) -> list[str]:
     return [broker for broker in (decided.decision.source_broker, decided.decision.destination_broker) if broker]
 
 
-def _concerning(decided: Decided) -> list[BundleReading]:
+def _concerning(decided: CycleDecision) -> list[BundleReading]:
     """Return the readings about the bundle, its two brokers, and the cluster."""
     brokers = (None, *_brokers(decided))
     readings = (

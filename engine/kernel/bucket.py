@@ -27,7 +27,7 @@ from engine.kernel.packed import (
     fingerprint_of,
     fingerprint_v1,
 )
-from engine.kernel.parsing import Accepted, parse_by_models, parse_plain, read_plain_record, readers_of
+from engine.kernel.parsing import AcceptedMessage, parse_by_models, parse_plain, read_plain_record, readers_of
 from engine.kernel.recording import record_dead_letter, record_event
 from engine.kernel.records import Output, RawRecord, arrival
 from engine.kernel.settings import EngineSettings
@@ -167,14 +167,14 @@ class Intake:
         is_tick = False
         for record in sorted(records, key=arrival):
             output.counts.messages += record.home
-            parsed: Accepted | Rejected | None = None
+            parsed: AcceptedMessage | Rejected | None = None
             if (plain := parse_plain(record, self._readers)) is not None:
                 if all(batches[index].is_known(plain) for index, *_ in self._readers[type(plain)]):
                     output.counts.messages_accepted += record.home
                     continue
                 parsed = read_plain_record(plain, record, self._readers, now)
             parsed = parsed or parse_by_models(record, self._readers, now)
-            if isinstance(parsed, Accepted):
+            if isinstance(parsed, AcceptedMessage):
                 parsed = _refused(batches, parsed) or parsed
             if isinstance(parsed, Rejected):
                 if record.home:
@@ -194,7 +194,7 @@ class Intake:
         return is_tick
 
 
-def _refused(batches: Sequence[FamilyBatch], accepted: Accepted) -> Rejected | None:
+def _refused(batches: Sequence[FamilyBatch], accepted: AcceptedMessage) -> Rejected | None:
     """Return the first family's refusal of a message, or None."""
     for index, message in accepted.taken:
         rejected = batches[index].refuse(message)
@@ -203,7 +203,7 @@ def _refused(batches: Sequence[FamilyBatch], accepted: Accepted) -> Rejected | N
     return None
 
 
-def _take_in(batches: Sequence[FamilyBatch], accepted: Accepted) -> bool:
+def _take_in(batches: Sequence[FamilyBatch], accepted: AcceptedMessage) -> bool:
     """Pass a message to its families; return whether it is a tick for every subject."""
     if isinstance(accepted.message, TickEvent):
         subject = accepted.message.topic

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pydantic_core
 
 from engine.kernel.family import Columns, DecodedRows, Family, RefusedPart
-from engine.kernel.parsing import Accepted, parse_record, readers_of
+from engine.kernel.parsing import AcceptedMessage, parse_record, readers_of
 from engine.kernel.recording import MAX_PIECE_BYTES, dead_letter, dead_letter_of_part
 from engine.kernel.records import RAW_SCHEMA, RawRecord, source_rank
 from schemas.codecs.known_entries import nothing_of, shared_out
@@ -110,7 +110,7 @@ class BucketPacker:
         for row, (record, sha256) in zip(unread, _records(batch, unread), strict=True):
             if decoded is not None or len(record.value or b"") > MAX_PIECE_BYTES or record.key == _FOR_SEVERAL:
                 parsed = parse_record(record, self._readers, now)
-                if not isinstance(parsed, Accepted):
+                if not isinstance(parsed, AcceptedMessage):
                     letters[row] = [dead_letter(record, parsed, now, sha256)]
                     continue
                 if decoded is not None:

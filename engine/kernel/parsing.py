@@ -21,7 +21,7 @@ Readers = Mapping[type, Sequence[tuple[int, str, Reading]]]
 
 
 @dataclass(frozen=True)
-class Accepted:
+class AcceptedMessage:
     """A valid message."""
 
     message: Any
@@ -52,7 +52,9 @@ def parse_plain(record: RawRecord, readers: Readers) -> PlainEvent | None:
     return plain if type(plain) in readers else None
 
 
-def read_plain_record(plain: PlainEvent, record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected | None:
+def read_plain_record(
+    plain: PlainEvent, record: RawRecord, readers: Readers, now: int
+) -> AcceptedMessage | Rejected | None:
     """Read a plain announcement for its families; None if it needs the models."""
     accepted, latest = [], max(now, record.timestamp)
     for index, _, reading in readers[type(plain)]:
@@ -60,17 +62,17 @@ def read_plain_record(plain: PlainEvent, record: RawRecord, readers: Readers, no
         if result is None or isinstance(result, Rejected):
             return result
         accepted.append((index, result))
-    return Accepted(plain, accepted)
+    return AcceptedMessage(plain, accepted)
 
 
-def parse_record(record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected:
+def parse_record(record: RawRecord, readers: Readers, now: int) -> AcceptedMessage | Rejected:
     """Parse a record, on the fast path if possible, with the result of `parse_by_models`."""
     plain = parse_plain(record, readers)
     result = None if plain is None else read_plain_record(plain, record, readers, now)
     return result or parse_by_models(record, readers, now)
 
 
-def parse_by_models(record: RawRecord, readers: Readers, now: int) -> Accepted | Rejected:
+def parse_by_models(record: RawRecord, readers: Readers, now: int) -> AcceptedMessage | Rejected:
     """Parse a record; `now` is the batch's time in milliseconds. Never raises on content.
 
     Times in a message are checked against the later of `now` and Kafka's time, since the job's clock may be behind.
@@ -87,4 +89,4 @@ def parse_by_models(record: RawRecord, readers: Readers, now: int) -> Accepted |
         if isinstance(result, Rejected):
             return result
         accepted.append((index, result))
-    return Accepted(message, accepted)
+    return AcceptedMessage(message, accepted)

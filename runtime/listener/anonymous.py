@@ -19,26 +19,26 @@ from runtime.listener.connections import network_of
 from runtime.listener.names import NodeNames
 from runtime.listener.pace import Pace
 from runtime.listener.protocol import TOO_LARGE_HEAD, TRUST, is_large_head
-from runtime.listener.turns import Turn, Turns
+from runtime.listener.turns import Turns, WorkPermit
 
 MAX_PROBE_SECONDS = 0.8
 """That the probe of a network which asks at full speed waits; an orchestrator gives up on one after a second."""
 
 
-class Refusal(NamedTuple):
+class ConnectionRefusal(NamedTuple):
     """Reason for refusing a request, with its HTTP status."""
 
     status: int
     reason: str
 
 
-def refusal_of(scope: Scope, names: NodeNames, max_head_bytes: int) -> Refusal | None:
+def refusal_of(scope: Scope, names: NodeNames, max_head_bytes: int) -> ConnectionRefusal | None:
     """Return the refusal that no token changes: an oversized head, a foreign name or a foreign origin."""
     target = raw_path(scope) + scope["query_string"].decode("latin-1")
     if is_large_head(target, scope["headers"], max_head_bytes):
-        return Refusal(431, TOO_LARGE_HEAD)
+        return ConnectionRefusal(431, TOO_LARGE_HEAD)
     reason = names.refusal(scope["headers"])
-    return None if reason is None else Refusal(403, reason)
+    return None if reason is None else ConnectionRefusal(403, reason)
 
 
 def raw_path(scope: Scope) -> str:
@@ -59,7 +59,7 @@ def trust(scope: Scope) -> None:
         mark_trusted()
 
 
-def ending(turn: Turn, send: Send) -> Send:
+def ending(turn: WorkPermit, send: Send) -> Send:
     """Return `send`, which ends the turn when the answer begins.
 
     From there on a request takes only the time that its client takes to read: a stream, or somebody who reads nothing.
@@ -93,7 +93,7 @@ class AnonymousClients:
             await self._sleep(seconds)
 
     @asynccontextmanager
-    async def turn(self, scope: Scope, is_paced: bool) -> AsyncIterator[Turn]:
+    async def turn(self, scope: Scope, is_paced: bool) -> AsyncIterator[WorkPermit]:
         """A turn for a request, after the time that a paced one has to wait. Raises what `Turns` raises."""
         who = network(scope)
         if is_paced:

@@ -29,7 +29,7 @@ MAX_AT_WORK_ALONE = 4
 AROUND_SECONDS = 10.0
 """Time after its last call for which a client counts as being around."""
 
-_turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
+_turn: ContextVar[WorkPermit | None] = ContextVar("turn", default=None)
 
 
 class TooManyCalls(Exception):
@@ -42,7 +42,7 @@ class _Client:
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
 
-class Turn:
+class WorkPermit:
     """The permission of one call to be at work."""
 
     def __init__(self, who: str, give_back: Callable[[], None]) -> None:
@@ -59,7 +59,7 @@ class Turn:
             self._give_back()
 
 
-def current_turn() -> Turn | None:
+def current_turn() -> WorkPermit | None:
     """That of the call which is being answered, ended or not; None: nobody has called."""
     return _turn.get()
 
@@ -95,7 +95,7 @@ class Turns:
         self._at_work = 0
 
     @asynccontextmanager
-    async def turn(self, who: str) -> AsyncIterator[Turn]:
+    async def turn(self, who: str) -> AsyncIterator[WorkPermit]:
         """A turn for a call of a client; raises the `refusal` when too many of its calls wait already."""
         client = self._clients.setdefault(who, _Client())
         if len(client.waiting) >= self._max_waiting:
@@ -117,7 +117,7 @@ class Turns:
                     client.waiting.remove(ready)
                 self._forget(who)
             raise
-        turn = Turn(who, lambda: self._give_back(who))
+        turn = WorkPermit(who, lambda: self._give_back(who))
         before = _turn.set(turn)
         try:
             yield turn

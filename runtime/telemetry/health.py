@@ -35,7 +35,7 @@ class Heartbeat:
         return f"no pass of {self._loop} for {seconds:.0f} s (limit: {self._max_seconds:g} s)"
 
 
-class Health(NamedTuple):
+class ProcessHealth(NamedTuple):
     """Two probes of a process, for any thread: each returns None, or a reason without addresses and names."""
 
     stalled: Callable[[], str | None] = lambda: None
@@ -46,5 +46,5 @@ class Health(NamedTuple):
         return self.stalled() or self.not_ready()
 
 
-UNWATCHED = Health()
+UNWATCHED = ProcessHealth()
 """Health of a process without probes: always live and ready."""

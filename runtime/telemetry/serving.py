@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from runtime.telemetry.health import UNWATCHED, Health, Heartbeat
+from runtime.telemetry.health import UNWATCHED, Heartbeat, ProcessHealth
 from schemas.addresses import is_loopback
 from schemas.settings.listener import ListenerLimits
 from schemas.settings.metrics import MetricsSettings
@@ -62,7 +62,7 @@ def serve_metrics(
     key: str,
     settings: MetricsSettings = LOOPBACK,
     part: str = "",
-    health: Health = UNWATCHED,
+    health: ProcessHealth = UNWATCHED,
 ) -> MetricsServer:
     """Serve metrics and probes at a port, from a separate thread. Raises `MetricsError`.
 
@@ -99,7 +99,7 @@ def probed(
         return
     heartbeat = Heartbeat("the event loop", STALLED_SECONDS)
     server.beat = heartbeat.beat
-    health = Health(heartbeat.fault, not_ready)
+    health = ProcessHealth(heartbeat.fault, not_ready)
     with closing(serve_metrics(CollectorRegistry(), port, f"{section}.metrics_port", settings, section, health)):
         yield
 
@@ -107,7 +107,7 @@ def probed(
 class ProcessMetrics(Collector):
     """Version, liveness and readiness of a process."""
 
-    def __init__(self, part: str, health: Health) -> None:
+    def __init__(self, part: str, health: ProcessHealth) -> None:
         self._part, self._health = part, health
 
     def collect(self) -> Iterator[Metric]:
@@ -126,7 +126,7 @@ class ProcessMetrics(Collector):
 
 def metrics_app(
     registry: CollectorRegistry,
-    health: Health = UNWATCHED,
+    health: ProcessHealth = UNWATCHED,
     names: NodeNames | None = None,
 ) -> ASGIApp:
     """Return an app that serves programs and refuses requests of web pages.

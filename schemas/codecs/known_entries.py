@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from schemas.base import MAX_SEGMENT_ID
 from schemas.codecs.bulk_columns import topic_hashes
 from schemas.codecs.columns import Ints, is_topic
-from schemas.codecs.known_layouts import Known, columns_json
+from schemas.codecs.known_layouts import LayoutEntry, columns_json
 from schemas.kafka.messages import DIGEST_PATTERN, LayoutsKnown, RejectReason
 
 MAX_REFUSED_BYTES = 2048
@@ -70,7 +70,7 @@ def _judged(message: LayoutsKnown) -> tuple[Sequence[list[Any]], Ints, list[Refu
         return columns, hashes, []
     faults = [_fault_of(*entry) for entry in zip(*columns, strict=True)]
     refused = [
-        _refused(index, fault, Known(*entry))
+        _refused(index, fault, LayoutEntry(*entry))
         for index, (*entry, fault) in enumerate(zip(*columns, faults, strict=True))
         if fault is not None
     ]
@@ -103,6 +103,6 @@ def _fault_of(topic: Any, epoch: Any, digest: Any) -> str | None:
     return None
 
 
-def _refused(index: int, fault: str, entry: Known) -> RefusedEntry:
+def _refused(index: int, fault: str, entry: LayoutEntry) -> RefusedEntry:
     raw = to_json(entry._asdict(), inf_nan_mode="constants")[:MAX_REFUSED_BYTES]
     return RefusedEntry(index, RejectReason.INVALID, f"entry {index}: {fault}", raw)

@@ -22,7 +22,7 @@ MAX_TOPIC_BYTES = 400_000
 """Limit on the bytes of names in one record."""
 
 
-class Known(NamedTuple):
+class LayoutEntry(NamedTuple):
     """A layout announced before."""
 
     topic: str
@@ -31,9 +31,9 @@ class Known(NamedTuple):
     """Digest of the layout's JSON (`schemas.codecs.plain_events.digest_of`)."""
 
 
-def known_messages(layouts: Iterable[Known], instant: int) -> Iterator[bytes]:
+def known_messages(layouts: Iterable[LayoutEntry], instant: int) -> Iterator[bytes]:
     """Yield these layouts as messages of bounded size, dated `instant` (ms), without a sender."""
-    part: list[Known] = []
+    part: list[LayoutEntry] = []
     size = 0
     for layout in layouts:
         size += len(layout.topic.encode())
@@ -45,7 +45,7 @@ def known_messages(layouts: Iterable[Known], instant: int) -> Iterator[bytes]:
         yield known_json(part, instant)
 
 
-def known_json(layouts: Sequence[Known], instant: int, sender: int | None = None) -> bytes:
+def known_json(layouts: Sequence[LayoutEntry], instant: int, sender: int | None = None) -> bytes:
     """Return one message with these layouts."""
     columns = (
         [layout.topic for layout in layouts],

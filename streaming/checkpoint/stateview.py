@@ -24,16 +24,14 @@ from streaming.operator.processor import FINGERPRINT
 
 
 @dataclass(frozen=True)
-class StoredBucket:
+class BucketView:
     """The state of a bucket as of a batch."""
 
     batch_id: int
     packed: Packed
 
 
-def stored_bucket(
-    spark: SparkSession, checkpoint: str, bucket: int, names: Sequence[str] = tuple(PARTS)
-) -> StoredBucket:
+def stored_bucket(spark: SparkSession, checkpoint: str, bucket: int, names: Sequence[str] = tuple(PARTS)) -> BucketView:
     """Read the newest state of some stored parts of a bucket.
 
     Raises what Spark raises when there is none, or no checkpoint.
@@ -53,7 +51,7 @@ def stored_bucket(
         return [bytes(row[0]) for row in rows(name).select("list_element.packed").collect()]
 
     parts = {name: StoredPart(value(name) or b"", log(f"{name}_log")) for name in names}
-    return StoredBucket(batch_id, Packed(value(FINGERPRINT), parts))
+    return BucketView(batch_id, Packed(value(FINGERPRINT), parts))
 
 
 def topic_view(packed: Packed, topic: str) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ from streaming.checkpoint.pinned import pin_settings
 from streaming.checkpoint.storage import checkpoint_of, files_of, spark_location
 from streaming.checkpoint.upgrade import adopt_operator
 from streaming.job.failures import JobFailed, JvmLost, Patience, PersonNeeded, TooSlow, failure_of
-from streaming.job.pace import Pace, PacedSource
+from streaming.job.pace import BatchPace, PacedSource
 from streaming.job.policy import NotAnnounced, announce_policy, configured_policy
 from streaming.job.scratch import scratch_folder, socket_folder
 from streaming.job.session import start_session
@@ -61,9 +61,9 @@ def engine_settings(settings: Settings) -> EngineSettings:
     )
 
 
-def pace_of(settings: Settings) -> Pace:
+def pace_of(settings: Settings) -> BatchPace:
     """Return the limits on the size of batches, starting with the first."""
-    return Pace(settings.stream.max_stats_per_batch, settings.stream.batch_seconds)
+    return BatchPace(settings.stream.max_stats_per_batch, settings.stream.batch_seconds)
 
 
 def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated | None = None) -> DataFrame:

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS
 from engine.kernel.records import INTERNAL_ERROR
-from runtime.telemetry.health import UNWATCHED, Health
+from runtime.telemetry.health import UNWATCHED, ProcessHealth
 from runtime.telemetry.serving import LOOPBACK, MetricsServer, serve_metrics
 from schemas.kafka.messages import OutcomeStatus, RejectReason
 from schemas.settings.metrics import MetricsSettings
@@ -49,7 +49,7 @@ from streaming.job.metrics import (
     TICK_INTERVAL,
     TICK_LAG,
     WRITE_SECONDS,
-    Metric,
+    JobMetric,
 )
 from streaming.job.topic_series import TopicSeries
 from streaming.sink.sink import WrittenBatch
@@ -185,14 +185,14 @@ class StreamMeter:
         for table, number in files.items():
             self._set(LAKE_FILES, number, table)
 
-    def _of(self, metric: Metric, *labels: str) -> Any:
+    def _of(self, metric: JobMetric, *labels: str) -> Any:
         collector = self._made[metric.name]
         return collector.labels(*labels) if metric.labels else collector
 
-    def _add(self, metric: Metric, amount: float, *labels: str) -> None:
+    def _add(self, metric: JobMetric, amount: float, *labels: str) -> None:
         self._of(metric, *labels).inc(amount)
 
-    def _set(self, metric: Metric, value: float, *labels: str) -> None:
+    def _set(self, metric: JobMetric, value: float, *labels: str) -> None:
         self._of(metric, *labels).set(value)
 
 
@@ -200,7 +200,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 _SUPPRESSED = {gate.value: _BY_NAME[words.metric] for gate, words in DESCRIPTIONS.items() if words.metric is not None}
 
 
-def _make(metric: Metric, registry: CollectorRegistry) -> Any:
+def _make(metric: JobMetric, registry: CollectorRegistry) -> Any:
     if metric.kind == "histogram":
         return Histogram(metric.name, metric.sentence, metric.labels, registry=registry, buckets=_SECONDS)
     return _MAKERS[metric.kind](metric.name, metric.sentence, metric.labels, registry=registry)
@@ -219,7 +219,7 @@ def serve_meter(
     meter: StreamMeter,
     port: int,
     settings: MetricsSettings = LOOPBACK,
-    health: Health = UNWATCHED,
+    health: ProcessHealth = UNWATCHED,
 ) -> MetricsServer:
     """Serve scrapes and probes at `stream.metrics_port`; raises `MetricsError`."""
     return serve_metrics(meter.registry, port, "stream.metrics_port", settings, "stream", health)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 
-class Metric(NamedTuple):
+class JobMetric(NamedTuple):
     """One metric: its name, which includes its unit, its labels, and a sentence for people."""
 
     kind: Literal["counter", "gauge", "histogram"]
@@ -19,7 +19,7 @@ class Metric(NamedTuple):
     sentence: str
 
 
-BATCH_SECONDS = Metric(
+BATCH_SECONDS = JobMetric(
     "histogram",
     "anabranch_stream_batch_seconds",
     ("stage",),
@@ -27,125 +27,127 @@ BATCH_SECONDS = Metric(
     "`getBatch`, `walCommit` and `commitOffsets` are Spark's parts of it; `operator`, within `addBatch`, is reading "
     "Kafka and the stateful operator, until the sink has the output.",
 )
-WRITE_SECONDS = Metric("histogram", "anabranch_stream_write_seconds", ("table",), "Time of a Delta commit, by table.")
-OPERATOR_SECONDS = Metric(
+WRITE_SECONDS = JobMetric(
+    "histogram", "anabranch_stream_write_seconds", ("table",), "Time of a Delta commit, by table."
+)
+OPERATOR_SECONDS = JobMetric(
     "counter",
     "anabranch_stream_operator_seconds_total",
     (),
     "Time in the stateful operator's Python, summed over buckets.",
 )
-BATCHES = Metric("counter", "anabranch_stream_batches_total", (), "Micro-batches written.")
-LAST_BATCH = Metric(
+BATCHES = JobMetric("counter", "anabranch_stream_batches_total", (), "Micro-batches written.")
+LAST_BATCH = JobMetric(
     "gauge", "anabranch_stream_last_batch_timestamp_seconds", (), "When the last micro-batch was written; Unix time."
 )
-LAG = Metric(
+LAG = JobMetric(
     "gauge",
     "anabranch_stream_lag_records",
     ("source",),
     "Records in the Kafka topic that the job had not read when its last batch ended.",
 )
-MESSAGES = Metric(
+MESSAGES = JobMetric(
     "counter",
     "anabranch_stream_messages_total",
     ("result",),
     "Kafka records read: `accepted`, `suppressed` (stats in which nothing was significant), `dead_letter`.",
 )
-SAMPLES = Metric(
+SAMPLES = JobMetric(
     "counter",
     "anabranch_stream_samples_total",
     ("result",),
     "Segment samples: `accepted`, `insignificant` (within the band), `stale` (old, repeated, of a sealed segment, or "
     "beyond the limit for segments that no layout names), `refused` (a dead letter of its own).",
 )
-EVENTS_TAKEN = Metric("counter", "anabranch_stream_events_total", ("type",), "Accepted consumer and control events.")
-DEAD_LETTERS_MADE = Metric(
+EVENTS_TAKEN = JobMetric("counter", "anabranch_stream_events_total", ("type",), "Accepted consumer and control events.")
+DEAD_LETTERS_MADE = JobMetric(
     "counter",
     "anabranch_stream_dead_letters_total",
     ("reason",),
     "Messages that were not accepted, and single entries of messages in columns.",
 )
-LAYOUTS_UNKNOWN = Metric(
+LAYOUTS_UNKNOWN = JobMetric(
     "counter",
     "anabranch_stream_layouts_unknown_total",
     (),
     "Layouts that were repeated by their digests and are not those that the job knows. A few when layouts change; if "
     "it grows on, layouts do not reach the job. Each comes again in full in every twelfth round.",
 )
-EVALUATIONS = Metric("counter", "anabranch_stream_evaluations_total", (), "Evaluations of a topic.")
-DECISIONS_MADE = Metric(
+EVALUATIONS = JobMetric("counter", "anabranch_stream_evaluations_total", (), "Evaluations of a topic.")
+DECISIONS_MADE = JobMetric(
     "counter", "anabranch_stream_decisions_total", ("action", "reason", "trigger"), "Decisions taken."
 )
-HOLDS_BEGUN = Metric(
+HOLDS_BEGUN = JobMetric(
     "counter",
     "anabranch_stream_holds_total",
     ("gate",),
     "Changes of the binding reason for not acting, by the gate that binds from then on (docs/gates.md).",
 )
-OUTCOMES = Metric(
+OUTCOMES = JobMetric(
     "counter",
     "anabranch_stream_outcomes_total",
     ("status",),
     "Outcomes of decisions that the executor reported: `applied`, `superseded`, `rejected`, `failed`, `observed`.",
 )
-TICK_LAG = Metric(
+TICK_LAG = JobMetric(
     "gauge",
     "anabranch_stream_tick_lag_seconds",
     (),
     "From the instant of the newest tick for every topic until its evaluation was written.",
 )
-TICK_INTERVAL = Metric("gauge", "anabranch_stream_tick_interval_seconds", (), "`stream.tick_seconds`.")
-LAST_EVALUATION = Metric(
+TICK_INTERVAL = JobMetric("gauge", "anabranch_stream_tick_interval_seconds", (), "`stream.tick_seconds`.")
+LAST_EVALUATION = JobMetric(
     "gauge",
     "anabranch_stream_last_evaluation_timestamp_seconds",
     (),
     "When the last evaluation of every topic was written; Unix time, the job's start before the first.",
 )
-MISSED_TICKS = Metric(
+MISSED_TICKS = JobMetric(
     "gauge", "anabranch_stream_missed_ticks", (), "Whole tick intervals since the last evaluation of every topic."
 )
-OUTAGE = Metric(
+OUTAGE = JobMetric(
     "gauge",
     "anabranch_stream_evaluation_outage",
     (),
     "1 while there has been no evaluation of every topic for `stream.watchdog_ticks` ticks, else 0.",
 )
-STATE_BYTES = Metric(
+STATE_BYTES = JobMetric(
     "gauge",
     "anabranch_stream_state_bytes",
     ("kind",),
     "Size of the operator's state after the last batch: `memory` of the state stores, `disk` of their RocksDB files.",
 )
-LAKE_FILES = Metric(
+LAKE_FILES = JobMetric(
     "gauge",
     "anabranch_lake_files",
     ("table",),
     "Files of a table of the lake, as of the last look at it (`lake.compact_minutes`); each makes a commit longer.",
 )
-ACTIVE_SEGMENTS = Metric(
+ACTIVE_SEGMENTS = JobMetric(
     "gauge",
     "pulsar_scalable_topic_active_segments",
     ("topic",),
     "Active segments of the topic, by the newest layout that was read since the job's start.",
 )
-AUTO_SPLITS = Metric(
+AUTO_SPLITS = JobMetric(
     "counter",
     "pulsar_scalable_topic_auto_splits_total",
     ("topic",),
     "Splits that were decided since the job's start and reported as applied.",
 )
-AUTO_MERGES = Metric(
+AUTO_MERGES = JobMetric(
     "counter",
     "pulsar_scalable_topic_auto_merges_total",
     ("topic",),
     "Merges that were decided since the job's start and reported as applied.",
 )
-SPLIT_SUPPRESSED = Metric(
+SPLIT_SUPPRESSED = JobMetric(
     "counter",
     "pulsar_scalable_topic_split_suppressed_max_segments_total",
     ("topic",),
     "How often the topic began to be held by `max-segments`: it wants to split and has all the segments it may have.",
 )
-MERGE_SUPPRESSED = Metric(
+MERGE_SUPPRESSED = JobMetric(
     "counter",
     "pulsar_scalable_topic_merge_suppressed_max_depth_total",
     ("topic",),

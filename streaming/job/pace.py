@@ -25,7 +25,7 @@ GROWTH = 10
 
 
 @dataclass
-class Pace:
+class BatchPace:
     """Number of messages that the next batch may hold."""
 
     most: int
@@ -56,7 +56,7 @@ class Pace:
 class PacedSource:
     """Sample source of a running query, limited to the messages per batch of a pace."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: BatchPace) -> None:
         self._pace = pace
         self._query: StreamingQuery | None = None
 

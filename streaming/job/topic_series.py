@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from streaming.job.metrics import Metric
+from streaming.job.metrics import JobMetric
 
 
 class TopicSeries(Collector):
     """Values of a metric by topic. One thread writes, any may collect."""
 
-    def __init__(self, metric: Metric) -> None:
+    def __init__(self, metric: JobMetric) -> None:
         """Create a counter or gauge labelled by topic."""
         self._metric = metric
         self._values: dict[str, float] = {}

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql.streaming import StreamingQuery
 
 from lake.upkeep import Upkeep
-from runtime.telemetry.health import Health
+from runtime.telemetry.health import ProcessHealth
 from schemas.settings.root import Settings
 from streaming.job.meter import StreamMeter, serve_meter
 from streaming.job.watchdog import Watchdog, report
@@ -38,7 +38,7 @@ class JobWatch:
     def __enter__(self) -> JobWatch:
         """Serve the metrics, if enabled. Raises `MetricsError`."""
         if self._port:
-            server = serve_meter(self._meter, self._port, self._metrics, Health(self._stalled, self._not_ready))
+            server = serve_meter(self._meter, self._port, self._metrics, ProcessHealth(self._stalled, self._not_ready))
             self._open.callback(server.close)
         return self
 

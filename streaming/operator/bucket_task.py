@@ -22,7 +22,7 @@ from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import Packed, StoredPart, Written
 from engine.kernel.settings import EngineSettings, Repeated
 from streaming.operator.arrivals import in_parts
-from streaming.operator.outbox import INLINE_BYTES, Outbox
+from streaming.operator.outbox import INLINE_BYTES, OperatorOutbox
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class BucketTask:
     ) -> None:
         """Create a task; arguments as in `streaming.operator.processor.BucketProcessor`."""
         self._repeated, self._settings, self._stored = repeated, settings, stored
-        self._outbox = Outbox(lake, batch_of_task, INLINE_BYTES if inline_bytes is None else inline_bytes)
+        self._outbox = OperatorOutbox(lake, batch_of_task, INLINE_BYTES if inline_bytes is None else inline_bytes)
 
     def run(self, bucket: int, rows: Iterator[Row]) -> Iterator[Row]:
         """Run one batch of one bucket: packed rows in, output out."""

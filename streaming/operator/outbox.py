@@ -22,7 +22,7 @@ FILE = "file:"
 """Prefix of a table's name, if the body is the path of a file in its folder."""
 
 
-class Outbox:
+class OperatorOutbox:
     """Output of one task."""
 
     def __init__(self, lake: str, batch_id: Callable[[], int], inline_bytes: int = INLINE_BYTES) -> None:

@@ -48,14 +48,14 @@ class ReplayDiffers(RuntimeError):
     """A batch that is partly in the lake has other output now; the message says which and where."""
 
 
-class Rows(NamedTuple):
+class RowsDigest(NamedTuple):
     """Number and digest of unordered rows."""
 
     number: int
     digest: int
 
     @classmethod
-    def of(cls, table: Table, chunks: Iterable[pa.Table | pa.RecordBatch]) -> Rows:
+    def of(cls, table: Table, chunks: Iterable[pa.Table | pa.RecordBatch]) -> RowsDigest:
         """Compute both for any number of rows, one chunk in memory at a time, by column."""
         number = digest = 0
         no_matter = {"engine_version", *_NO_MATTER.get(table.name, ())}
@@ -68,7 +68,7 @@ class Rows(NamedTuple):
         return cls(number, digest)
 
 
-class Said(Protocol):
+class RowsOfTable(Protocol):
     """The rows of a table in a batch."""
 
     def __len__(self) -> int: ...
@@ -86,15 +86,15 @@ class FirstAttempt:
         self._held = {name for name, number in newest.items() if number is not None and number >= batch_id}
         self._last = max((_TURN_OF[name] for name in self._held), default=-1)
 
-    def check(self, table: Table, rows: Said) -> None:
+    def check(self, table: Table, rows: RowsOfTable) -> None:
         """Raise `ReplayDiffers` unless the rows equal those of the first attempt, if any."""
         if table.name in self._held:
             written = newest_commit(self._tables[table.name].newest(), "batch_id", self._batch_id)
             if written is None:
                 return
-            then, now = Rows.of(table, written), Rows.of(table, rows)
+            then, now = RowsDigest.of(table, written), RowsDigest.of(table, rows)
         elif _TURN_OF[table.name] < self._last:
-            then, now = Rows(0, 0), Rows(len(rows), 0)
+            then, now = RowsDigest(0, 0), RowsDigest(len(rows), 0)
         else:
             return
         if now != then:

@@ -14,7 +14,7 @@ from anabranch.alerts.record import Notice, live_alerts, recorded_alerts
 from anabranch.alerts.rehearsal import rehearse
 from anabranch.alerts.rules import read_rules, rules_of
 from anabranch.alerts.states import Alert
-from lake.brakes import Act, BrakeLog
+from lake.brakes import BrakeLog, SafeguardAct
 from lake.lease import LeaseLost
 from lake.tables import OpenTable
 from tests.alerts.receiver import receiving
@@ -318,9 +318,9 @@ def test_shipped_rules_detect_undone_actions(lake):
 
 def test_shipped_rules_report_held_executor(lake):
     log = BrakeLog(lake)
-    log.write(lambda _: [Act("pause", "acme/shop", "release", "eva", at(100), until=at(500))])
-    log.write(lambda _: [Act("stop", "*", "failures", "executor", at(200))])
-    log.write(lambda _: [Act("resume", "*", "mended", "eva", at(300))])
+    log.write(lambda _: [SafeguardAct("pause", "acme/shop", "release", "eva", at(100), until=at(500))])
+    log.write(lambda _: [SafeguardAct("stop", "*", "failures", "executor", at(200))])
+    log.write(lambda _: [SafeguardAct("resume", "*", "mended", "eva", at(300))])
     rule = read_rules(SHIPPED).rule("BrakeOn")
     found = [
         {dict(one.labels)["subject"] for one in Asking(lake, at(seconds)).found(rule)}

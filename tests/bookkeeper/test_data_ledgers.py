@@ -14,7 +14,7 @@ from anabranch.bookkeeper.data_ledgers import count_data_ledgers
 from anabranch.bookkeeper.metadata import ZnodeRecord
 from anabranch.bookkeeper.records import STAMP_PROPERTY
 from anabranch.bookkeeper.registry import Registry
-from decisions.bookkeeper.seen import Seen
+from decisions.bookkeeper.seen import BookieView
 from schemas.bookies import BookieSnapshot, Bootstrap, ClusterEntry, DataLedger, Directive, LedgerSeen, TopicRecord
 from tests.bookkeeper.messages import made
 from tests.bookkeeper.simulated import Hands, Simulated, ledger, registered, world
@@ -63,7 +63,7 @@ def test_counted_ledgers_match_resolver(
     assert sum(found.where.values()) + len(odd) == len(ledgers)
     assert {one["id"] for one in ledgers} & named <= odd
     # The resolver over all of them, which has looked at each: when it was made lies before it was closed.
-    seen = Seen(
+    seen = BookieView(
         BookieSnapshot(
             now=RECORDED + 9,
             clusters=list(CLUSTERS),

@@ -9,7 +9,7 @@ from enum import Enum
 import pytest
 
 from decisions.kernel.answers import Hold, next_due
-from decisions.kernel.precedence import Row, binding
+from decisions.kernel.precedence import PrecedenceRow, binding
 from decisions.kernel.readings import MAX_INSTANT_MS, Reading, above, due_at, gates_to_json, waited
 
 
@@ -26,8 +26,10 @@ class Situation(Enum):
 
 
 TABLE = (
-    Row(Situation.SWITCHED_OFF, "an operator has paused it", (Gate.PAUSED,)),
-    Row(Situation.WANTS_TO_ROLL, "a log is always to be rolled", (Gate.SIZE,), waits=(Gate.COOLDOWN, Gate.QUIET)),
+    PrecedenceRow(Situation.SWITCHED_OFF, "an operator has paused it", (Gate.PAUSED,)),
+    PrecedenceRow(
+        Situation.WANTS_TO_ROLL, "a log is always to be rolled", (Gate.SIZE,), waits=(Gate.COOLDOWN, Gate.QUIET)
+    ),
 )
 
 

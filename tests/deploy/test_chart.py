@@ -15,7 +15,7 @@ from anabranch.collectors.metrics import CollectorMeter
 from anabranch.executor.metrics import registry_of
 from deploy.dashboards import DASHBOARDS
 from deploy.generate import CHART, generated, settings_schema
-from runtime.telemetry.health import Health
+from runtime.telemetry.health import ProcessHealth
 from runtime.telemetry.serving import ProcessMetrics
 from schemas.settings.root import load_settings
 from streaming.job.metrics import METRICS
@@ -44,7 +44,7 @@ METRIC = re.compile(r"\b((?:anabranch|process|pulsar)_[a-z_]+)")
 def exported() -> set[str]:
     """Names that processes export, of real registries."""
     registries = [CollectorMeter().registry, registry_of(list), CollectorRegistry()]
-    registries[-1].register(ProcessMetrics("part", Health()))
+    registries[-1].register(ProcessMetrics("part", ProcessHealth()))
     names = {"process_resident_memory_bytes", "process_cpu_seconds_total"}
     for registry in registries:
         for family in registry.collect():

@@ -369,7 +369,7 @@ def test_of_deleted_topics_the_newest_are_remembered(monkeypatch):
     monkeypatch.setattr(topics, "MAX_DELETED", 2)
     known = topics.BucketState()
     for number, name in enumerate(("a", "b", "a", "c")):
-        known.end(name, topics.Ended(NOW, None, NEW, NOW + number))
+        known.end(name, topics.TopicEnd(NOW, None, NEW, NOW + number))
     assert list(unpack_topics(StoredPart(pack_topics(known))).ended) == ["a", "c"]
 
 

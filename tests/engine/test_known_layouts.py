@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from decisions.topic.layout import SegmentLayout
 from schemas.codecs.columns import hash_of
 from schemas.codecs.known_entries import shared_out
-from schemas.codecs.known_layouts import Known, known_messages
+from schemas.codecs.known_layouts import LayoutEntry, known_messages
 from schemas.codecs.plain_events import digest_of, layout_in
 from schemas.kafka.messages import MAX_LAYOUTS_PER_MESSAGE, MAX_VALUE_BYTES, LayoutsKnown, Rejected, parse_message
 from tests.engine import buckets
@@ -32,7 +32,7 @@ def bucket_of(key):
 def known(announced, at, sender=None):
     """What repeats the layout of an announcement by its digest."""
     body = json.loads(announced.value)
-    entry = Known(body["topic"], body["layout"]["epoch"], digest_of(layout_in(announced.value)))
+    entry = LayoutEntry(body["topic"], body["layout"]["epoch"], digest_of(layout_in(announced.value)))
     (value,) = known_messages([entry], at)
     return record("control-events", "+", value if sender is None else {"sender": sender} | json.loads(value))
 
@@ -131,7 +131,7 @@ def test_digest_of_unknown_topic_counted_only(in_state):
 
 
 def test_multi_topic_message_split_and_counted_once():
-    entries = [Known(topic, 1, f"{number:032x}") for number, topic in enumerate(TOPICS)]
+    entries = [LayoutEntry(topic, 1, f"{number:032x}") for number, topic in enumerate(TOPICS)]
     (value,) = known_messages(entries, NOW)
     one = record("control-events", "+", value)
     found = buckets.packed([one, layout(two_segments())], NOW, BUCKETS, bucket_of)
@@ -214,7 +214,9 @@ def test_every_entry_routed_or_refused(entries):
 @given(st.lists(st.integers(1, 900), max_size=900))
 @example_settings(max_examples=20)
 def test_messages_hold_every_layout_once_and_fit(lengths):
-    entries = [Known(f"topic://a/b/{'ü' * length}{number}", 2**60, "0" * 32) for number, length in enumerate(lengths)]
+    entries = [
+        LayoutEntry(f"topic://a/b/{'ü' * length}{number}", 2**60, "0" * 32) for number, length in enumerate(lengths)
+    ]
     messages = list(known_messages(iter(entries), NOW))
     assert all(len(value) < MAX_VALUE_BYTES for value in messages)
     found = [parse_message("control-events", b"+", value) for value in messages]

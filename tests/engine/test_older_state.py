@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.autoscale.loads_codec import LOADS_VERSION
-from engine.autoscale.topics import Ended, Said
+from engine.autoscale.topics import PolicySender, TopicEnd
 from engine.autoscale.topics_codec import STATE_VERSION
 from engine.kernel.packed import Packed, StoredPart
 from engine.kernel.records import RawRecord
@@ -45,8 +45,8 @@ def test_what_an_older_release_stored_is_known():
         "retry-backoff",
     )
     assert (topic.created_at, topic.since, topic.observed_at) == (None, 0, None)
-    assert known.ended == {GONE: Ended(0, None, 6, None)}
-    assert known.policy_senders["acme/bar"] == Said(7, 0)
+    assert known.ended == {GONE: TopicEnd(0, None, 6, None)}
+    assert known.policy_senders["acme/bar"] == PolicySender(7, 0)
     load = loads_of(bucket.packed).loads_of(TOPIC)[0]
     assert (load.msg_rate_in, load.seen_at) == (50_000.0, NOW + 3 * SECOND)
 

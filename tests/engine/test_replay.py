@@ -17,7 +17,7 @@ from decisions.topic.layout import SegmentLayout
 from engine.autoscale import evaluation, storing, topics
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.families import FAMILIES
-from engine.history import Batches, History, free_generation, history_of, rebuilt_generation
+from engine.history import Batches, BatchHistory, free_generation, history_of, rebuilt_generation
 from engine.kernel.packed import pack_anew
 from engine.kernel.records import COUNTS, LOAD
 from engine.replay import BucketReplay, RebuildError
@@ -83,7 +83,7 @@ class RecordedBucket(Bucket):
         return topics_of(self.packed), loads_of(self.packed)
 
 
-def replayed(history: History, configured=CONFIGURED):
+def replayed(history: BatchHistory, configured=CONFIGURED):
     replay = BucketReplay(SETTINGS, configured)
     for batch in history.of_bucket(history.topics()):
         replay.take(batch)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from lake.brakes import ALL, Act, Acts, BrakeLog, BrakeReader, Kind
+from lake.brakes import ALL, Acts, BrakeLog, BrakeReader, Kind, SafeguardAct
 from lake.tables import table_path
 from schemas.tables.rows import BRAKES
 
@@ -16,7 +16,7 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 
 
 def act(kind: Kind, subject: str = ALL, actor: str = "ann", decision: str | None = None, until: datetime | None = None):
-    return Act(kind, subject, "because", actor, NOON, decision_id=decision, until=until)
+    return SafeguardAct(kind, subject, "because", actor, NOON, decision_id=decision, until=until)
 
 
 def test_safeguard_actions_read_by_other_process(tmp_path: Path):
@@ -48,7 +48,7 @@ def test_concurrent_approval_and_rejection_one_wins(tmp_path: Path):
     def decide(kind: Kind, actor: str) -> None:
         log, waits = BrakeLog(str(tmp_path)), [together]
 
-        def make(acts: Acts) -> list[Act]:
+        def make(acts: Acts) -> list[SafeguardAct]:
             if waits:
                 waits.pop().wait()  # both have read the same acts
             before = acts.verdict_on("d1")
@@ -79,7 +79,7 @@ def test_pause_ends_by_time_or_resume():
         ),
         start=1,
     ):
-        acts.take(Act(**{**vars(one), "number": number}))
+        acts.take(SafeguardAct(**{**vars(one), "number": number}))
     names = ["topic://acme/shop/a", "acme/shop", ALL]
     assert [pause.subject for pause in acts.paused(NOON)] == [ALL, "acme/shop", "topic://acme/shop/a"]
     acts.take(act("resume", "topic://acme/shop/a"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.query.sql import LakeSql
 from lake import thinning
-from lake.horizons import Horizon, Piece, write_horizon
+from lake.horizons import Horizon, SnapshotPiece, write_horizon
 from lake.retention import forget
 from schemas.tables.rows import DECISIONS, EVENTS, OUTCOMES
 from tests.local.lake import at, batch, consumer_event, decision, event, layout_json, millis, outcome, write
@@ -34,7 +34,7 @@ STEPS = st.lists(
 
 def ready(lake):
     midnight = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    write_horizon(lake, Horizon(midnight, "g", {}, frozenset(), [Piece(b"", b"")], b""))
+    write_horizon(lake, Horizon(midnight, "g", {}, frozenset(), [SnapshotPiece(b"", b"")], b""))
 
 
 def announced(topic, cause, epoch, life, seconds, form):

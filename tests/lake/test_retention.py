@@ -24,7 +24,7 @@ from lake.compaction import ALONE, Compacting, alone, compact, small_files
 from lake.files import table_path
 from lake.forgotten import forgotten_before
 from lake.maintenance import compact_by_delta_rs, delete_unused
-from lake.retention import RETAINABLE, Forgotten, forget
+from lake.retention import RETAINABLE, RemovedRows, forget
 from lake.tables import OpenTable, create_table
 from lake.tail import Tail
 from schemas.tables.arrow import arrow_schema, to_arrow
@@ -122,7 +122,7 @@ def test_follower_unaffected_and_repetition_harmless(tmp_path):
     table.append(to_arrow(DEAD_LETTERS, [letter(4, 0, 4)]), "app", 5)
     assert [[row["kafka_offset"] for row in tail.read()] for tail in tails] == [[4], [4]]
     version = DeltaTable(table_path(lake, DEAD_LETTERS)).version()
-    assert forget(lake, DEAD_LETTERS, day(2), is_dry_run=True) == Forgotten([], 0, 0, 0, [])
+    assert forget(lake, DEAD_LETTERS, day(2), is_dry_run=True) == RemovedRows([], 0, 0, 0, [])
     assert DeltaTable(table_path(lake, DEAD_LETTERS)).version() == version
     assert [offset for *_, offset in stored(lake)] == [2, 3, 4]
 

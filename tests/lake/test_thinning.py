@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lake import thinning
 from lake.files import table_path
-from lake.horizons import Horizon, Piece, write_horizon
+from lake.horizons import Horizon, SnapshotPiece, write_horizon
 from lake.reading import read_table
 from lake.retention import forget
 from schemas.tables.rows import DECISIONS, EVENTS, HOLDS, OUTCOMES
@@ -35,7 +35,7 @@ def without_margin():
 
 def ready(lake):
     at = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    write_horizon(lake, Horizon(at, "g", {}, frozenset(), [Piece(b"", b"")], b""))
+    write_horizon(lake, Horizon(at, "g", {}, frozenset(), [SnapshotPiece(b"", b"")], b""))
 
 
 def consumers(subscription, number, seconds):

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.safeguards.rules import HeldBySafeguard, Over, PendingDecision, held_by
-from lake.brakes import ALL, Act, Acts
+from lake.brakes import ALL, Acts, SafeguardAct
 from schemas.kafka.messages import EXPIRED
 from schemas.settings.root import load_settings
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=timezone.utc)
 SHIPPED = load_settings(environment={}).executor
-PAUSED = Act("pause", ALL, "upgrade", "ann", NOW)
+PAUSED = SafeguardAct("pause", ALL, "upgrade", "ann", NOW)
 
 
 def found(age_seconds, mode="act", paused=False, begun=False, **acts):
@@ -46,7 +46,7 @@ def test_a_held_decision_expires_after_an_hour(mode, paused):
 
 
 def test_approved_decision_begins_within_hour():
-    verdict = {"d": Act("approve", "topic://a/b/c", "fine", "ann", NOW, decision_id="d")}
+    verdict = {"d": SafeguardAct("approve", "topic://a/b/c", "fine", "ann", NOW, decision_id="d")}
     assert found(3600, "approve", approvals=verdict) is None
     assert found(3601, "approve", approvals=verdict).status == "superseded"
 
@@ -57,7 +57,7 @@ def test_a_begun_decision_never_expires(age, mode, paused):
 
 
 def test_a_rejection_is_told_before_the_age():
-    rejected = {"d": Act("reject", "topic://a/b/c", "no", "ann", NOW, decision_id="d")}
+    rejected = {"d": SafeguardAct("reject", "topic://a/b/c", "no", "ann", NOW, decision_id="d")}
     assert found(1e6, rejections=rejected).status == "rejected"
 
 

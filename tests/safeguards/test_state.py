@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 
 from anabranch.safeguards import commands as acting
 from anabranch.safeguards.state import OPEN_DAYS, known_decisions, replacement_of, standing
-from lake.brakes import ALL, Act, BrakeLog
+from lake.brakes import ALL, BrakeLog, SafeguardAct
 from lake.tables import create_lake
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import DECISIONS, OUTCOMES, WAITS, DecisionRow, OutcomeRow, WaitRow
@@ -134,7 +134,7 @@ def test_a_race_reads_the_brakes_alone_again(lake, monkeypatch):
     def now():
         races.append(NOW)
         if len(races) == 1:
-            BrakeLog(lake).write(lambda _: [Act("pause", ALL, "first", "bob", NOW)])
+            BrakeLog(lake).write(lambda _: [SafeguardAct("pause", ALL, "first", "bob", NOW)])
         return NOW
 
     monkeypatch.setattr(acting, "known_decisions", known)

@@ -10,7 +10,7 @@ from engine.kernel.records import COUNTS
 from lake.files import FileUnfit
 from lake.tables import OpenTable, create_table
 from schemas.tables.rows import DEAD_LETTERS, EVENTS
-from streaming.operator.outbox import FILE, Outbox
+from streaming.operator.outbox import FILE, OperatorOutbox
 from streaming.sink.output import BatchOutput
 
 NOW = 1_763_660_000_000
@@ -49,7 +49,7 @@ def offsets_of(rows: pa.Table) -> list[int]:
 
 def test_surplus_announcements_go_into_one_file(tmp_path):
     """It is committed with the rest."""
-    outbox = Outbox(str(tmp_path), lambda: 7, inline_bytes=8 * len(letters(1)))
+    outbox = OperatorOutbox(str(tmp_path), lambda: 7, inline_bytes=8 * len(letters(1)))
     outbox.give({DEAD_LETTERS.name: letters(1), COUNTS: b'[{"samples_accepted": 2}]'}, NOW)
     first = outbox.fetch()
     outbox.give({DEAD_LETTERS.name: letters(3, 2)}, NOW)
@@ -69,7 +69,7 @@ def test_surplus_announcements_go_into_one_file(tmp_path):
 
 
 def test_many_small_bodies_share_a_file(tmp_path):
-    outbox = Outbox(str(tmp_path), lambda: 7, inline_bytes=8 * len(letters(10)))
+    outbox = OperatorOutbox(str(tmp_path), lambda: 7, inline_bytes=8 * len(letters(10)))
     for offset in range(10, 22):
         outbox.give({DEAD_LETTERS.name: letters(offset)}, NOW)
     rows = outbox.fetch()
@@ -79,7 +79,7 @@ def test_many_small_bodies_share_a_file(tmp_path):
 
 
 def test_foreign_or_unfinished_file_refused(tmp_path):
-    outbox = Outbox(str(tmp_path), lambda: 6, inline_bytes=0)
+    outbox = OperatorOutbox(str(tmp_path), lambda: 6, inline_bytes=0)
     outbox.give({DEAD_LETTERS.name: letters(1)}, NOW)
     output = output_of(outbox.fetch(), tmp_path)
     with pytest.raises(pa.ArrowInvalid):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lake.tables import OpenTable, create_lake
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.sink.replays import FirstAttempt, ReplayDiffers, Rows
+from streaming.sink.replays import FirstAttempt, ReplayDiffers, RowsDigest
 from tests.engine.records import consumers, record, stats
 from tests.engine.test_engine import NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket, hot
@@ -145,6 +145,6 @@ def test_rows_compared_by_value_not_order(data):
         for place, name in enumerate(("gate", "inputs", "measured", "seq")):
             columns[name] = [one[place] for one in values]
         nullable = pa.schema([(field.name, field.type) for field in arrow_schema(HOLDS.row)])
-        return Rows.of(HOLDS, [pa.table(columns, schema=nullable)])
+        return RowsDigest.of(HOLDS, [pa.table(columns, schema=nullable)])
 
     assert (of(rows) == of(others)) == (sorted(rows, key=repr) == sorted(others, key=repr))

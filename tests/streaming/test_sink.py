@@ -19,7 +19,7 @@ from lake.job_lease import JobLease
 from lake.lease import LeaseLost
 from lake.tables import OpenTable
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.operator.outbox import INLINE_BYTES, Outbox
+from streaming.operator.outbox import INLINE_BYTES, OperatorOutbox
 from streaming.sink.sink import LakeSink, WrittenBatch
 from tests.engine.buckets import Bucket
 from tests.engine.records import layout, record, stats, tick
@@ -44,7 +44,7 @@ class Frame:
     """The operator's output of a batch, as the sink asks for it."""
 
     def __init__(self, lake: Path, bodies: dict[str, bytes], inline_bytes: int, number: int) -> None:
-        outbox = Outbox(str(lake), lambda: number, inline_bytes)
+        outbox = OperatorOutbox(str(lake), lambda: number, inline_bytes)
         outbox.give(bodies, NOW)
         outbox.close()
         self._rows = [{"kind": kind, "body": body, "now": NOW} for kind, body in outbox.fetch()]

@@ -18,7 +18,7 @@ from anabranch.bookkeeper.process import HandsLost
 from anabranch.bookkeeper.record import read_before, read_steps, steps_taken, subject_of
 from anabranch.bookkeeper.registry import Registry
 from decisions.bookkeeper.decide import decide
-from decisions.bookkeeper.seen import Seen
+from decisions.bookkeeper.seen import BookieView
 from schemas.bookie_answers import Violation
 from schemas.bookies import BookieSnapshot
 from schemas.printable import printable
@@ -60,7 +60,7 @@ def _unreadable(bookies: Bookies, snapshot: BookieSnapshot, registry: Registry) 
 
     Each is read whole on the cluster that it is attributed to.
     """
-    hands, seen = bookies.hands(registry), Seen(snapshot)
+    hands, seen = bookies.hands(registry), BookieView(snapshot)
     digests = {verified.ledger: verified.sha256 for verified in seen.progress.verified}
     wanted = {
         (str(item.cluster), item.ledger, item.object)

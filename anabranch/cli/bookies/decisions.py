@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from anabranch.query.wording import instant
 from decisions.bookkeeper.decide import decide
-from decisions.bookkeeper.gates import SENTENCES, Gate
+from decisions.bookkeeper.gates import SENTENCES, BookieGate
 from schemas.bookie_answers import BookieAnswer, BookieReading, Step
 from schemas.bookies import BookieSnapshot
 from schemas.printable import printable
@@ -126,7 +126,9 @@ def _headline(answer: BookieAnswer) -> str:
     if answer.operation == "check":
         return f"{len(answer.violations)} violations" if answer.violations else "all that can be seen is in order"
     if answer.gate is not None:
-        return f"{answer.action} ({answer.code}), at {answer.gate}: {answer.reason or SENTENCES[Gate(answer.gate)]}"
+        return (
+            f"{answer.action} ({answer.code}), at {answer.gate}: {answer.reason or SENTENCES[BookieGate(answer.gate)]}"
+        )
     if answer.reason:
         return f"{answer.action}: {answer.reason}"
     return f"{len(answer.steps)} steps" if answer.action == "steps" else answer.action
@@ -153,7 +155,7 @@ def _step(step: Step) -> tuple[str, ...]:
 
 
 def _gate(reading: BookieReading) -> tuple[str, ...]:
-    means = reading.detail or ("" if reading.passed else SENTENCES[Gate(reading.gate)])
+    means = reading.detail or ("" if reading.passed else SENTENCES[BookieGate(reading.gate)])
     numbers = (
         "" if number is None else f"{number:.15g}" for number in (reading.measured, reading.limit, reading.margin)
     )

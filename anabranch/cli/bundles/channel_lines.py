@@ -11,7 +11,7 @@ from typing import IO
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from decisions.bundles.channel.records import Record, State
+from decisions.bundles.channel.records import BundleRecord, State
 from schemas.kafka.bundle_channel import ChannelMessage, ServiceUnitStateData
 
 MAX_LINE_BYTES = 1 << 20
@@ -31,7 +31,7 @@ def numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
             yield number, line
 
 
-def read_line(line: bytes | None) -> tuple[str, Record | None] | None:
+def read_line(line: bytes | None) -> tuple[str, BundleRecord | None] | None:
     """Return the bundle and its record; None for a line that carries no message.
 
     Raises `ValueError` with the fault.
@@ -62,11 +62,11 @@ def _consumed(text: bytes) -> tuple[bytes, bytes] | None:
     return (key, content) if is_there and has_content and (not before or before.endswith(b", ")) else None
 
 
-def _record(value: ServiceUnitStateData | None) -> Record | None:
+def _record(value: ServiceUnitStateData | None) -> BundleRecord | None:
     if value is None:
         return None
     children = tuple((child, to or "") for child, to in (value.split_service_unit_to_dest_broker or {}).items())
-    return Record(
+    return BundleRecord(
         State(value.state),
         value.version_id,
         value.dst_broker or "",

@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from anabranch.query.wording import instant
 from decisions.bundles.decide import decide
-from decisions.bundles.gates import SENTENCES, Gate
+from decisions.bundles.gates import SENTENCES, BundleGate
 from schemas.bundles import BundleAnswer, BundleReading, BundleSnapshot
 from schemas.printable import printable
 
@@ -93,11 +93,11 @@ def _headline(answer: BundleAnswer) -> str:
         return f"{answer.action}{upstream}"
     if answer.gate is None:
         return f"hold{upstream}: there is nothing to do"
-    return f"hold{upstream}, last at {answer.gate}: {SENTENCES[Gate(answer.gate)]}"
+    return f"hold{upstream}, last at {answer.gate}: {SENTENCES[BundleGate(answer.gate)]}"
 
 
 def _row(reading: BundleReading) -> tuple[str, ...]:
-    means = reading.detail or ("" if reading.passed else SENTENCES[Gate(reading.gate)])
+    means = reading.detail or ("" if reading.passed else SENTENCES[BundleGate(reading.gate)])
     numbers = (
         "" if number is None else f"{number:.6g}" for number in (reading.measured, reading.limit, reading.margin)
     )

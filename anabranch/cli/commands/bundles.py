@@ -16,7 +16,7 @@ from anabranch.cli.bundles.explanation import UnknownBroker, cycle_text, decisio
 from anabranch.cli.context import Context
 from anabranch.cli.exits import FOUND
 from anabranch.cli.instants import INSTANT, Instant
-from decisions.bundles.channel.checking import Checker, Finding, Kind
+from decisions.bundles.channel.checking import ChannelFinding, Checker, FindingKind
 from decisions.bundles.channel.records import Store
 from schemas.printable import printable
 
@@ -208,26 +208,26 @@ def check(
 
 def _findings(
     checker: Checker, file: IO[bytes], instant: datetime | None, brokers: set[str] | None
-) -> Iterator[Finding]:
+) -> Iterator[ChannelFinding]:
     for number, line in numbered_lines(file):
         try:
             message = read_line(line)
             findings = checker.read(*message, number) if message else ()
         except ValueError as error:
-            yield Finding(Kind.BAD_LINE, number, "", str(error))
+            yield ChannelFinding(FindingKind.BAD_LINE, number, "", str(error))
             continue
         yield from findings
     yield from checker.end(round(instant.timestamp() * 1000) if instant else checker.newest, brokers)
 
 
-def _row(finding: Finding) -> str:
+def _row(finding: ChannelFinding) -> str:
     where = f"line {finding.line}" if finding.line else "at the end"
     return (
         f"{where:<12}  {finding.kind.value:<18}  {printable(finding.bundle):<40}  {printable(finding.detail)}".rstrip()
     )
 
 
-def _as_json(finding: Finding) -> str:
+def _as_json(finding: ChannelFinding) -> str:
     fields = {
         "kind": finding.kind.value,
         "line": finding.line or None,

@@ -20,7 +20,7 @@ from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.status import STATUS_FILE, CollectorStatus, write_status
-from runtime.telemetry.health import Health, Heartbeat
+from runtime.telemetry.health import Heartbeat, ProcessHealth
 from runtime.telemetry.serving import serve_metrics
 from schemas.settings.root import Settings
 
@@ -62,7 +62,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
             "[collect] metrics_port",
             settings.metrics,
             "collect-pulsar",
-            Health(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered"),
+            ProcessHealth(heartbeat.fault, lambda: None if is_reached else "no broker of the cluster has answered"),
         )
     collector = PulsarCollector(chosen, controller.url, BrokerReader.over(transport), announced, publisher)
     stop = threading.Event()

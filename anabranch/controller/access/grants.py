@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection
 
 from anabranch.auth.callers import CALLER, NEEDED, Access, Caller, Need
 from anabranch.controller.limits.clients import LimitedClients
-from runtime.listener.turns import Turn
+from runtime.listener.turns import WorkPermit
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Grant:
         self._clients: LimitedClients = connection.app.state.clients
         self.client = self._clients.client(self._caller.name)
 
-    def turn(self) -> contextlib.AbstractAsyncContextManager[Turn]:
+    def turn(self) -> contextlib.AbstractAsyncContextManager[WorkPermit]:
         """Return a turn for work of the session. Raises `TooMany`."""
         return self._clients.turns.turn(self._caller.name)
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from schemas.codecs.known_layouts import Known, known_messages
+from schemas.codecs.known_layouts import LayoutEntry, known_messages
 from schemas.ids import SEVERAL_TOPICS
 from schemas.kafka import announcing
 from schemas.kafka.announcing import shorter_and_shorter
@@ -67,7 +67,7 @@ def layout_announcement(
     return None
 
 
-def known_announcements(unchanged: Iterable[Known], at_ms: int) -> Iterator[Announcement]:
+def known_announcements(unchanged: Iterable[LayoutEntry], at_ms: int) -> Iterator[Announcement]:
     """Repeat layouts announced in full before, at `at_ms`, by their digests."""
     return (Announcement("control-events", SEVERAL_TOPICS, value) for value in known_messages(unchanged, at_ms))
 

@@ -24,7 +24,7 @@ from anabranch.controller.outbox.announcements import (
     layout_announcement,
     policy_announcement,
 )
-from schemas.codecs.known_layouts import FULL_EVERY, Known
+from schemas.codecs.known_layouts import FULL_EVERY, LayoutEntry
 from schemas.codecs.plain_events import digest_of, layout_in
 from schemas.kafka.messages import Source
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
@@ -37,7 +37,7 @@ class LayoutInFull(NamedTuple):
 
     stored: int
     """XXH3 of the bytes in the store."""
-    known: Known
+    known: LayoutEntry
 
 
 class SnapshotPage(NamedTuple):
@@ -47,7 +47,7 @@ class SnapshotPage(NamedTuple):
     policies: dict[str, AutoScalePolicyOverride]
     layouts: list[tuple[str, bytes]]
     """Layouts to send in full."""
-    known: list[Known]
+    known: list[LayoutEntry]
     """Layouts to send as digests."""
     subscriptions: list[tuple[str, int | None, StoredSubscription]]
     """Topic, its incarnation, and the subscription."""
@@ -140,5 +140,5 @@ class Snapshots:
         return announced if announced.stored == xxhash.xxh3_64_intdigest(layout) else None
 
     def _note(self, topic: str, stored: bytes, epoch: int, record: Announcement) -> None:
-        announced = Known(topic, epoch, digest_of(layout_in(record.value)))
+        announced = LayoutEntry(topic, epoch, digest_of(layout_in(record.value)))
         self._said[topic] = LayoutInFull(xxhash.xxh3_64_intdigest(stored), announced)

@@ -19,9 +19,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.bundles.clusters import ClusterState, HeldAt, OpenDecision
+from engine.bundles.clusters import ClusterState, HeldAt, OpenBundleDecision
 from engine.bundles.codec import pack, unpack
-from engine.bundles.cycle import FAMILY, MAX_OPEN_MS, Cycle, Decided
+from engine.bundles.cycle import FAMILY, MAX_OPEN_MS, Cycle, CycleDecision
 from engine.cluster_replay import ClustersReplay, Different
 from engine.history import (
     HISTORY_TABLES,
@@ -176,7 +176,7 @@ class _Run:
             state.decisions = max(state.decisions, row["seq"])
             decided_at, arguments = _millis(row["decided_at"]), json.loads(row["arguments"])
             if decided_at > _millis(since) - MAX_OPEN_MS:
-                opened = OpenDecision(row["decision_id"], row["action"], decided_at)
+                opened = OpenBundleDecision(row["decision_id"], row["action"], decided_at)
                 source, destination = arguments.get("sourceBroker"), arguments.get("destinationBroker")
                 state.open_decision(arguments["bundle"], opened, source, destination)
             if row["action"] == "unload" and decided_at > _millis(since - WINDOWS[0]):
@@ -233,7 +233,7 @@ def _that_matter(different: Sequence[Different], begin: int) -> list[Different]:
     return [difference for difference in later if difference.action is not None or difference.broker not in splitting]
 
 
-def _on_record(lake: str, cluster: str, cycle: Cycle) -> tuple[Decided, ...]:
+def _on_record(lake: str, cluster: str, cycle: Cycle) -> tuple[CycleDecision, ...]:
     """Return the decisions of a cycle that are on record."""
     instant = datetime.fromtimestamp(cycle.now / 1000, timezone.utc)
     rows = _rows_of(

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from anabranch.history.replay.report import Progress, Replayed
 from engine.cluster_replay import ClustersReplay
-from engine.history import History
+from engine.history import BatchHistory
 
 
 class RecordedClusters(Protocol):
@@ -22,7 +22,7 @@ class RecordedClusters(Protocol):
     @property
     def topics(self) -> list[str]: ...
 
-    def chunks(self) -> Iterable[History]: ...
+    def chunks(self) -> Iterable[BatchHistory]: ...
 
     def begun_clusters(self, names: Collection[str], /) -> Mapping[str, Any]: ...
 

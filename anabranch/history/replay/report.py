@@ -18,7 +18,7 @@ from decisions.autoscale.decide import decide
 from decisions.topic.layout import LayoutError
 from engine.agreement import snapshot_on_record
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.history import History
+from engine.history import BatchHistory
 from engine.replay import AS_RECORDED, BucketReplay, RecordedBatch, RecordedRow
 from schemas.ids import canonical_json
 
@@ -34,7 +34,7 @@ class Recorded(Protocol):
     @property
     def topics(self) -> list[str]: ...
 
-    def chunks(self) -> Iterable[History]: ...
+    def chunks(self) -> Iterable[BatchHistory]: ...
 
     def begun(self, names: Collection[str], /) -> Mapping[str, Any]: ...
 

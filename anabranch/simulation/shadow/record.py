@@ -37,7 +37,7 @@ from decisions.autoscale.rates import overload
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.samples import Samples
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.history import History
+from engine.history import BatchHistory
 from engine.replay import AS_RECORDED, BucketReplay, RecordedBatch
 from lake.tables import stream_columns
 from schemas.kafka.messages import LayoutEvent, OutcomeEvent, parse_message
@@ -63,7 +63,7 @@ class Record(Protocol):
     @property
     def span(self) -> tuple[int, int] | None: ...
 
-    def chunks(self, *, keep: bool = False) -> Iterable[History]: ...
+    def chunks(self, *, keep: bool = False) -> Iterable[BatchHistory]: ...
 
     def begun(self, names: Collection[str], /) -> Mapping[str, Any]: ...
 

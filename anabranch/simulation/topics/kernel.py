@@ -37,7 +37,7 @@ from decisions.autoscale.clocks import (
     cooldowns_after_layout,
     returned_after_sample_all,
 )
-from decisions.autoscale.columns import ANY_ACTION, ASK, HOLD, NEVER, ONLY_SPLIT, REBUCKET, SPLIT, Fleet
+from decisions.autoscale.columns import ANY_ACTION, ASK, HOLD, NEVER, ONLY_SPLIT, REBUCKET, SPLIT, SnapshotColumns
 from decisions.autoscale.fleet import decide_fleet
 from decisions.autoscale.hot_keys import HotKey
 from decisions.autoscale.past import FORGOTTEN_MS, MAX_REGRETS, depths_after_layout, past_after_layout, regret_ms
@@ -579,7 +579,7 @@ class Kernel:
         never = np.full(len(rows), NEVER)
         offsets = np.append(0, np.cumsum(counts))
         answers = decide_fleet(
-            Fleet(
+            SnapshotColumns(
                 limits.policies,
                 np.searchsorted(rows, limits.starts).tolist(),
                 offsets,

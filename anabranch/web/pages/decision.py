@@ -27,7 +27,7 @@ from decisions.autoscale.policy import PolicyError, read_policy
 from decisions.autoscale.rates import overload
 from decisions.autoscale.snapshot import snapshot_from_wire
 from decisions.topic.layout import LayoutError
-from lake.brakes import Act, BrakeReader
+from lake.brakes import BrakeReader, SafeguardAct
 from lake.tables import LakeError, stream_columns
 from lake.tail import StoredRow
 from schemas.snapshot import Snapshot
@@ -180,7 +180,7 @@ def _row(request: Request, identity: str) -> StoredRow:
     return rows[0]
 
 
-def _steps(lake: str, row: StoredRow) -> tuple[list[DecisionStep], Act | None, bool, bool]:
+def _steps(lake: str, row: StoredRow) -> tuple[list[DecisionStep], SafeguardAct | None, bool, bool]:
     """Return the decision's timeline, the verdict of a person, and flags: it is over, it has begun."""
     identity = row["decision_id"]
     # By any clock: nothing of it is on record a day before it.

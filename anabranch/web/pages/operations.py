@@ -18,7 +18,7 @@ from anabranch.web.asking import PageNotFound, actor, turn
 from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import CALLER, BadForm, allows, demand, read_form
 from anabranch.web.templating import render
-from lake.brakes import ALL, Act, ActRefused
+from lake.brakes import ALL, ActRefused, SafeguardAct
 from lake.tables import LakeError, open_table
 from lake.tail import StoredRow, newest_rows
 from schemas.ids import topic_parts
@@ -161,7 +161,7 @@ def _page(request: Request, problem: str | None = None) -> Response:
     )
 
 
-def _pauses(whole: LakeView, request: Request) -> list[tuple[Act, str, str, bool]]:
+def _pauses(whole: LakeView, request: Request) -> list[tuple[SafeguardAct, str, str, bool]]:
     """Those that the caller may see: in words, as a form has it, and whether the caller may end it."""
     pauses = []
     for act in whole.brakes.pauses:

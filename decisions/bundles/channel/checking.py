@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from decisions.bundles.boundaries import bundle_range
-from decisions.bundles.channel.conflicts import Refusal, illegal, refusal
-from decisions.bundles.channel.records import ACTIVE, IN_FLIGHT, Record, State, Store, state_of
+from decisions.bundles.channel.conflicts import ConflictRefusal, illegal, refusal
+from decisions.bundles.channel.records import ACTIVE, IN_FLIGHT, BundleRecord, State, Store, state_of
 from decisions.bundles.channel.recovery import IN_FLIGHT_MS, brokers_of
 
 
-class Kind(str, Enum):
+class FindingKind(str, Enum):
     """Kinds of fault."""
 
     BAD_LINE = "bad-line"
@@ -31,32 +31,33 @@ class Kind(str, Enum):
     GAP = "gap"
 
 
-MEANINGS: Mapping[Kind, str] = MappingProxyType(
+MEANINGS: Mapping[FindingKind, str] = MappingProxyType(
     {
-        Kind.BAD_LINE: "The line is no message of a channel; it is left out.",
-        Kind.TRANSITION: "The state may not follow the one before; every broker refuses it, unless it is a tombstone.",
-        Kind.BROKERS: "The brokers do not fit the record before; every broker refuses it.",
-        Kind.GAP_IN_VERSIONS: "Versions are missing, which the metadata store does not permit.",
-        Kind.NOT_FIRST: "The first record of a bundle in the metadata store has another version than 1.",
-        Kind.TWO_OWNERS: "Two brokers own ranges that overlap.",
-        Kind.IN_FLIGHT: "A change was, or is, under way for longer than it may be.",
-        Kind.ORPHAN: "At the end, the record depends on a broker that is not among the living.",
-        Kind.OVERLAP: "At the end, two bundles of a namespace overlap, and it is no split under way.",
-        Kind.GAP: "At the end, a bundle was split and its children do not cover its range.",
+        FindingKind.BAD_LINE: "The line is no message of a channel; it is left out.",
+        FindingKind.TRANSITION: "The state may not follow the one before; every broker refuses it, unless it "
+        "is a tombstone.",
+        FindingKind.BROKERS: "The brokers do not fit the record before; every broker refuses it.",
+        FindingKind.GAP_IN_VERSIONS: "Versions are missing, which the metadata store does not permit.",
+        FindingKind.NOT_FIRST: "The first record of a bundle in the metadata store has another version than 1.",
+        FindingKind.TWO_OWNERS: "Two brokers own ranges that overlap.",
+        FindingKind.IN_FLIGHT: "A change was, or is, under way for longer than it may be.",
+        FindingKind.ORPHAN: "At the end, the record depends on a broker that is not among the living.",
+        FindingKind.OVERLAP: "At the end, two bundles of a namespace overlap, and it is no split under way.",
+        FindingKind.GAP: "At the end, a bundle was split and its children do not cover its range.",
     }
 )
 _BY_REFUSAL = {
-    Refusal.TRANSITION: Kind.TRANSITION,
-    Refusal.BROKERS: Kind.BROKERS,
-    Refusal.GAP: Kind.GAP_IN_VERSIONS,
-    Refusal.NOT_FIRST: Kind.NOT_FIRST,
+    ConflictRefusal.TRANSITION: FindingKind.TRANSITION,
+    ConflictRefusal.BROKERS: FindingKind.BROKERS,
+    ConflictRefusal.GAP: FindingKind.GAP_IN_VERSIONS,
+    ConflictRefusal.NOT_FIRST: FindingKind.NOT_FIRST,
 }
 
 
-class Finding(NamedTuple):
+class ChannelFinding(NamedTuple):
     """One thing that is wrong. `line`: where it was found; 0: in what is left at the end."""
 
-    kind: Kind
+    kind: FindingKind
     line: int
     bundle: str
     detail: str
@@ -71,7 +72,7 @@ class _Entry:
         self.lower, self.upper = bundle_range(bundle)
         if self.lower >= self.upper:
             raise ValueError("its range ends before it begins")
-        self.record: Record | None = None
+        self.record: BundleRecord | None = None
         self.was_split = False
         self.line = 0
 
@@ -92,7 +93,7 @@ class Checker:
         """Bundles that have a record now."""
         return sum(entry.record is not None for entries in self._namespaces.values() for entry in entries.values())
 
-    def read(self, bundle: str, record: Record | None, line: int) -> Iterator[Finding]:
+    def read(self, bundle: str, record: BundleRecord | None, line: int) -> Iterator[ChannelFinding]:
         """Yield the faults of the next message. Raises `ValueError` for a name without a range."""
         entries = self._namespaces.get(bundle.rpartition("/")[0], {})
         entry = entries.get(bundle) or _Entry(bundle)
@@ -100,20 +101,20 @@ class Checker:
         return self._judged(entries, bundle, entry, record, line)
 
     def _judged(
-        self, entries: Mapping[str, _Entry], bundle: str, entry: _Entry, record: Record | None, line: int
-    ) -> Iterator[Finding]:
+        self, entries: Mapping[str, _Entry], bundle: str, entry: _Entry, record: BundleRecord | None, line: int
+    ) -> Iterator[ChannelFinding]:
         self.messages += 1
         old = entry.record
         self.newest = max(self.newest, record.at if record else 0)
         refused = refusal(old, record, self._store)
-        if refused is Refusal.STALE:
+        if refused is ConflictRefusal.STALE:
             self.stale += 1
             return
         if refused is not None:
-            yield Finding(_BY_REFUSAL[refused], line, bundle, _step(old, record))
+            yield ChannelFinding(_BY_REFUSAL[refused], line, bundle, _step(old, record))
             return
         if record is None and old is not None and illegal(old, None, Store.TOPIC):
-            yield Finding(Kind.TRANSITION, line, bundle, _step(old, None))
+            yield ChannelFinding(FindingKind.TRANSITION, line, bundle, _step(old, None))
         if record is not None:
             self.forced += record.force
             self.hidden += record.version > (old.version if old else 0) + 1
@@ -128,9 +129,9 @@ class Checker:
                 owner = its.record.owner if its.record else ""
                 if owner not in ("", record.owner) and _overlap(entry, its):
                     detail = f"owned by {record.owner}, and {owner} owns {other} (line {its.line})"
-                    yield Finding(Kind.TWO_OWNERS, line, bundle, detail)
+                    yield ChannelFinding(FindingKind.TWO_OWNERS, line, bundle, detail)
 
-    def end(self, now: int, brokers: Collection[str] | None = None) -> Iterator[Finding]:
+    def end(self, now: int, brokers: Collection[str] | None = None) -> Iterator[ChannelFinding]:
         """Yield the faults that remain at the end. `brokers`: those that live; None: not known."""
         for entries in self._namespaces.values():
             for bundle, entry in entries.items():
@@ -138,18 +139,20 @@ class Checker:
                     yield from self._late(bundle, entry.record, now, 0, "has been")
                     for broker in brokers_of(entry.record) if brokers is not None else ():
                         if broker not in (brokers or ()):
-                            yield Finding(Kind.ORPHAN, 0, bundle, f"{entry.record.state.value} depends on {broker}")
+                            yield ChannelFinding(
+                                FindingKind.ORPHAN, 0, bundle, f"{entry.record.state.value} depends on {broker}"
+                            )
             yield from _overlaps(entries)
             yield from _gaps(entries)
 
-    def _late(self, bundle: str, record: Record, until: int, line: int, tense: str) -> Iterator[Finding]:
+    def _late(self, bundle: str, record: BundleRecord, until: int, line: int, tense: str) -> Iterator[ChannelFinding]:
         took = until - record.at
         if record.state in IN_FLIGHT and record.at and took > self._limit:
             detail = f"{tense} {record.state.value} for {took / 1000:.1f} s, {self._limit / 1000:g} s are the limit"
-            yield Finding(Kind.IN_FLIGHT, line, bundle, detail)
+            yield ChannelFinding(FindingKind.IN_FLIGHT, line, bundle, detail)
 
 
-def _overlaps(entries: Mapping[str, _Entry]) -> Iterator[Finding]:
+def _overlaps(entries: Mapping[str, _Entry]) -> Iterator[ChannelFinding]:
     """Yield overlaps of active bundles, each with the earlier one that reaches furthest."""
     active = [(bundle, entry) for bundle, entry in entries.items() if state_of(entry.record) in ACTIVE]
     active.sort(key=lambda named_entry: (named_entry[1].lower, -named_entry[1].upper))
@@ -158,12 +161,12 @@ def _overlaps(entries: Mapping[str, _Entry]) -> Iterator[Finding]:
         if furthest is not None and _overlap(furthest[1], entry):
             splits = State.SPLITTING in (state_of(furthest[1].record), state_of(entry.record))
             if not splits:
-                yield Finding(Kind.OVERLAP, 0, bundle, f"overlaps {furthest[0]}")
+                yield ChannelFinding(FindingKind.OVERLAP, 0, bundle, f"overlaps {furthest[0]}")
         if furthest is None or entry.upper > furthest[1].upper:
             furthest = (bundle, entry)
 
 
-def _gaps(entries: Mapping[str, _Entry]) -> Iterator[Finding]:
+def _gaps(entries: Mapping[str, _Entry]) -> Iterator[ChannelFinding]:
     """Ranges of bundles that were split, as far as no smaller bundle within has ever been heard of."""
     inner = sorted((entry.lower, entry.upper) for entry in entries.values())
     for bundle, entry in entries.items():
@@ -175,7 +178,9 @@ def _gaps(entries: Mapping[str, _Entry]) -> Iterator[Finding]:
             if is_child and lower <= covered:
                 covered = max(covered, upper)
         if covered < entry.upper:
-            yield Finding(Kind.GAP, 0, bundle, f"it was split, and from 0x{covered:08x} on there is no child")
+            yield ChannelFinding(
+                FindingKind.GAP, 0, bundle, f"it was split, and from 0x{covered:08x} on there is no child"
+            )
 
 
 def _overlap(entry: _Entry, other: _Entry) -> bool:
@@ -184,15 +189,15 @@ def _overlap(entry: _Entry, other: _Entry) -> bool:
 
 def meanings_table() -> str:
     """The kinds as a table in Markdown: a part of docs/bundles.md."""
-    rows = "\n".join(f"| `{kind.value}` | {MEANINGS[kind]} |" for kind in Kind)
+    rows = "\n".join(f"| `{kind.value}` | {MEANINGS[kind]} |" for kind in FindingKind)
     return f"| finding | means |\n| --- | --- |\n{rows}\n"
 
 
-def _step(old: Record | None, new: Record | None) -> str:
+def _step(old: BundleRecord | None, new: BundleRecord | None) -> str:
     return f"{_said(old)}, then {_said(new)}"
 
 
-def _said(record: Record | None) -> str:
+def _said(record: BundleRecord | None) -> str:
     if record is None:
         return "no record"
     source = f" from {record.source}" if record.source else ""

@@ -14,14 +14,14 @@ from decisions.bundles.channel.records import (
     FIRST_VERSION,
     LAST_VERSION,
     TRANSITIONS,
-    Record,
+    BundleRecord,
     State,
     Store,
     state_of,
 )
 
 
-class Refusal(Enum):
+class ConflictRefusal(Enum):
     """Reasons for which a record is not taken."""
 
     STALE = "stale"
@@ -31,44 +31,46 @@ class Refusal(Enum):
     BROKERS = "brokers"
 
 
-REFUSALS: Mapping[Refusal, str] = MappingProxyType(
+REFUSALS: Mapping[ConflictRefusal, str] = MappingProxyType(
     {
-        Refusal.STALE: "Its version is not newer: somebody else's change came first, or it came twice.",
-        Refusal.GAP: "Its version is not the next one; in the metadata store no compaction can have hidden any.",
-        Refusal.NOT_FIRST: "There is no record of the bundle, and in the metadata store the first has version 1.",
-        Refusal.TRANSITION: "Its state may not follow the state before it.",
-        Refusal.BROKERS: "Its brokers do not fit the record before it.",
+        ConflictRefusal.STALE: "Its version is not newer: somebody else's change came first, or it came twice.",
+        ConflictRefusal.GAP: "Its version is not the next one; in the metadata store no compaction can have "
+        "hidden any.",
+        ConflictRefusal.NOT_FIRST: "There is no record of the bundle, and in the metadata store the first has "
+        "version 1.",
+        ConflictRefusal.TRANSITION: "Its state may not follow the state before it.",
+        ConflictRefusal.BROKERS: "Its brokers do not fit the record before it.",
     }
 )
 
 
-def refusal(old: Record | None, new: Record | None, store: Store) -> Refusal | None:
+def refusal(old: BundleRecord | None, new: BundleRecord | None, store: Store) -> ConflictRefusal | None:
     """Return why `new` is not taken after `old`, or None. A tombstone (None) always is."""
     if new is None:
         return None
     if old is None and store is Store.METADATA:
         # Its children are how a split needs this: `Owned` may be a bundle's first state, whatever the table says.
-        return None if new.version == FIRST_VERSION else Refusal.NOT_FIRST
+        return None if new.version == FIRST_VERSION else ConflictRefusal.NOT_FIRST
     if old is None:
         return None if new.force else illegal(old, new, store)
     wraps = old.version == LAST_VERSION and new.version == -LAST_VERSION - 1
     if not wraps and new.version <= old.version:
-        return Refusal.STALE
+        return ConflictRefusal.STALE
     if not wraps and new.version > old.version + 1:
-        return None if store is Store.TOPIC else Refusal.GAP
+        return None if store is Store.TOPIC else ConflictRefusal.GAP
     return None if new.force else illegal(old, new, store)
 
 
-def illegal(old: Record | None, new: Record | None, store: Store) -> Refusal | None:
+def illegal(old: BundleRecord | None, new: BundleRecord | None, store: Store) -> ConflictRefusal | None:
     """Return why this state with these brokers may not follow that one, leaving out versions and force."""
     if state_of(new) not in TRANSITIONS[store][state_of(old)]:
-        return Refusal.TRANSITION
+        return ConflictRefusal.TRANSITION
     if old is None or new is None:
         return None
-    return None if _brokers_fit(old, new) else Refusal.BROKERS
+    return None if _brokers_fit(old, new) else ConflictRefusal.BROKERS
 
 
-def _brokers_fit(old: Record, new: Record) -> bool:
+def _brokers_fit(old: BundleRecord, new: BundleRecord) -> bool:
     same = (new.source, new.destination) == (old.source, old.destination)
     if old.state is State.OWNED:
         if new.state is State.SPLITTING:

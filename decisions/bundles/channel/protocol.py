@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from decisions.bundles.channel.records import ACTIVE, Record, State, next_version, state_of
+from decisions.bundles.channel.records import ACTIVE, BundleRecord, State, next_version, state_of
 
 LOOKUP_WAIT_MS = 30_000
 """How long an answer is put off until the bundle is owned."""
@@ -18,14 +18,14 @@ TOMBSTONE_AFTER_MS = 3_600_000
 """How long a bundle stays `Deleted` or `Free` before its record is removed."""
 
 
-class Write(NamedTuple):
+class ChannelWrite(NamedTuple):
     """A record, or a tombstone, for a bundle."""
 
     bundle: str
-    record: Record | None
+    record: BundleRecord | None
 
 
-class Answer(Enum):
+class ChannelAnswer(Enum):
     """Answers of a lookup."""
 
     OWNER = "owner"
@@ -37,12 +37,12 @@ class Answer(Enum):
 class Lookup(NamedTuple):
     """The answer to who owns a bundle; `LATER` waits until `until`, then fails."""
 
-    answer: Answer
+    answer: ChannelAnswer
     broker: str = ""
     until: int = 0
 
 
-class Clients(Enum):
+class ChannelClients(Enum):
     """Effects on a bundle's connections at the broker that reads a record."""
 
     KEEP = "keep"
@@ -56,59 +56,59 @@ class Clients(Enum):
 class Reaction(NamedTuple):
     """Reaction of a broker to a record that it takes."""
 
-    writes: tuple[Write, ...] = ()
-    clients: Clients = Clients.KEEP
+    writes: tuple[ChannelWrite, ...] = ()
+    clients: ChannelClients = ChannelClients.KEEP
 
 
-def lookup(record: Record | None, asked: str, now: int) -> Lookup:
+def lookup(record: BundleRecord | None, asked: str, now: int) -> Lookup:
     """Return the owner of a bundle by the broker `asked` (PIP-192 "Bundle Ownership Lookup").
 
     The destination of a hand-over puts the answer off until it is the owner; others name it at once.
     """
     state = state_of(record)
     if record is None or state is State.FREE:
-        return Lookup(Answer.NOBODY)
+        return Lookup(ChannelAnswer.NOBODY)
     if state is State.DELETED:
-        return Lookup(Answer.DELETED)
+        return Lookup(ChannelAnswer.DELETED)
     if state is State.OWNED:
-        return Lookup(Answer.OWNER, record.destination)
+        return Lookup(ChannelAnswer.OWNER, record.destination)
     if state is State.SPLITTING:
-        return Lookup(Answer.OWNER, record.source)
+        return Lookup(ChannelAnswer.OWNER, record.source)
     if not record.destination:
-        return Lookup(Answer.NOBODY)
+        return Lookup(ChannelAnswer.NOBODY)
     if record.destination == asked:
-        return Lookup(Answer.LATER, asked, now + LOOKUP_WAIT_MS)
-    return Lookup(Answer.OWNER, record.destination)
+        return Lookup(ChannelAnswer.LATER, asked, now + LOOKUP_WAIT_MS)
+    return Lookup(ChannelAnswer.OWNER, record.destination)
 
 
-def assign(record: Record | None, broker: str, now: int) -> Record | None:
+def assign(record: BundleRecord | None, broker: str, now: int) -> BundleRecord | None:
     """`Assigning` to a broker, for a bundle that nobody has; None when somebody has it or gets it already."""
     if state_of(record) not in (State.INIT, State.FREE):
         return None
-    return Record(State.ASSIGNING, next_version(record), broker, at=now)
+    return BundleRecord(State.ASSIGNING, next_version(record), broker, at=now)
 
 
-def unload(record: Record | None, destination: str, now: int) -> Record | None:
+def unload(record: BundleRecord | None, destination: str, now: int) -> BundleRecord | None:
     """Return `Releasing` by the owner, to a destination or to nobody.
 
     None when nobody owns it, or the destination does.
     """
     if record is None or record.state is not State.OWNED or record.destination == destination:
         return None
-    return Record(State.RELEASING, next_version(record), destination, record.destination, at=now)
+    return BundleRecord(State.RELEASING, next_version(record), destination, record.destination, at=now)
 
 
-def split(record: Record | None, children: Sequence[tuple[str, str]], now: int) -> Record | None:
+def split(record: BundleRecord | None, children: Sequence[tuple[str, str]], now: int) -> BundleRecord | None:
     """Return `Splitting` by the owner, into children, each with its broker or none.
 
     None if nobody owns it.
     """
     if record is None or record.state is not State.OWNED:
         return None
-    return Record(State.SPLITTING, next_version(record), "", record.destination, children=tuple(children), at=now)
+    return BundleRecord(State.SPLITTING, next_version(record), "", record.destination, children=tuple(children), at=now)
 
 
-def react(me: str, bundle: str, record: Record | None, now: int, multi_phase: bool = True) -> Reaction:
+def react(me: str, bundle: str, record: BundleRecord | None, now: int, multi_phase: bool = True) -> Reaction:
     """Return the reaction of broker `me` to a record that it takes; splits go on with `advance_split`.
 
     - `Assigning`: the destination writes `Owned`.
@@ -116,25 +116,25 @@ def react(me: str, bundle: str, record: Record | None, now: int, multi_phase: bo
     - `Owned`: the destination serves; a broker that is not it closes what it has of the bundle, sends clients on.
     """
     if record is None or record.state in (State.FREE, State.DELETED, State.INIT):
-        return Reaction(clients=Clients.CLOSE)
+        return Reaction(clients=ChannelClients.CLOSE)
     if record.state is State.OWNED:
-        return Reaction(clients=Clients.SERVE if record.destination == me else Clients.CLOSE)
+        return Reaction(clients=ChannelClients.SERVE if record.destination == me else ChannelClients.CLOSE)
     if record.state is State.SPLITTING:
-        return Reaction(clients=Clients.SERVE if record.source == me else Clients.CLOSE)
+        return Reaction(clients=ChannelClients.SERVE if record.source == me else ChannelClients.CLOSE)
     if record.state is State.ASSIGNING:
         if record.destination != me:
             return Reaction()
-        return Reaction((Write(bundle, _then(record, State.OWNED, now)),))
+        return Reaction((ChannelWrite(bundle, _then(record, State.OWNED, now)),))
     if record.source != me:
         return Reaction()
     after = _then(record, State.ASSIGNING if record.destination else State.FREE, now)
     keeps = multi_phase and record.destination
-    return Reaction((Write(bundle, after),), Clients.FENCE if keeps else Clients.CLOSE)
+    return Reaction((ChannelWrite(bundle, after),), ChannelClients.FENCE if keeps else ChannelClients.CLOSE)
 
 
 def advance_split(
-    me: str, bundle: str, record: Record | None, children: Mapping[str, Record | None], now: int
-) -> tuple[Write, ...]:
+    me: str, bundle: str, record: BundleRecord | None, children: Mapping[str, BundleRecord | None], now: int
+) -> tuple[ChannelWrite, ...]:
     """Return the next writes by the owner of a bundle in `Splitting`, from the children read so far.
 
     First each child that has no record: `Owned` by the splitter, version 1; once all have one: the parent `Deleted`.
@@ -144,14 +144,14 @@ def advance_split(
         return ()
     missing = [child for child, _ in record.children if children.get(child) is None]
     if missing:
-        return tuple(Write(child, Record(State.OWNED, destination=me, at=now)) for child in missing)
-    return (Write(bundle, _then(record, State.DELETED, now)),)
+        return tuple(ChannelWrite(child, BundleRecord(State.OWNED, destination=me, at=now)) for child in missing)
+    return (ChannelWrite(bundle, _then(record, State.DELETED, now)),)
 
 
-def is_to_be_removed(record: Record | None, now: int) -> bool:
+def is_to_be_removed(record: BundleRecord | None, now: int) -> bool:
     """Tell if the tombstone of a split or ownerless bundle is due (`monitorOwnerships`)."""
     return record is not None and record.state not in ACTIVE and now - record.at > TOMBSTONE_AFTER_MS
 
 
-def _then(record: Record, state: State, now: int) -> Record:
-    return Record(state, next_version(record), record.destination, record.source, at=now)
+def _then(record: BundleRecord, state: State, now: int) -> BundleRecord:
+    return BundleRecord(state, next_version(record), record.destination, record.source, at=now)

@@ -37,7 +37,7 @@ class Store(str, Enum):
     """The metadata store (4.0): each write is checked there, so nobody reads a refused one."""
 
 
-class Record(NamedTuple):
+class BundleRecord(NamedTuple):
     """`ServiceUnitStateData`. A tombstone is None; a broker that is not named is empty."""
 
     state: State
@@ -86,12 +86,12 @@ TRANSITIONS: Mapping[Store, Mapping[State, frozenset[State]]] = MappingProxyType
 """Which states may come next (`ServiceUnitState.isValidTransition`)."""
 
 
-def state_of(record: Record | None) -> State:
+def state_of(record: BundleRecord | None) -> State:
     """The state that a record, or that there is none, stands for."""
     return State.INIT if record is None else record.state
 
 
-def next_version(record: Record | None) -> int:
+def next_version(record: BundleRecord | None) -> int:
     """The version of the record that is written after this one."""
     if record is None:
         return FIRST_VERSION

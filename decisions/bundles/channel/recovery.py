@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
-from decisions.bundles.channel.records import ACTIVE, IN_FLIGHT, Record, State, next_version
+from decisions.bundles.channel.records import ACTIVE, IN_FLIGHT, BundleRecord, State, next_version
 
 IN_FLIGHT_MS = 30_000
 """`loadBalancerInFlightServiceUnitStateWaitingTimeInMillis`."""
@@ -45,7 +45,7 @@ def recovery_order(bundles: Iterable[str]) -> list[str]:
     return sorted(bundles, key=lambda bundle: (bundle.startswith(SYSTEM_NAMESPACE), bundle))
 
 
-def brokers_of(record: Record | None) -> tuple[str, ...]:
+def brokers_of(record: BundleRecord | None) -> tuple[str, ...]:
     """The brokers whose loss concerns a record: the destination while active, the source while in flight."""
     if record is None:
         return ()
@@ -53,7 +53,7 @@ def brokers_of(record: Record | None) -> tuple[str, ...]:
     return tuple(filter(None, named))
 
 
-def override(record: Record | None, lost: str, chosen: str, now: int) -> Record | None:
+def override(record: BundleRecord | None, lost: str, chosen: str, now: int) -> BundleRecord | None:
     """A record that a lost broker concerns, given to `chosen`; '' when there is no candidate: `Free`.
 
     A split goes on at the new broker; anything else is owned there (`overrideOwnership`).
@@ -62,18 +62,18 @@ def override(record: Record | None, lost: str, chosen: str, now: int) -> Record 
         return None
     version = next_version(record)
     if not chosen:
-        return Record(State.FREE, version, source=lost, force=True, at=now)
+        return BundleRecord(State.FREE, version, source=lost, force=True, at=now)
     if record.state is State.SPLITTING:
-        return Record(State.SPLITTING, version, record.destination, chosen, True, record.children, now)
-    return Record(State.OWNED, version, chosen, lost, force=True, at=now)
+        return BundleRecord(State.SPLITTING, version, record.destination, chosen, True, record.children, now)
+    return BundleRecord(State.OWNED, version, chosen, lost, force=True, at=now)
 
 
-def is_stuck(record: Record | None, now: int) -> bool:
+def is_stuck(record: BundleRecord | None, now: int) -> bool:
     """Tell if a change is under way for longer than it may be."""
     return record is not None and record.state in IN_FLIGHT and now - record.at > IN_FLIGHT_MS
 
 
-def monitor(record: Record | None, alive: Collection[str], chosen: str, now: int) -> Record | None:
+def monitor(record: BundleRecord | None, alive: Collection[str], chosen: str, now: int) -> BundleRecord | None:
     """Return what one round of the monitor writes for a bundle.
 
     None when it is in order, or `chosen` is needed and ''. Records that concern a dead broker are overridden. Of stuck
@@ -91,4 +91,4 @@ def monitor(record: Record | None, alive: Collection[str], chosen: str, now: int
     if record.state is State.SPLITTING:
         return record._replace(version=version, force=True, at=now)
     owner = record.source if record.state is State.RELEASING else chosen
-    return Record(State.OWNED, version, owner, force=True, at=now) if owner else None
+    return BundleRecord(State.OWNED, version, owner, force=True, at=now) if owner else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import inf
 
-from decisions.bundles.cluster import Cluster
+from decisions.bundles.cluster import ClusterView
 
 
-def select(cluster: Cluster, bundle: str, brokers: list[str]) -> str | None:
+def select(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     """The broker, or None without candidates. An overloaded one counts as infinitely busy."""
     scores = {broker: _score(cluster, broker) for broker in brokers}
     if not scores:
@@ -16,7 +16,7 @@ def select(cluster: Cluster, bundle: str, brokers: list[str]) -> str | None:
     return cluster.account.choice(bundle, [broker for broker, score in scores.items() if score == least])
 
 
-def _score(cluster: Cluster, broker: str) -> float:
+def _score(cluster: ClusterView, broker: str) -> float:
     conf = cluster.configuration
     threshold = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
     if cluster.fullest(broker) > threshold:

@@ -6,11 +6,11 @@ counts as much as bundles do on average, so that one broker is not given all of 
 
 from __future__ import annotations
 
-from decisions.bundles.cluster import Cluster
+from decisions.bundles.cluster import ClusterView
 from decisions.bundles.projection import load_of, mean_load, move, project
 
 
-def select(cluster: Cluster, bundle: str, brokers: list[str]) -> str | None:
+def select(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     """The broker, or None without candidates; remembered until it reports the bundle."""
     projected = project(cluster)
     candidates = [projected[name] for name in brokers if name in projected]

@@ -5,10 +5,10 @@ With the modular manager the averages move at every call, for the candidates of 
 
 from __future__ import annotations
 
-from decisions.bundles.cluster import Cluster
+from decisions.bundles.cluster import ClusterView
 
 
-def select(cluster: Cluster, bundle: str, brokers: list[str]) -> str | None:
+def select(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     """The broker, or None without candidates."""
     usages = cluster.memory.placement_usage
     for broker in set(usages) - set(cluster.reports):
@@ -18,7 +18,7 @@ def select(cluster: Cluster, bundle: str, brokers: list[str]) -> str | None:
     return among(cluster, bundle, brokers, {broker: usages[broker] for broker in brokers})
 
 
-def among(cluster: Cluster, bundle: str, brokers: list[str], usages: dict[str, float]) -> str | None:
+def among(cluster: ClusterView, bundle: str, brokers: list[str], usages: dict[str, float]) -> str | None:
     """One of those with a usage far enough below the mean; of all candidates when none is."""
     if not brokers:
         return None
@@ -28,7 +28,7 @@ def among(cluster: Cluster, bundle: str, brokers: list[str], usages: dict[str, f
     return cluster.account.choice(bundle, best or brokers)
 
 
-def _moved(cluster: Cluster, broker: str) -> float:
+def _moved(cluster: ClusterView, broker: str) -> float:
     report, conf = cluster.reports[broker], cluster.configuration
     now = cluster.weighted(broker)
     before = cluster.memory.placement_usage.get(broker)

@@ -6,10 +6,10 @@ here is the seed.
 
 from __future__ import annotations
 
-from decisions.bundles.cluster import Cluster
+from decisions.bundles.cluster import ClusterView
 
 
-def select(cluster: Cluster, bundle: str, brokers: list[str]) -> str | None:
+def select(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     """The broker, or None without candidates."""
     planned = cluster.planned(bundle)
     if planned in brokers:

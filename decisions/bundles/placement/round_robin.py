@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from decisions.bundles.cluster import Cluster
+from decisions.bundles.cluster import ClusterView
 from decisions.bundles.numbers import INT_MAX
 
 
-def select(cluster: Cluster, bundle: str, brokers: list[str]) -> str | None:
+def select(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     """Return the broker, or None without candidates.
 
     The list is replaced when its size or the pick is no longer right.

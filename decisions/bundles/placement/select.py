@@ -10,12 +10,12 @@ from types import MappingProxyType
 
 from decisions.bundles import candidates
 from decisions.bundles.averages import DEFAULT_BUNDLE
-from decisions.bundles.cluster import Cluster
+from decisions.bundles.cluster import ClusterView
 from decisions.bundles.configuration import LEAST_PROJECTED
-from decisions.bundles.gates import Gate
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.placement import least_long_term, least_projected, least_resource, planned, round_robin
 
-Strategy = Callable[[Cluster, str, list[str]], "str | None"]
+Strategy = Callable[[ClusterView, str, list[str]], "str | None"]
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
     {
         "LeastLongTermMessageRate": least_long_term.select,
@@ -28,14 +28,16 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
 _SYSTEM_NAMESPACE = "pulsar/system"
 
 
-def select_broker(cluster: Cluster, bundle: str) -> str | None:
+def select_broker(cluster: ClusterView, bundle: str) -> str | None:
     """The broker for a bundle, or None when there is none."""
     conf = cluster.configuration
     forced = cluster.snapshot.affinity.get(bundle)
     if forced is not None:
         return forced
     allowed = candidates.isolated(cluster, bundle, cluster.reports)
-    if not cluster.account.passes(Gate.DESTINATION, bool(allowed), bundle=bundle, detail="brokers that policies leave"):
+    if not cluster.account.passes(
+        BundleGate.DESTINATION, bool(allowed), bundle=bundle, detail="brokers that policies leave"
+    ):
         return None
     namespace = candidates.namespace_of(bundle)
     brokers = candidates.under_topic_cap(cluster, bundle, allowed)
@@ -59,7 +61,7 @@ def select_broker(cluster: Cluster, bundle: str) -> str | None:
     return strategy(cluster, bundle, allowed)
 
 
-def assign(cluster: Cluster, bundle: str) -> str | None:
+def assign(cluster: ClusterView, bundle: str) -> str | None:
     """Place a bundle that nobody owns where it was preallocated, or on a new broker, and remember that."""
     preallocated = cluster.preallocated_to(bundle)
     if preallocated is not None:

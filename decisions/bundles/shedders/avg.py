@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from functools import cmp_to_key
 
 from decisions.bundles.averages import message_rate, throughput
-from decisions.bundles.cluster import Cluster
-from decisions.bundles.gates import Gate
+from decisions.bundles.cluster import ClusterView
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import INT_MAX, java_int
 
 
-def shed(cluster: Cluster) -> dict[str, list[str]]:
+def shed(cluster: ClusterView) -> dict[str, list[str]]:
     """The bundles to unload, by broker; the counters and the plan move."""
     picked = dict[str, list[str]]()
     for low, high in _pairs(cluster):
@@ -29,7 +29,7 @@ def shed(cluster: Cluster) -> dict[str, list[str]]:
     return picked
 
 
-def _pairs(cluster: Cluster) -> list[tuple[str, str]]:
+def _pairs(cluster: ClusterView) -> list[tuple[str, str]]:
     conf, memory = cluster.configuration, cluster.memory
     near = conf.number("loadBalancerAvgShedderLowThreshold")
     far = conf.number("loadBalancerAvgShedderHighThreshold")
@@ -40,7 +40,7 @@ def _pairs(cluster: Cluster) -> list[tuple[str, str]]:
         low, high = ordered[index], ordered[-1 - index]
         apart = scores[high] - scores[low]
         detail = None if low == high else f"against {low}"
-        if not cluster.account.measured(Gate.PAIR_DIFFERENCE, apart, ">=", near, high, detail=detail):
+        if not cluster.account.measured(BundleGate.PAIR_DIFFERENCE, apart, ">=", near, high, detail=detail):
             for broker in (low, high):
                 memory.hits_low.pop(broker, None)
                 memory.hits_high.pop(broker, None)
@@ -73,35 +73,35 @@ def _ordered(scores: Mapping[str, float], exact: bool) -> list[str]:
     return sorted(named, key=cmp_to_key(apart))
 
 
-def _fires(cluster: Cluster, low: str, high: str) -> bool:
+def _fires(cluster: ClusterView, low: str, high: str) -> bool:
     conf, memory = cluster.configuration, cluster.memory
     often = conf.whole("loadBalancerAvgShedderHitCountLowThreshold")
     soon = conf.whole("loadBalancerAvgShedderHitCountHighThreshold")
     for broker in (low, high):
         if (hits := memory.hits_high.get(broker, 0)) >= soon:
-            return cluster.account.measured(Gate.HIT_COUNT, hits, ">=", soon, broker)
+            return cluster.account.measured(BundleGate.HIT_COUNT, hits, ">=", soon, broker)
     most = max((low, high), key=lambda broker: memory.hits_low.get(broker, 0))
-    return cluster.account.measured(Gate.HIT_COUNT, memory.hits_low.get(most, 0), ">=", often, most)
+    return cluster.account.measured(BundleGate.HIT_COUNT, memory.hits_low.get(most, 0), ">=", often, most)
 
 
-def _pick(cluster: Cluster, low: str, high: str) -> list[str]:
+def _pick(cluster: ClusterView, low: str, high: str) -> list[str]:
     conf, account = cluster.configuration, cluster.account
     source, receiver = cluster.reports[high], cluster.reports[low]
     share = conf.number("maxUnloadPercentage")
     rate_need = (source.rate - receiver.rate) * share
     bytes_need = (source.throughput - receiver.throughput) * share
     least_rate, least_bytes = conf.number("minUnloadMessage"), conf.number("minUnloadMessageThroughput")
-    if account.measured(Gate.MIN_MESSAGES, rate_need, ">", least_rate, high, detail="messages per second"):
+    if account.measured(BundleGate.MIN_MESSAGES, rate_need, ">", least_rate, high, detail="messages per second"):
         remaining, weigh = rate_need, message_rate
-    elif account.measured(Gate.MIN_MESSAGES, bytes_need, ">", least_bytes, high, detail="bytes per second"):
+    elif account.measured(BundleGate.MIN_MESSAGES, bytes_need, ">", least_bytes, high, detail="bytes per second"):
         remaining, weigh = bytes_need, throughput
     else:
         return []
     loads = [(weigh(data.short_term_data), bundle) for bundle, data in cluster.candidates(high)]
     picked = list[str]()
     for load, bundle in sorted(loads, key=lambda entry: (-entry[0], entry[1])):
-        if account.measured(Gate.HAS_TRAFFIC, load, ">", 0, high, bundle) and account.measured(
-            Gate.FITS, load, "<=", remaining, high, bundle
+        if account.measured(BundleGate.HAS_TRAFFIC, load, ">", 0, high, bundle) and account.measured(
+            BundleGate.FITS, load, "<=", remaining, high, bundle
         ):
             picked.append(bundle)
             remaining -= load

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from math import sqrt
 
-from decisions.bundles.cluster import Cluster
-from decisions.bundles.gates import Gate
+from decisions.bundles.cluster import ClusterView
+from decisions.bundles.gates import BundleGate
 
 
-def shed(cluster: Cluster) -> dict[str, list[str]]:
+def shed(cluster: ClusterView) -> dict[str, list[str]]:
     """The bundles to unload, by broker; where each goes is in the plan."""
     bundle_loads = cluster.snapshot.deviation_loads
     loads = {broker: sum(bundle_loads.get(broker, {}).values()) for broker in cluster.reports}
@@ -25,7 +25,7 @@ def shed(cluster: Cluster) -> dict[str, list[str]]:
         highest = max(sorted(givers), key=lambda broker: loads[broker])
         score = (loads[highest] - mean) / deviation if deviation > 0 else 0.0
         limit = cluster.snapshot.deviation_threshold
-        if not cluster.account.measured(Gate.DEVIATION, score, ">", limit, highest):
+        if not cluster.account.measured(BundleGate.DEVIATION, score, ">", limit, highest):
             break
         bundle = _largest_that_helps(cluster, bundle_loads.get(highest, {}), loads, highest, moved)
         if bundle is None:
@@ -41,16 +41,16 @@ def shed(cluster: Cluster) -> dict[str, list[str]]:
 
 
 def _largest_that_helps(
-    cluster: Cluster, bundles: dict[str, float], loads: dict[str, float], source: str, moved: set[str]
+    cluster: ClusterView, bundles: dict[str, float], loads: dict[str, float], source: str, moved: set[str]
 ) -> str | None:
     least = min(loads.values())
     for bundle in sorted(bundles, key=lambda name: (-bundles[name], name)):
         if bundle in moved:
             continue
         if bundle in cluster.memory.unloaded_bundles:
-            cluster.account.held(Gate.RECENTLY_UNLOADED, source, bundle)
+            cluster.account.held(BundleGate.RECENTLY_UNLOADED, source, bundle)
         elif bundles[bundle] > 0 and cluster.account.measured(
-            Gate.FITS, bundles[bundle] + least, "<", loads[source], source, bundle
+            BundleGate.FITS, bundles[bundle] + least, "<", loads[source], source, bundle
         ):
             return bundle
     return None

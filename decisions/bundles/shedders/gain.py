@@ -9,9 +9,9 @@ are finitely many. Serves both load managers.
 from __future__ import annotations
 
 from decisions.bundles import candidates
-from decisions.bundles.cluster import Cluster, never_moved
+from decisions.bundles.cluster import ClusterView, never_moved
 from decisions.bundles.configuration import GAIN
-from decisions.bundles.gates import Gate
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import INT_MAX
 from decisions.bundles.projected import Load, Projected
 from decisions.bundles.projection import move, project
@@ -19,17 +19,17 @@ from decisions.bundles.shedders import transfer
 from schemas.bundles import BundleDecision
 
 
-def shed(cluster: Cluster) -> list[BundleDecision]:
+def shed(cluster: ClusterView) -> list[BundleDecision]:
     """The moves of one cycle, each with its destination."""
     brokers = project(cluster)
-    if not cluster.account.measured(Gate.BROKERS, len(brokers), ">", 1):
+    if not cluster.account.measured(BundleGate.BROKERS, len(brokers), ">", 1):
         cluster.memory.gain_hits = 0
         return []
     givers, until = _givers(cluster, brokers)
     return _moves(cluster, brokers, givers, until) if givers else []
 
 
-def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> tuple[set[str], float]:
+def _givers(cluster: ClusterView, brokers: dict[str, Projected]) -> tuple[set[str], float]:
     """Return the brokers that give, and the usage down to which they give.
 
     These are the brokers far enough above the emptiest, once it has been so for enough cycles in a row; before that,
@@ -43,7 +43,7 @@ def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> tuple[set[str], 
     givers = {
         broker.name
         for broker in ordered
-        if account.measured(Gate.SPREAD, broker.usage - emptiest.usage, ">=", least, broker.name, detail=detail)
+        if account.measured(BundleGate.SPREAD, broker.usage - emptiest.usage, ">=", least, broker.name, detail=detail)
     }
     if not givers:
         memory.gain_hits = 0
@@ -51,23 +51,23 @@ def _givers(cluster: Cluster, brokers: dict[str, Projected]) -> tuple[set[str], 
     memory.gain_hits = min(INT_MAX, memory.gain_hits + 1)
     idle = conf.number("gainShedderIdlePercentage") / 100 * sum(broker.usage for broker in ordered) / len(ordered)
     if emptiest.usage < idle:
-        account.measured(Gate.IDLE, emptiest.usage, "<", idle, emptiest.name, detail="filled at once")
+        account.measured(BundleGate.IDLE, emptiest.usage, "<", idle, emptiest.name, detail="filled at once")
         return givers, 0.0
     full = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
     overloaded = {
         broker
         for broker in sorted(givers)
-        if account.measured(Gate.OVERLOADED, brokers[broker].usage, ">", full, broker)
+        if account.measured(BundleGate.OVERLOADED, brokers[broker].usage, ">", full, broker)
     }
     hits = conf.whole("gainShedderHitCount")
     enough = [
-        account.measured(Gate.HIT_COUNT, memory.gain_hits, ">=", hits, broker.name, detail="cycles in a row")
+        account.measured(BundleGate.HIT_COUNT, memory.gain_hits, ">=", hits, broker.name, detail="cycles in a row")
         for broker in (emptiest, fullest)
     ]
     return (givers, 0.0) if all(enough) else (overloaded, full)
 
 
-def _moves(cluster: Cluster, brokers: dict[str, Projected], givers: set[str], until: float) -> list[BundleDecision]:
+def _moves(cluster: ClusterView, brokers: dict[str, Projected], givers: set[str], until: float) -> list[BundleDecision]:
     """The best move of the fullest broker that has one, again and again."""
     conf, account = cluster.configuration, cluster.account
     most, target = conf.whole("gainShedderMaxMovesPerCycle"), conf.number("gainShedderRestPercentage") / 100
@@ -76,11 +76,11 @@ def _moves(cluster: Cluster, brokers: dict[str, Projected], givers: set[str], un
     while givers:
         ordered = sorted(brokers.values(), key=lambda broker: (broker.usage, broker.name))
         source = next(broker for broker in reversed(ordered) if broker.name in givers)
-        if not account.measured(Gate.STILL_NEEDED, source.usage - ordered[0].usage, ">", target, source.name):
+        if not account.measured(BundleGate.STILL_NEEDED, source.usage - ordered[0].usage, ">", target, source.name):
             break
-        if until and not account.measured(Gate.OVERLOADED, source.usage, ">", until, source.name):
+        if until and not account.measured(BundleGate.OVERLOADED, source.usage, ">", until, source.name):
             break
-        if not account.measured(Gate.MOVES_PER_CYCLE, len(decisions), "<", most, source.name):
+        if not account.measured(BundleGate.MOVES_PER_CYCLE, len(decisions), "<", most, source.name):
             break
         best = _best(cluster, source, ordered, movable[source.name])
         if best is None:
@@ -101,32 +101,32 @@ def _moves(cluster: Cluster, brokers: dict[str, Projected], givers: set[str], un
     return decisions
 
 
-def _movable(cluster: Cluster, source: Projected) -> dict[str, Load]:
+def _movable(cluster: ClusterView, source: Projected) -> dict[str, Load]:
     """The bundles of a broker that may leave it."""
     account, movable = cluster.account, dict[str, Load]()
-    if not account.measured(Gate.SOLE_BUNDLE, source.count, ">", 1, source.name):
+    if not account.measured(BundleGate.SOLE_BUNDLE, source.count, ">", 1, source.name):
         return movable
     excluded = cluster.configuration.names("loadBalancerSheddingExcludedNamespaces")
     for bundle, load in source.bundles.items():
         if never_moved(bundle):
-            account.held(Gate.EXCLUDED, source.name, bundle, "heartbeat or monitor of a broker")
+            account.held(BundleGate.EXCLUDED, source.name, bundle, "heartbeat or monitor of a broker")
         elif candidates.namespace_of(bundle) in excluded:
-            account.held(Gate.EXCLUDED, source.name, bundle)
+            account.held(BundleGate.EXCLUDED, source.name, bundle)
         elif bundle in cluster.memory.unloaded_bundles:
-            account.held(Gate.RECENTLY_UNLOADED, source.name, bundle)
+            account.held(BundleGate.RECENTLY_UNLOADED, source.name, bundle)
         elif bundle in cluster.memory.gain_moves:
-            account.held(Gate.RECENTLY_UNLOADED, source.name, bundle, "no report shows its last move yet")
+            account.held(BundleGate.RECENTLY_UNLOADED, source.name, bundle, "no report shows its last move yet")
         elif candidates.stays(cluster, bundle, source.name):
             continue
         elif not any(load):
-            account.measured(Gate.HAS_TRAFFIC, 0.0, ">", 0.0, source.name, bundle)
+            account.measured(BundleGate.HAS_TRAFFIC, 0.0, ">", 0.0, source.name, bundle)
         else:
             movable[bundle] = load
     return movable
 
 
 def _best(
-    cluster: Cluster, source: Projected, ordered: list[Projected], movable: dict[str, Load]
+    cluster: ClusterView, source: Projected, ordered: list[Projected], movable: dict[str, Load]
 ) -> tuple[str, Projected] | None:
     """The bundle of a broker and its destination with the highest gain that policies permit.
 
@@ -154,18 +154,18 @@ def _best(
                 best, chosen = gain, (bundle, destination)
     account = cluster.account
     if chosen is not None:
-        account.measured(Gate.GAIN, best, ">=", least, source.name, chosen[0], f"to {chosen[1].name}")
+        account.measured(BundleGate.GAIN, best, ">=", least, source.name, chosen[0], f"to {chosen[1].name}")
         return chosen
     for bundle, (gain, name) in gains.items():
-        if account.measured(Gate.GAIN, gain, ">=", least, source.name, bundle, f"to {name}"):
-            account.held(Gate.TRANSFERABLE, source.name, bundle)
+        if account.measured(BundleGate.GAIN, gain, ">=", least, source.name, bundle, f"to {name}"):
+            account.held(BundleGate.TRANSFERABLE, source.name, bundle)
     if gains:
         bundle, (gain, name) = max(gains.items(), key=lambda entry: entry[1][0])
-        account.measured(Gate.GAIN, gain, ">=", least, source.name, detail=f"{bundle} to {name}")
+        account.measured(BundleGate.GAIN, gain, ">=", least, source.name, detail=f"{bundle} to {name}")
     return None
 
 
-def _permitted(cluster: Cluster, bundle: str, source: str) -> set[str]:
+def _permitted(cluster: ClusterView, bundle: str, source: str) -> set[str]:
     """Return the brokers that policies and filters leave for a bundle of `source`, the same all cycle."""
     cache = cluster.found.permitted
     if bundle not in cache:
@@ -173,7 +173,7 @@ def _permitted(cluster: Cluster, bundle: str, source: str) -> set[str]:
     return cache[bundle]
 
 
-def _find_permitted(cluster: Cluster, bundle: str, source: str) -> set[str]:
+def _find_permitted(cluster: ClusterView, bundle: str, source: str) -> set[str]:
     account = cluster.account
     forced = cluster.snapshot.affinity.get(bundle)
     if forced is not None:
@@ -187,6 +187,6 @@ def _find_permitted(cluster: Cluster, bundle: str, source: str) -> set[str]:
     if candidates.has_policies(cluster, bundle):
         in_group = candidates.namespace_of(bundle) in cluster.snapshot.anti_affinity_groups
         if in_group and (source in brokers or not candidates.unload_spreads(cluster, bundle, source, live)):
-            account.held(Gate.ANTI_AFFINITY, source, bundle)
+            account.held(BundleGate.ANTI_AFFINITY, source, bundle)
             return set()
     return set(brokers)

@@ -6,8 +6,8 @@ second time in the same cycle.
 
 from __future__ import annotations
 
-from decisions.bundles.cluster import Cluster
-from decisions.bundles.gates import Gate
+from decisions.bundles.cluster import ClusterView
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import MIB
 from decisions.bundles.shedders.greedy import has_several, pick_until
 from decisions.bundles.usage import weighted_max_within_limit
@@ -15,21 +15,21 @@ from decisions.bundles.usage import weighted_max_within_limit
 MARGIN, LOWER_BOUNDARY_SHARE = 0.05, 0.5
 
 
-def shed(cluster: Cluster) -> dict[str, list[str]]:
+def shed(cluster: ClusterView) -> dict[str, list[str]]:
     """The bundles to unload, by broker."""
     conf, memory = cluster.configuration, cluster.memory
     threshold = conf.number("loadBalancerBrokerThresholdShedderPercentage") / 100
     least = conf.number("loadBalancerBundleUnloadMinThroughputThreshold") * MIB
     average = _update(cluster)
     picked = dict[str, list[str]]()
-    if not cluster.account.measured(Gate.HAS_TRAFFIC, average, ">", 0, detail="mean usage of the brokers"):
+    if not cluster.account.measured(BundleGate.HAS_TRAFFIC, average, ">", 0, detail="mean usage of the brokers"):
         return picked
     for broker, report in cluster.reports.items():
         usage = memory.threshold_usage[broker]
-        if not cluster.account.measured(Gate.ABOVE_AVERAGE, usage, ">=", average + threshold, broker):
+        if not cluster.account.measured(BundleGate.ABOVE_AVERAGE, usage, ">=", average + threshold, broker):
             continue
         target = report.throughput * (usage - average - threshold + MARGIN)
-        if not cluster.account.measured(Gate.MIN_THROUGHPUT, target, ">=", least, broker):
+        if not cluster.account.measured(BundleGate.MIN_THROUGHPUT, target, ">=", least, broker):
             continue
         if has_several(cluster, broker):
             bundles = pick_until(cluster, broker, target)
@@ -40,7 +40,7 @@ def shed(cluster: Cluster) -> dict[str, list[str]]:
     return picked
 
 
-def _lower_boundary(cluster: Cluster, threshold: float, least: float) -> dict[str, list[str]]:
+def _lower_boundary(cluster: ClusterView, threshold: float, least: float) -> dict[str, list[str]]:
     average = _update(cluster)
     usages = cluster.memory.threshold_usage
     floor = average - threshold
@@ -49,18 +49,18 @@ def _lower_boundary(cluster: Cluster, threshold: float, least: float) -> dict[st
         broker for broker, report in cluster.reports.items() if usages[broker] > floor and len(report.bundles) > 1
     ]
     lowest = min(cluster.reports, key=lambda broker: usages[broker])
-    cluster.account.measured(Gate.LOWER_BOUNDARY, usages[lowest], "<", floor, lowest)
+    cluster.account.measured(BundleGate.LOWER_BOUNDARY, usages[lowest], "<", floor, lowest)
     if not idle or not givers:
         return {}
     fullest = max(givers, key=lambda broker: usages[broker])
     target = cluster.reports[fullest].throughput * threshold * LOWER_BOUNDARY_SHARE
-    if not cluster.account.measured(Gate.MIN_THROUGHPUT, target, ">=", least, fullest):
+    if not cluster.account.measured(BundleGate.MIN_THROUGHPUT, target, ">=", least, fullest):
         return {}
     bundles = pick_until(cluster, fullest, target)
     return {fullest: bundles} if bundles else {}
 
 
-def _update(cluster: Cluster) -> float:
+def _update(cluster: ClusterView) -> float:
     """Moves every broker's average by one step, and answers the mean of all."""
     history = cluster.configuration.number("loadBalancerHistoryResourcePercentage")
     starts_there = cluster.configuration.on("fix13136")

@@ -12,8 +12,8 @@ from math import sqrt
 
 from decisions.bundles import candidates
 from decisions.bundles.averages import throughput
-from decisions.bundles.cluster import Cluster
-from decisions.bundles.gates import Gate
+from decisions.bundles.cluster import ClusterView
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.usage import weighted_max
 from schemas.bundles import BundleDecision, TopBundle
 
@@ -21,7 +21,7 @@ SWAP_SHARE = 0.75
 
 
 @dataclass(slots=True)
-class Outcome:
+class TransferOutcome:
     """Outcomes of a cycle, in upstream's words."""
 
     decisions: list[BundleDecision]
@@ -45,75 +45,75 @@ class _Loads:
     shed: int = 0
 
 
-def live_brokers(cluster: Cluster) -> list[str]:
+def live_brokers(cluster: ClusterView) -> list[str]:
     """The registry's brokers; without a registry those with a report."""
     available = cluster.snapshot.available_brokers
     return sorted(cluster.snapshot.broker_load_data if available is None else available)
 
 
-def usage_of(cluster: Cluster, broker: str) -> float:
+def usage_of(cluster: ClusterView, broker: str) -> float:
     """The averaged weighted maximum that a broker reports."""
     data = cluster.snapshot.broker_load_data[broker]
     return weighted_max(data, cluster.configuration) if data.weighted_max_e_m_a is None else data.weighted_max_e_m_a
 
 
-def _throughput_average(cluster: Cluster, broker: str) -> float:
+def _throughput_average(cluster: ClusterView, broker: str) -> float:
     data = cluster.snapshot.broker_load_data[broker]
     return data.msg_throughput_e_m_a if data.msg_throughput_e_m_a is not None else _bytes(cluster, broker)
 
 
-def _bytes(cluster: Cluster, broker: str) -> float:
+def _bytes(cluster: ClusterView, broker: str) -> float:
     data = cluster.snapshot.broker_load_data[broker]
     return data.msg_throughput_in + data.msg_throughput_out
 
 
-def shed(cluster: Cluster) -> Outcome:
+def shed(cluster: ClusterView) -> TransferOutcome:
     """The transfers of one cycle, or why there are none."""
     skip = _unfit(cluster)
     if skip is not None:
-        return Outcome([], "Skip", skip)
+        return TransferOutcome([], "Skip", skip)
     loads = _statistics(cluster)
     average, deviation = loads.average, loads.deviation
     if not _hit(cluster, loads):
-        return Outcome([], "Skip", "HitCount", average, deviation)
+        return TransferOutcome([], "Skip", "HitCount", average, deviation)
     decisions, reason, no_data, few = _transfers(cluster, loads)
     if not decisions:
         skip = "NoLoadData" if no_data else "NoBundles" if few else "HitCount"
-        return Outcome([], "Skip", skip, average, deviation)
+        return TransferOutcome([], "Skip", skip, average, deviation)
     cluster.memory.transfer_hits = 0
     for decision in decisions:
         cluster.memory.unloaded_bundles[decision.bundle] = cluster.now
         if decision.source_broker is not None:
             cluster.memory.unloaded_brokers[decision.source_broker] = cluster.now
-    return Outcome(decisions, "Success", reason, average, deviation)
+    return TransferOutcome(decisions, "Success", reason, average, deviation)
 
 
-def _unfit(cluster: Cluster) -> str | None:
+def _unfit(cluster: ClusterView) -> str | None:
     """Return why the load data cannot be used, or None."""
     conf, account, unloaded = cluster.configuration, cluster.account, cluster.memory.unloaded_brokers
     oldest = conf.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
     delay = conf.number("loadBalanceSheddingDelayInSeconds") * 1000
     usable, outdated = 0, False
     for broker, data in sorted(cluster.snapshot.broker_load_data.items()):
-        if not account.measured(Gate.FRESH, cluster.now - data.updated_at, "<=", oldest, broker):
+        if not account.measured(BundleGate.FRESH, cluster.now - data.updated_at, "<=", oldest, broker):
             outdated = True
             continue
         if broker in unloaded:
             elapsed = data.updated_at - unloaded[broker]
-            if not account.measured(Gate.COOL_DOWN, elapsed, ">=", delay, broker):
+            if not account.measured(BundleGate.COOL_DOWN, elapsed, ">=", delay, broker):
                 return "CoolDown"
             del unloaded[broker]
         usable += 1
     if not usable:
-        account.held(Gate.LOAD_DATA)
+        account.held(BundleGate.LOAD_DATA)
         return "OutDatedData" if outdated else "NoBrokers"
     missing = [broker for broker in live_brokers(cluster) if broker not in cluster.snapshot.broker_load_data]
     for broker in missing:
-        account.held(Gate.LOAD_DATA, broker)
+        account.held(BundleGate.LOAD_DATA, broker)
     return "NoLoadData" if missing else None
 
 
-def _statistics(cluster: Cluster) -> _Loads:
+def _statistics(cluster: ClusterView) -> _Loads:
     """Spread over the brokers with fresh data. As upstream, one that is too old still stands in the order."""
     oldest = cluster.configuration.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
     reported = cluster.snapshot.broker_load_data
@@ -126,7 +126,7 @@ def _statistics(cluster: Cluster) -> _Loads:
     return _Loads(usage, ordered, squares / len(fresh), average, deviation, len(ordered) - 1)
 
 
-def _underloaded(cluster: Cluster, loads: _Loads) -> bool:
+def _underloaded(cluster: ClusterView, loads: _Loads) -> bool:
     low, high = loads.ordered[loads.bottom], loads.ordered[loads.top]
     share = min(0.5, max(0.0, cluster.configuration.number("loadBalancerBrokerLoadTargetStd") / 2))
     if loads.usage[low] < loads.average * share:
@@ -134,14 +134,14 @@ def _underloaded(cluster: Cluster, loads: _Loads) -> bool:
     return _throughput_average(cluster, low) < _throughput_average(cluster, high) * share
 
 
-def _overloaded(cluster: Cluster, loads: _Loads) -> bool:
+def _overloaded(cluster: ClusterView, loads: _Loads) -> bool:
     conf, high = cluster.configuration, loads.ordered[loads.top]
     threshold = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
     target = conf.number("loadBalancerBrokerLoadTargetStd")
     return loads.usage[high] > threshold and loads.usage[high] > loads.average + target
 
 
-def _why(cluster: Cluster, loads: _Loads) -> str | None:
+def _why(cluster: ClusterView, loads: _Loads) -> str | None:
     """Return why load should move: the spread, else an idle broker, else a full one."""
     target = cluster.configuration.number("loadBalancerBrokerLoadTargetStd")
     spread = loads.deviation > target
@@ -157,20 +157,20 @@ def _why(cluster: Cluster, loads: _Loads) -> str | None:
     )
     broker = low if why == "Underloaded" else high
     detail = "spread of the brokers' usage" if spread or why is None else f"{why.lower()}, though the spread is small"
-    passed = cluster.account.measured(Gate.UNBALANCED, loads.deviation, ">", target, broker, detail=detail)
+    passed = cluster.account.measured(BundleGate.UNBALANCED, loads.deviation, ">", target, broker, detail=detail)
     if why is not None and not passed:
-        cluster.account.passes(Gate.UNBALANCED, True, broker, detail=detail)
+        cluster.account.passes(BundleGate.UNBALANCED, True, broker, detail=detail)
     return why
 
 
-def _hit(cluster: Cluster, loads: _Loads) -> bool:
+def _hit(cluster: ClusterView, loads: _Loads) -> bool:
     memory = cluster.memory
     memory.transfer_hits = min(2**31 - 1, memory.transfer_hits + 1) if _why(cluster, loads) else 0
     limit = cluster.configuration.number("loadBalancerSheddingConditionHitCountThreshold")
-    return cluster.account.measured(Gate.HIT_COUNT, memory.transfer_hits, ">", limit)
+    return cluster.account.measured(BundleGate.HIT_COUNT, memory.transfer_hits, ">", limit)
 
 
-def _transfers(cluster: Cluster, loads: _Loads) -> tuple[list[BundleDecision], str, int, int]:
+def _transfers(cluster: ClusterView, loads: _Loads) -> tuple[list[BundleDecision], str, int, int]:
     """Return the transfers, the last reason for one, and the numbers of brokers that gave none.
 
     One number is of those without data, the other of those with too few bundles.
@@ -179,7 +179,7 @@ def _transfers(cluster: Cluster, loads: _Loads) -> tuple[list[BundleDecision], s
     most = cluster.configuration.number("loadBalancerMaxNumberOfBrokerSheddingPerCycle")
     decisions, chosen, first_reason, no_data, few = list[BundleDecision](), set[tuple[str, str]](), "", 0, 0
     while loads.bottom < loads.top:
-        if not account.measured(Gate.BROKERS_PER_CYCLE, loads.shed, "<", most, loads.ordered[loads.top]):
+        if not account.measured(BundleGate.BROKERS_PER_CYCLE, loads.shed, "<", most, loads.ordered[loads.top]):
             break
         reason = _why(cluster, loads)
         if reason is None:
@@ -187,7 +187,7 @@ def _transfers(cluster: Cluster, loads: _Loads) -> tuple[list[BundleDecision], s
         high, low = loads.ordered[loads.top], loads.ordered[loads.bottom]
         loads.top -= 1
         bundles = top_bundles[high].top_bundles_load_data if high in top_bundles else []
-        if not account.measured(Gate.TOP_BUNDLES, len(bundles), ">", 1, high):
+        if not account.measured(BundleGate.TOP_BUNDLES, len(bundles), ">", 1, high):
             no_data, few = (no_data + 1, few) if not bundles else (no_data, few + 1)
             continue
         transfers, moved, gained = _between(cluster, loads, high, low, reason)
@@ -203,7 +203,7 @@ def _transfers(cluster: Cluster, loads: _Loads) -> tuple[list[BundleDecision], s
     return decisions, first_reason, no_data, few
 
 
-def _offload(cluster: Cluster, loads: _Loads, high: str, low: str, moved: float) -> None:
+def _offload(cluster: ClusterView, loads: _Loads, high: str, low: str, moved: float) -> None:
     total = _bytes(cluster, high)
     part = moved * loads.usage[high] / total if total > 0 else 0.0
     before = loads.usage[high] ** 2 + loads.usage[low] ** 2
@@ -217,7 +217,7 @@ def _offload(cluster: Cluster, loads: _Loads, high: str, low: str, moved: float)
 
 
 def _between(
-    cluster: Cluster, loads: _Loads, high: str, low: str, reason: str
+    cluster: ClusterView, loads: _Loads, high: str, low: str, reason: str
 ) -> tuple[list[BundleDecision], float, float]:
     """Return the transfers of one pair, and the throughput that the fuller broker loses and gains."""
     conf, account = cluster.configuration, cluster.account
@@ -231,11 +231,11 @@ def _between(
     for stats in bundles:
         if not _may_leave(cluster, stats.bundle_name, high, low):
             continue
-        if not account.measured(Gate.SOLE_BUNDLE, remaining, ">", 1, high, stats.bundle_name):
+        if not account.measured(BundleGate.SOLE_BUNDLE, remaining, ">", 1, high, stats.bundle_name):
             break
         load = throughput(stats.stats)
         swapped = list[TopBundle]()
-        if not account.measured(Gate.FITS, moved - gained + load, "<=", target, high, stats.bundle_name):
+        if not account.measured(BundleGate.FITS, moved - gained + load, "<=", target, high, stats.bundle_name):
             shift = moved - gained + load
             if not transfer or not _swap(cluster, receivers, high, low, shift, swapped):
                 break
@@ -254,24 +254,24 @@ def _unload(bundle: str, source: str, destination: str | None, reason: str) -> B
     )
 
 
-def _may_leave(cluster: Cluster, bundle: str, high: str, low: str) -> bool:
+def _may_leave(cluster: ClusterView, bundle: str, high: str, low: str) -> bool:
     account, namespace = cluster.account, candidates.namespace_of(bundle)
     owners = cluster.snapshot.ownership
     if owners is not None and owners.get(bundle) != high:
-        account.held(Gate.OWNER, high, bundle, owners.get(bundle))
+        account.held(BundleGate.OWNER, high, bundle, owners.get(bundle))
         return False
     if namespace in cluster.configuration.names("loadBalancerSheddingExcludedNamespaces"):
-        account.held(Gate.EXCLUDED, high, bundle)
+        account.held(BundleGate.EXCLUDED, high, bundle)
         return False
     if bundle in cluster.memory.unloaded_bundles:
-        account.held(Gate.RECENTLY_UNLOADED, high, bundle)
+        account.held(BundleGate.RECENTLY_UNLOADED, high, bundle)
         return False
     if candidates.stays(cluster, bundle, high):
         return False
     return _transferable(cluster, bundle, high, low)
 
 
-def _transferable(cluster: Cluster, bundle: str, source: str, destination: str) -> bool:
+def _transferable(cluster: ClusterView, bundle: str, source: str, destination: str) -> bool:
     passed = True
     if candidates.has_policies(cluster, bundle):
         passed = cluster.configuration.on("loadBalancerSheddingBundlesWithPoliciesEnabled")
@@ -280,10 +280,10 @@ def _transferable(cluster: Cluster, bundle: str, source: str, destination: str) 
         passed = passed and not (is_grouped and cluster.snapshot.ownership is None)
         passed = passed and candidates.unload_spreads(cluster, bundle, source, live_brokers(cluster))
     passed = passed and destination in filtered(cluster, bundle)
-    return cluster.account.passes(Gate.TRANSFERABLE, passed, source, bundle, f"to {destination}")
+    return cluster.account.passes(BundleGate.TRANSFERABLE, passed, source, bundle, f"to {destination}")
 
 
-def filtered(cluster: Cluster, bundle: str, *, assigning: bool = False) -> list[str]:
+def filtered(cluster: ClusterView, bundle: str, *, assigning: bool = False) -> list[str]:
     """The live brokers that the extensible manager's filters leave, in their order.
 
     None where a filter fails on a version that it cannot read; `assigning`: as upstream, that filter is left out then.
@@ -303,13 +303,13 @@ def filtered(cluster: Cluster, bundle: str, *, assigning: bool = False) -> list[
     remaining = list[str]()
     for name in brokers:
         topics = loads[name].topics if name in loads else 0
-        if topics < most or cluster.account.measured(Gate.TOPIC_CAP, topics, "<", most, name, bundle):
+        if topics < most or cluster.account.measured(BundleGate.TOPIC_CAP, topics, "<", most, name, bundle):
             remaining.append(name)
     return candidates.spread(cluster, bundle, remaining) if remaining else remaining
 
 
 def _swap(
-    cluster: Cluster, receivers: list[TopBundle], high: str, low: str, shift: float, accepted: list[TopBundle]
+    cluster: ClusterView, receivers: list[TopBundle], high: str, low: str, shift: float, accepted: list[TopBundle]
 ) -> bool:
     """Takes bundles of the emptier broker in return, until both would be below the fuller one of now.
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from decisions.bundles.averages import message_rate, throughput
-from decisions.bundles.cluster import Cluster, Report
-from decisions.bundles.gates import Gate
+from decisions.bundles.cluster import BrokerReport, ClusterView
+from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import INT_MAX, java_int, wrapped
 
 DELTA = 1000
@@ -27,7 +27,7 @@ class _Extreme:
     broker: str | None = None
 
 
-def shed(cluster: Cluster) -> dict[str, list[str]]:
+def shed(cluster: ClusterView) -> dict[str, list[str]]:
     """The bundles to unload, by broker."""
     if not cluster.configuration.on("fix21025"):
         return shed_21016(cluster)
@@ -39,7 +39,7 @@ def shed(cluster: Cluster) -> dict[str, list[str]]:
     return _give(cluster, *by_rate, *by_bytes)
 
 
-def shed_21016(cluster: Cluster) -> dict[str, list[str]]:
+def shed_21016(cluster: ClusterView) -> dict[str, list[str]]:
     """Shed as releases up to 2.10.5, 3.0.1 and 3.1.0 do; the order of `brokers` in the snapshot counts."""
     rates, sizes = (_Extreme(-1), _Extreme(INT_MAX)), (_Extreme(-1), _Extreme(INT_MAX))
     for broker in cluster.snapshot.brokers:
@@ -64,7 +64,7 @@ def _extremes(values: Iterable[tuple[str, float]]) -> tuple[_Extreme, _Extreme]:
 
 
 def _give(
-    cluster: Cluster, rate_high: _Extreme, rate_low: _Extreme, bytes_high: _Extreme, bytes_low: _Extreme
+    cluster: ClusterView, rate_high: _Extreme, rate_low: _Extreme, bytes_high: _Extreme, bytes_low: _Extreme
 ) -> dict[str, list[str]]:
     conf, account = cluster.configuration, cluster.account
     rate_limit = conf.number("loadBalancerMsgRateDifferenceShedderThreshold")
@@ -72,7 +72,7 @@ def _give(
     rate_apart = _ratio((rate_high.value - rate_low.value) * 100, rate_low.value)
     bytes_apart = _ratio(bytes_high.value, bytes_low.value)
     rate_hot = rate_limit > 0 and account.measured(
-        Gate.RATE_DIFFERENCE,
+        BundleGate.RATE_DIFFERENCE,
         rate_apart,
         ">",
         rate_limit,
@@ -80,7 +80,7 @@ def _give(
         detail=f"percent above {rate_low.broker}",
     )
     bytes_hot = bytes_limit > 0 and account.measured(
-        Gate.THROUGHPUT_DIFFERENCE,
+        BundleGate.THROUGHPUT_DIFFERENCE,
         bytes_apart,
         ">",
         bytes_limit,
@@ -95,8 +95,8 @@ def _give(
     source = cluster.reports[high.broker]
     need = java_int((high.value - low.value) * conf.number("maxUnloadPercentage"))
     least = conf.number("minUnloadMessage" if rate_hot else "minUnloadMessageThroughput")
-    several = account.measured(Gate.SOLE_BUNDLE, len(source.bundles), ">", 1, source.broker)
-    if not several or not account.measured(Gate.MIN_MESSAGES, need, ">=", least, source.broker):
+    several = account.measured(BundleGate.SOLE_BUNDLE, len(source.bundles), ">", 1, source.broker)
+    if not several or not account.measured(BundleGate.MIN_MESSAGES, need, ">=", least, source.broker):
         return {}
     bundles = _pick(cluster, source, need, rate_hot)
     return {source.broker: bundles} if bundles else {}
@@ -109,7 +109,7 @@ def _ratio(value: float, by: float) -> float:
     return value / by
 
 
-def _pick(cluster: Cluster, source: Report, need: int, by_rate: bool) -> list[str]:
+def _pick(cluster: ClusterView, source: BrokerReport, need: int, by_rate: bool) -> list[str]:
     most = cluster.configuration.whole("maxUnloadBundleNumPerShedding")
     filtered = cluster.configuration.on("fix21214")
     weigh = message_rate if by_rate else throughput
@@ -117,11 +117,11 @@ def _pick(cluster: Cluster, source: Report, need: int, by_rate: bool) -> list[st
     picked = list[str]()
     for load, bundle in sorted(loads, key=lambda entry: (-entry[0], entry[1])):
         where = (source.broker, bundle)
-        if filtered and not cluster.account.measured(Gate.HAS_TRAFFIC, load, ">", 0, *where):
+        if filtered and not cluster.account.measured(BundleGate.HAS_TRAFFIC, load, ">", 0, *where):
             continue
-        if most != -1 and not cluster.account.measured(Gate.BUNDLE_COUNT, len(picked), "<", most, *where):
+        if most != -1 and not cluster.account.measured(BundleGate.BUNDLE_COUNT, len(picked), "<", most, *where):
             continue
-        if cluster.account.measured(Gate.FITS, load, "<=", wrapped(need + DELTA), *where):
+        if cluster.account.measured(BundleGate.FITS, load, "<=", wrapped(need + DELTA), *where):
             need = wrapped(need - java_int(load))
             picked.append(bundle)
     return picked

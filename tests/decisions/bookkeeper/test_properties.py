@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from decisions.bookkeeper.decide import decide, plan
 from decisions.bookkeeper.reduced import Reducer
-from decisions.bookkeeper.seen import Seen, equal
+from decisions.bookkeeper.seen import BookieView, equal
 from schemas.bookies import BookieSnapshot, LedgerSeen, Progress
 from tests.decisions.bookkeeper.world import (
     MADE,
@@ -81,7 +81,7 @@ def test_every_state_and_request_is_answered(world: BookieSnapshot, operation: s
 @settings(max_examples=300, deadline=None)
 @given(worlds())
 def test_steps_concern_source_and_state_expectation(world: BookieSnapshot) -> None:
-    seen = Seen(world)
+    seen = BookieView(world)
     for step in plan(world).steps:
         if step.ledger is not None and step.action != "rollover_fallback":
             names = [item.cluster for item in seen.naming[step.ledger]]
@@ -102,7 +102,7 @@ def test_steps_concern_source_and_state_expectation(world: BookieSnapshot) -> No
 @given(worlds())
 def test_needed_or_unmatched_copies_not_deleted(world: BookieSnapshot) -> None:
     """A copy stays if a record needs it or no equal copy exists."""
-    seen = Seen(world)
+    seen = BookieView(world)
     for step in asked(world, "cleanup", dry_run=False, force=True).steps:
         if step.action != "delete":
             continue
@@ -121,9 +121,9 @@ def test_needed_or_unmatched_copies_not_deleted(world: BookieSnapshot) -> None:
 @given(worlds())
 def test_every_state_settles_on_existing_copies(world: BookieSnapshot) -> None:
     """No attribution leads to a copy that does not exist."""
-    before = Seen(world)
+    before = BookieView(world)
     end = to_the_end(world)
-    after = Seen(end)
+    after = BookieView(end)
     assert plan(end).steps == []
     for item in after.items:
         if item.how == "stamp" and item.cluster == "new" and item.kind != "data":

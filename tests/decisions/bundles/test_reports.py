@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decisions.bundles.reports import Load, Reports, change, is_reported, relative
+from decisions.bundles.reports import LoadOfReport, ReportFilter, change, is_reported, relative
 
-LAST = Load(at=0, usage=0.5, rate=100.0, throughput=1_000.0, bundles=10)
+LAST = LoadOfReport(at=0, usage=0.5, rate=100.0, throughput=1_000.0, bundles=10)
 
 amounts = st.floats(0, 1e12)
-loads = st.builds(Load, st.integers(0, 10**6), st.floats(0, 10), amounts, amounts, st.integers(0, 10**4))
+loads = st.builds(LoadOfReport, st.integers(0, 10**6), st.floats(0, 10), amounts, amounts, st.integers(0, 10**4))
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_a_load_does_not_differ_from_itself(load):
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), max_size=30))
 def test_report_is_new_once_and_in_order(asked):
-    reports, newest = Reports(), dict[str, int]()
+    reports, newest = ReportFilter(), dict[str, int]()
     for broker, at in asked:
         assert reports.is_new(broker, at) is (at > newest.get(broker, -1))
         newest[broker] = max(at, newest.get(broker, -1))
 
 
 def test_a_broker_that_was_forgotten_begins_anew():
-    reports = Reports()
+    reports = ReportFilter()
     assert [reports.is_new("a", 5), reports.is_new("b", 5)] == [True, True]
     reports.keep({"a"})
     assert [reports.is_new("a", 5), reports.is_new("b", 5)] == [False, True]

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from decisions.bundles.channel.conflicts import Refusal, illegal, refusal
-from decisions.bundles.channel.protocol import Clients, advance_split, assign, react, split, unload
-from decisions.bundles.channel.records import IN_FLIGHT, Record, State, Store
+from decisions.bundles.channel.conflicts import ConflictRefusal, illegal, refusal
+from decisions.bundles.channel.protocol import ChannelClients, advance_split, assign, react, split, unload
+from decisions.bundles.channel.records import IN_FLIGHT, BundleRecord, State, Store
 from decisions.bundles.channel.recovery import IN_FLIGHT_MS, brokers_of, monitor, override
 from tests.decisions.channel.world import BUNDLES, LEFT, NAMES, PARENT, RIGHT, Broker, Message, Rules, World
 
@@ -47,12 +47,12 @@ def steps(world: World, rules: Rules) -> Iterator[Next]:
             yield one._replace(fault=True)
 
 
-def is_taken(old: Record | None, new: Record | None, rules: Rules) -> bool:
+def is_taken(old: BundleRecord | None, new: BundleRecord | None, rules: Rules) -> bool:
     """The rule of conflicts, without the protections that are taken away."""
     if old is not None and new is not None and new.force and not rules.force_is_newer:
         return True
     found = refusal(old, new, rules.store)
-    if found is Refusal.STALE and not rules.versions:
+    if found is ConflictRefusal.STALE and not rules.versions:
         found = illegal(old, new, rules.store)
     return found is None
 
@@ -107,7 +107,9 @@ def _read(world: World, me: int, rules: Rules) -> Next:
         how = "and takes it"
         broker = broker._replace(views=_at(broker.views, message.bundle, message.record))
         reaction = react(name, BUNDLES[message.bundle], message.record, 0)
-        serves = {Clients.KEEP: broker.serves[message.bundle], Clients.SERVE: True}.get(reaction.clients, False)
+        serves = {ChannelClients.KEEP: broker.serves[message.bundle], ChannelClients.SERVE: True}.get(
+            reaction.clients, False
+        )
         if not rules.stops and message.record and message.record.state in (State.RELEASING, State.ASSIGNING):
             serves = broker.serves[message.bundle]
         if not rules.stops and message.record and message.record.state is State.OWNED:
@@ -124,13 +126,13 @@ def _split_on(broker: Broker, message: Message, name: str, rules: Rules) -> tupl
     """What the owner of a split writes as it reads the parent's record, or the last child's."""
     children = {"left": broker.views[LEFT], "right": broker.views[RIGHT]}
     if not rules.children_first and message.bundle == PARENT:
-        children = dict.fromkeys(children, Record(State.OWNED))
+        children = dict.fromkeys(children, BundleRecord(State.OWNED))
     if message.bundle != PARENT and None in children.values():
         return ()
     writes = advance_split(name, "parent", broker.views[PARENT], children, 0)
     more = ()
     if not rules.children_first and writes:
-        more = tuple(Message(one, Record(State.OWNED, destination=name)) for one in (LEFT, RIGHT))
+        more = tuple(Message(one, BundleRecord(State.OWNED, destination=name)) for one in (LEFT, RIGHT))
     return (*(Message(BUNDLES.index(one.bundle), one.record) for one in writes), *more)
 
 
@@ -147,7 +149,7 @@ def _commands(world: World, rules: Rules) -> Iterator[Next]:
     for me in world.alive:
         record, left, _ = world.brokers[me].views
         moved = LEFT if command == "move" else PARENT
-        found: list[Record | None] = []
+        found: list[BundleRecord | None] = []
         if command == "split" and record is not None and record.owner == NAMES[me]:
             found = [split(record, CHILDREN, 0)]
         elif command == "assign" and world.brokers[me].leads:
@@ -161,7 +163,7 @@ def _commands(world: World, rules: Rules) -> Iterator[Next]:
                 yield _published(given, f"{NAMES[me]} publishes", [Message(moved, one)])
 
 
-def _may_move(parent: Record | None, rules: Rules) -> bool:
+def _may_move(parent: BundleRecord | None, rules: Rules) -> bool:
     return rules.moves_early or parent is None or parent.state is State.DELETED
 
 
@@ -225,7 +227,7 @@ def _choices(world: World, bundles: int, rules: Rules) -> list[tuple[int, ...]]:
     return [(one,) * bundles for one in world.alive]
 
 
-def _forced(record: Record | None, rules: Rules) -> Record | None:
+def _forced(record: BundleRecord | None, rules: Rules) -> BundleRecord | None:
     return record if record is None or rules.forces else record._replace(force=False)
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from anabranch.cli.bundles.channel_lines import MAX_LINE_BYTES, read_line
 from anabranch.cli.main import cli
-from decisions.bundles.channel.checking import Checker, Kind, meanings_table
-from decisions.bundles.channel.records import Record, State
+from decisions.bundles.channel.checking import Checker, FindingKind, meanings_table
+from decisions.bundles.channel.records import BundleRecord, State
 
 WHOLE, LEFT, RIGHT = "t/n/0x00000000_0x80000000", "t/n/0x00000000_0x40000000", "t/n/0x40000000_0x80000000"
 
@@ -134,7 +134,7 @@ def test_memory_follows_bundles_and_not_messages():
         for version in range(1, messages + 1):
             for number in range(bundles):
                 bundle = f"t/n{number}/0x00000000_0xffffffff"
-                record = Record(State.OWNED, version, "a", force=True, at=version)
+                record = BundleRecord(State.OWNED, version, "a", force=True, at=version)
                 assert list(checker.read(bundle, record, version)) == []
         return len(pickle.dumps(checker))
 
@@ -148,7 +148,7 @@ def test_the_page_has_the_table_of_findings():
     assert meanings_table() in page, (
         "run: python -m decisions.bundles.channel.checking, and put it into docs/bundles.md"
     )
-    assert {one.value for one in Kind} > {"two-owners", "orphan"}
+    assert {one.value for one in FindingKind} > {"two-owners", "orphan"}
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decisions.bundles.channel.conflicts import Refusal, refusal
+from decisions.bundles.channel.conflicts import ConflictRefusal, refusal
 from decisions.bundles.channel.protocol import (
-    Answer,
-    Clients,
+    ChannelAnswer,
+    ChannelClients,
+    ChannelWrite,
     Lookup,
-    Write,
     advance_split,
     assign,
     is_to_be_removed,
@@ -20,17 +20,17 @@ from decisions.bundles.channel.protocol import (
     split,
     unload,
 )
-from decisions.bundles.channel.records import IN_FLIGHT, LAST_VERSION, Record, State, Store
+from decisions.bundles.channel.records import IN_FLIGHT, LAST_VERSION, BundleRecord, State, Store
 from decisions.bundles.channel.recovery import Session, monitor, override, recovery_order, reowned_at, session
 
 TOPIC, METADATA = Store.TOPIC, Store.METADATA
-OWNED = Record(State.OWNED, 2, "a")
-MOVING = Record(State.RELEASING, 3, "b", "a")
-SPLIT = Record(State.SPLITTING, 3, "", "a", children=(("l", ""), ("r", "c")))
+OWNED = BundleRecord(State.OWNED, 2, "a")
+MOVING = BundleRecord(State.RELEASING, 3, "b", "a")
+SPLIT = BundleRecord(State.SPLITTING, 3, "", "a", children=(("l", ""), ("r", "c")))
 
 brokers = st.sampled_from(["", "a", "b", "c"])
 records = st.builds(
-    Record,
+    BundleRecord,
     st.sampled_from([one for one in State if one is not State.INIT]),
     st.integers(1, 5),
     brokers,
@@ -45,28 +45,38 @@ maybe = st.none() | records
 @pytest.mark.parametrize(
     ("old", "new", "topic", "metadata"),
     [
-        (None, Record(State.ASSIGNING, 1, "a"), None, None),
-        (None, Record(State.OWNED, 1, "a"), None, None),
-        (None, Record(State.OWNED, 7, "a"), None, Refusal.NOT_FIRST),
-        (None, Record(State.INIT, 1), Refusal.TRANSITION, None),
+        (None, BundleRecord(State.ASSIGNING, 1, "a"), None, None),
+        (None, BundleRecord(State.OWNED, 1, "a"), None, None),
+        (None, BundleRecord(State.OWNED, 7, "a"), None, ConflictRefusal.NOT_FIRST),
+        (None, BundleRecord(State.INIT, 1), ConflictRefusal.TRANSITION, None),
         (OWNED, None, None, None),
-        (OWNED, MOVING._replace(version=2), Refusal.STALE, Refusal.STALE),
-        (OWNED, MOVING._replace(version=2, force=True), Refusal.STALE, Refusal.STALE),
+        (OWNED, MOVING._replace(version=2), ConflictRefusal.STALE, ConflictRefusal.STALE),
+        (OWNED, MOVING._replace(version=2, force=True), ConflictRefusal.STALE, ConflictRefusal.STALE),
         (OWNED, MOVING, None, None),
-        (OWNED, MOVING._replace(version=4), None, Refusal.GAP),
+        (OWNED, MOVING._replace(version=4), None, ConflictRefusal.GAP),
         (OWNED, MOVING._replace(destination=""), None, None),
-        (OWNED, MOVING._replace(destination="a"), Refusal.BROKERS, Refusal.BROKERS),
-        (OWNED, MOVING._replace(source="c"), Refusal.BROKERS, Refusal.BROKERS),
-        (OWNED, Record(State.FREE, 3, "", "a"), Refusal.TRANSITION, Refusal.TRANSITION),
-        (OWNED, Record(State.FREE, 3, "", "a", force=True), None, None),
+        (OWNED, MOVING._replace(destination="a"), ConflictRefusal.BROKERS, ConflictRefusal.BROKERS),
+        (OWNED, MOVING._replace(source="c"), ConflictRefusal.BROKERS, ConflictRefusal.BROKERS),
+        (OWNED, BundleRecord(State.FREE, 3, "", "a"), ConflictRefusal.TRANSITION, ConflictRefusal.TRANSITION),
+        (OWNED, BundleRecord(State.FREE, 3, "", "a", force=True), None, None),
         (OWNED, SPLIT, None, None),
-        (OWNED, SPLIT._replace(destination="b"), Refusal.BROKERS, Refusal.BROKERS),
-        (MOVING, Record(State.ASSIGNING, 4, "b", "a"), None, None),
-        (MOVING, Record(State.ASSIGNING, 4, "c", "a"), Refusal.BROKERS, Refusal.BROKERS),
-        (MOVING._replace(destination=""), Record(State.ASSIGNING, 4, "", "a"), Refusal.BROKERS, Refusal.BROKERS),
-        (Record(State.FREE, 4, "", "a"), Record(State.ASSIGNING, 5, "b"), None, None),
-        (Record(State.FREE, 4, "", "a"), Record(State.ASSIGNING, 5, "b", "a"), Refusal.BROKERS, Refusal.BROKERS),
-        (SPLIT, Record(State.DELETED, 4, "", "a"), None, None),
+        (OWNED, SPLIT._replace(destination="b"), ConflictRefusal.BROKERS, ConflictRefusal.BROKERS),
+        (MOVING, BundleRecord(State.ASSIGNING, 4, "b", "a"), None, None),
+        (MOVING, BundleRecord(State.ASSIGNING, 4, "c", "a"), ConflictRefusal.BROKERS, ConflictRefusal.BROKERS),
+        (
+            MOVING._replace(destination=""),
+            BundleRecord(State.ASSIGNING, 4, "", "a"),
+            ConflictRefusal.BROKERS,
+            ConflictRefusal.BROKERS,
+        ),
+        (BundleRecord(State.FREE, 4, "", "a"), BundleRecord(State.ASSIGNING, 5, "b"), None, None),
+        (
+            BundleRecord(State.FREE, 4, "", "a"),
+            BundleRecord(State.ASSIGNING, 5, "b", "a"),
+            ConflictRefusal.BROKERS,
+            ConflictRefusal.BROKERS,
+        ),
+        (SPLIT, BundleRecord(State.DELETED, 4, "", "a"), None, None),
         (OWNED._replace(version=LAST_VERSION), MOVING._replace(version=-LAST_VERSION - 1), None, None),
     ],
 )
@@ -77,9 +87,9 @@ def test_a_conflict_ends_as_upstreams_resolver_has_it(old, new, topic, metadata)
 @given(maybe, records)
 def test_nobody_takes_the_same_record_twice(old, new):
     for store in Store:
-        assert refusal(new, new, store) is Refusal.STALE
+        assert refusal(new, new, store) is ConflictRefusal.STALE
         if old is not None and new.version <= old.version:
-            assert refusal(old, new, store) is Refusal.STALE
+            assert refusal(old, new, store) is ConflictRefusal.STALE
 
 
 @given(st.lists(maybe, max_size=8), st.data())
@@ -108,15 +118,15 @@ def test_own_messages_accepted_after_any_record(record, me, to):
 @pytest.mark.parametrize(
     ("record", "answer"),
     [
-        (None, Lookup(Answer.NOBODY)),
-        (Record(State.FREE, 1, "", "a"), Lookup(Answer.NOBODY)),
-        (OWNED, Lookup(Answer.OWNER, "a")),
-        (SPLIT, Lookup(Answer.OWNER, "a")),
-        (Record(State.DELETED, 4, "", "a"), Lookup(Answer.DELETED)),
-        (MOVING, Lookup(Answer.LATER, "b", 31_000)),
-        (MOVING._replace(destination="c"), Lookup(Answer.OWNER, "c")),
-        (Record(State.ASSIGNING, 1, "b"), Lookup(Answer.LATER, "b", 31_000)),
-        (MOVING._replace(destination=""), Lookup(Answer.NOBODY)),
+        (None, Lookup(ChannelAnswer.NOBODY)),
+        (BundleRecord(State.FREE, 1, "", "a"), Lookup(ChannelAnswer.NOBODY)),
+        (OWNED, Lookup(ChannelAnswer.OWNER, "a")),
+        (SPLIT, Lookup(ChannelAnswer.OWNER, "a")),
+        (BundleRecord(State.DELETED, 4, "", "a"), Lookup(ChannelAnswer.DELETED)),
+        (MOVING, Lookup(ChannelAnswer.LATER, "b", 31_000)),
+        (MOVING._replace(destination="c"), Lookup(ChannelAnswer.OWNER, "c")),
+        (BundleRecord(State.ASSIGNING, 1, "b"), Lookup(ChannelAnswer.LATER, "b", 31_000)),
+        (MOVING._replace(destination=""), Lookup(ChannelAnswer.NOBODY)),
     ],
 )
 def test_a_lookup_at_b_says_who_owns_or_waits_for_b(record, answer):
@@ -125,27 +135,30 @@ def test_a_lookup_at_b_says_who_owns_or_waits_for_b(record, answer):
 
 def test_transfer_fences_assigns_owns_and_closes():
     released = react("a", "x", MOVING, 7)
-    assert released.clients is Clients.FENCE
-    assert react("a", "x", MOVING, 7, multi_phase=False).clients is Clients.CLOSE
+    assert released.clients is ChannelClients.FENCE
+    assert react("a", "x", MOVING, 7, multi_phase=False).clients is ChannelClients.CLOSE
     assigning = released.writes[0].record
-    assert assigning == Record(State.ASSIGNING, 4, "b", "a", at=7)
+    assert assigning == BundleRecord(State.ASSIGNING, 4, "b", "a", at=7)
     assert not react("a", "x", assigning, 8).writes
     owned = react("b", "x", assigning, 8).writes[0].record
-    assert owned == Record(State.OWNED, 5, "b", "a", at=8)
-    assert [react(one, "x", owned, 9).clients for one in "ab"] == [Clients.CLOSE, Clients.SERVE]
+    assert owned == BundleRecord(State.OWNED, 5, "b", "a", at=8)
+    assert [react(one, "x", owned, 9).clients for one in "ab"] == [ChannelClients.CLOSE, ChannelClients.SERVE]
 
 
 def test_an_unload_without_destination_ends_free():
     [written] = react("a", "x", MOVING._replace(destination=""), 7).writes
-    assert written == Write("x", Record(State.FREE, 4, "", "a", at=7))
+    assert written == ChannelWrite("x", BundleRecord(State.FREE, 4, "", "a", at=7))
 
 
 def test_split_writes_children_then_deletes_parent():
-    left, right = Write("l", Record(State.OWNED, 1, "a", at=5)), Write("r", Record(State.OWNED, 1, "a", at=5))
+    left, right = (
+        ChannelWrite("l", BundleRecord(State.OWNED, 1, "a", at=5)),
+        ChannelWrite("r", BundleRecord(State.OWNED, 1, "a", at=5)),
+    )
     assert advance_split("a", "x", SPLIT, {}, 5) == (left, right)
     assert advance_split("a", "x", SPLIT, {"l": left.record}, 5) == (right,)
     [gone] = advance_split("a", "x", SPLIT, {"l": left.record, "r": right.record}, 5)
-    assert gone == Write("x", Record(State.DELETED, 4, "", "a", at=5))
+    assert gone == ChannelWrite("x", BundleRecord(State.DELETED, 4, "", "a", at=5))
     assert advance_split("b", "x", SPLIT, {}, 5) == ()
     assert not is_to_be_removed(gone.record, 5 + 3_600_000)
     assert is_to_be_removed(gone.record, 6 + 3_600_000)
@@ -160,7 +173,7 @@ def test_lost_broker_trusted_by_session_health():
 
 @pytest.mark.parametrize("state", sorted(IN_FLIGHT))
 def test_the_monitor_leaves_a_change_thirty_seconds(state):
-    record = Record(state, 3, "" if state is State.SPLITTING else "b", "a", at=1_000)
+    record = BundleRecord(state, 3, "" if state is State.SPLITTING else "b", "a", at=1_000)
     assert monitor(record, {"a", "b"}, "c", 31_000) is None
     written = monitor(record, {"a", "b"}, "c", 31_001)
     now_at = {State.ASSIGNING: (State.OWNED, "c"), State.RELEASING: (State.OWNED, "a"), State.SPLITTING: (state, "")}
@@ -169,8 +182,8 @@ def test_the_monitor_leaves_a_change_thirty_seconds(state):
 
 def test_dead_brokers_bundles_reassigned_or_freed():
     """Freed where there is no candidate."""
-    assert monitor(OWNED, {"b"}, "b", 0) == Record(State.OWNED, 3, "b", "a", force=True)
-    assert monitor(OWNED, {"b"}, "", 0) == Record(State.FREE, 3, "", "a", force=True)
+    assert monitor(OWNED, {"b"}, "b", 0) == BundleRecord(State.OWNED, 3, "b", "a", force=True)
+    assert monitor(OWNED, {"b"}, "", 0) == BundleRecord(State.FREE, 3, "", "a", force=True)
     assert monitor(SPLIT, {"b"}, "b", 0) == SPLIT._replace(version=4, source="b", force=True)
     assert monitor(OWNED, {"a"}, "b", 10**6) is None
 
@@ -178,11 +191,11 @@ def test_dead_brokers_bundles_reassigned_or_freed():
 @pytest.mark.parametrize(("lost", "alive"), [("a", {"b", "c"}), ("b", {"a", "c"})])
 def test_hand_over_overridden_if_a_side_is_lost(lost, alive):
     for record in (MOVING, MOVING._replace(state=State.ASSIGNING)):
-        assert monitor(record, alive, "c", 0) == Record(State.OWNED, 4, "c", lost, force=True)
+        assert monitor(record, alive, "c", 0) == BundleRecord(State.OWNED, 4, "c", lost, force=True)
     # The source of what was handed over long ago concerns nobody.
     assert monitor(MOVING._replace(state=State.OWNED), {"b"}, "c", 0) is None
 
 
 def test_only_unowned_bundles_removed_after_an_hour():
-    assert is_to_be_removed(Record(State.FREE, 4, "", "a"), 3_600_001)
+    assert is_to_be_removed(BundleRecord(State.FREE, 4, "", "a"), 3_600_001)
     assert not is_to_be_removed(OWNED, 10**9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from decisions.bundles.channel.records import Record, State, Store
+from decisions.bundles.channel.records import BundleRecord, State, Store
 
 PARENT, LEFT, RIGHT = 0, 1, 2
 BUNDLES = ("parent", "left", "right")
@@ -55,7 +55,7 @@ class Message(NamedTuple):
     """A record, or a tombstone, on its way."""
 
     bundle: int
-    record: Record | None
+    record: BundleRecord | None
 
     def __str__(self) -> str:
         return f"{BUNDLES[self.bundle]} {said(self.record)}"
@@ -64,7 +64,7 @@ class Message(NamedTuple):
 class Broker(NamedTuple):
     """One broker; of a dead one nothing counts."""
 
-    views: tuple[Record | None, ...] = (None, None, None)
+    views: tuple[BundleRecord | None, ...] = (None, None, None)
     unread: int = 0
     """Messages of the tail that it has not read."""
     serves: tuple[bool, ...] = (False, False, False)
@@ -78,7 +78,7 @@ class World(NamedTuple):
     """The cluster."""
 
     brokers: tuple[Broker, ...]
-    stored: tuple[Record | None, ...] = (None, None, None)
+    stored: tuple[BundleRecord | None, ...] = (None, None, None)
     """What a reader of everything knows: the topic as compacted, or the metadata store."""
     tail: tuple[Message, ...] = ()
     """The last messages that some living broker has not read."""
@@ -100,7 +100,7 @@ class World(NamedTuple):
         return [number for number, one in enumerate(self.brokers) if one.alive]
 
 
-def said(record: Record | None) -> str:
+def said(record: BundleRecord | None) -> str:
     """A record for people."""
     if record is None:
         return "tombstone"
@@ -113,6 +113,6 @@ def start(rules: Rules) -> World:
     brokers = tuple(Broker(leads=number == 0) for number in range(rules.brokers))
     if "assign" in rules.commands:
         return World(brokers, faults=rules.faults)
-    owned = (Record(State.OWNED, 2, "A"), None, None)
+    owned = (BundleRecord(State.OWNED, 2, "A"), None, None)
     brokers = tuple(one._replace(views=owned, serves=(number == 0, False, False)) for number, one in enumerate(brokers))
     return World(brokers, owned, faults=rules.faults)

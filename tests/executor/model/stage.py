@@ -32,7 +32,7 @@ from anabranch.executor.kernel.outcomes import INTENT, OutcomeLedger, Shard
 from anabranch.safeguards.record import WaitTable
 from anabranch.safeguards.waiting import Brakes
 from decisions.topic.layout import SegmentLayout
-from lake.brakes import Act, BrakeLog
+from lake.brakes import BrakeLog, SafeguardAct
 from lake.lease import LeaseLost
 from lake.tables import create_lake, open_table
 from lake.tail import StoredRow, Tail
@@ -577,5 +577,5 @@ class Performance:
         assert not process.thread.is_alive()
 
     def _act(self, kind: Literal["approve", "reject"], row: DecisionRow) -> None:
-        act = Act(kind, self._world.subject, "the model", "model", AT, decision_id=row.decision_id)
+        act = SafeguardAct(kind, self._world.subject, "the model", "model", AT, decision_id=row.decision_id)
         BrakeLog(self._lake).write(lambda _: [act])

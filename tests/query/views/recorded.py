@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from anabranch.executor.autoscale.decision import read_segment_decision
 from anabranch.executor.autoscale.judge import describe
 from decisions.topic.layout import SegmentLayout
-from lake.brakes import ALL, Act, BrakeLog
+from lake.brakes import ALL, BrakeLog, SafeguardAct
 from lake.tables import create_lake
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES, SEGMENT_LOAD
@@ -135,7 +135,7 @@ class Story:
         BrakeLog(str(lake)).write(lambda _: self.acts())
         return str(lake)
 
-    def acts(self) -> list[Act]:
+    def acts(self) -> list[SafeguardAct]:
         """What people did about the executor, and the executor itself, a minute apart."""
         failed = next(row["decision_id"] for row in self.outcomes if row["status"] == "failed")
         done = [
@@ -154,7 +154,7 @@ class Story:
         ids = {8: failed, 10: "not-ended"}
         begun = datetime.fromtimestamp(START / 1000, timezone.utc)
         return [
-            Act(
+            SafeguardAct(
                 kind,
                 subject,
                 "a reason",

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from lake.tables import create_lake
 from runtime.listener.names import NodeNames
 from runtime.listener.protocol import TRUST
-from runtime.telemetry.health import Health, Heartbeat
+from runtime.telemetry.health import Heartbeat, ProcessHealth
 from runtime.telemetry.serving import metrics_app
 from streaming.job.watchdog import Watchdog
 from tests.waiting import wait_until
@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[3]
 
 
-def asked(path: str, health: Health, host: str = "127.0.0.1:9", bound: str = "127.0.0.1") -> tuple[int, str]:
+def asked(path: str, health: ProcessHealth, host: str = "127.0.0.1:9", bound: str = "127.0.0.1") -> tuple[int, str]:
     async def ask() -> tuple[int, str]:
         app = metrics_app(CollectorRegistry(), health, NodeNames(bound, (), ["metrics.example"], called="metrics"))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app)) as client:
@@ -38,7 +38,7 @@ def asked(path: str, health: Health, host: str = "127.0.0.1:9", bound: str = "12
 def test_a_stalled_loop_is_neither_live_nor_ready():
     now = [100.0]
     heartbeat = Heartbeat("the loop", 10, lambda: now[0])
-    health = Health(heartbeat.fault)
+    health = ProcessHealth(heartbeat.fault)
     now[0] = 110.0
     assert asked("/livez", health) == asked("/readyz", health) == (200, "ok\n")
     now[0] = 111.0
@@ -49,7 +49,7 @@ def test_a_stalled_loop_is_neither_live_nor_ready():
 
 
 def test_a_process_that_waits_is_live_and_not_ready():
-    health = Health(not_ready=lambda: "the record has not been read yet")
+    health = ProcessHealth(not_ready=lambda: "the record has not been read yet")
     assert asked("/livez", health) == (200, "ok\n")
     assert asked("/readyz", health) == (503, "the record has not been read yet\n")
 
@@ -64,7 +64,7 @@ def test_a_process_that_waits_is_live_and_not_ready():
     ],
 )
 def test_probes_reach_a_pod_by_its_address(host, bound, status):
-    assert asked("/livez", Health(), host, bound)[0] == status
+    assert asked("/livez", ProcessHealth(), host, bound)[0] == status
 
 
 def test_a_short_outage_of_evaluation_restarts_no_job():

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import cache
 
-from decisions.bookkeeper.seen import Seen
+from decisions.bookkeeper.seen import BookieView
 from tests.decisions.bookkeeper.model.moves import moves
 from tests.decisions.bookkeeper.model.state import (
     NAMES,
@@ -74,7 +74,7 @@ def fault(world: World, rules: Rules) -> str | None:
 
 @cache
 def _lost(world: World) -> str | None:
-    for item in Seen(snapshot(world)).items:
+    for item in BookieView(snapshot(world)).items:
         if item.ledger >= 0 and not any(world.on(name).get(item.ledger) in ORIGINAL for name in NAMES):
             return f"no cluster has a whole copy of {item.ledger}, which {item.object} names"
     return None
@@ -96,7 +96,7 @@ def _in_the_end(world: World, rules: Rules) -> str | None:
         return "a switch that nobody disturbs does not end"
     if rules.repair and next_steps(now.seen):
         return "steps are left that nobody takes"
-    for item in Seen(snapshot(now.seen)).items:
+    for item in BookieView(snapshot(now.seen)).items:
         if item.cluster is not None and item.ledger >= 0 and now.on(item.cluster).get(item.ledger) not in ORIGINAL:
             return f"{item.object} is attributed to {item.cluster}, which has no whole copy of {item.ledger}"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from decisions.bookkeeper.seen import Seen
+from decisions.bookkeeper.seen import BookieView
 from schemas.bookie_answers import BookieAnswer, Step
 from tests.decisions.bookkeeper.model.state import (
     CURSOR,
@@ -239,7 +239,7 @@ def _delete(world, rules, name, step, actor, idle, ended, then) -> Iterator[Move
     if actor.at == "do":
         records = {SCHEMA: world.schema_version, CURSOR: world.cursor_version}
         same = all(records[path] == version for path, version in step.expectation["records"].items())
-        leads = [one.cluster for one in Seen(snapshot(world.seen)).naming.get(ledger, ())]
+        leads = [one.cluster for one in BookieView(snapshot(world.seen)).naming.get(ledger, ())]
         kept = rules.attributions and (not same or source in leads or None in leads)
         unlike = bool(step.expectation["records"]) and world.on(target).get(ledger) != WHOLE
         if kept or unlike:
