@@ -116,6 +116,9 @@ class StartsNothing:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Watches what tests start."""
+    # When it is imported, it binds a port for a moment to see whether there is IPv6: no server of a test.
+    import urllib3.util.connection  # noqa: F401
+
     config.pluginmanager.register(StartsNothing(), "starts-nothing")
 
 
