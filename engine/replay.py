@@ -22,7 +22,7 @@ from engine.agreement import Difference, hold_differs, inputs_differ
 from engine.autoscale.evaluation import snapshot_of
 from engine.autoscale.family import AUTOSCALE
 from engine.autoscale.fleet_view import FleetView
-from engine.autoscale.policies import EffectivePolicy
+from engine.autoscale.policies import ResolvedTopicPolicy
 from engine.autoscale.samples import Samples
 from engine.autoscale.topics import ConfiguredPolicy, TopicState
 from engine.kernel.bucket import Intake
@@ -154,7 +154,7 @@ class BucketReplay:
         """All topics in columns, as the job evaluates them."""
         return self._known.view
 
-    def seen_by(self, topic: TopicState, now: int, trigger: str) -> tuple[TopicSnapshot, EffectivePolicy]:
+    def seen_by(self, topic: TopicState, now: int, trigger: str) -> tuple[TopicSnapshot, ResolvedTopicPolicy]:
         """Return the input of an evaluation of a topic with a known layout, and its policy."""
         policy = self._policies.of(self.state, topic)
         return snapshot_of(topic, self.loads, policy, now, trigger), policy

@@ -32,7 +32,7 @@ class Raced(RuntimeError):
     """Another process has replaced the table meanwhile: read again."""
 
 
-class Register:
+class TableRegister:
     """The table in a folder of the lake, created if missing. For one thread."""
 
     def __init__(self, lake: str, folder: str, schema: pa.Schema) -> None:

@@ -44,7 +44,7 @@ class Progressed:
     failed: int
 
 
-class Orchestrator:
+class SwitchOrchestrator:
     """Carries out the switches of one Pulsar cluster, under one term."""
 
     def __init__(

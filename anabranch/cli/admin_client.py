@@ -34,7 +34,7 @@ class RefusedByServer(click.ClickException):
     exit_code = 1
 
 
-class Unreachable(click.ClickException):
+class ClusterUnreachable(click.ClickException):
     """No answer of an admin interface came from the URL; the message says which URL and what to do."""
 
     exit_code = 3
@@ -80,7 +80,7 @@ class AdminInterface:
         self.topics = ScalableTopics(transport)
 
     def expect(self, reply: Reply[T]) -> T:
-        """Return the reply's value; raise `RefusedByServer` or `Unreachable`."""
+        """Return the reply's value; raise `RefusedByServer` or `ClusterUnreachable`."""
         if isinstance(reply, Answered):
             return reply.value
         raise self._in_words(reply)
@@ -95,7 +95,7 @@ class AdminInterface:
     def watch(self, topic: str, since: int) -> Iterator[SegmentLayout]:
         """Every layout after epoch `since`; ends when the server ends it.
 
-        Raises `WatchUnsupported` when the server does not push, and `Unreachable` when it falls silent.
+        Raises `WatchUnsupported` when the server does not push, and `ClusterUnreachable` when it falls silent.
         """
         for pushed in self.topics.watch(topic, since):
             if isinstance(pushed, NoWatch):
@@ -109,18 +109,18 @@ class AdminInterface:
     def _in_words(self, fault: Fault) -> click.ClickException:
         match fault:
             case NotConnected():
-                return Unreachable(
+                return ClusterUnreachable(
                     f"nothing answers at {self.url} ({printable(fault.why)}): start it with anabranch serve "
                     "controller, or "
                     "say where it is with --url or ANABRANCH_CONTROLLER_URL"
                 )
             case Lost():
                 hint = "it may have been done, so look before you try again" if fault.may_be_done else "try again"
-                return Unreachable(f"no answer from {self.url} ({printable(fault.why)}): {hint}")
+                return ClusterUnreachable(f"no answer from {self.url} ({printable(fault.why)}): {hint}")
             case Misdirected():
-                return Unreachable(printable(fault.why))
+                return ClusterUnreachable(printable(fault.why))
             case Nonsense():
-                return Unreachable(
+                return ClusterUnreachable(
                     f"{self.url} is no admin interface of scalable topics ({printable(fault.why)}): check --url"
                 )
             case Denied(status=401):

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from anabranch.history.replay.report import Recorded
+from anabranch.history.replay.report import ReplayRecord
 from decisions.autoscale.answers import Hold
 from decisions.autoscale.decide import decide
 from decisions.autoscale.rates import overload
@@ -64,7 +64,9 @@ class Plan:
         }
 
 
-def make_plan(recorded: Recorded, configured: ConfiguredPolicy, topics: Collection[str] | None = None) -> Plan | None:
+def make_plan(
+    recorded: ReplayRecord, configured: ConfiguredPolicy, topics: Collection[str] | None = None
+) -> Plan | None:
     """Return the decisions of a tick at the end of the record; None: it has no batch.
 
     `configured`: the job's policy now, for releases that did not record it. Raises what reading raises.

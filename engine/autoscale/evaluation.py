@@ -26,7 +26,7 @@ from decisions.autoscale.split_pass import news_of_hot_keys
 from decisions.kernel.readings import Reading
 from engine.autoscale.fleet_view import FleetView, HeldTopics
 from engine.autoscale.loads import LoadTable
-from engine.autoscale.policies import EffectivePolicy, Policies
+from engine.autoscale.policies import Policies, ResolvedTopicPolicy
 from engine.autoscale.topics import BucketState, TopicState
 from engine.kernel.records import HOLD_SCHEMA, HOLDS, INTERNAL_ERROR, Output
 from schemas.ids import canonical_json
@@ -67,7 +67,7 @@ class Evaluation:
         hot_keys = self.hot_keys(is_tick, by_tick)
         if is_tick:
             by_tick, by_consumer = self._look_at_all(), set()
-        held: list[tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]]] = []
+        held: list[tuple[TopicState, ResolvedTopicPolicy, TopicSnapshot, Reading[Gate]]] = []
         for name in sorted(by_tick | by_consumer):
             topic = self.state.topics.get(name)
             if topic is None or topic.known is None:
@@ -102,7 +102,7 @@ class Evaluation:
 
     def _evaluate(
         self, topic: TopicState, trigger: str
-    ) -> tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]] | None:
+    ) -> tuple[TopicState, ResolvedTopicPolicy, TopicSnapshot, Reading[Gate]] | None:
         """Take the decisions on a topic, or return its binding hold if that has changed."""
         policy = self.policies.of(self.state, topic)
         if trigger == "consumer" and asks_nothing(topic, policy):
@@ -178,7 +178,7 @@ class Evaluation:
             return False
         return hold.gate.value != topic.hold_gate
 
-    def _hold_each(self, held: Sequence[tuple[TopicState, EffectivePolicy, TopicSnapshot, Reading[Gate]]]) -> None:
+    def _hold_each(self, held: Sequence[tuple[TopicState, ResolvedTopicPolicy, TopicSnapshot, Reading[Gate]]]) -> None:
         """Record holds found by `decide`."""
         for topic, _, _, reading in held:
             self.state.hold_at(topic, reading.gate.value)
@@ -235,7 +235,9 @@ class Evaluation:
         self.output.counts.holds += count
         self.output.add_columns(HOLDS, pa.RecordBatch.from_arrays(arrays, schema=HOLD_SCHEMA).sort_by("subject"))
 
-    def _decide_all(self, topic: TopicState, snapshot: TopicSnapshot, answer: Action, policy: EffectivePolicy) -> None:
+    def _decide_all(
+        self, topic: TopicState, snapshot: TopicSnapshot, answer: Action, policy: ResolvedTopicPolicy
+    ) -> None:
         """Take the decisions of an evaluation, except those recently taken that were only observed."""
         epoch, now = snapshot.layout.epoch, snapshot.now
         new = [
@@ -250,7 +252,7 @@ class Evaluation:
             topic.due = again
             self.output.due.append((topic.name, again))
 
-    def _decide(self, topic: TopicState, snapshot: TopicSnapshot, answer: Action, policy: EffectivePolicy) -> None:
+    def _decide(self, topic: TopicState, snapshot: TopicSnapshot, answer: Action, policy: ResolvedTopicPolicy) -> None:
         self.state.touch(topic.name)
         identity = topic.decided(snapshot.layout.epoch, answer.action, answer.arguments, snapshot.now)
         policy_json = policy.bucket_override_json if snapshot.has_buckets else policy.override_json
@@ -276,14 +278,16 @@ class Evaluation:
         )
 
 
-def asks_nothing(topic: TopicState, policy: EffectivePolicy) -> bool:
+def asks_nothing(topic: TopicState, policy: ResolvedTopicPolicy) -> bool:
     """Return whether all consumers of a topic have segments, so that an event changes nothing."""
     assert topic.known is not None
     required = required_segments(topic.consumers)
     return consumers_ask_nothing(policy.policy, required, topic.known.active_count, topic.open_decision is not None)
 
 
-def snapshot_of(topic: TopicState, loads: LoadTable, policy: EffectivePolicy, now: int, trigger: str) -> TopicSnapshot:
+def snapshot_of(
+    topic: TopicState, loads: LoadTable, policy: ResolvedTopicPolicy, now: int, trigger: str
+) -> TopicSnapshot:
     """Return the snapshot of a topic with a known layout.
 
     `now` is in milliseconds, `trigger` is consumer or tick.

@@ -30,7 +30,7 @@ from decisions.autoscale.snapshot import MANAGED, SHARING
 from decisions.kernel.readings import MAX_INSTANT_MS
 from engine.autoscale.layouts import SEGMENT, KnownLayout
 from engine.autoscale.loads import LoadTable
-from engine.autoscale.policies import EffectivePolicy
+from engine.autoscale.policies import ResolvedTopicPolicy
 from engine.autoscale.topics import TopicState
 from schemas.metadata import RATES
 
@@ -74,7 +74,7 @@ class FleetColumns:
 
     names: list[str]
     layouts: list[KnownLayout]
-    policies: list[EffectivePolicy]
+    policies: list[ResolvedTopicPolicy]
     policy_of: Ints
     """By topic, the index of its policy in `policies`; ascending."""
     scalars: Ints
@@ -285,7 +285,7 @@ class FleetColumns:
 def columns_of(
     topics: Sequence[TopicState],
     layouts: Sequence[KnownLayout],
-    policies: Sequence[EffectivePolicy],
+    policies: Sequence[ResolvedTopicPolicy],
     loads: LoadTable,
 ) -> FleetColumns:
     """Build the columns of topics from these layouts and policies."""
@@ -320,7 +320,7 @@ def rows_of(loads: LoadTable, names: Sequence[str], offsets: Ints, segment_ids: 
 def _from_pasts(
     topics: Sequence[TopicState],
     layouts: Sequence[KnownLayout],
-    policies: Sequence[EffectivePolicy],
+    policies: Sequence[ResolvedTopicPolicy],
     offsets: Ints,
     segment_ids: Ints,
 ) -> tuple[Ints, Ints, Ints, Ints]:

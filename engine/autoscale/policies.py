@@ -18,7 +18,7 @@ from schemas.metadata import AutoScalePolicyOverride, Profile
 
 
 @dataclass(frozen=True)
-class EffectivePolicy:
+class ResolvedTopicPolicy:
     """A resolved policy, with the arrays that filtering needs."""
 
     policy: Policy
@@ -45,24 +45,24 @@ class Policies:
     """
 
     def __init__(self) -> None:
-        self._resolved: dict[_Sources, EffectivePolicy] = {}
+        self._resolved: dict[_Sources, ResolvedTopicPolicy] = {}
 
-    def of(self, state: BucketState, topic: TopicState) -> EffectivePolicy:
+    def of(self, state: BucketState, topic: TopicState) -> ResolvedTopicPolicy:
         """Return the topic's effective policy. Total: resolution disables an invalid combination."""
         return self.of_name(state, topic.name, topic.override)
 
-    def of_name(self, state: BucketState, topic: str, own: str | None) -> EffectivePolicy:
+    def of_name(self, state: BucketState, topic: str, own: str | None) -> ResolvedTopicPolicy:
         """Return the effective policy by topic name and its own override, JSON."""
         namespace = None
         if state.namespace_policies:
             namespace = state.namespace_policies.get(topic_parts(topic).full_namespace)
         return self._of(state, namespace, own)
 
-    def of_cluster(self, state: BucketState) -> EffectivePolicy:
+    def of_cluster(self, state: BucketState) -> ResolvedTopicPolicy:
         """Return the policy of a topic without an override of its own or of its namespace."""
         return self._of(state, None, None)
 
-    def _of(self, state: BucketState, namespace: str | None, own: str | None) -> EffectivePolicy:
+    def _of(self, state: BucketState, namespace: str | None, own: str | None) -> ResolvedTopicPolicy:
         profile, cluster = state.configured or _UNKNOWN
         if state.cluster_policy is not None:
             cluster = state.cluster_policy
@@ -75,14 +75,14 @@ class Policies:
 
     def _resolve(
         self, profile: Profile, cluster: str | None, namespace: str | None, own: str | None
-    ) -> EffectivePolicy:
+    ) -> ResolvedTopicPolicy:
         overrides = [
             None if text is None else AutoScalePolicyOverride.model_validate_json(text)
             for text in (cluster, namespace, own)
         ]
         policy = resolve_policy(profile, *overrides).policy
         crossing = crossing_thresholds(policy)
-        return EffectivePolicy(
+        return ResolvedTopicPolicy(
             policy=policy,
             digest=policy_digest(policy),
             override_json=policy_override(policy, has_buckets=False).to_json(),

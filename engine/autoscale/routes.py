@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from engine.autoscale.loads import LoadTable
 from engine.autoscale.pairs import NO_ROW
-from engine.autoscale.policies import EffectivePolicy, Policies
+from engine.autoscale.policies import Policies, ResolvedTopicPolicy
 from engine.autoscale.samples import Samples
 from engine.autoscale.topics import MAX_WAIT_FOR_LAYOUT_MS, BucketState, TopicState
 
@@ -42,7 +42,7 @@ class Routed(NamedTuple):
     since: Ints
     """Start of the topic's incarnation; older measurements do not belong to it."""
     crossing_thresholds: Floats
-    """Thresholds of each sample's topic, n x 12, or 1 x 12 for all, as in `EffectivePolicy`."""
+    """Thresholds of each sample's topic, n x 12, or 1 x 12 for all, as in `ResolvedTopicPolicy`."""
     merge_thresholds: Floats
     """Thresholds of each sample's topic, n x 4, or 1 x 4 for all."""
 
@@ -193,7 +193,7 @@ class _PoliciesByNumber:
 
     def forget(self) -> None:
         """Clear the cache."""
-        self._found: dict[int, tuple[int, EffectivePolicy]] = {}
+        self._found: dict[int, tuple[int, ResolvedTopicPolicy]] = {}
         """By identity of the policy: its index and the policy itself."""
         self._of = np.zeros(0, np.int32)
         """Policy index by topic number."""

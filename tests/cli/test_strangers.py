@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from anabranch.cli.admin_client import AdminInterface, Unreachable
+from anabranch.cli.admin_client import AdminInterface, ClusterUnreachable
 from decisions.topic.layout import SegmentLayout
 from tests.cli.conftest import run, stranger
 from tests.waiting import wait_until
@@ -103,7 +103,7 @@ def test_broken_connection_exits_3_without_resend():
 def test_silent_server_times_out():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         admin = AdminInterface(f"http://127.0.0.1:{silent.getsockname()[1]}", None, timeout_seconds=0.05)
-        with pytest.raises(Unreachable, match="try again"):
+        with pytest.raises(ClusterUnreachable, match="try again"):
             admin.layout(TOPIC)
 
 

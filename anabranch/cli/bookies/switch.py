@@ -16,7 +16,7 @@ import click
 from anabranch.bookkeeper.guard import Unsafe
 from anabranch.bookkeeper.hands import DELETES_WITHIN_S
 from anabranch.bookkeeper.metadata import MetadataChanged
-from anabranch.bookkeeper.orchestrator import Orchestrator, Progressed
+from anabranch.bookkeeper.orchestrator import Progressed, SwitchOrchestrator
 from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.steps import Steps, TermLost
 from anabranch.cli.bookies.report import MAX_LINES, shown_steps, status_text
@@ -186,12 +186,12 @@ def _ended(seen: BookieSnapshot, output: str) -> None:
         raise click.ClickException(f"{left} were not moved: 'anabranch bookies status' says why, and what to do")
 
 
-def _orchestrator(bookies: Bookies, term: ZnodeWrite, watch: Any) -> Orchestrator:
+def _orchestrator(bookies: Bookies, term: ZnodeWrite, watch: Any) -> SwitchOrchestrator:
     def steps(registry: Registry) -> Steps:
         return Steps(bookies.store, bookies.metadata, bookies.hands(registry), term, bookies.guard, bookies.owners())
 
     chosen = bookies.settings.bookies
-    return Orchestrator(bookies.looker, steps, bookies.lake, bookies.name, chosen.migration_concurrency, watch)
+    return SwitchOrchestrator(bookies.looker, steps, bookies.lake, bookies.name, chosen.migration_concurrency, watch)
 
 
 def _asked(bookies: Bookies, operation: Asked, request: Request) -> tuple[Registry, BookieSnapshot, BookieAnswer]:
@@ -232,7 +232,7 @@ def _settle(right: SwitchTerm) -> bool:
 
 
 @contextmanager
-def _stopped_by_signals(orchestrator: Orchestrator) -> Iterator[None]:
+def _stopped_by_signals(orchestrator: SwitchOrchestrator) -> Iterator[None]:
     def stop(*_: object) -> None:
         click.echo("stopping after what is being done; the same command goes on", err=True)
         orchestrator.stop()

@@ -61,7 +61,7 @@ def explain(
     """
     from deltalake.exceptions import DeltaError
 
-    from anabranch.history.bundles.record import NotOnRecord, decisions_about, last_cycle
+    from anabranch.history.bundles.record import ClusterNotOnRecord, decisions_about, last_cycle
     from anabranch.history.explain.application import became
 
     if bundle and broker:
@@ -84,7 +84,7 @@ def explain(
                 click.echo(f"note: run from {last.since:%F %T} UTC on; --exact runs all that is on record", err=True)
             if last.doubt is not None:
                 click.echo(f"note: this is otherwise on record: {printable(last.doubt)}", err=True)
-    except (NotOnRecord, UnknownBroker) as error:
+    except (ClusterNotOnRecord, UnknownBroker) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
         raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error

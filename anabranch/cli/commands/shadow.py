@@ -62,7 +62,7 @@ def report(
     from deltalake.exceptions import DeltaError
 
     from anabranch.history.recorded import RecordedHistory, newest_before
-    from anabranch.simulation.shadow.record import NothingOnRecord, read_sides
+    from anabranch.simulation.shadow.record import NothingToCompare, read_sides
     from anabranch.simulation.shadow.report import compare
     from engine.replay import RebuildError
     from lake.forgotten import retained_from
@@ -82,7 +82,7 @@ def report(
                 lambda topic: prefix is None or topic.startswith(prefix),
                 _progress if sys.stderr.isatty() else lambda *_: None,
             )
-    except (NothingOnRecord, RebuildError) as error:
+    except (NothingToCompare, RebuildError) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:
         raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from anabranch.cli.admin_client import AdminInterface, Unreachable, WatchUnsupported
+from anabranch.cli.admin_client import AdminInterface, ClusterUnreachable, WatchUnsupported
 from anabranch.cli.commands import namespaces
 from anabranch.cli.commands.topic_policy import policy
 from anabranch.cli.connection import connected, encodable, namespace_name, say, subscription_name, topic_name
@@ -262,7 +262,7 @@ def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
                     show(layout)
         except WatchUnsupported:
             pushes = False
-        except Unreachable as error:
+        except ClusterUnreachable as error:
             if shown is None:
                 raise
             if not silent:

@@ -54,28 +54,28 @@ class SnapshotPage(NamedTuple):
 
     note: Callable[[str, bytes, int, Announcement], None]
     """Called for each layout sent in full: topic, bytes in the store, epoch, and its announcement."""
-    told: Set[tuple[Source, str]] = frozenset()
+    announced: Set[tuple[Source, str]] = frozenset()
     """Keys that the page omits."""
 
-    def without(self, told: Set[tuple[Source, str]]) -> SnapshotPage:
+    def without(self, announced: Set[tuple[Source, str]]) -> SnapshotPage:
         """Return the page without keys that are announced after it anyway, by Kafka topic and key."""
-        return self._replace(told=told)
+        return self._replace(announced=announced)
 
     def records(self) -> Iterator[Announcement]:
         """Return the page as snapshot announcements."""
-        return (record for record in self._all_records() if (record.source, record.key) not in self.told)
+        return (record for record in self._all_records() if (record.source, record.key) not in self.announced)
 
     def _all_records(self) -> Iterator[Announcement]:
         for namespace, policy in self.policies.items():
             yield policy_announcement(namespace, policy, self.at)
         for topic, layout in self.layouts:
-            if ("control-events", topic) in self.told:
+            if ("control-events", topic) in self.announced:
                 continue
             metadata = ScalableTopicMetadata.model_validate_json(layout)
             if record := layout_announcement(topic, "snapshot", metadata, self.at):
                 self.note(topic, layout, metadata.epoch, record)
                 yield record
-        unannounced = [entry for entry in self.known if ("control-events", entry.topic) not in self.told]
+        unannounced = [entry for entry in self.known if ("control-events", entry.topic) not in self.announced]
         yield from known_announcements(unannounced, self.at)
         for topic, life, (name, type, consumers) in self.subscriptions:
             yield consumer_announcement(topic, name, type, "snapshot", consumers, self.at, life=life)

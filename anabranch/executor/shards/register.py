@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.executor.shards.members import Member, Members
-from lake.register import EXECUTORS, Register, read_register
+from lake.register import EXECUTORS, TableRegister, read_register
 
 _SCHEMA = pa.schema(
     [
@@ -32,7 +32,7 @@ class MemberRegister:
 
     def __init__(self, lake: str) -> None:
         """Raises Delta's errors."""
-        self._register = Register(lake, EXECUTORS, _SCHEMA)
+        self._register = TableRegister(lake, EXECUTORS, _SCHEMA)
 
     def read(self) -> tuple[int, Members]:
         """Return the register's version and the members. Raises Delta's errors."""

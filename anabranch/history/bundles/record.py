@@ -58,7 +58,7 @@ SPLIT = "split"
 _PLACE = ("subject", "body", "kafka_topic", "kafka_partition", "kafka_offset", "accepted_at")
 
 
-class NotOnRecord(LookupError):
+class ClusterNotOnRecord(LookupError):
     """The lake lacks the rows that an answer needs; the message names them."""
 
 
@@ -78,7 +78,7 @@ class Known:
 def decisions_about(lake: str, cluster: str, bundle: str, until: datetime | None) -> list[dict[str, Any]]:
     """Return the decisions about a bundle up to an instant, oldest first.
 
-    Raises `NotOnRecord`, and what Delta raises.
+    Raises `ClusterNotOnRecord`, and what Delta raises.
     """
     columns = (
         "decision_id",
@@ -99,7 +99,9 @@ def decisions_about(lake: str, cluster: str, bundle: str, until: datetime | None
         if json.loads(row["arguments"])["bundle"] == bundle
     ]
     if not rows:
-        raise NotOnRecord(f"no decision about {bundle} of {cluster} is on record" + (" up to then" if until else ""))
+        raise ClusterNotOnRecord(
+            f"no decision about {bundle} of {cluster} is on record" + (" up to then" if until else "")
+        )
     return sorted(rows, key=lambda row: (row["decided_at"], row["seq"]))
 
 
@@ -107,11 +109,11 @@ def last_cycle(lake: str, cluster: str, until: datetime | None, is_exact: bool =
     """Return a cluster's last cycle up to an instant (aware; None: of the last batch on record).
 
     `is_exact`: run the whole record, however long. Takes about 50 microseconds of CPU for each bundle and cycle that is
-    run. Raises `NotOnRecord`, and what Delta raises.
+    run. Raises `ClusterNotOnRecord`, and what Delta raises.
     """
     batches = Batches(read_batches(lake, columns_of(BATCHES), until=until))
     first, last = batches.span
-    nothing = NotOnRecord(
+    nothing = ClusterNotOnRecord(
         f"no cycle of a cluster {cluster} is on record"
         + (" up to then" if until else "")
         + ": does [bundles] enabled say true, and do its brokers' reports reach Kafka?"
@@ -122,7 +124,7 @@ def last_cycle(lake: str, cluster: str, until: datetime | None, is_exact: bool =
     try:
         horizon = horizon_for(lake, batches, end, [cluster])
     except RowsForgotten as error:
-        raise NotOnRecord(str(error)) from error
+        raise ClusterNotOnRecord(str(error)) from error
     first = first if horizon is None else horizon.at
     is_exact = is_exact or _reports(lake, cluster, first, end) <= FEW_REPORTS
     for window in (None,) if is_exact else (*WINDOWS, None):
@@ -161,7 +163,7 @@ class _Run:
         try:
             states = unpack(StoredPart(horizon.clusters))
         except StateError as error:
-            raise NotOnRecord(f"what was kept of rows that are forgotten cannot be read: {error}") from error
+            raise ClusterNotOnRecord(f"what was kept of rows that are forgotten cannot be read: {error}") from error
         self.replay = ClustersReplay(
             pack({name: state for name, state in states.items() if name == self._cluster}), every_version=True
         )

@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 """Called now and then with the number of rows decided again, and the time of their batch, milliseconds."""
 
 
-class Recorded(Protocol):
+class ReplayRecord(Protocol):
     """The record, chunk by chunk, and the start of its replay (`BucketReplay`)."""
 
     @property
@@ -90,7 +90,7 @@ class Replayed:
 
 
 def replay(
-    recorded: Recorded,
+    recorded: ReplayRecord,
     configured: ConfiguredPolicy,
     since: int | None = None,
     topics: Collection[str] | None = None,

@@ -37,15 +37,15 @@ def page() -> str:
 
 def _section(view: View, earlier: Sequence[View]) -> str:
     lines = [f"## {view.signature}", "", f"{view.about} Version {view.version}.", ""]
-    lines += [_line(one, "argument ") for one in view.parameters]
-    base = max(earlier, key=lambda one: len({*one.columns} & {*view.columns}), default=view)
+    lines += [_line(parameter, "argument ") for parameter in view.parameters]
+    base = max(earlier, key=lambda other: len({*other.columns} & {*view.columns}), default=view)
     shared = {*base.columns} & {*view.columns} if base is not view else set()
     if len(shared) < _SHARED:
         shared = set()
     else:
-        names = ", ".join(f"`{one.name}`" for one in view.columns if one in shared)
+        names = ", ".join(f"`{column.name}`" for column in view.columns if column in shared)
         lines.append(f"- as in `{base.name}`: {names}")
-    return "\n".join([*lines, *(_line(one) for one in view.columns if one not in shared), ""])
+    return "\n".join([*lines, *(_line(column) for column in view.columns if column not in shared), ""])
 
 
 def _line(column: Column, kind: str = "") -> str:

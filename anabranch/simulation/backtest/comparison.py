@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.simulation.backtest.lives import Action
+from anabranch.simulation.backtest.lives import RecordedAction
 
 LATELY_MS = 1_800_000
 """Equal actions within this time count as the same one at another time."""
@@ -52,8 +52,8 @@ class Agreement:
 
 
 def agreement(
-    on_record: Sequence[Action],
-    backtested: Sequence[Action],
+    on_record: Sequence[RecordedAction],
+    backtested: Sequence[RecordedAction],
     decided: Sequence[tuple[int, str, int, int, str | None]],
     held_at: Callable[[int], str | None],
     guessed_at: Callable[[int], str | None],
@@ -67,7 +67,7 @@ def agreement(
     """
     result = Agreement()
     surplus = list(backtested)
-    missed: list[tuple[Action, Action | None]] = []
+    missed: list[tuple[RecordedAction, RecordedAction | None]] = []
     unmatched = []
     for recorded in on_record:
         same = _nearest(recorded, surplus, tick_ms)
@@ -109,12 +109,12 @@ def agreement(
     return result
 
 
-def _nearest(action: Action, candidates: Sequence[Action], within: int) -> Action | None:
+def _nearest(action: RecordedAction, candidates: Sequence[RecordedAction], within: int) -> RecordedAction | None:
     same = [other for other in candidates if other[1:4] == action[1:4] and abs(other.at - action.at) <= within]
     return min(same, key=lambda other: abs(other.at - action.at), default=None)
 
 
-def _is_decided(action: Action, decided: Sequence[tuple[int, str, int, int, str | None]]) -> bool:
+def _is_decided(action: RecordedAction, decided: Sequence[tuple[int, str, int, int, str | None]]) -> bool:
     return action.decision is not None or any(
         (kind, start, end) == (action.kind, action.start, action.end) and 0 <= action.at - decided_at <= _DECIDED_MS
         for decided_at, kind, start, end, _ in decided

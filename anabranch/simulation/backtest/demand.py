@@ -31,7 +31,7 @@ class Loads(NamedTuple):
     """n x 4, per second."""
 
 
-class Series(NamedTuple):
+class DemandSeries(NamedTuple):
     """Load of a segment: `rates[i]` from `at[i]` on."""
 
     at: Ints
@@ -45,7 +45,7 @@ class Piece:
     life: Life
     first: int
     last: int
-    carried: Series
+    carried: DemandSeries
     """From the beginning of the life on."""
     shape: Floats
     """slices x 4: the part of each rate that each slice carries; each column adds up to 1."""
@@ -115,23 +115,23 @@ def wanted_of(lives: Sequence[Life], loads: Loads, began_at: int, ends_at: int) 
         )
         is_first = life.begins <= began_at or not pieces or all(piece.life.begins == life.begins for piece in pieces)
         if not len(series.at):
-            series = Series(np.array([life.begins]), np.zeros((1, 4)) if is_first else total[None, :])
+            series = DemandSeries(np.array([life.begins]), np.zeros((1, 4)) if is_first else total[None, :])
         elif series.at[0] > life.begins:
             before = series.rates[0] if is_first else total
-            series = Series(np.r_[life.begins, series.at], np.r_[before[None, :], series.rates])
+            series = DemandSeries(np.r_[life.begins, series.at], np.r_[before[None, :], series.rates])
         pieces.append(Piece(life, first, last, series, shape))
         _lay(cells[first:last], series.rates[0], widths[first:last])
     reported = int(loads.at[0]) if len(loads.at) else ends_at
     return Wanted(edges, pieces, began_at, ends_at, reported)
 
 
-def _series(life: Life, loads: Loads) -> Series:
+def _series(life: Life, loads: Loads) -> DemandSeries:
     """Return the recorded loads of a life; one from before it counts from its beginning."""
     mine = np.flatnonzero(loads.segment == life.segment)
     mine = mine[loads.at[mine] < life.ends]
     instants, rates = np.maximum(loads.at[mine], life.begins), loads.rates[mine]
     last = np.r_[instants[1:] != instants[:-1], np.ones(min(1, len(instants)), bool)]
-    return Series(instants[last], rates[last])
+    return DemandSeries(instants[last], rates[last])
 
 
 def _first_of(rates: Floats) -> Floats:

@@ -33,7 +33,7 @@ class Life(NamedTuple):
     ends: int
 
 
-class Action(NamedTuple):
+class RecordedAction(NamedTuple):
     """A split, a merge or a rebucket of the hashes `start` to `end`, inclusive."""
 
     at: int
@@ -63,9 +63,9 @@ def lives_of(announced: Sequence[Announced], ends: int) -> list[Life]:
     return [life for life in lives if life.begins < life.ends]
 
 
-def actions_of(announced: Sequence[Announced]) -> list[Action]:
+def actions_of(announced: Sequence[Announced]) -> list[RecordedAction]:
     """Return every split, merge and rebucket between the first layout and the last, in order."""
-    actions: list[Action] = []
+    actions: list[RecordedAction] = []
     for (_, before, _), (acted_at, after, decision) in pairwise(announced):
         shown = sorted(actions_in(after, before), key=lambda action: action[2])
         for kind, parents, children, _ in shown:
@@ -73,7 +73,7 @@ def actions_of(announced: Sequence[Announced]) -> list[Action]:
                 continue
             created = [after.segments[number] for number in children]
             start, end = min(segment.start for segment in created), max(segment.end for segment in created)
-            actions.append(Action(acted_at, kind, start, end, decision, parents, children))
+            actions.append(RecordedAction(acted_at, kind, start, end, decision, parents, children))
     return actions
 
 

@@ -60,7 +60,7 @@ class NoHistory(LookupError):
 
 
 @dataclass(frozen=True)
-class TopicRecord:
+class TopicHistory:
     """Record of a topic for the time of its existence."""
 
     name: str
@@ -135,7 +135,7 @@ class History:
 
         return replace(self, began_at=begin, ends_at=end)
 
-    def part(self, number: int) -> list[TopicRecord]:
+    def part(self, number: int) -> list[TopicHistory]:
         """Return the records of a part's topics, by name. Raises what Delta raises."""
         folder, names = Path(self.folder), self.parts[number]
         first = sum(len(part) for part in self.parts[:number])
@@ -143,7 +143,7 @@ class History:
         held = _held(read_part(folder, HOLDS, number), first)
         decided = _decided(read_part(folder, DECISIONS, number), read_part(folder, OUTCOMES, number), first)
         loads = loads_of_part(folder, number, first, len(names))
-        records: list[TopicRecord] = []
+        records: list[TopicHistory] = []
         for index, name in enumerate(names):
             for life in topic_lives(layouts.get(index, [])):
                 span = self._span(name, life)
@@ -154,7 +154,7 @@ class History:
                 mine = [change for change in consumers.get(index, []) if change.at >= life.after]
                 before = {change.subscription: change for change in mine if change.at <= begin}
                 records.append(
-                    TopicRecord(
+                    TopicHistory(
                         name,
                         begin,
                         end,

@@ -28,8 +28,8 @@ from anabranch.simulation.backtest.guesses import (
     merged,
     together,
 )
-from anabranch.simulation.backtest.lives import Action, Life, actions_of, lives_of
-from anabranch.simulation.backtest.reading import UNKNOWN_GATES, History, TopicRecord
+from anabranch.simulation.backtest.lives import Life, RecordedAction, actions_of, lives_of
+from anabranch.simulation.backtest.reading import UNKNOWN_GATES, History, TopicHistory
 from anabranch.simulation.backtest.source import RecordedSource, RecordedTopic
 from anabranch.simulation.shadow.sides import parts_of
 from anabranch.simulation.topics.outcome import REVERSAL_MS, Outcome
@@ -146,7 +146,7 @@ def _part(work: tuple[History, int, dict[str, ConfiguredPolicy]]) -> Part:
 class Prepared:
     """Recorded topic, ready to be simulated."""
 
-    record: TopicRecord
+    record: TopicHistory
     lives: Sequence[Life]
     wanted: Wanted
     ran: Policy
@@ -228,7 +228,7 @@ def violation(configured: ConfiguredPolicy) -> str | None:
     return resolve_policy(configured.profile, cluster).broken
 
 
-def _prepared(history: History, record: TopicRecord) -> Prepared:
+def _prepared(history: History, record: TopicHistory) -> Prepared:
     ran = resolved(history.ran, record.announced[0].layout.auto_scale_policy)
     lives = lives_of(record.announced, record.ends_at)
     wanted = wanted_of(lives, record.loads, record.began_at, record.ends_at)
@@ -272,7 +272,7 @@ def guessed_of(history: History, prepared: Prepared, index: int, outcome: Outcom
 
 def _guesses(
     history: History, prepared: Prepared, index: int, outcome: Outcome, policy: ConfiguredPolicy
-) -> tuple[dict[str, Ints], list[Action]]:
+) -> tuple[dict[str, Ints], list[RecordedAction]]:
     """Return the intervals of assumptions by kind, and the actions of the policy."""
     record = prepared.record
     mine = _actions_of(outcome, index, history.phase_ms)
@@ -286,7 +286,7 @@ def _guesses(
         "band": banded(prepared.wanted, resolved(policy, own), prepared.ran, history.change_threshold),
     }
     return intervals, [
-        Action(acted_at, kind, *range_of_hashes)
+        RecordedAction(acted_at, kind, *range_of_hashes)
         for (acted_at, kind, _), range_of_hashes in zip(mine, ranges, strict=True)
     ]
 
@@ -377,13 +377,13 @@ def _waiting_on_record(prepared: Prepared, instants: Ints, active: Ints) -> Ints
     return waiting
 
 
-def _actions_on_record(record: TopicRecord) -> list[Action]:
+def _actions_on_record(record: TopicHistory) -> list[RecordedAction]:
     """Return the recorded actions of the counted time."""
     return [action for action in actions_of(record.announced) if action.at >= record.counted_from]
 
 
 def _agreement(
-    history: History, prepared: Prepared, done: Sequence[Action], intervals: Mapping[str, Ints]
+    history: History, prepared: Prepared, done: Sequence[RecordedAction], intervals: Mapping[str, Ints]
 ) -> Agreement:
     record = prepared.record
     segments = {

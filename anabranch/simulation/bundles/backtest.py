@@ -14,7 +14,7 @@ import numpy as np
 
 from anabranch.simulation.bundles.compare import Compared, read
 from anabranch.simulation.bundles.events import Recorded
-from anabranch.simulation.bundles.outcome import IDLE, OVER, Outcome
+from anabranch.simulation.bundles.outcome import IDLE, OVER, BalancingOutcome
 from anabranch.simulation.bundles.recorded import RecordedFleet, fleet_of
 from anabranch.simulation.bundles.run import DEAD_SECONDS, SECONDS_A_CONNECTION, UNLOAD_SECONDS, simulate
 from decisions.bundles.configuration import PROFILES
@@ -91,11 +91,11 @@ def of_text(text: str, profile: str, ran: Mapping[str, Any], settings: Mapping[s
     return (named_profile if "profile=" in text else profile), {**ran, **changed}
 
 
-def outcome_on_record(recorded: RecordedFleet) -> tuple[Outcome, list[tuple[int, str, str, str]]]:
+def outcome_on_record(recorded: RecordedFleet) -> tuple[BalancingOutcome, list[tuple[int, str, str, str]]]:
     """Return the recorded outcome, and the moves of the parts: minute, bundle, from, to."""
     fleet, owners, rates = recorded.fleet, recorded.owners, recorded.fleet.recorded
     assert rates is not None
-    outcome, moves = Outcome(fleet.minutes), list[tuple[int, str, str, str]]()
+    outcome, moves = BalancingOutcome(fleet.minutes), list[tuple[int, str, str, str]]()
     names = [broker.name for broker in fleet.brokers]
     for minute in range(fleet.minutes):
         live = np.array([broker.lives(minute) for broker in fleet.brokers])
@@ -118,7 +118,7 @@ def outcome_on_record(recorded: RecordedFleet) -> tuple[Outcome, list[tuple[int,
     return outcome, moves
 
 
-def _measure(outcome: Outcome, recorded: RecordedFleet, minute: int, live: Any) -> None:
+def _measure(outcome: BalancingOutcome, recorded: RecordedFleet, minute: int, live: Any) -> None:
     """Add the measures of a minute, by the simulation's model."""
     fleet, rates = recorded.fleet, recorded.fleet.recorded
     assert rates is not None

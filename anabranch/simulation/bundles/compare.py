@@ -11,7 +11,7 @@ from math import inf, isinf
 from statistics import median
 from typing import Any
 
-from anabranch.simulation.bundles.outcome import Outcome
+from anabranch.simulation.bundles.outcome import BalancingOutcome
 from anabranch.simulation.bundles.run import balancer, check_simulated, simulate
 from anabranch.simulation.bundles.shapes import SHAPES
 from decisions.bundles.configuration import PROFILES, SHEDDERS, Configuration, ConfigurationError
@@ -35,7 +35,7 @@ class Compared:
 
     shape: str
     balancer: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[BalancingOutcome, ...]
 
     def values(self, column: str) -> list[float]:
         """Return a column by seed.

@@ -9,7 +9,7 @@ OVER, IDLE, BACK_WITHIN = 0.85, 0.25, 30
 
 
 @dataclass(slots=True)
-class Outcome:
+class BalancingOutcome:
     """Columns of the table; lower is better in all."""
 
     minutes: int

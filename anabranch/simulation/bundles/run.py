@@ -13,7 +13,7 @@ import numpy as np
 
 from anabranch.simulation.bundles.extensible import busiest, load_data
 from anabranch.simulation.bundles.fleet import Broker, Fleet
-from anabranch.simulation.bundles.outcome import IDLE, OVER, Outcome
+from anabranch.simulation.bundles.outcome import IDLE, OVER, BalancingOutcome
 from anabranch.simulation.bundles.reports import is_due, report, stats, usage
 from decisions.bundles.averages import add_bundle_sample
 from decisions.bundles.configuration import Configuration, ConfigurationError
@@ -67,7 +67,7 @@ def _shedder(configuration: Mapping[str, Any]) -> str:
     return str(configuration.get("loadBalancerLoadSheddingStrategy")).rpartition(".")[2]
 
 
-def simulate(fleet: Fleet, configuration: Mapping[str, Any], profile: str = "4.x") -> Outcome:
+def simulate(fleet: Fleet, configuration: Mapping[str, Any], profile: str = "4.x") -> BalancingOutcome:
     """Return the outcome of a balancer on a fleet.
 
     Raises `ConfigurationError` for a setting that cannot be read, or a strategy that is not simulated.
@@ -91,14 +91,14 @@ class _Run:
         self.busiest: dict[str, TopBundlesLoadData] = {}
         self.bundles: dict[str, BundleData] = {}
         self.state = BalancerState()
-        self.outcome = Outcome(fleet.minutes)
+        self.outcome = BalancingOutcome(fleet.minutes)
         connections = fleet.connections if len(fleet.connections) else np.full(len(fleet.bundles), 10.0)
         self.reconnect = {
             name: UNLOAD_SECONDS + SECONDS_A_CONNECTION * float(count)
             for name, count in zip(fleet.bundles, connections, strict=True)
         }
 
-    def run(self) -> Outcome:
+    def run(self) -> BalancingOutcome:
         for minute in range(self.fleet.minutes):
             live = {broker.name: broker for broker in self.fleet.brokers if broker.lives(minute)}
             counted = stats(self.fleet, minute)

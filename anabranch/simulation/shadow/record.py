@@ -25,7 +25,7 @@ from anabranch.simulation.shadow.sides import (
     Ending,
     Segments,
     Sides,
-    Wanted,
+    WantedAction,
     What,
     actions_in,
     parts_of,
@@ -50,7 +50,7 @@ Progress = Callable[[int, int], None]
 """Called now and then with the number of finished batches, and the time of the last one, milliseconds."""
 
 
-class NothingOnRecord(LookupError):
+class NothingToCompare(LookupError):
     """Nothing to compare in the lake; the message says what is missing."""
 
 
@@ -69,7 +69,7 @@ class Record(Protocol):
 
 
 @dataclass(frozen=True)
-class Recorded:
+class ShadowRecord:
     """Recorded actions of both sides."""
 
     sides: Sides
@@ -88,19 +88,19 @@ def read_sides(
     configured: ConfiguredPolicy,
     wanted: Callable[[str], bool] = lambda _: True,
     progress: Progress = lambda *_: None,
-) -> Recorded:
+) -> ShadowRecord:
     """Read both sides of the topics that are `wanted`, for the whole `record`.
 
-    `configured`: the job's policy now, for releases that did not record it. Raises `NothingOnRecord`, and what Delta
+    `configured`: the job's policy now, for releases that did not record it. Raises `NothingToCompare`, and what Delta
     raises.
     """
     if record.span is None:
-        raise NothingOnRecord(
+        raise NothingToCompare(
             f"no batch of the job is on record in {lake}: is the job running, with [lake] path there?"
         )
     topics = [topic for topic in record.topics if wanted(topic)]
     if not topics:
-        raise NothingOnRecord(f"no layout of such a topic is on record in {lake}: does a collector announce them?")
+        raise NothingToCompare(f"no layout of such a topic is on record in {lake}: does a collector announce them?")
     replay = BucketReplay(AS_RECORDED, configured, doubts := _FirstFew(), **record.begun(topics))
     own = find_own(replay, (chunk.of_bucket(topics) for chunk in record.chunks(keep=True)), own_decisions(lake))
     reading = _Reading(replay, own, committed_at(lake, own.decided_at))
@@ -110,7 +110,7 @@ def read_sides(
             reading.take(batch)
             done += 1
             progress(done, batch.now)
-    return Recorded(reading.end(), len(reading.layouts), *record.span, doubts)
+    return ShadowRecord(reading.end(), len(reading.layouts), *record.span, doubts)
 
 
 def committed_at(lake: str, batches: Collection[int]) -> dict[int, int]:
@@ -148,7 +148,7 @@ class _Reading:
         self._sides = Sides()
         self._shown: dict[str, set[Segments]] = {}
         """By topic: the children of the actions that its layouts have shown."""
-        self._open: dict[str, dict[What, Wanted]] = {}
+        self._open: dict[str, dict[What, WantedAction]] = {}
         self._decided: dict[str, tuple[str, list[What]]] = {}
         """By decision id, the topic and actions of decisions that are open."""
         self._hot: dict[tuple[str, int], int] = {}
@@ -190,7 +190,7 @@ class _Reading:
             topic, parts = row["subject"], parts_of(row["action"], json.loads(row["arguments"])["segments"])
             instant = self._committed.get(batch.now, batch.now)
             for act in parts:
-                decided = Wanted(topic, *act, instant, row["reason"], self._hot_since(topic, act[1]))
+                decided = WantedAction(topic, *act, instant, row["reason"], self._hot_since(topic, act[1]))
                 self._open.setdefault(topic, {}).setdefault(act, decided)
             self._decided[row["decision_id"]] = topic, parts
 

@@ -11,15 +11,15 @@ from statistics import median
 from typing import Any
 
 from anabranch.query.wording import instant
-from anabranch.simulation.shadow.record import Recorded
-from anabranch.simulation.shadow.sides import SAME, Done, Sides, Wanted, of_done, of_wanted, reversals
+from anabranch.simulation.shadow.record import ShadowRecord
+from anabranch.simulation.shadow.sides import SAME, Done, Sides, WantedAction, of_done, of_wanted, reversals
 
 REVERSAL_MINUTES = 30
 """An action that is undone within this time counts as a reversal."""
 
 
 def compare(
-    recorded: Recorded, since: int | None, until: int, reversal_minutes: float = REVERSAL_MINUTES
+    recorded: ShadowRecord, since: int | None, until: int, reversal_minutes: float = REVERSAL_MINUTES
 ) -> dict[str, Any]:
     """Compare the actions from `since` to `until`, milliseconds since 1970; None: the start of the record.
 
@@ -76,7 +76,7 @@ def compare(
     }
 
 
-def _counted(actions: Sequence[Done | Wanted]) -> dict[str, int]:
+def _counted(actions: Sequence[Done | WantedAction]) -> dict[str, int]:
     counts = Counter(act.action for act in actions)
     rebuckets = {"rebuckets": counts["rebucket"]} if counts["rebucket"] else {}
     return {"splits": counts["split"], "merges": counts["merge"], **rebuckets}

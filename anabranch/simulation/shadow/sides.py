@@ -45,7 +45,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedAction:
     """Action that we decided, and that our executor did not apply."""
 
     topic: str
@@ -70,7 +70,7 @@ class Wanted:
 class Both:
     """Action of both sides that we decided before the other side did it."""
 
-    wanted: Wanted
+    wanted: WantedAction
     done: Done
 
     @property
@@ -99,7 +99,7 @@ class Sides:
     both: list[Both] = field(default_factory=list)
     theirs: list[Done] = field(default_factory=list)
     """Actions that we had not decided before."""
-    ours: list[Wanted] = field(default_factory=list)
+    ours: list[WantedAction] = field(default_factory=list)
     """Actions that the other side did not do."""
     parents: dict[tuple[str, int], Segments] = field(default_factory=dict)
     """Of each segment: what it was split off from, or merged from."""
@@ -117,7 +117,7 @@ class Sides:
         """Return the actions of the other side, in order of time."""
         return sorted([*self.theirs, *(pair.done for pair in self.both)], key=lambda done: done.at)
 
-    def all_wanted(self) -> list[Wanted]:
+    def all_wanted(self) -> list[WantedAction]:
         """Return the actions that we wanted, in order of time."""
         return sorted([*self.ours, *(pair.wanted for pair in self.both)], key=lambda wanted: wanted.at)
 
@@ -199,6 +199,6 @@ def of_done(actions: Sequence[Done]) -> list[tuple[str, str, Segments, int]]:
     return [(done.topic, done.action, done.segments, done.at) for done in actions]
 
 
-def of_wanted(actions: Sequence[Wanted]) -> list[tuple[str, str, Segments, int]]:
+def of_wanted(actions: Sequence[WantedAction]) -> list[tuple[str, str, Segments, int]]:
     """Return actions in the form for `reversals`."""
     return [(wanted.topic, wanted.action, wanted.segments, wanted.at) for wanted in actions]

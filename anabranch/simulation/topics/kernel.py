@@ -29,7 +29,7 @@ from anabranch.simulation.topics.lineages import Lineage
 from anabranch.simulation.topics.outcome import Actions
 from anabranch.simulation.topics.tally import Tally
 from anabranch.simulation.topics.timeline import Floats, Ints
-from anabranch.simulation.topics.waits import BY_MERGE, BY_SPLIT, NOT_DUE, Limits, Situation
+from anabranch.simulation.topics.waits import BY_MERGE, BY_SPLIT, NOT_DUE, Limits, WaitSituation
 from anabranch.simulation.topics.window import NO_STEP, Bounds, WindowColumns
 from decisions.autoscale.clocks import (
     Cooldowns,
@@ -502,7 +502,7 @@ class Kernel:
     def _evaluate(self, rows: Ints, step: Ints, now: Ints, is_tick: Bools, is_extra: Bools, by_event: Bools) -> None:
         segments, owner = self._segments(rows)
         ints = self._ints[segments]
-        situation = Situation(
+        situation = WaitSituation(
             self._limits,
             rows,
             now,

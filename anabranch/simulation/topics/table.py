@@ -32,7 +32,7 @@ class TableCase(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TableRow:
+class ReportRow:
     """Profile on a shape; columns as `HEADS`."""
 
     shape: str
@@ -50,7 +50,7 @@ def table(
     processes: int,
     deciders: Mapping[str, Decide] = MappingProxyType({}),
     progress: Callable[[int, int], None] = lambda *_: None,
-) -> list[TableRow]:
+) -> list[ReportRow]:
     """Return a row for every profile, and every other decider under policy `pip-483`, on every shape.
 
     `progress` gets the number of finished runs, and of all runs.
@@ -64,7 +64,7 @@ def table(
         by_profile.setdefault((case.shape, case.profile), []).append(columns)
         progress(done, len(cases) + len(by_others))
     return [
-        TableRow(shape, name, tuple(np.median(columns, axis=0).tolist()), tuple(np.max(columns, axis=0).tolist()))
+        ReportRow(shape, name, tuple(np.median(columns, axis=0).tolist()), tuple(np.max(columns, axis=0).tolist()))
         for shape in SHAPES
         for name in (*deciders, *profiles)
         for columns in [by_profile[shape, name]]
@@ -94,7 +94,7 @@ def _run(case: TableCase, decided_by: Decide = decide) -> tuple[TableCase, tuple
     )
 
 
-def as_text(rows: Sequence[TableRow]) -> str:
+def as_text(rows: Sequence[ReportRow]) -> str:
     """Return the table in Markdown, legible in a terminal: the median, and the worst where it differs."""
     lines = [["demand", "profile", *HEADS], *([row.shape, row.profile, *_cells(row)] for row in rows)]
     before = ""
@@ -114,7 +114,7 @@ def as_text(rows: Sequence[TableRow]) -> str:
     return "\n".join([drawn[0], rule, *drawn[1:]]) + "\n"
 
 
-def _cells(row: TableRow) -> list[str]:
+def _cells(row: ReportRow) -> list[str]:
     return [
         f"{median:.4g}" if f"{median:.4g}" == f"{worst:.4g}" else f"{median:.4g} ({worst:.4g})"
         for median, worst in zip(row.median, row.worst, strict=True)

@@ -124,7 +124,7 @@ class Limits:
         return np.array(values)[self.of]
 
 
-class Situation:
+class WaitSituation:
     """Wishes and waits of some rows, as instants; `NOT_DUE`: time alone does not bring it."""
 
     def __init__(

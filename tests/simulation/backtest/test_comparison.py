@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from anabranch.simulation.backtest.comparison import Agreement, agreement
-from anabranch.simulation.backtest.lives import Action
+from anabranch.simulation.backtest.lives import RecordedAction
 
 MINUTE = 60_000
 
 
 def split(at, start=0, end=0xFFFF, decision="d"):
-    return Action(at, "split", start, end, decision)
+    return RecordedAction(at, "split", start, end, decision)
 
 
 def compare(on_record, backtested, decided=(), held=None, guess=None):

@@ -10,7 +10,7 @@ import pytest
 from anabranch.simulation.backtest.demand import Loads
 from anabranch.simulation.backtest.lives import Announced
 from anabranch.simulation.backtest.policies import read_candidate
-from anabranch.simulation.backtest.reading import History, TopicRecord
+from anabranch.simulation.backtest.reading import History, TopicHistory
 from anabranch.simulation.backtest.running import RAN, RECORD, _prepared, _result, resolved, simulated
 from anabranch.simulation.backtest.suggesting import OF_BUCKETS, anywhere, neighbour
 from anabranch.simulation.topics.timeline import ConsumersFrom
@@ -30,7 +30,7 @@ NO_BUCKETS = SegmentLayout.create(2, BEGIN - HOUR)
 def backtested(first, consumers=7, kind="STREAM", rate=5_000.0, then=()):
     """The result of a topic of two warm segments that gets consumers after half an hour; `then`: later layouts."""
     loads = Loads(np.array([BEGIN, BEGIN]), np.array([0, 1]), np.array([[rate, 0.0, 30_000.0, 0.0]] * 2))
-    record = TopicRecord(
+    record = TopicHistory(
         "topic://acme/shop/orders",
         BEGIN,
         END,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from anabranch.cli.main import cli
 from anabranch.simulation.bundles.compare import COLUMNS, Compared, compare, read
 from anabranch.simulation.bundles.extensible import BUSIEST, averaged, busiest
-from anabranch.simulation.bundles.outcome import Outcome
+from anabranch.simulation.bundles.outcome import BalancingOutcome
 from anabranch.simulation.bundles.run import balancer, simulate
 from anabranch.simulation.bundles.shapes import SHAPES
 from decisions.bundles.averages import throughput
@@ -105,7 +105,11 @@ def test_unreadable_balancer_prevents_all_runs():
 
 def test_unused_broker_is_infinite_none_joined_zero():
     """Column `usedAfter`: the last of the new brokers counts."""
-    outcomes = (Outcome(1, used_after={"a": 3, "b": 7}), Outcome(1, used_after={"a": 3, "b": None}), Outcome(1))
+    outcomes = (
+        BalancingOutcome(1, used_after={"a": 3, "b": 7}),
+        BalancingOutcome(1, used_after={"a": 3, "b": None}),
+        BalancingOutcome(1),
+    )
     assert Compared("join", AVG, outcomes).values("usedAfter") == [7.0, float("inf"), 0.0]
     assert Compared("join", AVG, outcomes).to_json()["worst"]["usedAfter"] is None
     assert set(Compared("join", AVG, outcomes).typical()) == {column for column, _ in COLUMNS}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anabranch.simulation.bundles.fleet import Broker, Fleet
-from anabranch.simulation.bundles.outcome import Outcome
+from anabranch.simulation.bundles.outcome import BalancingOutcome
 from anabranch.simulation.bundles.run import balancer, simulate
 from anabranch.simulation.bundles.shapes import SHAPES
 
@@ -28,7 +28,7 @@ def fleet(loads: dict[str, list[tuple[float, float]]], minutes: int = 60) -> Fle
     )
 
 
-def ran(what: Fleet, text: str) -> Outcome:
+def ran(what: Fleet, text: str) -> BalancingOutcome:
     profile, configuration = balancer(text)
     return simulate(what, configuration, profile)
 

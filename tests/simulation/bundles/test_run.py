@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.simulation.bundles import __main__ as command
 from anabranch.simulation.bundles.fleet import Broker, Fleet
-from anabranch.simulation.bundles.outcome import Outcome
+from anabranch.simulation.bundles.outcome import BalancingOutcome
 from anabranch.simulation.bundles.reports import is_due
 from anabranch.simulation.bundles.run import DEAD_SECONDS, SECONDS_A_CONNECTION, UNLOAD_SECONDS, balancer, simulate
 from anabranch.simulation.bundles.shapes import SHAPES
@@ -48,7 +48,7 @@ def test_unplaceable_bundles_unserved_until_report():
 
 def test_return_within_30_minutes_is_ping_pong():
     moves = [(0, "x", "a", "b"), (30, "x", "b", "a"), (61, "x", "a", "b"), (62, "x", "b", "c"), (63, "y", "a", "b")]
-    assert Outcome(70, moves=moves).ping_pongs == 1
+    assert BalancingOutcome(70, moves=moves).ping_pongs == 1
 
 
 def report(at: int, cpu: float, rate: float = 100.0) -> LocalBrokerData:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.cli.main import cli
 from anabranch.history.recorded import RecordedHistory
-from anabranch.simulation.shadow.record import NothingOnRecord, read_sides
+from anabranch.simulation.shadow.record import NothingToCompare, read_sides
 from anabranch.simulation.shadow.report import compare
 from anabranch.simulation.shadow.sides import SAME, actions_in, reversals
 from decisions.topic.layout import SegmentLayout
@@ -245,7 +245,7 @@ def test_wrong_usage_and_an_empty_lake_are_one_line(told, tmp_path):
     assert "is no time" in run(told, "--since", "yesterday").output
     nobody = run(told, "--namespace", "acme/other")
     assert (nobody.exit_code, "does a collector announce them?" in nobody.output) == (1, True)
-    with pytest.raises(NothingOnRecord, match="is the job running"):
+    with pytest.raises(NothingToCompare, match="is the job running"):
         read(str(tmp_path / "nothing"), tmp_path)
     early = run(told, "--until", at(NOW - 5 * MINUTE).isoformat())
     assert early.exit_code == 1

@@ -1,0 +1,57 @@
+"""Names: public classes exist once, locals are nouns, tests say subject and outcome, the formatter is never off."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[1]
+PRODUCT = [
+    (file.relative_to(HOME), ast.parse(file.read_text()))
+    for package in ("schemas", "decisions", "engine", "lake", "runtime", "streaming", "anabranch")
+    for file in sorted((HOME / package).rglob("*.py"))
+]
+TESTS = [(file.relative_to(HOME), file.read_text()) for file in sorted((HOME / "tests").rglob("*.py"))]
+VAGUE = {"one", "found", "said", "told", "place", "taken", "given", "gone", "what", "rest", "others", "standing"}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def locals_of(tree: ast.Module) -> set[str]:
+    """Names that functions bind, parameters included."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
+    nodes = [node for function in functions for node in ast.walk(function)]
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
+
+
+def test_public_class_names_are_unique():
+    homes = defaultdict(list)
+    for file, tree in PRODUCT:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(str(file))
+    assert len(homes) > 500
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
+def test_locals_are_not_vague():
+    vague = {str(file): names for file, tree in PRODUCT if (names := locals_of(tree) & VAGUE)}
+    assert vague == {}
+
+
+def test_test_names_have_at_most_70_characters():
+    names = [
+        (str(file), node.name)
+        for file, text in TESTS
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, FUNCTIONS) and node.name.startswith("test_")
+    ]
+    assert len(names) > 2_000
+    assert [name for name in names if len(name[1]) > 70] == []
+
+
+def test_formatter_is_never_off():
+    marker = "# " + "fmt:"
+    texts = [(file, (HOME / file).read_text()) for file, _ in PRODUCT] + TESTS
+    assert [str(file) for file, text in texts if marker in text] == []
