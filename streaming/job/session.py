@@ -32,6 +32,10 @@ Spark's default is 10,000 rows, even of 1 MiB each.
 """
 
 
+_FORMER_MODULES = {"streaming.workers": "streaming.job.workers"}
+"""Modules by their former names, in an operator's own `spark.conf`."""
+
+
 def read_spark_conf(file: Path) -> dict[str, str]:
     """Read a file in spark-defaults format: `key value` per line, `#` begins a comment line."""
     try:
@@ -46,7 +50,7 @@ def read_spark_conf(file: Path) -> dict[str, str]:
         key, _, value = text.partition(" ")
         if not key.startswith("spark.") or not value.strip():
             raise SettingsError(f"{file}:{number}: expected `spark.key value`, found {text!r}")
-        settings[key] = value.strip()
+        settings[key] = _FORMER_MODULES.get(value.strip(), value.strip())
     return settings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schemas.settings.root import SettingsError, load_settings
-from streaming.job.session import authenticated, start_session
+from streaming.job.session import authenticated, read_spark_conf, start_session
 
 
 @pytest.mark.parametrize("master", [{}, {"spark.master": "local[2]"}, {"spark.master": "local"}])
@@ -38,3 +38,12 @@ def test_missing_jars_end_the_start_in_one_line(tmp_path, monkeypatch):
         SettingsError, match=r"there are no jars in .*/jars/spark, \[local\] jars: run anabranch local setup"
     ):
         start_session(settings)
+
+
+def test_former_worker_module_is_read_as_the_new_one(tmp_path):
+    file = tmp_path / "spark.conf"
+    file.write_text("spark.python.daemon.module streaming.workers\nspark.app.name streaming.workers.mine\n")
+    assert read_spark_conf(file) == {
+        "spark.python.daemon.module": "streaming.job.workers",
+        "spark.app.name": "streaming.workers.mine",
+    }
