@@ -45,8 +45,13 @@ class Look:
         wait_until(lambda: self.driver.execute_script("return document.readyState") == "complete", PATIENCE_S)
 
     def said(self) -> list[str]:
-        """What the console has said that is no mere note: errors, and what the policy of the page has blocked."""
-        return [one["message"] for one in self.driver.get_log("browser") if one["level"] in ("SEVERE", "WARNING")]
+        """Errors on the console, and what the policy of the page has blocked.
+
+        A page of the test before may still ask its server, which is gone, while it is being left: not of this page.
+        """
+        entries = [entry for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        messages = [entry["message"] for entry in entries]
+        return [one for one in messages if one.startswith(self.base) or not one.startswith("http://127.0.0.1:")]
 
     def faults(self) -> list[str]:
         """What axe-core finds against those who do not see, or not well."""
