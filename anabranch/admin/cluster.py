@@ -1,4 +1,4 @@
-"""Calls about a cluster as a whole: its brokers and tenants, and the load reported by a broker.
+"""Read-only calls about a cluster: brokers, tenants, policies, and one broker's figures.
 
 Stage: beside `topics`, over the same transport; used by collectors.
 """

@@ -51,6 +51,7 @@ def watch_layouts(transport: Transport, topic: str, since: int) -> Iterator[Push
 
 
 def _layouts(answer: httpx.Response) -> Iterator[SegmentLayout | Nonsense]:
+    """Yield the layouts of an event stream; ignore other events, end after an invalid one."""
     bounded = _Bounded(answer.iter_bytes())
     # Events are always UTF-8, even if the server declares another encoding.
     for event in EventSource(httpx.Response(200, headers={"content-type": _EVENTS}, stream=bounded)).iter_sse():

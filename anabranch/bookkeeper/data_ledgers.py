@@ -38,9 +38,10 @@ def count_data_ledgers(
     listings: Mapping[str, Collection[int] | str],
     named: Collection[int],
 ) -> DataLedgers:
-    """Count the ledgers in `records` by cluster, and list the irregular ones.
+    """Count the ledgers in `records` by cluster, without offloaded ones; list irregular ones.
 
-    `listings` has the ids of each cluster, or the reason why they are unknown; `named` has those of other records.
+    `listings` has the ids of each cluster, or the reason why they are unknown; `named` has those that
+    schemas, cursors and verified steps name.
     """
     there = {entry.name: _ids(listings.get(entry.name)) for entry in registry.clusters}
     first, recorded = _unstamped(registry)

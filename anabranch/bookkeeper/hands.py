@@ -1,4 +1,4 @@
-"""BookKeeper sidecar: ledgers of several clusters are opened, listed, copied, verified and deleted.
+"""Client of the BookKeeper sidecar: opens, lists, seals, copies, verifies, deletes ledgers.
 
 BookKeeper's own client does it in a Java program (`java/anabranch/bookies`), which is started again when it dies.
 

@@ -1,4 +1,4 @@
-"""Snapshot reader of a switch: registry, records, ledgers and ids of all registered clusters.
+"""Snapshot reader of a switch: registry, records, ledgers and id counters of all clusters.
 
 Stage: over `registry`, `metadata` and `hands`, under `orchestrator` and the commands. Reading changes nothing anywhere.
 A cluster that cannot be reached has its reason in place of a listing; a record that cannot be read is in the snapshot

@@ -98,7 +98,7 @@ class SwitchOrchestrator:
         record = self._record(registry.directive)
         if record is None:
             return decide(self._looker.look("cleanup", "whole", request, registry=registry)), 0
-        self._finish(record, registry)
+        self._finish_open_steps(record, registry)
         snapshot = self._looker.look("cleanup", "whole", request, record.progress(), registry)
         answer = decide(snapshot)
         if answer.action != "cleanup":
@@ -110,7 +110,7 @@ class SwitchOrchestrator:
     def _looked(self, registry: Registry) -> tuple[SwitchRecord | None, BookieSnapshot]:
         record = self._record(registry.directive)
         if record is not None:
-            self._finish(record, registry)
+            self._finish_open_steps(record, registry)
         progress = None if record is None else record.progress()
         self.seen = self._looker.look("next", "ledgers", progress=progress, registry=registry, like=self.seen)
         return record, self.seen
@@ -122,7 +122,7 @@ class SwitchOrchestrator:
             self._known = SwitchRecord(self._lake, self._looker.cluster, directive, self._name)
         return self._known
 
-    def _finish(self, record: SwitchRecord, registry: Registry) -> None:
+    def _finish_open_steps(self, record: SwitchRecord, registry: Registry) -> None:
         """End the open steps of a predecessor: repeating a step has the same result."""
         left = record.open()
         for begin in range(0, len(left), WAVE):

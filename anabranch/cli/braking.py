@@ -18,7 +18,7 @@ from anabranch.safeguards.commands import DONE, judge, read_reason, whoami
 from schemas.printable import printable
 
 
-def said(function: Callable[..., None]) -> Callable[..., None]:
+def with_reason_and_actor(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command `--reason` (required) and `--by`, and call it with both, cleaned."""
 
     @functools.wraps(function)

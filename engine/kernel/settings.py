@@ -1,4 +1,4 @@
-"""Settings that the job sends to every worker."""
+"""Settings that the job sends to every worker, and the batch it has to repeat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EngineSettings:
 
 
 @dataclass(frozen=True)
-class Repeated:
+class UnfinishedBatch:
     """A batch that was begun but not completed, and the settings with which it is repeated."""
 
     now: int

@@ -1,4 +1,4 @@
-"""Vectorized decoder of many messages of form 1, from a batch's bytes to arrays without objects.
+"""Fast decoder of plain JSON `segment-stats` messages, from a batch's bytes to arrays.
 
 Stage: first of the job, before `schemas.codecs.bulk`, which takes half as long again. It accepts a subset of that
 decoder's messages, with equal values (property test over raw bytes), and leaves others to it: only messages formatted
@@ -194,7 +194,7 @@ def _numbers(chars: _Bytes, heads: _Heads, counts: Ints, colon_rows: Ints) -> Bu
     except pa.ArrowInvalid:
         # The error does not say which number, so leave all messages to the other decoder.
         return None
-    good = _is_json(chars, starts, ends) & np.isfinite(rates).all(axis=0)
+    good = _are_unsigned_json(chars, starts, ends) & np.isfinite(rates).all(axis=0)
     is_further = np.ones(len(ids), np.bool_)
     is_further[begins] = False
     good[1:] &= (ids[1:] > ids[:-1]) | ~is_further[1:]
@@ -219,7 +219,7 @@ def _cast(chars: _Bytes, starts: Ints, ends: Ints, kind: pa.DataType) -> npt.NDA
     return numbers
 
 
-def _is_json(chars: _Bytes, starts: Ints, ends: Ints) -> _Bools:
+def _are_unsigned_json(chars: _Bytes, starts: Ints, ends: Ints) -> _Bools:
     """Return whether the numbers of each sample (5 x s) are valid in JSON and not negative.
 
     Arrow also accepts leading zeros, hexadecimal numbers, and dots without digits on both sides.

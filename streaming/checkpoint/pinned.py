@@ -12,7 +12,7 @@ import json
 import logging
 from dataclasses import asdict
 
-from engine.kernel.settings import EngineSettings, Repeated
+from engine.kernel.settings import EngineSettings, UnfinishedBatch
 from schemas.settings.root import SettingsError
 from streaming.checkpoint.claim import Place
 from streaming.checkpoint.storage import CheckpointFiles
@@ -25,7 +25,7 @@ FOLDER = "settings"
 
 def pin_settings(
     files: CheckpointFiles, position: Place | None, settings: EngineSettings, buckets: int
-) -> Repeated | None:
+) -> UnfinishedBatch | None:
     """Store the settings of this start; return the batch that still runs with earlier ones, if any.
 
     Raises `SettingsError` when the state in the checkpoint has another number of buckets.
@@ -65,10 +65,10 @@ def _said(settings: EngineSettings) -> dict[str, object]:
     return stored if settings.bundles else {name: value for name, value in stored.items() if name != "bundles"}
 
 
-def _repeated(files: CheckpointFiles, batch: int, settings: EngineSettings) -> Repeated | None:
+def _repeated(files: CheckpointFiles, batch: int, settings: EngineSettings) -> UnfinishedBatch | None:
     """Return the repeated batch with its time, from the line of Spark's offset log that has it."""
     for line in (files.text(f"offsets/{batch}") or "").splitlines():
         if '"batchTimestampMs"' in line:
             log.info("batch %d was begun with other settings, and is repeated with those: %s", batch, settings)
-            return Repeated(json.loads(line)["batchTimestampMs"], settings)
+            return UnfinishedBatch(json.loads(line)["batchTimestampMs"], settings)
     return None

@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 from engine.families import bucket_packer, event_sources, parts_of
 from engine.kernel.packing import PACKED_DDL
 from engine.kernel.records import OUTPUT_DDL
-from engine.kernel.settings import EngineSettings, Repeated
+from engine.kernel.settings import EngineSettings, UnfinishedBatch
 from lake.job_lease import Claim, JobLease, hold_lake
 from lake.upkeep import Upkeep
 from schemas.settings.root import Settings, SettingsError
@@ -66,7 +66,7 @@ def pace_of(settings: Settings) -> BatchPace:
     return BatchPace(settings.stream.max_stats_per_batch, settings.stream.batch_seconds)
 
 
-def operator_output(spark: SparkSession, settings: Settings, repeated: Repeated | None = None) -> DataFrame:
+def operator_output(spark: SparkSession, settings: Settings, repeated: UnfinishedBatch | None = None) -> DataFrame:
     """Return the streaming frame from Kafka to the operator's output (`OUTPUT_DDL`)."""
     stream, engine = settings.stream, engine_settings(settings)
     start = first_start(files_of(spark, checkpoint_of(settings)))
@@ -113,7 +113,7 @@ def _workers_of_their_own(spark: SparkSession, stage: str) -> Iterator[None]:
 
 
 def start_query(
-    spark: SparkSession, settings: Settings, sink: LakeSink, repeated: Repeated | None = None
+    spark: SparkSession, settings: Settings, sink: LakeSink, repeated: UnfinishedBatch | None = None
 ) -> StreamingQuery:
     """Announce the cluster's policy and start the query, which runs batches as long as there is data.
 
@@ -238,7 +238,7 @@ def _run_query(
     return None
 
 
-def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool) -> Repeated | None:
+def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool) -> UnfinishedBatch | None:
     """Raise `PersonNeeded` if the lake cannot continue from the checkpoint; record the settings.
 
     Returns the batch that runs with earlier settings, if any.

@@ -186,7 +186,7 @@ METRICS = (
 
 
 def page() -> str:
-    """Return docs/metrics.md."""
+    """Return the text of docs/metrics.md: its prose, and a row for each of `METRICS`."""
     rows = [
         f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels) or '-'} "
         f"| {metric.sentence} |"

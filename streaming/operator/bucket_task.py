@@ -20,7 +20,7 @@ from pyspark.sql import Row
 from engine.families import bucket_engine, unpack_rows
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import Packed, StoredPart, Written
-from engine.kernel.settings import EngineSettings, Repeated
+from engine.kernel.settings import EngineSettings, UnfinishedBatch
 from streaming.operator.arrivals import in_parts
 from streaming.operator.outbox import INLINE_BYTES, OperatorOutbox
 
@@ -64,7 +64,7 @@ class BucketTask:
     def __init__(
         self,
         settings: EngineSettings,
-        repeated: Repeated | None,
+        repeated: UnfinishedBatch | None,
         stored: StoredBucket,
         lake: str,
         inline_bytes: int | None,

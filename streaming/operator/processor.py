@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 if TYPE_CHECKING:
-    from engine.kernel.settings import EngineSettings, Repeated
+    from engine.kernel.settings import EngineSettings, UnfinishedBatch
     from streaming.operator.bucket_task import BucketTask
 
 FINGERPRINT = "fence"
@@ -114,7 +114,7 @@ class BucketProcessor(StatefulProcessor):  # type: ignore[misc]
         parts: Sequence[str],
         settings: EngineSettings,
         lake: str,
-        repeated: Repeated | None = None,
+        repeated: UnfinishedBatch | None = None,
         inline_bytes: int | None = None,
     ) -> None:
         """Create a processor.

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from engine.kernel.settings import EngineSettings, Repeated
+from engine.kernel.settings import EngineSettings, UnfinishedBatch
 from schemas.settings.root import SettingsError
 from streaming.checkpoint.claim import read_place
 from streaming.checkpoint.pinned import pin_settings
@@ -43,20 +43,20 @@ def test_interrupted_batch_keeps_settings(checkpoint):
     checkpoint.begin(0)
     checkpoint.end(0)
     checkpoint.begin(1)
-    assert checkpoint.start(TWO) == Repeated(1001, ONE)
-    assert checkpoint.start(THREE) == Repeated(1001, ONE)
+    assert checkpoint.start(TWO) == UnfinishedBatch(1001, ONE)
+    assert checkpoint.start(THREE) == UnfinishedBatch(1001, ONE)
     assert checkpoint.start(ONE) is None
-    assert checkpoint.start(TWO) == Repeated(1001, ONE)
+    assert checkpoint.start(TWO) == UnfinishedBatch(1001, ONE)
     checkpoint.end(1)
     checkpoint.begin(2)
-    assert checkpoint.start(ONE) == Repeated(1002, TWO)
+    assert checkpoint.start(ONE) == UnfinishedBatch(1002, TWO)
 
 
 def test_settings_without_batch_leave_nothing(checkpoint):
     for settings in (ONE, TWO, THREE):
         assert checkpoint.start(settings) is None
     checkpoint.begin(0)
-    assert checkpoint.start(ONE) == Repeated(1000, THREE)
+    assert checkpoint.start(ONE) == UnfinishedBatch(1000, THREE)
 
 
 def test_ended_batch_not_repeated_older_one_runs(checkpoint):

@@ -56,7 +56,7 @@ def report(
         f"{cluster}: {len(fleet.brokers)} brokers, {len(fleet.bundles):,} bundles, "
         f"{instant(results.recorded.began_at)} and {fleet.minutes:,} minutes from there"
     )
-    notes = [_agreement(results), _model(results)]
+    notes = [_agreement_note(results), _fit_note(results)]
     if results.recorded.split:
         notes.append(f"{results.recorded.split} bundles were split meanwhile: they are their parts from the beginning")
     if recorded.policies_changed:
@@ -72,7 +72,7 @@ def report(
     return "\n".join([printable(about), *table_text(results.rows), "", *notes]) + "\n", about
 
 
-def _agreement(results: Backtested) -> str:
+def _agreement_note(results: Backtested) -> str:
     if not results.moved:
         return "policy that ran, against the record: nothing was moved on record"
     return (
@@ -81,7 +81,8 @@ def _agreement(results: Backtested) -> str:
     )
 
 
-def _model(results: Backtested) -> str:
+def _fit_note(results: Backtested) -> str:
+    """Return a note on the data: share of minutes reported, and the error of the CPU model."""
     return (
         f"reports held in {results.recorded.known:.1%} of the minutes of bundles; CPU by a line for each broker, "
         f"{results.recorded.cpu_error:.1f} points off on average"

@@ -1,4 +1,4 @@
-"""Lines of a channel's dump as messages: JSON, or as `pulsar-client consume` prints them.
+"""Parser of a dump of Pulsar's bundle channel: JSON, or what `pulsar-client consume` prints.
 
 Stage: under `anabranch bundles check`. A line is read up to a bound, so a file of one endless line costs no memory.
 """
@@ -45,24 +45,24 @@ def read_line(line: bytes | None) -> tuple[str, BundleRecord | None] | None:
         if match := _consumed(text):
             key, content = match
             value = ServiceUnitStateData.model_validate_json(content) if content not in (b"", b"null") else None
-            return key.decode(), _record(value)
+            return key.decode(), _bundle_record(value)
         message = ChannelMessage.model_validate(from_json(text))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"])) or "line"
         raise ValueError(f"{where}: {first['msg']}") from None
-    return message.key, _record(message.value)
+    return message.key, _bundle_record(message.value)
 
 
 def _consumed(text: bytes) -> tuple[bytes, bytes] | None:
-    """Return key and content of a line that `pulsar-client` has printed, in time by its length."""
+    """Split a line printed by `pulsar-client` into key and content, in linear time."""
     before, _, after = text.partition(b"key:[")
     key, is_there, after = after.partition(b"], properties:[")
     _, has_content, content = after.partition(b"], content:")
     return (key, content) if is_there and has_content and (not before or before.endswith(b", ")) else None
 
 
-def _record(value: ServiceUnitStateData | None) -> BundleRecord | None:
+def _bundle_record(value: ServiceUnitStateData | None) -> BundleRecord | None:
     if value is None:
         return None
     children = tuple((child, to or "") for child, to in (value.split_service_unit_to_dest_broker or {}).items())

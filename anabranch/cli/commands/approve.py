@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from anabranch.cli.braking import decide_on, said
+from anabranch.cli.braking import decide_on, with_reason_and_actor
 from anabranch.cli.context import Context
 
 
 @click.command("approve")
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@said
+@with_reason_and_actor
 @click.pass_obj
 def command(context: Context, ids: tuple[str, ...], reason: str, by: str) -> None:
     """Let decisions be applied that wait for approval ([executor] mode = "approve").

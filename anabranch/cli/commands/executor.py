@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 import click
 
-from anabranch.cli.braking import lake_errors, said
+from anabranch.cli.braking import lake_errors, with_reason_and_actor
 from anabranch.cli.connection import encodable, policy_subject
 from anabranch.cli.context import Context
 from anabranch.cli.duration import DURATION
@@ -67,7 +67,7 @@ def _until(end: datetime | None) -> str:
 @click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|CLUSTER|all")
 @click.option("--for", "duration", type=DURATION, metavar="DURATION", help="Ends by itself after 90s, 2m, 1h, 3d.")
 @click.option("--force", is_flag=True, help="Also a name that is on no record yet.")
-@said
+@with_reason_and_actor
 @click.pass_obj
 def pause(context: Context, scope: str, duration: float | None, force: bool, reason: str, by: str) -> None:
     """Have no call made for TOPIC, NAMESPACE (tenant/namespace), CLUSTER or all, until it is resumed.
@@ -89,7 +89,7 @@ def pause(context: Context, scope: str, duration: float | None, force: bool, rea
 
 @command.command("resume")
 @click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|CLUSTER|all")
-@said
+@with_reason_and_actor
 @click.pass_obj
 def resume(context: Context, scope: str, reason: str, by: str) -> None:
     """End the pause of TOPIC, NAMESPACE, CLUSTER or all; of all also a stop after too many failures.

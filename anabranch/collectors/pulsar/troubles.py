@@ -1,4 +1,4 @@
-"""Current read failures, a sentence each: for the status, and logged when they change.
+"""Current read failures, a sentence each: for the status; beginning and end are logged.
 
 Stage: beside the loop, whose parts all note here.
 """
@@ -29,7 +29,7 @@ class Troubles:
             del self._known[about]
 
     def note(self, about: tuple[str, str], trouble: str | None) -> None:
-        """Record the current condition, None if all is well; log only a change."""
+        """Record the current condition, None if all is well; log its beginning and its end."""
         before = self._known.get(about)
         if trouble is None:
             if self._known.pop(about, None) is not None:

@@ -47,8 +47,6 @@ class PulsarsEvaluator:
 
         An event of consumers is shown without loads: then only its consumer rule can act. Raises `RuntimeError` if the
         program has ended.
-
-        An event of consumers is shown without loads: then only its consumer rule can act.
         """
         shown = snapshot if snapshot.trigger == "tick" else replace(snapshot, loads={})
         line = snapshot_to_json(shown, shown.layout.to_metadata().to_json(), _policy_of_pulsar(shown.policy))
@@ -70,7 +68,7 @@ class PulsarsEvaluator:
 
 @cache
 def _policy_of_pulsar(policy: Policy) -> str:
-    """The fields that Pulsar knows, as JSON."""
+    """Return the policy's `PULSAR_POLICY_FIELDS` as JSON."""
     fields = policy_override(policy).model_dump(by_alias=True, include=set(PULSAR_POLICY_FIELDS))
     return json.dumps(fields)
 

@@ -1,4 +1,4 @@
-"""Profile `default` against upstream's best pair on each shape, as a table in Markdown.
+"""Markdown table: our profile `default` against Pulsar's best balancer on each load shape.
 
 Stage: above `compare`. Run as `python -m anabranch.simulation.bundles.best [SEEDS]`: the table of docs/decisions. The
 best pair is the one with the lowest median deviation on that shape, whatever its cost in the other columns.
@@ -58,7 +58,7 @@ def matches(shapes: Sequence[str], pairs: Sequence[str], seeds: Sequence[int]) -
 
 
 def table(matches_of_shapes: Sequence[Match]) -> str:
-    """Return two rows for each shape: medians, then the worst seed; bold where ours is higher."""
+    """Return two rows a shape, ours and the best: median (worst seed); bold: ours is higher."""
     heads = ["shape", "balancer", *(words for _, words in COLUMNS)]
     lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(['---'] * len(heads))} |"]
     for match in matches_of_shapes:
