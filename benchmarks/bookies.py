@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from anabranch.bookkeeper.hands import BookKeeperAddress, LedgerHands
+from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
 from anabranch.local.bookies.programs import LedgerWriter, ensure_programs
 from anabranch.local.setup import ensure_jars
 from benchmarks.processes import process_seconds, resident_kb

@@ -5,10 +5,10 @@ that no removal changes data; so the commit declares no data change, like a comp
 not see it. `lake vacuum` deletes the files when they are old enough (`lake.maintenance`). The commit applies to the
 newest version or fails (see `lake.compaction`), and compactions are excluded meanwhile.
 
-Of `dead_letters`, whole days go. For inputs and results of the job, a horizon is written first (`lake.horizons`),
-from which rebuild and replay continue; rows stay that describe the state at the start of the kept days, or
-unfinished decisions (`lake.thinning`). Of `batches`, rows go that nothing can ask for any more, once the rows of all
-topics and clusters of their time are gone.
+Of `dead_letters`, whole days go. For inputs and results of the job, a horizon is written first
+(`lake.state_snapshots`), from which rebuild and replay continue; rows stay that describe the state at the start of the
+kept days, or unfinished decisions (`lake.retention_filter`). Of `batches`, rows go that nothing can ask for any more,
+once the rows of all topics and clusters of their time are gone.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from deltalake.transaction import AddAction, RemoveAction
 from lake.compaction import alone
 from lake.files import PARTITION, RowsFile, WrittenFile, modified_now
 from lake.forgotten import Retained, marks
-from lake.horizons import has_horizon
 from lake.reading import dataset_of
+from lake.retention_filter import THINNED, staying
+from lake.state_snapshots import has_horizon
 from lake.tables import HOOKS, MAX_RACES, open_table
-from lake.thinning import THINNED, staying
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, Table
 
 RETAINABLE = (DEAD_LETTERS, *THINNED)

@@ -5,7 +5,7 @@ Each module may import only those below it:
 - `process`    parts and signals of `anabranch serve alerts`, and its metrics
 - `evaluator`  rounds: ask every rule, record the changes, have them sent
 - `rehearsal`  evaluation of a rule at another time
-- `couriers`   delivery to one destination each, with retries
+- `notifiers`   delivery to one destination each, with retries
 - `asking`     a statement on the lake, as of an instant
 - `posting`    the message for each kind of destination, and the POST
 - `record`     the table `alerts`, under a lease: alerts and notices, from which a restart continues

@@ -17,7 +17,7 @@ from queue import Empty
 from deltalake.exceptions import DeltaError
 
 from anabranch.alerts.asking import AskError, Asking
-from anabranch.alerts.couriers import Courier, Settled
+from anabranch.alerts.notifiers import Courier, Settled
 from anabranch.alerts.record import AlertRecord, Notice
 from anabranch.alerts.rules import BROKEN, Rule, Rules
 from anabranch.alerts.states import Alert, RuleMatch, advance, ended

@@ -1,6 +1,6 @@
 """Messages for each kind of destination, and the POST that sends them.
 
-Stage: under `anabranch.alerts.couriers`. Alertmanager's API v2, Slack's incoming webhooks, and a generic webhook with
+Stage: under `anabranch.alerts.notifiers`. Alertmanager's API v2, Slack's incoming webhooks, and a generic webhook with
 the body of Alertmanager's own (version 4), signed as Standard Webhooks 1.0 says. No redirect is followed.
 """
 

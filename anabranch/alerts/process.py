@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from anabranch.alerts.couriers import Courier
 from anabranch.alerts.evaluator import Evaluator, utc_now
+from anabranch.alerts.notifiers import Courier
 from anabranch.alerts.posting import sender_of
 from anabranch.alerts.rules import Rules, read_rules
 from runtime.telemetry.health import Heartbeat, ProcessHealth

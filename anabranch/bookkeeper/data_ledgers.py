@@ -1,8 +1,8 @@
 """Counts of message ledgers by cluster, made while their records are read: there may be millions.
 
-Stage: over `records`, under `looking`. They are never copied, so a switch needs their number, and single ones only if
-they are irregular: the record does not reveal the cluster, the ledger is missing there, or a schema or subscription has
-the same id. Those are examined one by one, by the rule of `decisions.bookkeeper.seen`.
+Stage: over `records`, under `snapshot_reader`. They are never copied, so a switch needs their number, and single ones
+only if they are irregular: the record does not reveal the cluster, the ledger is missing there, or a schema or
+subscription has the same id. Those are examined one by one, by the rule of `decisions.bookkeeper.seen`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 It has the records of schemas, cursors and topics, read with their versions and written singly or several in one
 transaction, and the generators of ledger ids.
 
-Stage: beside `hands`, for the steps of a switch.
+Stage: beside `sidecar`, for the steps of a switch.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 It works on a limited number of steps at a time, and records how they ended before it reads again.
 
-Stage: over `looking`, `steps` and `record`. The only state is what is on record and what the clusters show: a successor
-continues where the previous orchestrator stopped. Source: PIP-477 phases 4 to 6; its hole 10 is closed by `term`.
+Stage: over `snapshot_reader`, `steps` and `record`. The only state is what is on record and what the clusters show: a
+successor continues where the previous orchestrator stopped. Source: PIP-477 phases 4 to 6; its hole 10 is closed by
+`term`.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from anabranch.bookkeeper.guard import Unsafe
-from anabranch.bookkeeper.looking import Looker
 from anabranch.bookkeeper.metadata import MetadataUnreachable
 from anabranch.bookkeeper.record import RecordedStep, StepOutcome, SwitchRecord
 from anabranch.bookkeeper.registry import Registry
+from anabranch.bookkeeper.snapshot_reader import Looker
 from anabranch.bookkeeper.steps import Steps, TermLost
 from decisions.bookkeeper.decide import plan
 from decisions.bookkeeper.reduced import Reducer

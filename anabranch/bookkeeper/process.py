@@ -1,6 +1,6 @@
 """One run of the Java program of the hands: requests and answers, matched by number.
 
-Stage: under `hands`, which starts it again when it has died.
+Stage: under `sidecar`, which starts it again when it has died.
 """
 
 from __future__ import annotations

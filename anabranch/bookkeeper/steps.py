@@ -1,6 +1,6 @@
 """Execution of one step of a switch, if everything is as the step expects; else nothing is changed.
 
-Stage: over `hands`, `metadata`, `guard` and `registry`, under `orchestrator`. A step that was carried out already, by
+Stage: over `sidecar`, `metadata`, `guard` and `registry`, under `orchestrator`. A step that was carried out already, by
 anyone, ends as `applied` without a change; one that comes too late ends as `superseded`. Every write to metadata also
 expects the orchestrator's term, so that one that was overtaken writes nothing. Copies are not bound by it: they are
 judged by their contents before anything is attributed to them, and once more before the source is deleted.
@@ -18,8 +18,6 @@ from typing import Any, Protocol
 from anabranch.admin.answers import Answered
 from anabranch.admin.plain import PlainTopics
 from anabranch.bookkeeper.guard import SwitchGuard
-from anabranch.bookkeeper.hands import CONFLICT, DELETES_WITHIN_S, SOURCE_OPEN, TOO_LATE, LedgerHands, LedgerRefused
-from anabranch.bookkeeper.looking import cursor_of, schema_of, see
 from anabranch.bookkeeper.metadata import (
     MetadataChanged,
     MetadataRefused,
@@ -31,6 +29,8 @@ from anabranch.bookkeeper.process import HandsLost
 from anabranch.bookkeeper.record import StepOutcome
 from anabranch.bookkeeper.records import BROKERS_OWN, STAMP_PROPERTY, Cursor, read_cursor, stamp_cursor, stamp_locator
 from anabranch.bookkeeper.registry import DIRECTIVE, Registry, RegistryStore
+from anabranch.bookkeeper.sidecar import CONFLICT, DELETES_WITHIN_S, SOURCE_OPEN, TOO_LATE, LedgerHands, LedgerRefused
+from anabranch.bookkeeper.snapshot_reader import cursor_of, schema_of, see
 from anabranch.bookkeeper.wire import BadRecord
 from decisions.bookkeeper.seen import BookieView, equal, stamp_of
 from schemas.bookie_answers import BookieAnswer, Step

@@ -4,9 +4,9 @@ Stage: before the job. A collector decides nothing and changes nothing in the cl
 admin client. Each module may import only those above it:
 
 - `announcements`  the records for Kafka: samples in columns, layouts, consumers, policies
-- `said`           what was said so far, and what has to be said now; pure
-- `repeats`        what was said, once more, now and then
-- `memory`         which topics a collector knew that was killed
+- `announced`           what was said so far, and what has to be said now; pure
+- `resync`        what was said, once more, now and then
+- `checkpoint`         which topics a collector knew that was killed
 - `publisher`      towards Kafka
 - `status`         how a collector is doing, for people, for the doctor and for Prometheus
 - `metrics`        the same for Prometheus

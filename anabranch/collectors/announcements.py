@@ -1,7 +1,7 @@
 """The records that a collector writes to Kafka, built from the models of `schemas.kafka.messages`; pure.
 
-Stage: under `said`. Announcements begin with the number of their sender, as our controller writes them: the job has a
-short way for those bytes (`schemas.codecs.plain_events`).
+Stage: under `announced`. Announcements begin with the number of their sender, as our controller writes them: the job
+has a short way for those bytes (`schemas.codecs.plain_events`).
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from anabranch.controller.rest.refusals import REFUSED, answer_errors
 from anabranch.controller.sessions.connections import ConsumerConnections
 from anabranch.controller.watch.layout_watcher import LayoutWatcher
 from runtime.listener.anonymous import AnonymousClients
+from runtime.listener.fair_queue import Turns
 from runtime.listener.names import NodeNames
-from runtime.listener.turns import Turns
 from schemas.settings.controller import LimitSettings
 
 ROUTES = (

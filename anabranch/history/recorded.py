@@ -39,7 +39,7 @@ from engine.history import (
 from engine.kernel.packed import StateError, StoredPart
 from engine.replay import RebuildError
 from lake.batches import read_batches, read_outline
-from lake.horizons import Horizon, RowsForgotten, horizon_for
+from lake.state_snapshots import Horizon, RowsForgotten, horizon_for
 from lake.tables import stream_columns
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD, Table
@@ -69,7 +69,7 @@ Choice = Callable[[Batches], Horizon | None]
 
 
 def newest_before(lake: str, until: datetime | None = None, subjects: Collection[str] | None = None) -> Choice:
-    """Return a chooser that calls `lake.horizons.horizon_for` and raises `RebuildError` for its error."""
+    """Return a chooser that calls `lake.state_snapshots.horizon_for` and raises `RebuildError` for its error."""
 
     def choose(batches: Batches) -> Horizon | None:
         try:

@@ -23,8 +23,8 @@ from anabranch.web.sessions import BrowserSessions
 from anabranch.web.words import namespace_of
 from runtime.listener.anonymous import AnonymousClients, ending, refusal_of, trust
 from runtime.listener.bodies import BrokenOff, read_body, replayed
+from runtime.listener.fair_queue import TooManyCalls, Turns
 from runtime.listener.names import NodeNames
-from runtime.listener.turns import TooManyCalls, Turns
 
 COOKIE: Final = "anabranch"
 SECURE_COOKIE: Final = f"__Host-{COOKIE}"

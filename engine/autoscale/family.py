@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from decisions.autoscale.columns import Bools
-from engine.autoscale.dealing import SampleColumns
 from engine.autoscale.evaluation import FAMILY, Evaluation
 from engine.autoscale.filtering import (
     Codes,
@@ -28,6 +27,7 @@ from engine.autoscale.fleet_view import FleetView
 from engine.autoscale.loads import LoadTable, Origins, reporter_code
 from engine.autoscale.loads_codec import LoadsPart, unpack_loads
 from engine.autoscale.parsing import READINGS, NewLayout, Taken, TopicDeleted
+from engine.autoscale.partitioning import SampleColumns
 from engine.autoscale.policies import Policies
 from engine.autoscale.recording import count_samples, load_records
 from engine.autoscale.repeats import are_known_consumers, count_unknown, is_known_layout

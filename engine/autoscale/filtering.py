@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from decisions.autoscale.clocks import NEVER, OpenDecision, are_stale_samples
 from decisions.autoscale.significance import accept_causes
-from engine.autoscale.lives import TopicIncarnation, life_of_consumers, life_of_deletion, life_of_layout
+from engine.autoscale.incarnations import TopicIncarnation, life_of_consumers, life_of_deletion, life_of_layout
 from engine.autoscale.loads import STALE, LoadTable, Origins
 from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
 from engine.autoscale.topics import BucketState

@@ -2,7 +2,7 @@
 
 Their loads and the shared policies go with them.
 
-Stage: beside the job, where state is grouped differently from its buckets (`anabranch.history.horizons`).
+Stage: beside the job, where state is grouped differently from its buckets (`anabranch.history.state_snapshots`).
 """
 
 from __future__ import annotations

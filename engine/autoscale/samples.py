@@ -1,8 +1,8 @@
 """Segment samples of many messages in columns, as they pass the shuffle and enter the filter.
 
-Stage: `engine.autoscale.dealing` builds them before the shuffle, `engine.autoscale.family` ingests them. Beside the
-columns by sample there is a small table of their messages; a message of many topics appears in every bucket that has
-one of them.
+Stage: `engine.autoscale.partitioning` builds them before the shuffle, `engine.autoscale.family` ingests them. Beside
+the columns by sample there is a small table of their messages; a message of many topics appears in every bucket that
+has one of them.
 """
 
 from __future__ import annotations

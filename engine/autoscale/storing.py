@@ -18,8 +18,8 @@ from decisions.autoscale.clocks import (
 )
 from decisions.autoscale.past import depths_after_layout, past_after_layout
 from engine.autoscale.filtering import Codes, Floats, Ints, News, rounds, significant_samples
+from engine.autoscale.incarnations import began_with
 from engine.autoscale.layouts import ReadLayout
-from engine.autoscale.lives import began_with
 from engine.autoscale.loads import LoadTable, Origins
 from engine.autoscale.parsing import ConsumerAnnouncement, NewLayout, TopicDeleted
 from engine.autoscale.policies import Policies

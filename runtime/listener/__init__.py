@@ -5,6 +5,6 @@
 - `protocol`     deadlines and bounds of one connection
 - `pace`         when the next refusal of a network may go
 - `connections`  how many connections there are, and which give way to new ones
-- `turns`        fair queue of requests by client
+- `fair_queue`        fair queue of requests by client
 - `names`        the names of `Host` and the origins of browsers
 """

@@ -16,10 +16,10 @@ from urllib.parse import quote
 from starlette.types import Message, Scope, Send
 
 from runtime.listener.connections import network_of
+from runtime.listener.fair_queue import Turns, WorkPermit
 from runtime.listener.names import NodeNames
 from runtime.listener.pace import Pace
 from runtime.listener.protocol import TOO_LARGE_HEAD, TRUST, is_large_head
-from runtime.listener.turns import Turns, WorkPermit
 
 MAX_PROBE_SECONDS = 0.8
 """That the probe of a network which asks at full speed waits; an orchestrator gives up on one after a second."""

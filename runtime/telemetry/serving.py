@@ -138,8 +138,8 @@ def metrics_app(
     from starlette.types import Receive, Scope, Send
 
     from runtime.listener.anonymous import AnonymousClients, ending, refusal_of, trust
+    from runtime.listener.fair_queue import TooManyCalls, Turns
     from runtime.listener.names import NodeNames
-    from runtime.listener.turns import TooManyCalls, Turns
 
     scrape, names = make_asgi_app(registry), names or NodeNames(LOOPBACK.host, called="metrics")
     anonymous = AnonymousClients(Turns(LIMITS.connections))

@@ -30,8 +30,8 @@ from streaming.checkpoint.first_start import first_start, state_ddl
 from streaming.checkpoint.pinned import pin_settings
 from streaming.checkpoint.storage import checkpoint_of, files_of, spark_location
 from streaming.checkpoint.upgrade import adopt_operator
+from streaming.job.backpressure import BatchPace, PacedSource
 from streaming.job.failures import JobFailed, JvmLost, Patience, PersonNeeded, TooSlow, failure_of
-from streaming.job.pace import BatchPace, PacedSource
 from streaming.job.policy import NotAnnounced, announce_policy, configured_policy
 from streaming.job.scratch import scratch_folder, socket_folder
 from streaming.job.session import start_session
@@ -238,7 +238,9 @@ def _run_query(
     return None
 
 
-def _check_checkpoint(spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool) -> UnfinishedBatch | None:
+def _check_checkpoint(
+    spark: SparkSession, settings: Settings, sink: LakeSink, new_checkpoint: bool
+) -> UnfinishedBatch | None:
     """Raise `PersonNeeded` if the lake cannot continue from the checkpoint; record the settings.
 
     Returns the batch that runs with earlier settings, if any.

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from anabranch.alerts.asking import Asking
-from anabranch.alerts.couriers import Courier
 from anabranch.alerts.evaluator import Evaluator
+from anabranch.alerts.notifiers import Courier
 from anabranch.alerts.posting import sender_of
 from anabranch.alerts.record import Notice, live_alerts, recorded_alerts
 from anabranch.alerts.rehearsal import rehearse

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from anabranch.bookkeeper.hands import BookKeeperAddress, LedgerHands
+from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
 from anabranch.local.bookies.programs import BookKeeperPrograms, LedgerWriter, ensure_programs
 from anabranch.local.setup import Jars
 from schemas.settings.root import load_settings

@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError
 
 import anabranch.cli.bookies.clusters
-from anabranch.bookkeeper.hands import NO_SUCH_LEDGER, TOO_LATE, CopyResult, LedgerRefused, SeenLedger, Verified
+from anabranch.bookkeeper.sidecar import NO_SUCH_LEDGER, TOO_LATE, CopyResult, LedgerRefused, SeenLedger, Verified
 from anabranch.cli.bookies.clusters import Bookies
 from anabranch.cli.main import cli
 from lake.tables import OpenTable

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from anabranch.bookkeeper.guard import SwitchGuard, Unsafe
-from anabranch.bookkeeper.hands import DELETES_WITHIN_S, TOO_LATE, LedgerRefused, SeenLedger, Verified
 from anabranch.bookkeeper.metadata import MetadataRefused, ZnodeWrite
 from anabranch.bookkeeper.registry import Registry
+from anabranch.bookkeeper.sidecar import DELETES_WITHIN_S, TOO_LATE, LedgerRefused, SeenLedger, Verified
 from anabranch.bookkeeper.steps import Steps, TermLost
 from schemas.bookie_answers import Step
 from schemas.bookies import ClusterEntry, Directive, Routing

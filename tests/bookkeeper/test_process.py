@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.bookkeeper.hands import TOO_LATE, BookKeeperAddress, LedgerHands, LedgerRefused
 from anabranch.bookkeeper.process import HandsLost, HandsProcess
+from anabranch.bookkeeper.sidecar import TOO_LATE, BookKeeperAddress, LedgerHands, LedgerRefused
 from tests.bookkeeper.conftest import soon
 
 pytestmark = pytest.mark.process

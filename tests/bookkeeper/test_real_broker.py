@@ -12,7 +12,6 @@ import httpx
 import pytest
 from kazoo.client import KazooClient
 
-from anabranch.bookkeeper.hands import BookKeeperAddress, LedgerHands
 from anabranch.bookkeeper.metadata import PulsarMetadata, ZnodeWrite
 from anabranch.bookkeeper.records import (
     SchemaPosition,
@@ -22,6 +21,7 @@ from anabranch.bookkeeper.records import (
     stamp_cursor,
     stamp_locator,
 )
+from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
 from anabranch.local.bookies.programs import ensure_programs
 from anabranch.local.setup import Jars
 from schemas.settings.root import load_settings

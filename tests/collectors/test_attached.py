@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.admin.transport import Transport
+from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.announcements import LoadRates
 from anabranch.collectors.pulsar.attached import GRACE_SECONDS, AttachedConsumers
 from anabranch.collectors.pulsar.broker_stats import READERS, BrokerLoad, read_broker_stats
@@ -16,7 +17,6 @@ from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.pulsar.refresh import Refresh
 from anabranch.collectors.pulsar.sweep import Budget, Sweep
-from anabranch.collectors.said import AnnouncedState
 from decisions.topic.layout import SegmentLayout
 from schemas.kafka.messages import ConsumerEvent, parse_message
 

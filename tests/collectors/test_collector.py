@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from anabranch.admin.transport import Transport
-from anabranch.collectors.memory import recall, remember
+from anabranch.collectors.announced import AnnouncedState
+from anabranch.collectors.checkpoint import recall, remember
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
-from anabranch.collectors.said import AnnouncedState
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.settings.root import load_settings
 from tests.collectors.outlets import Listed

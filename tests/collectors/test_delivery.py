@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.admin.transport import Transport
+from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.pulsar.broker_stats import read_broker_stats
 from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
 from anabranch.collectors.pulsar.delivery import CLEAR_REPEAT_SECONDS, DeliveryReports
@@ -16,7 +17,6 @@ from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.pulsar.refresh import Refresh
 from anabranch.collectors.pulsar.segment_stats import read_segment_stats
 from anabranch.collectors.pulsar.sweep import Budget, Sweep
-from anabranch.collectors.said import AnnouncedState
 from decisions.topic.layout import SegmentLayout
 from schemas.kafka.messages import DeliveryEvent
 from tests.collectors.outlets import parsed

@@ -10,9 +10,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from anabranch.query.sql import LakeSql
-from lake import thinning
-from lake.horizons import Horizon, SnapshotPiece, write_horizon
+from lake import retention_filter as thinning
 from lake.retention import forget
+from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
 from schemas.tables.rows import DECISIONS, EVENTS, OUTCOMES
 from tests.local.lake import at, batch, consumer_event, decision, event, layout_json, millis, outcome, write
 

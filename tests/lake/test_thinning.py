@@ -10,11 +10,11 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake import thinning
+from lake import retention_filter as thinning
 from lake.files import table_path
-from lake.horizons import Horizon, SnapshotPiece, write_horizon
 from lake.reading import read_table
 from lake.retention import forget
+from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
 from schemas.tables.rows import DECISIONS, EVENTS, HOLDS, OUTCOMES
 from tests.local.lake import at, consumer_event, decision, hold, layout_event, layout_json, outcome, policy_event, write
 

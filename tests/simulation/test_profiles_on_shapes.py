@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from anabranch.cli.main import cli
 from anabranch.simulation.topics import table
-from anabranch.simulation.topics.alone import alone
 from anabranch.simulation.topics.demands import SHAPES
+from anabranch.simulation.topics.reference_loop import alone
 from anabranch.simulation.topics.run import simulate
 from anabranch.simulation.topics.timeline import Timeline, even_slices
 from decisions.autoscale.policy import PROFILES

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from anabranch.simulation.topics.alone import STEP_MS, Demand, alone
+from anabranch.simulation.topics.reference_loop import STEP_MS, Demand, alone
 from anabranch.simulation.topics.traces import Series, SeriesError, read_series, zipf_profile
 from anabranch.simulation.topics.weeks import as_text, static_and_oracle, weeks
 from decisions.autoscale.policy import PROFILES

@@ -16,8 +16,8 @@ from hypothesis import Phase, given
 from hypothesis import settings as example_settings
 
 from anabranch.cli.main import cli
-from anabranch.history.horizons import make_horizon
 from anabranch.history.rebuild import rebuild_checkpoint
+from anabranch.history.state_snapshots import make_horizon
 from decisions.topic.layout import SegmentLayout
 from engine.bundles.codec import pack, unpack
 from engine.bundles.family import PART
@@ -25,10 +25,10 @@ from engine.families import bucket_engine, parts_of
 from engine.kernel.packed import Packed, StoredPart
 from engine.replay import RebuildError
 from lake.files import table_path
-from lake.horizons import newest_horizon, write_horizon
 from lake.reading import read_table
 from lake.retention import forget
-from lake.thinning import THINNED
+from lake.retention_filter import THINNED
+from lake.state_snapshots import newest_horizon, write_horizon
 from schemas.tables.rows import DECISIONS, EVENTS, HOLDS
 from streaming.checkpoint.first_start import first_start
 from streaming.checkpoint.storage import LocalFiles
@@ -38,7 +38,7 @@ from tests.engine.buckets import CONFIGURED, SETTINGS, run
 from tests.engine.records import layout, stats, tick
 from tests.engine.test_bundles import MINUTES
 from tests.engine.test_cluster_replay import changed, recorded
-from tests.streaming.test_horizons import AT, BOUNDS, DAY, MIDNIGHT, in_a_lake, without_margin
+from tests.streaming.test_state_snapshots import AT, BOUNDS, DAY, MIDNIGHT, in_a_lake, without_margin
 
 __all__ = ["without_margin"]
 BUNDLES_TOO = replace(SETTINGS, bundles=True)

@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+import streaming.job.backpressure
 import streaming.job.job
-import streaming.job.pace
 from anabranch.local.garbage import KINDS, make_garbage
 from decisions.topic.layout import SegmentLayout
 from lake.files import table_path
@@ -80,7 +80,7 @@ def test_job_turns_input_into_decisions_and_letters(spark, start, job_settings, 
     """Events, samples and garbage become decisions, loads and dead letters."""
     tasks = tmp_path / "tasks"
     monkeypatch.setattr(streaming.job.job, "BucketProcessor", recording_processor(tasks))
-    monkeypatch.setattr(streaming.job.pace, "FIRST", 40)
+    monkeypatch.setattr(streaming.job.backpressure, "FIRST", 40)
     settings, feed = load_settings([job_settings]), Feed(own_broker.bootstrap)
     layouts = [layout(SegmentLayout.create(2, now_ms()), topic=topic) for topic in TOPICS]
     garbage = [

@@ -11,7 +11,7 @@ from decisions.topic.layout import SegmentLayout
 from tests.engine.records import consumers, layout
 from tests.engine.test_engine import NOW
 from tests.engine.test_replay import NAMES, RecordedBucket
-from tests.streaming.test_horizons import in_a_lake
+from tests.streaming.test_state_snapshots import in_a_lake
 from tests.web.pages import page
 
 PATH = f"/topic/consumers?name={quote(NAMES[0], safe='')}"

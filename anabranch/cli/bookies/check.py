@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anabranch.bookkeeper.hands import LedgerRefused
 from anabranch.bookkeeper.process import HandsLost
 from anabranch.bookkeeper.record import read_before, read_steps, steps_taken, subject_of
 from anabranch.bookkeeper.registry import Registry
+from anabranch.bookkeeper.sidecar import LedgerRefused
 from decisions.bookkeeper.decide import decide
 from decisions.bookkeeper.seen import BookieView
 from schemas.bookie_answers import Violation

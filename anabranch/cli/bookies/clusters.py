@@ -20,11 +20,11 @@ from anabranch.admin.credentials import credentials_of
 from anabranch.admin.plain import PlainTopics
 from anabranch.admin.transport import Transport
 from anabranch.bookkeeper.guard import SwitchGuard
-from anabranch.bookkeeper.hands import BookKeeperAddress, LedgerHands
-from anabranch.bookkeeper.looking import Looker
 from anabranch.bookkeeper.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata
 from anabranch.bookkeeper.record import progress_of, read_steps, subject_of
 from anabranch.bookkeeper.registry import BadRegistry, Registry, RegistryStore
+from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
+from anabranch.bookkeeper.snapshot_reader import Looker
 from anabranch.bookkeeper.term import SwitchTerm
 from anabranch.cli.context import Context
 from anabranch.cli.metadata_client import connect_metadata

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from anabranch.bookkeeper.guard import Unsafe
-from anabranch.bookkeeper.hands import DELETES_WITHIN_S
 from anabranch.bookkeeper.metadata import MetadataChanged
 from anabranch.bookkeeper.orchestrator import Progressed, SwitchOrchestrator
 from anabranch.bookkeeper.registry import Registry
+from anabranch.bookkeeper.sidecar import DELETES_WITHIN_S
 from anabranch.bookkeeper.steps import Steps, TermLost
 from anabranch.cli.bookies.report import MAX_LINES, shown_steps, status_text
 from decisions.bookkeeper.advice import advice

@@ -131,9 +131,9 @@ def _apply(context: Context, cut: Cut, table: Table, is_applied: bool, is_daily:
 
 
 def _make_horizon(context: Context, cut: Cut) -> None:
-    from anabranch.history.horizons import make_horizon
+    from anabranch.history.state_snapshots import make_horizon
     from lake.forgotten import Retained
-    from lake.horizons import has_horizon, write_horizon
+    from lake.state_snapshots import has_horizon, write_horizon
     from streaming.job.job import engine_settings
     from streaming.job.policy import configured_policy, stored_policy
     from streaming.job.scratch import scratch_folder
@@ -157,7 +157,7 @@ def _drop_horizons(lake: str) -> None:
     """Forget the horizons from which nothing is worked out any more."""
     from anabranch.query.topics import topics_on_record
     from lake.forgotten import Retained, namespace_of
-    from lake.horizons import drop_horizons
+    from lake.state_snapshots import drop_horizons
 
     retained = Retained(lake)
     if retained.anywhere is not None:

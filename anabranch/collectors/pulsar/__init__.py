@@ -9,8 +9,8 @@ Stage: under `anabranch serve collector pulsar`. Each module may import only tho
 - `reader`        the calls
 - `brokers`       the brokers as they are known, and which one is asked about a topic
 - `calls`         calls under way, in worker threads
-- `agenda`        lists, policies and settings: what is asked now and again; pure
-- `troubles`      what cannot be read at the moment
+- `schedule`        lists, policies and settings: what is asked now and again; pure
+- `conditions`      what cannot be read at the moment
 - `namespaces`    the lists of namespaces and of their topics
 - `loads`         what becomes of a broker's load
 - `topics`        what becomes of a topic's layout and of its consumers

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from anabranch.collectors.announced import AnnouncedState, Consumers, Topic
 from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.pulsar.brokers import Brokers
-from anabranch.collectors.said import AnnouncedState, Consumers, Topic
 from schemas.kafka.messages import SubscriptionType
 
 GRACE_SECONDS = 60.0

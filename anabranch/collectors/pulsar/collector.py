@@ -17,22 +17,22 @@ from random import Random
 from typing import Any, Protocol
 
 from anabranch.admin.answers import Answered, Lost, Misdirected, NotConnected, Reply
+from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.announcements import KafkaRecord
-from anabranch.collectors.pulsar.agenda import Agenda
 from anabranch.collectors.pulsar.attached import AttachedConsumers
 from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
 from anabranch.collectors.pulsar.calls import Call, CallAnswer, Calls, Kind
+from anabranch.collectors.pulsar.conditions import Troubles
 from anabranch.collectors.pulsar.coverage import broker_status, oldest, seen_segments
 from anabranch.collectors.pulsar.delivery import DeliveryReports, segment_key
 from anabranch.collectors.pulsar.loads import BrokerLoads
 from anabranch.collectors.pulsar.namespaces import ListedNamespaces
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.pulsar.refresh import Refresh
+from anabranch.collectors.pulsar.schedule import Agenda
 from anabranch.collectors.pulsar.sweep import Budget, Sweep
 from anabranch.collectors.pulsar.topics import Topics
-from anabranch.collectors.pulsar.troubles import Troubles
-from anabranch.collectors.repeats import Repeats
-from anabranch.collectors.said import AnnouncedState
+from anabranch.collectors.resync import Repeats
 from anabranch.collectors.status import CollectorStatus
 from schemas.ids import topic_parts
 from schemas.settings.collect import CollectSettings

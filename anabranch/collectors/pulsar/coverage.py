@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from anabranch.collectors.announced import Topic
 from anabranch.collectors.pulsar.brokers import FollowedBroker
 from anabranch.collectors.pulsar.sweep import Sweep
-from anabranch.collectors.said import Topic
 from anabranch.collectors.status import BrokerStatus
 
 MAX_UNSEEN = 20

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from anabranch.admin.answers import Answered
+from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.announcements import KafkaRecord, delivery_record
 from anabranch.collectors.pulsar.brokers import Brokers
 from anabranch.collectors.pulsar.calls import CallAnswer
-from anabranch.collectors.said import AnnouncedState
 from schemas.kafka.delivery import MAX_SLOW_SEGMENTS, SLOW_SECONDS, SegmentDelivery
 
 SLOW_REPEAT_SECONDS, CLEAR_REPEAT_SECONDS = 60.0, 3_600.0

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from random import Random
 
 from anabranch.admin.answers import Answered, Lost, NotConnected
+from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.announcements import KafkaRecord, load_records
 from anabranch.collectors.pulsar.attached import AttachedConsumers
 from anabranch.collectors.pulsar.broker_stats import BrokerLoad
 from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
 from anabranch.collectors.pulsar.calls import CallAnswer
+from anabranch.collectors.pulsar.conditions import Troubles
 from anabranch.collectors.pulsar.delivery import DeliveryReports
-from anabranch.collectors.pulsar.troubles import Troubles
-from anabranch.collectors.said import AnnouncedState
 
 
 class BrokerLoads:

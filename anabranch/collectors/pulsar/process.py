@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from anabranch.admin.credentials import credentials_of
 from anabranch.admin.transport import Transport
-from anabranch.collectors.memory import MEMORY_FILE, recall, remember, write_delay
+from anabranch.collectors.checkpoint import MEMORY_FILE, recall, remember, write_delay
 from anabranch.collectors.metrics import CollectorMeter
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.pulsar.collector import PulsarCollector

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.collectors.said import Consumers
+from anabranch.collectors.announced import Consumers
 from schemas.base import MAX_NAME_BYTES
 from schemas.kafka.messages import SubscriptionType
 

@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection
 
 from anabranch.auth.callers import CALLER, NEEDED, Access, Caller, Need
 from anabranch.controller.limits.clients import LimitedClients
-from runtime.listener.turns import WorkPermit
+from runtime.listener.fair_queue import WorkPermit
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from anabranch.controller.errors import TooMany
-from runtime.listener.turns import Turns
+from runtime.listener.fair_queue import Turns
 
 BURST_SECONDS = 10.0
 """Length, in seconds of the allowed rate, of a burst of registrations, as after the end of a node."""

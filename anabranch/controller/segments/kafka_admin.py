@@ -20,7 +20,7 @@ from tenacity.wait import wait_base
 
 from anabranch.controller.segments.base import SegmentStoreError
 from anabranch.controller.segments.kafka_groups import SOON_BACK, CommittedOffsets
-from runtime.listener.turns import let_others_go_on
+from runtime.listener.fair_queue import let_others_go_on
 from schemas.kafka.connection import KafkaConnection
 
 T = TypeVar("T")

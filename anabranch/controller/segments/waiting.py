@@ -17,7 +17,7 @@ from anyio import CapacityLimiter
 from anyio.lowlevel import RunVar
 from anyio.to_thread import run_sync
 
-from runtime.listener.turns import current_turn
+from runtime.listener.fair_queue import current_turn
 
 P = ParamSpec("P")
 T = TypeVar("T")

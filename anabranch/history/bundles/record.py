@@ -37,7 +37,7 @@ from engine.kernel.packed import StateError, StoredPart
 from engine.kernel.records import RawRecord
 from engine.replay import RecordedBatch
 from lake.batches import read_batches
-from lake.horizons import Horizon, RowsForgotten, horizon_for
+from lake.state_snapshots import Horizon, RowsForgotten, horizon_for
 from lake.tables import stream_columns
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, Table

@@ -38,7 +38,7 @@ from engine.history import (
 from engine.kernel.packed import StateError
 from engine.replay import AS_RECORDED, BucketReplay, RecordedRow
 from lake.batches import first_batch_after, last_batch, read_outline
-from lake.horizons import RowsForgotten, horizon_for
+from lake.state_snapshots import RowsForgotten, horizon_for
 from lake.tables import stream_columns
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.delivery import Delivery

@@ -4,10 +4,10 @@
 - `record`      facts about the whole job: batches, ticks, policies
 - `spilling`    rows of the lake, each table in one pass into a file of all parts
 - `loads`       loads, to the file and back
-- `lives`       hashes of each segment over time, and the splits and merges
+- `incarnations`       hashes of each segment over time, and the splits and merges
 - `demand`      demand of slices of the key space, estimated from the loads of segments
 - `source`      the same as the simulation takes it
-- `guesses`     periods that rest on assumptions
+- `assumptions`     periods that rest on assumptions
 - `comparison`  the policy that ran against the record
 - `running`     policies on the whole history
 - `by_spark`    the same on the workers of Spark

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.simulation.backtest.lives import RecordedAction
+from anabranch.simulation.backtest.incarnations import RecordedAction
 
 LATELY_MS = 1_800_000
 """Equal actions within this time count as the same one at another time."""

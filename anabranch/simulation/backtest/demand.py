@@ -1,9 +1,10 @@
 """Demand of a topic, estimated from the loads of its segments, by slices that any layout can add up.
 
-Stage: above `lives`, under `source`. Pure. Slices end at every hash where a segment ever ended. The load of a segment
-is spread over its slices in the proportion that they had as segments of their own, last before or, failing that, first
-after; and evenly over the hashes of a slice. Between two records a load is assumed to be constant: it moved by less
-than the filter's band. (Assuming a linear change to the next record made predictions of other policies no better.)
+Stage: above `incarnations`, under `source`. Pure. Slices end at every hash where a segment ever ended. The load of a
+segment is spread over its slices in the proportion that they had as segments of their own, last before or, failing
+that, first after; and evenly over the hashes of a slice. Between two records a load is assumed to be constant: it moved
+by less than the filter's band. (Assuming a linear change to the next record made predictions of other policies no
+better.)
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anabranch.simulation.backtest.lives import Life
+from anabranch.simulation.backtest.incarnations import Life
 from anabranch.simulation.topics.timeline import Floats, Ints
 from decisions.topic.layout import HASH_SPACE
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from anabranch.query.topics import topics_on_record
 from anabranch.simulation.backtest.demand import Loads
-from anabranch.simulation.backtest.lives import Announced, Told, TopicLife, topic_lives
+from anabranch.simulation.backtest.incarnations import Announced, Told, TopicLife, topic_lives
 from anabranch.simulation.backtest.loads import Progress, loads_of_part, spill_loads
 from anabranch.simulation.backtest.record import batch_instants, recorded_policies, recorded_ticks
 from anabranch.simulation.backtest.spilling import (

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from html import escape
 from typing import Any
 
-from anabranch.simulation.backtest.guesses import KINDS
+from anabranch.simulation.backtest.assumptions import KINDS
 from anabranch.simulation.backtest.running import COUNTS, RAN, RECORD, Backtest
 from anabranch.simulation.backtest.suggesting import Suggestion, Tried
 from schemas.printable import printable

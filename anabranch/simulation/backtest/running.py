@@ -1,7 +1,7 @@
 """Policies on recorded history, part by part: simulated actions, recorded actions, and confidence.
 
-Stage: above `reading`, `source`, `guesses` and `comparison`, under the command line and `suggesting`. A part is a unit
-of work on its own (`backtest_part`), for this process, several, or workers of Spark: the same function.
+Stage: above `reading`, `source`, `assumptions` and `comparison`, under the command line and `suggesting`. A part is a
+unit of work on its own (`backtest_part`), for this process, several, or workers of Spark: the same function.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from multiprocessing import get_context
 
 import numpy as np
 
-from anabranch.simulation.backtest.comparison import Agreement, agreement
-from anabranch.simulation.backtest.demand import Wanted, wanted_of
-from anabranch.simulation.backtest.guesses import (
+from anabranch.simulation.backtest.assumptions import (
     Guessed,
     banded,
     ceilings,
@@ -28,7 +26,9 @@ from anabranch.simulation.backtest.guesses import (
     merged,
     together,
 )
-from anabranch.simulation.backtest.lives import Life, RecordedAction, actions_of, lives_of
+from anabranch.simulation.backtest.comparison import Agreement, agreement
+from anabranch.simulation.backtest.demand import Wanted, wanted_of
+from anabranch.simulation.backtest.incarnations import Life, RecordedAction, actions_of, lives_of
 from anabranch.simulation.backtest.reading import UNKNOWN_GATES, History, TopicHistory
 from anabranch.simulation.backtest.source import RecordedSource, RecordedTopic
 from anabranch.simulation.shadow.sides import parts_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Any
 
-from anabranch.simulation.backtest.guesses import Guessed, together
+from anabranch.simulation.backtest.assumptions import Guessed, together
 from anabranch.simulation.backtest.policies import with_settings
 from anabranch.simulation.backtest.reading import History
 from anabranch.simulation.backtest.running import Prepared, guessed_of, resolved, simulated, violation

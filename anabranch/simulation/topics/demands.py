@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.simulation.topics.alone import STEP_MS, Demand, Floats
+from anabranch.simulation.topics.reference_loop import STEP_MS, Demand, Floats
 
 STEPS = 6 * 3_600_000 // STEP_MS
 SLICES = 256

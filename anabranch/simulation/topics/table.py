@@ -1,6 +1,6 @@
 """Table of profiles on shapes of demand: medians and the worst over seeds.
 
-Stage: above `alone` and `demands`; printed by `anabranch whatif simulate --shapes` and shown in
+Stage: above `reference_loop` and `demands`; printed by `anabranch whatif simulate --shapes` and shown in
 benchmarks/profiles.txt.
 """
 
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anabranch.simulation.topics.alone import Decide, alone
 from anabranch.simulation.topics.demands import SHAPES
+from anabranch.simulation.topics.reference_loop import Decide, alone
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PROFILES
 

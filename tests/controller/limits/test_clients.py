@@ -22,7 +22,7 @@ from anabranch.controller.errors import TooMany
 from anabranch.controller.limits.clients import BURST_SECONDS, ClientLimits, LimitedClients
 from anabranch.controller.metadata.sqlite import SqliteStore
 from anabranch.controller.sessions.connections import SLOW, _Connection
-from runtime.listener.turns import MAX_AT_WORK_ALONE
+from runtime.listener.fair_queue import MAX_AT_WORK_ALONE
 from tests.controller.conftest import LIMITS, RunningController, run_controller
 from tests.waiting import wait_until
 

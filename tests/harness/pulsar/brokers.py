@@ -21,10 +21,10 @@ import click
 from anabranch.admin.answers import Answered
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
+from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
-from anabranch.collectors.said import AnnouncedState
 from anabranch.collectors.status import CollectorStatus
 from anabranch.local.pulsar.load import keyed_load
 from anabranch.local.setup import ensure_jars, ensure_pulsar

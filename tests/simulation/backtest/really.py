@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from anabranch.simulation.backtest.guesses import ceilings, length
+from anabranch.simulation.backtest.assumptions import ceilings, length
 from anabranch.simulation.backtest.reading import History, open_history
 from anabranch.simulation.backtest.running import RAN, RECORD, backtest, prepared_part, resolved
 from decisions.topic.layout import HASH_SPACE, SegmentLayout

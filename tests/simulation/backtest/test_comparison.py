@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.simulation.backtest.comparison import Agreement, agreement
-from anabranch.simulation.backtest.lives import RecordedAction
+from anabranch.simulation.backtest.incarnations import RecordedAction
 
 MINUTE = 60_000
 

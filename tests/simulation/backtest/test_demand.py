@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.simulation.backtest.demand import Loads, wanted_of
-from anabranch.simulation.backtest.lives import Announced, Told, TopicLife, actions_of, lives_of, topic_lives
+from anabranch.simulation.backtest.incarnations import Announced, Told, TopicLife, actions_of, lives_of, topic_lives
 from anabranch.simulation.topics.timeline import STEP_MS
 from decisions.topic.layout import HASH_SPACE, LayoutError, SegmentLayout
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.simulation.backtest.demand import wanted_of
-from anabranch.simulation.backtest.guesses import (
+from anabranch.simulation.backtest.assumptions import (
     banded,
     ceilings,
     covers,
@@ -19,7 +18,8 @@ from anabranch.simulation.backtest.guesses import (
     merged,
     together,
 )
-from anabranch.simulation.backtest.lives import Announced, lives_of
+from anabranch.simulation.backtest.demand import wanted_of
+from anabranch.simulation.backtest.incarnations import Announced, lives_of
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.topic.layout import SegmentLayout
 from tests.simulation.backtest.test_demand import END, split_once, told

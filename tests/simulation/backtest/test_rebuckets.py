@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anabranch.simulation.backtest.demand import Loads
-from anabranch.simulation.backtest.lives import Announced
+from anabranch.simulation.backtest.incarnations import Announced
 from anabranch.simulation.backtest.policies import read_candidate
 from anabranch.simulation.backtest.reading import History, TopicHistory
 from anabranch.simulation.backtest.running import RAN, RECORD, _prepared, _result, resolved, simulated

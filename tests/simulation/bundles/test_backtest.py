@@ -19,7 +19,7 @@ from schemas.kafka.broker_messages import BalancerPolicies
 from tests.engine.balancers import MINUTE, NOW, bundle, live, policies, report
 from tests.engine.records import tick
 from tests.engine.test_cluster_replay import recorded as recorded_bucket
-from tests.streaming.test_horizons import in_a_lake
+from tests.streaming.test_state_snapshots import in_a_lake
 
 
 def put_on_record(shape, configuration, profile="4.x", seed=1, **more):

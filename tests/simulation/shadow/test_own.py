@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
-from anabranch.history.horizons import make_horizon
 from anabranch.history.recorded import RecordedHistory, newest_before
+from anabranch.history.state_snapshots import make_horizon
 from anabranch.simulation.shadow.own import find_own, own_decisions
 from anabranch.simulation.shadow.record import _Reading, read_sides
 from anabranch.simulation.shadow.report import compare
@@ -19,8 +19,8 @@ from anabranch.simulation.shadow.sides import SAME, actions_in
 from decisions.autoscale.decide import decide
 from decisions.topic.layout import SegmentLayout
 from engine.replay import AS_RECORDED, BucketReplay
-from lake.horizons import write_horizon
 from lake.retention import forget
+from lake.state_snapshots import write_horizon
 from lake.tables import OpenTable, create_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import EVENTS, OUTCOMES, SEGMENT_LOAD, OutcomeRow

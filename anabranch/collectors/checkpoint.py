@@ -1,8 +1,8 @@
 """File of what a killed collector had announced: topics and their subscriptions.
 
-Stage: beside `said`. A collector that starts says everything anew, so it needs no memory for what is there. But a topic
-or subscription that was deleted while no collector ran is in no answer of the cluster: only who knew it can say that it
-is gone. The file is written in one step, seldom if it is large, and may be deleted at any time.
+Stage: beside `announced`. A collector that starts says everything anew, so it needs no memory for what is there. But a
+topic or subscription that was deleted while no collector ran is in no answer of the cluster: only who knew it can say
+that it is gone. The file is written in one step, seldom if it is large, and may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from anabranch.collectors.said import AnnouncedState
+from anabranch.collectors.announced import AnnouncedState
 from schemas.base import Name, TopicName, Wire
 from schemas.kafka.messages import Sender, SubscriptionType
 from schemas.metadata import ScalableTopicMetadata

@@ -12,7 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.listener.turns import AROUND_SECONDS, MAX_AT_WORK, MAX_AT_WORK_ALONE, TooManyCalls, Turns, let_others_go_on
+from runtime.listener.fair_queue import (
+    AROUND_SECONDS,
+    MAX_AT_WORK,
+    MAX_AT_WORK_ALONE,
+    TooManyCalls,
+    Turns,
+    let_others_go_on,
+)
 
 
 class Calls:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.alerts.couriers import Courier
+from anabranch.alerts.notifiers import Courier
 from anabranch.alerts.posting import NotTold, seconds_of, sender_of
 from anabranch.alerts.record import Notice
 from anabranch.alerts.rules import rules_of

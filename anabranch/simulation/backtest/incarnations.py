@@ -101,8 +101,8 @@ class TopicLife(NamedTuple):
 def topic_lives(announcements: Sequence[Told]) -> list[TopicLife]:
     """Return the lives of the topics that had one name, ascending.
 
-    They are separated as by the job (`engine.autoscale.lives`). Late announcements of an earlier life, or of an earlier
-    layout, are left out.
+    They are separated as by the job (`engine.autoscale.incarnations`). Late announcements of an earlier life, or of an
+    earlier layout, are left out.
     """
     lives: list[TopicLife] = []
     layouts: list[Announced] = []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.job.pace import FEWEST, FIRST, MAX_SAMPLES, BatchPace
+from streaming.job.backpressure import FEWEST, FIRST, MAX_SAMPLES, BatchPace
 
 pytestmark = pytest.mark.unit
 FIXED_SECONDS = 0.25

@@ -1,6 +1,6 @@
 """Resync: repeats announcements over `snapshot_seconds`, and lost deletions at once.
 
-Stage: beside `said`, under the loop of a collector, which calls it in every round.
+Stage: beside `announced`, under the loop of a collector, which calls it in every round.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.announcements import KafkaRecord, known_records
-from anabranch.collectors.said import AnnouncedState
 from schemas.codecs.known_layouts import FULL_EVERY
 
 _STEP_SECONDS = 1.0

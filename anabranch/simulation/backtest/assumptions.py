@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anabranch.simulation.backtest.demand import Wanted
-from anabranch.simulation.backtest.lives import Life
+from anabranch.simulation.backtest.incarnations import Life
 from anabranch.simulation.topics.timeline import Floats, Ints
 from decisions.autoscale.policy import Policy
 from decisions.topic.layout import LayoutError, SegmentLayout

@@ -1,7 +1,7 @@
 """Horizons: state snapshots at the start of a day, from which a rebuild needs no older rows.
 
-Stage: `anabranch lake retain` has one built (`anabranch.history.horizons`) and committed before it removes anything;
-rebuild, replay and explain continue from it. A single commit holds a whole horizon.
+Stage: `anabranch lake retain` has one built (`anabranch.history.state_snapshots`) and committed before it removes
+anything; rebuild, replay and explain continue from it. A single commit holds a whole horizon.
 """
 
 from __future__ import annotations

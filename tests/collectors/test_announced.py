@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.collectors import repeats
-from anabranch.collectors.repeats import Repeats
-from anabranch.collectors.said import AnnouncedState, Consumers, cause_of, compare_lives
+from anabranch.collectors import resync as repeats
+from anabranch.collectors.announced import AnnouncedState, Consumers, cause_of, compare_lives
+from anabranch.collectors.resync import Repeats
 from decisions.topic.layout import SegmentLayout
 from schemas.codecs.known_layouts import FULL_EVERY
 from schemas.codecs.plain_events import read_plain

@@ -1,8 +1,8 @@
 """Snapshot reader of a switch: registry, records, ledgers and id counters of all clusters.
 
-Stage: over `registry`, `metadata` and `hands`, under `orchestrator` and the commands. Reading changes nothing anywhere.
-A cluster that cannot be reached has its reason in place of a listing; a record that cannot be read is in the snapshot
-with its fault.
+Stage: over `registry`, `metadata` and `sidecar`, under `orchestrator` and the commands. Reading changes nothing
+anywhere. A cluster that cannot be reached has its reason in place of a listing; a record that cannot be read is in the
+snapshot with its fault.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Literal
 
 from anabranch.bookkeeper.data_ledgers import DataLedgers, count_data_ledgers
 from anabranch.bookkeeper.guard import registered_brokers
-from anabranch.bookkeeper.hands import LedgerHands, LedgerRefused
 from anabranch.bookkeeper.metadata import LedgerIds, MetadataRefused, MetadataUnreachable, PulsarMetadata, ZnodeRecord
 from anabranch.bookkeeper.process import HandsLost
 from anabranch.bookkeeper.records import STAMP_PROPERTY, read_cursor, read_locator
 from anabranch.bookkeeper.registry import Registry, RegistryStore
+from anabranch.bookkeeper.sidecar import LedgerHands, LedgerRefused
 from anabranch.bookkeeper.wire import BadRecord
 from decisions.bookkeeper.seen import ledgers_beside
 from schemas.bookies import (

@@ -22,7 +22,7 @@ from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
 from lake.batches import read_outline
 from lake.forgotten import Retained
-from lake.horizons import Horizon, SnapshotPiece, newest_horizon
+from lake.state_snapshots import Horizon, SnapshotPiece, newest_horizon
 from schemas.tables.rows import BATCHES
 
 PIECES = 16

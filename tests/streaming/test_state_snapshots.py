@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from anabranch.cli.main import cli
 from anabranch.history.check.checking import check_lake
 from anabranch.history.explain.record import NotOnRecord, explain
-from anabranch.history.horizons import make_horizon
 from anabranch.history.rebuild import rebuild_checkpoint
 from anabranch.history.recorded import RecordedHistory, newest_before
 from anabranch.history.replay.report import replay
+from anabranch.history.state_snapshots import make_horizon
 from anabranch.query.sql import LakeSql
 from anabranch.simulation.backtest.reading import open_history
 from anabranch.simulation.topics.from_lake import lines_of_lake
@@ -35,17 +35,17 @@ from engine.autoscale.loads_codec import unpack_loads
 from engine.autoscale.topics_codec import unpack_topics
 from engine.kernel.packed import StoredPart
 from engine.replay import RebuildError
-from lake import thinning
+from lake import retention_filter as thinning
 from lake.compaction import ALONE
 from lake.files import table_path
 from lake.forgotten import forgotten_before
-from lake.horizons import newest_horizon, write_horizon
 from lake.maintenance import compact_by_delta_rs
 from lake.reading import read_table
 from lake.retention import batches_limit, forget
+from lake.retention_filter import THINNED
+from lake.state_snapshots import newest_horizon, write_horizon
 from lake.tables import OpenTable, create_lake, create_table
 from lake.tail import Tail
-from lake.thinning import THINNED
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import BATCHES, HORIZONS, SEGMENT_LOAD
 from streaming.checkpoint.storage import LocalFiles

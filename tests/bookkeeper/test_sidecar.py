@@ -14,8 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from anabranch.bookkeeper import hands as hands_module
-from anabranch.bookkeeper.hands import (
+from anabranch.bookkeeper import sidecar as hands_module
+from anabranch.bookkeeper.process import HandsLost
+from anabranch.bookkeeper.sidecar import (
     CONFLICT,
     FENCED,
     NO_SUCH_LEDGER,
@@ -25,7 +26,6 @@ from anabranch.bookkeeper.hands import (
     LedgerHands,
     LedgerRefused,
 )
-from anabranch.bookkeeper.process import HandsLost
 from tests.bookkeeper.conftest import SECRET, BookKeepers, soon
 from tests.waiting import wait_until
 
