@@ -15,7 +15,8 @@ from tests.deploy.programs import installed_program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted(DEPLOY.glob("*.service"))
-PROCESSES = {"stream", "executor", "collect pulsar", "collect bundles", "web", "alerts", "controller"}
+PARTS = ("stream", "executor", "collector pulsar", "collector bundles", "web", "alerts", "controller")
+PROCESSES = {f"serve {part}" for part in PARTS}
 
 
 def test_every_process_has_a_unit():
