@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 
 MANAGER = """
 import os, struct, sys
-from streaming import holders
+from streaming.job import holders
 
 def task(connection, authenticated):
     '''Says which process it is, and ends with what it is told.'''
