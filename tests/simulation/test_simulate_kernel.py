@@ -211,6 +211,7 @@ def _same(source, policies, tick_ms=60_000):
 @settings(max_examples=25)
 @example(255, 60_000).via("segments that were sealed long ago are pruned 37 times")
 @example(314, 60_000).via("the same, under other policies")
+@example(528_024, 60_000)  # a segment with entry buckets is merged with one without
 def test_batch_of_topics_matches_job_engine(seed, tick_ms):
     _same(*_drawn(seed), tick_ms)
 

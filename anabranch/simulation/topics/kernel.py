@@ -360,7 +360,9 @@ class Kernel:
                 guard_depth = max(kept_one, kept_other) + 1
                 past = instant, BY_MERGE, instant, max(old[_REGRETS], other[_REGRETS]), 0, _finest(old, other)
                 ints[index, :_MODIFIED] = fresh, old[_START], other[_END], guard_depth, depth, *past
-                ints[index, _BUCKETS] = min(old[_BUCKETS] + other[_BUCKETS], int(self._limits.max_buckets[row]))
+                # As `SegmentLayout.merge_segments`: one without entry buckets counts as one, unless both have none.
+                buckets = max(1, old[_BUCKETS]) + max(1, other[_BUCKETS]) if old[_BUCKETS] or other[_BUCKETS] else 0
+                ints[index, _BUCKETS] = min(buckets, int(self._limits.max_buckets[row]))
             taken_back.append(back)
         created = np.concatenate([first, first[is_split] + 1])
         ints[created, _MODIFIED] = ints[created, _COLD] = ints[created, _RETURNED] = _NO_INSTANT
