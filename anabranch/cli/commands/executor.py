@@ -1,4 +1,4 @@
-"""`anabranch serve executor`: applies decisions in the foreground; and its brakes: status, pause, resume."""
+"""`anabranch serve executor`, and `anabranch decisions waiting`, `pause` and `resume`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def command(ctx: click.Context, mode: str | None) -> None:
     outcomes and tells Kafka ([kafka] bootstrap). May be killed and started again at any moment: it finishes what it
     began and does nothing twice. Several share the topics, or stand by.
     With --mode approve a decision waits for anabranch decisions approve; with --mode observe it writes what it would
-    do, and touches nothing. The brakes below hold an executor wherever it runs: they are rows in the lake.
+    do, and touches nothing. `anabranch decisions pause` holds an executor wherever it runs: pauses are in the lake.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -63,7 +63,7 @@ def _until(end: datetime | None) -> str:
     return "until it is resumed" if end is None else f"until {instant(end)}"
 
 
-@command.command("pause")
+@command.command("pause", hidden=True)
 @click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|CLUSTER|all")
 @click.option("--for", "duration", type=DURATION, metavar="DURATION", help="Ends by itself after 90s, 2m, 1h, 3d.")
 @click.option("--force", is_flag=True, help="Also a name that is on no record yet.")
@@ -87,7 +87,7 @@ def pause(context: Context, scope: str, duration: float | None, force: bool, rea
         click.echo(f"this replaces the pause {printable(str(before))}")
 
 
-@command.command("resume")
+@command.command("resume", hidden=True)
 @click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|CLUSTER|all")
 @with_reason_and_actor
 @click.pass_obj
@@ -108,11 +108,11 @@ def resume(context: Context, scope: str, reason: str, by: str) -> None:
         click.echo(f"ended the {act.kind} of {_name(scope)} {printable(str(act))}")
 
 
-@command.command("status")
+@command.command("status", hidden=True)
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_obj
 def status(context: Context, output: str) -> None:
-    """Show which executors act on what, what brakes them, and which decisions wait for what.
+    """Show which executors act on what, what holds them, and which decisions wait for what.
 
     Pauses, stops, approvals, counts and waiting decisions are those of the lake; mode, limits and windows those of the
     settings of this command: give it the executor's --config.
