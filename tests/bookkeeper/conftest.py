@@ -71,6 +71,8 @@ def bookkeepers(jars: Jars, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             server.wait_until_serving()
         start_clusters(*clusters.values())
         made.hands, made.writer = made.new_hands(), LedgerWriter(programs, folder)
+        # Ids of `old` begin above those that a test may have `new` and `colo` choose: a copy keeps its id.
+        made.writer.write(clusters["old"].uri, 100, entries=0)
         yield made
     finally:
         for part in (made.hands, made.writer):

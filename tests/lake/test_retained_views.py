@@ -10,7 +10,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from anabranch.query.sql import LakeSql
-from lake import retention_filter as thinning
+from lake import retention_filter
 from lake.retention import forget
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
 from schemas.tables.rows import DECISIONS, EVENTS, OUTCOMES
@@ -111,7 +111,7 @@ def kept_days(lake):
 @given(steps=STEPS)
 def test_layouts_and_consumers_of_kept_days_stay(form, steps):
     with TemporaryDirectory() as lake, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(thinning, "MARGIN", timedelta(0))
+        patched.setattr(retention_filter, "MARGIN", timedelta(0))
         ready(lake)
         write(lake, batch(1, 5 * MIDNIGHT), *told(steps, form))
         before = kept_days(lake)

@@ -35,7 +35,7 @@ from engine.autoscale.loads_codec import unpack_loads
 from engine.autoscale.topics_codec import unpack_topics
 from engine.kernel.packed import StoredPart
 from engine.replay import RebuildError
-from lake import retention_filter as thinning
+from lake import retention_filter
 from lake.compaction import ALONE
 from lake.files import table_path
 from lake.forgotten import forgotten_before
@@ -66,7 +66,7 @@ BOUNDS = {topic: {0: (0, 10**9)} for topic in ("segment-stats", "consumer-events
 def without_margin():
     """Rows right before midnight are old here: no hours before the days that are kept stay."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(thinning, "MARGIN", timedelta(0))
+        patched.setattr(retention_filter, "MARGIN", timedelta(0))
         yield
 
 
@@ -295,11 +295,11 @@ def test_last_batches_kept_while_job_is_down(tmp_path):
 _KILLED = """
 import os, signal, sys
 from datetime import date, timedelta
-from lake import retention, thinning
+from lake import retention, retention_filter
 from schemas.tables.rows import BATCHES, HORIZONS, SEGMENT_LOAD
 
 lake, moment = sys.argv[1:]
-thinning.MARGIN = timedelta(0)
+retention_filter.MARGIN = timedelta(0)
 thin, checkpoint = retention._thin, retention.DeltaTable.create_checkpoint
 
 def dies(*given):

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake import retention_filter as thinning
+from lake import retention_filter
 from lake.files import table_path
 from lake.reading import read_table
 from lake.retention import forget
@@ -29,7 +29,7 @@ SECONDS = st.integers(0, 2 * MIDNIGHT)
 def without_margin():
     """Rows right before midnight are old here: no hours before the days that are kept stay."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(thinning, "MARGIN", timedelta(0))
+        patched.setattr(retention_filter, "MARGIN", timedelta(0))
         yield
 
 
