@@ -28,7 +28,7 @@ check: $(VENV)/.installed  ## format, lint, types, import contracts, an audit of
 	@$(BIN)/pytest --collect-only -qqq > $(VENV)/collected.log 2>&1 || { tail -60 $(VENV)/collected.log; exit 1; }
 	@echo "format, lint, types, import contracts, lock files and imports of all tests: clean"
 
-bench: setup  ## the benchmarks: a table, and JSON in benchmarks/
+bench: setup  ## the benchmarks: tables, JSON and RESULTS.md in benchmarks/
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 reset: $(VENV)/.installed  ## forget all state of local runs, after a question (ARGS=--yes): lake, broker data, layouts, checkpoint

@@ -12,7 +12,6 @@ and every probe is to be answered within a second.
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -28,14 +27,14 @@ from urllib.parse import urlsplit
 import click
 import httpx
 
-from benchmarks.serving import NAMESPACE, machine_now, process_of
+from benchmarks.record import machine_now, write_report
+from benchmarks.serving import NAMESPACE, process_of
 
 KINDS = ("silent", "cookies", "percent", "unread", "refused")
 SOURCES = (1, 200)
 SPLITS = 200
 """Of one measurement."""
 SETTLE_SECONDS = 3.0
-RESULT = Path(__file__).parent / "anonymous.json"
 
 
 @click.command()
@@ -69,7 +68,7 @@ def main(quick: bool) -> None:
                     print(f"{kind}, {sources}: {report['beside'][f'{kind}, {sources}']}", flush=True)
             report["idle_again"] = client.measure(splits)
     show(report)
-    RESULT.write_text(json.dumps(report, indent=2) + "\n")
+    write_report("anonymous", report)
 
 
 class _Client:

@@ -8,7 +8,6 @@ Prints a table and writes benchmarks/bookies.json.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,13 +21,12 @@ from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
 from anabranch.local.bookies.programs import LedgerWriter, ensure_programs
 from anabranch.local.setup import ensure_jars
 from benchmarks.processes import process_seconds, resident_kb
-from benchmarks.serving import machine_now
+from benchmarks.record import machine_now, write_report
 from schemas.settings.root import load_settings
 from tests.harness.bookkeeper import BookKeeperCluster, start_clusters
 from tests.harness.zookeeper import EmbeddedZooKeeper
 
 LEDGERS, ROUNDS, QUICK_ROUNDS, CONCURRENCY = 1_000, 100, 2, 16
-RESULT = Path(__file__).parent / "bookies.json"
 
 
 @click.command()
@@ -42,7 +40,7 @@ def main(quick: bool) -> None:
         print(f"{number:3}  " + "  ".join(f"{name} {value}" for name, value in figures.items()))
     report |= _summary(rounds)
     if not quick:
-        RESULT.write_text(json.dumps(report, indent=2) + "\n")
+        write_report("bookies", report)
 
 
 def _summary(rounds: list[dict[str, float]]) -> dict[str, Any]:

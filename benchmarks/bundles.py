@@ -13,12 +13,12 @@ import gc
 import json
 import os
 import time
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import click
 
+from benchmarks.record import write_report
 from engine.families import bucket_engine
 from engine.kernel.bucket import BucketEngine
 from engine.kernel.packed import Packed, StoredPart
@@ -59,7 +59,7 @@ def main(quick: bool) -> None:
             )
     if not quick:
         report = {"brokers": BROKERS, "bundles": BUNDLES, "policies": POLICIES, "cores": os.cpu_count(), "rows": rows}
-        (Path(__file__).parent / "bundles.json").write_text(json.dumps(report, indent=2) + "\n")
+        write_report("bundles", report)
 
 
 def measure(clusters: int, balancer: str, minutes: int) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from anabranch.collectors.bundles import BundleRounds, Unread, read_bundle_stats
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.local.broker import EmbeddedBroker, create_topics
 from anabranch.local.setup import ensure_jars, ensure_pulsar, ensure_pulsar_lts
+from benchmarks.record import write_report
 from lake.tables import create_lake
 from runtime.java_home import find_java
 from schemas.bundles import ResourceUsage
@@ -285,7 +286,7 @@ def main(minutes: float, managers: tuple[str, ...], balancers: tuple[str, ...], 
         )
     if write:
         report = {"cores": os.cpu_count(), "namespaces": len(NAMESPACES), "bundles": BUNDLES, "rows": rows}
-        (Path(__file__).parent / "bundles_live.json").write_text(json.dumps(report, indent=2) + "\n")
+        write_report("bundles_live", report)
 
 
 if __name__ == "__main__":

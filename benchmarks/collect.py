@@ -31,11 +31,10 @@ from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.status import CollectorStatus
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from anabranch.local.setup import ensure_pulsar
-from benchmarks.serving import machine_now
+from benchmarks.record import machine_now, recorded_report, write_report
 from schemas.settings.root import load_settings
 
 BROKERS, SEGMENTS, PERIOD = 3, 3, 60.0
-FILE = Path(__file__).with_suffix(".json")
 MEGABYTE = "broker-stats, for each MB"
 COSTLY_TOPICS = 100
 """Topics of three segments on the broker whose costs are measured."""
@@ -93,12 +92,12 @@ class Counting:
 @click.option("--costs", is_flag=True, help="Measure what a call costs a real broker (a standalone Pulsar).")
 def main(quick: bool, costs: bool) -> None:
     """Measures, prints a table and writes the JSON."""
-    recorded = json.loads(FILE.read_text()) if FILE.exists() else {}
+    recorded = recorded_report("collect")
     if costs:
         recorded["costs"] = {"machine": machine_now(), "ms": broker_costs(300 if quick else 2_000)}
         print(json.dumps(recorded["costs"], indent=1))
         if not quick:
-            FILE.write_text(json.dumps(recorded, indent=1) + "\n")
+            write_report("collect", recorded)
         return
     topics, seconds = (1_000, 20) if quick else (10_000, 150)
     machine = machine_now()
@@ -157,10 +156,7 @@ def main(quick: bool, costs: bool) -> None:
     for phase in rows:
         print("  ".join(f"{name} {value}" for name, value in phase.items()))
     if not quick:
-        FILE.write_text(
-            json.dumps(recorded | {"machine": machine, "topics": topics, "brokers": BROKERS, "phases": rows}, indent=1)
-            + "\n"
-        )
+        write_report("collect", recorded | {"machine": machine, "topics": topics, "brokers": BROKERS, "phases": rows})
 
 
 Look = tuple[dict[str, int], int, float, float]

@@ -18,7 +18,6 @@ Prints a table and writes benchmarks/controller.json.
 from __future__ import annotations
 
 import asyncio
-import json
 import statistics
 import sys
 import tempfile
@@ -35,7 +34,8 @@ from anabranch.local.setup import ensure_jars
 from benchmarks.neighbours import measure_neighbours, show_neighbours
 from benchmarks.nodes import measure_nodes, show_nodes
 from benchmarks.processes import process_seconds, resident_kb
-from benchmarks.serving import NAMESPACE, SqliteFloor, call_all, controller, machine_now, process_of, rates
+from benchmarks.record import machine_now, recorded_report, write_report
+from benchmarks.serving import NAMESPACE, SqliteFloor, call_all, controller, process_of, rates
 from benchmarks.watchers import Kind, Watcher, all_have, watch
 from schemas.settings.root import load_settings
 
@@ -49,7 +49,6 @@ SHARES = {"p50": 0.5, "p99": 0.99, "most": 1.0}
 MEASURED = 1_000
 """Topics whose creation and split are measured, the last ones of each size."""
 STARTS = 3
-RESULT = Path(__file__).parent / "controller.json"
 
 
 @click.command()
@@ -88,7 +87,7 @@ def main(quick: bool, parts: tuple[str, ...]) -> None:
     _show(report)
     if not quick:
         # What was not measured stays as it is on record.
-        RESULT.write_text(json.dumps({**json.loads(RESULT.read_text()), **report}, indent=2) + "\n")
+        write_report("controller", {**recorded_report("controller"), **report})
 
 
 def _topics(work: Path, settings: Path, sizes: tuple[int, ...]) -> list[dict[str, Any]]:

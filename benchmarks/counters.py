@@ -27,14 +27,13 @@ import httpx
 from confluent_kafka import Consumer
 
 from anabranch.local.pulsar.traffic import TOPIC
-from benchmarks.decide import machine
+from benchmarks.record import machine_now, write_report
 from lake.tables import read_columns
 from schemas.kafka.connection import KafkaConnection
 from schemas.kafka.messages import SegmentStatsColumns, parse_message
 from schemas.kafka.topics import SEGMENT_STATS
 from schemas.tables.rows import SEGMENT_LOAD
 
-FILE = Path(__file__).with_suffix(".json")
 KINDS = ("messages in", "bytes in", "messages out", "bytes out")
 _LINE = re.compile(
     r'pulsar_(in|out)_(messages|bytes)_total\{[^}]*topic="segment://[^"]+-(\d+)"[^}]*\} ([\d.E+-]+)', re.MULTILINE
@@ -194,7 +193,7 @@ def main() -> None:
             print(table(result["segments"]))
             print(json.dumps(result["all"]), flush=True)
             if not chosen.quick:
-                FILE.write_text(json.dumps(result, indent=1) + "\n")
+                write_report("counters", result)
         finally:
             run.send_signal(signal.SIGTERM)
             run.wait(180)
@@ -236,7 +235,7 @@ def measure(folder: Path, run: subprocess.Popen[bytes], seconds: float) -> dict[
         kind: {source: sum(row[kind][source] for row in rows) for source in ("broker", "samples", "lake")}
         for kind in KINDS
     }
-    return {"machine": machine(), "seconds": round(end - began), "splits": splits, "segments": rows, "all": every}
+    return {"machine": machine_now(), "seconds": round(end - began), "splits": splits, "segments": rows, "all": every}
 
 
 if __name__ == "__main__":

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 import numpy as np
 
+from benchmarks.record import machine_now, write_report
 from decisions.autoscale.decide import decide
 from decisions.autoscale.fleet import NEVER, SnapshotColumns, decide_fleet, pack
 from decisions.autoscale.policy import PROFILES, Policy
@@ -37,7 +36,7 @@ MIXES = {"at rest": (0.0, 0.0), "1 % act": (0.01, 0.0), "all cold, in the window
 @click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
-    report = {"machine": machine(), "scalar": [], "fleet": [], "mixes": [], "pipe": []}
+    report = {"machine": machine_now(), "scalar": [], "fleet": [], "mixes": [], "pipe": []}
     print(f"{report['machine']}\n")
     _print("one by one: decide(snapshot), at rest", "segments a topic", "topics/s", "segments/s", "us a topic")
     for segments in (1, 4, 10, 16, 64):
@@ -70,7 +69,7 @@ def main(quick: bool) -> None:
     for segments in (1, 10, 64):
         report["pipe"].append(_pipe_row(segments, (2_000 if quick else PIPE_LINES) * 10 // max(segments, 10)))
     if not quick:
-        (Path(__file__).parent / "decide.json").write_text(json.dumps(report, indent=2) + "\n")
+        write_report("decide", report)
 
 
 def a_fleet(topics: int, segments: int, hot: float = 0.0, cold: float = 0.0, seed: int = 1) -> SnapshotColumns:
@@ -196,17 +195,6 @@ def _once(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def machine() -> str:
-    """Return a description of the machine and the interpreter."""
-    model = platform.processor() or platform.machine()
-    cpus = Path("/proc/cpuinfo")
-    if cpus.is_file():
-        model = next(
-            (line.split(":")[1].strip() for line in cpus.read_text().splitlines() if "model name" in line), model
-        )
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}"
 
 
 def _print(title: str, *headings: str) -> None:

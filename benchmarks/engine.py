@@ -9,19 +9,17 @@ storing, counting and recording, and packing what has changed of the state; noth
 from __future__ import annotations
 
 import gc
-import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import click
 import pyarrow as pa
 
-from benchmarks.decide import machine
 from benchmarks.fleet import BenchmarkFleet, InColumns
+from benchmarks.record import machine_now, write_report
 from engine.families import bucket_engine, bucket_packer, unpack_rows
 from engine.kernel.packed import Packed
 from engine.kernel.records import RAW_SCHEMA
@@ -179,7 +177,7 @@ def measure(case: EngineCase, rounds: int = ROUNDS) -> dict[str, Any]:
 @click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
-    print(f"{machine()}; microseconds of CPU a sample, {BUCKETS} buckets\n")
+    print(f"{machine_now()}; microseconds of CPU a sample, {BUCKETS} buckets\n")
     rows = []
     for case in CASES:
         if quick and case.segments > SMALL:
@@ -190,8 +188,8 @@ def main(quick: bool) -> None:
         cells = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in rows[-1].values())
         print("  ".join(cell.rjust(15) for cell in cells), flush=True)
     if not quick:
-        report = {"machine": machine(), "buckets": BUCKETS, "microseconds a sample": rows}
-        (Path(__file__).parent / "engine.json").write_text(json.dumps(report, indent=2) + "\n")
+        report = {"machine": machine_now(), "buckets": BUCKETS, "microseconds a sample": rows}
+        write_report("engine", report)
 
 
 if __name__ == "__main__":

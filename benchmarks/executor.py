@@ -16,7 +16,6 @@ benchmarks/executor.json.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -37,7 +36,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.interface import CREATED_MS, SEGMENTS
 from benchmarks.processes import process_seconds, resident_kb
-from benchmarks.serving import machine_now, process_of
+from benchmarks.record import machine_now, write_report
+from benchmarks.serving import process_of
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table, read_columns, table_path
 from schemas.ids import canonical_json, decision_id
@@ -52,7 +52,6 @@ LIMIT, WINDOW_S = 600, 60.0
 KILL_AFTER = 0.3
 """Of the calls: then the executor is killed."""
 MAX_WAIT_S = 150.0
-RESULT = Path(__file__).parent / "executor.json"
 _numbers = count(1)
 
 
@@ -69,7 +68,7 @@ def main(quick: bool) -> None:
             report["limited"] = _limited(work / "limited")
     _show(report)
     if not quick:
-        RESULT.write_text(json.dumps(report, indent=2) + "\n")
+        write_report("executor", report)
 
 
 def _latency(work: Path, decisions: int) -> dict[str, float]:

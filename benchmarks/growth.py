@@ -10,26 +10,23 @@ columns, a thousand a message. The largest fleet comes last.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import click
 
 from benchmarks import stream
-from benchmarks.decide import machine
 from benchmarks.engine import NOW, EngineCase, Run
 from benchmarks.processes import resident_kb
+from benchmarks.record import machine_now, recorded_report, write_report
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import TickEvent
 from schemas.kafka.topics import CONTROL_EVENTS
 
-RESULT = Path(__file__).parent / "growth.json"
 LARGEST, QUICK = 10_000_000, 10_000
 MIDDLE = 200_000
 """Segments of a fleet where something else than their number is looked at."""
@@ -142,7 +139,7 @@ def _show(row: dict[str, Any], is_first: bool) -> None:
 def main(quick: bool, largest: int, job: bool) -> None:
     """Measures, prints, writes each row when it is done."""
     by_name: dict[str, Table] = {}
-    print(machine())
+    print(machine_now())
     for name, cases in tables(QUICK if quick else largest).items():
         print(f"\n{name}")
         rows = by_name[name] = []
@@ -152,9 +149,9 @@ def main(quick: bool, largest: int, job: bool) -> None:
             )
             _show(rows[-1], len(rows) == 1)
             if not quick:
-                recorded = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-                recorded["the job" if job else "one process"] = {"machine": machine(), "tables": by_name}
-                RESULT.write_text(json.dumps(recorded, indent=2) + "\n")
+                recorded = recorded_report("growth")
+                recorded["the job" if job else "one process"] = {"machine": machine_now(), "tables": by_name}
+                write_report("growth", recorded)
 
 
 def _asked(case: EngineCase) -> dict[str, Any]:

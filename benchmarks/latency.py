@@ -11,9 +11,6 @@ nothing.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import tempfile
 import threading
@@ -31,6 +28,7 @@ from benchmarks.feeds import feeding
 from benchmarks.fleet import BenchmarkFleet, MessageSender
 from benchmarks.jobs import batches_of, on_a_broker
 from benchmarks.processes import cpu_seconds
+from benchmarks.record import machine_now, write_report
 from lake.tables import open_table
 from schemas.kafka.messages import ConsumerEvent
 from schemas.kafka.topics import CONSUMER_EVENTS
@@ -62,13 +60,13 @@ def main(quick: bool, cases: Sequence[str] = CASES) -> None:
     events = QUICK_EVENTS if quick else EVENTS
     with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, 50_000) as settings:
         report = {
-            "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
+            "machine": machine_now(),
             **_measure(settings, events, cases),
         }
     _show(report)
     if quick or tuple(cases) != CASES:
         return
-    (Path(__file__).parent / "latency.json").write_text(json.dumps(report, indent=2) + "\n")
+    write_report("latency", report)
 
 
 def _measure(settings: Settings, events: int, cases: Sequence[str]) -> dict[str, Any]:

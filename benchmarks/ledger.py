@@ -19,12 +19,11 @@ from typing import Any
 
 from anabranch.query.sql import LakeSql
 from anabranch.query.views.catalogue import views
-from benchmarks.decide import machine
 from benchmarks.history import TopicDay, topic_name, write_history
+from benchmarks.record import machine_now, write_report
 
 HOURS = 12.4
 AT = "TIMESTAMP '2026-11-01 09:30:00'"
-FILE = Path(__file__).with_suffix(".json")
 
 
 def questions() -> dict[str, str]:
@@ -79,7 +78,7 @@ def main() -> None:
             table: LakeSql(str(lake)).ask(f"SELECT count(*) AS n FROM {table}").read_all()["n"][0].as_py()
             for table in ("decisions", "holds", "outcomes", "events", "segment_load")
         }
-        print(machine(), counts, flush=True)
+        print(machine_now(), counts, flush=True)
         results = {}
         for name in questions():
             command = [sys.executable, "-m", "benchmarks.ledger", "--lake", str(lake), "--ask", name]
@@ -95,8 +94,8 @@ def main() -> None:
                 flush=True,
             )
             if not arguments.quick:
-                report = {"machine": machine(), "rows": counts, "questions": results}
-                FILE.write_text(json.dumps(report, indent=2) + "\n")
+                report = {"machine": machine_now(), "rows": counts, "questions": results}
+                write_report("ledger", report)
 
 
 if __name__ == "__main__":

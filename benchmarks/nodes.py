@@ -26,7 +26,8 @@ from anabranch.controller.metadata.base import Op, Put
 from anabranch.controller.metadata.zookeeper import ZooKeeperStore
 from anabranch.local.setup import Jars
 from benchmarks.processes import process_seconds, resident_kb
-from benchmarks.serving import NAMESPACE, controller, machine_now, rates
+from benchmarks.record import machine_now
+from benchmarks.serving import NAMESPACE, controller, rates
 from decisions.topic.layout import SegmentLayout
 from tests.harness.zookeeper import EmbeddedZooKeeper
 

@@ -27,7 +27,7 @@ import httpx
 import psutil
 from selenium.webdriver import Chrome
 
-from benchmarks.serving import machine_now
+from benchmarks.record import machine_now, write_report
 from lake.tables import create_lake
 from tests.local.lake import (
     START,
@@ -48,7 +48,6 @@ GATES = ("merge-window", "split-cooldown", "settling", "merge-consumers")
 PATHS = ("/", "/?q=topic-0999", "/?only=hot", "/?gate=settling&page=300", "/?order=name&page=1999")
 AT_ONCE, A_MINUTE = 10_000, 10_000
 CHANGES = 20
-RESULT = Path(__file__).parent / "page.json"
 
 
 def make_fleet(lake: str, names: list[str]) -> None:
@@ -177,7 +176,7 @@ def main(topics: int, quick: bool) -> None:
             }
     print(json.dumps(report, indent=2))
     if not quick:
-        RESULT.write_text(json.dumps(report, indent=2) + "\n")
+        write_report("page", report)
 
 
 def resident_mb(process: psutil.Process) -> int:

@@ -12,8 +12,6 @@ benchmarks/reality.json has it in any case.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -35,6 +33,7 @@ from anabranch.simulation.topics.recorded import RecordedDemand
 from anabranch.simulation.topics.run import simulate
 from anabranch.simulation.topics.timeline import Source
 from benchmarks.raw_rows import counts_of, lag_seconds, minutes_over, outcomes_of
+from benchmarks.record import machine_now, write_report
 from decisions.autoscale.policy import read_policy
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.settings.root import Settings, load_settings
@@ -239,7 +238,7 @@ def judged(folder: Path) -> dict[str, Any]:
     traffic = runs["A"].settings.traffic
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
+        "machine": machine_now(),
         "minutes": round((runs["A"].ends_at - runs["A"].began_at) / 60_000, 1),
         "topics": traffic.topics,
         "seed": traffic.seed,
@@ -277,7 +276,7 @@ def main(minutes: float, topics: int, seed: int, folder: Path | None, known: Pat
             run_for(name, where / name, minutes, topics, seed)
         report = judged(where)
     click.echo(said(report))
-    (Path(__file__).parent / "reality.json").write_text(json.dumps(report, indent=2) + "\n")
+    write_report("reality", report)
     if write:
         before, _, after = PAGE.read_text().partition(BEGINS)
         PAGE.write_text(before + BEGINS + said(report) + ENDS + after.partition(ENDS)[2])

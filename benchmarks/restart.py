@@ -8,9 +8,7 @@ and writes benchmarks/restart.json.
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -23,12 +21,12 @@ from benchmarks.feeds import consumers_message
 from benchmarks.fleet import BenchmarkFleet, MessageSender
 from benchmarks.job_process import IngestionCounter, JobProcess, warm
 from benchmarks.jobs import batches_of, on_a_broker
+from benchmarks.record import machine_now, write_report
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import TickEvent
 from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS
 from schemas.settings.root import Settings
 
-RESULT = Path(__file__).parent / "restart.json"
 SEGMENTS = 10
 TOPICS = (10_000, 100_000)
 QUICK_TOPICS = (1_000,)
@@ -40,14 +38,14 @@ MOST = 100_000
 @click.option("--quick", is_flag=True, help="A short look: fewer sizes, less time.")
 def main(quick: bool) -> None:
     """Measures, prints, writes."""
-    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()}
+    machine = machine_now()
     results = {}
     for topics in QUICK_TOPICS if quick else TOPICS:
         with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, MOST) as settings:
             results[str(topics)] = _measure(settings, Path(work), topics, 1 if quick else RESTARTS)
         _show(topics, results[str(topics)])
     if not quick:
-        RESULT.write_text(json.dumps({"machine": machine, "topics": results}, indent=2) + "\n")
+        write_report("restart", {"machine": machine, "topics": results})
 
 
 def _measure(settings: Settings, work: Path, topics: int, restarts: int) -> dict[str, Any]:

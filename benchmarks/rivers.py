@@ -8,7 +8,6 @@ takes. Prints a table and writes benchmarks/rivers.json.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -19,12 +18,11 @@ from selenium.webdriver import Chrome
 
 from benchmarks.history import TopicDay, topic_name, write_history
 from benchmarks.page import first_paint, resident_mb, served
-from benchmarks.serving import machine_now
+from benchmarks.record import machine_now, write_report
 from tests.web.browser.chromium import chromium
 
 DAYS, TOPICS = 30, 20
 WINDOWS = ("1h", "1d", "7d", "30d")
-RESULT = Path(__file__).parent / "rivers.json"
 
 
 def until_drawn(driver: Chrome, url: str) -> tuple[float, float]:
@@ -60,7 +58,7 @@ def main(quick: bool) -> None:
                 }
                 print(window, report[window], flush=True)
     if not quick:
-        RESULT.write_text(json.dumps(report, indent=2) + "\n")
+        write_report("rivers", report)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from typing import Any
 
 from deltalake import DeltaTable, write_deltalake
 
-from benchmarks.decide import NOW, a_fleet, machine, snapshots_of
+from benchmarks.decide import NOW, a_fleet, snapshots_of
+from benchmarks.record import machine_now
 from decisions.autoscale.answers import gates_to_json
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PROFILES, policy_digest, policy_override
@@ -151,7 +152,7 @@ def _bytes(folder: str, table: Table) -> int:
 
 def main() -> None:
     """A table."""
-    print(f"bytes a row, {SEGMENTS} segments a topic; {machine()}")
+    print(f"bytes a row, {SEGMENTS} segments a topic; {machine_now()}")
     for table in (DECISIONS, HOLDS, EVENTS, SEGMENT_LOAD):
         print(f"{table.name:10}", measured(table, 5_000))
 

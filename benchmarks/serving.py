@@ -6,7 +6,6 @@ Stage: under `benchmarks.controller` and `benchmarks.nodes`.
 from __future__ import annotations
 
 import os
-import platform
 import sqlite3
 import statistics
 import subprocess
@@ -16,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import httpx
 
@@ -31,16 +30,6 @@ class Floor(Protocol):
 
     def commit(self, times: int) -> None:
         """This many durable changes, one after the other."""
-
-
-def machine_now() -> dict[str, Any]:
-    """The machine, and how busy it is."""
-    return {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "system": platform.machine(),
-        "load_before": round(os.getloadavg()[0], 1),
-    }
 
 
 @contextmanager

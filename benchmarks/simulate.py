@@ -14,7 +14,6 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,7 +22,7 @@ import numpy as np
 from anabranch.simulation.topics.run import simulate
 from anabranch.simulation.topics.shapes import SHAPES, ShapedDemand
 from anabranch.simulation.topics.timeline import STEP_MS, Source, Timeline, Window, even_slices
-from benchmarks.decide import machine
+from benchmarks.record import machine_now, write_report
 from decisions.autoscale.policy import PROFILES
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
@@ -89,7 +88,7 @@ def _recorded_day(random: np.random.Generator, begin: int, end: int, last: np.nd
 @click.option("--large", is_flag=True, help="Also a month of 1,000 topics on record under 5 policies: minutes.")
 def main(quick: bool, large: bool) -> None:
     """Measures, prints, writes."""
-    report: dict[str, Any] = {"machine": machine(), "rows": []}
+    report: dict[str, Any] = {"machine": machine_now(), "rows": []}
     print(f"{report['machine']}\n")
     print("demand    topics  hours  policies  actions  topic-hours/CPU s   floor's  times the floor", flush=True)
     sizes = [(name, 200, 24.0, 5) for name in (RECORDED, *SHAPES)]
@@ -103,7 +102,7 @@ def main(quick: bool, large: bool) -> None:
     report["peak_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     print(f"\nmost memory: {report['peak_mb']} MB")
     if not quick:
-        (Path(__file__).parent / "simulate.json").write_text(json.dumps(report, indent=2) + "\n")
+        write_report("simulate", report)
 
 
 def policies_of(count: int) -> dict[str, ConfiguredPolicy]:

@@ -9,8 +9,6 @@ benchmarks/soak.json has them at the end, with the growth of the second half.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
 import tempfile
 import threading
@@ -25,6 +23,7 @@ from benchmarks.feeds import feeding
 from benchmarks.fleet import BenchmarkFleet, MessageSender
 from benchmarks.jobs import batches_of, on_a_broker
 from benchmarks.processes import cpu_seconds, folder_bytes, resident_mb
+from benchmarks.record import machine_now, write_report
 from lake.upkeep import Upkeep
 from schemas.settings.root import Settings
 from streaming.job.job import start_query
@@ -45,7 +44,7 @@ def main(minutes: int, topics: int) -> None:
     with tempfile.TemporaryDirectory() as work, on_a_broker(Path(work), 16, 100_000) as settings:
         by_minute = _measure(settings, topics, minutes)
     report = {
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()},
+        "machine": machine_now(),
         "topics": topics,
         "segments": topics * SEGMENTS,
         "samples_per_second": topics * SEGMENTS // REPORT_SECONDS,
@@ -53,7 +52,7 @@ def main(minutes: int, topics: int) -> None:
         "second_half": _growth(by_minute[len(by_minute) // 2 :]),
     }
     print(json.dumps(report["second_half"], indent=2))
-    (Path(__file__).parent / "soak.json").write_text(json.dumps(report, indent=2) + "\n")
+    write_report("soak", report)
 
 
 def _measure(settings: Settings, topics: int, minutes: int) -> list[dict[str, Any]]:

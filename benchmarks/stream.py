@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from benchmarks.fleet import BenchmarkFleet, InColumns, MessageSender
 from benchmarks.floors import measure_floors
 from benchmarks.jobs import batches_of, on_a_broker, seconds_between
 from benchmarks.processes import folder_bytes, resident_mb, seconds_by_part
+from benchmarks.record import machine_now, recorded_report, write_report
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import TickEvent
 from schemas.kafka.topics import CONTROL_EVENTS
@@ -46,7 +46,6 @@ from streaming.sink.sink import LakeSink
 
 FLOOR_SAMPLES = 6_000_000
 """Maximum of samples that a floor reads."""
-RESULT = Path(__file__).parent / "stream.json"
 HOT = 0.01
 """Share of the topics that become hot during a case, evenly: each is decided on once."""
 
@@ -126,16 +125,16 @@ def main(quick: bool, only: str | None, case: tuple[str, str] | None) -> None:
     if case is not None:
         run_case(StreamCase(**json.loads(case[0])), Path(case[1]))
         return
-    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()}
+    machine = machine_now()
     print(machine)
     for name, chosen in (QUICK if quick else CASES).items():
         if only in (None, name):
             result = measured(chosen)
             _show(name, result)
             if not quick:
-                cases = json.loads(RESULT.read_text())["cases"]
+                cases = recorded_report("stream")["cases"]
                 cases = {recorded: cases[recorded] for recorded in CASES if recorded in cases} | {name: result}
-                RESULT.write_text(json.dumps({"machine": machine, "cases": cases}, indent=2) + "\n")
+                write_report("stream", {"machine": machine, "cases": cases})
 
 
 def measured(case: StreamCase) -> dict[str, Any]:

@@ -11,7 +11,6 @@ table and writes benchmarks/switches.json.
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import tempfile
@@ -28,7 +27,7 @@ import psutil
 from anabranch.local.bookies.programs import LedgerWriter, ensure_programs
 from anabranch.local.setup import ensure_jars
 from benchmarks.processes import descendants, resident_kb
-from benchmarks.serving import machine_now
+from benchmarks.record import machine_now, write_report
 from lake.rows import WholeTables
 from schemas.settings.root import load_settings
 from schemas.tables.rows import DECISIONS, OUTCOMES
@@ -40,7 +39,6 @@ from tests.harness.zookeeper import EmbeddedZooKeeper
 SIZES, KILLED_SIZE, QUICK_SIZE = (1_000, 4_000, 16_000), 4_000, 500
 KILLED_AFTER_S = (2.0, 12.0)
 _LOOK_SECONDS = 0.2
-RESULT = Path(__file__).parent / "switches.json"
 
 
 @click.command()
@@ -57,7 +55,7 @@ def main(quick: bool) -> None:
         report["killed"] = {"ledgers": QUICK_SIZE if quick else KILLED_SIZE, **_killed(pulsar, random.Random(3))}
     print("killed:  " + "  ".join(f"{name} {value}" for name, value in report["killed"].items()))
     if not quick:
-        RESULT.write_text(json.dumps(report, indent=2) + "\n")
+        write_report("switches", report)
 
 
 def _switched(pulsar: PulsarLike) -> dict[str, float]:

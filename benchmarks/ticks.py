@@ -25,6 +25,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
+from benchmarks.record import write_report
 from decisions.topic.layout import SegmentLayout
 from engine.families import bucket_engine, bucket_packer, unpack_rows
 from engine.kernel.packed import Packed, StoredPart, Written, WrittenPart
@@ -67,7 +68,7 @@ def main(quick: bool, one: int | None, after: str | None) -> None:
         )
     if not quick:
         report = {"segments": SEGMENTS, "cores": os.cpu_count(), "rows": rows}
-        (Path(__file__).parent / "ticks.json").write_text(json.dumps(report, indent=2) + "\n")
+        write_report("ticks", report)
 
 
 def measure(topics: int) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module
 
 import pytest
 
+from benchmarks import record
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.growth import is_enough
 
@@ -39,3 +41,28 @@ def test_help_is_printed_and_nothing_is_run(name, monkeypatch, capsys):
 )
 def test_rounds_repeated_until_best_agree(seconds, expected):
     assert is_enough(seconds) is expected
+
+
+def test_results_page_shows_figures_on_record():
+    assert record.PAGE.read_text() == record.results_page(), "run: python -m benchmarks.record"
+
+
+def test_report_is_dated_and_shown(monkeypatch, tmp_path):
+    monkeypatch.setattr(record, "FOLDER", tmp_path)
+    monkeypatch.setattr(record, "PAGE", tmp_path / "RESULTS.md")
+    (tmp_path / "walk.py").write_text('"""Speed of a walk."""\n')
+    (tmp_path / "walk.json").write_text('{"date": "2001-01-01", "rows": []}')
+    rows = [{"legs": 2, "km": {"an hour": 5.25}}, {"legs": 4, "km": {"an hour": 48_000.5}}]
+    record.write_report("walk", {**record.recorded_report("walk"), "rows": rows, "note": "uphill"})
+    page = record.PAGE.read_text()
+    assert "2001" not in page
+    assert "## walk\n\nSpeed of a walk.\n" in page
+    assert "note uphill\n" in page
+    assert "|legs|km, an hour|\n|---:|---:|\n|2|5.25|\n|4|48,000|\n" in page
+
+
+def test_long_series_stays_in_its_file(monkeypatch, tmp_path):
+    monkeypatch.setattr(record, "FOLDER", tmp_path)
+    (tmp_path / "walk.py").write_text('"""Speed of a walk."""\n')
+    (tmp_path / "walk.json").write_text(json.dumps({"steps": [{"a": number} for number in range(13)]}))
+    assert "steps" not in record.results_page()
