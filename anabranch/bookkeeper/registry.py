@@ -19,6 +19,7 @@ from decisions.bookkeeper.registry import RESERVED
 from schemas.bookie_answers import BookieAnswer
 from schemas.bookies import Bootstrap, ClusterEntry, Directive
 
+REGISTRY_PATH = "/admin/bookie-clusters"
 DIRECTIVE, BOOTSTRAP, ORCHESTRATOR = "switch-target", "bootstrap", "orchestrator"
 
 
@@ -40,8 +41,8 @@ class Registry:
 class RegistryStore:
     """The registry of one Pulsar cluster."""
 
-    def __init__(self, metadata: PulsarMetadata, path: str) -> None:
-        """`path` is the folder, such as `/admin/bookie-clusters`."""
+    def __init__(self, metadata: PulsarMetadata, path: str = REGISTRY_PATH) -> None:
+        """`path` is the folder of the registry."""
         self.metadata, self.path = metadata, path
 
     def read(self) -> Registry:

@@ -88,14 +88,14 @@ class Context:
     def start_logging(self, part: str) -> None:
         """Log a long-running part to stderr, in the format of the option or of `[log] format`.
 
-        Raises `SettingsError`. The first lines warn of what goes over a network in clear text.
-
-        The first ones warn of what goes over a network in clear text.
+        The first lines warn of settings that are no longer read, and of clear-text traffic. Raises `SettingsError`.
         """
         from schemas.settings.exposure import exposures
 
         hide_new_files()
         start_logging(part, self.log_level, self.log_format or self.settings.log.format)
+        if self.settings.former_warning:
+            log.warning("%s", self.settings.former_warning)
         for exposure in exposures(self.settings, part):
             log.warning("%s", exposure)
 
@@ -106,5 +106,7 @@ class Context:
         """
         from schemas.settings.exposure import exposures
 
+        if self.settings.former_warning:
+            click.echo(f"Warning: {printable(self.settings.former_warning)}", err=True)
         for exposure in exposures(settings or self.settings, part):
             click.echo(f"Warning: {printable(exposure)}", err=True)

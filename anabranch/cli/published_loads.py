@@ -13,7 +13,11 @@ from anabranch.admin.credentials import credentials_of
 from anabranch.admin.load_data import BROKER_LOAD, TOP_BUNDLES, FollowedTopic
 from anabranch.cli.metadata_client import connect_metadata
 from anabranch.collectors.load_reports import PublishedLoads, UnknownLoad
+from anabranch.collectors.pulsar.schedule import REQUEST_SECONDS
 from schemas.settings.root import Settings
+
+METADATA_SECONDS = 60.0
+"""Timeout of a request to the metadata store."""
 
 
 def open_published_loads(settings: Settings, stack: ExitStack) -> PublishedLoads:
@@ -25,7 +29,7 @@ def open_published_loads(settings: Settings, stack: ExitStack) -> PublishedLoads
             credentials,
             topic,
             tls=settings.url_context(),
-            timeout_seconds=settings.collect.request_timeout_seconds,
+            timeout_seconds=REQUEST_SECONDS,
         )
         for topic in (BROKER_LOAD, TOP_BUNDLES)
     )
@@ -37,7 +41,7 @@ def open_published_loads(settings: Settings, stack: ExitStack) -> PublishedLoads
     client = connect_metadata(
         address + chroot, chosen.metadata_auth, settings.bookies_context(), chosen.session_seconds, stack
     )
-    return PublishedLoads(_reader(client, chosen.request_timeout_seconds), loads, tops)
+    return PublishedLoads(_reader(client, METADATA_SECONDS), loads, tops)
 
 
 def _no_store(paths: Iterable[str]) -> list[bytes | None]:

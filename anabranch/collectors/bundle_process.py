@@ -21,6 +21,7 @@ from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.bundles import BundleRounds, Unread
 from anabranch.collectors.load_reports import PublishedLoads
 from anabranch.collectors.publisher import RecordPublisher
+from anabranch.collectors.pulsar.schedule import MAX_ANSWER_BYTES, REQUEST_SECONDS
 from runtime.telemetry.health import Heartbeat, ProcessHealth
 from runtime.telemetry.serving import serve_metrics
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport
@@ -53,10 +54,10 @@ def collect_bundles(
         settings.controller.url,
         credentials_of(settings),
         user_agent="anabranch-collect",
-        timeout_seconds=settings.collect.request_timeout_seconds,
+        timeout_seconds=REQUEST_SECONDS,
         tls=settings.url_context(),
         nodes=settings.controller.nodes,
-        max_body_bytes=settings.collect.max_answer_mb * 1_000_000,
+        max_body_bytes=MAX_ANSWER_BYTES,
     )
     publisher = RecordPublisher(settings.kafka_connection(), lambda record: None)
     rounds, stop = BundleRounds(transport, configuration, published), threading.Event()

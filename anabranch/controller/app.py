@@ -49,7 +49,6 @@ def create_app(
     access: Access,
     names: NodeNames,
     limits: LimitSettings,
-    max_body_bytes: int,
     grace_seconds: float,
     prune_seconds: float = PRUNE_SECONDS,
 ) -> FastAPI:
@@ -124,8 +123,6 @@ def create_app(
         names=names,
         clients=clients,
         anonymous=AnonymousClients(Turns(limits.connections, refusal=TooMany)),
-        max_head_bytes=limits.head_bytes,
-        max_body_bytes=max_body_bytes,
     )
     return app
 

@@ -30,6 +30,7 @@ from anabranch.controller.segments.no_segments import NoSegments
 from anabranch.controller.service import wall_clock_ms
 from anabranch.controller.topic_names import namespace_of_path
 from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_policy
+from runtime.listener.connections import ListenerLimits
 from runtime.listener.names import NodeNames
 from runtime.listener.server import WEBSOCKETS, Listener, ListenError, Server, listen, url_of
 from runtime.telemetry.serving import PROBE_SECONDS, MetricsError, probed
@@ -71,7 +72,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
             node = Node(nodes, _segments(settings), about, wall_clock_ms)
             node.registration.claim()
             names = NodeNames(chosen.host, [url, chosen.url], [socket.gethostname(), *chosen.names])
-            app = create_app(node, access, names, chosen.limits, chosen.max_body_bytes, chosen.consumer_grace_seconds)
+            app = create_app(node, access, names, chosen.limits, chosen.consumer_grace_seconds)
 
             loops: list[asyncio.AbstractEventLoop] = []
 
@@ -148,8 +149,11 @@ def _listen(chosen: ControllerSettings, access: Access) -> Listener:
             f"[controller] {way} and needs tokens: name a file of them in controller.tokens_file (anabranch "
             "token new), or set ANABRANCH_CONTROLLER_TOKEN"
         )
+    limits = chosen.limits
     try:
-        return listen(chosen.host, chosen.port, chosen.limits, "controller")
+        return listen(
+            chosen.host, chosen.port, ListenerLimits(limits.connections, limits.connections_per_address), "controller"
+        )
     except ListenError as error:
         raise StartError(str(error)) from error
 

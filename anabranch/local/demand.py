@@ -28,6 +28,9 @@ from schemas.kafka.messages import SubscriptionType
 from schemas.settings.root import TrafficSettings
 
 KEYS = 0x10000
+MEAN_MESSAGE_BYTES = 1000
+MEAN_FANOUT = 2.0
+"""Messages out per message in."""
 """Size of the key space: hashes `0x0000..0xFFFF`."""
 
 ROLLING_INTERVALS = 6
@@ -97,8 +100,8 @@ class TopicDemand:
         self._phase = (settings.seed * _GOLDEN + index * _GOLDEN) % 1.0
         # One topic in six is quiet: only its consumers ask for segments there.
         self._peak = settings.peak_msg_rate_in * traits.uniform(0.6, 1.0) * (0.15 if index % 6 == 4 else 1.0)
-        self._message_bytes = settings.message_bytes * math.exp(traits.uniform(math.log(0.3), math.log(3.0)))
-        self._fanout = settings.fanout * traits.uniform(0.5, 1.6)
+        self._message_bytes = MEAN_MESSAGE_BYTES * math.exp(traits.uniform(math.log(0.3), math.log(3.0)))
+        self._fanout = MEAN_FANOUT * traits.uniform(0.5, 1.6)
         shares = [traits.uniform(0.5, 1.0) for _ in range(traits.choice((1, 2, 2, 3)))]
         self._hot = tuple(
             _HotRange(

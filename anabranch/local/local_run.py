@@ -46,6 +46,12 @@ log = logging.getLogger(__name__)
 READY_SECONDS = 90
 FIRST_BATCH_SECONDS = 300
 FLAPPING = 5
+RESTART_DELAY_SECONDS = 0.5
+"""Delay before a part that died restarts; doubled at each successive death."""
+RESTART_MAX_DELAY_SECONDS = 30.0
+BROKER_HEAP = "256m"
+PULSAR_BROKER_HEAP = "192m"
+"""Heap of Kafka beside Pulsar."""
 _COMMANDS = {"collect": ("serve", "collector"), "traffic": ("local", "traffic")}
 """Commands of the parts whose names are not those of `anabranch serve`."""
 """After this many deaths in a row a part counts as not running, even if it is up at the moment."""
@@ -116,10 +122,10 @@ class LocalRun:
         pulsar_jars = ensure_pulsar(self.settings, self.say) if self.pulsar else None
         if "stream" not in self.without:
             ensure_archive(self.settings, self.say)
-        self._supervisor = supervisor = Supervisor(
-            self.folder, local.restart_delay_seconds, local.restart_max_delay_seconds
+        self._supervisor = supervisor = Supervisor(self.folder, RESTART_DELAY_SECONDS, RESTART_MAX_DELAY_SECONDS)
+        broker = EmbeddedBroker(
+            self.folder / "kafka", jars.kafka, PULSAR_BROKER_HEAP if self.pulsar else BROKER_HEAP, local.broker_port
         )
-        broker = EmbeddedBroker(self.folder / "kafka", jars.kafka, local.broker_heap, local.broker_port)
         if controller.port:
             check_port_is_free(controller.port, "the controller")
         port = controller.port or free_ports(1)[0]

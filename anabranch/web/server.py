@@ -19,6 +19,7 @@ from anabranch.auth.tokens import TokensError
 from anabranch.web.app import create_app
 from anabranch.web.processes import Probe
 from engine.autoscale.topics import ConfiguredPolicy
+from runtime.listener.connections import ListenerLimits
 from runtime.listener.names import NodeNames
 from runtime.listener.server import Listener, ListenError, Server, listen, url_of
 from runtime.telemetry.serving import MetricsError, probed
@@ -27,6 +28,7 @@ from schemas.settings.root import Settings
 from schemas.settings.web import WebSettings
 
 MAX_SHUTDOWN_SECONDS = 3
+LIMITS = ListenerLimits(connections=1024, connections_per_address=128)
 CONTROLLER_SECONDS = 3.0
 """That an answer of the controller is waited for."""
 
@@ -58,7 +60,7 @@ def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready:
             _controller(settings),
             settings.executor.waiting_max_age_seconds,
             settings.executor.stuck_seconds,
-            chosen.limits.head_bytes,
+            LIMITS.head_bytes,
             _probe(settings),
         )
         config = listener.config(app, tls, MAX_SHUTDOWN_SECONDS)
@@ -135,6 +137,6 @@ def _listen(chosen: WebSettings, access: Access) -> Listener:
             "(anabranch config token new)" + (", and leave out open" if chosen.open else "")
         )
     try:
-        return listen(chosen.host, chosen.port, chosen.limits, "web", backlog=512)
+        return listen(chosen.host, chosen.port, LIMITS, "web", backlog=512)
     except ListenError as error:
         raise PageStartError(str(error)) from error

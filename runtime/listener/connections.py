@@ -19,6 +19,7 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -31,11 +32,27 @@ MAX_ACCEPTED_AT_ONCE = 8
 """Connections that are taken in one round of the event loop; work on others goes on between two rounds."""
 
 
+@dataclass(frozen=True)
+class ListenerLimits:
+    """Limits on connections, and on heads and bodies of requests."""
+
+    connections: int
+    """Concurrent connections; a further one closes the oldest without a known token."""
+    connections_per_address: int
+    """Connections without a known token per address (IPv6: per /64); a further one closes the oldest."""
+    head_seconds: float = 10
+    """Timeout of a TLS handshake, and of a request's head."""
+    body_seconds: float = 30
+    """Timeout of a request's body, and of a client's reading."""
+    head_bytes: int = 16_384
+    """Largest head of a request: its first line and its headers."""
+
+
 class ConnectionCounts:
     """The connections that are open, and those whose TLS handshake is not done; in one event loop."""
 
     def __init__(
-        self, max_connections: int, max_per_address: int, handshake_seconds: float, section: str = "controller.limits"
+        self, max_connections: int, max_per_address: int, handshake_seconds: float, section: str = "controller"
     ) -> None:
         """`section`: of the settings, for the log."""
         self._max_connections, self._max_per_address = max_connections, max_per_address
@@ -109,13 +126,18 @@ class ConnectionCounts:
             self._complained_at = time.monotonic()
             log.warning(
                 "too many connections: %d are open, %d of them from %s and without a token; closed since the start: %d "
-                "(%s: connections, connections_per_address)",
+                "(%s)",
                 self._all,
                 len(self._by_network.get(network, ())),
                 network,
                 self._closed,
-                self._section,
+                _limits_of(self._section),
             )
+
+
+def _limits_of(section: str) -> str:
+    """Name the keys that set a listener's limits; only the controller has such keys."""
+    return "controller.limits: connections, connections_per_address" if section == "controller" else section
 
 
 class CountedListener(socket.socket):

@@ -18,9 +18,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from runtime.listener.connections import ConnectionCounts, CountedListener, allow_files
+from runtime.listener.connections import ConnectionCounts, CountedListener, ListenerLimits, allow_files
 from runtime.listener.protocol import MAX_MESSAGE_BYTES, BoundedWebSocket, ConnectionLimits, bounded_http
-from schemas.settings.listener import ListenerLimits
 
 MAX_UNREAD_SECONDS = 60
 """Time after which a connection ends when its client reads nothing (Linux)."""
@@ -114,7 +113,7 @@ def listener_of(bound: socket.socket, limits: ListenerLimits, section: str) -> L
         # The kernel cuts off a client that reads nothing, and its write buffer goes with it.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, MAX_UNREAD_SECONDS * 1000)
     counts = ConnectionCounts(
-        allow_files(limits.connections), limits.connections_per_address, limits.head_seconds, f"{section}.limits"
+        allow_files(limits.connections), limits.connections_per_address, limits.head_seconds, section
     )
     return Listener(CountedListener(bound, counts), counts, limits)
 

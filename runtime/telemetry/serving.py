@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from runtime.listener.connections import ListenerLimits
 from runtime.telemetry.health import UNWATCHED, Heartbeat, ProcessHealth
 from schemas.addresses import is_loopback
-from schemas.settings.listener import ListenerLimits
 from schemas.settings.metrics import MetricsSettings
 
 if TYPE_CHECKING:

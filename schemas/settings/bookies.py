@@ -51,8 +51,6 @@ class BookieSettings(Section):
     """
     cluster: Name
     """Name of the Pulsar cluster in records."""
-    path: Annotated[str, Field(pattern=r"^(/[\w.-]+)+$", max_length=1024)]
-    """Path of the registry of BookKeeper clusters in the metadata store."""
     brokers: Literal["stock", "attribution", "stopped"]
     """Kind of brokers: `stock` know one BookKeeper cluster only, as in all releases of Pulsar so far.
 
@@ -66,14 +64,8 @@ class BookieSettings(Section):
     """Hours after the last promotion during which a switch can be rolled back without --force."""
     migration_concurrency: Annotated[int, Field(ge=1, le=256)]
     """Ledgers copied, compared or deleted at a time."""
-    max_tries: Annotated[int, Field(ge=1, le=1000)]
-    """Attempts per pass to change a record while others change it."""
-    hands_heap: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$")]
-    """Heap of the Java program that copies ledgers."""
     session_seconds: Annotated[float, Field(ge=1, le=300)]
     """Seconds of silence after which ZooKeeper lets another orchestrator take over."""
-    request_timeout_seconds: Annotated[float, Field(gt=0, le=3600)]
-    """Timeout of a request to ZooKeeper or BookKeeper; ten times as long for reading a ledger's contents."""
 
     @property
     def zookeeper(self) -> ZooKeeperAddress:
@@ -102,5 +94,4 @@ class BookieSettings(Section):
             dual_read_timeout_days=self.dual_read_timeout_days,
             rollback_window_hours=self.rollback_window_hours,
             migration_concurrency=self.migration_concurrency,
-            max_tries=self.max_tries,
         )

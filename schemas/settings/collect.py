@@ -30,27 +30,11 @@ class CollectSettings(Section):
     of the backlog and the publishers that wait."""
     calls_per_second: Annotated[float, Field(gt=0, le=10_000)]
     """Maximum of calls to one broker per second, including those for its load."""
-    calls_in_flight: Annotated[int, Field(ge=2, le=256)]
-    """Maximum of concurrent calls; a quarter of them, at least two, to one broker."""
-    request_timeout_seconds: Seconds
-    """Timeout of a call, seconds."""
-    max_answer_mb: Annotated[int, Field(ge=1, le=1024)]
-    """Limit on the size of a broker's response, MB; a larger one is aborted."""
     load_seconds: Annotated[float, Field(ge=0, le=86_400)]
     """Interval at which brokers compute their rates, seconds (`statsUpdateFrequencyInSecs`).
 
     0: query the brokers for it, which needs a super-user.
     """
-    brokers_seconds: Seconds
-    """Interval for reading the list of brokers, seconds."""
-    namespaces_seconds: Seconds
-    """Interval for reading namespaces and their policies, seconds."""
-    topics_seconds: Seconds
-    """Shortest interval for reading the topics of a namespace, seconds."""
-    consumers_seconds: Seconds
-    """Shortest interval for reading the consumers of a topic, seconds."""
-    layouts_seconds: Seconds
-    """Shortest interval for reading a topic's layout and policy without signs of a change, seconds."""
     snapshot_seconds: Seconds
     """Interval in which every layout, policy and consumer count is repeated, seconds."""
     metrics_port: Port

@@ -10,7 +10,6 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from schemas.base import Namespace
-from schemas.settings.listener import ListenerLimits
 from schemas.settings.section import Port, Seconds, Section
 
 
@@ -43,12 +42,16 @@ class ZooKeeperAddress(NamedTuple):
     is_encrypted: bool
 
 
-class LimitSettings(ListenerLimits):
+class LimitSettings(Section):
     """Limits on one controller's clients: connections for anyone, the rest per token.
 
     All clients without tokens count as one token.
     """
 
+    connections: Annotated[int, Field(ge=1)]
+    """Concurrent connections; a further one closes the oldest without a known token."""
+    connections_per_address: Annotated[int, Field(ge=1)]
+    """Connections without a known token per address (IPv6: per /64); a further one closes the oldest."""
     waiting_calls: Annotated[int, Field(ge=1)]
     """Queued calls of one token; a further one gets 429."""
     sessions: Annotated[int, Field(ge=1)]
@@ -143,8 +146,6 @@ class ControllerSettings(Section):
     """`tenant/namespace` of namespaces that exist without being created and without topics."""
     segments: Literal["none", "kafka"]
     """Location of segments' topics: none (clients manage them), or the Kafka of [kafka]."""
-    max_body_bytes: Annotated[int, Field(ge=1024)]
-    """Largest accepted request body."""
     limits: LimitSettings
 
     @model_validator(mode="after")

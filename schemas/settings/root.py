@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import ErrorDetails
 
 from schemas.kafka.connection import PASSWORD_VARIABLE, KafkaConnection
@@ -26,6 +27,7 @@ from schemas.settings.brakes import BrakeSettings
 from schemas.settings.collect import CollectSettings
 from schemas.settings.controller import ControllerSettings
 from schemas.settings.environment import environment_keys, read_environment, variable_of
+from schemas.settings.former import FORMER, RENAMED, remove_former
 from schemas.settings.kafka import KafkaSettings
 from schemas.settings.metrics import MetricsSettings
 from schemas.settings.retention import RetentionSettings
@@ -91,8 +93,6 @@ class StreamSettings(Section):
     """File of Spark settings, in spark-defaults format."""
     metrics_port: Port
     """Port of the job's metrics and probes, at [metrics] host; 0 = none."""
-    watchdog_ticks: Annotated[int, Field(ge=1)]
-    """Number of ticks without an evaluation of every topic that counts as an outage."""
 
 
 class BundleSettings(Section):
@@ -129,13 +129,6 @@ class ExecutorSettings(Section):
     """Topics handled concurrently."""
     request_timeout_seconds: Seconds
     """Timeout of a call to the controller, seconds."""
-    retry_delay_seconds: Seconds
-    """Delay after a call without a response, seconds.
-
-    Later delays are random, up to twice as long each time.
-    """
-    retry_max_delay_seconds: Seconds
-    """Longest such delay, seconds."""
     give_up_seconds: Seconds
     """Time after which a decision that cannot be applied ends as `failed`, seconds, excluding time paused."""
     decision_max_age_seconds: Seconds
@@ -217,11 +210,6 @@ class LocalSettings(Section):
     """Folder of the jars, filled once by the set-up."""
     broker_port: Port
     """Port of the embedded Kafka broker; 0 = a free one."""
-    broker_heap: Heap
-    restart_delay_seconds: Seconds
-    """Delay before a part that died restarts, seconds; doubled at each successive death."""
-    restart_max_delay_seconds: Seconds
-    """Longest such delay, seconds."""
     free_disk_mb: Annotated[int, Field(ge=0)]
     """Free disk below which the local run refuses to start, MB."""
 
@@ -238,10 +226,6 @@ class TrafficSettings(Section):
     """Time between two samples of every segment, seconds (PIP-483: 10)."""
     peak_msg_rate_in: Annotated[float, Field(gt=0)]
     """Messages in per second of one topic at its peak."""
-    message_bytes: Annotated[int, Field(ge=1)]
-    """Mean size of a message."""
-    fanout: Annotated[float, Field(ge=0)]
-    """Messages out per message in."""
     wave_seconds: Seconds
     """Period of the daily wave, seconds (86400 in the field, shorter in the demonstration)."""
     burst_seconds: Seconds
@@ -278,6 +262,13 @@ class Settings(Section):
     traffic: TrafficSettings
     home: Path
     """Base folder of relative paths; not a key of the file."""
+    former_keys: SkipJsonSchema[tuple[str, ...]] = ()
+    """Keys and variables given that are no longer read; not a key of the file."""
+
+    @property
+    def former_warning(self) -> str | None:
+        """One sentence that names the keys given that are no longer read; None: there are none."""
+        return f"no longer read, remove from the settings: {', '.join(self.former_keys)}" if self.former_keys else None
 
     def path(self, value: str) -> Path:
         """Return an absolute local path; a file of `conf/` missing in the home is the packaged one."""
@@ -390,8 +381,8 @@ def load_settings(
 ) -> Settings:
     """Load the packaged `conf/anabranch.toml`, the home's, `files` in order, then the environment.
 
-    Later values win, key by key. Raises `SettingsError` for a missing file, invalid TOML, an unknown key, or a value
-    out of bounds.
+    Later values win, key by key; keys of older releases are left out (`Settings.former_keys`). Raises `SettingsError`
+    for a missing file, invalid TOML, an unknown key, or a value out of bounds.
     """
     home = (home or default_home()).resolve()
     environment = os.environ if environment is None else environment
@@ -418,21 +409,20 @@ def load_settings(
         if environment.get(variable):
             merged.setdefault(section, {})[key] = environment[variable]
     further = {variable for variable, _, _ in (*_ENDPOINTS, *_SECRETS)}
-    chosen = read_environment(environment, Settings, further)
+    former = {variable_of(tuple(key.split("."))): key for key in FORMER}
+    chosen = read_environment(environment, Settings, further | former.keys())
+    former_keys = {*remove_former(merged), *(name for name in former if environment.get(name))}
     for (*sections, key), value in chosen.items():
         table = merged
         for section in sections:
             table = table.setdefault(section, {})
         table[key] = value
     origins = _listed(read) + (", " + ", ".join(map(variable_of, chosen)) if chosen else "")
-    for (section, key), now in _RENAMED.items():
+    for (section, key), now in RENAMED.items():
         if key in merged.get(section, {}):
             raise SettingsError(f"wrong settings in {_listed(read)}: [{section}] {key} is {now} now")
-    for (section, key), instead in _GONE.items():
-        if key in merged.get(section, {}):
-            raise SettingsError(f"wrong settings in {_listed(read)}: [{section}] {key} is no more: {instead}")
     try:
-        return Settings.model_validate({**merged, "home": home})
+        return Settings.model_validate({**merged, "home": home, "former_keys": tuple(sorted(former_keys))})
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}{_nearest(item)}"
@@ -467,19 +457,6 @@ _SECRETS = (
 )
 """Environment variables with the section and key that they set; no settings file may hold secrets."""
 SECRET_VARIABLES = frozenset(variable for variable, _, _ in _SECRETS)
-_RENAMED = {
-    ("stream", "profile"): "[policy] profile",
-    ("stream", "policy"): "[policy] cluster",
-    ("executor", "retry_first_seconds"): "[executor] retry_delay_seconds",
-    ("executor", "retry_most_seconds"): "[executor] retry_max_delay_seconds",
-    ("local", "restart_first_seconds"): "[local] restart_delay_seconds",
-    ("local", "restart_most_seconds"): "[local] restart_max_delay_seconds",
-}
-"""Keys of older releases, by section and key, with their present names."""
-_GONE = {
-    ("stream", "bulk_writer"): "remove the line. Rows in bulk never pass through the driver: the workers write them",
-}
-"""Keys of older releases without a replacement."""
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:

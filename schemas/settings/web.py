@@ -6,7 +6,6 @@ Stage: a part of `settings`.
 from __future__ import annotations
 
 from schemas.settings.controller import HostName
-from schemas.settings.listener import ListenerLimits
 from schemas.settings.section import Port, Section
 
 
@@ -35,4 +34,3 @@ class WebSettings(Section):
     """
     open: bool
     """Require no token on loopback even if the controller has some: every account of the machine may act."""
-    limits: ListenerLimits

@@ -109,7 +109,7 @@ OUTAGE = JobMetric(
     "gauge",
     "anabranch_stream_evaluation_outage",
     (),
-    "1 while there has been no evaluation of every topic for `stream.watchdog_ticks` ticks, else 0.",
+    "1 while there has been no evaluation of every topic for three ticks, else 0.",
 )
 STATE_BYTES = JobMetric(
     "gauge",
@@ -220,7 +220,7 @@ docs/alerts.md.
   and merges are counted by the outcome that the executor reports. Ten thousand topics make a scrape of 2.5 MB in 0.7 s:
   scrape such a job once a minute rather than every few seconds.
 - Rules for alerts: `conf/prometheus-alerts.yml`. The watchdog behind `anabranch_stream_evaluation_outage` also logs:
-  once when the evaluation of every topic has stopped for `stream.watchdog_ticks` ticks, with what to do, and once
+  once when the evaluation of every topic has stopped for three ticks, with what to do, and once
   when it goes on.
 
 | metric | type | labels | meaning |

@@ -17,7 +17,7 @@ from lake.upkeep import Upkeep
 from runtime.telemetry.health import ProcessHealth
 from schemas.settings.root import Settings
 from streaming.job.meter import StreamMeter, serve_meter
-from streaming.job.watchdog import Watchdog, report
+from streaming.job.watchdog import OUTAGE_TICKS, Watchdog, report
 from streaming.sink.sink import WrittenBatch
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class JobWatch:
         stream, self._upkeep = settings.stream, upkeep
         self._port, self._metrics = stream.metrics_port, settings.metrics
         self._meter = StreamMeter(stream.tick_seconds, time.time())
-        self._watchdog = Watchdog(stream.tick_seconds, stream.watchdog_ticks, time.monotonic())
+        self._watchdog = Watchdog(stream.tick_seconds, OUTAGE_TICKS, time.monotonic())
         self._last_progress = -1
         self._expects_evaluations = False
         self._open = ExitStack()

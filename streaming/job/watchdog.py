@@ -16,6 +16,8 @@ Change = Literal["began", "ended"]
 STALLED_SECONDS = 600.0
 """Least silence after which the job counts as stalled: an outage of Kafka passes without a restart."""
 STALLED_OUTAGES = 5
+OUTAGE_TICKS = 3
+"""Ticks without an evaluation of every topic that count as an outage."""
 
 
 @dataclass

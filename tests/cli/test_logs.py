@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from datetime import datetime, timezone
@@ -83,7 +84,7 @@ def test_hostile_text_cannot_control_terminal(formatter):
     assert (len(lines) > 1) == isinstance(formatter, TextLines)
 
 
-def logged(*log_format: str) -> str:
+def logged(*log_format: str, **variables: str) -> str:
     """What a part writes to stderr when it logs a line of its own, and its HTTP client the address that it called."""
     program = (
         "import logging, sys; from anabranch.cli.context import Context\n"
@@ -92,7 +93,12 @@ def logged(*log_format: str) -> str:
         "logging.getLogger('httpx').info('GET https://host/?token=s3cret')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *log_format], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program, *log_format],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
@@ -117,6 +123,12 @@ def test_option_overrides_settings_and_hides_urls():
 def test_without_it_lines_are_text(options):
     (line,) = logged(*options).splitlines()
     assert line.endswith(" INFO executor one: hello")
+
+
+@pytest.mark.process
+def test_former_settings_are_warned_of_once():
+    warning, _ = logged(ANABRANCH_EXECUTOR__RETRY_DELAY_SECONDS="9").splitlines()
+    assert warning.endswith("no longer read, remove from the settings: ANABRANCH_EXECUTOR__RETRY_DELAY_SECONDS")
 
 
 def test_kazoo_requests_not_logged_in_debug(monkeypatch):

@@ -14,6 +14,7 @@ from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.checkpoint import recall, remember
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
+from anabranch.collectors.pulsar.schedule import ReadIntervals
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.settings.root import load_settings
 from tests.collectors.outlets import Listed
@@ -24,29 +25,24 @@ pytestmark = pytest.mark.process
 T = "topic://acme/shop/orders"
 RATES = (100.0, 20_000.0, 300.0, 60_000.0)
 QUICK = {
-    "brokers_seconds": 0.2,
-    "namespaces_seconds": 0.3,
-    "topics_seconds": 0.2,
-    "consumers_seconds": 0.2,
-    "layouts_seconds": 0.4,
-    "request_timeout_seconds": 1.0,
     "calls_per_second": 500,
     "load_seconds": 1.0,
     "consumers": "registered",
 }
+OFTEN = ReadIntervals(brokers_s=0.2, namespaces_s=0.3, topics_s=0.2, consumers_s=0.2, layouts_s=0.4)
 
 
 class Running:
     """A collector at work in a thread."""
 
-    def __init__(self, url, outlet, options, token=None, max_bytes=50_000_000, said=None):
+    def __init__(self, url, outlet, options, token=None, max_bytes=50_000_000, said=None, intervals=OFTEN):
         settings = load_settings(environment={}).collect.model_copy(update={**QUICK, **options})
         self.outlet, self.stop = outlet, threading.Event()
-        self.transport = Transport(
-            url, token, user_agent="test", timeout_seconds=settings.request_timeout_seconds, max_body_bytes=max_bytes
-        )
+        self.transport = Transport(url, token, user_agent="test", timeout_seconds=1.0, max_body_bytes=max_bytes)
         self.said = said or AnnouncedState(sender=time.time_ns() // 1_000_000)
-        self.collector = PulsarCollector(settings, url, BrokerReader.over(self.transport), self.said, outlet, seed=1)
+        self.collector = PulsarCollector(
+            settings, url, BrokerReader.over(self.transport), self.said, outlet, 1, intervals
+        )
         self.status = self.collector.status()
         self.thread = threading.Thread(target=self.collector.run, args=(self.stop, self._keep), daemon=True)
         self.thread.start()
@@ -63,8 +59,8 @@ class Running:
 
 
 @contextmanager
-def collecting(cluster, outlet=None, token=None, max_bytes=50_000_000, said=None, **options):
-    running = Running(cluster.brokers[0].url, outlet or Listed(), options, token, max_bytes, said)
+def collecting(cluster, outlet=None, token=None, max_bytes=50_000_000, said=None, intervals=OFTEN, **options):
+    running = Running(cluster.brokers[0].url, outlet or Listed(), options, token, max_bytes, said, intervals)
     try:
         yield running
     finally:
@@ -382,7 +378,7 @@ def test_no_broker_gets_more_calls_than_it_may():
     with serving_cluster(brokers=1) as cluster:
         for number in range(300):
             cluster.topic(f"topic://acme/shop/t{number}", segments=1, s=1)
-        with collecting(cluster, calls_per_second=50, layouts_seconds=60, consumers_seconds=1) as running:
+        with collecting(cluster, calls_per_second=50, intervals=OFTEN._replace(layouts_s=60, consumers_s=1)) as running:
             wait_until(lambda: cluster.calls.total() > 50)
             began, before = time.monotonic(), cluster.calls.total()
             wait_until(lambda: cluster.calls.total() > before + 150, 20)

@@ -77,7 +77,7 @@ def settings_file(folder, broker, url, namespace, consumers="registered"):
     file = folder / "collect.toml"
     file.write_text(
         f'[kafka]\nbootstrap = "{broker.connection.bootstrap}"\n[controller]\nurl = "{url}"\n'
-        f'[collect]\nnamespaces = ["{namespace}"]\ntopics_seconds = 0.5\nlayouts_seconds = 1\ncalls_per_second = 100\n'
+        f'[collect]\nnamespaces = ["{namespace}"]\ncalls_per_second = 100\n'
         f'folder = "{folder}/collect"\nconsumers = "{consumers}"\n'
     )
     return file

@@ -29,6 +29,7 @@ from anabranch.controller.watch.layout_watcher import LayoutWatcher
 from anabranch.local.broker import EmbeddedBroker
 from anabranch.local.setup import Jars
 from decisions.autoscale.policy import ClusterPolicy
+from runtime.listener.connections import ListenerLimits
 from runtime.listener.names import NodeNames
 from runtime.listener.server import WEBSOCKETS, Server, listen, url_of
 from schemas.ids import EVERY_TOPIC
@@ -41,7 +42,6 @@ from tests.harness.zookeeper import EmbeddedZooKeeper
 from tests.waiting import wait_until
 
 LIMITS = load_settings(environment={}).controller.limits
-MAX_BODY_BYTES = 1_048_576
 NOWHERE = "127.0.0.1:1"
 """No broker listens here: everything stays in the outbox, where a test can read it."""
 
@@ -116,10 +116,12 @@ def run_controller(
     policy: ClusterPolicy = ClusterPolicy("default"),  # noqa: B008
     limits: LimitSettings = LIMITS,
     session_seconds: float = 5,
+    connections: ListenerLimits | None = None,
 ) -> Iterator[RunningController]:
     """A controller in this process, on a free port, with a fixed clock."""
     clock = Clock()
-    listener = listen("127.0.0.1", 0, limits, "controller")
+    bounds = connections or ListenerLimits(limits.connections, limits.connections_per_address)
+    listener = listen("127.0.0.1", 0, bounds, "controller")
     url = url_of(listener, is_secure=False)
     nodes = SqliteStore(database, UPGRADES) if isinstance(database, Path) else database
     settings = NodeSettings(
@@ -132,9 +134,7 @@ def run_controller(
         max_subscriptions=limits.subscriptions,
     )
     node = Node(nodes, segments or NoSegments(), settings, clock)
-    app = create_app(
-        node, Access(tokens_file, token), NodeNames("127.0.0.1"), limits, MAX_BODY_BYTES, grace_seconds, prune_seconds
-    )
+    app = create_app(node, Access(tokens_file, token), NodeNames("127.0.0.1"), limits, grace_seconds, prune_seconds)
     server = Server(listener.config(app, None, 5, **WEBSOCKETS), app.state.end_sessions)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener.socket]})
     thread.start()

@@ -10,6 +10,7 @@ from datetime import datetime, time, timezone
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -17,6 +18,7 @@ from anabranch.admin.answers import Answered
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
 from anabranch.executor.autoscale.decision import SegmentDecision
+from anabranch.executor.kernel import loop
 from anabranch.executor.kernel.announcer import Announcer, follow_outcomes
 from anabranch.executor.kernel.decision import follow_decisions
 from anabranch.executor.kernel.family import Actors
@@ -43,8 +45,15 @@ def settings(**changed: Any) -> ExecutorSettings:
     """The shipped settings with short times, in which no decision expires: they are of a fixed instant."""
     quick: dict[str, Any] = {"decision_max_age_seconds": 1e9, "waiting_max_age_seconds": 1e9}
     quick |= {"mode": "act", "poll_ms": 10, "request_timeout_seconds": 5}
-    quick |= {"retry_delay_seconds": 0.02, "retry_max_delay_seconds": 0.1}
     return load_settings(environment={}).executor.model_copy(update=quick | changed)
+
+
+@contextmanager
+def retrying(delay_seconds: float, max_delay_seconds: float) -> Iterator[None]:
+    """Executors made in this block retry after these delays."""
+    delays = {"RETRY_DELAY_SECONDS": delay_seconds, "RETRY_MAX_DELAY_SECONDS": max_delay_seconds}
+    with patch.multiple(loop, **delays):
+        yield
 
 
 def transport_at(url: str, timeout_seconds: float) -> Transport:
@@ -140,6 +149,7 @@ class House:
         actors: Actors | None = None,
         steady: Any = None,
         shard: Shard | None = None,
+        retry_seconds: tuple[float, float] = (0.02, 0.1),
         **changed: Any,
     ) -> Iterator[Executor]:
         """An executor at work until the end of the block, then stopped cleanly; `actors` of families beside ours."""
@@ -147,16 +157,17 @@ class House:
         transport = transport_at(url or self.gate.url, chosen.request_timeout_seconds)
         ledger, wall = self.open_ledger(chosen.mode, shard), clock or utc_now
         record, waits = BrakeLog(self.lake), WaitTable(self.lake, ledger.executor)
-        executor = Executor(
-            chosen,
-            follow_decisions(self.lake),
-            ledger,
-            {**actors_of(transport, observes=chosen.mode == "observe"), **(actors or {})},
-            Announcer(self.published, follow_outcomes(self.lake)),
-            Brakes(chosen, record, waits, ledger.executor, wall, steady or monotonic),
-            wall,
-            elsewhere=ELSEWHERE,
-        )
+        with retrying(*retry_seconds):
+            executor = Executor(
+                chosen,
+                follow_decisions(self.lake),
+                ledger,
+                {**actors_of(transport, observes=chosen.mode == "observe"), **(actors or {})},
+                Announcer(self.published, follow_outcomes(self.lake)),
+                Brakes(chosen, record, waits, ledger.executor, wall, steady or monotonic),
+                wall,
+                elsewhere=ELSEWHERE,
+            )
         failed: list[BaseException] = []
 
         def work() -> None:

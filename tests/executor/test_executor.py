@@ -139,7 +139,7 @@ def test_backing_off_decision_blocks_no_other(house: House):
     topic = house.create("orders", 4)
     slow, *others = [house.decide(topic, segment) for segment in range(4)]
     house.gate.always("POST", answers(503, "busy"), lambda path: path.endswith("split/0"))
-    with house.running(retry_delay_seconds=600, retry_max_delay_seconds=600):
+    with house.running(retry_seconds=(600, 600)):
         house.commit(slow, *others)
         assert {house.end(one)["status"] for one in others} == {"applied"}
         assert not house.ends(slow)
@@ -149,7 +149,7 @@ def test_call_after_manual_change_repeated_at_once(house: House):
     topic = house.create("orders", 2)
     split = house.decide(topic, 0)
     house.gate.before_next("POST", lambda: house.post(topic, "split/1"))
-    with house.running(retry_delay_seconds=600, retry_max_delay_seconds=600):
+    with house.running(retry_seconds=(600, 600)):
         house.commit(split)
         end = house.end(split)
     assert (end["status"], end["attempt"]) == ("applied", 2)

@@ -137,7 +137,7 @@ def test_broker_kill_during_split_splits_once(pulsar_house: House, pulsar: Stand
     topic = house.create("killed", 2)
     split, merge = house.decide(topic, 0), house.decide(topic, 0, 1)
     house.gate.before_next("POST", threading.Timer(MIDDLE_S, pulsar.kill).start)
-    with house.running(retry_delay_seconds=0.5, retry_max_delay_seconds=1.0):
+    with house.running(retry_seconds=(0.5, 1.0)):
         house.commit(split)
         wait_until(lambda: pulsar.process is not None and pulsar.process.poll() is not None, PATIENCE_S)
         pulsar.start()
@@ -157,7 +157,7 @@ def test_broker_kill_during_merge_merges_once(
     merge, later, foreign = house.decide(joined, 0, 1), house.decide(waiting, 1), house.decide(joined, 0)
     house.gate.before_next("POST", threading.Timer(MIDDLE_S, pulsar.kill).start)
     load = partial(keyed_load, pulsar_jars, pulsar.service_url, joined, log, 300, 50, 1)
-    with house.running(retry_delay_seconds=0.5, retry_max_delay_seconds=1.0):
+    with house.running(retry_seconds=(0.5, 1.0)):
         with load() as before:
             flows(before, log, pulsar, joined, 2, 100)
             house.commit(merge)

@@ -18,8 +18,6 @@ def traffic_settings(**changed: object) -> TrafficSettings:
         "namespace": "acme/shop",
         "report_seconds": 1,
         "peak_msg_rate_in": 30_000,
-        "message_bytes": 1000,
-        "fanout": 2.0,
         "wave_seconds": 90,
         "burst_seconds": 40,
         "max_consumers": 6,

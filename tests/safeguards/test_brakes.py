@@ -205,7 +205,7 @@ def test_effect_visible_during_pause_ends_decision(house: House):
     split = house.decide(house.create("orders"), 0)
     stale = house.controller.client.get(f"/admin/v2/scalable/{house.namespace}/orders").text
     house.gate.on("GET", answers(200, stale), answers(200, stale))
-    with house.running(retry_delay_seconds=1, retry_max_delay_seconds=1):
+    with house.running(retry_seconds=(1, 1)):
         house.commit(split)
         wait_until(lambda: house.gate.count("POST"))
         say(house, "executor", "pause", "all")

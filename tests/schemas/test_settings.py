@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from schemas.ids import decision_id, digest, topic_parts
-from schemas.settings import root as settings_module
-from schemas.settings.root import SettingsError, default_home, load_settings
+from schemas.settings import root
+from schemas.settings.environment import environment_keys
+from schemas.settings.former import FORMER
+from schemas.settings.root import Settings, SettingsError, default_home, load_settings
 
 HOME = Path(__file__).parents[2]
 
@@ -46,10 +48,7 @@ def test_environment_sets_endpoints_and_hides_token(tmp_path):
         ("[stream]\nbuckets = 0\n", "stream.buckets"),
         ("[executor]\nmode = 'maybe'\n", "executor.mode"),
         ("not toml", "no TOML"),
-        (
-            "[executor]\nretry_most_seconds = 9\n",
-            r"\[executor\] retry_most_seconds is \[executor\] retry_max_delay_seconds",
-        ),
+        ("[stream]\npolicy = 'x'\n", r"\[stream\] policy is \[policy\] cluster"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path, text, named):
@@ -67,7 +66,7 @@ def test_a_wrong_setting_is_named(tmp_path, text, named):
         ("ANABRANCH_METRICS__NAMES", '["a", "b"]', ("metrics", "names"), ("a", "b")),
         ("ANABRANCH_EXECUTOR__MODE", "observe", ("executor", "mode"), "observe"),
         ("ANABRANCH_STREAM__BUCKETS", "", ("stream", "buckets"), 3),
-        ("ANABRANCH_WEB__LIMITS__HEAD_BYTES", "1.6384e+04", ("web", "limits", "head_bytes"), 16_384),
+        ("ANABRANCH_CONTROLLER__LIMITS__SESSIONS", "2.0e+03", ("controller", "limits", "sessions"), 2_000),
         ("ANABRANCH_WEB_PORT", "tcp://10.0.0.7:8090", ("web", "port"), 8090),
     ],
 )
@@ -129,7 +128,7 @@ def test_home_is_nearest_folder_with_settings(tmp_path, monkeypatch):
     monkeypatch.delenv("ANABRANCH_HOME", raising=False)
     monkeypatch.chdir(tmp_path)
     assert default_home() == HOME
-    monkeypatch.setattr(settings_module, "PROJECT", tmp_path / "site-packages")
+    monkeypatch.setattr(root, "PROJECT", tmp_path / "site-packages")
     assert default_home() == tmp_path
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "anabranch.toml").touch()
@@ -204,13 +203,6 @@ def test_older_key_names_its_successor(tmp_path, key, now):
         load(tmp_path, f'[stream]\n{key} = "default"\n')
 
 
-def test_removed_bulk_writer_setting_reported(tmp_path):
-    file = tmp_path / "own.toml"
-    file.write_text('[stream]\nbulk_writer = "delta-spark"\n')
-    with pytest.raises(SettingsError, match=r"\[stream\] bulk_writer is no more: remove the line"):
-        load_settings([file], environment={})
-
-
 def test_missing_cluster_policy_named_with_key(tmp_path):
     settings = load(tmp_path, '[policy]\ncluster = "nowhere.toml"\n')
     with pytest.raises(SettingsError, match=r"nowhere\.toml, \[policy\] cluster"):
@@ -222,3 +214,32 @@ def test_the_example_of_the_page_on_brakes_is_valid(tmp_path):
     example = page.partition("## Brakes")[2].partition("```toml\n")[2].partition("```")[0]
     settings = load(tmp_path, example).executor
     assert (settings.mode, settings.brakes.actions_per_minute, len(settings.brakes.windows)) == ("approve", 30, 2)
+
+
+def test_former_keys_are_named_and_stop_nothing(tmp_path):
+    text = "[executor]\nretry_delay_seconds = 9\nworkers = 3\n[web.limits]\nhead_bytes = 9\n[traffic]\nfanout = 1\n"
+    settings = load(tmp_path, text, {"ANABRANCH_COLLECT__TOPICS_SECONDS": "2"})
+    assert settings.executor.workers == 3
+    assert settings.former_warning == (
+        "no longer read, remove from the settings: ANABRANCH_COLLECT__TOPICS_SECONDS, executor.retry_delay_seconds, "
+        "traffic.fanout, web.limits"
+    )
+
+
+def test_settings_without_former_keys_warn_of_nothing(tmp_path):
+    assert load(tmp_path, "[executor]\nworkers = 3\n").former_warning is None
+
+
+def test_former_keys_are_no_keys_of_today():
+    today = {".".join(path) for path, _ in environment_keys(Settings)}
+    assert not today & FORMER
+
+
+@pytest.mark.parametrize(("profile", "is_shared"), [("one-machine", False), ("cluster", True)])
+def test_profiles_of_settings_load(tmp_path, profile, is_shared):
+    secrets = {"ANABRANCH_CONTROLLER_METADATA_AUTH": "anabranch:s3cret"} if is_shared else {}
+    settings = load_settings([root.PROJECT / "conf" / f"{profile}.toml"], tmp_path, secrets)
+    assert settings.executor.mode == "observe"
+    assert settings.executor.brakes.actions_per_minute > 0
+    assert settings.controller.zookeeper.is_encrypted is is_shared
+    assert (settings.executor.shards > 1) is is_shared

@@ -79,7 +79,7 @@ def test_a_running_job_says_what_it_does(start_process, job_settings, own_broker
 def test_lost_broker_is_an_outage_until_back(start, job_settings, own_broker, caplog):
     (port,) = free_ports(1)
     text = job_settings.read_text().replace("tick_seconds = 3600", "tick_seconds = 1")
-    job_settings.write_text(f"{text}metrics_port = {port}\nwatchdog_ticks = 4\n")
+    job_settings.write_text(f"{text}metrics_port = {port}\n")
     outage, lag = ("anabranch_stream_evaluation_outage",), ("anabranch_stream_tick_lag_seconds",)
     job = start()
     wait_until(lambda: (now := scraped(port)).get(outage) == 0 and now.get(lag, 0) > 0, 180, 0.2)

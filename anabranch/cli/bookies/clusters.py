@@ -33,6 +33,11 @@ from schemas.bookies import BookieSnapshot, Operation, Progress, Request
 from schemas.printable import printable
 from schemas.settings.root import Settings
 
+REQUEST_SECONDS = 60.0
+"""Timeout of a request to ZooKeeper or BookKeeper; ten times as long for reading a ledger's contents."""
+SIDECAR_HEAP = "192m"
+"""Heap of the Java program that copies ledgers."""
+
 
 class Bookies:
     """One Pulsar cluster and its BookKeeper clusters."""
@@ -42,8 +47,8 @@ class Bookies:
         chosen = settings.bookies
         address, chroot, _ = chosen.zookeeper
         self.client = self._connected(address, settings.bookies_context(), chroot, logs_in=True)
-        self.metadata = PulsarMetadata(self.client, chosen.request_timeout_seconds)
-        self.store = RegistryStore(self.metadata, chosen.path)
+        self.metadata = PulsarMetadata(self.client, REQUEST_SECONDS)
+        self.store = RegistryStore(self.metadata)
         self._ensembles: dict[str, Any] = {}
         self._hands: tuple[tuple[tuple[str, str], ...], LedgerHands] | None = None
         self.looker = Looker(
@@ -90,9 +95,7 @@ class Bookies:
                 self._ensembles[address] = self._connected(address, context, "", logs_in=ensemble is not None)
             except click.ClickException as error:
                 raise MetadataUnreachable(error.message) from None
-        return LedgerIds(
-            self._ensembles[address], "/" + "/".join(service.root), self.settings.bookies.request_timeout_seconds
-        )
+        return LedgerIds(self._ensembles[address], "/" + "/".join(service.root), REQUEST_SECONDS)
 
     def term(self) -> SwitchTerm:
         """The right to act."""
@@ -109,8 +112,8 @@ class Bookies:
                 chosen.url,
                 credentials_of(settings),
                 user_agent="anabranch-bookies",
-                timeout_seconds=settings.bookies.request_timeout_seconds,
-                deadline_seconds=settings.bookies.request_timeout_seconds,
+                timeout_seconds=REQUEST_SECONDS,
+                deadline_seconds=REQUEST_SECONDS,
                 nodes=chosen.nodes,
                 tls=settings.url_context(),
             )
@@ -127,7 +130,7 @@ class Bookies:
             programs = ensure_programs(self.settings, lambda text: click.echo(text, err=True))
         except SetupError as error:
             raise click.ClickException(str(error)) from error
-        command = programs.hands(folder, chosen.migration_concurrency, chosen.hands_heap)
+        command = programs.hands(folder, chosen.migration_concurrency, SIDECAR_HEAP)
         properties, addresses = _properties(self.settings), {}
         for name, uri in clusters.items():
             ensemble = chosen.ensemble_of(read_uri(uri).members)
@@ -139,9 +142,8 @@ class Bookies:
             if ensemble is None and properties:
                 click.echo(f"Warning: {_unlisted(name)}, so [bookies] client_properties are not sent there", err=True)
             addresses[name] = BookKeeperAddress(uri, properties if ensemble is not None else {})
-        hands = LedgerHands(
-            command, addresses, folder / "hands.log", chosen.migration_concurrency, chosen.request_timeout_seconds
-        )
+        log_file = folder / "hands.log"
+        hands = LedgerHands(command, addresses, log_file, chosen.migration_concurrency, REQUEST_SECONDS)
         self._stack.callback(hands.close)
         return hands
 
@@ -187,7 +189,7 @@ def _warn_of_open_nodes(bookies: Bookies) -> None:
     """Leave znodes open that were made before anybody logged in."""
     if bookies.settings.bookies.metadata_auth is None:
         return
-    path = bookies.settings.bookies.path
+    path = bookies.store.path
     if bookies.metadata.is_open(path):
         click.echo(
             f"Warning: {path} in ZooKeeper was made without a log-in, and whoever reaches it can name another cluster "

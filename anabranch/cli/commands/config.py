@@ -33,7 +33,7 @@ def show(context: Context, output: str, section: str | None) -> None:
     from schemas.settings.environment import variable_of
 
     settings = context.settings
-    rows = dict(flat(settings.model_dump(exclude={"home"})))
+    rows = dict(flat(settings.model_dump(exclude={"home", "former_keys"})))
     sections = list(dict.fromkeys(path[0] for path in rows))
     if section is not None:
         if section not in sections:

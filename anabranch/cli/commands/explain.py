@@ -63,11 +63,12 @@ def command(
     from anabranch.query.topics import UnknownTopic, topic_on_record
     from decisions.autoscale.snapshot import snapshot_to_wire
     from streaming.job.policy import configured_policy, stored_policy
+    from streaming.job.watchdog import OUTAGE_TICKS
 
     settings = context.settings
     try:
         name = topic_on_record(settings.lake_path, encodable(topic))
-        outage = timedelta(seconds=settings.stream.tick_seconds * settings.stream.watchdog_ticks)
+        outage = timedelta(seconds=settings.stream.tick_seconds * OUTAGE_TICKS)
         explanation = explain(settings.lake_path, name, at, stored_policy(configured_policy(settings)), outage)
         if segment is not None:
             check_segment(explanation.snapshot.layout, segment)

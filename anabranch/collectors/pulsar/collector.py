@@ -29,7 +29,7 @@ from anabranch.collectors.pulsar.loads import BrokerLoads
 from anabranch.collectors.pulsar.namespaces import ListedNamespaces
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.pulsar.refresh import Refresh
-from anabranch.collectors.pulsar.schedule import Agenda
+from anabranch.collectors.pulsar.schedule import INTERVALS, REQUEST_SECONDS, Agenda, ReadIntervals
 from anabranch.collectors.pulsar.sweep import Budget, Sweep
 from anabranch.collectors.pulsar.topics import Topics
 from anabranch.collectors.resync import Repeats
@@ -40,6 +40,8 @@ from schemas.settings.collect import CollectSettings
 log = logging.getLogger(__name__)
 
 STATUS_SECONDS = 2.0
+MAX_CALLS_IN_FLIGHT = 16
+"""Maximum of concurrent calls; a quarter of them to one broker."""
 DEFAULT_REFRESH_SECONDS = 60.0
 """As Pulsar ships `statsUpdateFrequencyInSecs`; for a broker that does not say it."""
 MAX_TROUBLES = 20
@@ -80,8 +82,10 @@ class PulsarCollector:
         announced: AnnouncedState,
         outlet: RecordOutlet,
         seed: int | None = None,
+        intervals: ReadIntervals = INTERVALS,
     ) -> None:
         """`url` is for people; `seed` is of the jitter."""
+        self._intervals = intervals
         self._settings, self._url, self._base, self._said, self._outlet = settings, url, base, announced, outlet
         self._random = Random(seed)
         self._brokers = Brokers(asks_stats=settings.consumers == "registered")
@@ -91,11 +95,11 @@ class PulsarCollector:
         """Listed brokers that may not be asked."""
         self._shared_by: tuple[Set[str], ...] = ()
         """The brokers among which the topics are shared: those that answer, and those that are listed."""
-        self._calls = Calls(settings.calls_in_flight)
+        self._calls = Calls(MAX_CALLS_IN_FLIGHT)
         self._asked: dict[Call, FollowedBroker] = {}
         """Of calls that wait for an answer: the broker as it was then. One that left and came back is another."""
         self._failed = 0
-        self._namespaces = ListedNamespaces(settings, self._brokers, self._plan)
+        self._namespaces = ListedNamespaces(settings, self._brokers, self._plan, intervals)
         self._repeats = Repeats(announced, settings.snapshot_seconds, self._announce)
         self._attached = None
         if not self._brokers.asks_stats:
@@ -236,10 +240,9 @@ class PulsarCollector:
 
     def _ask_about_topics(self, broker: FollowedBroker, now: float) -> None:
         """Start as many requests about topics as the broker's budget allows now."""
-        most = max(2, self._settings.calls_in_flight // 4)
         while (
             now >= broker.silent_until
-            and broker.in_flight < most
+            and broker.in_flight < MAX_CALLS_IN_FLIGHT // 4
             and self._calls.has_room
             and self._outlet.has_room
             and broker.budget.has_room(now)
@@ -306,11 +309,11 @@ class PulsarCollector:
 
     def _take_policy(self, answer: CallAnswer) -> None:
         if answer.call.key in self._namespaces.names:
-            self._plan("policy", answer.call.key, self._settings.namespaces_seconds)
+            self._plan("policy", answer.call.key, self._intervals.namespaces_s)
             self._topics.take_policy(answer)
 
     def _take_brokers(self, answer: CallAnswer) -> None:
-        self._plan("brokers", "", self._settings.brokers_seconds)
+        self._plan("brokers", "", self._intervals.brokers_s)
         if not isinstance(answer.reply, Answered):
             return
         readers: dict[str, BrokerReader | Misdirected | None] = answer.reply.value
@@ -328,15 +331,15 @@ class PulsarCollector:
             del self._brokers.known[name]
 
     def _add_broker(self, name: str, reader: BrokerReader) -> None:
-        chosen = self._settings
+        chosen, pause = self._settings, self._intervals
         log.info("broker %s has joined", name)
         self._brokers.known[name] = FollowedBroker(
             name,
             reader,
             Refresh(chosen.load_seconds or DEFAULT_REFRESH_SECONDS),
             Budget(chosen.calls_per_second),
-            Sweep(chosen.consumers_seconds),
-            Sweep(chosen.layouts_seconds if self._brokers.asks_stats else chosen.consumers_seconds),
+            Sweep(pause.consumers_s),
+            Sweep(pause.layouts_s if self._brokers.asks_stats else pause.consumers_s),
         )
         self._plan("settings", name, 0)
 
@@ -379,7 +382,7 @@ class PulsarCollector:
         """Return the collector's status; only for the thread that runs it."""
         troubles = [*([self._outlet.trouble] if self._outlet.trouble else []), *self._troubles]
         listed = self._namespaces.topics
-        seen = seen_segments(self.brokers, self._said.topics, self._settings.request_timeout_seconds, time.monotonic())
+        seen = seen_segments(self.brokers, self._said.topics, REQUEST_SECONDS, time.monotonic())
         return CollectorStatus(
             url=self._url,
             at=time.time_ns() // 1_000_000,

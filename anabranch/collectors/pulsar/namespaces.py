@@ -12,6 +12,7 @@ from collections.abc import Callable, Set
 from anabranch.admin.answers import Answered
 from anabranch.collectors.pulsar.brokers import Brokers
 from anabranch.collectors.pulsar.calls import CallAnswer, Kind
+from anabranch.collectors.pulsar.schedule import INTERVALS, ReadIntervals
 from schemas.base import TOPIC_PATTERN
 from schemas.settings.collect import CollectSettings
 
@@ -24,8 +25,10 @@ Plan = Callable[[Kind, str, float], None]
 class ListedNamespaces:
     """Namespaces and topics listed in the cluster of `brokers`."""
 
-    def __init__(self, settings: CollectSettings, brokers: Brokers, plan: Plan) -> None:
-        self._settings, self._brokers, self._plan = settings, brokers, plan
+    def __init__(
+        self, settings: CollectSettings, brokers: Brokers, plan: Plan, intervals: ReadIntervals = INTERVALS
+    ) -> None:
+        self._settings, self._brokers, self._plan, self._intervals = settings, brokers, plan, intervals
         self._of_tenant: dict[str, set[str]] = {}
         self._listed: dict[str, set[str]] = {}
         """The topics of each namespace that was listed."""
@@ -66,7 +69,7 @@ class ListedNamespaces:
 
     def take_tenants(self, answer: CallAnswer) -> None:
         """The tenants of the cluster."""
-        self._plan("tenants", "", self._settings.namespaces_seconds)
+        self._plan("tenants", "", self._intervals.namespaces_s)
         if not isinstance(answer.reply, Answered):
             return
         for tenant in answer.reply.value:
@@ -94,7 +97,7 @@ class ListedNamespaces:
         if namespace not in self.names:
             return
         slower = max(1.0, len(self.names) / 20, len(self._listed.get(namespace, ())) / 1_000)
-        self._plan("topics", namespace, self._settings.topics_seconds * slower)
+        self._plan("topics", namespace, self._intervals.topics_s * slower)
         if not isinstance(answer.reply, Answered):
             return
         names = {name for name in answer.reply.value if _is_topic(name, namespace)}
@@ -102,7 +105,7 @@ class ListedNamespaces:
             ghost for ghost in self._ghosts if ghost not in names and ghost.startswith(f"topic://{namespace}/")
         ]:
             del self._ghosts[topic]
-        again = answer.answered_at - self._settings.layouts_seconds
+        again = answer.answered_at - self._intervals.layouts_s
         listed = {name for name in names if self._ghosts.get(name, again) <= again}
         before = self._listed.get(namespace, set())
         self._listed[namespace] = listed

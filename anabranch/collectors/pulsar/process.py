@@ -19,6 +19,7 @@ from anabranch.collectors.metrics import CollectorMeter
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
+from anabranch.collectors.pulsar.schedule import MAX_ANSWER_BYTES, REQUEST_SECONDS
 from anabranch.collectors.status import STATUS_FILE, CollectorStatus, write_status
 from runtime.telemetry.health import Heartbeat, ProcessHealth
 from runtime.telemetry.serving import serve_metrics
@@ -44,10 +45,10 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
         controller.url,
         credentials_of(settings),
         user_agent="anabranch-collect",
-        timeout_seconds=chosen.request_timeout_seconds,
+        timeout_seconds=REQUEST_SECONDS,
         tls=settings.url_context(),
         nodes=controller.nodes,
-        max_body_bytes=chosen.max_answer_mb * 1_000_000,
+        max_body_bytes=MAX_ANSWER_BYTES,
     )
     folder = settings.path(chosen.folder)
     announced = recall(folder / MEMORY_FILE, controller.url, time.time_ns() // 1_000_000)

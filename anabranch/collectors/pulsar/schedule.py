@@ -8,11 +8,34 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from random import Random
+from typing import NamedTuple
 
 from anabranch.collectors.pulsar.calls import Kind
 
 _JITTER = 0.1
 """Part of a time by which it varies, so that several collectors do not fall into step."""
+
+REQUEST_SECONDS = 5.0
+"""Timeout of a call."""
+MAX_ANSWER_BYTES = 256_000_000
+"""Largest response of a broker; a load has 1 KB per segment and 0.5 KB for each of its consumers."""
+
+
+class ReadIntervals(NamedTuple):
+    """Shortest intervals between two reads, seconds; the rate of calls to a broker can make them longer."""
+
+    brokers_s: float = 5.0
+    namespaces_s: float = 30.0
+    """Of namespaces and their policies."""
+    topics_s: float = 2.0
+    """Of a namespace; large namespaces and those among many are read less often."""
+    consumers_s: float = 1.0
+    """Of a topic."""
+    layouts_s: float = 30.0
+    """Of a topic's layout and policy without signs of a change."""
+
+
+INTERVALS = ReadIntervals()
 
 
 class Agenda:

@@ -17,10 +17,13 @@ from anabranch.controller.errors import TooMany
 from anabranch.controller.limits.clients import LimitedClients
 from runtime.listener.anonymous import AnonymousClients, ending, raw_path, refusal_of, trust
 from runtime.listener.bodies import BrokenOff, read_body, replayed
+from runtime.listener.connections import ListenerLimits
 from runtime.listener.names import NodeNames, is_form
 
 log = logging.getLogger(__name__)
 
+MAX_BODY_BYTES = 1_048_576
+"""Largest accepted request body."""
 OPEN_PATHS = frozenset({"/healthz"})
 """Paths that need no token, body or turn."""
 
@@ -38,14 +41,11 @@ class RequestGate:
         names: NodeNames,
         clients: LimitedClients,
         anonymous: AnonymousClients,
-        max_head_bytes: int,
-        max_body_bytes: int,
     ) -> None:
         """`anonymous` queues responses to requests without a token."""
         self._app = app
         self._access, self._names = access, names
         self._clients, self._anonymous = clients, anonymous
-        self._max_head_bytes, self._max_body_bytes = max_head_bytes, max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -54,7 +54,7 @@ class RequestGate:
         path = raw_path(scope)
         headers = dict(scope["headers"])
         caller = self._access.caller(headers.get(b"authorization", b""))
-        refused = refusal_of(scope, self._names, self._max_head_bytes)
+        refused = refusal_of(scope, self._names, ListenerLimits.head_bytes)
         if refused is None and caller is not None:
             trust(scope)
         refusal = None if refused is None else _refused(refused.status, refused.reason)
@@ -93,10 +93,10 @@ class RequestGate:
             body: bytes | None = b""
             if scope["type"] == "http":
                 length = headers.get(b"content-length", b"0")
-                too_long = length.isdigit() and int(length) > self._max_body_bytes
-                body = None if too_long else await read_body(receive, self._max_body_bytes, count)
+                too_long = length.isdigit() and int(length) > MAX_BODY_BYTES
+                body = None if too_long else await read_body(receive, MAX_BODY_BYTES, count)
             if body is None:
-                await _refused(413, f"the body is larger than {self._max_body_bytes} bytes")(scope, receive, send)
+                await _refused(413, f"the body is larger than {MAX_BODY_BYTES} bytes")(scope, receive, send)
                 return
             if body and is_form(headers.get(b"content-type", b"")):
                 reason = "a body is JSON: send it with Content-Type: application/json"

@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 """Longest wait for running calls at a clean stop; the next start reads their effect from the layout."""
+RETRY_DELAY_SECONDS = 0.2
+"""Delay after a call without a response; later delays are random, up to twice as long each time."""
+RETRY_MAX_DELAY_SECONDS = 15.0
 MAX_CONFLICTS = 8
 """Conflicts of a decision with other changes that are retried at once; later ones are delayed."""
 MAX_ERROR = 2_000
@@ -99,7 +102,7 @@ class Executor:
         self._actors, self._announcer, self._clock = actors, announcer, clock
         self._brakes = self.brakes = brakes
         self._observe = settings.mode == "observe"
-        self._backoff = Backoff(settings.retry_delay_seconds, settings.retry_max_delay_seconds)
+        self._backoff = Backoff(RETRY_DELAY_SECONDS, RETRY_MAX_DELAY_SECONDS)
         self._known: set[str] = set()
         self._open: dict[str, DecisionWork] = {}
         """By decision id."""

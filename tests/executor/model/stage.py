@@ -40,7 +40,7 @@ from schemas.kafka.messages import OutcomeEvent
 from schemas.settings.root import ExecutorSettings
 from schemas.tables.rows import OUTCOMES, DecisionRow, EventRow, OutcomeRow
 from tests.executor import bundle_orders, orders
-from tests.executor.conftest import Collected, settings
+from tests.executor.conftest import Collected, retrying, settings
 from tests.executor.model.rules import Rules
 from tests.executor.model.scenarios import UNSEEN, Scenario
 from tests.executor.model.state import NAMES, State, Step
@@ -517,7 +517,7 @@ class Performance:
         gate, ledger = Gate(), self._ledgers.pop(who)
         ledger.gate, ledger.number = gate, self._numbers.__getitem__
         mode = "act" if self._braked is None else "approve"
-        chosen = settings(mode=mode, workers=1, poll_ms=10, retry_delay_seconds=0.001, retry_max_delay_seconds=0.002)
+        chosen = settings(mode=mode, workers=1, poll_ms=10)
         tail = follow_decisions(self._lake)
         tail.__class__ = MortalTail
         tail.gate = gate  # type: ignore[attr-defined]
@@ -530,16 +530,17 @@ class Performance:
 
         process = Process(gate, ledger, publisher, threading.Thread(target=lambda: run(), daemon=True), failed)
         announcer = Announcer(publisher, follow_outcomes(self._lake), lambda: process.announcer_now)
-        executor = Executor(
-            chosen,
-            tail,
-            ledger,
-            {self._world.family: actor},
-            announcer,
-            self._brakes_of(chosen, ledger, clock),
-            clock,
-            actor.holds_lease,
-        )
+        with retrying(0.001, 0.002):
+            executor = Executor(
+                chosen,
+                tail,
+                ledger,
+                {self._world.family: actor},
+                announcer,
+                self._brakes_of(chosen, ledger, clock),
+                clock,
+                actor.holds_lease,
+            )
 
         def begin() -> None:
             publisher.is_open = False

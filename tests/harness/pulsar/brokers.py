@@ -81,8 +81,6 @@ class Collecting:
         settings = load_settings(environment={}).collect.model_copy(
             update={
                 "namespaces": ["public/default"],
-                "brokers_seconds": 1,
-                "request_timeout_seconds": 3,
                 "consumers": consumers,
             }
         )

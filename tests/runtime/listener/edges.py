@@ -16,11 +16,11 @@ from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
 from anabranch.web.app import create_app
 from lake.tables import create_lake
+from runtime.listener.connections import ListenerLimits
 from runtime.listener.names import NodeNames
 from runtime.listener.server import Server, listen
 from runtime.telemetry.serving import metrics_app
-from schemas.settings.listener import ListenerLimits
-from tests.controller.conftest import LIMITS, run_controller
+from tests.controller.conftest import run_controller
 from tests.engine.buckets import CONFIGURED
 from tests.waiting import wait_until
 
@@ -66,10 +66,10 @@ class Edge:
 @contextmanager
 def running(kind: str, folder: Path, **bounds: Any) -> Iterator[Edge]:
     """One of them, with tokens but for the metrics, and these bounds."""
-    limits = LIMITS.model_copy(update=bounds)
+    limits = ListenerLimits(**{"connections": 4096, "connections_per_address": 256, **bounds})
     if kind == "controller":
         token = add_token(folder / "tokens", "ann", "admin")
-        with run_controller(folder / "layouts.db", tokens_file=folder / "tokens", limits=limits) as one:
+        with run_controller(folder / "layouts.db", tokens_file=folder / "tokens", connections=limits) as one:
             one.service.create_topic("topic://a/b/t", 1, {})
             port = one.client.base_url.port
             assert port is not None
