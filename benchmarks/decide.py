@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.record import machine_now, write_report
 from decisions.autoscale.decide import decide
-from decisions.autoscale.fleet import NEVER, SnapshotColumns, decide_fleet, pack
+from decisions.autoscale.fleet import NEVER, SnapshotColumns, decide_fleet, pack_snapshots
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.snapshot import Load, TopicSnapshot, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
@@ -152,8 +152,8 @@ def _fleet_row(topics: int, segments: int, shown: int) -> dict[str, float]:
 def _mix_row(name: str, mix: tuple[float, float], topics: int) -> dict[str, object]:
     fleet = a_fleet(topics, 10, *mix)
     snapshots = snapshots_of(fleet, PROFILES["default"])
-    packed, _ = pack(snapshots)
-    packing = _median(lambda: pack(snapshots))
+    packed, _ = pack_snapshots(snapshots)
+    packing = _median(lambda: pack_snapshots(snapshots))
     turns = [
         (_once(lambda: [decide(snapshot) for snapshot in snapshots]), _once(lambda: decide_fleet(packed)))
         for _ in range(ROUNDS)

@@ -22,7 +22,7 @@ from anabranch.bookkeeper.record import RecordedStep, StepOutcome, SwitchRecord
 from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.snapshot_reader import Looker
 from anabranch.bookkeeper.steps import Steps, TermLost
-from decisions.bookkeeper.decide import plan
+from decisions.bookkeeper.decide import plan_steps
 from decisions.bookkeeper.reduced import Reducer
 from schemas.bookie_answers import BookieAnswer, Step
 from schemas.bookies import BookieSnapshot, Directive, Request
@@ -83,7 +83,7 @@ class SwitchOrchestrator:
         registry, in_vain = self._looker.store.read(), 0
         while True:
             record, snapshot = self._looked(registry)
-            answer = plan(snapshot)
+            answer = plan_steps(snapshot)
             if record is None or answer.action != "steps" or self._stopping:
                 return answer
             if in_vain >= snapshot.settings.max_tries:

@@ -32,7 +32,7 @@ from anabranch.bookkeeper.registry import DIRECTIVE, Registry, RegistryStore
 from anabranch.bookkeeper.sidecar import CONFLICT, DELETES_WITHIN_S, SOURCE_OPEN, TOO_LATE, LedgerHands, LedgerRefused
 from anabranch.bookkeeper.snapshot_reader import cursor_of, schema_of, see
 from anabranch.bookkeeper.wire import BadRecord
-from decisions.bookkeeper.seen import BookieView, equal, stamp_of
+from decisions.bookkeeper.seen import BookieView, difference_of_copies, stamp_of
 from schemas.bookie_answers import BookieAnswer, Step
 from schemas.bookies import BookieSnapshot, LedgerSeen
 
@@ -300,8 +300,13 @@ class Steps:
         source, target = (see(self._hands, str(name), ledger) for name in (step.source, step.target))
         if not _whole(target):
             raise _Otherwise(f"{step.target} has no whole copy of ledger {ledger} any more")
-        if source is not None and target is not None and source.closed and equal(source, target) is not None:
-            raise _Otherwise(f"{step.target} has another ledger {ledger}: {equal(source, target)}")
+        if (
+            source is not None
+            and target is not None
+            and source.closed
+            and difference_of_copies(source, target) is not None
+        ):
+            raise _Otherwise(f"{step.target} has another ledger {ledger}: {difference_of_copies(source, target)}")
 
     def _check(self, registry: Registry) -> None:
         self._write(registry)

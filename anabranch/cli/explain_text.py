@@ -13,7 +13,7 @@ from anabranch.history.explain.slowness import slowness_words
 from anabranch.query.wording import duration, explained, instant
 from decisions.autoscale.answers import Answer, Hold
 from decisions.autoscale.gates import DESCRIPTIONS, Gate
-from decisions.autoscale.rates import heat, overload
+from decisions.autoscale.rates import segment_heat, segment_overload
 from decisions.autoscale.snapshot import MANAGED, TopicSnapshot
 from schemas.printable import printable
 
@@ -132,8 +132,8 @@ def _saw(snapshot: TopicSnapshot, answer: Answer, segment: int | None) -> list[s
                 f"{candidate.segment_id}{mark}",
                 ends,
                 *map(_rate, load.rates),
-                f"{overload(load.rates, snapshot.policy)[0]:.0%}",
-                _share(heat(load.rates, snapshot.policy)),
+                f"{segment_overload(load.rates, snapshot.policy)[0]:.0%}",
+                _share(segment_heat(load.rates, snapshot.policy)),
                 f"{duration(snapshot.now - load.modified_at)} old",
                 f"{duration(snapshot.now - load.last_seen_at)} ago",
             )
@@ -155,7 +155,7 @@ def _saw(snapshot: TopicSnapshot, answer: Answer, segment: int | None) -> list[s
 
 def _score(snapshot: TopicSnapshot, number: int) -> float:
     load = snapshot.loads.get(number)
-    return 0.0 if load is None else overload(load.rates, snapshot.policy)[0]
+    return 0.0 if load is None else segment_overload(load.rates, snapshot.policy)[0]
 
 
 def _changes(snapshot: TopicSnapshot, answer: Answer, changes: Sequence[Change], segment: int | None) -> list[str]:

@@ -34,7 +34,7 @@ from anabranch.query.actions import action_kind, decision_segments, segments_tex
 from anabranch.query.policies import PoliciesOnRecord
 from decisions.autoscale.policy import Policy, ResolvedPolicy
 from decisions.autoscale.rates import Rates as SegmentRates
-from decisions.autoscale.rates import is_cold, overload
+from decisions.autoscale.rates import is_cold, segment_overload
 from lake.brakes import BrakeReader
 from lake.register import EXECUTORS, read_register
 from lake.rows import active_ranges
@@ -383,7 +383,7 @@ def _age(event: StoredRow) -> tuple[datetime, int]:
 
 
 def _overload(rates: SegmentRates | None, policy: Policy | None) -> float | None:
-    return None if rates is None or policy is None else overload(rates, policy)[0]
+    return None if rates is None or policy is None else segment_overload(rates, policy)[0]
 
 
 def _is_cold(rates: SegmentRates | None, policy: Policy | None) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from anabranch.history.replay.report import ReplayRecord
 from decisions.autoscale.answers import Hold
 from decisions.autoscale.decide import decide
-from decisions.autoscale.rates import overload
+from decisions.autoscale.rates import segment_overload
 from decisions.autoscale.snapshot import TopicSnapshot
 from engine.agreement import may_have_been
 from engine.autoscale.topics import ConfiguredPolicy
@@ -100,5 +100,5 @@ def _add(plan: Plan, topic: str, snapshot: TopicSnapshot) -> None:
     for action in (answer, *answer.also):
         segments = tuple(cast("list[int]", action.arguments["segments"]))
         load = snapshot.loads.get(segments[0]) if action.action == "split" else None
-        ratio = None if load is None else overload(load.rates, snapshot.policy)[0]
+        ratio = None if load is None else segment_overload(load.rates, snapshot.policy)[0]
         plan.actions.append(Planned(topic, action.action, segments, action.reason, ratio))

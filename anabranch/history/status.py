@@ -17,7 +17,7 @@ from anabranch.history.picture import late_seconds
 from anabranch.history.words import span
 from anabranch.query.sql import LakeSql
 from anabranch.safeguards.commands import scope_words
-from decisions.autoscale.rates import overload
+from decisions.autoscale.rates import segment_overload
 from lake.tables import LakeError, open_table
 from lake.tail import newest_rows
 from schemas.printable import printable
@@ -70,7 +70,7 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
         if policy is None:
             continue
         rates = (load["msg_rate_in"], load["bytes_rate_in"], load["msg_rate_out"], load["bytes_rate_out"])
-        ratio, rate = overload(rates, policy.policy)
+        ratio, rate = segment_overload(rates, policy.policy)
         hold = held.get(load["topic"])
         if ratio > 1:
             over.append(

@@ -1,6 +1,6 @@
 """A fleet in columns: the snapshots of many topics as arrays, and the answers to them.
 
-Stage: around `decisions.autoscale.fleet`. `pack` lays snapshots out, or a caller fills `SnapshotColumns` itself.
+Stage: around `decisions.autoscale.fleet`. `pack_snapshots` lays snapshots out; callers may fill `SnapshotColumns`.
 A segment without a record has NaN rates: every comparison with them is false, so it is neither hot nor cold.
 """
 
@@ -146,7 +146,7 @@ class FleetAnswers:
     """The binding gate of a hold, as index into `GATES`; -1 for an action."""
 
 
-def pack(snapshots: Iterable[TopicSnapshot]) -> tuple[SnapshotColumns, Ints]:
+def pack_snapshots(snapshots: Iterable[TopicSnapshot]) -> tuple[SnapshotColumns, Ints]:
     """The snapshots in columns, and for each topic of the fleet the place of its snapshot in the input."""
     by_policy: dict[Policy, list[tuple[int, TopicSnapshot]]] = {}
     for index, snapshot in enumerate(snapshots):

@@ -32,7 +32,7 @@ from decisions.autoscale.policy import Policy
 from decisions.autoscale.rebucket_pass import rebucket_pass
 from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.autoscale.split_pass import SplitPass, hot_keys_after, split_pass
-from decisions.kernel.precedence import binding
+from decisions.kernel.precedence import binding_reading
 from decisions.kernel.readings import Reading
 
 __all__ = [
@@ -59,7 +59,7 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     switched_off = _switched_off(snapshot)
     only_merges_wait = snapshot.may_split_meanwhile and all(answer.gate is Gate.IN_FLIGHT for answer in switched_off)
     if switched_off and not only_merges_wait:
-        bound = binding(PRECEDENCE, {Situation.SWITCHED_OFF: switched_off})
+        bound = binding_reading(PRECEDENCE, {Situation.SWITCHED_OFF: switched_off})
         return Hold(bound, (bound,))
     loads = known_loads(snapshot)
     keys = hot_keys_after(snapshot) if snapshot.policy.hot_key_splits else ()
@@ -70,12 +70,12 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     if only_merges_wait:
         gates = [*switched_off, *split.readings]
         if split.chosen:
-            return _actions(split, MergePass([]), gates)
+            return _answer_actions(split, MergePass([]), gates)
         held = {Situation.WANTS_TO_SPLIT: split.failing} if split.failing else {Situation.SWITCHED_OFF: switched_off}
-        return Hold(binding(PRECEDENCE, held), tuple(gates), split.due)
+        return Hold(binding_reading(PRECEDENCE, held), tuple(gates), split.due)
     is_tick, parallel = snapshot.trigger == "tick", snapshot.policy.parallel_actions
     if split.chosen and not (is_tick and parallel):
-        return _actions(split, MergePass([]), split.readings)
+        return _answer_actions(split, MergePass([]), split.readings)
     readings_of = {Situation.WANTS_TO_SPLIT: split.failing} if split.failing else {}
     dues = [split.due]
     if lane is not None and lane.failing:
@@ -87,7 +87,7 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     if not is_tick:
         gates = [*split.readings, Reading(Gate.NOT_THIS_TRIGGER, False)]
         readings_of[Situation.NO_DEMAND] = gates
-        return Hold(binding(PRECEDENCE, readings_of), tuple(gates), _first(dues))
+        return Hold(binding_reading(PRECEDENCE, readings_of), tuple(gates), _earliest_due(dues))
     merge = merge_pass(snapshot, loads, keys, [segment for segment, _ in split.chosen])
     # A back-off from both actions is read in both passes, and told once.
     merge_gates = [
@@ -95,18 +95,18 @@ def decide(snapshot: TopicSnapshot) -> Answer:
     ]
     gates = [*split.readings, *merge_gates]
     if split.chosen or merge.chosen:
-        return _actions(split, merge, gates)
+        return _answer_actions(split, merge, gates)
     if merge.failing:
         readings_of[Situation.WANTS_TO_MERGE] = merge.failing
-    readings_of[_rest(snapshot, loads)] = gates
-    return Hold(binding(PRECEDENCE, readings_of), tuple(gates), _first([*dues, merge.due]))
+    readings_of[_situation_at_rest(snapshot, loads)] = gates
+    return Hold(binding_reading(PRECEDENCE, readings_of), tuple(gates), _earliest_due([*dues, merge.due]))
 
 
-def _first(dues: Sequence[int | None]) -> int | None:
+def _earliest_due(dues: Sequence[int | None]) -> int | None:
     return min((due for due in dues if due is not None), default=None)
 
 
-def _actions(split: SplitPass, merge: MergePass, gates: Sequence[Reading[Gate]]) -> Answer:
+def _answer_actions(split: SplitPass, merge: MergePass, gates: Sequence[Reading[Gate]]) -> Answer:
     """All that is done: the first action with the gates, and in it the others."""
     read = tuple(gates)
     actions: list[Split | Merge] = [Split(segment, reason, read) for segment, reason in split.chosen]
@@ -138,7 +138,7 @@ def _switched_off(snapshot: TopicSnapshot) -> list[Reading[Gate]]:
     return readings
 
 
-def _rest(snapshot: TopicSnapshot, loads: Loads) -> Situation:
+def _situation_at_rest(snapshot: TopicSnapshot, loads: Loads) -> Situation:
     """Return the situation of a topic that needs neither a split nor a merge."""
     if len(loads) > max(snapshot.policy.min_segments, 1):
         can_tell = any(left and right for left, right in pairwise(loads))

@@ -35,7 +35,7 @@ from decisions.autoscale.columns import (
     Floats,
     Ints,
     SnapshotColumns,
-    pack,
+    pack_snapshots,
     segments_of,
 )
 from decisions.autoscale.decide import MAX_BACKOFF_MS, MAX_DOUBLINGS
@@ -58,7 +58,7 @@ __all__ = [
     "FleetAnswers",
     "SnapshotColumns",
     "decide_fleet",
-    "pack",
+    "pack_snapshots",
 ]
 
 MAX_WAIT_MS = 2**61
@@ -82,12 +82,12 @@ def decide_fleet(fleet: SnapshotColumns) -> FleetAnswers:
     )
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         for policy, start, end in zip(fleet.policies, fleet.policy_starts, ends, strict=True):
-            for first, last in _blocks(fleet.offsets, start, end):
+            for first, last in _topic_blocks(fleet.offsets, start, end):
                 _Block(fleet, policy, first, last, answers).decide()
     return answers
 
 
-def _blocks(offsets: Ints, start: int, end: int) -> Iterable[tuple[int, int]]:
+def _topic_blocks(offsets: Ints, start: int, end: int) -> Iterable[tuple[int, int]]:
     while start < end:
         stop = int(np.searchsorted(offsets, offsets[start] + MAX_BLOCK_SEGMENTS, side="right")) - 1
         stop = min(max(stop, start + 1), end)
@@ -254,7 +254,7 @@ class _Block:
             Gate.SPLIT_COOLDOWN: wanted & self._waits(self.fleet.last_split_at[self.topics], policy.split_cooldown_ms),
             Gate.ONE_HOT_KEY: np.zeros(len(wanted), np.bool_),
         }
-        free = wanted & ~open_decision & ~_any(failing)
+        free = wanted & ~open_decision & ~_held_topics(failing)
         self._split_for_consumers(np.flatnonzero(free & demand))
         self._split_for_load(hot[free[self.topic_of[hot]]])
         failing[Gate.UNSPLITTABLE] = free & (self.action == HOLD)
@@ -300,7 +300,7 @@ class _Block:
         ids = self.fleet.segment_ids[self.segments][segments]
         topics = self.topic_of[segments]
         order = np.lexsort((ids, -score, topics))
-        chosen = order[_firsts(topics[order])]
+        chosen = order[_group_starts(topics[order])]
         split_topics = topics[chosen]
         self.action[split_topics] = SPLIT
         self.segment[split_topics] = ids[chosen]
@@ -338,7 +338,7 @@ class _Block:
         since = np.maximum(began[pairs], began[pairs + 1])
         # Since when both are cold, of the pair that is cold for longest; MAX_WAIT_MS where all lineages are too deep.
         longest = np.full(len(waiting), MAX_WAIT_MS, np.int64)
-        firsts = _firsts(topics)
+        firsts = _group_starts(topics)
         if len(firsts):
             longest[topics[firsts]] = np.minimum.reduceat(since, firsts)
 
@@ -361,7 +361,7 @@ class _Block:
             Gate.MERGE_WINDOW: np.minimum(longest + window, MAX_INSTANT_MS),
             Gate.SETTLING: np.minimum(settles, MAX_INSTANT_MS),
         }
-        free = wanted & ~_any(failing)
+        free = wanted & ~_held_topics(failing)
         if policy.merge_keeps_consumers and self.shares.any():
             # Fewer segments than consumers may do: that is of each pair.
             self.action[wanted & self.shares & lacks_consumers] = ASK
@@ -393,7 +393,7 @@ class _Block:
             return settles_at
         settled = self._settled(pairs)
         is_ready = self.now[topics] - since >= min(self.policy.merge_window_ms, MAX_WAIT_MS)
-        firsts = _firsts(topics)
+        firsts = _group_starts(topics)
         of_all = np.minimum.reduceat(settled, firsts)
         of_ready = np.minimum.reduceat(np.where(is_ready, settled, MAX_WAIT_MS), firsts)
         any_ready = np.logical_or.reduceat(is_ready, firsts)
@@ -429,7 +429,7 @@ class _Block:
         else:
             combined = (left[0] + left[1] + left[2] + left[3]) + (right[0] + right[1] + right[2] + right[3])
         order = np.lexsort((pairs, combined, topics))
-        chosen = order[_firsts(topics[order])]
+        chosen = order[_group_starts(topics[order])]
         merge_topics, ids = topics[chosen], self.fleet.segment_ids[self.segments]
         self.action[merge_topics] = MERGE
         self.segment[merge_topics] = ids[pairs[chosen]]
@@ -463,11 +463,11 @@ class _Block:
         return segments_of(self.offsets, topics)
 
 
-def _any(failing: Mapping[Gate, Bools]) -> Bools:
+def _held_topics(failing: Mapping[Gate, Bools]) -> Bools:
     """Topics that some gate holds."""
     return reduce(np.logical_or, failing.values())
 
 
-def _firsts(groups: Ints) -> Ints:
+def _group_starts(groups: Ints) -> Ints:
     """Places at which a new group begins, in groups that lie together."""
     return np.flatnonzero(np.concatenate([[True], groups[1:] != groups[:-1]])) if len(groups) else groups

@@ -45,7 +45,7 @@ def binding_readings(fleet: SnapshotColumns, gates: npt.NDArray[np.int8]) -> Fle
 
     `gates` are those of `FleetAnswers`; all are holds.
     """
-    readings = _nothing(len(fleet))
+    readings = _empty_readings(len(fleet))
     ends = [*fleet.policy_starts, len(fleet)][1:]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         for policy, start, end in zip(fleet.policies, fleet.policy_starts, ends, strict=True):
@@ -57,25 +57,29 @@ def binding_readings(fleet: SnapshotColumns, gates: npt.NDArray[np.int8]) -> Fle
     return readings
 
 
-def _nothing(count: int) -> FleetReadings:
+def _empty_readings(count: int) -> FleetReadings:
     measured, limit, margin = (np.full(count, np.nan) for _ in range(3))
     return FleetReadings(measured, limit, margin, np.full(count, NEVER, np.int64))
 
 
-def _above(measured: npt.NDArray[Any], limit: Any) -> FleetReadings:
-    """As `decisions.kernel.readings.above`."""
+def _reading_above(measured: npt.NDArray[Any], limit: Any) -> FleetReadings:
+    """As `decisions.kernel.readings.read_above`."""
     margin = np.asarray(measured - limit, np.float64)
-    return _nothing(len(measured))._replace(measured=measured, limit=limit + np.zeros(len(measured)), margin=margin)
+    return _empty_readings(len(measured))._replace(
+        measured=measured, limit=limit + np.zeros(len(measured)), margin=margin
+    )
 
 
-def _below(measured: npt.NDArray[Any], limit: Any) -> FleetReadings:
-    """As `decisions.kernel.readings.below` and `at_most`."""
+def _reading_below(measured: npt.NDArray[Any], limit: Any) -> FleetReadings:
+    """As `decisions.kernel.readings.read_below` and `at_most`."""
     margin = np.asarray(limit - measured, np.float64)
-    return _nothing(len(measured))._replace(measured=measured, limit=limit + np.zeros(len(measured)), margin=margin)
+    return _empty_readings(len(measured))._replace(
+        measured=measured, limit=limit + np.zeros(len(measured)), margin=margin
+    )
 
 
-def _waited(now: Ints, since: Ints, wait_ms: Any) -> FleetReadings:
-    """As `decisions.kernel.readings.waited`, of what has not passed."""
+def _reading_waited(now: Ints, since: Ints, wait_ms: Any) -> FleetReadings:
+    """As `decisions.kernel.readings.read_waited`, of what has not passed."""
     wait = wait_ms if np.max(wait_ms) <= _EXACT_UP_TO else np.asarray(wait_ms, object)
     elapsed, end = now - since, since + wait
     eligible_at = np.where(np.asarray(end > MAX_INSTANT_MS, np.bool_), NEVER, end).astype(np.int64)
@@ -87,66 +91,66 @@ def _waited(now: Ints, since: Ints, wait_ms: Any) -> FleetReadings:
 
 
 def _switched_off(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _nothing(len(fleet))
+    return _empty_readings(len(fleet))
 
 
 def _in_flight(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _nothing(len(fleet))._replace(measured=(fleet.now - fleet.opened_at).astype(np.float64))
+    return _empty_readings(len(fleet))._replace(measured=(fleet.now - fleet.opened_at).astype(np.float64))
 
 
 def _retry_backoff(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     first = policy.retry_backoff_ms
     if first >= MAX_BACKOFF_MS:
-        return _waited(fleet.now, fleet.failed_at, first)
+        return _reading_waited(fleet.now, fleet.failed_at, first)
     pause = np.minimum(first << np.clip(fleet.failures - 1, 0, MAX_DOUBLINGS), MAX_BACKOFF_MS)
-    return _waited(fleet.now, fleet.failed_at, pause)
+    return _reading_waited(fleet.now, fleet.failed_at, pause)
 
 
 def _max_segments(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _below(np.diff(fleet.offsets), policy.max_segments)
+    return _reading_below(np.diff(fleet.offsets), policy.max_segments)
 
 
 def _split_cooldown(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _waited(fleet.now, fleet.last_split_at, policy.split_cooldown_ms)
+    return _reading_waited(fleet.now, fleet.last_split_at, policy.split_cooldown_ms)
 
 
 def _consumer_demand(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _above(fleet.required, np.diff(fleet.offsets))
+    return _reading_above(fleet.required, np.diff(fleet.offsets))
 
 
 def _entry_buckets(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _above(fleet.sharing, np.add.reduceat(np.maximum(fleet.buckets, 1), fleet.offsets[:-1]))
+    return _reading_above(fleet.sharing, np.add.reduceat(np.maximum(fleet.buckets, 1), fleet.offsets[:-1]))
 
 
 def _load_missing(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _below(np.add.reduceat(np.isnan(fleet.rates[0]).astype(np.int64), fleet.offsets[:-1]), 0)
+    return _reading_below(np.add.reduceat(np.isnan(fleet.rates[0]).astype(np.int64), fleet.offsets[:-1]), 0)
 
 
 def _load_stale(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     seen = np.where(np.isnan(fleet.rates[0]), np.iinfo(np.int64).max, fleet.seen_at)
     age = fleet.now - np.minimum.reduceat(seen, fleet.offsets[:-1])
-    return _below(age, policy.max_load_age_ms)
+    return _reading_below(age, policy.max_load_age_ms)
 
 
 def _split_thresholds(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    overload = np.where(_known(fleet, policy), _largest_ratio(fleet, policy.split_thresholds), -np.inf)
-    return _above(np.minimum(np.maximum.reduceat(overload, fleet.offsets[:-1]), MAX_RATIO), 1.0)
+    overload = np.where(_known_loads(fleet, policy), _largest_ratio(fleet, policy.split_thresholds), -np.inf)
+    return _reading_above(np.minimum(np.maximum.reduceat(overload, fleet.offsets[:-1]), MAX_RATIO), 1.0)
 
 
 def _unsplittable(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _above(np.ones(len(fleet)), 1.0)
+    return _reading_above(np.ones(len(fleet)), 1.0)
 
 
 def _min_segments(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _above(np.diff(fleet.offsets), policy.min_segments)
+    return _reading_above(np.diff(fleet.offsets), policy.min_segments)
 
 
 def _merge_cooldown(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _waited(fleet.now, fleet.last_merge_at, policy.merge_cooldown_ms)
+    return _reading_waited(fleet.now, fleet.last_merge_at, policy.merge_cooldown_ms)
 
 
 def _merge_consumers(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    return _above(np.diff(fleet.offsets), fleet.required)
+    return _reading_above(np.diff(fleet.offsets), fleet.required)
 
 
 def _merge_thresholds(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
@@ -154,9 +158,9 @@ def _merge_thresholds(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
         heat = np.full(len(fleet.segment_ids), MAX_RATIO)
     else:
         heat = np.minimum(_largest_ratio(fleet, policy.merge_thresholds), MAX_RATIO)
-    has_load = _known(fleet, policy)
-    hotter = np.where(_pairs(fleet, has_load), np.maximum(heat, np.roll(heat, -1)), np.inf)
-    return _below(np.minimum.reduceat(hotter, fleet.offsets[:-1]), 1.0)
+    has_load = _known_loads(fleet, policy)
+    hotter = np.where(_neighbour_pairs(fleet, has_load), np.maximum(heat, np.roll(heat, -1)), np.inf)
+    return _reading_below(np.minimum.reduceat(hotter, fleet.offsets[:-1]), 1.0)
 
 
 def _max_dag_depth(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
@@ -164,20 +168,20 @@ def _max_dag_depth(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     depth = np.minimum.reduceat(np.where(pairs, _of_pairs(fleet.depths), most), starts)
     earliest = np.minimum.reduceat(np.where(pairs, _of_pairs(fleet.shallow_at), most), starts)
     eligible_at = np.where(earliest >= MAX_INSTANT_MS, NEVER, earliest)
-    return _below(depth, policy.max_dag_depth)._replace(eligible_at=eligible_at)
+    return _reading_below(depth, policy.max_dag_depth)._replace(eligible_at=eligible_at)
 
 
 def _merge_capacity(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
-    loss, starts = _losses(fleet, policy), fleet.offsets[:-1]
+    loss, starts = _bucket_losses(fleet, policy), fleet.offsets[:-1]
     least = np.minimum.reduceat(np.where(_shallow_pairs(fleet, policy), loss, np.iinfo(np.int64).max), starts)
     capacity = np.add.reduceat(np.maximum(fleet.buckets, 1), starts)
-    return _above(capacity - least, np.minimum(fleet.required, capacity))
+    return _reading_above(capacity - least, np.minimum(fleet.required, capacity))
 
 
 def _merge_window(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     may_merge = _affordable_pairs(fleet, policy)
     since = np.where(may_merge, _of_pairs(fleet.cold_since), np.iinfo(np.int64).max)
-    return _waited(fleet.now, np.minimum.reduceat(since, fleet.offsets[:-1]), policy.merge_window_ms)
+    return _reading_waited(fleet.now, np.minimum.reduceat(since, fleet.offsets[:-1]), policy.merge_window_ms)
 
 
 def _settling(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
@@ -190,7 +194,7 @@ def _settling(fleet: SnapshotColumns, policy: Policy) -> FleetReadings:
     of_ready = np.minimum.reduceat(np.where(is_ready, settled, latest), starts)
     earliest = np.where(np.logical_or.reduceat(is_ready, starts), of_ready, of_all)
     eligible_at = np.where(earliest >= MAX_INSTANT_MS, NEVER, earliest)
-    return _below(earliest - fleet.now, 0)._replace(eligible_at=eligible_at)
+    return _reading_below(earliest - fleet.now, 0)._replace(eligible_at=eligible_at)
 
 
 _READERS: Mapping[Gate, Callable[[SnapshotColumns, Policy], FleetReadings]] = {
@@ -219,7 +223,7 @@ _READERS: Mapping[Gate, Callable[[SnapshotColumns, Policy], FleetReadings]] = {
 # What the gates share, by segment
 
 
-def _known(fleet: SnapshotColumns, policy: Policy) -> Bools:
+def _known_loads(fleet: SnapshotColumns, policy: Policy) -> Bools:
     """Segments whose load is known and not too old to be trusted."""
     is_known: Bools = ~np.isnan(fleet.rates[0])
     if policy.max_load_age_ms:
@@ -228,7 +232,7 @@ def _known(fleet: SnapshotColumns, policy: Policy) -> Bools:
     return is_known
 
 
-def _pairs(fleet: SnapshotColumns, chosen: Bools) -> Bools:
+def _neighbour_pairs(fleet: SnapshotColumns, chosen: Bools) -> Bools:
     """Segments that are chosen, and the next one of their topic with them."""
     has_next = np.ones(len(chosen), np.bool_)
     has_next[fleet.offsets[1:] - 1] = False
@@ -237,10 +241,10 @@ def _pairs(fleet: SnapshotColumns, chosen: Bools) -> Bools:
 
 
 def _cold_pairs(fleet: SnapshotColumns, policy: Policy) -> Bools:
-    cold = _known(fleet, policy)
+    cold = _known_loads(fleet, policy)
     for rate, limit in zip(fleet.rates, policy.merge_thresholds, strict=True):
         cold &= rate < limit
-    return _pairs(fleet, cold)
+    return _neighbour_pairs(fleet, cold)
 
 
 def _shallow_pairs(fleet: SnapshotColumns, policy: Policy) -> Bools:
@@ -258,11 +262,11 @@ def _affordable_pairs(fleet: SnapshotColumns, policy: Policy) -> Bools:
     shares = np.logical_or.reduceat(fleet.buckets > 0, starts) | policy.as_shipped
     capacity = np.add.reduceat(np.maximum(fleet.buckets, 1), starts)
     spare = np.where(shares, capacity - np.minimum(fleet.required, capacity), np.iinfo(np.int64).max)
-    affordable: Bools = pairs & (_losses(fleet, policy) <= _by_segment(fleet, spare))
+    affordable: Bools = pairs & (_bucket_losses(fleet, policy) <= _by_segment(fleet, spare))
     return affordable
 
 
-def _losses(fleet: SnapshotColumns, policy: Policy) -> Ints:
+def _bucket_losses(fleet: SnapshotColumns, policy: Policy) -> Ints:
     """The entry buckets that a merge of each segment with the next one costs."""
     buckets = np.maximum(fleet.buckets, 1)
     losses: Ints = np.maximum(buckets + np.roll(buckets, -1) - policy.max_entry_buckets_per_segment, 0)

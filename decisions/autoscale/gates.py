@@ -305,7 +305,7 @@ BINDING_GATES = tuple(gate for gate in Gate if any(gate in row.forbidding + row.
 """The gates that a hold can name, in the order of `Gate`."""
 
 
-def page() -> str:
+def gates_page() -> str:
     """docs/gates.md."""
     rows = []
     for gate in Gate:
@@ -313,13 +313,13 @@ def page() -> str:
         passes = f"{words.measured} {words.relation} {words.limit}" if words.relation else words.measured or "-"
         rows.append(f"| `{gate.value}` | {words.sentence} | {passes} | {words.unit or '-'} | {words.source} |")
     binds = [
-        f"| **{row.situation.value}**: {row.meaning} | {_names(row.forbidding)} | {_names(row.waits)} |"
+        f"| **{row.situation.value}**: {row.meaning} | {_gate_names(row.forbidding)} | {_gate_names(row.waits)} |"
         for row in PRECEDENCE
     ]
     return _PAGE.format(rows="\n".join(rows), binds="\n".join(binds))
 
 
-def _names(gates: tuple[Gate, ...]) -> str:
+def _gate_names(gates: tuple[Gate, ...]) -> str:
     return ", ".join(f"`{gate.value}`" for gate in gates) or "-"
 
 
@@ -349,4 +349,4 @@ that ends last, of equals the first. When all gates of a topic that wants to spl
 """
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(gates_page(), end="")

@@ -58,7 +58,7 @@ def key_in(keys: Sequence[HotKey], segment: Segment, overload: float, policy: Po
     return None
 
 
-def halvings(keys: Sequence[HotKey], segment: Segment, overload: float, policy: Policy, now: int) -> int:
+def count_halvings(keys: Sequence[HotKey], segment: Segment, overload: float, policy: Policy, now: int) -> int:
     """Over how many halvings without relief a hot key is looked for in a segment; 0: not at all.
 
     `hotKeySplits`, and after each time that a key was found there half as many. A segment that is just what was left
@@ -121,7 +121,9 @@ def find_key(
     return HotKey(segment.start, segment.end, start, end, overload, now)
 
 
-def remembered(keys: Sequence[HotKey], new_keys: Mapping[int, HotKey], policy: Policy, now: int) -> tuple[HotKey, ...]:
+def remembered_keys(
+    keys: Sequence[HotKey], new_keys: Mapping[int, HotKey], policy: Policy, now: int
+) -> tuple[HotKey, ...]:
     """Return the known keys after an evaluation that found `new_keys`.
 
     A key that was found again pauses for twice as long. A key that was not found for as long as its pause is forgotten.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import Load, TopicSnapshot
-from decisions.kernel.readings import MAX_INSTANT_MS, Reading, at_most, waited
+from decisions.kernel.readings import MAX_INSTANT_MS, Reading, at_most, read_waited
 
 MAX_BACKOFF_MS = 3_600_000
 """The pause after repeated failures stops doubling here (or at the policy's first pause, if that is longer)."""
@@ -28,7 +28,7 @@ def known_loads(snapshot: TopicSnapshot) -> Loads:
     return [load if load is not None and load.last_seen_at >= oldest else None for load in loads]
 
 
-def evidence(snapshot: TopicSnapshot) -> list[Reading[Gate]]:
+def load_evidence(snapshot: TopicSnapshot) -> list[Reading[Gate]]:
     """Return the readings on missing and old loads, before any load is judged."""
     active, loads = snapshot.layout.active, snapshot.loads
     missing = [segment.segment_id for segment in active if segment.segment_id not in loads]
@@ -50,7 +50,7 @@ def fresh_until(snapshot: TopicSnapshot, load: Load | None) -> int:
     return load.last_seen_at + snapshot.policy.max_load_age_ms
 
 
-def backoff(snapshot: TopicSnapshot, action: str) -> list[Reading[Gate]]:
+def retry_backoff(snapshot: TopicSnapshot, action: str) -> list[Reading[Gate]]:
     """The pause after decisions of this kind that ended without effect; empty when there is none to make."""
     first = snapshot.policy.retry_backoff_ms
     if first == 0 or snapshot.failures == 0 or snapshot.failed_at is None:
@@ -58,4 +58,4 @@ def backoff(snapshot: TopicSnapshot, action: str) -> list[Reading[Gate]]:
     if snapshot.failed_action is not None and snapshot.failed_action != action:
         return []
     pause = min(first << min(snapshot.failures - 1, MAX_DOUBLINGS), max(first, MAX_BACKOFF_MS))
-    return [waited(Gate.RETRY_BACKOFF, snapshot.now, snapshot.failed_at, pause)]
+    return [read_waited(Gate.RETRY_BACKOFF, snapshot.now, snapshot.failed_at, pause)]

@@ -17,11 +17,11 @@ import msgspec
 
 from decisions.autoscale.gates import ROWS, Gate, Situation
 from decisions.autoscale.hot_keys import HotKey, is_within, key_in
-from decisions.autoscale.known import Loads, backoff, fresh_until
+from decisions.autoscale.known import Loads, fresh_until, retry_backoff
 from decisions.autoscale.past import regret_window_ms, settle_ms
-from decisions.autoscale.rates import MAX_RATIO, combined_rate, heat, is_cold, overload
+from decisions.autoscale.rates import MAX_RATIO, combined_rate, is_cold, segment_heat, segment_overload
 from decisions.autoscale.snapshot import Load, TopicSnapshot
-from decisions.kernel.readings import MAX_INSTANT_MS, Reading, above, below, due_at, waited
+from decisions.kernel.readings import MAX_INSTANT_MS, Reading, due_at, read_above, read_below, read_waited
 from decisions.topic.segment import Segment
 
 
@@ -43,10 +43,10 @@ def merge_pass(
     """Run pass 2; `keys` are the known hot keys, `splits` the segments that pass 1 splits."""
     policy, active, now = snapshot.policy, snapshot.layout.active, snapshot.now
     count, required = len(active) + len(splits), snapshot.required_segments
-    readings = backoff(snapshot, "merge")
-    readings.append(above(Gate.MIN_SEGMENTS, count, policy.min_segments))
+    readings = retry_backoff(snapshot, "merge")
+    readings.append(read_above(Gate.MIN_SEGMENTS, count, policy.min_segments))
     if not policy.parallel_actions:
-        readings.append(waited(Gate.MERGE_COOLDOWN, now, snapshot.last_merge_at, policy.merge_cooldown_ms))
+        readings.append(read_waited(Gate.MERGE_COOLDOWN, now, snapshot.last_merge_at, policy.merge_cooldown_ms))
     cold = [load is not None and is_cold(load.rates, policy) for load in loads]
     pairs = [index for index in range(len(cold) - 1) if cold[index] and cold[index + 1]]
     if keys:
@@ -57,8 +57,8 @@ def merge_pass(
         sharing = [index for index in pairs if _stays_shared(snapshot, loads, index)]
         pairs, needed = (sharing, snapshot.unshared_consumers) if sharing else (pairs, needed)
     if policy.merge_keeps_consumers:
-        readings.append(above(Gate.MERGE_CONSUMERS, count, needed))
-    readings.append(_coldness(snapshot, loads, pairs))
+        readings.append(read_above(Gate.MERGE_CONSUMERS, count, needed))
+    readings.append(_read_coldness(snapshot, loads, pairs))
     if splits:
         pairs = [
             index
@@ -70,23 +70,23 @@ def merge_pass(
 
     shallow_at = {index: max(snapshot.shallow_at(active[i].segment_id) for i in (index, index + 1)) for index in pairs}
     depths = {index: max(snapshot.merge_depth(active[i].segment_id) for i in (index, index + 1)) for index in pairs}
-    depth = _depth(snapshot, depths, shallow_at)
+    depth = _read_depth(snapshot, depths, shallow_at)
     readings.append(depth)
     may_merge = depth.passed
     if depth.passed:
         pairs = [index for index in pairs if depths[index] < policy.max_dag_depth]
     if snapshot.shares_segments:
-        capacity = _capacity(snapshot, pairs)
+        capacity = _read_capacity(snapshot, pairs)
         may_merge = depth.passed and capacity.passed
         if depth.passed or not capacity.passed:
             readings.append(capacity)
         if capacity.passed:
-            pairs = [index for index in pairs if _loss(snapshot, index) <= _spare_buckets(snapshot)]
+            pairs = [index for index in pairs if _bucket_loss(snapshot, index) <= _spare_buckets(snapshot)]
     starts = [load.window_start(policy) if load is not None and cold[index] else 0 for index, load in enumerate(loads)]
     since = {index: max(starts[index], starts[index + 1]) for index in pairs}
     longest = min(pairs, key=since.__getitem__)
     if may_merge:
-        window = waited(Gate.MERGE_WINDOW, now, since[longest], policy.merge_window_ms, active[longest].segment_id)
+        window = read_waited(Gate.MERGE_WINDOW, now, since[longest], policy.merge_window_ms, active[longest].segment_id)
         readings.append(window)
     ready = [index for index in pairs if now - since[index] >= policy.merge_window_ms]
     ends = {index: max(since[index] + policy.merge_window_ms, shallow_at[index]) for index in pairs}
@@ -94,14 +94,14 @@ def merge_pass(
         settled = [settled_at(snapshot, segment, load) for segment, load in zip(active, loads, strict=True)]
         at_rest = {index: max(settled[index], settled[index + 1]) for index in pairs}
         if may_merge:
-            readings.append(_settling(now, at_rest, ready or pairs, active))
+            readings.append(_read_settling(now, at_rest, ready or pairs, active))
         ready = [index for index in ready if at_rest[index] <= now]
         ends = {index: max(end, at_rest[index]) for index, end in ends.items()}
     failing = ROWS[Situation.WANTS_TO_MERGE].failing(readings)
     if not failing:
         spare = count - max(policy.min_segments, needed)
         coldest = sorted(ready, key=lambda index: _combined_rate(snapshot, loads, index))
-        chosen = _disjoint(coldest, spare if policy.parallel_actions else 1)
+        chosen = _disjoint_pairs(coldest, spare if policy.parallel_actions else 1)
         if snapshot.shares_segments:
             chosen = _within_capacity(snapshot, chosen)
         return MergePass(readings, [(active[index].segment_id, active[index + 1].segment_id) for index in chosen])
@@ -117,14 +117,14 @@ def merge_pass(
     return MergePass(readings, failing=failing, due=min(dues, default=None))
 
 
-def _depth(snapshot: TopicSnapshot, depths: Mapping[int, int], shallow_at: Mapping[int, int]) -> Reading[Gate]:
+def _read_depth(snapshot: TopicSnapshot, depths: Mapping[int, int], shallow_at: Mapping[int, int]) -> Reading[Gate]:
     """Return the reading of the shallowest pair, and when the first pair falls below the cap.
 
     Pairs are given by the index of the left segment.
     """
     active, policy = snapshot.layout.active, snapshot.policy
     shallowest = min(depths, key=depths.__getitem__)
-    reading = below(Gate.MAX_DAG_DEPTH, depths[shallowest], policy.max_dag_depth, active[shallowest].segment_id)
+    reading = read_below(Gate.MAX_DAG_DEPTH, depths[shallowest], policy.max_dag_depth, active[shallowest].segment_id)
     first = min(shallow_at.values())
     return reading if reading.passed or first >= MAX_INSTANT_MS else msgspec.structs.replace(reading, eligible_at=first)
 
@@ -144,7 +144,7 @@ def _stays_shared(snapshot: TopicSnapshot, loads: Loads, index: int) -> bool:
     return left + right < most and all(rate is not None and rate < most for rate in rates)
 
 
-def _loss(snapshot: TopicSnapshot, index: int) -> int:
+def _bucket_loss(snapshot: TopicSnapshot, index: int) -> int:
     """Return how many entry buckets a merge would cost, given `maxEntryBucketsPerSegment`."""
     left, right = snapshot.layout.active[index : index + 2]
     return max(left.bucket_count + right.bucket_count - snapshot.policy.max_entry_buckets_per_segment, 0)
@@ -155,10 +155,13 @@ def _spare_buckets(snapshot: TopicSnapshot) -> int:
     return snapshot.capacity - min(snapshot.required_segments, snapshot.capacity)
 
 
-def _capacity(snapshot: TopicSnapshot, pairs: Sequence[int]) -> Reading[Gate]:
+def _read_capacity(snapshot: TopicSnapshot, pairs: Sequence[int]) -> Reading[Gate]:
     """Compare the entry buckets after the merge that costs fewest with those that consumers own now."""
-    cheapest = min(pairs, key=lambda index: _loss(snapshot, index))
-    after, used = snapshot.capacity - _loss(snapshot, cheapest), min(snapshot.required_segments, snapshot.capacity)
+    cheapest = min(pairs, key=lambda index: _bucket_loss(snapshot, index))
+    after, used = (
+        snapshot.capacity - _bucket_loss(snapshot, cheapest),
+        min(snapshot.required_segments, snapshot.capacity),
+    )
     return Reading(
         Gate.MERGE_CAPACITY,
         after >= used,
@@ -174,13 +177,13 @@ def _within_capacity(snapshot: TopicSnapshot, pairs: Sequence[int]) -> list[int]
     """Return the first of the pairs that all together leave each consumer its entry bucket."""
     spare, chosen = _spare_buckets(snapshot), []
     for index in pairs:
-        if _loss(snapshot, index) <= spare:
-            spare -= _loss(snapshot, index)
+        if _bucket_loss(snapshot, index) <= spare:
+            spare -= _bucket_loss(snapshot, index)
             chosen.append(index)
     return chosen
 
 
-def _disjoint(pairs: Sequence[int], most: int) -> list[int]:
+def _disjoint_pairs(pairs: Sequence[int], most: int) -> list[int]:
     """Return at most `most` pairs that do not touch each other, first ones first."""
     chosen: list[int] = []
     used: set[int] = set()
@@ -207,7 +210,7 @@ def settled_at(snapshot: TopicSnapshot, segment: Segment, load: Load | None) -> 
     return max(min(instant, MAX_INSTANT_MS), -MAX_INSTANT_MS)
 
 
-def _settling(now: int, at_rest: dict[int, int], pairs: Sequence[int], active: Sequence[Segment]) -> Reading[Gate]:
+def _read_settling(now: int, at_rest: dict[int, int], pairs: Sequence[int], active: Sequence[Segment]) -> Reading[Gate]:
     """Return the reading of the pair that settles first."""
     first = min(pairs, key=at_rest.__getitem__)
     left = max(at_rest[first] - now, 0)
@@ -223,7 +226,7 @@ class _fruitless:
         self._active, self._cold = active, cold
         self._holds: dict[int, HotKey] = {}
         for index, load in enumerate(loads):
-            score = 0.0 if load is None else overload(load.rates, policy)[0]
+            score = 0.0 if load is None else segment_overload(load.rates, policy)[0]
             if score > 1.0 and (key := key_in(keys, active[index], score, policy, now)) is not None:
                 self._holds[index] = key
 
@@ -235,12 +238,12 @@ class _fruitless:
         return False
 
 
-def _coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) -> Reading[Gate]:
+def _read_coldness(snapshot: TopicSnapshot, loads: Loads, cold_pairs: Sequence[int]) -> Reading[Gate]:
     """The heat of the coldest two neighbours with known loads, and the hotter one of them."""
     pairs = cold_pairs or [index for index in range(len(loads) - 1) if loads[index] and loads[index + 1]]
     if not pairs:
         return Reading(Gate.MERGE_THRESHOLDS, False, limit=1.0)
-    heats = [MAX_RATIO if load is None else heat(load.rates, snapshot.policy) for load in loads]
+    heats = [MAX_RATIO if load is None else segment_heat(load.rates, snapshot.policy) for load in loads]
     hotter = {index: max(heats[index], heats[index + 1]) for index in pairs}
     nearest = min(pairs, key=hotter.__getitem__)
     ratio = hotter[nearest]

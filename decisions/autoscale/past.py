@@ -89,7 +89,7 @@ def past_after_layout(
             pasts[number] = Past(created_at, action, 0, back, segment.width)
         else:
             pasts[number] = Past(
-                created_at, action, _regrets(parent, created_at, 2 * segment.width), back, parent.finest
+                created_at, action, _count_reversals(parent, created_at, 2 * segment.width), back, parent.finest
             )
     return pasts
 
@@ -112,7 +112,7 @@ def regret_ms(width: int) -> int:
     return max(REGRET_MS, WIDE_REGRET_MS * width // HASH_SPACE)
 
 
-def _regrets(parent: Past, split_at: int, width: int) -> int:
+def _count_reversals(parent: Past, split_at: int, width: int) -> int:
     """Of the halves of what was split at an instant."""
     if parent.made == "split":
         return parent.regrets

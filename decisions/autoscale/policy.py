@@ -290,7 +290,7 @@ def policy_digest(policy: Policy) -> str:
     default = PROFILES["default"]
     return digest(
         {
-            field.name: _said(value)
+            field.name: _canonical_value(value)
             for field in fields(policy)
             if (value := getattr(policy, field.name)) != getattr(default, field.name) or field.name not in _OF_BUCKETS
         },
@@ -351,10 +351,10 @@ def read_policy(text: str) -> AutoScalePolicyOverride:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = str(first["loc"][0])
-        raise PolicyError(f"{key}: {first['msg']}, got {_shown(table[key])}") from None
+        raise PolicyError(f"{key}: {first['msg']}, got {_format_value(table[key])}") from None
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     try:
         return repr(value)[:100]
     except ValueError:
@@ -395,21 +395,21 @@ class PolicyField:
     def read(self, value: Any) -> Any:
         """A value of a TOML file as the override has it; raises `QuantityError`."""
         if self.factor != 1:
-            return _whole(parse_duration(value), "a whole number of seconds", value)
+            return _whole_amount(parse_duration(value), "a whole number of seconds", value)
         if self.attribute in BYTE_THRESHOLDS:
-            return _whole(parse_size(value), "a whole number of bytes", value)
+            return _whole_amount(parse_size(value), "a whole number of bytes", value)
         if self.attribute.endswith(RATE_ENDINGS):
             return float(parse_rate(value))
         return value
 
 
-def _whole(amount: Any, expected: str, written: Any) -> int:
+def _whole_amount(amount: Any, expected: str, written: Any) -> int:
     if amount.denominator != 1:
         raise QuantityError(f"{written!r} is not {expected}")
     return int(amount)
 
 
-def _said(value: Any) -> Any:
+def _canonical_value(value: Any) -> Any:
     """Return a field's value as canonical JSON can hold it: infinity, which has no number, as text."""
     return str(value) if value in (math.inf, -math.inf) else value
 

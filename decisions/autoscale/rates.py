@@ -17,7 +17,7 @@ MAX_RATIO = 1.7976931348623157e308
 """A ratio that overflows, or whose threshold is 0, is shown as this: JSON knows no infinity."""
 
 
-def overload(rates: Rates, policy: Policy) -> tuple[float, str]:
+def segment_overload(rates: Rates, policy: Policy) -> tuple[float, str]:
     """Return the largest of the four ratios rate / split threshold, and its rate (the first of equals).
 
     Above 1 exactly when that rate is above its threshold: PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)", (b).
@@ -45,7 +45,7 @@ def is_cold(rates: Rates, policy: Policy) -> bool:
     return rates[0] < limits[0] and rates[1] < limits[1] and rates[2] < limits[2] and rates[3] < limits[3]
 
 
-def heat(rates: Rates, policy: Policy) -> float:
+def segment_heat(rates: Rates, policy: Policy) -> float:
     """The largest rate / merge threshold: below 1 exactly when cold. No rate is below a threshold of 0."""
     limits = policy.merge_thresholds
     if 0.0 in limits:

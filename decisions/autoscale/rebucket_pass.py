@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from decisions.autoscale.gates import ROWS, Gate, Situation
-from decisions.autoscale.known import Loads, backoff
+from decisions.autoscale.known import Loads, retry_backoff
 from decisions.autoscale.snapshot import TopicSnapshot
-from decisions.kernel.readings import Reading, above, below, due_at, waited
+from decisions.kernel.readings import Reading, due_at, read_above, read_below, read_waited
 
 AT_MAX_SEGMENTS, BELOW_FLOOR = "at-max-segments", "below-split-rate-floor"
 
@@ -48,16 +48,16 @@ def rebucket_pass(snapshot: TopicSnapshot, loads: Loads) -> RebucketPass | None:
     ):
         return None
     consumers = snapshot.sharing_consumers
-    demand = above(Gate.ENTRY_BUCKETS, consumers, snapshot.capacity)
+    demand = read_above(Gate.ENTRY_BUCKETS, consumers, snapshot.capacity)
     if not demand.passed:
         return RebucketPass([demand])
     wanted = min(bucket_target(consumers, len(active)), policy.max_entry_buckets_per_segment)
     fewest = min(active, key=lambda segment: (segment.bucket_count, segment.segment_id))
     readings = [
-        *backoff(snapshot, "rebucket"),
+        *retry_backoff(snapshot, "rebucket"),
         demand,
-        waited(Gate.REBUCKET_COOLDOWN, snapshot.now, snapshot.last_rebucket_at, policy.rebucket_cooldown_ms),
-        below(Gate.MAX_ENTRY_BUCKETS, fewest.bucket_count, wanted, fewest.segment_id),
+        read_waited(Gate.REBUCKET_COOLDOWN, snapshot.now, snapshot.last_rebucket_at, policy.rebucket_cooldown_ms),
+        read_below(Gate.MAX_ENTRY_BUCKETS, fewest.bucket_count, wanted, fewest.segment_id),
     ]
     failing = ROWS[Situation.WANTS_TO_REBUCKET].failing(readings)
     if failing:

@@ -32,7 +32,7 @@ def accept_cause(last: Rates | None, current: Rates, threshold: float, policy: P
     """
     if last is None:
         return "first"
-    if any(_moved(before, now, threshold) for before, now in zip(last, current, strict=True)):
+    if any(_is_significant(before, now, threshold) for before, now in zip(last, current, strict=True)):
         return "changed"
     if policy is not None and policy.threshold_crossing:
         split = zip(last, current, policy.split_thresholds, strict=True)
@@ -89,5 +89,5 @@ def _any_of_four(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     return any_set
 
 
-def _moved(last: float, current: float, threshold: float) -> bool:
+def _is_significant(last: float, current: float, threshold: float) -> bool:
     return current != 0 if last == 0 else abs(current - last) / last > threshold

@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from decisions.autoscale.rates import overload
+from decisions.autoscale.rates import segment_overload
 from decisions.autoscale.snapshot import MANAGED, SHARING, TopicSnapshot
 from decisions.topic.segment import Segment
 from schemas.kafka.delivery import SLOW_SECONDS, SegmentDelivery
@@ -103,12 +103,14 @@ def _slow_segment(
     snapshot: TopicSnapshot, segment: Segment, delivery: SegmentDelivery, others_keep_up: bool
 ) -> SlowSegment:
     load = snapshot.loads.get(segment.segment_id)
-    ratio = None if load is None else overload(load.rates, snapshot.policy)[0]
+    ratio = None if load is None else segment_overload(load.rates, snapshot.policy)[0]
     idle = _idle_consumers(snapshot, delivery.subscription)
-    return SlowSegment(segment, delivery, _cause(snapshot, segment, delivery, ratio, idle, others_keep_up), ratio, idle)
+    return SlowSegment(
+        segment, delivery, _cause_of_slowness(snapshot, segment, delivery, ratio, idle, others_keep_up), ratio, idle
+    )
 
 
-def _cause(
+def _cause_of_slowness(
     snapshot: TopicSnapshot,
     segment: Segment,
     delivery: SegmentDelivery,

@@ -210,9 +210,11 @@ def snapshot_from_wire(
         now=wire.now,
         trigger=wire.trigger,
         layout=SegmentLayout.from_metadata(wire.layout),
-        loads={number: _load(record) for number, record in wire.loads.items()},
+        loads={number: _read_load(record) for number, record in wire.loads.items()},
         consumers={name: (count.type, count.count) for name, count in wire.consumers.items()},
-        policy=_resolved(profile, _values(wire.policy), None if over is None else _values(over)),
+        policy=_resolve_policies(
+            profile, _override_values(wire.policy), None if over is None else _override_values(over)
+        ),
         last_split_at=wire.last_split_at,
         last_merge_at=wire.last_merge_at,
         last_rebucket_at=wire.last_rebucket_at,
@@ -270,7 +272,7 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
     """
     head = {"topic": snapshot.topic, "now": snapshot.now, "trigger": snapshot.trigger}
     loads = {
-        str(number): _set(
+        str(number): _set_fields(
             {
                 "msgRateIn": load.msg_rate_in,
                 "bytesRateIn": load.bytes_rate_in,
@@ -286,14 +288,14 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
     }
     consumers = {name: {"type": kind, "count": count} for name, (kind, count) in snapshot.consumers.items()}
     decision = snapshot.in_flight
-    unchanging = _set(
+    unchanging = _set_fields(
         {
             "lastSplitAt": snapshot.last_split_at,
             "lastMergeAt": snapshot.last_merge_at,
             "lastRebucketAt": snapshot.last_rebucket_at,
             "inFlight": None
             if decision is None
-            else _set(
+            else _set_fields(
                 {
                     "decisionId": decision.decision_id,
                     "since": decision.since,
@@ -314,8 +316,8 @@ def snapshot_to_json(snapshot: TopicSnapshot, layout: str, policy: str) -> str:
         }
     )
     return (
-        f'{_json(head)[:-1]},"layout":{layout},"loads":{_json(loads)},"consumers":{_json(consumers)},'
-        f'"policy":{policy},{_json(unchanging)[1:]}'
+        f'{_json_text(head)[:-1]},"layout":{layout},"loads":{_json_text(loads)},"consumers":{_json_text(consumers)},'
+        f'"policy":{policy},{_json_text(unchanging)[1:]}'
     )
 
 
@@ -343,15 +345,15 @@ def hot_key_fields(key: HotKey) -> dict[str, object]:
     }
 
 
-def _set(fields: dict[str, Any]) -> dict[str, Any]:
+def _set_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _json(value: object) -> str:
+def _json_text(value: object) -> str:
     return pydantic_core.to_json(value).decode()
 
 
-def _load(record: LoadRecord) -> Load:
+def _read_load(record: LoadRecord) -> Load:
     return Load(
         record.msg_rate_in,
         record.bytes_rate_in,
@@ -368,17 +370,17 @@ _FIELDS = tuple(AutoScalePolicyOverride.model_fields)
 _Values = tuple[object, ...]
 
 
-def _values(override: AutoScalePolicyOverride) -> _Values:
+def _override_values(override: AutoScalePolicyOverride) -> _Values:
     return tuple([getattr(override, name) for name in _FIELDS])
 
 
 @lru_cache(maxsize=1024)
-def _resolved(profile: str, own: _Values, over: _Values | None) -> Policy:
+def _resolve_policies(profile: str, own: _Values, over: _Values | None) -> Policy:
     """Most snapshots of a fleet share a policy: resolve each combination once."""
-    overrides = [None if values is None else _override(values) for values in (own, over)]
+    overrides = [None if values is None else _read_override(values) for values in (own, over)]
     return resolve_policy(profile, *overrides).policy
 
 
-def _override(values: _Values) -> AutoScalePolicyOverride:
+def _read_override(values: _Values) -> AutoScalePolicyOverride:
     fields: dict[str, Any] = dict(zip(_FIELDS, values, strict=True))
     return AutoScalePolicyOverride.model_construct(None, **fields)

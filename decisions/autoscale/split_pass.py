@@ -13,12 +13,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from decisions.autoscale.gates import ROWS, Gate, Situation
-from decisions.autoscale.hot_keys import GROWN, HASHES, HotKey, find_key, halvings, key_in, remembered, retry_at
-from decisions.autoscale.known import Loads, backoff, evidence, fresh_until
-from decisions.autoscale.rates import MAX_RATIO, overload
+from decisions.autoscale.hot_keys import (
+    GROWN,
+    HASHES,
+    HotKey,
+    count_halvings,
+    find_key,
+    key_in,
+    remembered_keys,
+    retry_at,
+)
+from decisions.autoscale.known import Loads, fresh_until, load_evidence, retry_backoff
+from decisions.autoscale.rates import MAX_RATIO, segment_overload
 from decisions.autoscale.rebucket_pass import RebucketPass, busiest_rate
 from decisions.autoscale.snapshot import TopicSnapshot
-from decisions.kernel.readings import MAX_INSTANT_MS, Reading, above, below, due_at, waited
+from decisions.kernel.readings import MAX_INSTANT_MS, Reading, due_at, read_above, read_below, read_waited
 from decisions.topic.segment import Segment
 from schemas.metadata import RATES
 
@@ -47,11 +56,13 @@ def split_pass(
     """
     policy, active = snapshot.policy, snapshot.layout.active
     room = policy.max_segments - len(active)
-    readings = backoff(snapshot, "split")
-    readings.append(below(Gate.MAX_SEGMENTS, len(active), policy.max_segments))
+    readings = retry_backoff(snapshot, "split")
+    readings.append(read_below(Gate.MAX_SEGMENTS, len(active), policy.max_segments))
     if not policy.parallel_actions:
-        readings.append(waited(Gate.SPLIT_COOLDOWN, snapshot.now, snapshot.last_split_at, policy.split_cooldown_ms))
-    demand = above(Gate.CONSUMER_DEMAND, snapshot.required_segments, len(active))
+        readings.append(
+            read_waited(Gate.SPLIT_COOLDOWN, snapshot.now, snapshot.last_split_at, policy.split_cooldown_ms)
+        )
+    demand = read_above(Gate.CONSUMER_DEMAND, snapshot.required_segments, len(active))
     readings.append(demand)
     fresh = MAX_INSTANT_MS
     chosen: Sequence[tuple[int, str]]
@@ -59,11 +70,11 @@ def split_pass(
     if lane is not None:
         readings += [reading for reading in lane.readings if reading not in readings]
         held = _held_in_lane(snapshot, loads, readings)
-    busiest = _busiest(snapshot, loads) if demand.passed and lane is None else []
+    busiest = _split_for_consumers(snapshot, loads) if demand.passed and lane is None else []
     if busiest and policy.as_shipped and busiest[0].width == 1:
         held = [reading for reading in readings if reading.gate is Gate.SPLIT_COOLDOWN and not reading.passed]
         if not held:
-            single = _unsplittable(busiest[0])
+            single = _read_splittable(busiest[0])
             return SplitPass([*readings, single], failing=[single])
     if demand.passed and lane is None and not held:
         lacking = snapshot.required_segments - len(active) if policy.parallel_actions else 1
@@ -71,23 +82,23 @@ def split_pass(
             busiest, fresh = _worth_a_split(snapshot, loads, busiest)
         chosen = [(entry.segment_id, "consumer-count") for entry in busiest[: min(lacking, room)]]
         if not chosen and room > 0:
-            readings.append(_unsplittable(active[0]))
+            readings.append(_read_splittable(active[0]))
     elif snapshot.trigger == "consumer":
         return SplitPass([*readings, *(entry for entry in held if entry not in readings)], failing=held)
     else:
-        readings += evidence(snapshot)
-        scores = _scores(snapshot, loads)
-        candidates = _overloaded(snapshot, scores, readings)
+        readings += load_evidence(snapshot)
+        scores = _score_segments(snapshot, loads)
+        candidates = _overloaded_segments(snapshot, scores, readings)
         if candidates is None:
             return SplitPass([*readings, *(entry for entry in held if entry not in readings)], failing=held)
         fresh = max(fresh_until(snapshot, loads[index]) for index in candidates)
         if policy.parallel_actions:
-            candidates = _acting(snapshot, scores, candidates, keys, readings)
+            candidates = _segments_to_split(snapshot, scores, candidates, keys, readings)
         else:
             candidates = candidates[:1]
         is_single = bool(candidates) and active[candidates[0]].width == 1
         if policy.as_shipped and not policy.skip_unsplittable and is_single:
-            readings.append(_unsplittable(active[candidates[0]]))
+            readings.append(_read_splittable(active[candidates[0]]))
         chosen = [
             (active[index].segment_id, SHIPPED_REASONS.get(score[1], score[1]) if policy.as_shipped else score[1])
             for index in candidates[:room]
@@ -95,7 +106,7 @@ def split_pass(
         ]
 
     if policy.parallel_actions:
-        readings.sort(key=_place)
+        readings.sort(key=_distance_to_limit)
     failing = ROWS[Situation.WANTS_TO_SPLIT].failing(readings)
     if failing:
         # When a hot key may be tried again it may also be found again.
@@ -134,7 +145,7 @@ def _worth_a_split(snapshot: TopicSnapshot, loads: Loads, busiest: Sequence[Segm
 _ORDER = {gate: index for index, gate in enumerate(Gate)}
 
 
-def _place(reading: Reading[Gate]) -> int:
+def _distance_to_limit(reading: Reading[Gate]) -> int:
     return _ORDER[reading.gate]
 
 
@@ -148,11 +159,11 @@ def hot_keys_after(snapshot: TopicSnapshot) -> tuple[HotKey, ...]:
     keys: dict[int, HotKey] = {}
     carried: dict[str, list[float | None]] = {}
     is_hot = False
-    for index, score in enumerate(_scores(snapshot, loads)):
+    for index, score in enumerate(_score_segments(snapshot, loads)):
         if score is None or score[0] <= 1.0:
             continue
         is_hot = True
-        splits = halvings(snapshot.hot_keys, active[index], score[0], policy, snapshot.now)
+        splits = count_halvings(snapshot.hot_keys, active[index], score[0], policy, snapshot.now)
         if not splits or active[index].width > HASHES >> splits:
             continue
         if score[1] not in carried:
@@ -163,7 +174,7 @@ def hot_keys_after(snapshot: TopicSnapshot) -> tuple[HotKey, ...]:
             keys[index] = key
     if not is_hot:
         return snapshot.hot_keys
-    return remembered(snapshot.hot_keys, keys, policy, snapshot.now)
+    return remembered_keys(snapshot.hot_keys, keys, policy, snapshot.now)
 
 
 def news_of_hot_keys(snapshot: TopicSnapshot) -> tuple[HotKey, ...] | None:
@@ -172,7 +183,7 @@ def news_of_hot_keys(snapshot: TopicSnapshot) -> tuple[HotKey, ...] | None:
     return None if keys == snapshot.hot_keys else keys
 
 
-def _busiest(snapshot: TopicSnapshot, loads: Loads) -> list[Segment]:
+def _split_for_consumers(snapshot: TopicSnapshot, loads: Loads) -> list[Segment]:
     """Return, for rule (a), the active segments that can be split, highest msgRateIn first.
 
     An unknown rate counts as 0. Of equals the lowest id comes first; with the guard `parallelActions`, the widest.
@@ -189,12 +200,12 @@ def _busiest(snapshot: TopicSnapshot, loads: Loads) -> list[Segment]:
 Scores = Sequence[tuple[float, str] | None]
 
 
-def _scores(snapshot: TopicSnapshot, loads: Loads) -> Scores:
+def _score_segments(snapshot: TopicSnapshot, loads: Loads) -> Scores:
     """The overload of each segment with a known load, and the rate that it is of."""
-    return [None if load is None else overload(load.rates, snapshot.policy) for load in loads]
+    return [None if load is None else segment_overload(load.rates, snapshot.policy) for load in loads]
 
 
-def _overloaded(snapshot: TopicSnapshot, scores: Scores, readings: list[Reading[Gate]]) -> list[int] | None:
+def _overloaded_segments(snapshot: TopicSnapshot, scores: Scores, readings: list[Reading[Gate]]) -> list[int] | None:
     """Return, for rule (b), the indexes of overloaded segments that can be split, most overloaded first.
 
     If none of them can be split, all overloaded ones are returned; if none is overloaded, None. The readings tell of
@@ -212,15 +223,15 @@ def _overloaded(snapshot: TopicSnapshot, scores: Scores, readings: list[Reading[
     shown = (splittable or overloaded or [ranked[0][2]])[0]
     score = scores[shown]
     assert score is not None
-    readings.append(above(Gate.SPLIT_THRESHOLDS, min(score[0], MAX_RATIO), 1.0, active[shown].segment_id))
+    readings.append(read_above(Gate.SPLIT_THRESHOLDS, min(score[0], MAX_RATIO), 1.0, active[shown].segment_id))
     if not overloaded:
         return None
     if not splittable:
-        readings.append(_unsplittable(active[shown]))
+        readings.append(_read_splittable(active[shown]))
     return splittable or overloaded
 
 
-def _acting(
+def _segments_to_split(
     snapshot: TopicSnapshot,
     scores: Scores,
     candidates: Sequence[int],
@@ -250,7 +261,7 @@ def _acting(
     waits = [
         Reading(Gate.SPLIT_COOLDOWN, True, limit=float(policy.split_cooldown_ms), segment=active[index].segment_id)
         if policy.urgent_overload and overloads[index] >= policy.urgent_overload
-        else waited(Gate.SPLIT_COOLDOWN, now, since.get(index), policy.split_cooldown_ms, active[index].segment_id)
+        else read_waited(Gate.SPLIT_COOLDOWN, now, since.get(index), policy.split_cooldown_ms, active[index].segment_id)
         for index in relieved
     ]
     passed = [index for index, wait in zip(relieved, waits, strict=True) if wait.passed]
@@ -273,5 +284,5 @@ def _one_hot_key(segment: Segment, measured: float, key: HotKey, retry: int) -> 
     )
 
 
-def _unsplittable(segment: Segment) -> Reading[Gate]:
-    return above(Gate.UNSPLITTABLE, segment.width, 1, segment.segment_id)
+def _read_splittable(segment: Segment) -> Reading[Gate]:
+    return read_above(Gate.UNSPLITTABLE, segment.width, 1, segment.segment_id)

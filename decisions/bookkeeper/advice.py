@@ -33,7 +33,7 @@ _ADVICE = (
 _OTHERWISE = "bring back what cannot be read or written, such as bookies that are down, then try again"
 
 
-def advice(ledger: int, reason: str, source: str, target: str) -> str:
+def ledger_advice(ledger: int, reason: str, source: str, target: str) -> str:
     """Return what an operator can do about a ledger that stays where it is."""
     for part, text in _ADVICE:
         if part in reason:

@@ -13,7 +13,7 @@ from decisions.bookkeeper.account import BAD, UNKNOWN, BookieAccount
 from decisions.bookkeeper.brokers import require_routing
 from decisions.bookkeeper.gates import BookieGate
 from decisions.bookkeeper.ids import require_distinct
-from decisions.bookkeeper.seen import BookieView, Item, equal
+from decisions.bookkeeper.seen import BookieView, Item, difference_of_copies
 from schemas.bookie_answers import Step
 from schemas.bookies import BookieSnapshot, SwitchSettings
 
@@ -43,7 +43,7 @@ def has_passed(snapshot: BookieSnapshot) -> bool:
     return since is not None and snapshot.now >= since + window_ms(snapshot.settings)
 
 
-def candidates(seen: BookieView, source: str) -> list[CleanupCandidate]:
+def cleanup_candidates(seen: BookieView, source: str) -> list[CleanupCandidate]:
     """Return each ledger of `source` that was copied, or that a record elsewhere has a copy of.
 
     Records are schemas and cursors.
@@ -94,7 +94,7 @@ def plan_cleanup(seen: BookieView, account: BookieAccount) -> list[Step]:
         require_window(seen, account)
     steps, deletions = list[Step](), 0
     epoch = directive.epoch if directive else 0
-    for candidate in candidates(seen, source):
+    for candidate in cleanup_candidates(seen, source):
         gate, reason = candidate.gate, candidate.reason
         if gate is None and request.max_deletions and deletions >= request.max_deletions:
             gate, reason = BookieGate.MAX_DELETIONS, f"{request.max_deletions} are deleted at a time"
@@ -158,7 +158,7 @@ def _candidate(seen: BookieView, source: str, ledger: int) -> CleanupCandidate:
     if there is None or not there.closed or not there.readable:
         condition = "does not have it" if there is None else "has it open" if there.readable else "cannot read it"
         return kept(BookieGate.TARGET_HOLDS_IT, f"{cluster} {condition}", cluster)
-    difference = equal(here, there) if here is not None else None
+    difference = difference_of_copies(here, there) if here is not None else None
     if difference is not None:
         return kept(BookieGate.TARGET_HOLDS_IT, f"{cluster} has another one: {difference}", cluster)
     return CleanupCandidate(ledger, items, cluster, None, f"{cluster} has it, and every record leads there")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from decisions.bookkeeper.account import BookieAccount
 from decisions.bookkeeper.gates import BookieGate
 from decisions.bookkeeper.seen import BookieView
-from decisions.bookkeeper.uris import collide, read_uri
+from decisions.bookkeeper.uris import read_uri, share_metadata
 from schemas.bookie_answers import Precheck
 
 
@@ -68,10 +68,10 @@ def require_distinct(seen: BookieView, account: BookieAccount, *names: str) -> b
 def _are_one(seen: BookieView, first: str, other: str) -> bool:
     """Return whether two names are known to lead to one cluster."""
     uris = [read_uri(seen.clusters[name].metadata_service_uri) for name in (first, other) if name in seen.clusters]
-    return bool(seen.instances(first) & seen.instances(other)) or (len(uris) > 1 and collide(*uris))
+    return bool(seen.instances(first) & seen.instances(other)) or (len(uris) > 1 and share_metadata(*uris))
 
 
-def precheck(seen: BookieView, source: str | None, target: str, account: BookieAccount) -> Precheck:
+def precheck_ids(seen: BookieView, source: str | None, target: str, account: BookieAccount) -> Precheck:
     """Return whether the target is beyond the source, reachable and another cluster; notes its gates."""
     generators = seen.snapshot.generators.get(target)
     reachable = generators is None or generators.reachable
@@ -117,7 +117,7 @@ def precheck(seen: BookieView, source: str | None, target: str, account: BookieA
     )
 
 
-def apart(seen: BookieView, account: BookieAccount) -> bool:
+def check_ids_apart(seen: BookieView, account: BookieAccount) -> bool:
     """Require before every step that the source gives no id that the target can give (hole 11).
 
     Unknown ids hold.

@@ -1,7 +1,7 @@
 """Invariants I1 to I17 of PIP-477 over a snapshot, or over a change if `before` is given.
 
 Stage: beside `work`, under `decide` (`anabranch bookies check`). Each is one function and says only what the snapshot
-shows: what is not in it is not claimed either way, and `unseen` says so.
+shows: what is not in it is not claimed either way, and `unseen_invariants` says so.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from decisions.bookkeeper.ids import largest_id
-from decisions.bookkeeper.seen import BookieView, Item, equal
+from decisions.bookkeeper.seen import BookieView, Item, difference_of_copies
 from schemas.bookie_answers import Violation
 from schemas.bookies import CursorRecord, SchemaRecord
 
@@ -19,7 +19,7 @@ Found = Iterator[tuple[str, str]]
 """Object, and what is wrong with it."""
 
 
-def violations(seen: BookieView) -> list[Violation]:
+def find_violations(seen: BookieView) -> list[Violation]:
     """Everything that does not hold, by invariant."""
     return [
         Violation(invariant=name, object=subject, detail=detail)
@@ -28,7 +28,7 @@ def violations(seen: BookieView) -> list[Violation]:
     ]
 
 
-def unseen(seen: BookieView) -> dict[str, str]:
+def unseen_invariants(seen: BookieView) -> dict[str, str]:
     """Return the invariants that a snapshot says nothing of, or not all, with the reason."""
     snapshot, directive = seen.snapshot, seen.snapshot.directive
     unlisted = ", ".join(sorted(name for name in seen.clusters if not seen.listed(name)))
@@ -65,7 +65,7 @@ def _stamped_when_made(seen: BookieView) -> Found:
     for item in seen.items:
         if item.ledger < 0 or item.how == "stamp":
             continue
-        times = [item.created_at] if item.created_at is not None else _made(seen, item.ledger)
+        times = [item.created_at] if item.created_at is not None else _created_ids(seen, item.ledger)
         if times and min(times) >= seen.bootstrap.recorded_at:
             yield (
                 item.object,
@@ -73,7 +73,7 @@ def _stamped_when_made(seen: BookieView) -> Found:
             )
 
 
-def _made(seen: BookieView, ledger: int) -> list[int]:
+def _created_ids(seen: BookieView, ledger: int) -> list[int]:
     copies = [seen.ledger(name, ledger) for name in seen.clusters]
     return [
         ledger_seen.created_at
@@ -82,7 +82,7 @@ def _made(seen: BookieView, ledger: int) -> list[int]:
     ]
 
 
-def _readable(seen: BookieView) -> Found:
+def _check_readable(seen: BookieView) -> Found:
     """I2: every ledger on record can be read where it is attributed to, as long as it is on record."""
     for item in seen.items:
         if item.how == "corruption":
@@ -111,7 +111,7 @@ def _compare_and_set(seen: BookieView) -> Found:
                 continue
             same = former.model_copy(update=_VOLATILE) == after.model_copy(update=_VOLATILE)
             if after.version < former.version or (
-                after.version == former.version and not same and not _unread(former, after)
+                after.version == former.version and not same and not _is_unread(former, after)
             ):
                 yield after.path, f"changed from version {former.version} to {after.version}: not by compare-and-set"
 
@@ -119,7 +119,7 @@ def _compare_and_set(seen: BookieView) -> Found:
 _VOLATILE = {"version": 0, "owner": None}
 
 
-def _unread(former: object, after: object) -> bool:
+def _is_unread(former: object, after: object) -> bool:
     return getattr(former, "error", None) is not None or getattr(after, "error", None) is not None
 
 
@@ -143,7 +143,7 @@ def _clients_in_use(seen: BookieView) -> Found:
             )
 
 
-def _recoverable(seen: BookieView) -> Found:
+def _check_recoverable(seen: BookieView) -> Found:
     """I6: who starts again goes on where it was: directive, registry and brokers say the same."""
     directive = seen.snapshot.directive
     if directive is None:
@@ -180,7 +180,7 @@ def _copies_equal(seen: BookieView) -> Found:
         old, new = seen.ledger(directive.source, item.ledger), seen.ledger(directive.target, item.ledger)
         # A ledger that its owner goes on with on the target may have grown: what was copied is older.
         if old is not None and new is not None and old.closed and new.closed:
-            difference = equal(old, new)
+            difference = difference_of_copies(old, new)
             if difference is not None:
                 yield (
                     item.object,
@@ -196,14 +196,14 @@ def _cursor_kept(seen: BookieView) -> Found:
         if former is None or former.stamp == after.stamp or after.version > former.version + 1:
             continue
         for field in ("ledger", "mark_delete", "individually_deleted", "properties"):
-            if getattr(former, field) != getattr(after, field) and not _rolled(former, after):
+            if getattr(former, field) != getattr(after, field) and not _is_rollover(former, after):
                 yield (
                     after.path,
                     f"{field} changed with the attribution: {getattr(former, field)} to {getattr(after, field)}",
                 )
 
 
-def _rolled(former: CursorRecord, after: CursorRecord) -> bool:
+def _is_rollover(former: CursorRecord, after: CursorRecord) -> bool:
     """A rollover writes ledger and stamp together (I1): it is no promotion."""
     return former.ledger != after.ledger and (after.ledger < 0 or (after.stamp or "").endswith(f":{after.ledger}"))
 
@@ -215,18 +215,18 @@ def _schema_kept(seen: BookieView) -> Found:
         former = before.get(after.path)
         if former is None or after.error or former.error:
             continue
-        if _stamps(former) == _stamps(after):
+        if _stamps_of(former) == _stamps_of(after):
             continue
-        missing = _positions(former) - _positions(after)
+        missing = _positions_of(former) - _positions_of(after)
         if missing:
             yield after.path, f"positions are gone or changed: {sorted(missing)}"
 
 
-def _stamps(record: SchemaRecord) -> frozenset[tuple[int, str | None]]:
+def _stamps_of(record: SchemaRecord) -> frozenset[tuple[int, str | None]]:
     return frozenset((position.ledger, position.stamp) for position in record.positions)
 
 
-def _positions(record: SchemaRecord) -> frozenset[tuple[int, int, int, str]]:
+def _positions_of(record: SchemaRecord) -> frozenset[tuple[int, int, int, str]]:
     return frozenset(
         (position.version, position.ledger, position.entry, position.hash or "") for position in record.positions
     )
@@ -277,7 +277,7 @@ def _deletion_routed(seen: BookieView) -> Found:
                 )
 
 
-def _reserved(seen: BookieView) -> Found:
+def _check_reserved(seen: BookieView) -> Found:
     """I16: nobody else has properties that begin with `_pulsar.`."""
     for cursor in seen.snapshot.cursors:
         for name in cursor.properties:
@@ -301,11 +301,11 @@ def _bootstrap_kept(seen: BookieView) -> Found:
 INVARIANTS: Mapping[str, Callable[[BookieView], Found]] = MappingProxyType(
     {
         "I1": _stamped_when_made,
-        "I2": _readable,
+        "I2": _check_readable,
         "I3": _compare_and_set,
         "I4": _handles_stay,
         "I5": _clients_in_use,
-        "I6": _recoverable,
+        "I6": _check_recoverable,
         "I7": _old_readers,
         "I8": _copies_equal,
         "I9": _cursor_kept,
@@ -315,7 +315,7 @@ INVARIANTS: Mapping[str, Callable[[BookieView], Found]] = MappingProxyType(
         "I13": _by_the_owner,
         "I14": _one_orchestrator,
         "I15": _deletion_routed,
-        "I16": _reserved,
+        "I16": _check_reserved,
         "I17": _bootstrap_kept,
     }
 )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decisions.bookkeeper.cleanup import candidates
+from decisions.bookkeeper.cleanup import cleanup_candidates
 from decisions.bookkeeper.seen import BookieView
-from decisions.bookkeeper.work import BUILDING, LedgerWork, Stage, rolled_over, works
+from decisions.bookkeeper.work import BUILDING, LedgerWork, Stage, ledger_works, rolled_over
 from schemas.bookie_answers import Step
 from schemas.bookies import Directive, Phase
 
@@ -38,15 +38,15 @@ class SwitchStanding:
         return sum(1 for work in self.works if work.stage in stages)
 
 
-def standing(seen: BookieView) -> SwitchStanding:
+def switch_standing(seen: BookieView) -> SwitchStanding:
     """The phase and all that it follows from."""
     directive = seen.snapshot.directive
     if directive is None:
         return SwitchStanding("REGISTERED" if seen.clusters else "NOT_REGISTERED", None, [], [], 0)
     if directive.target not in seen.clusters:
         return SwitchStanding("NOT_REGISTERED", directive, [], [], 0)
-    pending, rollovers = works(seen, directive), rolled_over(seen, directive)
-    old = [candidate for candidate in candidates(seen, directive.source) if candidate.gate is None]
+    pending, rollovers = ledger_works(seen, directive), rolled_over(seen, directive)
+    old = [candidate for candidate in cleanup_candidates(seen, directive.source) if candidate.gate is None]
     return SwitchStanding(
         _phase(seen, directive, pending, rollovers, len(old)), directive, pending, rollovers, len(old)
     )

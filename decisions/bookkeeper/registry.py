@@ -1,4 +1,4 @@
-"""Registry of BookKeeper clusters: `register`, `unregister`, and the change of the ACTIVE one.
+"""Registry of BookKeeper clusters: `register_cluster`, `unregister_cluster`, and the change of the ACTIVE one.
 
 Stage: beside `switching`. That change is one transaction. Source: PIP-477 "Register", I12; DELETE refuses also for a
 cluster that still owns ledgers.
@@ -10,7 +10,7 @@ from decisions.bookkeeper.account import BAD, UNKNOWN, BookieAccount
 from decisions.bookkeeper.gates import BookieGate
 from decisions.bookkeeper.ids import require_distinct
 from decisions.bookkeeper.seen import BookieView
-from decisions.bookkeeper.uris import BadUri, collide, read_uri
+from decisions.bookkeeper.uris import BadUri, read_uri, share_metadata
 from schemas.bookie_answers import Step
 from schemas.bookies import ClusterEntry, Phase, Status
 
@@ -18,7 +18,7 @@ RESERVED = frozenset({"switch-target", "bootstrap", "orchestrator"})
 """Names of what is beside the clusters in the metadata store (PIP-477 "Metadata nodes")."""
 
 
-def flipped(seen: BookieView, active: str, former: Status) -> list[ClusterEntry]:
+def flip_active(seen: BookieView, active: str, former: Status) -> list[ClusterEntry]:
     """The registry with one ACTIVE cluster; one that was is `former` now."""
     return [
         entry.model_copy(
@@ -47,7 +47,7 @@ def flip_step(seen: BookieView, after: list[ClusterEntry], epoch: int, phase: Ph
     )
 
 
-def register(seen: BookieView, account: BookieAccount) -> list[ClusterEntry] | None:
+def register_cluster(seen: BookieView, account: BookieAccount) -> list[ClusterEntry] | None:
     """The registry with the cluster of the request, or None when a gate holds."""
     request = seen.snapshot.request
     name, uri = request.name, request.metadata_service_uri
@@ -79,7 +79,7 @@ def register(seen: BookieView, account: BookieAccount) -> list[ClusterEntry] | N
     for other in seen.clusters.values():
         if other.name != name and not account.require(
             BookieGate.URI_FREE,
-            not collide(service, read_uri(other.metadata_service_uri)),
+            not share_metadata(service, read_uri(other.metadata_service_uri)),
             f"{other.name} has {other.metadata_service_uri}: give {name} a root of its own on that ensemble",
             BAD,
         ):
@@ -111,7 +111,7 @@ def register(seen: BookieView, account: BookieAccount) -> list[ClusterEntry] | N
     return [*remaining, entry]
 
 
-def unregister(seen: BookieView, account: BookieAccount) -> list[ClusterEntry] | None:
+def unregister_cluster(seen: BookieView, account: BookieAccount) -> list[ClusterEntry] | None:
     """The registry without the cluster of the request, or None when a gate holds."""
     name = seen.snapshot.request.name
     if not account.require(BookieGate.REQUEST, name is not None, "unregister needs --name", BAD):

@@ -96,7 +96,7 @@ class BookieView:
 
     def unknown(self) -> list[Attribution]:
         """Ledgers of which nobody knows where they are."""
-        return [attribution(item) for item in self.items if item.how == "corruption"]
+        return [attribution_of(item) for item in self.items if item.how == "corruption"]
 
     def lost(self) -> list[Item]:
         """Return schemas and subscriptions of which nobody knows where their ledger is."""
@@ -148,14 +148,14 @@ def ledgers_beside(cursors: Iterable[CursorRecord]) -> list[tuple[str, int]]:
     ]
 
 
-def attribution(item: Item) -> Attribution:
+def attribution_of(item: Item) -> Attribution:
     """The item as an answer has it."""
     return Attribution(
         kind=item.kind, object=item.object, ledger=item.ledger, cluster=item.cluster, how=item.how, reason=item.reason
     )
 
 
-def equal(copy: LedgerSeen, other: LedgerSeen) -> str | None:
+def difference_of_copies(copy: LedgerSeen, other: LedgerSeen) -> str | None:
     """Return what tells two closed ledgers apart, as far as was looked, or None (I8)."""
     pairs = (
         ("last entry", copy.last, other.last),

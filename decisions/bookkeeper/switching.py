@@ -14,10 +14,10 @@ from decisions.bookkeeper.account import BAD, UNKNOWN, BookieAccount
 from decisions.bookkeeper.brokers import require_routing
 from decisions.bookkeeper.cleanup import HOUR_MS
 from decisions.bookkeeper.gates import BookieGate
-from decisions.bookkeeper.ids import next_id, precheck, require_distinct
+from decisions.bookkeeper.ids import next_id, precheck_ids, require_distinct
 from decisions.bookkeeper.phases import SwitchStanding
 from decisions.bookkeeper.seen import BookieView
-from decisions.bookkeeper.work import LedgerWork, Stage, works
+from decisions.bookkeeper.work import LedgerWork, Stage, ledger_works
 from schemas.bookie_answers import Loss, Precheck
 from schemas.bookies import Bootstrap, Directive
 
@@ -51,7 +51,7 @@ def ask_for_precheck(seen: BookieView, account: BookieAccount) -> Precheck | Non
     again = directive is not None and directive.target == target
     source = directive.source if directive is not None and again else source_of(seen, target)
     account.require(BookieGate.NOT_ACTIVE, again or target not in seen.active, f"{target} is ACTIVE already")
-    return precheck(seen, source, target, account)
+    return precheck_ids(seen, source, target, account)
 
 
 def ask_for_switch(
@@ -78,7 +78,7 @@ def ask_for_switch(
             return "hold", None, None
         if not account.require(BookieGate.WORK, now.is_open or bool(now.works), f"everything is on {target}", 200):
             return "hold", None, None
-        return "retry", _again(seen, directive), None
+        return "retry", _next_attempt(seen, directive), None
     account.require(
         BookieGate.NO_SWITCH,
         not now.is_open,
@@ -95,10 +95,10 @@ def ask_for_switch(
         f"the client of {unready[0].name} does not start: {unready[0].error or 'no reason given'}" if unready else None,
     )
     source = source_of(seen, target)
-    checked = precheck(seen, source, target, account)
+    checked = precheck_ids(seen, source, target, account)
     if account.binding is not None or source is None:
         return "hold", None, checked
-    return "switch", _directive(seen, "switch", source, target, next_id(seen, target)), checked
+    return "switch", _make_directive(seen, "switch", source, target, next_id(seen, target)), checked
 
 
 def bootstrap_of(seen: BookieView, source: str | None) -> Bootstrap | None:
@@ -135,13 +135,13 @@ def ask_for_rollback(
         limit=limit,
         margin=None if elapsed is None else limit - elapsed,
     )
-    back = _directive(seen, "rollback", source, target, None)
+    back = _make_directive(seen, "rollback", source, target, None)
     generators = snapshot.generators.get(target)
     account.require(
         BookieGate.TARGET_CLIENT, generators is None or generators.reachable, generators.error if generators else None
     )
     # New ids on the cluster of the switch must not be given again by the one that everything goes back to.
-    fresh = _fresh(seen, source, target)
+    fresh = _largest_new_id(seen, source, target)
     following = next_id(seen, target)
     if fresh >= 0:
         account.require(
@@ -154,8 +154,8 @@ def ask_for_rollback(
             margin=None if following is None else float(following - fresh),
         )
         back = back.model_copy(update={"target_ids_from": following})
-    todo = works(_as_rollback(seen, back), back)
-    losses = list(_losses(seen, todo, source, target))
+    todo = ledger_works(_as_rollback(seen, back), back)
+    losses = list(_losses_of_switch(seen, todo, source, target))
     account.require(
         BookieGate.NOTHING_LOST,
         not losses or request.accept_loss,
@@ -169,7 +169,7 @@ def ask_for_rollback(
     return (None if account.binding else back), todo, losses
 
 
-def _fresh(seen: BookieView, source: str, target: str) -> int:
+def _largest_new_id(seen: BookieView, source: str, target: str) -> int:
     """Return the largest id on the source that the target lacks, or -1.
 
     Data ledgers, which are only counted, may be such.
@@ -188,15 +188,15 @@ def _go_on_back(
     done = f"everything is back on {directive.target}; 'anabranch bookies switch' asks for the next switch"
     account.require(BookieGate.WORK, now.is_open or bool(now.works) or bool(seen.lost()), done, 200)
     account.require(BookieGate.DRY_RUN, not seen.snapshot.request.dry_run, "--no-dry-run goes on with the rollback")
-    return None if account.binding else _again(seen, directive)
+    return None if account.binding else _next_attempt(seen, directive)
 
 
-def _again(seen: BookieView, directive: Directive) -> Directive:
+def _next_attempt(seen: BookieView, directive: Directive) -> Directive:
     """Return the same directive with the next attempt: what failed is tried again."""
     return directive.model_copy(update={"attempt": directive.attempt + 1, "ts": seen.snapshot.now})
 
 
-def _losses(seen: BookieView, todo: list[LedgerWork], source: str, target: str) -> Iterator[Loss]:
+def _losses_of_switch(seen: BookieView, todo: list[LedgerWork], source: str, target: str) -> Iterator[Loss]:
     for work in todo:
         if work.stage is Stage.FAIL:
             yield Loss(kind=work.item.kind, object=work.item.object, ledger=work.item.ledger, detail=work.reason)
@@ -217,7 +217,7 @@ def _losses(seen: BookieView, todo: list[LedgerWork], source: str, target: str) 
         yield Loss(kind="data", object="/managed-ledgers", detail=detail)
 
 
-def _directive(seen: BookieView, kind: str, source: str, target: str, ids_from: int | None) -> Directive:
+def _make_directive(seen: BookieView, kind: str, source: str, target: str, ids_from: int | None) -> Directive:
     former = seen.snapshot.directive
     return Directive(
         kind=kind,  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ def read_uri(text: str) -> MetadataService:
     return MetadataService(_members(text, match[1]), _parts(match[2] or _DEFAULT_ROOT) or _parts(_DEFAULT_ROOT))
 
 
-def collide(service: MetadataService, other: MetadataService) -> bool:
+def share_metadata(service: MetadataService, other: MetadataService) -> bool:
     """Tell if two clusters would share metadata.
 
     They do if they share a member and one root is the other or inside it.

@@ -13,7 +13,7 @@ from enum import Enum
 
 from decisions.bookkeeper.gates import SENTENCES, BookieGate
 from decisions.bookkeeper.ids import largest_id
-from decisions.bookkeeper.seen import BookieView, Item, equal, stamp_of
+from decisions.bookkeeper.seen import BookieView, Item, difference_of_copies, stamp_of
 from schemas.bookie_answers import Step
 from schemas.bookies import Directive, Failure, Kind, LedgerSeen
 
@@ -48,7 +48,7 @@ class LedgerWork:
     """Cluster that it is copied from; empty: from the directive's source."""
 
 
-def works(seen: BookieView, directive: Directive) -> list[LedgerWork]:
+def ledger_works(seen: BookieView, directive: Directive) -> list[LedgerWork]:
     """Return each schema and cursor ledger that is not on the target yet, in order.
 
     Empty while a cluster is not listed. A ledger that an earlier switch left on a third cluster is among those that
@@ -75,7 +75,7 @@ def works(seen: BookieView, directive: Directive) -> list[LedgerWork]:
             continue
         origin = str(item.cluster)
         if origin == directive.source:
-            work = _look(seen, directive, item, item.ledger in begun)
+            work = _classify_item(seen, directive, item, item.ledger in begun)
         elif directive.attempt == 1:
             left = f"an earlier switch left it on {origin}; asked for again, this one moves it from there"
             pending.append(LedgerWork(item, Stage.FAILED, BookieGate.FAILED_BEFORE, left, origin))
@@ -87,8 +87,8 @@ def works(seen: BookieView, directive: Directive) -> list[LedgerWork]:
             here = seen.ledger(origin, item.ledger)
             if done is not None and here is not None and (done.last, done.length) == (here.last, here.length):
                 work = replace(work, stage=Stage.BUILT, reason="its contents were compared")
-        if work.stage is Stage.BUILT and _tries(seen, item.object) >= seen.snapshot.settings.max_tries:
-            reason = f"its record changed during each of {_tries(seen, item.object)} tries"
+        if work.stage is Stage.BUILT and _count_tries(seen, item.object) >= seen.snapshot.settings.max_tries:
+            reason = f"its record changed during each of {_count_tries(seen, item.object)} tries"
             work = replace(work, stage=Stage.LOST, gate=BookieGate.TRIES, reason=reason)
         pending.append(work)
     return sorted(pending, key=lambda entry: (entry.item.kind == "cursor", entry.item.object, entry.item.ledger))
@@ -146,7 +146,7 @@ def promote_steps(seen: BookieView, directive: Directive, pending: list[LedgerWo
         else:
             expectation["stamps"] = {str(entry.ledger): entry.stamp for entry in items}
         if forward:
-            expectation |= {"owner": first.owner, "last": _last(seen, origin, first)}
+            expectation |= {"owner": first.owner, "last": _last_id(seen, origin, first)}
         yield Step(
             epoch=directive.epoch,
             phase="PROMOTE",
@@ -189,7 +189,7 @@ def rolled_over(seen: BookieView, directive: Directive) -> list[Step]:
     return steps
 
 
-def failures(pending: list[LedgerWork], directive: Directive) -> list[Failure]:
+def ledger_failures(pending: list[LedgerWork], directive: Directive) -> list[Failure]:
     """Every ledger that stays on the source, with its reason."""
     return [
         Failure(
@@ -213,7 +213,7 @@ def _copy_is_gone(seen: BookieView, directive: Directive, item: Item, begun: fro
     source, target = seen.ledger(directive.source, item.ledger), seen.ledger(directive.target, item.ledger)
     if item.ledger < 0 or source is None or not source.closed or not source.readable:
         return False
-    return target is None or (not target.closed and (item.ledger in begun or _alike(source, target)))
+    return target is None or (not target.closed and (item.ledger in begun or _may_be_copy(source, target)))
 
 
 def _left_behind(seen: BookieView, directive: Directive, item: Item, begun: bool) -> LedgerWork:
@@ -227,15 +227,15 @@ def _left_behind(seen: BookieView, directive: Directive, item: Item, begun: bool
         reason = f"{origin} has used {used_ids}, and {directive.target} gives ids from {limit} on"
         return LedgerWork(item, Stage.FAIL, BookieGate.IDS_APART, reason, origin)
     alike = directive.model_copy(update={"kind": "switch", "source": origin})
-    return replace(_look(seen, alike, item, begun), source=origin)
+    return replace(_classify_item(seen, alike, item, begun), source=origin)
 
 
-def _alike(source: LedgerSeen, target: LedgerSeen) -> bool:
+def _may_be_copy(source: LedgerSeen, target: LedgerSeen) -> bool:
     """Tell if one ledger may be a part of the other: their attributes at creation are known and equal."""
     return source.custom is not None and (source.custom, source.quorums) == (target.custom, target.quorums)
 
 
-def _look(seen: BookieView, directive: Directive, item: Item, begun: bool) -> LedgerWork:
+def _classify_item(seen: BookieView, directive: Directive, item: Item, begun: bool) -> LedgerWork:
     source = seen.ledger(directive.source, item.ledger)
     if directive.kind == "rollback" and (source is None or not source.closed):
         original = seen.ledger(directive.target, item.ledger)
@@ -254,16 +254,19 @@ def _look(seen: BookieView, directive: Directive, item: Item, begun: bool) -> Le
             f"{directive.source}: {source.error or SENTENCES[BookieGate.SOURCE_READABLE]}",
         )
     if not source.closed:
-        return _open(seen, item)
+        return _open_ledger_work(seen, item)
     target = seen.ledger(directive.target, item.ledger)
     if target is None:
         return LedgerWork(item, Stage.COPY, None, f"{directive.target} does not have it")
-    return _compare(item, source, target, begun)
+    return _compare_copies(item, source, target, begun)
 
 
-def _open(seen: BookieView, item: Item) -> LedgerWork:
+def _open_ledger_work(seen: BookieView, item: Item) -> LedgerWork:
     """A ledger that is written to: a copy would miss what comes later (hole 5)."""
-    gate, tries = BookieGate.SOURCE_CLOSED, _tries(seen, item.object.rpartition("/")[0] if item.owner else item.object)
+    gate, tries = (
+        BookieGate.SOURCE_CLOSED,
+        _count_tries(seen, item.object.rpartition("/")[0] if item.owner else item.object),
+    )
     if item.kind == "schema":
         return LedgerWork(item, Stage.FAIL, gate, "it is open: read this schema once through a broker, which closes it")
     if tries >= seen.snapshot.settings.max_tries:
@@ -278,17 +281,17 @@ def _open(seen: BookieView, item: Item) -> LedgerWork:
     return LedgerWork(item, Stage.SEAL, gate, "its owner left it open, and no broker has the topic")
 
 
-def _compare(item: Item, source: LedgerSeen, target: LedgerSeen, begun: bool) -> LedgerWork:
+def _compare_copies(item: Item, source: LedgerSeen, target: LedgerSeen, begun: bool) -> LedgerWork:
     whole = target.closed and target.readable
     shorter = (target.last, target.length) < (source.last, source.length)
     # The hands look at the contents: what is no beginning of the source is a conflict, and stays.
-    if (begun or _alike(source, target)) and (not target.closed or shorter):
+    if (begun or _may_be_copy(source, target)) and (not target.closed or shorter):
         return LedgerWork(item, Stage.COPY, None, "half a copy is there: it is deleted and made again at once")
     if not whole:
         return LedgerWork(
             item, Stage.FAIL, BookieGate.COPY_EQUAL, f"the id is there: {'open' if target.readable else target.error}"
         )
-    difference = equal(source, target)
+    difference = difference_of_copies(source, target)
     if difference is not None:
         return LedgerWork(item, Stage.FAIL, BookieGate.COPY_EQUAL, f"the id is there, and differs: {difference}")
     if source.sha256 is not None and source.sha256 == target.sha256:
@@ -296,7 +299,7 @@ def _compare(item: Item, source: LedgerSeen, target: LedgerSeen, begun: bool) ->
     return LedgerWork(item, Stage.VERIFY, None, "a copy of that length is there: its contents are compared")
 
 
-def _tries(seen: BookieView, subject: str) -> int:
+def _count_tries(seen: BookieView, subject: str) -> int:
     return seen.progress.tries.get(subject, 0)
 
 
@@ -304,6 +307,6 @@ def _kind(item: Item) -> Kind:
     return "cursor" if item.kind == "cursor" else "schema"
 
 
-def _last(seen: BookieView, origin: str, item: Item) -> int | None:
+def _last_id(seen: BookieView, origin: str, item: Item) -> int | None:
     ledger = seen.ledger(origin, item.ledger)
     return None if ledger is None else ledger.last

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from decisions.bundles.gates import BundleGate
-from decisions.bundles.numbers import choose
+from decisions.bundles.numbers import choose_seeded
 from schemas.base import built
 from schemas.bundles import BundleReading, TieSet
 
@@ -77,7 +77,7 @@ class BundleAccount:
     def choice(self, bundle: str, brokers: Sequence[str]) -> str:
         """One of several brokers that are equally good, by the seed; noted with all of them."""
         ordered = sorted(brokers)
-        chosen = choose(ordered, self._seed, f"{bundle}/{len(self.ties)}")
+        chosen = choose_seeded(ordered, self._seed, f"{bundle}/{len(self.ties)}")
         self.ties.append(TieSet(bundle=bundle, brokers=ordered, chosen=chosen))
         return chosen
 

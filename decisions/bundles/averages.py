@@ -17,7 +17,7 @@ _DEFAULT_STATS = NamespaceBundleStats(
 )
 
 
-def _seeded(cap: int) -> TimeAverageMessageData:
+def _seeded_average(cap: int) -> TimeAverageMessageData:
     return TimeAverageMessageData(
         max_samples=cap,
         num_samples=0,
@@ -28,11 +28,13 @@ def _seeded(cap: int) -> TimeAverageMessageData:
     )
 
 
-DEFAULT_BUNDLE = BundleData(short_term_data=_seeded(SHORT_SAMPLES), long_term_data=_seeded(LONG_SAMPLES))
+DEFAULT_BUNDLE = BundleData(
+    short_term_data=_seeded_average(SHORT_SAMPLES), long_term_data=_seeded_average(LONG_SAMPLES)
+)
 """A bundle of which nothing is known: 50 messages and 50 kB a second each way, replaced by the first sample."""
 
 
-def throughput(load: TopicLoad) -> float:
+def total_throughput(load: TopicLoad) -> float:
     """Bytes per second, in and out."""
     return load.msg_throughput_in + load.msg_throughput_out
 

@@ -43,7 +43,7 @@ def topic_hash(topic: str, load: HashedTopicLoad | None = None) -> int:
     return zlib.crc32(topic.encode("utf-8", "surrogatepass"))
 
 
-def boundaries(
+def split_boundaries(
     bundle: str,
     algorithm: str,
     topics: Mapping[str, HashedTopicLoad] | None,
@@ -58,7 +58,7 @@ def boundaries(
     if algorithm not in ALGORITHMS:
         raise ValueError(f"{algorithm[:80]!r} is none of {', '.join(ALGORITHMS)}")
     if algorithm == "range_equally_divide":
-        return _inside([lower + (upper - lower) // 2], lower, upper)
+        return _cuts_inside([lower + (upper - lower) // 2], lower, upper)
     force = algorithm.endswith("force")
     if algorithm.startswith("specified") and not positions:
         raise ValueError("specified_positions_divide needs positions")
@@ -73,11 +73,11 @@ def boundaries(
     if algorithm.startswith("topic_count"):
         hashes = sorted(topic_hash(topic, load) for topic, load in loads.items())
         first, second = hashes[max(len(hashes) // 2 - 1, 0)], hashes[len(hashes) // 2]
-        return _inside([first + (second - first) // 2], lower, upper)
+        return _cuts_inside([first + (second - first) // 2], lower, upper)
     return _by_load(loads, lower, upper, conf)
 
 
-def _inside(cuts: list[int], lower: int, upper: int) -> list[int]:
+def _cuts_inside(cuts: list[int], lower: int, upper: int) -> list[int]:
     for cut in cuts:
         if not lower < cut < upper:
             raise ValueError(f"the boundary 0x{cut:08x} is not inside 0x{lower:08x}_0x{upper:08x}")
@@ -107,4 +107,4 @@ def _by_load(topics: Mapping[str, HashedTopicLoad], lower: int, upper: int, conf
             rate, size = next_rate, next_bytes
         else:
             rate, size = rate + next_rate, size + next_bytes
-    return _inside(cuts, lower, upper) or None
+    return _cuts_inside(cuts, lower, upper) or None

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from decisions.bundles.cluster import ClusterView
 from decisions.bundles.gates import BundleGate
-from decisions.bundles.patterns import inexact, matching
+from decisions.bundles.patterns import inexact_reason, matching_texts
 from schemas.bundles import IsolationPolicy
 
 _VERSION = re.compile(
@@ -30,20 +30,20 @@ def namespace_of(bundle: str) -> str:
     return bundle.rpartition("/")[0]
 
 
-def _named(cluster: ClusterView, patterns: Sequence[str]) -> frozenset[str]:
+def _brokers_named(cluster: ClusterView, patterns: Sequence[str]) -> frozenset[str]:
     """Which brokers of the cluster some patterns name: by address with or without its scheme, or by host."""
     cache = cluster.found.named
     if (key := tuple(patterns)) not in cache:
         snapshot = cluster.snapshot
         brokers = {*snapshot.brokers, *snapshot.broker_load_data, *(snapshot.available_brokers or ())}
-        forms = {broker: _forms(broker) for broker in sorted(brokers)}
+        forms = {broker: _name_forms(broker) for broker in sorted(brokers)}
         texts = tuple(form for every in forms.values() for form in every)
-        matched = frozenset().union(*(matching(pattern, texts) for pattern in patterns))
+        matched = frozenset().union(*(matching_texts(pattern, texts) for pattern in patterns))
         cache[key] = frozenset(broker for broker, every in forms.items() if not matched.isdisjoint(every))
     return cache[key]
 
 
-def _forms(broker: str) -> tuple[str, str, str]:
+def _name_forms(broker: str) -> tuple[str, str, str]:
     address = broker.partition("://")[2] or broker
     return broker, address, address.rpartition(":")[0] or address
 
@@ -58,7 +58,7 @@ def _may_be_of(cluster: ClusterView, policy: IsolationPolicy, namespace: str) ->
         cache.namespaces = tuple(sorted(set(map(namespace_of, names))))
         cache.is_namespace = frozenset(cache.namespaces)
     texts = cache.namespaces if namespace in cache.is_namespace else (namespace,)
-    return any(namespace in matching(pattern, texts) for pattern in policy.namespaces)
+    return any(namespace in matching_texts(pattern, texts) for pattern in policy.namespaces)
 
 
 def policy_of(cluster: ClusterView, namespace: str) -> IsolationPolicy | None:
@@ -77,15 +77,15 @@ def unreadable_policies(cluster: ClusterView) -> dict[str, str]:
         cache.unreadable = {
             name: fault
             for name, policy in cluster.snapshot.isolation_policies.items()
-            if (fault := _fault(policy)) is not None
+            if (fault := _policy_fault(policy)) is not None
         }
     return cache.unreadable
 
 
-def _fault(policy: IsolationPolicy) -> str | None:
+def _policy_fault(policy: IsolationPolicy) -> str | None:
     for field in ("namespaces", "primary", "secondary"):
         for pattern in getattr(policy, field):
-            if (why := inexact(pattern)) is not None:
+            if (why := inexact_reason(pattern)) is not None:
                 return f"{field} {pattern[:80]!r} cannot be matched: {why}"
     min_limit = policy.auto_failover_policy.parameters.get("min_limit", 1)
     return None if _min_limit(policy) is not None else f"min_limit {str(min_limit)[:80]!r} is no whole number"
@@ -109,13 +109,13 @@ def unknown_policy(cluster: ClusterView, bundle: str) -> str | None:
     return cache[namespace]
 
 
-def stays(cluster: ClusterView, bundle: str, broker: str) -> bool:
+def stays_isolated(cluster: ClusterView, bundle: str, broker: str) -> bool:
     """Note a bundle that stays where it is because its isolation policy is not known."""
     why = unknown_policy(cluster, bundle)
     return why is not None and not cluster.account.passes(BundleGate.SETTINGS, False, broker, bundle, why)
 
 
-def isolated(cluster: ClusterView, bundle: str, brokers: Iterable[str]) -> list[str]:
+def isolated_brokers(cluster: ClusterView, bundle: str, brokers: Iterable[str]) -> list[str]:
     """Return the brokers that a bundle may be on.
 
     Those of its policy; without a policy, those that are nobody's primary. Empty if its policy is not known.
@@ -127,14 +127,14 @@ def isolated(cluster: ClusterView, bundle: str, brokers: Iterable[str]) -> list[
     policy = policy_of(cluster, namespace)
     key = (None if policy is None else namespace, tuple(brokers))
     if key not in cache:
-        cache[key] = _isolated(cluster, policy, key[1])
+        cache[key] = _brokers_of_policy(cluster, policy, key[1])
     live, allowed = cache[key]
     if len(allowed) < len(live):
         _note_dropped(cluster, BundleGate.ISOLATION, bundle, live, allowed)
     return list(allowed)
 
 
-def _isolated(
+def _brokers_of_policy(
     cluster: ClusterView, policy: IsolationPolicy | None, brokers: tuple[str, ...]
 ) -> tuple[Sequence[str], list[str]]:
     """The brokers that come into question, and those of them that a policy, or the lack of one, leaves.
@@ -144,17 +144,17 @@ def _isolated(
     """
     if policy is None:
         policies = cluster.snapshot.isolation_policies.values()
-        reserved = frozenset().union(*(_named(cluster, isolation.primary) for isolation in policies))
+        reserved = frozenset().union(*(_brokers_named(cluster, isolation.primary) for isolation in policies))
         allowed = [broker for broker in brokers if broker not in reserved]
-        return brokers, [broker for broker in allowed if _serves(cluster, broker)]
-    primary, secondary = _named(cluster, policy.primary), _named(cluster, policy.secondary)
+        return brokers, [broker for broker in allowed if _serves_persistent(cluster, broker)]
+    primary, secondary = _brokers_named(cluster, policy.primary), _brokers_named(cluster, policy.secondary)
     allowed = [broker for broker in brokers if broker in primary]
     if len(allowed) < (_min_limit(policy) or 0):
         allowed += [broker for broker in brokers if broker in secondary - primary]
     return brokers, allowed
 
 
-def _serves(cluster: ClusterView, broker: str) -> bool:
+def _serves_persistent(cluster: ClusterView, broker: str) -> bool:
     """Tell if a broker has persistent topics, by its report or by the registry."""
     report = cluster.reports.get(broker)
     live = (cluster.snapshot.available_brokers or {}).get(broker)
@@ -173,12 +173,12 @@ def owned_namespaces(cluster: ClusterView, broker: str) -> dict[str, int]:
     """Count a broker's bundles by namespace, with those it was given and has not reported yet."""
     cache = cluster.found.owned
     if broker not in cache:
-        bundles = _owned(cluster, broker) | cluster.memory.preallocated.get(broker, {}).keys()
+        bundles = _owned_bundles(cluster, broker) | cluster.memory.preallocated.get(broker, {}).keys()
         cache[broker] = dict(Counter(map(namespace_of, bundles)))
     return cache[broker]
 
 
-def _owned(cluster: ClusterView, broker: str) -> set[str]:
+def _owned_bundles(cluster: ClusterView, broker: str) -> set[str]:
     """A broker's bundles as ownership says, or as it reports."""
     cache, ownership = cluster.found, cluster.snapshot.ownership
     if ownership is None:
@@ -191,7 +191,7 @@ def _owned(cluster: ClusterView, broker: str) -> set[str]:
     return cache.owners.get(broker, set())
 
 
-def _group(cluster: ClusterView, bundle: str) -> set[str]:
+def _antiaffinity_group(cluster: ClusterView, bundle: str) -> set[str]:
     groups = cluster.snapshot.anti_affinity_groups
     own = groups.get(namespace_of(bundle))
     return set() if own is None else {name for name, group in groups.items() if group.lower() == own.lower()}
@@ -205,11 +205,11 @@ def has_policies(cluster: ClusterView, bundle: str) -> bool:
 
 
 def _group_counts(cluster: ClusterView, bundle: str, brokers: Iterable[str]) -> dict[str, int]:
-    group = _group(cluster, bundle)
+    group = _antiaffinity_group(cluster, bundle)
     return {broker: len(group & set(owned_namespaces(cluster, broker))) for broker in brokers} if group else {}
 
 
-def spread(cluster: ClusterView, bundle: str, brokers: list[str]) -> list[str]:
+def spread_over_domains(cluster: ClusterView, bundle: str, brokers: list[str]) -> list[str]:
     """Return the brokers with the fewest namespaces of the bundle's anti-affinity group.
 
     Failure domains with the fewest come first.
@@ -277,11 +277,14 @@ def allowed_by_filters(cluster: ClusterView, bundle: str, brokers: list[str]) ->
             remaining.append(broker)
         else:
             cluster.account.measured(BundleGate.TOPIC_CAP, topics, "<=", most, broker, bundle)
-    remaining = spread(cluster, bundle, remaining) if remaining else remaining
+    remaining = spread_over_domains(cluster, bundle, remaining) if remaining else remaining
     remaining = same_class(
         cluster, bundle, {name: cluster.reports[name].data.load_manager_class_name for name in remaining}
     )
-    return latest(cluster, bundle, {name: cluster.reports[name].data.broker_version_string for name in remaining}) or []
+    return (
+        latest_version(cluster, bundle, {name: cluster.reports[name].data.broker_version_string for name in remaining})
+        or []
+    )
 
 
 def fewest_bundles(cluster: ClusterView, bundle: str, brokers: list[str]) -> list[str]:
@@ -302,26 +305,26 @@ def same_class(cluster: ClusterView, bundle: str, classes: dict[str, str | None]
     A broker that does not say which one it runs counts as running another, if the decider names its own and some broker
     does.
     """
-    own = _simple(cluster.configuration.text("loadManagerClassName"))
+    own = _simple_name(cluster.configuration.text("loadManagerClassName"))
     is_told = "loadManagerClassName" in cluster.snapshot.configuration and any(classes.values())
     matching_brokers = [
-        broker for broker, name in classes.items() if (not is_told if name is None else _simple(name) == own)
+        broker for broker, name in classes.items() if (not is_told if name is None else _simple_name(name) == own)
     ]
     _note_dropped(cluster, BundleGate.CLASS_FILTER, bundle, classes, matching_brokers)
     return matching_brokers
 
 
-def _simple(name: str) -> str:
+def _simple_name(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def latest(cluster: ClusterView, bundle: str, versions: dict[str, str | None]) -> list[str] | None:
+def latest_version(cluster: ClusterView, bundle: str, versions: dict[str, str | None]) -> list[str] | None:
     """With `preferLaterVersions`, the brokers of the highest version; None when a version cannot be read."""
     if not cluster.configuration.on("preferLaterVersions") or not versions:
         return list(versions)
     read = dict[str, _Version]()
     for broker, text in versions.items():
-        version = _version(text)
+        version = _parse_version(text)
         if version is None:
             cluster.account.held(BundleGate.VERSION, broker, bundle, f"{str(text)[:40]!r} is no version")
             return None
@@ -332,7 +335,7 @@ def latest(cluster: ClusterView, bundle: str, versions: dict[str, str | None]) -
     return newest
 
 
-def _version(text: str | None) -> _Version | None:
+def _parse_version(text: str | None) -> _Version | None:
     """A semantic version that can be compared: a pre-release comes before its release."""
     match = _VERSION.fullmatch(text or "")
     if match is None:

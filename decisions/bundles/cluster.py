@@ -14,7 +14,7 @@ from decisions.bundles.account import BundleAccount
 from decisions.bundles.averages import add_bundle_sample, broker_average, message_rate
 from decisions.bundles.configuration import Configuration
 from decisions.bundles.gates import BundleGate
-from decisions.bundles.memory import BalancerMemory, recalled
+from decisions.bundles.memory import BalancerMemory, load_memory
 from decisions.bundles.projected import Projected
 from decisions.bundles.usage import max_usage, weighted_max
 from schemas.bundles import (
@@ -158,7 +158,7 @@ class ClusterView:
         self.memory.plan.pop(bundle, None)
         self.memory.plan[bundle] = broker
         if self.found.planned is not None and bundle in self.bundles:
-            self.found.planned[_numbers(self.bundles[bundle])] = broker
+            self.found.planned[_compared_numbers(self.bundles[bundle])] = broker
 
     def planned(self, bundle: str) -> str | None:
         """Return the broker to which AvgShedder wants a bundle to go.
@@ -169,11 +169,11 @@ class ClusterView:
             return self.memory.plan.get(bundle)
         if self.found.planned is None:
             self.found.planned = {
-                _numbers(self.bundles[name]): broker
+                _compared_numbers(self.bundles[name]): broker
                 for name, broker in self.memory.plan.items()
                 if name in self.bundles
             }
-        return self.found.planned.get(_numbers(self.bundles[bundle]))
+        return self.found.planned.get(_compared_numbers(self.bundles[bundle]))
 
     def preallocated_to(self, bundle: str) -> str | None:
         """Return the broker that was given a bundle and has not reported it yet; dead brokers are forgotten."""
@@ -229,7 +229,7 @@ def never_moved(bundle: str) -> bool:
     return _NEVER_MOVED.match(bundle) is not None
 
 
-def _numbers(data: BundleData) -> _Numbers:
+def _compared_numbers(data: BundleData) -> _Numbers:
     """Return the numbers by which two bundles' data are equal."""
     return (
         data.topics,
@@ -246,7 +246,7 @@ def _numbers(data: BundleData) -> _Numbers:
     )
 
 
-def report(broker: str, data: LocalBrokerData) -> BrokerReport:
+def complete_report(broker: str, data: LocalBrokerData) -> BrokerReport:
     """A broker's report with the totals that it leaves out."""
     loads = list(data.last_stats.values())
 
@@ -267,7 +267,7 @@ def report(broker: str, data: LocalBrokerData) -> BrokerReport:
     )
 
 
-def see(snapshot: BundleSnapshot) -> ClusterView:
+def view_cluster(snapshot: BundleSnapshot) -> ClusterView:
     """The view of one cycle. Raises `ConfigurationError`."""
     configuration = dict(snapshot.configuration)
     if snapshot.load_manager is not None and "loadManagerClassName" not in configuration:
@@ -284,8 +284,8 @@ def see(snapshot: BundleSnapshot) -> ClusterView:
     return ClusterView(
         snapshot,
         Configuration(configuration, snapshot.profile, alone=snapshot.operation in ALONE),
-        {broker: report(broker, data) for broker, data in sorted(snapshot.brokers.items())},
+        {broker: complete_report(broker, data) for broker, data in sorted(snapshot.brokers.items())},
         dict(bundles),
-        recalled(snapshot.state),
+        load_memory(snapshot.state),
         BundleAccount(snapshot.seed),
     )

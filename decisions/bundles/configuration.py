@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from decisions.bundles.fixes import FIXES, switches
+from decisions.bundles.fixes import FIXES, profile_switches
 
 OLD_UNIFORM = "UniformLoadShedder-21016"
 """UniformLoadShedder as it was before apache/pulsar#21025, with the fault of issue 21016."""
@@ -140,7 +140,7 @@ class Configuration:
     def __init__(self, settings: Mapping[str, Any], profile: str = "4.x", *, alone: bool = False) -> None:
         """Lays `settings` over the profile's defaults; `alone`: for one strategy. Raises `ConfigurationError`."""
         self.profile = profile
-        self.values: dict[str, Any] = {**DEFAULTS, **PROFILES[profile], **switches(profile)}
+        self.values: dict[str, Any] = {**DEFAULTS, **PROFILES[profile], **profile_switches(profile)}
         self.ignored: list[str] = []
         self.given: set[str] = set()
         for name, value in settings.items():
@@ -149,7 +149,7 @@ class Configuration:
                 self.ignored.append(name)
                 continue
             self.given.add(key)
-            self.values[key] = _read(name, value, DEFAULTS.get(key, True))
+            self.values[key] = _read_value(name, value, DEFAULTS.get(key, True))
         self._settle_strategies(alone)
         history = float(self.values["loadBalancerHistoryResourcePercentage"])
         if not 0 <= history <= 1:
@@ -199,7 +199,7 @@ class Configuration:
         return frozenset(self.values[name])
 
 
-def _read(name: str, value: Any, like: object) -> Any:
+def _read_value(name: str, value: Any, like: object) -> Any:
     if isinstance(like, tuple):
         items = value.split(",") if isinstance(value, str) else value
         if isinstance(items, list) and all(isinstance(item, str) for item in items):
@@ -214,10 +214,10 @@ def _read(name: str, value: Any, like: object) -> Any:
         if isinstance(value, (bool, str)) and text in ("true", "false"):
             return text == "true"
         raise ConfigurationError(f"configuration.{name}: true or false is wanted")
-    return _number(name, value, isinstance(like, int))
+    return _read_number(name, value, isinstance(like, int))
 
 
-def _number(name: str, value: Any, whole: bool) -> float:
+def _read_number(name: str, value: Any, whole: bool) -> float:
     wanted = "a whole number" if whole else "a number"
     try:
         if isinstance(value, bool) or not isinstance(value, (int, float, str)):

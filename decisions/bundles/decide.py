@@ -10,15 +10,15 @@ from typing import Literal
 
 from decisions.bundles.averages import add_bundle_sample
 from decisions.bundles.candidates import unreadable_policies
-from decisions.bundles.cluster import ClusterView, see
+from decisions.bundles.cluster import ClusterView, view_cluster
 from decisions.bundles.configuration import GAIN, LEAST_PROJECTED
 from decisions.bundles.gates import BundleGate
-from decisions.bundles.memory import remembered
+from decisions.bundles.memory import save_memory
 from decisions.bundles.placement import least_projected, least_resource
 from decisions.bundles.placement import select as placement
 from decisions.bundles.shedders import gain, transfer
-from decisions.bundles.shedding import find_alone, forget_old, shed
-from decisions.bundles.splits import split
+from decisions.bundles.shedding import find_alone, forget_old, shed_bundles
+from decisions.bundles.splits import split_bundles
 from decisions.bundles.usage import max_usage, weighted_max
 from schemas.bundles import BundleAnswer, BundleDecision, BundleSnapshot
 
@@ -30,47 +30,47 @@ def decide(snapshot: BundleSnapshot) -> BundleAnswer:
 
     Raises `ConfigurationError` when a setting or a policy cannot be read.
     """
-    cluster = see(snapshot)
+    cluster = view_cluster(snapshot)
     if snapshot.operation == "average":
-        return _average(cluster)
+        return _answer_average(cluster)
     if snapshot.operation in ("shed", "assign"):
         for name, why in unreadable_policies(cluster).items():
             cluster.account.held(BundleGate.SETTINGS, detail=f"isolation policy {name}: {why}; its bundles stay")
     if snapshot.operation == "assign":
-        strategy, decisions = _assign(cluster)
-        return _answer(cluster, strategy, decisions, "assign")
+        strategy, decisions = _assign_bundles(cluster)
+        return _make_answer(cluster, strategy, decisions, "assign")
     if snapshot.operation == "selectBroker":
         return _select_alone(cluster)
     if snapshot.operation == "split":
         name = "DefaultNamespaceBundleSplitStrategyImpl" if cluster.configuration.extensible else "BundleSplitterTask"
-        return _answer(cluster, name, split(cluster), "split")
+        return _make_answer(cluster, name, split_bundles(cluster), "split")
     if cluster.configuration.text("loadBalancerLoadSheddingStrategy") == GAIN:
-        return _gain(cluster)
-    return _transfer(cluster) if cluster.configuration.extensible else _shed(cluster)
+        return _answer_gain(cluster)
+    return _answer_transfer(cluster) if cluster.configuration.extensible else _answer_shed(cluster)
 
 
-def _shed(cluster: ClusterView) -> BundleAnswer:
+def _answer_shed(cluster: ClusterView) -> BundleAnswer:
     name = cluster.configuration.text("loadBalancerLoadSheddingStrategy")
     if name == "TransferShedder":
-        return _transfer(cluster)
+        return _answer_transfer(cluster)
     if cluster.snapshot.operation == "findBundlesForUnloading":
         picked, decisions = find_alone(cluster)
     else:
-        picked, decisions = shed(cluster)
-    return _answer(cluster, name, decisions, "unload", selected=picked)
+        picked, decisions = shed_bundles(cluster)
+    return _make_answer(cluster, name, decisions, "unload", selected=picked)
 
 
-def _transfer(cluster: ClusterView) -> BundleAnswer:
+def _answer_transfer(cluster: ClusterView) -> BundleAnswer:
     if cluster.snapshot.operation != "findBundlesForUnloading":
         if not _is_on(cluster):
-            return _answer(cluster, "TransferShedder", [], "unload")
+            return _make_answer(cluster, "TransferShedder", [], "unload")
         forget_old(cluster)
-    result = transfer.shed(cluster)
+    result = transfer.shed_transfers(cluster)
     picked = dict[str, list[str]]()
     for decision in result.decisions:
         picked.setdefault(decision.source_broker or "", []).append(decision.bundle)
     statistics = {"avg": result.average, "std": result.deviation}
-    return _answer(
+    return _make_answer(
         cluster,
         "TransferShedder",
         result.decisions,
@@ -82,16 +82,16 @@ def _transfer(cluster: ClusterView) -> BundleAnswer:
     )
 
 
-def _gain(cluster: ClusterView) -> BundleAnswer:
+def _answer_gain(cluster: ClusterView) -> BundleAnswer:
     decisions = list[BundleDecision]()
     alone = cluster.snapshot.operation == "findBundlesForUnloading"
     if alone or _is_on(cluster):
         forget_old(cluster)
-        decisions = gain.shed(cluster)
+        decisions = gain.shed_for_gain(cluster)
     picked = dict[str, list[str]]()
     for decision in decisions:
         picked.setdefault(decision.source_broker or "", []).append(decision.bundle)
-    return _answer(cluster, GAIN, decisions, "unload", selected=picked)
+    return _make_answer(cluster, GAIN, decisions, "unload", selected=picked)
 
 
 def _is_on(cluster: ClusterView) -> bool:
@@ -100,14 +100,14 @@ def _is_on(cluster: ClusterView) -> bool:
     return account.passes(BundleGate.ENABLED, on) and account.passes(BundleGate.LEADER, cluster.snapshot.leader)
 
 
-def _assign(cluster: ClusterView) -> tuple[str, list[BundleDecision]]:
+def _assign_bundles(cluster: ClusterView) -> tuple[str, list[BundleDecision]]:
     conf = cluster.configuration
     name = conf.text("loadBalancerLoadPlacementStrategy")
     if conf.extensible and name != LEAST_PROJECTED:
         name = "LeastResourceUsageWithWeight"
     decisions = list[BundleDecision]()
     for bundle in cluster.snapshot.assign:
-        broker = _assign_extensible(cluster, bundle) if conf.extensible else placement.assign(cluster, bundle)
+        broker = _assign_extensible(cluster, bundle) if conf.extensible else placement.assign_bundle(cluster, bundle)
         if broker is not None:
             decisions.append(BundleDecision(action="assign", bundle=bundle, destination_broker=broker, reason=name))
     return name, decisions
@@ -122,22 +122,22 @@ def _select_alone(cluster: ClusterView) -> BundleAnswer:
         broker = placement.STRATEGIES[name](cluster, bundle, brokers)
         if cluster.account.passes(BundleGate.DESTINATION, broker is not None, broker, bundle):
             decisions.append(BundleDecision(action="assign", bundle=bundle, destination_broker=broker, reason=name))
-    return _answer(cluster, name, decisions, "assign")
+    return _make_answer(cluster, name, decisions, "assign")
 
 
 def _assign_extensible(cluster: ClusterView, bundle: str) -> str | None:
-    brokers = transfer.filtered(cluster, bundle, assigning=True)
+    brokers = transfer.filter_brokers(cluster, bundle, assigning=True)
     loads = cluster.snapshot.broker_load_data
     if cluster.configuration.text("loadBalancerLoadPlacementStrategy") == LEAST_PROJECTED:
-        chosen = least_projected.select(cluster, bundle, brokers)
+        chosen = least_projected.select_least_projected(cluster, bundle, brokers)
     else:
         usages = {broker: transfer.usage_of(cluster, broker) for broker in brokers if broker in loads}
-        chosen = least_resource.among(cluster, bundle, brokers, usages)
+        chosen = least_resource.choose_among(cluster, bundle, brokers, usages)
     cluster.account.passes(BundleGate.DESTINATION, chosen is not None, chosen, bundle)
     return chosen
 
 
-def _average(cluster: ClusterView) -> BundleAnswer:
+def _answer_average(cluster: ClusterView) -> BundleAnswer:
     averages = cluster.snapshot.bundles or {}
     plan = {} if cluster.configuration.on("fix26246") else cluster.memory.plan
     for report in cluster.reports.values():
@@ -146,10 +146,10 @@ def _average(cluster: ClusterView) -> BundleAnswer:
             if bundle in plan and moved != averages.get(bundle):
                 del plan[bundle]
             cluster.memory.preallocated.get(report.broker, {}).pop(bundle, None)
-    return _answer(cluster, "TimeAverageMessageData", [], "average", always=True)
+    return _make_answer(cluster, "TimeAverageMessageData", [], "average", always=True)
 
 
-def _answer(
+def _make_answer(
     cluster: ClusterView,
     strategy: str,
     decisions: list[BundleDecision],
@@ -175,13 +175,13 @@ def _answer(
         readings=cluster.account.readings(),
         ties=cluster.account.ties,
         statistics=dict(statistics or {}),
-        usage=_usage(cluster),
+        usage=_usage_by_broker(cluster),
         ignored_configuration=sorted(cluster.configuration.ignored),
-        state=remembered(cluster.memory),
+        state=save_memory(cluster.memory),
     )
 
 
-def _usage(cluster: ClusterView) -> dict[str, dict[str, float]]:
+def _usage_by_broker(cluster: ClusterView) -> dict[str, dict[str, float]]:
     conf = cluster.configuration
     by_broker = {
         broker: {

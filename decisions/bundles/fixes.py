@@ -70,12 +70,12 @@ FIXES: Mapping[str, Fix] = MappingProxyType(
 """Switches by name, in the order of their numbers."""
 
 
-def switches(profile: str) -> dict[str, bool]:
+def profile_switches(profile: str) -> dict[str, bool]:
     """Every switch as the profile has it."""
     return {name: profile not in fix.without for name, fix in FIXES.items()}
 
 
-def table(profiles: tuple[str, ...]) -> str:
+def switches_table(profiles: tuple[str, ...]) -> str:
     """The switches as a table in Markdown."""
     rows = [
         f"| `{name}` | {fix.on} | {fix.off} | "
@@ -86,4 +86,4 @@ def table(profiles: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
-    print(table(("2.10", "3.0", "4.x", "5.0")), end="")
+    print(switches_table(("2.10", "3.0", "4.x", "5.0")), end="")

@@ -119,11 +119,11 @@ SENTENCES: Mapping[BundleGate, str] = MappingProxyType(
 """What it means when a gate does not pass."""
 
 
-def table() -> str:
+def gates_table() -> str:
     """The gates as a table in Markdown."""
     rows = "\n".join(f"| `{gate.value}` | {SENTENCES[gate]} |" for gate in BundleGate)
     return f"| gate | holds because |\n| --- | --- |\n{rows}\n"
 
 
 if __name__ == "__main__":
-    print(table(), end="")
+    print(gates_table(), end="")

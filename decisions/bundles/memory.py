@@ -32,7 +32,7 @@ class BalancerMemory:
     gain_moves: dict[str, GainMove] = field(default_factory=dict)
 
 
-def recalled(state: BalancerState) -> BalancerMemory:
+def load_memory(state: BalancerState) -> BalancerMemory:
     """The state of a snapshot, copied."""
     gain = state.gain_shedder or GainMemory()
     return BalancerMemory(
@@ -54,7 +54,7 @@ def recalled(state: BalancerState) -> BalancerMemory:
     )
 
 
-def remembered(memory: BalancerMemory) -> BalancerState:
+def save_memory(memory: BalancerMemory) -> BalancerState:
     """The state for an answer."""
     gain = GainMemory.model_construct(hits=memory.gain_hits, costs=memory.gain_costs, moves=memory.gain_moves)
     return BalancerState.model_construct(

@@ -14,7 +14,7 @@ INT_MAX = 2**31 - 1
 MIB = 1_048_576
 
 
-def float32(value: float) -> float:
+def to_float32(value: float) -> float:
     """The nearest single-precision number; beyond its range the largest."""
     (rounded,) = struct.unpack("<f", struct.pack("<f", max(-FLOAT_MAX, min(FLOAT_MAX, value))))
     return float(rounded)
@@ -25,11 +25,11 @@ def java_int(value: float) -> int:
     return max(-INT_MAX - 1, min(INT_MAX, int(value)))
 
 
-def wrapped(value: int) -> int:
+def wrapped_sum(value: int) -> int:
     """The sum of two Java ints: it wraps around."""
     return (value + 2**31) % 2**32 - 2**31
 
 
-def choose(items: Sequence[ItemT], seed: int, subject: str) -> ItemT:
+def choose_seeded(items: Sequence[ItemT], seed: int, subject: str) -> ItemT:
     """One of several, by a seed and by what is chosen for: the same in every process."""
     return items[zlib.crc32(f"{seed}/{subject}".encode()) % len(items)]

@@ -1,7 +1,7 @@
 """Regular expressions of isolation policies, matched in linear time (RE2, by pyarrow).
 
 Stage: under `candidates`. Pulsar's are Java's, and a pattern as `(a+)+b` can keep Java's matcher, or Python's, busy for
-ever. RE2 knows neither look-around nor back references. A pattern with these is `inexact`: it is widened to one that
+ever. RE2 knows neither look-around nor back references. A pattern with these is inexact: it is widened to one that
 matches all that Java's does, and more. Look-around only restricts, so it is left out; a back reference becomes `.*`.
 Whoever asks about an inexact pattern must treat a match as "perhaps".
 """
@@ -17,7 +17,7 @@ MAX_PATTERN = 1024
 _EVERYTHING = r"(?s:.*)"
 _LOOK_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
 _TOKEN = re.compile(r"\\Q.*?(?:\\E|\Z)|\\k<\w+>|\\[1-9]\d?|\\.|\(\?<?[=!]|\(\?>|(?<=[*+?}])\+|\[\^?\]?|.", re.DOTALL)
-"""The parts that matter to `_widened`: quotations, back references, escapes, groups, possessive signs, classes."""
+"""Parts that `_widen_pattern` reads: quotations, back references, escapes, groups, possessive signs, classes."""
 
 
 class Pattern(NamedTuple):
@@ -34,26 +34,26 @@ def read_pattern(pattern: str) -> Pattern:
     """Translate a pattern of Java for RE2."""
     if len(pattern) > MAX_PATTERN:
         return Pattern(_EVERYTHING, f"{len(pattern)} characters, at most {MAX_PATTERN}")
-    fault, widened = _fault(pattern), _widened(pattern)
+    fault, widened = _pattern_fault(pattern), _widen_pattern(pattern)
     if fault is None and widened is not None and "&&" not in pattern:
         return Pattern(pattern, None)
-    if "&&" in pattern or widened is None or _fault(widened) is not None:
+    if "&&" in pattern or widened is None or _pattern_fault(widened) is not None:
         widened = _EVERYTHING
     return Pattern(widened, fault or "a class of characters inside of another")
 
 
-def inexact(pattern: str) -> str | None:
+def inexact_reason(pattern: str) -> str | None:
     """Return why a pattern cannot be matched as Java would, or None."""
     return read_pattern(pattern).inexact
 
 
-def matches(pattern: str, text: str) -> bool:
+def matches_pattern(pattern: str, text: str) -> bool:
     """Return whether a pattern matches all of a text; of an inexact one, whether it may."""
-    return text in matching(pattern, (text,))
+    return text in matching_texts(pattern, (text,))
 
 
 @lru_cache(maxsize=4096)
-def matching(pattern: str, texts: tuple[str, ...]) -> frozenset[str]:
+def matching_texts(pattern: str, texts: tuple[str, ...]) -> frozenset[str]:
     """Return those of many texts that a pattern matches as a whole, or may match."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -62,7 +62,7 @@ def matching(pattern: str, texts: tuple[str, ...]) -> frozenset[str]:
     return frozenset(text for text, is_match in zip(texts, is_matching.to_pylist(), strict=True) if is_match)
 
 
-def _widened(pattern: str) -> str | None:
+def _widen_pattern(pattern: str) -> str | None:
     """Leave out look-around, back references and the possessive; None where groups do not close."""
     tokens, position = list[str](), 0
     while position < len(pattern):
@@ -118,7 +118,7 @@ def _end_of_class(pattern: str, position: int) -> int | None:
     return None
 
 
-def _fault(pattern: str) -> str | None:
+def _pattern_fault(pattern: str) -> str | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -37,32 +37,32 @@ _SIGNALS = (
 _Report: TypeAlias = LocalBrokerData | BrokerLoadData
 
 
-def project(cluster: ClusterView) -> dict[str, Projected]:
+def project_loads(cluster: ClusterView) -> dict[str, Projected]:
     """Return every broker with a report, by name; settled moves leave the memory.
 
     The result is computed once per cycle.
     """
     if cluster.found.projected is None:
-        cluster.found.projected = _project(cluster)
+        cluster.found.projected = _project_brokers(cluster)
     return cluster.found.projected
 
 
-def _project(cluster: ClusterView) -> dict[str, Projected]:
+def _project_brokers(cluster: ClusterView) -> dict[str, Projected]:
     reports: Mapping[str, _Report]
     if cluster.configuration.extensible:
-        reports = _fresh(cluster)
+        reports = _fresh_loads(cluster)
     else:
         reports = {name: report.data for name, report in cluster.reports.items()}
-    totals = {name: _total(cluster, name) for name in reports}
+    totals = {name: _total_load(cluster, name) for name in reports}
     shared = [_shared_cost(reports, totals, index) for index in range(len(_SIGNALS))]
-    projected = {name: _broker(cluster, name, data, totals[name], shared) for name, data in reports.items()}
+    projected = {name: _project_broker(cluster, name, data, totals[name], shared) for name, data in reports.items()}
     for broker in set(cluster.memory.gain_costs) - set(projected):
         del cluster.memory.gain_costs[broker]
-    _apply_moves(cluster, projected, {name: _updated(data) for name, data in reports.items()})
+    _apply_moves(cluster, projected, {name: _updated_at(data) for name, data in reports.items()})
     return projected
 
 
-def _fresh(cluster: ClusterView) -> dict[str, BrokerLoadData]:
+def _fresh_loads(cluster: ClusterView) -> dict[str, BrokerLoadData]:
     """The load data of brokers that live, unless it is too old."""
     live, fresh = cluster.snapshot.available_brokers, dict[str, BrokerLoadData]()
     oldest = cluster.configuration.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
@@ -74,7 +74,7 @@ def _fresh(cluster: ClusterView) -> dict[str, BrokerLoadData]:
     return fresh
 
 
-def _broker(cluster: ClusterView, name: str, data: _Report, total: Load, shared: list[float]) -> Projected:
+def _project_broker(cluster: ClusterView, name: str, data: _Report, total: Load, shared: list[float]) -> Projected:
     conf = cluster.configuration
     signals, costs = list[float](), list[float]()
     for index, (signal, weight_of) in enumerate(_SIGNALS):
@@ -84,13 +84,15 @@ def _broker(cluster: ClusterView, name: str, data: _Report, total: Load, shared:
         is_measured = total[index] > 0 and used >= KNOWN_FROM * weight and used > 0
         cost = min(used / total[index] if is_measured else usual, MOST)
         if index == 0:
-            cost = _averaged(cluster, name, cost if is_measured else None, total[0], usual, _updated(data)) or cost
+            cost = (
+                _average_cost(cluster, name, cost if is_measured else None, total[0], usual, _updated_at(data)) or cost
+            )
             used = cost * total[0] if is_measured else used
         signals.append(used)
         costs.append(cost)
     memory = percent(data.direct_memory) / 100 * conf.number("loadBalancerDirectMemoryResourceWeight")
     return Projected(
-        name, signals, (costs[0], costs[1], costs[2]), memory, _bundles(cluster, name), _count(cluster, name)
+        name, signals, (costs[0], costs[1], costs[2]), memory, _bundles(cluster, name), _count_bundles(cluster, name)
     )
 
 
@@ -108,7 +110,7 @@ def mean_load(brokers: Iterable[Projected]) -> Load:
     return messages, coming, going
 
 
-def _total(cluster: ClusterView, broker: str) -> Load:
+def _total_load(cluster: ClusterView, broker: str) -> Load:
     if not cluster.configuration.extensible:
         report = cluster.reports[broker]
         return report.rate, report.msg_throughput_in, report.msg_throughput_out
@@ -126,7 +128,7 @@ def _shared_cost(reports: Mapping[str, _Report], totals: Mapping[str, Load], ind
     return min(used / load, MOST) if load > 0 else 0.0
 
 
-def _averaged(
+def _average_cost(
     cluster: ClusterView, broker: str, cost: float | None, load: float, usual: float, updated: int
 ) -> float | None:
     """Return the cost of a message to a broker's CPU, less noise; None where too little is used to tell.
@@ -164,13 +166,13 @@ def _bundles(cluster: ClusterView, broker: str) -> dict[str, Load]:
     return loads
 
 
-def _count(cluster: ClusterView, broker: str) -> int:
+def _count_bundles(cluster: ClusterView, broker: str) -> int:
     if cluster.configuration.extensible:
         return cluster.snapshot.broker_load_data[broker].bundle_count
     return len(cluster.reports[broker].bundles)
 
 
-def _updated(data: _Report) -> int:
+def _updated_at(data: _Report) -> int:
     return data.last_update if isinstance(data, LocalBrokerData) else data.updated_at
 
 
@@ -205,9 +207,9 @@ def _apply_moves(cluster: ClusterView, brokers: dict[str, Projected], updated: M
             destination.take(bundle, (move.messages, move.bytes_in, move.bytes_out))
 
 
-def move(cluster: ClusterView, bundle: str, source: str | None, destination: str, load: Load) -> None:
+def move_bundle(cluster: ClusterView, bundle: str, source: str | None, destination: str, load: Load) -> None:
     """Moves a bundle, or assigns one that has no source, and remembers it until the reports show it."""
-    brokers = project(cluster)
+    brokers = project_loads(cluster)
     if source is not None:
         brokers[source].give(bundle)
     brokers[destination].take(bundle, load)

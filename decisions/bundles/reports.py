@@ -42,20 +42,20 @@ def is_reported(
     """Tell if a report is written. Both limits are strict; without a report before it always is."""
     if forced or last is None or now.at - last.at > max_interval_ms:
         return True
-    return change(last, now) > threshold
+    return largest_change(last, now) > threshold
 
 
-def change(last: LoadOfReport, now: LoadOfReport) -> float:
+def largest_change(last: LoadOfReport, now: LoadOfReport) -> float:
     """The largest change in percent: of usage in points, of the rest relative to what it was."""
     return max(
-        relative(last.rate, now.rate),
-        relative(last.throughput, now.throughput),
-        relative(last.bundles, now.bundles),
+        relative_change(last.rate, now.rate),
+        relative_change(last.throughput, now.throughput),
+        relative_change(last.bundles, now.bundles),
         100 * abs(last.usage - now.usage),
     )
 
 
-def relative(old: float, new: float) -> float:
+def relative_change(old: float, new: float) -> float:
     """The change in percent of the old value: 0 from 0 to 0, infinite from 0 to anything else."""
     if old == 0:
         return 0.0 if new == 0 else math.inf

@@ -19,12 +19,12 @@ from schemas.bundles import BundleDecision
 Shedder = Callable[[ClusterView], dict[str, list[str]]]
 SHEDDERS: Mapping[str, Shedder] = MappingProxyType(
     {
-        "OverloadShedder": overload.shed,
-        "ThresholdShedder": threshold.shed,
-        "UniformLoadShedder": uniform.shed,
+        "OverloadShedder": overload.shed_overload,
+        "ThresholdShedder": threshold.shed_threshold,
+        "UniformLoadShedder": uniform.shed_uniform,
         OLD_UNIFORM: uniform.shed_21016,
-        "AvgShedder": avg.shed,
-        "DeviationShedder": deviation.shed,
+        "AvgShedder": avg.shed_average,
+        "DeviationShedder": deviation.shed_deviation,
     }
 )
 
@@ -37,7 +37,7 @@ def forget_old(cluster: ClusterView) -> None:
         del unloaded[bundle]
 
 
-def shed(cluster: ClusterView) -> tuple[dict[str, list[str]], list[BundleDecision]]:
+def shed_bundles(cluster: ClusterView) -> tuple[dict[str, list[str]], list[BundleDecision]]:
     """Return the shedder's picks by broker, and the unloads that are left of them."""
     conf, account = cluster.configuration, cluster.account
     on = conf.on("loadBalancerEnabled") and conf.on("loadBalancerSheddingEnabled")
@@ -51,7 +51,7 @@ def shed(cluster: ClusterView) -> tuple[dict[str, list[str]], list[BundleDecisio
     decisions = list[BundleDecision]()
     for broker, bundles in picked.items():
         for bundle in bundles:
-            destination = _destination(cluster, broker, bundle)
+            destination = _find_destination(cluster, broker, bundle)
             if destination is None:
                 continue
             cluster.memory.unloaded_bundles[bundle] = cluster.now
@@ -82,19 +82,19 @@ def find_alone(cluster: ClusterView) -> tuple[dict[str, list[str]], list[BundleD
     ]
 
 
-def _destination(cluster: ClusterView, broker: str, bundle: str) -> str | None:
+def _find_destination(cluster: ClusterView, broker: str, bundle: str) -> str | None:
     """Return the destination of a picked bundle, or None, with the gate that kept it."""
     account, namespace = cluster.account, candidates.namespace_of(bundle)
     if namespace in cluster.configuration.names("loadBalancerSheddingExcludedNamespaces"):
         account.held(BundleGate.EXCLUDED, broker, bundle)
         return None
-    if candidates.stays(cluster, bundle, broker):
+    if candidates.stays_isolated(cluster, bundle, broker):
         return None
     if candidates.policy_of(cluster, namespace) is not None:
-        allowed = set(candidates.isolated(cluster, bundle, cluster.reports)) - {broker}
+        allowed = set(candidates.isolated_brokers(cluster, bundle, cluster.reports)) - {broker}
         if not account.passes(BundleGate.ISOLATION, bool(allowed), broker, bundle):
             return None
-    live = candidates.isolated(cluster, bundle, cluster.reports)
+    live = candidates.isolated_brokers(cluster, bundle, cluster.reports)
     spreads = candidates.unload_spreads(cluster, bundle, broker, live)
     if namespace in cluster.snapshot.anti_affinity_groups and not account.passes(
         BundleGate.ANTI_AFFINITY, spreads, broker, bundle

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from decisions.bundles.averages import message_rate, throughput
-from decisions.bundles.boundaries import boundaries, bundle_range
+from decisions.bundles.averages import message_rate, total_throughput
+from decisions.bundles.boundaries import bundle_range, split_boundaries
 from decisions.bundles.candidates import namespace_of
 from decisions.bundles.cluster import ClusterView
 from decisions.bundles.configuration import GAIN
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import MIB
-from decisions.bundles.projection import project
+from decisions.bundles.projection import project_loads
 from schemas.bundles import BundleDecision, NamespaceBundleStats, TimeAverageMessageData, TopicLoad
 
 _NO_LOAD = TimeAverageMessageData()
 
 
-def split(cluster: ClusterView) -> list[BundleDecision]:
+def split_bundles(cluster: ClusterView) -> list[BundleDecision]:
     """The splits of one cycle, each with its boundaries where they can be known."""
     conf, account = cluster.configuration, cluster.account
     if cluster.snapshot.split:
@@ -38,12 +38,12 @@ def split(cluster: ClusterView) -> list[BundleDecision]:
     two_topics = conf.extensible or conf.on("fix12527")
     accepted_count = conf.extensible or conf.on("fix16552")
     accepted, decisions = dict[str, int](), list[BundleDecision]()
-    seen, counts, hot, by_broker = set[str](), _counts(cluster), _hot(cluster), Counter[str]()
-    for broker, bundle, stats in _stats(cluster):
+    seen, counts, hot, by_broker = set[str](), _bundle_counter(cluster), _hot_bundles(cluster), Counter[str]()
+    for broker, bundle, stats in _bundle_stats(cluster):
         seen.add(bundle)
         if two_topics and not account.measured(BundleGate.TWO_TOPICS, stats.topics, ">=", 2, broker, bundle):
             continue
-        reason = _reason(cluster, broker, bundle, stats) or ("Usage" if bundle in hot else None)
+        reason = _split_reason(cluster, broker, bundle, stats) or ("Usage" if bundle in hot else None)
         if not _often_enough(cluster, broker, bundle, reason is not None) or reason is None:
             continue
         namespace = namespace_of(bundle)
@@ -56,7 +56,7 @@ def split(cluster: ClusterView) -> list[BundleDecision]:
             BundleGate.SPLITS_PER_CYCLE, by_broker[broker], "<", per_cycle, broker, bundle
         ):
             continue
-        is_split, cuts = _cuts(cluster, broker, bundle)
+        is_split, cuts = _find_cuts(cluster, broker, bundle)
         if is_split:
             accepted[namespace] = accepted.get(namespace, 0) + 1
             by_broker[broker] += 1
@@ -72,13 +72,13 @@ def split(cluster: ClusterView) -> list[BundleDecision]:
 def _asked_for(cluster: ClusterView) -> list[BundleDecision]:
     decisions = list[BundleDecision]()
     for bundle in dict.fromkeys(cluster.snapshot.split):
-        is_split, cuts = _cuts(cluster, None, bundle)
+        is_split, cuts = _find_cuts(cluster, None, bundle)
         if is_split:
             decisions.append(BundleDecision(action="split", bundle=bundle, reason="Admin", boundaries=cuts))
     return decisions
 
 
-def _stats(cluster: ClusterView) -> Iterator[tuple[str, str, NamespaceBundleStats]]:
+def _bundle_stats(cluster: ClusterView) -> Iterator[tuple[str, str, NamespaceBundleStats]]:
     for broker, report in cluster.reports.items():
         for bundle, stats in sorted(report.data.last_stats.items()):
             yield broker, bundle, stats
@@ -88,7 +88,7 @@ def _stats(cluster: ClusterView) -> Iterator[tuple[str, str, NamespaceBundleStat
                 yield broker, entry.bundle_name, entry.stats
 
 
-def _reason(cluster: ClusterView, broker: str, bundle: str, stats: NamespaceBundleStats) -> str | None:
+def _split_reason(cluster: ClusterView, broker: str, bundle: str, stats: NamespaceBundleStats) -> str | None:
     """The first limit that a bundle is over, in upstream's order."""
     conf = cluster.configuration
     load: TopicLoad = stats
@@ -101,7 +101,7 @@ def _reason(cluster: ClusterView, broker: str, bundle: str, stats: NamespaceBund
         ("Topics", stats.topics, conf.number("loadBalancerNamespaceBundleMaxTopics")),
         *([("Sessions", float(stats.consumer_count + stats.producer_count), sessions)] if sessions > 0 else []),
         ("MsgRate", message_rate(load), conf.number("loadBalancerNamespaceBundleMaxMsgRate")),
-        ("Bandwidth", throughput(load), bandwidth),
+        ("Bandwidth", total_throughput(load), bandwidth),
     ]
     for name, measured, limit in limits:
         if cluster.account.measured(BundleGate.SPLIT_NEEDED, measured, ">", limit, broker, bundle, name):
@@ -109,13 +109,13 @@ def _reason(cluster: ClusterView, broker: str, bundle: str, stats: NamespaceBund
     return None
 
 
-def _hot(cluster: ClusterView) -> set[str]:
+def _hot_bundles(cluster: ClusterView) -> set[str]:
     """Return bundles that take more than a broker's mean usage, which no move evens out.
 
     Only with profile `default`.
     """
     conf, hot = cluster.configuration, set[str]()
-    if conf.text("loadBalancerLoadSheddingStrategy") != GAIN or not (brokers := project(cluster).values()):
+    if conf.text("loadBalancerLoadSheddingStrategy") != GAIN or not (brokers := project_loads(cluster).values()):
         return hot
     mean, emptiest = sum(broker.usage for broker in brokers) / len(brokers), min(broker.usage for broker in brokers)
     least = conf.number("gainShedderSpreadPercentage") / 100
@@ -144,7 +144,7 @@ def _often_enough(cluster: ClusterView, broker: str, bundle: str, needed: bool) 
     return cluster.account.measured(BundleGate.HIT_COUNT, hits[bundle], ">", least, broker, bundle)
 
 
-def _counts(cluster: ClusterView) -> Callable[[str], int]:
+def _bundle_counter(cluster: ClusterView) -> Callable[[str], int]:
     """Return a function that counts the bundles of a namespace, as given or else as reported.
 
     The reported ones are counted once, for all namespaces together.
@@ -156,13 +156,13 @@ def _counts(cluster: ClusterView) -> Callable[[str], int]:
         if namespace in counts:
             return counts[namespace]
         if not reported:
-            reported.update(map(namespace_of, {bundle for _, bundle, _ in _stats(cluster)}))
+            reported.update(map(namespace_of, {bundle for _, bundle, _ in _bundle_stats(cluster)}))
         return reported[namespace]
 
     return count
 
 
-def _cuts(cluster: ClusterView, broker: str | None, bundle: str) -> tuple[bool, list[str] | None]:
+def _find_cuts(cluster: ClusterView, broker: str | None, bundle: str) -> tuple[bool, list[str] | None]:
     """Find out if the bundle can be split, and where, when the snapshot has what the algorithm needs.
 
     None: where the broker's own algorithm says. `broker` is None for a split that a person asks for.
@@ -186,7 +186,7 @@ def _cuts(cluster: ClusterView, broker: str | None, bundle: str) -> tuple[bool, 
     if topics is None and algorithm in ("topic_count_equally_divide", "flow_or_qps_equally_divide"):
         return True, None
     try:
-        positions = boundaries(bundle, algorithm, topics, snapshot.split_positions.get(bundle, ()), conf)
+        positions = split_boundaries(bundle, algorithm, topics, snapshot.split_positions.get(bundle, ()), conf)
     except ValueError as error:
         cluster.account.held(BundleGate.SPLITTABLE, broker, bundle, str(error))
         return False, None

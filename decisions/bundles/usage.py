@@ -7,16 +7,16 @@ are double.
 from __future__ import annotations
 
 from decisions.bundles.configuration import Configuration
-from decisions.bundles.numbers import float32
+from decisions.bundles.numbers import to_float32
 from schemas.bundles import BrokerLoadData, LocalBrokerData, ResourceUsage
 
 
 def percent(resource: ResourceUsage) -> float:
     """Usage in percent of the limit, single-precision; 0 without a limit."""
-    limit = float32(resource.limit)
+    limit = to_float32(resource.limit)
     if limit <= 0:
         return 0.0
-    return float32(float32(float32(resource.usage) / limit) * 100)
+    return to_float32(to_float32(to_float32(resource.usage) / limit) * 100)
 
 
 def max_usage(broker: LocalBrokerData | BrokerLoadData, conf: Configuration) -> float:
@@ -24,7 +24,7 @@ def max_usage(broker: LocalBrokerData | BrokerLoadData, conf: Configuration) -> 
     signals = [broker.cpu, broker.direct_memory, broker.bandwidth_in, broker.bandwidth_out]
     if not conf.on("fix19559"):
         signals.append(broker.memory)
-    return float32(max(percent(signal) for signal in signals) / 100)
+    return to_float32(max(percent(signal) for signal in signals) / 100)
 
 
 def weighted_signals(broker: LocalBrokerData | BrokerLoadData, conf: Configuration) -> list[float]:

@@ -49,7 +49,7 @@ class PrecedenceRow(Generic[SituationT, GateT]):
         return max(failing, key=opens_at)
 
 
-def binding(
+def binding_reading(
     table: Iterable[PrecedenceRow[SituationT, GateT]], situations: Mapping[SituationT, Iterable[Reading[GateT]]]
 ) -> Reading[GateT]:
     """Return the reading that binds a subject in these situations.

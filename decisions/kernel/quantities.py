@@ -36,20 +36,20 @@ class QuantityError(ValueError):
 
 def parse_duration(value: str | int | float) -> Fraction:
     """Seconds: `60`, `60s`, `1m`, `1.5h`, `250ms`."""
-    return _parse(value, DURATIONS, 'a duration like 60, "60s", "1m" or "5m"')
+    return _parse_quantity(value, DURATIONS, 'a duration like 60, "60s", "1m" or "5m"')
 
 
 def parse_size(value: str | int | float) -> Fraction:
     """Bytes (or bytes per second): `50000000`, `50MB`, `1.5GB`; decimal units only."""
-    return _parse(value, SIZES, 'a size like 50000000 or "50MB" (decimal units: kB, MB, GB, TB)')
+    return _parse_quantity(value, SIZES, 'a size like 50000000 or "50MB" (decimal units: kB, MB, GB, TB)')
 
 
 def parse_rate(value: str | int | float) -> Fraction:
     """Messages per second: `10000`, `10k`."""
-    return _parse(value, RATES, 'a rate like 10000 or "10k"')
+    return _parse_quantity(value, RATES, 'a rate like 10000 or "10k"')
 
 
-def _parse(value: str | int | float, units: Mapping[str, Fraction], expected: str) -> Fraction:
+def _parse_quantity(value: str | int | float, units: Mapping[str, Fraction], expected: str) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise QuantityError(f"{value!r} is not {expected}")
     if not isinstance(value, str):

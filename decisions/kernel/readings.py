@@ -38,12 +38,12 @@ class Reading(msgspec.Struct, Generic[GateT], frozen=True, gc=False):
     """What numbers cannot say: the rule that a policy breaks."""
 
 
-def above(gate: GateT, measured: float, limit: float, segment: int | None = None) -> Reading[GateT]:
+def read_above(gate: GateT, measured: float, limit: float, segment: int | None = None) -> Reading[GateT]:
     """Passes when `measured` is strictly above `limit`."""
     return Reading(gate, measured > limit, float(measured), float(limit), float(measured - limit), None, segment)
 
 
-def below(gate: GateT, measured: float, limit: float, segment: int | None = None) -> Reading[GateT]:
+def read_below(gate: GateT, measured: float, limit: float, segment: int | None = None) -> Reading[GateT]:
     """Passes when `measured` is strictly below `limit`."""
     return Reading(gate, measured < limit, float(measured), float(limit), float(limit - measured), None, segment)
 
@@ -53,7 +53,7 @@ def at_most(gate: GateT, measured: float, limit: float, segment: int | None = No
     return Reading(gate, measured <= limit, float(measured), float(limit), float(limit - measured), None, segment)
 
 
-def waited(gate: GateT, now: int, since: int | None, wait_ms: int, segment: int | None = None) -> Reading[GateT]:
+def read_waited(gate: GateT, now: int, since: int | None, wait_ms: int, segment: int | None = None) -> Reading[GateT]:
     """Return a reading that passes once `wait_ms` have gone by since `since`, or if nothing ever happened.
 
     Exactly equal passes.

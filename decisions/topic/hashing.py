@@ -14,10 +14,10 @@ def murmur3_32(data: bytes, seed: int = 0) -> int:
     value = seed & _MASK
     whole = len(data) // 4 * 4
     for offset in range(0, whole, 4):
-        value ^= _scrambled(int.from_bytes(data[offset : offset + 4], "little"))
+        value ^= _scramble_block(int.from_bytes(data[offset : offset + 4], "little"))
         value = (((value << 13) | (value >> 19)) * 5 + 0xE6546B64) & _MASK
     if whole < len(data):
-        value ^= _scrambled(int.from_bytes(data[whole:], "little"))
+        value ^= _scramble_block(int.from_bytes(data[whole:], "little"))
     value ^= len(data)
     value = ((value ^ (value >> 16)) * 0x85EBCA6B) & _MASK
     value = ((value ^ (value >> 13)) * 0xC2B2AE35) & _MASK
@@ -29,7 +29,7 @@ def key_hash(key: bytes) -> int:
     return murmur3_32(key) & 0xFFFF
 
 
-def _scrambled(block: int) -> int:
+def _scramble_block(block: int) -> int:
     block = (block * 0xCC9E2D51) & _MASK
     block = ((block << 15) | (block >> 17)) & _MASK
     return (block * 0x1B873593) & _MASK

@@ -83,7 +83,7 @@ class SegmentLayout:
 
         Raises `LayoutStateError` when its active segments do not tile the hash space.
         """
-        segments = {number: _segment(info) for number, info in metadata.segments.items()}
+        segments = {number: _read_segment(info) for number, info in metadata.segments.items()}
         layout = cls(
             epoch=metadata.epoch,
             next_segment_id=metadata.next_segment_id,
@@ -104,7 +104,7 @@ class SegmentLayout:
                 **dict(self.unknown),
                 "epoch": self.epoch,
                 "nextSegmentId": self.next_segment_id,
-                "segments": {number: _info(segment) for number, segment in self.segments.items()},
+                "segments": {number: _segment_info(segment) for number, segment in self.segments.items()},
                 "properties": dict(self.properties),
                 "autoScalePolicy": self.auto_scale_policy,
                 "createdAtMs": self.created_at_ms,
@@ -236,7 +236,7 @@ class SegmentLayout:
 
     def lineage(self, segment_id: int) -> frozenset[int]:
         """Ids of a segment, all its ancestors and all its descendants that are still in the DAG."""
-        return lineage.lineage(self.segments, self._segment(segment_id).segment_id)
+        return lineage.segment_lineage(self.segments, self._segment(segment_id).segment_id)
 
     def merge_depth(self, segment_id: int) -> int:
         """Merge depth as this layout shows it, counted once: see `decisions.topic.lineage.count_merges`."""
@@ -280,7 +280,7 @@ def _buckets_of(parents: Iterable[Segment], count: int) -> tuple[int, ...] | Non
     return None if all(parent.entry_bucket_splits is None for parent in parents) else equal_buckets(count)
 
 
-def _segment(info: SegmentInfo) -> Segment:
+def _read_segment(info: SegmentInfo) -> Segment:
     extra, range_extra = info.model_extra, info.hash_range.model_extra
     is_derived = not extra or extra.keys() <= _DERIVED
     return Segment(
@@ -304,7 +304,7 @@ def _segment(info: SegmentInfo) -> Segment:
 _STATES = {state.value: state for state in SegmentState}
 
 
-def _info(segment: Segment) -> SegmentInfo:
+def _segment_info(segment: Segment) -> SegmentInfo:
     range_unknown = dict(segment.range_unknown)
     return SegmentInfo.model_validate(
         {

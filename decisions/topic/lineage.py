@@ -13,12 +13,12 @@ from typing import Literal
 from decisions.topic.segment import Segment
 
 
-def lineage(segments: Mapping[int, Segment], segment_id: int) -> frozenset[int]:
+def segment_lineage(segments: Mapping[int, Segment], segment_id: int) -> frozenset[int]:
     """Return a segment with all its ancestors and descendants that are still in the DAG.
 
     PIP-468 "SegmentLayout", getLineage.
     """
-    return _reach(segments, [segment_id], "parent_ids") | _reach(segments, [segment_id], "child_ids")
+    return _reachable_ids(segments, [segment_id], "parent_ids") | _reachable_ids(segments, [segment_id], "child_ids")
 
 
 def compare_lives(segments: Mapping[int, Segment], other: Mapping[int, Segment]) -> int:
@@ -45,7 +45,7 @@ def count_merges(segments: Mapping[int, Segment]) -> dict[int, int]:
     """
     merges: dict[int, int] = {}
     """Of each segment those among it and its ancestors, a bit for each."""
-    for circle in _circles(segments):
+    for circle in _generations_of(segments):
         merge_bits = 0
         for number in circle:
             merge_bits |= (len(segments[number].parent_ids) > 1) << len(merges)
@@ -74,7 +74,7 @@ def made_by(
     return "rebucket" if is_same else "split"
 
 
-def _circles(segments: Mapping[int, Segment]) -> Iterator[list[int]]:
+def _generations_of(segments: Mapping[int, Segment]) -> Iterator[list[int]]:
     """Yield the segments in groups, parents first.
 
     A group has one segment, or all that are ancestors of one another, which a damaged record may contain (Tarjan's
@@ -113,7 +113,7 @@ def _circles(segments: Mapping[int, Segment]) -> Iterator[list[int]]:
                     yield circle
 
 
-def _reach(segments: Mapping[int, Segment], start: Iterable[int], edge: str) -> frozenset[int]:
+def _reachable_ids(segments: Mapping[int, Segment], start: Iterable[int], edge: str) -> frozenset[int]:
     seen: set[int] = set()
     waiting = list(start)
     while waiting:

@@ -12,7 +12,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from decisions.bundles.cluster import report as with_totals
+from decisions.bundles.cluster import complete_report as with_totals
 from decisions.bundles.configuration import Configuration, ConfigurationError
 from decisions.bundles.decide import decide
 from decisions.bundles.gates import BundleGate

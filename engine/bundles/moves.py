@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from decisions.bundles.averages import throughput
+from decisions.bundles.averages import total_throughput
 from schemas.base import built
 from schemas.bundles import (
     BrokerLoadData,
@@ -97,7 +97,7 @@ def _amounts(report: Report, stats: NamespaceBundleStats) -> Amounts:
     network_in = _part(report.data.bandwidth_in.usage, stats.msg_throughput_in, coming)
     network_out = _part(report.data.bandwidth_out.usage, stats.msg_throughput_out, going)
     average = getattr(report.data, "weighted_max_e_m_a", None) or 0.0
-    return cpu, network_in, network_out, _part(average, throughput(stats), coming + going)
+    return cpu, network_in, network_out, _part(average, total_throughput(stats), coming + going)
 
 
 def _every(report: Report) -> list[NamespaceBundleStats]:
@@ -127,7 +127,7 @@ def _changed(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: 
     top = [entry for entry in report.top_bundles.top_bundles_load_data if entry.bundle_name != bundle]
     if sign > 0:
         top.append(built(TopBundle, {"bundle_name": bundle, "stats": stats}))
-        top.sort(key=lambda entry: (throughput(entry.stats), entry.bundle_name))
+        top.sort(key=lambda entry: (total_throughput(entry.stats), entry.bundle_name))
     values: dict[str, object] = {
         "bundle_count": max(0, data_of.bundle_count + sign),
         "topics": max(0, data_of.topics + sign * stats.topics),
@@ -135,7 +135,7 @@ def _changed(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: 
     if data_of.weighted_max_e_m_a is not None:
         values["weighted_max_e_m_a"] = max(0.0, data_of.weighted_max_e_m_a + sign * amounts[3])
     if data_of.msg_throughput_e_m_a is not None:
-        values["msg_throughput_e_m_a"] = max(0.0, data_of.msg_throughput_e_m_a + sign * throughput(stats))
+        values["msg_throughput_e_m_a"] = max(0.0, data_of.msg_throughput_e_m_a + sign * total_throughput(stats))
     return report.model_copy(
         update={
             "data": _with_load(data_of, stats, amounts, sign).model_copy(update=values),

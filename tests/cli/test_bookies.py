@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from anabranch.bookkeeper.term import CurrentOrchestrator
 from anabranch.cli.bookies.report import status_text
 from anabranch.cli.main import cli
-from decisions.bookkeeper.advice import advice
+from decisions.bookkeeper.advice import ledger_advice
 from decisions.bookkeeper.decide import decide
 from schemas.bookies import BookieSnapshot
 from tests.decisions.bookkeeper.world import before_switch, changed, in_switch, ledger, to_the_end
@@ -88,10 +88,10 @@ def test_every_switch_failure_has_advice() -> None:
         answer = decide(changed(to_the_end(world), operation="status"))
         [failed] = answer.failed_ledgers
         assert reason in failed.reason
-        told.add(advice(failed.ledger, failed.reason, "old", "new"))
+        told.add(ledger_advice(failed.ledger, failed.reason, "old", "new"))
     there = changed(in_switch(), ledgers={**in_switch().ledgers, "new": [ledger(1, length=1)]})
     [failed] = decide(changed(to_the_end(there), operation="status")).failed_ledgers
-    told.add(advice(failed.ledger, failed.reason, "old", "new"))
+    told.add(ledger_advice(failed.ledger, failed.reason, "old", "new"))
     for reason in ("LedgerFenced: x", "NotEnoughBookies: x", "was open again after each of 5 unloads", "else"):
-        told.add(advice(1, reason, "old", "new"))
+        told.add(ledger_advice(1, reason, "old", "new"))
     assert len(told) == 7

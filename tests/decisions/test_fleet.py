@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from decisions.autoscale.decide import Hold, Merge, Rebucket, Split, decide
-from decisions.autoscale.fleet import ASK, GATES, HOLD, NEVER, REASONS, SPLIT, decide_fleet, pack
+from decisions.autoscale.fleet import ASK, GATES, HOLD, NEVER, REASONS, SPLIT, decide_fleet, pack_snapshots
 from decisions.autoscale.fleet_readings import binding_readings
 from decisions.autoscale.gates import PRECEDENCE, Gate
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
@@ -18,7 +18,7 @@ from tests.decisions.snapshots import COLD, DEFAULT, NOW, PIP, bucket_snapshot, 
 
 def answers_of(snapshots):
     """What the fleet says, per snapshot in their order; of a hold with what was measured."""
-    fleet, places = pack(snapshots)
+    fleet, places = pack_snapshots(snapshots)
     answers, found = decide_fleet(fleet), [None] * len(snapshots)
     held = np.flatnonzero(answers.action == HOLD)
     readings = zip(*(column.tolist() for column in binding_readings(fleet.take(held), answers.gate[held])), strict=True)
@@ -85,7 +85,7 @@ def test_a_gate_without_its_columns_is_an_error(monkeypatch):
 
 
 def test_an_empty_fleet_has_no_answers():
-    fleet, places = pack([])
+    fleet, places = pack_snapshots([])
     assert (len(fleet), len(places), len(decide_fleet(fleet).action)) == (0, 0, 0)
 
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from decisions.autoscale.decide import Hold, Merge, Split, answer_to_wire, decide, next_due
-from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS, PRECEDENCE, Gate, Situation, page
+from decisions.autoscale.gates import BINDING_GATES, DESCRIPTIONS, PRECEDENCE, Gate, Situation, gates_page
 from decisions.autoscale.policy import policy_override, resolve_policy
 from decisions.autoscale.snapshot import OpenAction, snapshot_from_wire, snapshot_to_wire
 from schemas.snapshot import ANSWER, Snapshot
@@ -43,7 +43,7 @@ SNAPSHOTS = random_snapshots(6_500)
 
 
 def test_the_page_is_what_the_table_says():
-    assert (Path(__file__).parents[2] / "docs" / "gates.md").read_text() == page()
+    assert (Path(__file__).parents[2] / "docs" / "gates.md").read_text() == gates_page()
 
 
 def test_every_gate_has_a_sentence():

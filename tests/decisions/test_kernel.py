@@ -9,8 +9,8 @@ from enum import Enum
 import pytest
 
 from decisions.kernel.answers import Hold, next_due
-from decisions.kernel.precedence import PrecedenceRow, binding
-from decisions.kernel.readings import MAX_INSTANT_MS, Reading, above, due_at, gates_to_json, waited
+from decisions.kernel.precedence import PrecedenceRow, binding_reading
+from decisions.kernel.readings import MAX_INSTANT_MS, Reading, due_at, gates_to_json, read_above, read_waited
 
 
 class Gate(Enum):
@@ -48,16 +48,16 @@ class Roll:
 def decide(now, size=101, rolled_at=None, written_at=None, paused=False):
     if paused:
         off = Reading(Gate.PAUSED, False)
-        return Hold(binding(TABLE, {Situation.SWITCHED_OFF: [off]}), (off,))
+        return Hold(binding_reading(TABLE, {Situation.SWITCHED_OFF: [off]}), (off,))
     gates = (
-        above(Gate.SIZE, size, 100),
-        waited(Gate.COOLDOWN, now, rolled_at, 50),
-        waited(Gate.QUIET, now, written_at, 10),
+        read_above(Gate.SIZE, size, 100),
+        read_waited(Gate.COOLDOWN, now, rolled_at, 50),
+        read_waited(Gate.QUIET, now, written_at, 10),
     )
     failing = TABLE[1].failing(gates)
     if not failing:
         return Roll("log-7", gates)
-    return Hold(binding(TABLE, {Situation.WANTS_TO_ROLL: gates}), gates, due_at(failing))
+    return Hold(binding_reading(TABLE, {Situation.WANTS_TO_ROLL: gates}), gates, due_at(failing))
 
 
 def as_row(answer):
@@ -99,14 +99,14 @@ def test_an_action_has_no_due_instant():
 
 
 def test_the_first_situation_of_the_table_decides():
-    off, small = Reading(Gate.PAUSED, False), above(Gate.SIZE, 1, 100)
-    assert binding(TABLE, {Situation.WANTS_TO_ROLL: [small], Situation.SWITCHED_OFF: [off]}) is off
+    off, small = Reading(Gate.PAUSED, False), read_above(Gate.SIZE, 1, 100)
+    assert binding_reading(TABLE, {Situation.WANTS_TO_ROLL: [small], Situation.SWITCHED_OFF: [off]}) is off
 
 
 def test_passing_or_irrelevant_gate_never_binds():
-    passing, other = above(Gate.SIZE, 101, 100), Reading(Gate.PAUSED, False)
+    passing, other = read_above(Gate.SIZE, 101, 100), Reading(Gate.PAUSED, False)
     with pytest.raises(LookupError, match="WANTS_TO_ROLL"):
-        binding(TABLE, {Situation.WANTS_TO_ROLL: [passing, other]})
+        binding_reading(TABLE, {Situation.WANTS_TO_ROLL: [passing, other]})
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_passing_or_irrelevant_gate_never_binds():
     ],
 )
 def test_due_instant_within_known_period(wait_ms, until, at_least, due):
-    assert due_at([waited(Gate.COOLDOWN, 1_000, 1_000, wait_ms)], until, at_least) == due
+    assert due_at([read_waited(Gate.COOLDOWN, 1_000, 1_000, wait_ms)], until, at_least) == due
 
 
 def test_a_gate_that_time_does_not_open_is_never_due():
-    assert due_at([waited(Gate.COOLDOWN, 1_000, 1_000, 50), above(Gate.SIZE, 1, 100)]) is None
+    assert due_at([read_waited(Gate.COOLDOWN, 1_000, 1_000, 50), read_above(Gate.SIZE, 1, 100)]) is None

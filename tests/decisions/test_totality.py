@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from anabranch.query.wording import explained
 from decisions.autoscale.decide import Hold, Split, answer_to_wire, consumers_ask_nothing, decide, next_due
-from decisions.autoscale.fleet import ASK, GATES, HOLD, REASONS, SPLIT, decide_fleet, pack
+from decisions.autoscale.fleet import ASK, GATES, HOLD, REASONS, SPLIT, decide_fleet, pack_snapshots
 from decisions.autoscale.gates import Gate
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire
 from decisions.topic.layout import SegmentLayout
@@ -174,7 +174,7 @@ def _plainly(answer):
 
 
 def _by_fleet(one):
-    answers = decide_fleet(pack([one])[0])
+    answers = decide_fleet(pack_snapshots([one])[0])
     if answers.action[0] == ASK:
         assert one.policy.parallel_actions or one.policy.hot_key_splits
         return None

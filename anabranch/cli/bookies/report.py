@@ -13,7 +13,7 @@ from typing import Any
 from anabranch.bookkeeper.term import CurrentOrchestrator
 from anabranch.history.switches import SwitchHistory
 from anabranch.query.wording import instant
-from decisions.bookkeeper.advice import advice
+from decisions.bookkeeper.advice import ledger_advice
 from decisions.bookkeeper.cleanup import has_passed
 from decisions.bookkeeper.decide import command_of
 from schemas.bookie_answers import BookieAnswer
@@ -93,7 +93,7 @@ def failures_text(answer: BookieAnswer, source: str, target: str) -> list[str]:
     lines = []
     for state, ledger, where, reason in failures[:MAX_LINES]:
         lines.append(f"  {state}: ledger {ledger} of {printable(where)}: {printable(reason)}")
-        lines.append(f"    {printable(advice(ledger, reason, source, target))}")
+        lines.append(f"    {printable(ledger_advice(ledger, reason, source, target))}")
     if len(failures) > MAX_LINES:
         lines.append(f"  and {len(failures) - MAX_LINES:,} more; --output json has all")
     return lines
@@ -214,7 +214,9 @@ def history_text(switches: Sequence[SwitchHistory]) -> str:
             lines.append(
                 f"  failed: ledger {failure.ledger} of {printable(failure.object)}: {printable(failure.reason)}"
             )
-            lines.append(f"    {printable(advice(failure.ledger, failure.reason, switch.source, switch.target))}")
+            lines.append(
+                f"    {printable(ledger_advice(failure.ledger, failure.reason, switch.source, switch.target))}"
+            )
     return "\n".join(lines)
 
 

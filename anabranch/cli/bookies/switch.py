@@ -20,8 +20,8 @@ from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.sidecar import DELETES_WITHIN_S
 from anabranch.bookkeeper.steps import Steps, TermLost
 from anabranch.cli.bookies.report import MAX_LINES, shown_steps, status_text
-from decisions.bookkeeper.advice import advice
-from decisions.bookkeeper.decide import decide, plan
+from decisions.bookkeeper.advice import ledger_advice
+from decisions.bookkeeper.decide import decide, plan_steps
 from schemas.bookie_answers import BookieAnswer
 from schemas.bookies import BookieSnapshot, Progress, Request
 from schemas.printable import printable
@@ -115,7 +115,7 @@ def _planned(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer:
         return answer
     snapshot = snapshot.model_copy(update={"routing": "stopped", "registered_brokers": None})
     progress = snapshot.progress if answer.action == "retry" else Progress(epoch=directive.epoch)
-    return plan(
+    return plan_steps(
         snapshot.model_copy(
             update={
                 "operation": "next",
@@ -150,13 +150,13 @@ def _rehearsal(snapshot: BookieSnapshot, answer: BookieAnswer, planned: BookieAn
                 yield (
                     f"  would fail: ledger {failing.ledger} of {printable(failing.object)}: {printable(failing.reason)}"
                 )
-                yield f"    {printable(advice(failing.ledger, failing.reason, source, target))}"
+                yield f"    {printable(ledger_advice(failing.ledger, failing.reason, source, target))}"
     for loss in answer.losses:
         yield f"  would stay behind: {printable(loss.object)}: {printable(loss.detail)}"
     unknown = [attribution for attribution in planned.attributions if attribution.how == "corruption"]
     for item in unknown[:MAX_LINES]:
         yield f"  not known: ledger {item.ledger} of {printable(item.object)}: {printable(item.reason or '')}"
-        yield f"    {printable(advice(item.ledger, item.reason or '', source, target))}"
+        yield f"    {printable(ledger_advice(item.ledger, item.reason or '', source, target))}"
 
 
 def _cleanup_said(answer: BookieAnswer, output: str) -> None:

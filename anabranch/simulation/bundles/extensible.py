@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from decisions.bundles.averages import throughput
+from decisions.bundles.averages import total_throughput
 from decisions.bundles.configuration import Configuration
 from decisions.bundles.reports import CHECK_EVERY_MS
 from decisions.bundles.usage import weighted_max
@@ -56,5 +56,5 @@ def load_data(last: BrokerLoadData | None, data: LocalBrokerData, conf: Configur
 
 def busiest(own: Mapping[str, NamespaceBundleStats]) -> TopBundlesLoadData:
     """Return a broker's busiest bundles, the least busy of them first, as brokers publish them."""
-    ordered = sorted(own, key=lambda name: (throughput(own[name]), name))[-BUSIEST:]
+    ordered = sorted(own, key=lambda name: (total_throughput(own[name]), name))[-BUSIEST:]
     return TopBundlesLoadData(top_bundles_load_data=[TopBundle(bundle_name=name, stats=own[name]) for name in ordered])

@@ -33,7 +33,7 @@ from anabranch.simulation.shadow.sides import (
 from decisions.autoscale.answers import Hold
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import Policy
-from decisions.autoscale.rates import overload
+from decisions.autoscale.rates import segment_overload
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.samples import Samples
 from engine.autoscale.topics import ConfiguredPolicy
@@ -165,7 +165,7 @@ class _Reading:
         self._shown[topic] = {children for _, _, children, _ in actions_in(layout)}
         policy = self._replay.policy(topic)
         for segment, load in self._replay.loads.loads_of(topic).items():
-            if policy is not None and overload(load.rates, policy)[0] > 1.0:
+            if policy is not None and segment_overload(load.rates, policy)[0] > 1.0:
                 self._hot[topic, segment] = load.modified_at
 
     def take(self, batch: RecordedBatch) -> None:
@@ -286,7 +286,7 @@ class _Reading:
             if topic not in policies:
                 policies[topic] = self._replay.policy(topic)
             policy = policies[topic]
-            if policy is not None and overload(tuple(rates), policy)[0] > 1.0:
+            if policy is not None and segment_overload(tuple(rates), policy)[0] > 1.0:
                 self._hot.setdefault((topic, segment), now)
             else:
                 self._hot.pop((topic, segment), None)

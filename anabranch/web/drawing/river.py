@@ -17,7 +17,7 @@ from anabranch.web.drawing.heat import LEVELS, level
 from anabranch.web.past import DecisionMark, HoldSpan, Rates, Sample
 from anabranch.web.words import shown, utc
 from decisions.autoscale.policy import Policy
-from decisions.autoscale.rates import is_cold, overload
+from decisions.autoscale.rates import is_cold, segment_overload
 from decisions.topic.layout import HASH_SPACE
 from schemas.metadata import RATES
 
@@ -107,7 +107,7 @@ def _water(
         heaviest = _heaviest(samples, begin_of_run, following, policy)
         # A record of an earlier life of the name, or of before it was made, is not of this segment.
         heaviest = None if heaviest is not None and heaviest.at < reach.begins else heaviest
-        load = None if heaviest is None or policy is None else overload(heaviest.rates, policy)[0]
+        load = None if heaviest is None or policy is None else segment_overload(heaviest.rates, policy)[0]
         cold = heaviest is not None and policy is not None and is_cold(heaviest.rates, policy)
         kind = level(load, cold)
         if runs and runs[-1][2] == kind:
@@ -144,7 +144,7 @@ def _heaviest(samples: Sequence[Sample], since: int, until: int, policy: Policy 
     within = [*samples[max(first - 1, 0) : first], *samples[first:last]]
     if not within or policy is None:
         return within[-1] if within else None
-    return max(within, key=lambda sample: overload(sample.rates, policy)[0])
+    return max(within, key=lambda sample: segment_overload(sample.rates, policy)[0])
 
 
 def _numbers(reaches: Sequence[Reach], axes: Places) -> Iterator[Markup]:

@@ -24,7 +24,7 @@ from anabranch.web.words import link
 from decisions.autoscale.answers import Answer
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PolicyError, read_policy
-from decisions.autoscale.rates import overload
+from decisions.autoscale.rates import segment_overload
 from decisions.autoscale.snapshot import snapshot_from_wire
 from decisions.topic.layout import LayoutError
 from lake.brakes import BrakeReader, SafeguardAct
@@ -137,7 +137,7 @@ def _saw(request: Request, row: StoredRow) -> dict[str, Any]:
         "headline": headline(answer),
         "binding": getattr(answer, "binding", None),
         "agrees": _does(answer, row),
-        "overload": lambda load: overload(load.rates, snapshot.policy)[0],
+        "overload": lambda load: segment_overload(load.rates, snapshot.policy)[0],
         "loads": [(segment, snapshot.loads.get(segment.segment_id)) for segment in snapshot.layout.active[:100]],
         "chosen": segments_of(answer),
     }

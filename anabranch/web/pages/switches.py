@@ -11,7 +11,7 @@ from anabranch.query.sql import SqlError
 from anabranch.web.asking import PageNotFound, turn
 from anabranch.web.guard import demand
 from anabranch.web.templating import render
-from decisions.bookkeeper.advice import advice
+from decisions.bookkeeper.advice import ledger_advice
 
 MAX_SWITCHES, MAX_FAILURES = 20, 100
 
@@ -39,4 +39,4 @@ def show(request: Request) -> Response:
 
 
 def _advised(switch: SwitchHistory, failure: FailedLedger) -> str:
-    return advice(failure.ledger, failure.reason, switch.source, switch.target)
+    return ledger_advice(failure.ledger, failure.reason, switch.source, switch.target)

@@ -27,7 +27,7 @@ from anabranch.web.past import millis, read_decisions, read_holds, read_loads
 from anabranch.web.templating import render
 from anabranch.web.words import iso, link
 from decisions.autoscale.policy import POLICY_FIELDS, policy_override
-from decisions.autoscale.rates import overload
+from decisions.autoscale.rates import segment_overload
 from decisions.autoscale.snapshot import MANAGED
 from engine.kernel.packed import StateError
 
@@ -142,7 +142,7 @@ def why(request: Request) -> Response:
             "changed": [(change_words(change, snapshot), answer_words(change.answer)) for change in changed[:20]],
             "more": max(0, len(changed) - 20),
             "loads": [(active, snapshot.loads.get(active.segment_id)) for active in snapshot.layout.active[:100]],
-            "overload": lambda load: overload(load.rates, snapshot.policy)[0],
+            "overload": lambda load: segment_overload(load.rates, snapshot.policy)[0],
             "slowness": slowness_words(explanation.slowness),
         }
     return part(request, "why.html", **shown)
@@ -163,7 +163,7 @@ def loads(request: Request) -> Response:
         return JSONResponse({"at": [], "segments": []})
     policy, since = resolved.policy, millis(window.since)
     curves = {
-        segment: [(sample.at, overload(sample.rates, policy)[0]) for sample in samples if sample.at >= since]
+        segment: [(sample.at, segment_overload(sample.rates, policy)[0]) for sample in samples if sample.at >= since]
         for segment, samples in by_segment.items()
     }
     fullest = sorted(

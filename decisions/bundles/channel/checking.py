@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from decisions.bundles.boundaries import bundle_range
-from decisions.bundles.channel.conflicts import ConflictRefusal, illegal, refusal
+from decisions.bundles.channel.conflicts import ConflictRefusal, refuse_record, refuse_transition
 from decisions.bundles.channel.records import ACTIVE, IN_FLIGHT, BundleRecord, State, Store, state_of
 from decisions.bundles.channel.recovery import IN_FLIGHT_MS, brokers_of
 
@@ -106,15 +106,15 @@ class Checker:
         self.messages += 1
         old = entry.record
         self.newest = max(self.newest, record.at if record else 0)
-        refused = refusal(old, record, self._store)
+        refused = refuse_record(old, record, self._store)
         if refused is ConflictRefusal.STALE:
             self.stale += 1
             return
         if refused is not None:
-            yield ChannelFinding(_BY_REFUSAL[refused], line, bundle, _step(old, record))
+            yield ChannelFinding(_BY_REFUSAL[refused], line, bundle, _describe_step(old, record))
             return
-        if record is None and old is not None and illegal(old, None, Store.TOPIC):
-            yield ChannelFinding(FindingKind.TRANSITION, line, bundle, _step(old, None))
+        if record is None and old is not None and refuse_transition(old, None, Store.TOPIC):
+            yield ChannelFinding(FindingKind.TRANSITION, line, bundle, _describe_step(old, None))
         if record is not None:
             self.forced += record.force
             self.hidden += record.version > (old.version if old else 0) + 1
@@ -142,8 +142,8 @@ class Checker:
                             yield ChannelFinding(
                                 FindingKind.ORPHAN, 0, bundle, f"{entry.record.state.value} depends on {broker}"
                             )
-            yield from _overlaps(entries)
-            yield from _gaps(entries)
+            yield from _find_overlaps(entries)
+            yield from _find_gaps(entries)
 
     def _late(self, bundle: str, record: BundleRecord, until: int, line: int, tense: str) -> Iterator[ChannelFinding]:
         took = until - record.at
@@ -152,7 +152,7 @@ class Checker:
             yield ChannelFinding(FindingKind.IN_FLIGHT, line, bundle, detail)
 
 
-def _overlaps(entries: Mapping[str, _Entry]) -> Iterator[ChannelFinding]:
+def _find_overlaps(entries: Mapping[str, _Entry]) -> Iterator[ChannelFinding]:
     """Yield overlaps of active bundles, each with the earlier one that reaches furthest."""
     active = [(bundle, entry) for bundle, entry in entries.items() if state_of(entry.record) in ACTIVE]
     active.sort(key=lambda named_entry: (named_entry[1].lower, -named_entry[1].upper))
@@ -166,7 +166,7 @@ def _overlaps(entries: Mapping[str, _Entry]) -> Iterator[ChannelFinding]:
             furthest = (bundle, entry)
 
 
-def _gaps(entries: Mapping[str, _Entry]) -> Iterator[ChannelFinding]:
+def _find_gaps(entries: Mapping[str, _Entry]) -> Iterator[ChannelFinding]:
     """Ranges of bundles that were split, as far as no smaller bundle within has ever been heard of."""
     inner = sorted((entry.lower, entry.upper) for entry in entries.values())
     for bundle, entry in entries.items():
@@ -193,11 +193,11 @@ def meanings_table() -> str:
     return f"| finding | means |\n| --- | --- |\n{rows}\n"
 
 
-def _step(old: BundleRecord | None, new: BundleRecord | None) -> str:
-    return f"{_said(old)}, then {_said(new)}"
+def _describe_step(old: BundleRecord | None, new: BundleRecord | None) -> str:
+    return f"{_describe_record(old)}, then {_describe_record(new)}"
 
 
-def _said(record: BundleRecord | None) -> str:
+def _describe_record(record: BundleRecord | None) -> str:
     if record is None:
         return "no record"
     source = f" from {record.source}" if record.source else ""

@@ -44,7 +44,7 @@ REFUSALS: Mapping[ConflictRefusal, str] = MappingProxyType(
 )
 
 
-def refusal(old: BundleRecord | None, new: BundleRecord | None, store: Store) -> ConflictRefusal | None:
+def refuse_record(old: BundleRecord | None, new: BundleRecord | None, store: Store) -> ConflictRefusal | None:
     """Return why `new` is not taken after `old`, or None. A tombstone (None) always is."""
     if new is None:
         return None
@@ -52,16 +52,16 @@ def refusal(old: BundleRecord | None, new: BundleRecord | None, store: Store) ->
         # Its children are how a split needs this: `Owned` may be a bundle's first state, whatever the table says.
         return None if new.version == FIRST_VERSION else ConflictRefusal.NOT_FIRST
     if old is None:
-        return None if new.force else illegal(old, new, store)
+        return None if new.force else refuse_transition(old, new, store)
     wraps = old.version == LAST_VERSION and new.version == -LAST_VERSION - 1
     if not wraps and new.version <= old.version:
         return ConflictRefusal.STALE
     if not wraps and new.version > old.version + 1:
         return None if store is Store.TOPIC else ConflictRefusal.GAP
-    return None if new.force else illegal(old, new, store)
+    return None if new.force else refuse_transition(old, new, store)
 
 
-def illegal(old: BundleRecord | None, new: BundleRecord | None, store: Store) -> ConflictRefusal | None:
+def refuse_transition(old: BundleRecord | None, new: BundleRecord | None, store: Store) -> ConflictRefusal | None:
     """Return why this state with these brokers may not follow that one, leaving out versions and force."""
     if state_of(new) not in TRANSITIONS[store][state_of(old)]:
         return ConflictRefusal.TRANSITION

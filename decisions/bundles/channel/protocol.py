@@ -60,7 +60,7 @@ class Reaction(NamedTuple):
     clients: ChannelClients = ChannelClients.KEEP
 
 
-def lookup(record: BundleRecord | None, asked: str, now: int) -> Lookup:
+def lookup_owner(record: BundleRecord | None, asked: str, now: int) -> Lookup:
     """Return the owner of a bundle by the broker `asked` (PIP-192 "Bundle Ownership Lookup").
 
     The destination of a hand-over puts the answer off until it is the owner; others name it at once.
@@ -81,14 +81,14 @@ def lookup(record: BundleRecord | None, asked: str, now: int) -> Lookup:
     return Lookup(ChannelAnswer.OWNER, record.destination)
 
 
-def assign(record: BundleRecord | None, broker: str, now: int) -> BundleRecord | None:
+def assign_bundle(record: BundleRecord | None, broker: str, now: int) -> BundleRecord | None:
     """`Assigning` to a broker, for a bundle that nobody has; None when somebody has it or gets it already."""
     if state_of(record) not in (State.INIT, State.FREE):
         return None
     return BundleRecord(State.ASSIGNING, next_version(record), broker, at=now)
 
 
-def unload(record: BundleRecord | None, destination: str, now: int) -> BundleRecord | None:
+def unload_bundle(record: BundleRecord | None, destination: str, now: int) -> BundleRecord | None:
     """Return `Releasing` by the owner, to a destination or to nobody.
 
     None when nobody owns it, or the destination does.
@@ -98,7 +98,7 @@ def unload(record: BundleRecord | None, destination: str, now: int) -> BundleRec
     return BundleRecord(State.RELEASING, next_version(record), destination, record.destination, at=now)
 
 
-def split(record: BundleRecord | None, children: Sequence[tuple[str, str]], now: int) -> BundleRecord | None:
+def split_bundle(record: BundleRecord | None, children: Sequence[tuple[str, str]], now: int) -> BundleRecord | None:
     """Return `Splitting` by the owner, into children, each with its broker or none.
 
     None if nobody owns it.
@@ -108,7 +108,7 @@ def split(record: BundleRecord | None, children: Sequence[tuple[str, str]], now:
     return BundleRecord(State.SPLITTING, next_version(record), "", record.destination, children=tuple(children), at=now)
 
 
-def react(me: str, bundle: str, record: BundleRecord | None, now: int, multi_phase: bool = True) -> Reaction:
+def react_to_record(me: str, bundle: str, record: BundleRecord | None, now: int, multi_phase: bool = True) -> Reaction:
     """Return the reaction of broker `me` to a record that it takes; splits go on with `advance_split`.
 
     - `Assigning`: the destination writes `Owned`.
@@ -124,10 +124,10 @@ def react(me: str, bundle: str, record: BundleRecord | None, now: int, multi_pha
     if record.state is State.ASSIGNING:
         if record.destination != me:
             return Reaction()
-        return Reaction((ChannelWrite(bundle, _then(record, State.OWNED, now)),))
+        return Reaction((ChannelWrite(bundle, _next_record(record, State.OWNED, now)),))
     if record.source != me:
         return Reaction()
-    after = _then(record, State.ASSIGNING if record.destination else State.FREE, now)
+    after = _next_record(record, State.ASSIGNING if record.destination else State.FREE, now)
     keeps = multi_phase and record.destination
     return Reaction((ChannelWrite(bundle, after),), ChannelClients.FENCE if keeps else ChannelClients.CLOSE)
 
@@ -145,7 +145,7 @@ def advance_split(
     missing = [child for child, _ in record.children if children.get(child) is None]
     if missing:
         return tuple(ChannelWrite(child, BundleRecord(State.OWNED, destination=me, at=now)) for child in missing)
-    return (ChannelWrite(bundle, _then(record, State.DELETED, now)),)
+    return (ChannelWrite(bundle, _next_record(record, State.DELETED, now)),)
 
 
 def is_to_be_removed(record: BundleRecord | None, now: int) -> bool:
@@ -153,5 +153,5 @@ def is_to_be_removed(record: BundleRecord | None, now: int) -> bool:
     return record is not None and record.state not in ACTIVE and now - record.at > TOMBSTONE_AFTER_MS
 
 
-def _then(record: BundleRecord, state: State, now: int) -> BundleRecord:
+def _next_record(record: BundleRecord, state: State, now: int) -> BundleRecord:
     return BundleRecord(state, next_version(record), record.destination, record.source, at=now)

@@ -28,7 +28,7 @@ class Session(Enum):
     UNSTABLE = "Unstable"
 
 
-def session(connected: bool, since: int, now: int) -> Session:
+def session_health(connected: bool, since: int, now: int) -> Session:
     """The session's health: `since` is when it was lost or established again, 0 if it never was lost."""
     if not connected:
         return Session.UNSTABLE
@@ -53,7 +53,7 @@ def brokers_of(record: BundleRecord | None) -> tuple[str, ...]:
     return tuple(filter(None, named))
 
 
-def override(record: BundleRecord | None, lost: str, chosen: str, now: int) -> BundleRecord | None:
+def override_record(record: BundleRecord | None, lost: str, chosen: str, now: int) -> BundleRecord | None:
     """A record that a lost broker concerns, given to `chosen`; '' when there is no candidate: `Free`.
 
     A split goes on at the new broker; anything else is owned there (`overrideOwnership`).
@@ -73,7 +73,7 @@ def is_stuck(record: BundleRecord | None, now: int) -> bool:
     return record is not None and record.state in IN_FLIGHT and now - record.at > IN_FLIGHT_MS
 
 
-def monitor(record: BundleRecord | None, alive: Collection[str], chosen: str, now: int) -> BundleRecord | None:
+def monitor_bundle(record: BundleRecord | None, alive: Collection[str], chosen: str, now: int) -> BundleRecord | None:
     """Return what one round of the monitor writes for a bundle.
 
     None when it is in order, or `chosen` is needed and ''. Records that concern a dead broker are overridden. Of stuck
@@ -84,7 +84,7 @@ def monitor(record: BundleRecord | None, alive: Collection[str], chosen: str, no
         return None
     lost = next((broker for broker in brokers_of(record) if broker not in alive), "")
     if lost:
-        return override(record, lost, chosen, now)
+        return override_record(record, lost, chosen, now)
     if not is_stuck(record, now):
         return None
     version = next_version(record)

@@ -7,16 +7,16 @@ from math import inf
 from decisions.bundles.cluster import ClusterView
 
 
-def select(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
+def select_least_long_term(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     """The broker, or None without candidates. An overloaded one counts as infinitely busy."""
-    scores = {broker: _score(cluster, broker) for broker in brokers}
+    scores = {broker: _score_broker(cluster, broker) for broker in brokers}
     if not scores:
         return None
     least = min(scores.values())
     return cluster.account.choice(bundle, [broker for broker, score in scores.items() if score == least])
 
 
-def _score(cluster: ClusterView, broker: str) -> float:
+def _score_broker(cluster: ClusterView, broker: str) -> float:
     conf = cluster.configuration
     threshold = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
     if cluster.fullest(broker) > threshold:

@@ -7,12 +7,12 @@ counts as much as bundles do on average, so that one broker is not given all of 
 from __future__ import annotations
 
 from decisions.bundles.cluster import ClusterView
-from decisions.bundles.projection import load_of, mean_load, move, project
+from decisions.bundles.projection import load_of, mean_load, move_bundle, project_loads
 
 
-def select(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
+def select_least_projected(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     """The broker, or None without candidates; remembered until it reports the bundle."""
-    projected = project(cluster)
+    projected = project_loads(cluster)
     candidates = [projected[name] for name in brokers if name in projected]
     if not candidates:
         return cluster.account.choice(bundle, brokers) if brokers else None
@@ -21,5 +21,5 @@ def select(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     usages = {broker.name: broker.with_load(load) for broker in candidates}
     least = min(usages.values())
     chosen = cluster.account.choice(bundle, [name for name, usage in usages.items() if usage == least])
-    move(cluster, bundle, None, chosen, load)
+    move_bundle(cluster, bundle, None, chosen, load)
     return chosen

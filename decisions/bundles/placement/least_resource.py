@@ -8,17 +8,17 @@ from __future__ import annotations
 from decisions.bundles.cluster import ClusterView
 
 
-def select(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
+def select_least_resource(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     """The broker, or None without candidates."""
     usages = cluster.memory.placement_usage
     for broker in set(usages) - set(cluster.reports):
         del usages[broker]
     for broker in brokers:
-        usages[broker] = _moved(cluster, broker)
-    return among(cluster, bundle, brokers, {broker: usages[broker] for broker in brokers})
+        usages[broker] = _moved_load(cluster, broker)
+    return choose_among(cluster, bundle, brokers, {broker: usages[broker] for broker in brokers})
 
 
-def among(cluster: ClusterView, bundle: str, brokers: list[str], usages: dict[str, float]) -> str | None:
+def choose_among(cluster: ClusterView, bundle: str, brokers: list[str], usages: dict[str, float]) -> str | None:
     """One of those with a usage far enough below the mean; of all candidates when none is."""
     if not brokers:
         return None
@@ -28,7 +28,7 @@ def among(cluster: ClusterView, bundle: str, brokers: list[str], usages: dict[st
     return cluster.account.choice(bundle, best or brokers)
 
 
-def _moved(cluster: ClusterView, broker: str) -> float:
+def _moved_load(cluster: ClusterView, broker: str) -> float:
     report, conf = cluster.reports[broker], cluster.configuration
     now = cluster.weighted(broker)
     before = cluster.memory.placement_usage.get(broker)

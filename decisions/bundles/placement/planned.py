@@ -9,7 +9,7 @@ from __future__ import annotations
 from decisions.bundles.cluster import ClusterView
 
 
-def select(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
+def select_planned(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     """The broker, or None without candidates."""
     planned = cluster.planned(bundle)
     if planned in brokers:

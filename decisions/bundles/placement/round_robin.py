@@ -6,7 +6,7 @@ from decisions.bundles.cluster import ClusterView
 from decisions.bundles.numbers import INT_MAX
 
 
-def select(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
+def select_round_robin(cluster: ClusterView, bundle: str, brokers: list[str]) -> str | None:
     """Return the broker, or None without candidates.
 
     The list is replaced when its size or the pick is no longer right.

@@ -18,11 +18,11 @@ from decisions.bundles.placement import least_long_term, least_projected, least_
 Strategy = Callable[[ClusterView, str, list[str]], "str | None"]
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
     {
-        "LeastLongTermMessageRate": least_long_term.select,
-        "LeastResourceUsageWithWeight": least_resource.select,
-        "AvgShedder": planned.select,
-        "RoundRobinBrokerSelector": round_robin.select,
-        LEAST_PROJECTED: least_projected.select,
+        "LeastLongTermMessageRate": least_long_term.select_least_long_term,
+        "LeastResourceUsageWithWeight": least_resource.select_least_resource,
+        "AvgShedder": planned.select_planned,
+        "RoundRobinBrokerSelector": round_robin.select_round_robin,
+        LEAST_PROJECTED: least_projected.select_least_projected,
     }
 )
 _SYSTEM_NAMESPACE = "pulsar/system"
@@ -34,34 +34,34 @@ def select_broker(cluster: ClusterView, bundle: str) -> str | None:
     forced = cluster.snapshot.affinity.get(bundle)
     if forced is not None:
         return forced
-    allowed = candidates.isolated(cluster, bundle, cluster.reports)
+    allowed = candidates.isolated_brokers(cluster, bundle, cluster.reports)
     if not cluster.account.passes(
         BundleGate.DESTINATION, bool(allowed), bundle=bundle, detail="brokers that policies leave"
     ):
         return None
     namespace = candidates.namespace_of(bundle)
     brokers = candidates.under_topic_cap(cluster, bundle, allowed)
-    brokers = candidates.spread(cluster, bundle, brokers)
+    brokers = candidates.spread_over_domains(cluster, bundle, brokers)
     if conf.on("loadBalancerDistributeBundlesEvenlyEnabled") or namespace == _SYSTEM_NAMESPACE:
         brokers = candidates.fewest_bundles(cluster, bundle, brokers)
     classes = {broker: cluster.reports[broker].data.load_manager_class_name for broker in brokers}
     brokers = candidates.same_class(cluster, bundle, classes)
     versions = {broker: cluster.reports[broker].data.broker_version_string for broker in brokers}
-    brokers = candidates.latest(cluster, bundle, versions) or allowed
+    brokers = candidates.latest_version(cluster, bundle, versions) or allowed
     strategy = STRATEGIES[conf.text("loadBalancerLoadPlacementStrategy")]
     if namespace in conf.names("loadBalancerSheddingExcludedNamespaces"):
-        strategy = round_robin.select
+        strategy = round_robin.select_round_robin
     chosen = strategy(cluster, bundle, brokers)
     threshold = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
     if chosen is None or cluster.fullest(chosen) <= threshold:
         return chosen
-    if strategy is planned.select and conf.on("fix26246"):
+    if strategy is planned.select_planned and conf.on("fix26246"):
         healthy = [broker for broker in allowed if cluster.fullest(broker) <= threshold]
         return strategy(cluster, bundle, healthy) or chosen
     return strategy(cluster, bundle, allowed)
 
 
-def assign(cluster: ClusterView, bundle: str) -> str | None:
+def assign_bundle(cluster: ClusterView, bundle: str) -> str | None:
     """Place a bundle that nobody owns where it was preallocated, or on a new broker, and remember that."""
     preallocated = cluster.preallocated_to(bundle)
     if preallocated is not None:

@@ -9,32 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cmp_to_key
 
-from decisions.bundles.averages import message_rate, throughput
+from decisions.bundles.averages import message_rate, total_throughput
 from decisions.bundles.cluster import ClusterView
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import INT_MAX, java_int
 
 
-def shed(cluster: ClusterView) -> dict[str, list[str]]:
+def shed_average(cluster: ClusterView) -> dict[str, list[str]]:
     """The bundles to unload, by broker; the counters and the plan move."""
     picked = dict[str, list[str]]()
-    for low, high in _pairs(cluster):
-        if _fires(cluster, low, high):
+    for low, high in _broker_pairs(cluster):
+        if _is_triggered(cluster, low, high):
             for broker in (low, high):
                 cluster.memory.hits_low.pop(broker, None)
                 cluster.memory.hits_high.pop(broker, None)
-            bundles = _pick(cluster, low, high)
+            bundles = _pick_bundles(cluster, low, high)
             if bundles:
                 picked.setdefault(high, []).extend(bundles)
     return picked
 
 
-def _pairs(cluster: ClusterView) -> list[tuple[str, str]]:
+def _broker_pairs(cluster: ClusterView) -> list[tuple[str, str]]:
     conf, memory = cluster.configuration, cluster.memory
     near = conf.number("loadBalancerAvgShedderLowThreshold")
     far = conf.number("loadBalancerAvgShedderHighThreshold")
     scores = {broker: cluster.weighted(broker) * 100 for broker in cluster.reports}
-    ordered = _ordered(scores, conf.on("fix24954"))
+    ordered = _order_brokers(scores, conf.on("fix24954"))
     pairs = list[tuple[str, str]]()
     for index in range((len(ordered) + 1) // 2):
         low, high = ordered[index], ordered[-1 - index]
@@ -58,7 +58,7 @@ def _pairs(cluster: ClusterView) -> list[tuple[str, str]]:
     return pairs
 
 
-def _ordered(scores: Mapping[str, float], exact: bool) -> list[str]:
+def _order_brokers(scores: Mapping[str, float], exact: bool) -> list[str]:
     """Return the brokers from the lowest score to the highest.
 
     Not `exact`: by whole points of difference, as first released.
@@ -73,7 +73,7 @@ def _ordered(scores: Mapping[str, float], exact: bool) -> list[str]:
     return sorted(named, key=cmp_to_key(apart))
 
 
-def _fires(cluster: ClusterView, low: str, high: str) -> bool:
+def _is_triggered(cluster: ClusterView, low: str, high: str) -> bool:
     conf, memory = cluster.configuration, cluster.memory
     often = conf.whole("loadBalancerAvgShedderHitCountLowThreshold")
     soon = conf.whole("loadBalancerAvgShedderHitCountHighThreshold")
@@ -84,7 +84,7 @@ def _fires(cluster: ClusterView, low: str, high: str) -> bool:
     return cluster.account.measured(BundleGate.HIT_COUNT, memory.hits_low.get(most, 0), ">=", often, most)
 
 
-def _pick(cluster: ClusterView, low: str, high: str) -> list[str]:
+def _pick_bundles(cluster: ClusterView, low: str, high: str) -> list[str]:
     conf, account = cluster.configuration, cluster.account
     source, receiver = cluster.reports[high], cluster.reports[low]
     share = conf.number("maxUnloadPercentage")
@@ -94,7 +94,7 @@ def _pick(cluster: ClusterView, low: str, high: str) -> list[str]:
     if account.measured(BundleGate.MIN_MESSAGES, rate_need, ">", least_rate, high, detail="messages per second"):
         remaining, weigh = rate_need, message_rate
     elif account.measured(BundleGate.MIN_MESSAGES, bytes_need, ">", least_bytes, high, detail="bytes per second"):
-        remaining, weigh = bytes_need, throughput
+        remaining, weigh = bytes_need, total_throughput
     else:
         return []
     loads = [(weigh(data.short_term_data), bundle) for bundle, data in cluster.candidates(high)]

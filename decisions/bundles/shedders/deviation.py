@@ -12,7 +12,7 @@ from decisions.bundles.cluster import ClusterView
 from decisions.bundles.gates import BundleGate
 
 
-def shed(cluster: ClusterView) -> dict[str, list[str]]:
+def shed_deviation(cluster: ClusterView) -> dict[str, list[str]]:
     """The bundles to unload, by broker; where each goes is in the plan."""
     bundle_loads = cluster.snapshot.deviation_loads
     loads = {broker: sum(bundle_loads.get(broker, {}).values()) for broker in cluster.reports}

@@ -14,22 +14,22 @@ from decisions.bundles.configuration import GAIN
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import INT_MAX
 from decisions.bundles.projected import Load, Projected
-from decisions.bundles.projection import move, project
+from decisions.bundles.projection import move_bundle, project_loads
 from decisions.bundles.shedders import transfer
 from schemas.bundles import BundleDecision
 
 
-def shed(cluster: ClusterView) -> list[BundleDecision]:
+def shed_for_gain(cluster: ClusterView) -> list[BundleDecision]:
     """The moves of one cycle, each with its destination."""
-    brokers = project(cluster)
+    brokers = project_loads(cluster)
     if not cluster.account.measured(BundleGate.BROKERS, len(brokers), ">", 1):
         cluster.memory.gain_hits = 0
         return []
-    givers, until = _givers(cluster, brokers)
-    return _moves(cluster, brokers, givers, until) if givers else []
+    givers, until = _giving_brokers(cluster, brokers)
+    return _best_moves(cluster, brokers, givers, until) if givers else []
 
 
-def _givers(cluster: ClusterView, brokers: dict[str, Projected]) -> tuple[set[str], float]:
+def _giving_brokers(cluster: ClusterView, brokers: dict[str, Projected]) -> tuple[set[str], float]:
     """Return the brokers that give, and the usage down to which they give.
 
     These are the brokers far enough above the emptiest, once it has been so for enough cycles in a row; before that,
@@ -67,11 +67,13 @@ def _givers(cluster: ClusterView, brokers: dict[str, Projected]) -> tuple[set[st
     return (givers, 0.0) if all(enough) else (overloaded, full)
 
 
-def _moves(cluster: ClusterView, brokers: dict[str, Projected], givers: set[str], until: float) -> list[BundleDecision]:
+def _best_moves(
+    cluster: ClusterView, brokers: dict[str, Projected], givers: set[str], until: float
+) -> list[BundleDecision]:
     """The best move of the fullest broker that has one, again and again."""
     conf, account = cluster.configuration, cluster.account
     most, target = conf.whole("gainShedderMaxMovesPerCycle"), conf.number("gainShedderRestPercentage") / 100
-    movable = {name: _movable(cluster, brokers[name]) for name in sorted(givers)}
+    movable = {name: _movable_bundles(cluster, brokers[name]) for name in sorted(givers)}
     decisions = list[BundleDecision]()
     while givers:
         ordered = sorted(brokers.values(), key=lambda broker: (broker.usage, broker.name))
@@ -82,12 +84,12 @@ def _moves(cluster: ClusterView, brokers: dict[str, Projected], givers: set[str]
             break
         if not account.measured(BundleGate.MOVES_PER_CYCLE, len(decisions), "<", most, source.name):
             break
-        best = _best(cluster, source, ordered, movable[source.name])
+        best = _best_move(cluster, source, ordered, movable[source.name])
         if best is None:
             givers.discard(source.name)
             continue
         bundle, destination = best
-        move(cluster, bundle, source.name, destination.name, movable[source.name].pop(bundle))
+        move_bundle(cluster, bundle, source.name, destination.name, movable[source.name].pop(bundle))
         cluster.memory.unloaded_bundles[bundle] = cluster.now
         decisions.append(
             BundleDecision(
@@ -101,7 +103,7 @@ def _moves(cluster: ClusterView, brokers: dict[str, Projected], givers: set[str]
     return decisions
 
 
-def _movable(cluster: ClusterView, source: Projected) -> dict[str, Load]:
+def _movable_bundles(cluster: ClusterView, source: Projected) -> dict[str, Load]:
     """The bundles of a broker that may leave it."""
     account, movable = cluster.account, dict[str, Load]()
     if not account.measured(BundleGate.SOLE_BUNDLE, source.count, ">", 1, source.name):
@@ -116,7 +118,7 @@ def _movable(cluster: ClusterView, source: Projected) -> dict[str, Load]:
             account.held(BundleGate.RECENTLY_UNLOADED, source.name, bundle)
         elif bundle in cluster.memory.gain_moves:
             account.held(BundleGate.RECENTLY_UNLOADED, source.name, bundle, "no report shows its last move yet")
-        elif candidates.stays(cluster, bundle, source.name):
+        elif candidates.stays_isolated(cluster, bundle, source.name):
             continue
         elif not any(load):
             account.measured(BundleGate.HAS_TRAFFIC, 0.0, ">", 0.0, source.name, bundle)
@@ -125,7 +127,7 @@ def _movable(cluster: ClusterView, source: Projected) -> dict[str, Load]:
     return movable
 
 
-def _best(
+def _best_move(
     cluster: ClusterView, source: Projected, ordered: list[Projected], movable: dict[str, Load]
 ) -> tuple[str, Projected] | None:
     """The bundle of a broker and its destination with the highest gain that policies permit.
@@ -149,7 +151,7 @@ def _best(
             if gain < best or (gain == best and chosen is not None):
                 continue
             if permitted is None:
-                permitted = _permitted(cluster, bundle, source.name)
+                permitted = _permitted_brokers(cluster, bundle, source.name)
             if destination.name in permitted:
                 best, chosen = gain, (bundle, destination)
     account = cluster.account
@@ -165,7 +167,7 @@ def _best(
     return None
 
 
-def _permitted(cluster: ClusterView, bundle: str, source: str) -> set[str]:
+def _permitted_brokers(cluster: ClusterView, bundle: str, source: str) -> set[str]:
     """Return the brokers that policies and filters leave for a bundle of `source`, the same all cycle."""
     cache = cluster.found.permitted
     if bundle not in cache:
@@ -179,10 +181,10 @@ def _find_permitted(cluster: ClusterView, bundle: str, source: str) -> set[str]:
     if forced is not None:
         return {forced}
     if cluster.configuration.extensible:
-        brokers = transfer.filtered(cluster, bundle)
+        brokers = transfer.filter_brokers(cluster, bundle)
         live: list[str] = transfer.live_brokers(cluster)
     else:
-        live = candidates.isolated(cluster, bundle, cluster.reports)
+        live = candidates.isolated_brokers(cluster, bundle, cluster.reports)
         brokers = candidates.allowed_by_filters(cluster, bundle, live)
     if candidates.has_policies(cluster, bundle):
         in_group = candidates.namespace_of(bundle) in cluster.snapshot.anti_affinity_groups

@@ -5,7 +5,7 @@ The largest first, until their sum reaches the target: it overshoots by up to on
 
 from __future__ import annotations
 
-from decisions.bundles.averages import throughput
+from decisions.bundles.averages import total_throughput
 from decisions.bundles.cluster import ClusterView
 from decisions.bundles.gates import BundleGate
 
@@ -17,7 +17,7 @@ def has_several(cluster: ClusterView, broker: str) -> bool:
 
 def pick_until(cluster: ClusterView, broker: str, target: float) -> list[str]:
     """Bundles of a broker whose short-term throughput sums up to `target`, bytes per second."""
-    loads = [(throughput(data.short_term_data), bundle) for bundle, data in cluster.candidates(broker)]
+    loads = [(total_throughput(data.short_term_data), bundle) for bundle, data in cluster.candidates(broker)]
     picked, total = list[str](), 0.0
     for load, bundle in sorted(loads, key=lambda entry: (-entry[0], entry[1])):
         wanted = cluster.account.measured(BundleGate.STILL_NEEDED, total, "<", target, broker, bundle)

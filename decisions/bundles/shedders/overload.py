@@ -10,7 +10,7 @@ from decisions.bundles.usage import max_usage
 MARGIN = 0.05
 
 
-def shed(cluster: ClusterView) -> dict[str, list[str]]:
+def shed_overload(cluster: ClusterView) -> dict[str, list[str]]:
     """The bundles to unload, by broker."""
     threshold = cluster.configuration.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
     picked = dict[str, list[str]]()

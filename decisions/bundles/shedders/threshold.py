@@ -15,12 +15,12 @@ from decisions.bundles.usage import weighted_max_within_limit
 MARGIN, LOWER_BOUNDARY_SHARE = 0.05, 0.5
 
 
-def shed(cluster: ClusterView) -> dict[str, list[str]]:
+def shed_threshold(cluster: ClusterView) -> dict[str, list[str]]:
     """The bundles to unload, by broker."""
     conf, memory = cluster.configuration, cluster.memory
     threshold = conf.number("loadBalancerBrokerThresholdShedderPercentage") / 100
     least = conf.number("loadBalancerBundleUnloadMinThroughputThreshold") * MIB
-    average = _update(cluster)
+    average = _update_averages(cluster)
     picked = dict[str, list[str]]()
     if not cluster.account.measured(BundleGate.HAS_TRAFFIC, average, ">", 0, detail="mean usage of the brokers"):
         return picked
@@ -41,7 +41,7 @@ def shed(cluster: ClusterView) -> dict[str, list[str]]:
 
 
 def _lower_boundary(cluster: ClusterView, threshold: float, least: float) -> dict[str, list[str]]:
-    average = _update(cluster)
+    average = _update_averages(cluster)
     usages = cluster.memory.threshold_usage
     floor = average - threshold
     idle = [broker for broker in cluster.reports if usages[broker] < floor]
@@ -60,7 +60,7 @@ def _lower_boundary(cluster: ClusterView, threshold: float, least: float) -> dic
     return {fullest: bundles} if bundles else {}
 
 
-def _update(cluster: ClusterView) -> float:
+def _update_averages(cluster: ClusterView) -> float:
     """Moves every broker's average by one step, and answers the mean of all."""
     history = cluster.configuration.number("loadBalancerHistoryResourcePercentage")
     starts_there = cluster.configuration.on("fix13136")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from decisions.bundles import candidates
-from decisions.bundles.averages import throughput
+from decisions.bundles.averages import total_throughput
 from decisions.bundles.cluster import ClusterView
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.usage import weighted_max
@@ -67,14 +67,14 @@ def _bytes(cluster: ClusterView, broker: str) -> float:
     return data.msg_throughput_in + data.msg_throughput_out
 
 
-def shed(cluster: ClusterView) -> TransferOutcome:
+def shed_transfers(cluster: ClusterView) -> TransferOutcome:
     """The transfers of one cycle, or why there are none."""
-    skip = _unfit(cluster)
+    skip = _unfit_reason(cluster)
     if skip is not None:
         return TransferOutcome([], "Skip", skip)
     loads = _statistics(cluster)
     average, deviation = loads.average, loads.deviation
-    if not _hit(cluster, loads):
+    if not _count_hit(cluster, loads):
         return TransferOutcome([], "Skip", "HitCount", average, deviation)
     decisions, reason, no_data, few = _transfers(cluster, loads)
     if not decisions:
@@ -88,7 +88,7 @@ def shed(cluster: ClusterView) -> TransferOutcome:
     return TransferOutcome(decisions, "Success", reason, average, deviation)
 
 
-def _unfit(cluster: ClusterView) -> str | None:
+def _unfit_reason(cluster: ClusterView) -> str | None:
     """Return why the load data cannot be used, or None."""
     conf, account, unloaded = cluster.configuration, cluster.account, cluster.memory.unloaded_brokers
     oldest = conf.number("loadBalancerBrokerLoadDataTTLInSeconds") * 1000
@@ -141,7 +141,7 @@ def _overloaded(cluster: ClusterView, loads: _Loads) -> bool:
     return loads.usage[high] > threshold and loads.usage[high] > loads.average + target
 
 
-def _why(cluster: ClusterView, loads: _Loads) -> str | None:
+def _reason_to_move(cluster: ClusterView, loads: _Loads) -> str | None:
     """Return why load should move: the spread, else an idle broker, else a full one."""
     target = cluster.configuration.number("loadBalancerBrokerLoadTargetStd")
     spread = loads.deviation > target
@@ -163,9 +163,9 @@ def _why(cluster: ClusterView, loads: _Loads) -> str | None:
     return why
 
 
-def _hit(cluster: ClusterView, loads: _Loads) -> bool:
+def _count_hit(cluster: ClusterView, loads: _Loads) -> bool:
     memory = cluster.memory
-    memory.transfer_hits = min(2**31 - 1, memory.transfer_hits + 1) if _why(cluster, loads) else 0
+    memory.transfer_hits = min(2**31 - 1, memory.transfer_hits + 1) if _reason_to_move(cluster, loads) else 0
     limit = cluster.configuration.number("loadBalancerSheddingConditionHitCountThreshold")
     return cluster.account.measured(BundleGate.HIT_COUNT, memory.transfer_hits, ">", limit)
 
@@ -181,7 +181,7 @@ def _transfers(cluster: ClusterView, loads: _Loads) -> tuple[list[BundleDecision
     while loads.bottom < loads.top:
         if not account.measured(BundleGate.BROKERS_PER_CYCLE, loads.shed, "<", most, loads.ordered[loads.top]):
             break
-        reason = _why(cluster, loads)
+        reason = _reason_to_move(cluster, loads)
         if reason is None:
             break
         high, low = loads.ordered[loads.top], loads.ordered[loads.bottom]
@@ -190,7 +190,7 @@ def _transfers(cluster: ClusterView, loads: _Loads) -> tuple[list[BundleDecision
         if not account.measured(BundleGate.TOP_BUNDLES, len(bundles), ">", 1, high):
             no_data, few = (no_data + 1, few) if not bundles else (no_data, few + 1)
             continue
-        transfers, moved, gained = _between(cluster, loads, high, low, reason)
+        transfers, moved, gained = _transfer_pair(cluster, loads, high, low, reason)
         if moved <= 0:
             few += 1
             continue
@@ -199,11 +199,11 @@ def _transfers(cluster: ClusterView, loads: _Loads) -> tuple[list[BundleDecision
             if (decision.source_broker or "", decision.bundle) not in chosen:
                 chosen.add((decision.source_broker or "", decision.bundle))
                 decisions.append(decision)
-        _offload(cluster, loads, high, low, moved - gained)
+        _offload_broker(cluster, loads, high, low, moved - gained)
     return decisions, first_reason, no_data, few
 
 
-def _offload(cluster: ClusterView, loads: _Loads, high: str, low: str, moved: float) -> None:
+def _offload_broker(cluster: ClusterView, loads: _Loads, high: str, low: str, moved: float) -> None:
     total = _bytes(cluster, high)
     part = moved * loads.usage[high] / total if total > 0 else 0.0
     before = loads.usage[high] ** 2 + loads.usage[low] ** 2
@@ -216,7 +216,7 @@ def _offload(cluster: ClusterView, loads: _Loads, high: str, low: str, moved: fl
     loads.bottom += 1
 
 
-def _between(
+def _transfer_pair(
     cluster: ClusterView, loads: _Loads, high: str, low: str, reason: str
 ) -> tuple[list[BundleDecision], float, float]:
     """Return the transfers of one pair, and the throughput that the fuller broker loses and gains."""
@@ -233,22 +233,22 @@ def _between(
             continue
         if not account.measured(BundleGate.SOLE_BUNDLE, remaining, ">", 1, high, stats.bundle_name):
             break
-        load = throughput(stats.stats)
+        load = total_throughput(stats.stats)
         swapped = list[TopBundle]()
         if not account.measured(BundleGate.FITS, moved - gained + load, "<=", target, high, stats.bundle_name):
             shift = moved - gained + load
-            if not transfer or not _swap(cluster, receivers, high, low, shift, swapped):
+            if not transfer or not _swap_bundles(cluster, receivers, high, low, shift, swapped):
                 break
         for other in swapped:
-            transfers.append(_unload(other.bundle_name, low, high, reason))
-            gained += throughput(other.stats) if debug else 0.0
-        transfers.append(_unload(stats.bundle_name, high, low if transfer else None, reason))
+            transfers.append(_unload_decision(other.bundle_name, low, high, reason))
+            gained += total_throughput(other.stats) if debug else 0.0
+        transfers.append(_unload_decision(stats.bundle_name, high, low if transfer else None, reason))
         moved += load
         remaining -= 1
     return transfers, moved, gained
 
 
-def _unload(bundle: str, source: str, destination: str | None, reason: str) -> BundleDecision:
+def _unload_decision(bundle: str, source: str, destination: str | None, reason: str) -> BundleDecision:
     return BundleDecision(
         action="unload", bundle=bundle, source_broker=source, destination_broker=destination, reason=reason
     )
@@ -266,12 +266,12 @@ def _may_leave(cluster: ClusterView, bundle: str, high: str, low: str) -> bool:
     if bundle in cluster.memory.unloaded_bundles:
         account.held(BundleGate.RECENTLY_UNLOADED, high, bundle)
         return False
-    if candidates.stays(cluster, bundle, high):
+    if candidates.stays_isolated(cluster, bundle, high):
         return False
-    return _transferable(cluster, bundle, high, low)
+    return _is_transferable(cluster, bundle, high, low)
 
 
-def _transferable(cluster: ClusterView, bundle: str, source: str, destination: str) -> bool:
+def _is_transferable(cluster: ClusterView, bundle: str, source: str, destination: str) -> bool:
     passed = True
     if candidates.has_policies(cluster, bundle):
         passed = cluster.configuration.on("loadBalancerSheddingBundlesWithPoliciesEnabled")
@@ -279,22 +279,22 @@ def _transferable(cluster: ClusterView, bundle: str, source: str, destination: s
         is_grouped = candidates.namespace_of(bundle) in cluster.snapshot.anti_affinity_groups
         passed = passed and not (is_grouped and cluster.snapshot.ownership is None)
         passed = passed and candidates.unload_spreads(cluster, bundle, source, live_brokers(cluster))
-    passed = passed and destination in filtered(cluster, bundle)
+    passed = passed and destination in filter_brokers(cluster, bundle)
     return cluster.account.passes(BundleGate.TRANSFERABLE, passed, source, bundle, f"to {destination}")
 
 
-def filtered(cluster: ClusterView, bundle: str, *, assigning: bool = False) -> list[str]:
+def filter_brokers(cluster: ClusterView, bundle: str, *, assigning: bool = False) -> list[str]:
     """The live brokers that the extensible manager's filters leave, in their order.
 
     None where a filter fails on a version that it cannot read; `assigning`: as upstream, that filter is left out then.
     """
     registry = cluster.snapshot.available_brokers or {}
     brokers = live_brokers(cluster)
-    brokers = candidates.isolated(cluster, bundle, brokers)
+    brokers = candidates.isolated_brokers(cluster, bundle, brokers)
     classes = {name: registry[name].load_manager_class_name if name in registry else None for name in brokers}
     brokers = candidates.same_class(cluster, bundle, classes)
     versions = {name: registry[name].broker_version if name in registry else None for name in brokers}
-    latest = candidates.latest(cluster, bundle, versions)
+    latest = candidates.latest_version(cluster, bundle, versions)
     if latest is None and not assigning:
         return []
     brokers = brokers if latest is None else latest
@@ -305,10 +305,10 @@ def filtered(cluster: ClusterView, bundle: str, *, assigning: bool = False) -> l
         topics = loads[name].topics if name in loads else 0
         if topics < most or cluster.account.measured(BundleGate.TOPIC_CAP, topics, "<", most, name, bundle):
             remaining.append(name)
-    return candidates.spread(cluster, bundle, remaining) if remaining else remaining
+    return candidates.spread_over_domains(cluster, bundle, remaining) if remaining else remaining
 
 
-def _swap(
+def _swap_bundles(
     cluster: ClusterView, receivers: list[TopBundle], high: str, low: str, shift: float, accepted: list[TopBundle]
 ) -> bool:
     """Takes bundles of the emptier broker in return, until both would be below the fuller one of now.
@@ -319,9 +319,9 @@ def _swap(
     new_high, new_low = most - shift, _bytes(cluster, low) + shift
     while receivers:
         stats = receivers.pop(0)
-        if not _transferable(cluster, stats.bundle_name, low, high):
+        if not _is_transferable(cluster, stats.bundle_name, low, high):
             continue
-        load = throughput(stats.stats)
+        load = total_throughput(stats.stats)
         if new_high + load < most and new_low - load < most:
             accepted.append(stats)
             new_high, new_low = new_high + load, new_low - load

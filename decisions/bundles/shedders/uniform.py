@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from decisions.bundles.averages import message_rate, throughput
+from decisions.bundles.averages import message_rate, total_throughput
 from decisions.bundles.cluster import BrokerReport, ClusterView
 from decisions.bundles.gates import BundleGate
-from decisions.bundles.numbers import INT_MAX, java_int, wrapped
+from decisions.bundles.numbers import INT_MAX, java_int, wrapped_sum
 
 DELTA = 1000
 """Messages or bytes per second by which a bundle may be larger than what is needed."""
@@ -27,7 +27,7 @@ class _Extreme:
     broker: str | None = None
 
 
-def shed(cluster: ClusterView) -> dict[str, list[str]]:
+def shed_uniform(cluster: ClusterView) -> dict[str, list[str]]:
     """The bundles to unload, by broker."""
     if not cluster.configuration.on("fix21025"):
         return shed_21016(cluster)
@@ -36,7 +36,7 @@ def shed(cluster: ClusterView) -> dict[str, list[str]]:
     for _, low in (by_rate, by_bytes):
         if -EPSILON <= low.value <= EPSILON:
             low.value = 1.0
-    return _give(cluster, *by_rate, *by_bytes)
+    return _pick_from_extreme(cluster, *by_rate, *by_bytes)
 
 
 def shed_21016(cluster: ClusterView) -> dict[str, list[str]]:
@@ -50,7 +50,7 @@ def shed_21016(cluster: ClusterView) -> dict[str, list[str]]:
         if report.rate < rates[1].value or report.throughput < sizes[1].value:
             rates[1].value, sizes[1].value = report.rate, report.throughput
             rates[1].broker = sizes[1].broker = broker
-    return _give(cluster, *rates, *sizes)
+    return _pick_from_extreme(cluster, *rates, *sizes)
 
 
 def _extremes(values: Iterable[tuple[str, float]]) -> tuple[_Extreme, _Extreme]:
@@ -63,14 +63,14 @@ def _extremes(values: Iterable[tuple[str, float]]) -> tuple[_Extreme, _Extreme]:
     return high, low
 
 
-def _give(
+def _pick_from_extreme(
     cluster: ClusterView, rate_high: _Extreme, rate_low: _Extreme, bytes_high: _Extreme, bytes_low: _Extreme
 ) -> dict[str, list[str]]:
     conf, account = cluster.configuration, cluster.account
     rate_limit = conf.number("loadBalancerMsgRateDifferenceShedderThreshold")
     bytes_limit = conf.number("loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold")
-    rate_apart = _ratio((rate_high.value - rate_low.value) * 100, rate_low.value)
-    bytes_apart = _ratio(bytes_high.value, bytes_low.value)
+    rate_apart = _java_ratio((rate_high.value - rate_low.value) * 100, rate_low.value)
+    bytes_apart = _java_ratio(bytes_high.value, bytes_low.value)
     rate_hot = rate_limit > 0 and account.measured(
         BundleGate.RATE_DIFFERENCE,
         rate_apart,
@@ -98,21 +98,21 @@ def _give(
     several = account.measured(BundleGate.SOLE_BUNDLE, len(source.bundles), ">", 1, source.broker)
     if not several or not account.measured(BundleGate.MIN_MESSAGES, need, ">=", least, source.broker):
         return {}
-    bundles = _pick(cluster, source, need, rate_hot)
+    bundles = _pick_bundles(cluster, source, need, rate_hot)
     return {source.broker: bundles} if bundles else {}
 
 
-def _ratio(value: float, by: float) -> float:
+def _java_ratio(value: float, by: float) -> float:
     """A division as Java does it: by zero it is infinite, here the largest number."""
     if by == 0:
         return 0.0 if value == 0 else 1e300
     return value / by
 
 
-def _pick(cluster: ClusterView, source: BrokerReport, need: int, by_rate: bool) -> list[str]:
+def _pick_bundles(cluster: ClusterView, source: BrokerReport, need: int, by_rate: bool) -> list[str]:
     most = cluster.configuration.whole("maxUnloadBundleNumPerShedding")
     filtered = cluster.configuration.on("fix21214")
-    weigh = message_rate if by_rate else throughput
+    weigh = message_rate if by_rate else total_throughput
     loads = [(weigh(data.short_term_data), bundle) for bundle, data in cluster.candidates(source.broker)]
     picked = list[str]()
     for load, bundle in sorted(loads, key=lambda entry: (-entry[0], entry[1])):
@@ -121,7 +121,7 @@ def _pick(cluster: ClusterView, source: BrokerReport, need: int, by_rate: bool) 
             continue
         if most != -1 and not cluster.account.measured(BundleGate.BUNDLE_COUNT, len(picked), "<", most, *where):
             continue
-        if cluster.account.measured(BundleGate.FITS, load, "<=", wrapped(need + DELTA), *where):
-            need = wrapped(need - java_int(load))
+        if cluster.account.measured(BundleGate.FITS, load, "<=", wrapped_sum(need + DELTA), *where):
+            need = wrapped_sum(need - java_int(load))
             picked.append(bundle)
     return picked

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from anabranch.cli.bookies.decisions import decided
 from anabranch.cli.main import cli
-from decisions.bookkeeper.gates import SENTENCES, BookieGate, table
+from decisions.bookkeeper.gates import SENTENCES, BookieGate, gates_table
 from schemas.bookies import Request
 from tests.decisions.bookkeeper.world import before_switch, changed, in_switch, schema
 from tests.decisions.test_commands import HOT
@@ -94,4 +94,4 @@ def test_any_snapshot_gets_answer_or_error(over: dict[str, object]) -> None:
 
 def test_every_gate_has_a_sentence_and_a_row() -> None:
     assert set(SENTENCES) == set(BookieGate)
-    assert table().count("\n| `") == len(BookieGate)
+    assert gates_table().count("\n| `") == len(BookieGate)

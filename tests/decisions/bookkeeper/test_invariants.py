@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from decisions.bookkeeper.decide import plan
+from decisions.bookkeeper.decide import plan_steps
 from decisions.bookkeeper.invariants import INVARIANTS
 from schemas.bookies import (
     BookieMetadata,
@@ -125,7 +125,7 @@ def test_invariants_hold_after_every_step() -> None:
     """Checked at every step of a switch, its rollback and its cleanup."""
     world, seen = in_switch(), 0
     for _ in range(10):
-        for step in plan(world).steps:
+        for step in plan_steps(world).steps:
             after = carried_out(world, step)
             assert broken(changed(after, before=was(world))) == set(), step
             world, seen = after, seen + 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from decisions.bookkeeper.decide import decide, plan
+from decisions.bookkeeper.decide import decide, plan_steps
 from schemas.bookies import BookieSnapshot, DataLedger, Generators, Position, TopicRecord
 from tests.decisions.bookkeeper.world import (
     BEYOND,
@@ -135,7 +135,7 @@ def back(world: BookieSnapshot, **request: Any) -> BookieSnapshot:
 
 def test_rollback_reuses_remaining_copies() -> None:
     world = back(done())
-    steps = plan(world).steps
+    steps = plan_steps(world).steps
     assert {one.action for one in steps} == {"verify"}
     world = to_the_end(world)
     assert [one.stamp for one in world.schemas[0].positions] == ["old:1", "old:2"]

@@ -6,9 +6,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decisions.bookkeeper.decide import decide, plan
+from decisions.bookkeeper.decide import decide, plan_steps
 from decisions.bookkeeper.reduced import Reducer
-from decisions.bookkeeper.seen import BookieView, equal
+from decisions.bookkeeper.seen import BookieView, difference_of_copies
 from schemas.bookies import BookieSnapshot, LedgerSeen, Progress
 from tests.decisions.bookkeeper.world import (
     MADE,
@@ -82,7 +82,7 @@ def test_every_state_and_request_is_answered(world: BookieSnapshot, operation: s
 @given(worlds())
 def test_steps_concern_source_and_state_expectation(world: BookieSnapshot) -> None:
     seen = BookieView(world)
-    for step in plan(world).steps:
+    for step in plan_steps(world).steps:
         if step.ledger is not None and step.action != "rollover_fallback":
             names = [item.cluster for item in seen.naming[step.ledger]]
             copy = seen.ledger("new", step.ledger)
@@ -93,7 +93,7 @@ def test_steps_concern_source_and_state_expectation(world: BookieSnapshot) -> No
             source, copy = (seen.ledger(name, int(ledger_id)) for name in ("old", "new"))
             assert source is not None
             assert copy is not None
-            assert equal(source, copy) is None
+            assert difference_of_copies(source, copy) is None
         if step.action in ("cas_attribution", "forward_owner"):
             assert "version" in step.expectation
 
@@ -114,7 +114,7 @@ def test_needed_or_unmatched_copies_not_deleted(world: BookieSnapshot) -> None:
             assert there is not None
             assert there.closed
             assert there.readable
-            assert equal(old, there) is None
+            assert difference_of_copies(old, there) is None
 
 
 @settings(max_examples=200, deadline=None)
@@ -124,7 +124,7 @@ def test_every_state_settles_on_existing_copies(world: BookieSnapshot) -> None:
     before = BookieView(world)
     end = to_the_end(world)
     after = BookieView(end)
-    assert plan(end).steps == []
+    assert plan_steps(end).steps == []
     for item in after.items:
         if item.how == "stamp" and item.cluster == "new" and item.kind != "data":
             copied = after.ledger("new", item.ledger)
@@ -146,7 +146,7 @@ def test_the_order_of_what_is_seen_changes_nothing(world: BookieSnapshot) -> Non
         clusters=world.clusters[::-1],
         ledgers={name: found[::-1] for name, found in world.ledgers.items()},
     )
-    assert plan(other).steps == plan(world).steps
+    assert plan_steps(other).steps == plan_steps(world).steps
 
 
 @settings(max_examples=200, deadline=None)
@@ -156,7 +156,7 @@ def test_recorded_inputs_lead_to_the_same_step(world: BookieSnapshot) -> None:
         world,
         changed(world, operation="cleanup", request=world.request.model_copy(update={"dry_run": False, "force": True})),
     ):
-        answer = plan(now) if now.operation == "next" else decide(now)
+        answer = plan_steps(now) if now.operation == "next" else decide(now)
         reducer = Reducer(now)
         for step in answer.steps:
             assert step in decide(reducer.reduced(step)).steps
@@ -165,6 +165,6 @@ def test_recorded_inputs_lead_to_the_same_step(world: BookieSnapshot) -> None:
 @settings(max_examples=100, deadline=None)
 @given(worlds())
 def test_completed_step_not_requested_again(world: BookieSnapshot) -> None:
-    steps = plan(world).steps
+    steps = plan_steps(world).steps
     for step in steps[:3]:
-        assert step not in plan(carried_out(world, step)).steps
+        assert step not in plan_steps(carried_out(world, step)).steps

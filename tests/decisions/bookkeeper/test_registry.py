@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decisions.bookkeeper.uris import BadUri, collide, read_uri
+from decisions.bookkeeper.uris import BadUri, read_uri, share_metadata
 from schemas.bookies import BookieSnapshot, ClusterEntry, DataLedger, Generators, TopicRecord
 from tests.decisions.bookkeeper.world import (
     BEYOND,
@@ -155,12 +155,12 @@ ROOTS = st.sampled_from(["", "/ledgers", "/ledgers/", "/x/ledgers", "/x", "/ledg
 def test_collisions_symmetric_and_cover_nesting(one: list[str], root: str, other: list[str], second: str) -> None:
     """Clusters with shared members or nested roots collide."""
     first, then = read_uri(f"zk://{';'.join(one)}{root}"), read_uri(f"zk+hierarchical://{','.join(other)}{second}")
-    assert collide(first, then) == collide(then, first)
-    assert collide(first, first)
+    assert share_metadata(first, then) == share_metadata(then, first)
+    assert share_metadata(first, first)
     if not first.members & then.members:
-        assert not collide(first, then)
+        assert not share_metadata(first, then)
     if first.members & then.members and first.root == then.root:
-        assert collide(first, then)
+        assert share_metadata(first, then)
 
 
 @given(st.text(max_size=40) | st.from_regex(r"zk(\+hierarchical)?://[a-c:0-9,;]{0,12}/?[a-z/]{0,8}", fullmatch=True))

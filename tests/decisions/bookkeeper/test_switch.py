@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from decisions.bookkeeper.decide import decide, plan
+from decisions.bookkeeper.decide import decide, plan_steps
 from decisions.bookkeeper.reduced import Reducer
 from schemas.bookies import (
     BookieSnapshot,
@@ -50,7 +50,7 @@ def test_directive_flip_and_record_are_atomic() -> None:
 
 def test_ledgers_copied_promoted_then_await_cleanup() -> None:
     world = in_switch()
-    built = plan(world)
+    built = plan_steps(world)
     assert [(one.action, one.object, one.ledger) for one in built.steps] == [
         ("copy", SCHEMA, 1),
         ("copy", SCHEMA, 2),
@@ -59,7 +59,7 @@ def test_ledgers_copied_promoted_then_await_cleanup() -> None:
     assert built.phase == "BUILD"
     for step in built.steps:
         world = carried_out(world, step)
-    promoted = plan(world)
+    promoted = plan_steps(world)
     assert promoted.phase == "PROMOTE"
     assert [(one.action, one.object, one.stamps) for one in promoted.steps] == [
         ("cas_attribution", SCHEMA, {"1": "new:1", "2": "new:2"}),
@@ -225,7 +225,7 @@ def test_uncopyable_source_fails_and_keeps_ledger(there: object, reason: str) ->
     ledgers = {"old": [one for one in (there, ledger(2), ledger(3)) if one], "new": []}
     stamped = schema(1, 2, stamp="old")
     world = in_switch(before_switch(ledgers=ledgers, schemas=[stamped]))
-    [failed] = [one for one in plan(world).steps if one.action == "fail"]
+    [failed] = [one for one in plan_steps(world).steps if one.action == "fail"]
     assert (failed.ledger, reason in failed.reason) == (1, True)
     done = to_the_end(world)
     answer = decide(done)
@@ -248,24 +248,24 @@ def test_uncopyable_source_fails_and_keeps_ledger(there: object, reason: str) ->
 def test_existing_id_compared_never_overwritten(there: object, step: str) -> None:
     world = in_switch()
     world = changed(world, ledgers={**world.ledgers, "new": [there]})
-    assert next(one.action for one in plan(world).steps if one.ledger == 1) == step
+    assert next(one.action for one in plan_steps(world).steps if one.ledger == 1) == step
 
 
 def test_own_partial_copy_redone_but_foreign_kept() -> None:
     world = in_switch()
     for half in (ledger(1, closed=False, last=0, length=0), ledger(1, last=0, length=200)):
         one = changed(world, ledgers={**world.ledgers, "new": [half]})
-        assert next(step.action for step in plan(one).steps if step.ledger == 1) == "fail"
+        assert next(step.action for step in plan_steps(one).steps if step.ledger == 1) == "fail"
         begun = changed(one, progress=Progress(epoch=1, begun=[1]))
-        [step] = [step for step in plan(begun).steps if step.ledger == 1]
+        [step] = [step for step in plan_steps(begun).steps if step.ledger == 1]
         assert step.action == "copy"
-        assert step in plan(Reducer(begun).reduced(step)).steps
+        assert step in plan_steps(Reducer(begun).reduced(step)).steps
 
 
 def test_different_contents_of_equal_length_fail() -> None:
     world = in_switch(before_switch(ledgers={"old": [ledger(1, sha256="a"), ledger(2), ledger(3)], "new": []}))
     world = changed(world, ledgers={**world.ledgers, "new": [ledger(1, sha256="b")]})
-    [failed] = [one for one in plan(world).steps if one.action == "fail"]
+    [failed] = [one for one in plan_steps(world).steps if one.action == "fail"]
     assert "contents" in failed.reason
 
 
@@ -289,14 +289,14 @@ def test_lost_compare_and_set_is_retried_on_request() -> None:
 def test_failed_ledger_retried_in_next_attempt_only() -> None:
     failure = Failure(kind="schema", object=SCHEMA, ledger=1, reason="a bookie was down", attempt=1)
     world = in_switch(progress=Progress(epoch=1, failed=[failure]))
-    assert 1 not in [one.ledger for one in plan(world).steps]
+    assert 1 not in [one.ledger for one in plan_steps(world).steps]
     again = changed(written(world, asked(world, "switch", target="new")), operation="next")
-    assert ("copy", 1) in [(one.action, one.ledger) for one in plan(again).steps]
+    assert ("copy", 1) in [(one.action, one.ledger) for one in plan_steps(again).steps]
 
 
 def test_open_cursor_unloaded_instead_of_copied() -> None:
     world = in_switch(before_switch(cursors=[cursor(3, owner="broker-1")], ledgers=OPEN_CURSOR))
-    [step] = [one for one in plan(world).steps if one.ledger is None]
+    [step] = [one for one in plan_steps(world).steps if one.ledger is None]
     assert (step.action, step.kind, step.object) == ("unload", "topic", CURSOR.rpartition("/")[0])
     done = to_the_end(world)
     assert (done.cursors[0].ledger, decide(done).counts["onSource"]) == (-1, 0)
@@ -306,22 +306,22 @@ def test_cursor_reopened_after_each_unload_fails() -> None:
     topic = CURSOR.rpartition("/")[0]
     before = before_switch(cursors=[cursor(3, owner="b")], ledgers=OPEN_CURSOR)
     world = in_switch(before, progress=Progress(epoch=1, tries={topic: 5}))
-    [failed] = [one for one in plan(world).steps if one.action == "fail"]
+    [failed] = [one for one in plan_steps(world).steps if one.action == "fail"]
     assert "open again after each of 5 unloads" in failed.reason
 
 
 def test_unloaded_cursor_sealed_and_copied() -> None:
     world = in_switch(before_switch(ledgers=OPEN_CURSOR))
-    [step] = [one for one in plan(world).steps if one.ledger == 3]
+    [step] = [one for one in plan_steps(world).steps if one.ledger == 3]
     assert step.action == "seal"
     assert to_the_end(world).cursors[0].stamp == "new:3"
 
 
 def test_loaded_cursor_promoted_by_its_owner() -> None:
     world = in_switch(before_switch(cursors=[cursor(3, owner="broker-1")]))
-    for step in plan(world).steps:
+    for step in plan_steps(world).steps:
         world = carried_out(world, step)
-    [step] = [one for one in plan(world).steps if one.kind == "cursor"]
+    [step] = [one for one in plan_steps(world).steps if one.kind == "cursor"]
     assert (step.action, step.expectation) == (
         "forward_owner",
         {"version": 0, "ledger": 3, "owner": "broker-1", "last": 2},
@@ -336,7 +336,7 @@ def test_cursor_rolled_over_to_target_left_alone() -> None:
         cursors=[cursor(BEYOND, stamp=f"new:{BEYOND}", version=4)],
         ledgers={**world.ledgers, "new": [ledger(3), ledger(BEYOND, created_at=NOW + 1)]},
     )
-    assert [one.action for one in plan(world).steps] == ["rollover_fallback"]
+    assert [one.action for one in plan_steps(world).steps] == ["rollover_fallback"]
     done = to_the_end(world)
     assert decide(done).promoted_via_rollover_fallback == [CURSOR]
     assert done.cursors[0].version == 4
@@ -355,7 +355,7 @@ def test_stamp_of_other_ledger_says_nothing() -> None:
     )
     resolved = {one.ledger: (one.cluster, one.how) for one in asked(world, "resolve").attributions}
     assert resolved[4] == ("old", "bootstrap")
-    assert ("copy", 4) in [(one.action, one.ledger) for one in plan(world).steps]
+    assert ("copy", 4) in [(one.action, one.ledger) for one in plan_steps(world).steps]
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_ledger_attributed_by_stamp_or_record(
     assert (one.cluster, one.how) == expected
     if one.cluster is None:
         assert one.reason
-        assert plan(changed(world, operation="next")).steps == []
+        assert plan_steps(changed(world, operation="next")).steps == []
 
 
 def test_concurrent_work_limited_and_rest_reported() -> None:
@@ -404,7 +404,7 @@ def test_concurrent_work_limited_and_rest_reported() -> None:
     assert [one.gate for one in answer.readings if one.gate == "concurrency"] == ["concurrency"]
     busy = changed(world, progress=Progress(epoch=1, in_flight=[SCHEMA]))
     assert decide(busy).steps == []
-    assert len(plan(world).steps) == 40
+    assert len(plan_steps(world).steps) == 40
 
 
 def test_lost_promoted_copy_remade_from_source() -> None:
@@ -416,11 +416,11 @@ def test_lost_promoted_copy_remade_from_source() -> None:
             ledgers={**done.ledgers, "new": [*others, *left]},
             progress=done.progress.model_copy(update={"begun": [1]}),
         )
-        answer = plan(world)
+        answer = plan_steps(world)
         assert [(one.action, one.ledger) for one in answer.steps] == [("copy", 1)]
         assert answer.phase == "BUILD"
         assert "I2" in {one.invariant for one in asked(world, "check").violations} or left
         assert decide(to_the_end(world)).phase == "CLEANUP"
     # Of what the source has lost as well nothing can be made.
     lost = changed(done, ledgers={"old": [], "new": done.ledgers["new"][1:]})
-    assert plan(lost).steps == []
+    assert plan_steps(lost).steps == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from decisions.bookkeeper.decide import decide, plan
+from decisions.bookkeeper.decide import decide, plan_steps
 from schemas.bookie_answers import BookieAnswer, Step
 from schemas.bookies import (
     BookieSnapshot,
@@ -105,7 +105,7 @@ def carried_out(snapshot: BookieSnapshot, step: Step) -> BookieSnapshot:
 def to_the_end(snapshot: BookieSnapshot, most: int = 200) -> BookieSnapshot:
     """The world when nothing is left to be done."""
     for _ in range(most):
-        answer = plan(snapshot)
+        answer = plan_steps(snapshot)
         if not answer.steps:
             return snapshot
         for step in answer.steps:

@@ -15,7 +15,7 @@ from anabranch.cli.bundles import decisions as bundle_decisions
 from anabranch.cli.bundles.decisions import decided
 from anabranch.cli.main import cli
 from decisions.bundles.configuration import DEFAULTS, PROFILES, Configuration, ConfigurationError
-from decisions.bundles.gates import SENTENCES, BundleGate, table
+from decisions.bundles.gates import SENTENCES, BundleGate, gates_table
 from tests.decisions.bundles.clusters import broker, bundle, cluster
 from tests.decisions.test_commands import HOT
 
@@ -139,7 +139,7 @@ def test_internal_error_spares_other_lines(monkeypatch):
 def test_every_gate_has_a_sentence_and_is_in_the_page():
     assert set(SENTENCES) == set(BundleGate)
     page = (Path(__file__).parents[3] / "docs" / "bundles.md").read_text()
-    assert table() in page, "run: python -m decisions.bundles.gates, and put the table into docs/bundles.md"
+    assert gates_table() in page, "run: python -m decisions.bundles.gates, and put the table into docs/bundles.md"
 
 
 def test_the_page_shows_what_its_example_answers():

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from decisions.bundles.averages import DEFAULT_BUNDLE, message_rate
 from decisions.bundles.candidates import under_topic_cap, unload_spreads
-from decisions.bundles.cluster import see
+from decisions.bundles.cluster import view_cluster
 from decisions.bundles.configuration import PROFILES, Configuration
-from decisions.bundles.fixes import FIXES, switches, table
+from decisions.bundles.fixes import FIXES, profile_switches, switches_table
 from schemas.bundles import BundleAnswer, BundleSnapshot
 from tests.decisions.bundles.clusters import answer, broker, bundle, cluster, failing, state_of
 
@@ -29,7 +29,7 @@ def both(fix: str, snapshot: dict[str, Any]) -> tuple[BundleAnswer, BundleAnswer
 
 
 def test_profiles_imply_fixes_and_explicit_switch_wins():
-    off = {profile: {name for name, on in switches(profile).items() if not on} for profile in PROFILES}
+    off = {profile: {name for name, on in profile_switches(profile).items() if not on} for profile in PROFILES}
     assert off["5.0"] == set()
     assert off["4.x"] == {"fix26246"}
     assert off["3.0"] == {"fix20822", "fix21025", "fix21214", "fix22888", "fix24954", "fix26246"}
@@ -41,8 +41,8 @@ def test_profiles_imply_fixes_and_explicit_switch_wins():
 
 def test_table_of_fixes_is_documented():
     text = (Path(__file__).parents[3] / "docs" / "bundles.md").read_text()
-    assert table(tuple(PROFILES)) in text
-    assert set(FIXES) == set(switches("4.x"))
+    assert switches_table(tuple(PROFILES)) in text
+    assert set(FIXES) == set(profile_switches("4.x"))
 
 
 @pytest.mark.parametrize("topics", [0, 1])
@@ -206,7 +206,7 @@ def test_anti_affinity_holds_on_equal_counts_only(counts, may_leave):
     groups = {f"t/{name}{place}": "Group" if place else "group" for name in NAMES for place in range(2)} | {
         "t/x": "GROUP"
     }
-    seen = see(BundleSnapshot.model_validate(cluster(brokers, antiAffinityGroups=groups)))
+    seen = view_cluster(BundleSnapshot.model_validate(cluster(brokers, antiAffinityGroups=groups)))
     assert unload_spreads(seen, bundle(9, "t/x"), "a", NAMES) is may_leave
     assert unload_spreads(seen, bundle(9, "t/of-no-group"), "a", NAMES)
 
@@ -216,14 +216,14 @@ def test_anti_affinity_ignores_excluded_brokers():
     brokers = {name: {"lastStats": {bundle(0, f"t/{name}"): {}}} for name in NAMES}
     brokers["a"]["lastStats"][bundle(0, "t/more")] = {}
     groups = dict.fromkeys([*(f"t/{name}" for name in NAMES), "t/more"], "group")
-    seen = see(BundleSnapshot.model_validate(cluster(brokers, antiAffinityGroups=groups)))
+    seen = view_cluster(BundleSnapshot.model_validate(cluster(brokers, antiAffinityGroups=groups)))
     assert not unload_spreads(seen, bundle(0, "t/a"), "a", ["b", "c"])
     assert unload_spreads(seen, bundle(0, "t/a"), "a", NAMES)
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 8)), max_size=20), st.booleans())
 def test_incremental_broker_sums_equal_full_sums(gifts, asked_before):
-    seen = see(BundleSnapshot.model_validate(cluster({name: broker(0, []) for name in NAMES})))
+    seen = view_cluster(BundleSnapshot.model_validate(cluster({name: broker(0, []) for name in NAMES})))
     if asked_before:
         assert [seen.given(name) for name in NAMES] == [(0.0, 0)] * 3
         assert seen.preallocated_to(bundle(0)) is None

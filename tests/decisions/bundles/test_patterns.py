@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decisions.bundles.patterns import MAX_PATTERN, inexact, matches
+from decisions.bundles.patterns import MAX_PATTERN, inexact_reason, matches_pattern
 
 
 @pytest.mark.parametrize(
@@ -25,20 +25,20 @@ from decisions.bundles.patterns import MAX_PATTERN, inexact, matches
     ],
 )
 def test_an_inexact_pattern_is_widened(pattern, may_match, never):
-    assert inexact(pattern) is not None
-    assert matches(pattern, may_match)
-    assert not matches(pattern, never)
+    assert inexact_reason(pattern) is not None
+    assert matches_pattern(pattern, may_match)
+    assert not matches_pattern(pattern, never)
 
 
 @pytest.mark.parametrize("pattern", ["(", "[", "[a-z&&[^b]]", "[a[bc]]", "(?!a", "a)|(b", "a" * (MAX_PATTERN + 1)])
 def test_unsupported_pattern_may_match_all(pattern):
-    assert inexact(pattern) is not None
-    assert matches(pattern, "any/thing")
+    assert inexact_reason(pattern) is not None
+    assert matches_pattern(pattern, "any/thing")
 
 
 @pytest.mark.parametrize("pattern", ["gold-.*", "(?i)a|b", r"b\.c:\d+", "[^a-c]x{2,3}", "[()]+"])
 def test_a_plain_pattern_is_exact(pattern):
-    assert inexact(pattern) is None
+    assert inexact_reason(pattern) is None
 
 
 ATOMS = st.sampled_from(["a", "b", "/", ".", "[ab]", "[^a]", r"\w", r"\(", "a*", "b+?", "(?:a|b/)", r"\Qa+\E"])
@@ -63,4 +63,4 @@ def test_what_matches_by_look_around_is_never_missed(pattern, text):
         found = re.fullmatch(pattern.replace(r"\Qa+\E", r"a\+"), text)
     except re.error:
         return
-    assert not found or matches(pattern, text)
+    assert not found or matches_pattern(pattern, text)

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from decisions.bundles.averages import add_sample
-from decisions.bundles.boundaries import ALGORITHMS, boundaries, bundle_range
+from decisions.bundles.boundaries import ALGORITHMS, bundle_range, split_boundaries
 from decisions.bundles.configuration import (
     DEFAULTS,
     PLACEMENTS,
@@ -16,7 +16,7 @@ from decisions.bundles.configuration import (
     ConfigurationError,
 )
 from decisions.bundles.fixes import FIXES
-from decisions.bundles.numbers import float32, java_int, wrapped
+from decisions.bundles.numbers import java_int, to_float32, wrapped_sum
 from schemas.bundles import BundleAnswer, HashedTopicLoad, TimeAverageMessageData, TopicLoad
 from tests.decisions.bundles.clusters import answer, broker, cluster, snapshots
 
@@ -124,7 +124,7 @@ def test_a_short_average_is_a_mean_and_then_forgets():
 def test_boundaries_rise_strictly_inside_the_bundle(hashes, algorithm, most):
     topics = {str(at): HashedTopicLoad(hash=at, msg_rate_in=rate) for at, rate in hashes.items()}
     conf = Configuration({"loadBalancerNamespaceBundleMaxMsgRate": most})
-    found = boundaries(FULL, algorithm, topics, (), conf) or []
+    found = split_boundaries(FULL, algorithm, topics, (), conf) or []
     lower, upper = bundle_range(FULL)
     assert [lower, *found, upper] == sorted({lower, *found, upper})
 
@@ -132,5 +132,5 @@ def test_boundaries_rise_strictly_inside_the_bundle(hashes, algorithm, most):
 @given(st.floats(-1e300, 1e300))
 def test_numbers_stay_in_javas_ranges(value):
     assert -(2**31) <= java_int(value) < 2**31
-    assert float32(float32(value)) == float32(value)
-    assert -(2**31) <= wrapped(java_int(value) + 1000) < 2**31
+    assert to_float32(to_float32(value)) == to_float32(value)
+    assert -(2**31) <= wrapped_sum(java_int(value) + 1000) < 2**31

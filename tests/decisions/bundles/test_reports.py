@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decisions.bundles.reports import LoadOfReport, ReportFilter, change, is_reported, relative
+from decisions.bundles.reports import LoadOfReport, ReportFilter, is_reported, largest_change, relative_change
 
 LAST = LoadOfReport(at=0, usage=0.5, rate=100.0, throughput=1_000.0, bundles=10)
 
@@ -44,7 +44,7 @@ def test_first_and_forced_reports_are_written():
 
 
 def test_change_from_zero_is_infinite():
-    assert (relative(0, 0), relative(0, 0.001), relative(5, 0)) == (0, math.inf, 100)
+    assert (relative_change(0, 0), relative_change(0, 0.001), relative_change(5, 0)) == (0, math.inf, 100)
     assert is_reported(LAST._replace(rate=0.0), LAST._replace(rate=0.001), threshold=1e300)
 
 
@@ -59,7 +59,7 @@ def test_unreported_changes_stay_within_limits(last, now, threshold, interval):
 
 @given(loads)
 def test_a_load_does_not_differ_from_itself(load):
-    assert change(load, load) == 0
+    assert largest_change(load, load) == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), max_size=30))

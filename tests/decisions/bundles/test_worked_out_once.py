@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.bundles.averages import DEFAULT_BUNDLE, add_bundle_sample, broker_average
-from decisions.bundles.candidates import isolated, namespace_of, owned_namespaces
-from decisions.bundles.cluster import see
+from decisions.bundles.candidates import isolated_brokers, namespace_of, owned_namespaces
+from decisions.bundles.cluster import view_cluster
 from decisions.bundles.usage import weighted_max
 from schemas.bundles import BundleData, BundleReading, BundleSnapshot
 from tests.decisions.bundles.clusters import answer, broker, bundle, cluster, snapshots, state_of
@@ -53,10 +53,10 @@ def allowed(policies: dict[str, dict], one: str, brokers: list[str]) -> list[str
 @given(_POLICIES, st.lists(st.tuples(_BUNDLES, st.sets(st.sampled_from(NAMES), min_size=1)), min_size=1, max_size=8))
 def test_cached_candidates_match_rules_and_notes(policies, asked):
     reports = {name: broker(0, []) for name in NAMES}
-    seen = see(BundleSnapshot.model_validate(cluster(reports, isolationPolicies=policies)))
+    seen = view_cluster(BundleSnapshot.model_validate(cluster(reports, isolationPolicies=policies)))
     for one, some in [*asked, *asked]:
         before, brokers = len(seen.account.notes), sorted(some)
-        kept = isolated(seen, one, brokers)
+        kept = isolated_brokers(seen, one, brokers)
         assert kept == allowed(policies, one, brokers)
         notes = [(note[2], note[3]) for note in seen.account.notes[before:]]
         assert notes == [(name, one) for name in brokers if name not in kept]
@@ -73,7 +73,7 @@ def test_broker_namespaces_current_after_each_bundle(owners, by_report, given_aw
         name: {"lastStats": {one: {} for one, owner in owners.items() if owner == name and by_report}} for name in NAMES
     }
     more = {} if by_report else {"ownership": owners}
-    seen = see(BundleSnapshot.model_validate(cluster(reports, **more)))
+    seen = view_cluster(BundleSnapshot.model_validate(cluster(reports, **more)))
     expected = {name: {one for one, owner in owners.items() if owner == name} for name in NAMES}
     for name, one in [(NAMES[0], next(iter(owners), bundle(0))), *given_away]:
         for other in NAMES:
@@ -86,7 +86,7 @@ def test_broker_namespaces_current_after_each_bundle(owners, by_report, given_aw
 
 @given(snapshots())
 def test_cached_rates_equal_report_rates(snapshot):
-    seen = see(BundleSnapshot.model_validate(snapshot))
+    seen = view_cluster(BundleSnapshot.model_validate(snapshot))
     for name, report in [*seen.reports.items(), *seen.reports.items()]:
         assert seen.weighted(name) == weighted_max(report.data, seen.configuration)
         assert seen.long_term(name) == broker_average(report.bundles, seen.bundles)
@@ -94,7 +94,7 @@ def test_cached_rates_equal_report_rates(snapshot):
 
 @given(snapshots())
 def test_unchecked_construction_equals_checked(snapshot):
-    seen = see(BundleSnapshot.model_validate(snapshot))
+    seen = view_cluster(BundleSnapshot.model_validate(snapshot))
     for name, report in seen.reports.items():
         for one, stats in report.data.last_stats.items():
             data = add_bundle_sample(seen.bundles[one], stats)

@@ -10,10 +10,17 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from decisions.bundles.channel.conflicts import ConflictRefusal, illegal, refusal
-from decisions.bundles.channel.protocol import ChannelClients, advance_split, assign, react, split, unload
+from decisions.bundles.channel.conflicts import ConflictRefusal, refuse_record, refuse_transition
+from decisions.bundles.channel.protocol import (
+    ChannelClients,
+    advance_split,
+    assign_bundle,
+    react_to_record,
+    split_bundle,
+    unload_bundle,
+)
 from decisions.bundles.channel.records import IN_FLIGHT, BundleRecord, State, Store
-from decisions.bundles.channel.recovery import IN_FLIGHT_MS, brokers_of, monitor, override
+from decisions.bundles.channel.recovery import IN_FLIGHT_MS, brokers_of, monitor_bundle, override_record
 from tests.decisions.channel.world import BUNDLES, LEFT, NAMES, PARENT, RIGHT, Broker, Message, Rules, World
 
 NOW = IN_FLIGHT_MS + 1
@@ -51,9 +58,9 @@ def is_taken(old: BundleRecord | None, new: BundleRecord | None, rules: Rules) -
     """The rule of conflicts, without the protections that are taken away."""
     if old is not None and new is not None and new.force and not rules.force_is_newer:
         return True
-    found = refusal(old, new, rules.store)
+    found = refuse_record(old, new, rules.store)
     if found is ConflictRefusal.STALE and not rules.versions:
-        found = illegal(old, new, rules.store)
+        found = refuse_transition(old, new, rules.store)
     return found is None
 
 
@@ -106,7 +113,7 @@ def _read(world: World, me: int, rules: Rules) -> Next:
     if rules.store is Store.METADATA or is_taken(broker.views[message.bundle], message.record, rules):
         how = "and takes it"
         broker = broker._replace(views=_at(broker.views, message.bundle, message.record))
-        reaction = react(name, BUNDLES[message.bundle], message.record, 0)
+        reaction = react_to_record(name, BUNDLES[message.bundle], message.record, 0)
         serves = {ChannelClients.KEEP: broker.serves[message.bundle], ChannelClients.SERVE: True}.get(
             reaction.clients, False
         )
@@ -151,13 +158,13 @@ def _commands(world: World, rules: Rules) -> Iterator[Next]:
         moved = LEFT if command == "move" else PARENT
         found: list[BundleRecord | None] = []
         if command == "split" and record is not None and record.owner == NAMES[me]:
-            found = [split(record, CHILDREN, 0)]
+            found = [split_bundle(record, CHILDREN, 0)]
         elif command == "assign" and world.brokers[me].leads:
-            found = [assign(record, NAMES[to], 0) for to in world.alive]
+            found = [assign_bundle(record, NAMES[to], 0) for to in world.alive]
         elif command == "unload" and world.brokers[me].leads:
-            found = [unload(record, to, 0) for to in ("", *(NAMES[to] for to in world.alive))]
+            found = [unload_bundle(record, to, 0) for to in ("", *(NAMES[to] for to in world.alive))]
         elif command == "move" and world.brokers[me].leads and _may_move(record, rules):
-            found = [unload(left, NAMES[to], 0) for to in world.alive]
+            found = [unload_bundle(left, NAMES[to], 0) for to in world.alive]
         for one in found:
             if one is not None:
                 yield _published(given, f"{NAMES[me]} publishes", [Message(moved, one)])
@@ -182,7 +189,7 @@ def _leaders(world: World, rules: Rules) -> Iterator[Next]:
             acted = _changed(world, me, broker._replace(lost=""))
             for chosen in _choices(world, len(lost), rules):
                 writes = [
-                    Message(bundle, _forced(override(broker.views[bundle], broker.lost, NAMES[to], 0), rules))
+                    Message(bundle, _forced(override_record(broker.views[bundle], broker.lost, NAMES[to], 0), rules))
                     for bundle, to in zip(lost, chosen, strict=True)
                 ]
                 yield _published(acted, f"{NAMES[me]} re-owns what {broker.lost} had:", writes)
@@ -201,12 +208,13 @@ def _monitor(world: World, rules: Rules, fault: bool) -> Iterator[Next]:
             for bundle, record in enumerate(broker.views)
             if record is not None
             and (rules.rolls_on or record.state is not State.SPLITTING)
-            and monitor(record, alive, NAMES[me], NOW)
+            and monitor_bundle(record, alive, NAMES[me], NOW)
         ]
         # Choices with equal outcomes are one.
         outcomes = {
             tuple(
-                monitor(broker.views[bundle], alive, NAMES[to], NOW) for bundle, to in zip(wrong, chosen, strict=True)
+                monitor_bundle(broker.views[bundle], alive, NAMES[to], NOW)
+                for bundle, to in zip(wrong, chosen, strict=True)
             )
             for chosen in _choices(world, len(wrong), rules)
         }

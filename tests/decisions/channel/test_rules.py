@@ -6,22 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decisions.bundles.channel.conflicts import ConflictRefusal, refusal
+from decisions.bundles.channel.conflicts import ConflictRefusal, refuse_record
 from decisions.bundles.channel.protocol import (
     ChannelAnswer,
     ChannelClients,
     ChannelWrite,
     Lookup,
     advance_split,
-    assign,
+    assign_bundle,
     is_to_be_removed,
-    lookup,
-    react,
-    split,
-    unload,
+    lookup_owner,
+    react_to_record,
+    split_bundle,
+    unload_bundle,
 )
 from decisions.bundles.channel.records import IN_FLIGHT, LAST_VERSION, BundleRecord, State, Store
-from decisions.bundles.channel.recovery import Session, monitor, override, recovery_order, reowned_at, session
+from decisions.bundles.channel.recovery import (
+    Session,
+    monitor_bundle,
+    override_record,
+    recovery_order,
+    reowned_at,
+    session_health,
+)
 
 TOPIC, METADATA = Store.TOPIC, Store.METADATA
 OWNED = BundleRecord(State.OWNED, 2, "a")
@@ -81,22 +88,22 @@ maybe = st.none() | records
     ],
 )
 def test_a_conflict_ends_as_upstreams_resolver_has_it(old, new, topic, metadata):
-    assert (refusal(old, new, TOPIC), refusal(old, new, METADATA)) == (topic, metadata)
+    assert (refuse_record(old, new, TOPIC), refuse_record(old, new, METADATA)) == (topic, metadata)
 
 
 @given(maybe, records)
 def test_nobody_takes_the_same_record_twice(old, new):
     for store in Store:
-        assert refusal(new, new, store) is ConflictRefusal.STALE
+        assert refuse_record(new, new, store) is ConflictRefusal.STALE
         if old is not None and new.version <= old.version:
-            assert refusal(old, new, store) is ConflictRefusal.STALE
+            assert refuse_record(old, new, store) is ConflictRefusal.STALE
 
 
 @given(st.lists(maybe, max_size=8), st.data())
 def test_compacted_reader_knows_as_much(messages, data):
     def folded(start, some):
         for one in some:
-            start = start if refusal(start, one, TOPIC) else one
+            start = start if refuse_record(start, one, TOPIC) else one
         return start
 
     cut = data.draw(st.integers(0, len(messages)))
@@ -108,11 +115,15 @@ def test_compacted_reader_knows_as_much(messages, data):
 def test_own_messages_accepted_after_any_record(record, me, to):
     if record is not None and record.state is State.OWNED and not record.destination:
         record = record._replace(destination="c")
-    written = [unload(record, to, 0), override(record, "a", me, 0), monitor(record, {me}, me, 60_000)]
-    written += [one.record for one in react(me, "x", record, 0).writes if me]
-    written += [split(record, [("l", "")], 0), assign(record, me or "a", 0)]
+    written = [
+        unload_bundle(record, to, 0),
+        override_record(record, "a", me, 0),
+        monitor_bundle(record, {me}, me, 60_000),
+    ]
+    written += [one.record for one in react_to_record(me, "x", record, 0).writes if me]
+    written += [split_bundle(record, [("l", "")], 0), assign_bundle(record, me or "a", 0)]
     for one in filter(None, written):
-        assert refusal(record, one, TOPIC) is None
+        assert refuse_record(record, one, TOPIC) is None
 
 
 @pytest.mark.parametrize(
@@ -130,23 +141,23 @@ def test_own_messages_accepted_after_any_record(record, me, to):
     ],
 )
 def test_a_lookup_at_b_says_who_owns_or_waits_for_b(record, answer):
-    assert lookup(record, "b", 1_000) == answer
+    assert lookup_owner(record, "b", 1_000) == answer
 
 
 def test_transfer_fences_assigns_owns_and_closes():
-    released = react("a", "x", MOVING, 7)
+    released = react_to_record("a", "x", MOVING, 7)
     assert released.clients is ChannelClients.FENCE
-    assert react("a", "x", MOVING, 7, multi_phase=False).clients is ChannelClients.CLOSE
+    assert react_to_record("a", "x", MOVING, 7, multi_phase=False).clients is ChannelClients.CLOSE
     assigning = released.writes[0].record
     assert assigning == BundleRecord(State.ASSIGNING, 4, "b", "a", at=7)
-    assert not react("a", "x", assigning, 8).writes
-    owned = react("b", "x", assigning, 8).writes[0].record
+    assert not react_to_record("a", "x", assigning, 8).writes
+    owned = react_to_record("b", "x", assigning, 8).writes[0].record
     assert owned == BundleRecord(State.OWNED, 5, "b", "a", at=8)
-    assert [react(one, "x", owned, 9).clients for one in "ab"] == [ChannelClients.CLOSE, ChannelClients.SERVE]
+    assert [react_to_record(one, "x", owned, 9).clients for one in "ab"] == [ChannelClients.CLOSE, ChannelClients.SERVE]
 
 
 def test_an_unload_without_destination_ends_free():
-    [written] = react("a", "x", MOVING._replace(destination=""), 7).writes
+    [written] = react_to_record("a", "x", MOVING._replace(destination=""), 7).writes
     assert written == ChannelWrite("x", BundleRecord(State.FREE, 4, "", "a", at=7))
 
 
@@ -165,7 +176,12 @@ def test_split_writes_children_then_deletes_parent():
 
 
 def test_lost_broker_trusted_by_session_health():
-    healths = [session(False, 5, 9), session(True, 1_000, 180_999), session(True, 1_000, 181_000), session(True, 0, 1)]
+    healths = [
+        session_health(False, 5, 9),
+        session_health(True, 1_000, 180_999),
+        session_health(True, 1_000, 181_000),
+        session_health(True, 0, 1),
+    ]
     assert healths == [Session.UNSTABLE, Session.JITTERY, Session.STABLE, Session.STABLE]
     assert [reowned_at(one, 10) for one in healths] == [None, 180_010, 10, 10]
     assert recovery_order(["pulsar/system/x", "z/z/x"]) == ["z/z/x", "pulsar/system/x"]
@@ -174,26 +190,26 @@ def test_lost_broker_trusted_by_session_health():
 @pytest.mark.parametrize("state", sorted(IN_FLIGHT))
 def test_the_monitor_leaves_a_change_thirty_seconds(state):
     record = BundleRecord(state, 3, "" if state is State.SPLITTING else "b", "a", at=1_000)
-    assert monitor(record, {"a", "b"}, "c", 31_000) is None
-    written = monitor(record, {"a", "b"}, "c", 31_001)
+    assert monitor_bundle(record, {"a", "b"}, "c", 31_000) is None
+    written = monitor_bundle(record, {"a", "b"}, "c", 31_001)
     now_at = {State.ASSIGNING: (State.OWNED, "c"), State.RELEASING: (State.OWNED, "a"), State.SPLITTING: (state, "")}
     assert (written.state, written.destination, written.version, written.force) == (*now_at[state], 4, True)
 
 
 def test_dead_brokers_bundles_reassigned_or_freed():
     """Freed where there is no candidate."""
-    assert monitor(OWNED, {"b"}, "b", 0) == BundleRecord(State.OWNED, 3, "b", "a", force=True)
-    assert monitor(OWNED, {"b"}, "", 0) == BundleRecord(State.FREE, 3, "", "a", force=True)
-    assert monitor(SPLIT, {"b"}, "b", 0) == SPLIT._replace(version=4, source="b", force=True)
-    assert monitor(OWNED, {"a"}, "b", 10**6) is None
+    assert monitor_bundle(OWNED, {"b"}, "b", 0) == BundleRecord(State.OWNED, 3, "b", "a", force=True)
+    assert monitor_bundle(OWNED, {"b"}, "", 0) == BundleRecord(State.FREE, 3, "", "a", force=True)
+    assert monitor_bundle(SPLIT, {"b"}, "b", 0) == SPLIT._replace(version=4, source="b", force=True)
+    assert monitor_bundle(OWNED, {"a"}, "b", 10**6) is None
 
 
 @pytest.mark.parametrize(("lost", "alive"), [("a", {"b", "c"}), ("b", {"a", "c"})])
 def test_hand_over_overridden_if_a_side_is_lost(lost, alive):
     for record in (MOVING, MOVING._replace(state=State.ASSIGNING)):
-        assert monitor(record, alive, "c", 0) == BundleRecord(State.OWNED, 4, "c", lost, force=True)
+        assert monitor_bundle(record, alive, "c", 0) == BundleRecord(State.OWNED, 4, "c", lost, force=True)
     # The source of what was handed over long ago concerns nobody.
-    assert monitor(MOVING._replace(state=State.OWNED), {"b"}, "c", 0) is None
+    assert monitor_bundle(MOVING._replace(state=State.OWNED), {"b"}, "c", 0) is None
 
 
 def test_only_unowned_bundles_removed_after_an_hour():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.bookkeeper.record import StepOutcome, SwitchRecord
-from decisions.bookkeeper.decide import decide, plan
+from decisions.bookkeeper.decide import decide, plan_steps
 from decisions.bookkeeper.reduced import Reducer
 from lake.tables import create_lake
 from schemas.bookie_answers import Step
@@ -72,10 +72,10 @@ class SwitchStory:
         return self
 
     def _to_rest(self) -> None:
-        while steps := plan(self.world).steps:
+        while steps := plan_steps(self.world).steps:
             if any(one.action == "cas_attribution" for one in steps):
                 self._roll_over()
-                steps = plan(self.world).steps
+                steps = plan_steps(self.world).steps
             self._carry_out(steps)
 
     def _roll_over(self) -> None:

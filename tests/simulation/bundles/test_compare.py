@@ -17,7 +17,7 @@ from anabranch.simulation.bundles.extensible import BUSIEST, averaged, busiest
 from anabranch.simulation.bundles.outcome import BalancingOutcome
 from anabranch.simulation.bundles.run import balancer, simulate
 from anabranch.simulation.bundles.shapes import SHAPES
-from decisions.bundles.averages import throughput
+from decisions.bundles.averages import total_throughput
 from decisions.bundles.configuration import ConfigurationError
 from schemas.bundles import NamespaceBundleStats
 
@@ -127,7 +127,7 @@ def test_minute_average_equals_twelve_looks(before, now, history):
 @given(st.dictionaries(st.integers(0, 50).map(lambda one: f"t/n/{one}"), st.floats(0, 1e9), max_size=20))
 def test_busiest_bundles_published_in_rising_order(loads):
     own = {name: NamespaceBundleStats(msg_throughput_in=load) for name, load in loads.items()}
-    found = [throughput(one.stats) for one in busiest(own).top_bundles_load_data]
+    found = [total_throughput(one.stats) for one in busiest(own).top_bundles_load_data]
     assert found == sorted(loads.values())[-BUSIEST:]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
-from decisions.bookkeeper.decide import decide, plan
+from decisions.bookkeeper.decide import decide, plan_steps
 from schemas.bookie_answers import BookieAnswer, Step
 from schemas.bookies import (
     BookieSnapshot,
@@ -188,7 +188,7 @@ def snapshot(world: World) -> BookieSnapshot:
 @cache
 def next_steps(world: World) -> tuple[Step, ...]:
     """What an orchestrator that looks would do."""
-    return tuple(plan(snapshot(world)).steps)
+    return tuple(plan_steps(snapshot(world)).steps)
 
 
 @cache
