@@ -5,13 +5,15 @@ Stage: under `demand` and `comparison`. Pure. Instants are milliseconds since 19
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from anabranch.simulation.shadow.lives import LifeOf, NameLives
 from anabranch.simulation.shadow.sides import actions_in
+from anabranch.simulation.topics.timeline import ConsumersFrom
 from decisions.topic.layout import SegmentLayout
-from decisions.topic.lineage import compare_lives
 
 
 class Announced(NamedTuple):
@@ -88,6 +90,16 @@ class Told(NamedTuple):
     """Beginning of this life of the topic, if announced."""
 
 
+class ToldConsumers(NamedTuple):
+    """Announced number of consumers, with the instants that separate topics of one name."""
+
+    change: ConsumersFrom
+    said_at: int
+    """Instant of the announcement, by its sender's clock."""
+    created_at: int | None = None
+    """Beginning of this life of the topic, if announced."""
+
+
 class TopicLife(NamedTuple):
     """Layouts of one of the topics that had a name, in order."""
 
@@ -96,57 +108,42 @@ class TopicLife(NamedTuple):
     """End of the life before it: nothing earlier belongs to this one."""
     ends: int | None
     """Deletion, or creation of the next life; None: it still exists."""
+    known: NameLives
+    """State of the name before this life ended."""
+
+    def consumers(self, announcements: Iterable[ToldConsumers]) -> list[ConsumersFrom]:
+        """Return the numbers of consumers that are of this life, without late ones of an earlier one."""
+        return [
+            announcement.change
+            for announcement in announcements
+            if announcement.change.at >= self.after
+            and self.known.has_consumers(announcement.created_at, announcement.said_at)
+        ]
 
 
 def topic_lives(announcements: Sequence[Told]) -> list[TopicLife]:
     """Return the lives of the topics that had one name, ascending.
 
-    They are separated as by the job (`engine.autoscale.incarnations`). Late announcements of an earlier life, or of an
-    earlier layout, are left out.
+    Late announcements of an earlier life, or of an earlier layout, are left out.
     """
     lives: list[TopicLife] = []
     layouts: list[Announced] = []
-    created_at: int | None = None
-    after, ended = 0, None
+    known, after = NameLives(), 0
     for announcement in announcements:
-        if _is_earlier(announcement, ended) or (
-            layouts and (order := _order(layouts[-1], created_at, announcement)) < 0
-        ):
-            continue
-        is_later = bool(layouts) and order > 0
-        if layouts and (is_later or announcement.is_deletion):
-            lives.append(TopicLife(layouts, after, announcement.announced.at))
-            layouts, after = [], announcement.announced.at
+        before, announced = replace(known), announcement.announced
+        about = announced.layout.segments, announcement.created_at, announcement.said_at
         if announcement.is_deletion:
-            created_at, ended = (
-                None,
-                (announcement.said_at, announcement.created_at if announcement.created_at is not None else created_at),
-            )
+            is_news = is_other = known.follow_deletion(*about)
+        else:
+            life = known.follow_layout(*about)
+            is_news, is_other = life is not LifeOf.EARLIER, life is LifeOf.LATER
+        if not is_news:
             continue
-        created_at = announcement.created_at if is_later or announcement.created_at is not None else created_at
-        if not layouts or announcement.announced.layout.epoch >= layouts[-1].layout.epoch:
-            layouts.append(announcement.announced)
+        if layouts and is_other:
+            lives.append(TopicLife(layouts, after, announced.at, before))
+            layouts, after = [], announced.at
+        if not announcement.is_deletion and (not layouts or announced.layout.epoch >= layouts[-1].layout.epoch):
+            layouts.append(announced)
     if layouts:
-        lives.append(TopicLife(layouts, after, None))
+        lives.append(TopicLife(layouts, after, None, known))
     return lives
-
-
-def _is_earlier(announcement: Told, ended: tuple[int, int | None] | None) -> bool:
-    """Return True if an announcement belongs to a life that was deleted.
-
-    `ended`: the instants of its deletion and, if known, its creation.
-    """
-    if ended is None:
-        return False
-    if announcement.created_at is not None:
-        return announcement.created_at <= (ended[0] if ended[1] is None else ended[1])
-    return announcement.said_at <= ended[0] if announcement.is_deletion else announcement.said_at < ended[0]
-
-
-def _order(newest: Announced, created_at: int | None, announcement: Told) -> int:
-    """Return 0 for an announcement of the known life, 1 for a later life, -1 for an earlier one."""
-    if announcement.created_at is not None and created_at is not None:
-        return (announcement.created_at > created_at) - (announcement.created_at < created_at)
-    if announcement.created_at is None and created_at is not None and announcement.said_at < created_at:
-        return -1
-    return compare_lives(newest.layout.segments, announcement.announced.layout.segments)

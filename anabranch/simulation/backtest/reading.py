@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from anabranch.query.topics import topics_on_record
 from anabranch.simulation.backtest.demand import Loads
-from anabranch.simulation.backtest.incarnations import Announced, Told, TopicLife, topic_lives
+from anabranch.simulation.backtest.incarnations import Announced, Told, ToldConsumers, TopicLife, topic_lives
 from anabranch.simulation.backtest.loads import Progress, loads_of_part, spill_loads
 from anabranch.simulation.backtest.record import batch_instants, recorded_policies, recorded_ticks
 from anabranch.simulation.backtest.spilling import (
@@ -151,7 +151,7 @@ class History:
                     continue
                 begin, end, announced = span
                 counted_from = max(begin, self.began_at)
-                mine = [change for change in consumers.get(index, []) if change.at >= life.after]
+                mine = life.consumers(consumers.get(index, []))
                 before = {change.subscription: change for change in mine if change.at <= begin}
                 records.append(
                     TopicHistory(
@@ -305,11 +305,11 @@ def _between(loads: Loads, life: TopicLife, end: int) -> Loads:
     return Loads(loads.at[mine], loads.segment[mine], loads.rates[mine])
 
 
-def _events(rows: pa.Table, first: int) -> tuple[dict[int, list[Told]], dict[int, list[ConsumersFrom]]]:
+def _events(rows: pa.Table, first: int) -> tuple[dict[int, list[Told]], dict[int, list[ToldConsumers]]]:
     """Return layouts and consumers by the position of their topic in its part, ascending."""
     rows = rows.sort_by([(name, "ascending") for name in ("accepted_at", "kafka_partition", "kafka_offset")])
     layouts: dict[int, list[Told]] = {}
-    consumers: dict[int, list[ConsumersFrom]] = {}
+    consumers: dict[int, list[ToldConsumers]] = {}
     newest: dict[int, str] = {}
     for batch in rows.to_batches(4_096):
         for topic_index, kind, body, accepted_at in zip(
@@ -319,7 +319,9 @@ def _events(rows: pa.Table, first: int) -> tuple[dict[int, list[Told]], dict[int
                 event = ConsumerEvent.model_validate_json(body)
                 sessions = 0 if event.event == "deleted" else event.consumers
                 change = ConsumersFrom(accepted_at, event.subscription, event.type, sessions)
-                consumers.setdefault(topic_index - first, []).append(change)
+                consumers.setdefault(topic_index - first, []).append(
+                    ToldConsumers(change, event.at, event.topic_created_at)
+                )
                 continue
             text = _OF_SENDING.sub("", body)
             if newest.get(topic_index) == text:

@@ -8,12 +8,14 @@ its decision ended `applied` (or has an intent and no end), or if the announceme
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from anabranch.simulation.shadow.lives import LifeOf, NameLives
 from anabranch.simulation.shadow.sides import What, actions_in, parts_of
-from decisions.topic.layout import SegmentLayout
+from decisions.topic.layout import LayoutError, SegmentLayout
+from engine.autoscale.topics import BucketState
 from engine.replay import BucketReplay, RecordedBatch
 from lake.tables import stream_columns
 from schemas.ids import EVERY_TOPIC
@@ -25,32 +27,49 @@ _ENDS = frozenset({"superseded", "rejected", "failed", "observed"})
 
 
 class Lives:
-    """Counter of the lives of topics.
+    """Lives of all topics.
 
     Segment ids restart in each life, so they identify an action only within one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, state: BucketState) -> None:
+        """`state`: the topics at the beginning of the record, with those that were deleted before."""
         self._numbers: Counter[str] = Counter()
-        self._created: dict[str, int] = {}
+        self._names: defaultdict[str, NameLives] = defaultdict(NameLives)
+        for name, topic in state.topics.items():
+            self._names[name].created_at = topic.created_at
+            self._names[name].segments = {} if topic.layout is None else topic.layout.segments
+        for name, end in state.ended.items():
+            self._names[name].deleted_at, self._names[name].ended_created_at = end.at, end.created_at
         self.began_anew = False
         """True if the topic of the last event was deleted, or created again."""
 
-    def follow(self, event: LayoutEvent) -> bool:
-        """Apply an announcement, in order; return False for a late one of an earlier life."""
-        created = event.topic_created_at
-        newest = None if created is None else self._created.setdefault(event.topic, created)
-        if created is not None and newest is not None and created < newest:
-            return False
-        self.began_anew = event.cause == "deleted" or created != newest
+    def follow(self, event: LayoutEvent, layout: SegmentLayout | None) -> bool:
+        """Apply an announcement, in order; return False for a late or repeated one of an earlier life.
+
+        `layout`: what it announces; None, for a deletion only: it cannot be read.
+        """
+        known, segments = self._names[event.topic], {} if layout is None else layout.segments
+        if event.cause == "deleted":
+            is_news = known.follow_deletion(segments, event.topic_created_at, event.at)
+            self.began_anew = is_news
+        else:
+            life = known.follow_layout(segments, event.topic_created_at, event.at)
+            is_news, self.began_anew = life is not LifeOf.EARLIER, life is LifeOf.LATER
         self._numbers[event.topic] += self.began_anew
-        if created is not None:
-            self._created[event.topic] = created
-        return True
+        return is_news
 
     def of(self, topic: str) -> int:
         """Return the number of a topic's current life."""
         return self._numbers[topic]
+
+
+def read_layout(event: LayoutEvent) -> SegmentLayout | None:
+    """Return the layout of an announcement; None: it breaks a rule of layouts."""
+    try:
+        return SegmentLayout.from_metadata(event.layout)
+    except LayoutError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -93,7 +112,7 @@ def find_own(replay: BucketReplay, chunks: Iterable[Iterable[RecordedBatch]], ow
         for name, topic in replay.state.topics.items()
         for decision in topic.all_open
     }
-    applied, lives = set(own), Lives()
+    applied, lives = set(own), Lives(replay.state)
     actions: set[tuple[str, int, What]] = set()
     done: set[tuple[int, str, int, What]] = set()
     looks: list[int] = []
@@ -105,13 +124,15 @@ def find_own(replay: BucketReplay, chunks: Iterable[Iterable[RecordedBatch]], ow
                 applied.add(message.decision_id)
             elif isinstance(message, TickEvent) and event.key == EVERY_TOPIC.encode():
                 looks.append(batch.now)
-            elif isinstance(message, LayoutEvent) and lives.follow(message):
+            elif isinstance(message, LayoutEvent):
+                layout = read_layout(message)
+                if not lives.follow(message, layout):
+                    continue
                 topic, life = message.topic, lives.of(message.topic)
                 if lives.began_anew:
                     layouts.pop(topic, None)
-                if message.cause == "deleted":
+                if message.cause == "deleted" or layout is None:
                     continue
-                layout = SegmentLayout.from_metadata(message.layout)
                 for action, segments, children, acted_at in actions_in(layout, layouts.get(topic)):
                     act = action, segments
                     done.add((acted_at or message.at, topic, life, act))

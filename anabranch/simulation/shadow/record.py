@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.simulation.shadow.own import Lives, Own, find_own, own_decisions
+from anabranch.simulation.shadow.own import Lives, Own, find_own, own_decisions, read_layout
 from anabranch.simulation.shadow.sides import (
     SAME,
     Both,
@@ -144,7 +144,7 @@ class _Reading:
     def __init__(self, replay: BucketReplay, own: Own, committed: Mapping[int, int]) -> None:
         self._replay, self._own, self._committed = replay, own, committed
         self.layouts: dict[str, SegmentLayout] = {}
-        self._lives = Lives()
+        self._lives = Lives(replay.state)
         self._sides = Sides()
         self._shown: dict[str, set[Segments]] = {}
         """By topic: the children of the actions that its layouts have shown."""
@@ -174,8 +174,8 @@ class _Reading:
             self._said[instant, topic, act] = self._answer(topic, act, instant), self._hot_since(topic, act[1])
         messages = [parse_message(event.source, event.key, event.value) for event in batch.events]
         for message in messages:
-            if isinstance(message, LayoutEvent) and self._lives.follow(message):
-                self._take_layout(message, batch.now)
+            if isinstance(message, LayoutEvent):
+                self._take_layout(message, read_layout(message), batch.now)
             elif isinstance(message, OutcomeEvent) and message.decision_id in self._decided:
                 self._end(*self._decided.pop(message.decision_id), message.status, batch.now)
         self._replay.take(batch)
@@ -208,14 +208,15 @@ class _Reading:
             self._close(topic, "open", None)
         return self._sides
 
-    def _take_layout(self, event: LayoutEvent, now: int) -> None:
+    def _take_layout(self, event: LayoutEvent, layout: SegmentLayout | None, now: int) -> None:
         topic = event.topic
+        if not self._lives.follow(event, layout):
+            return
         if self._lives.began_anew:
             self._close(topic, "deleted", now)
             self._forget(topic)
-        if event.cause == "deleted":
+        if event.cause == "deleted" or layout is None:
             return
-        layout = SegmentLayout.from_metadata(event.layout)
         previous = self.layouts.get(topic)
         shown = self._shown.setdefault(topic, set())
         for action, segments, children, created_at in sorted(actions_in(layout, previous), key=lambda shown: shown[3]):

@@ -19,7 +19,18 @@ from engine.autoscale.topics import ConfiguredPolicy
 from engine.kernel.settings import EngineSettings
 from tests.engine.records import configured, layout, policy, stats, tick
 from tests.engine.test_replay import RecordedBucket
-from tests.local.lake import ORDERS, batch, layout_event, layout_json, load, millis, policy_event, write
+from tests.local.lake import (
+    ORDERS,
+    batch,
+    consumer_event,
+    layout_event,
+    layout_json,
+    load,
+    millis,
+    policy_event,
+    write,
+)
+from tests.local.lake import at as at_second
 from tests.simulation.backtest.lakes import written_by_batch
 from tests.simulation.backtest.really import MINUTE, NOW, Seeded, really_run
 
@@ -103,6 +114,38 @@ def test_recreated_topic_without_lives_counts_twice(tmp_path):
     assert [len(one.announced) for one in history.part(0)] == [1, 1]
     assert [round((one.ends_at - one.began_at) / 60_000) for one in history.part(0)] == [60, 57]
     assert backtest(history, {}).totals(RECORD)["segmentHours"] == pytest.approx(117 / 60, abs=0.02)
+
+
+@pytest.mark.parametrize("is_said", [True, False], ids=["said", "silent"])
+def test_late_consumers_of_an_ended_life_wait_for_nothing(tmp_path, is_said):
+    lake = str(tmp_path / "lake")
+
+    def of_life(created, row):
+        body = json.loads(row.body) | ({"topicCreatedAt": millis(created)} if is_said else {})
+        return row.model_copy(update={"body": json.dumps(body)})
+
+    def announced(created, cause, seconds):
+        said = layout_json((0, 0, 65535))
+        said["segments"]["0"] |= {"createdAtMs": millis(created), "parentIds": [], "childIds": []}
+        return of_life(created, layout_event(said, seconds, cause))
+
+    late = of_life(0, consumer_event("billing", 9, 1800, accepted_at=at_second(5400), kafka_offset=5_400_000))
+    write(
+        lake,
+        announced(0, "created", 0),
+        of_life(0, consumer_event("billing", 3, 1800)),
+        announced(0, "deleted", 3600),
+        announced(3700, "created", 3700),
+        of_life(3700, consumer_event("billing", 1, 3800)),
+        late,
+        load(0, 100.0, 1),
+        load(0, 120.0, 3701),
+        policy_event(0),
+        *(batch(second, second) for second in range(0, 7200, 60)),
+    )
+    history = open_history(lake, tmp_path / "rows", None, None, None, DEFAULT)
+    waiting = backtest(history, {}).totals(RECORD)["consumerMinutesWaiting"]
+    assert waiting == pytest.approx(2 * 30, abs=1)
 
 
 def test_record_without_policy_uses_configured(tmp_path):
