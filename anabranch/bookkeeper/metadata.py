@@ -114,12 +114,28 @@ class PulsarMetadata:
 
     def topics(self) -> Iterator[ZnodeRecord]:
         """Return the records of all topics with their data ledgers, for `read_data_ledgers`."""
-        return (record for record in self._records(self._children(self._domains())) if record and record.content)
+        return (record for record in self._records(self._topic_paths()) if record and record.content)
 
     def cursors(self) -> Iterator[ZnodeRecord]:
         """Return the records of all subscriptions, for `read_cursor`."""
-        topics = self._children(self._domains())
-        return (record for record in self._records(self._children(topics)) if record and record.content)
+        cursors = self._children(self._topic_paths())
+        return (record for record in self._records(cursors) if record and record.content)
+
+    def _topic_paths(self) -> Iterator[str]:
+        """Return the paths of all topics.
+
+        A V1 namespace called `persistent` looks like the folder of a V2 namespace, and its own folder like a topic of
+        the same name. A topic has a record; the folder is empty.
+        """
+        for path in self._children(self._domains()):
+            if path.endswith(f"/{_DOMAIN}/{_DOMAIN}") and path.count("/") == _DOMAIN_DEPTH + 2 and self._is_empty(path):
+                yield from self._children(iter([path]))
+            else:
+                yield path
+
+    def _is_empty(self, path: str) -> bool:
+        record = self.read(path)
+        return record is not None and not record.content
 
     def _domains(self) -> Iterator[str]:
         """Return the folders of topics: /T/N/persistent, and of V1 namespaces /PROPERTY/CLUSTER/N/persistent."""

@@ -157,6 +157,20 @@ def test_v1_namespaces_are_moved_and_cleaned_up(sim: Simulated) -> None:
     assert stamps(sim) == {number: f"new:{number}" for number in (1, 2, 3, 4)}
 
 
+def test_v1_namespace_called_persistent_is_moved(sim: Simulated) -> None:
+    """Its folder of topics is where a topic called `persistent` of a V2 namespace has its record."""
+    sim.world.ledgers["old"] |= {number: ledger(number, "managed-ledger") for number in (3, 4, 5)}
+    data = bytes(made("ManagedLedgerInfo", ledgerInfo=[{"ledgerId": 5}]).SerializeToString())
+    for topic, number in (("p/west/persistent/persistent/t", 3), ("tenant/n/persistent/persistent", 4)):
+        sim.world.pulsar(f"/managed-ledgers/{topic}", data)
+        sim.world.pulsar(f"/managed-ledgers/{topic}/c", cursor_record(number))
+    shown = sim.ok(*SWITCH)
+    assert "4 of 4 on new" in shown
+    assert "not known" not in shown
+    assert stamps(sim) == {number: f"new:{number}" for number in (1, 2, 3, 4)}
+    assert "all in order" in sim.ok("check")
+
+
 def test_rollover_before_promotion_recorded(sim: Simulated) -> None:
     """A broker makes the subscription's next ledger, on the new cluster, while the copy of the last one waits."""
     assert sim.run(*SWITCH, kill_at=11) is None

@@ -69,12 +69,16 @@ def test_schemas_topics_cursors_found_with_versions(metadata: PulsarMetadata, cl
     older = put(client, "/managed-ledgers/prop/west/ns/persistent/t", b"\x0a\x02\x08\x07")
     oldest = put(client, f"{older}/sub", cursor(9))
     schemas[put(client, "/schemas/prop/west/ns/t", locator(300))] = 300
+    # And one that is called as the folder of a V2 namespace.
+    odd = put(client, "/managed-ledgers/prop/west/persistent/persistent/t", b"\x0a\x02\x08\x07")
+    oddest = put(client, f"{odd}/sub", cursor(10))
     found = {one.path: read_locator(one.content)[0].ledger for one in metadata.schemas()}
     assert found == schemas
-    assert [one.path for one in metadata.topics()] == [topic, older]
+    assert [one.path for one in metadata.topics()] == [topic, older, odd]
     assert [(one.path, one.version, read_cursor(one.content).ledger) for one in metadata.cursors()] == [
         (first, 1, 6),
         (oldest, 0, 9),
+        (oddest, 0, 10),
     ]
 
 

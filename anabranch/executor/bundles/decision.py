@@ -41,6 +41,15 @@ class Unload(_BundleDecision):
     source: str
     destination: str
 
+    def rests_on(self, earlier: Decision) -> bool:
+        """Return whether an earlier move was counted as made in a way that speaks for this one.
+
+        It was to fill the broker that this move relieves, or to relieve the one that this move fills.
+        """
+        return isinstance(earlier, Unload) and (
+            earlier.destination == self.source or earlier.source == self.destination
+        )
+
     def __str__(self) -> str:
         return f"unload {self.bundle} from {self.source} to {self.destination}"
 

@@ -26,6 +26,10 @@ class Decision:
         """Return whether this later decision makes an earlier one on the same subject obsolete."""
         return False
 
+    def rests_on(self, earlier: Decision) -> bool:
+        """Return whether this later decision is right only if an earlier one on the same subject is applied."""
+        return False
+
 
 class MalformedDecision(Exception):
     """A row of `decisions` is not a valid decision; the message says why."""

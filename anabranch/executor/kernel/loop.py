@@ -45,6 +45,7 @@ from anabranch.safeguards.rate import WINDOW_SECONDS as COUNTED_SECONDS
 from anabranch.safeguards.rules import Over, PendingDecision, expired
 from anabranch.safeguards.waiting import Brakes
 from lake.tail import StoredRow, Tail
+from schemas.kafka.messages import EXPIRED
 from schemas.settings.root import ExecutorSettings
 from schemas.tables.rows import OutcomeRow
 
@@ -396,14 +397,23 @@ class Executor:
             self._brakes.stop_at_limit(failures, self._ledger.failures_elsewhere(first))
 
     def _in_time(self, work: DecisionWork, step: _Recordable, now: datetime) -> _Recordable:
-        """Return the step; if it would begin an expired or replaced decision, return the end instead."""
+        """Return the step; if it would begin an expired, baseless or replaced decision, return the end instead."""
         if not isinstance(step, _Begin):
             return step
-        over = expired(work.decided_at, now, self._settings.begin_max_age_seconds) or self._replaced(work)
+        limit = self._settings.begin_max_age_seconds
+        over = expired(work.decided_at, now, limit) or self._baseless(work, now) or self._replaced(work)
         if over is None:
             return step
         self._brakes.ended(work.decision.decision_id, called=False)
         return DecisionEnded(over.status, None, over.why)
+
+    def _baseless(self, work: DecisionWork, now: datetime) -> Over | None:
+        """Return the end of a decision that rests on an earlier one that has expired, or None."""
+        limit = self._settings.begin_max_age_seconds
+        for earlier in self._of_subject[work.subject]:
+            if earlier.begun_at is None and expired(earlier.decided_at, now, limit):
+                work.lose_basis(earlier)
+        return None if work.baseless is None else Over("superseded", work.baseless)
 
     def _replaced(self, work: DecisionWork) -> Over | None:
         """Return the end of a decision that a later open one replaces, or None."""
@@ -438,6 +448,9 @@ class Executor:
         log.info("%s: %s%s", work.decision, row.status, f": {row.error}" if row.error else "")
         del self._open[row.decision_id]
         self._of_subject[work.subject].remove(work)
+        if row.status == "superseded" and (row.error or "").startswith(EXPIRED):
+            for later in self._of_subject[work.subject]:
+                later.lose_basis(work)
         if not self._of_subject[work.subject]:
             del self._of_subject[work.subject]
         self._announcer.announce(RecordedEnd(row.decision_id, row.family, row.subject, row.status, row.error, row.at))
