@@ -81,8 +81,8 @@ _OWN = re.compile(r"(?:pulsar|sla-monitor)/(?:[^/]+/)?[^/]*:\d+|pulsar/system")
 """Namespaces that stay with their broker, up to Pulsar 4 with the cluster's name inside as well, and Pulsar's own."""
 _AT_ONCE = 8
 """Brokers that are asked at the same time."""
-_TOP_BUNDLES = 10
-"""Of a broker, where `loadBalancerMaxNumberOfBundlesInBundleLoadReport` is not known."""
+_TOP_BUNDLES = 200
+"""Busiest bundles of a broker in a report: more than brokers publish, as those with policies are left out later."""
 
 
 class Unread(Exception):
@@ -254,7 +254,6 @@ def _report(admin: ClusterAdmin, cluster: str, broker: str, settings: Mapping[st
         stats = read_bundle_stats(_value(f"the topics of {broker}", admin.broker_stats()))
         metrics = _value(f"the metrics of {broker}", admin.metrics())
         if _by_load_data(settings):
-            most = int(settings.get("loadBalancerMaxNumberOfBundlesInBundleLoadReport", _TOP_BUNDLES))
             return BrokerLoadReport(
                 v=1,
                 type="broker-load-data",
@@ -262,7 +261,7 @@ def _report(admin: ClusterAdmin, cluster: str, broker: str, settings: Mapping[st
                 broker=broker,
                 at=now,
                 data=read_broker_load(stats, metrics, now),
-                top_bundles=top_bundles(stats, most),
+                top_bundles=top_bundles(stats, _TOP_BUNDLES),
             )
         data = LocalBrokerData(last_stats=stats, last_update=now, **read_usage(metrics))  # type: ignore[arg-type]
     return LocalBrokerReport(v=1, type="local-broker-data", cluster=cluster, broker=broker, data=data, at=now)

@@ -9,6 +9,7 @@ on how messages arrived. A bundle's averages take one sample from each report in
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,13 +18,21 @@ from decisions.bundles.configuration import Configuration, ConfigurationError
 from decisions.bundles.decide import decide
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.reports import LoadOfReport, is_reported
+from decisions.bundles.top_bundles import choose_top_bundles
 from decisions.bundles.usage import max_usage, weighted_max
 from engine.bundles.clusters import ClusterState, OpenBundleDecision
 from engine.bundles.moves import projected
 from schemas.base import Count
-from schemas.bundles import BundleAnswer, BundleData, BundleDecision, BundleReading, BundleSnapshot
+from schemas.bundles import (
+    BundleAnswer,
+    BundleData,
+    BundleDecision,
+    BundleReading,
+    BundleSnapshot,
+    TopBundlesLoadData,
+)
 from schemas.ids import digest
-from schemas.kafka.broker_messages import LocalBrokerReport, Report
+from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
 
 FAMILY = "bundles"
 MAX_OPEN_MS = 30 * 60_000
@@ -150,7 +159,7 @@ def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split
     """Return the input of a cycle, in the form that `anabranch decisions decide` reads."""
     reports, policies = projected(_live(state), state.moves), state.policies
     local = {name: entry.data for name, entry in reports.items() if isinstance(entry, LocalBrokerReport)}
-    extensible = {name: entry for name, entry in reports.items() if not isinstance(entry, LocalBrokerReport)}
+    extensible = {name: entry for name, entry in reports.items() if isinstance(entry, BrokerLoadReport)}
     counts: dict[str, Count] = {
         name: len(entry.owners) for name, entry in sorted(state.ownership.items()) if entry.owners
     }
@@ -163,7 +172,7 @@ def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split
         "bundles": dict(sorted(state.averages.items())),
         "ownership": _owners(state, local),
         "broker_load_data": {name: entry.data for name, entry in extensible.items()},
-        "top_bundles": {name: entry.top_bundles for name, entry in extensible.items()},
+        "top_bundles": _top_bundles(state, extensible, operation),
         "available_brokers": None if state.brokers is None else dict(sorted(state.brokers.brokers.items())),
         "namespace_bundles": counts,
         "state": state.memory,
@@ -179,6 +188,26 @@ def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split
             "namespace_bundles": counts | policies.namespace_bundles,
         }
     return BundleSnapshot.model_construct(**values)
+
+
+def _top_bundles(
+    state: ClusterState, reports: Mapping[str, BrokerLoadReport], operation: Literal["shed", "split"]
+) -> dict[str, TopBundlesLoadData]:
+    """Return the bundles that brokers with the extensible manager may shed; to split, all that were reported.
+
+    Published reports, which are `forced`, have been through this choice.
+    """
+    top, policies = {name: entry.top_bundles for name, entry in reports.items()}, state.policies
+    if operation == "split" or policies is None:
+        return top
+    unchosen = {name: top[name] for name, entry in reports.items() if not entry.forced}
+    return top | choose_top_bundles(
+        unchosen,
+        policies.configuration,
+        policies.profile,
+        policies.isolation_policies,
+        policies.anti_affinity_groups,
+    )
 
 
 def _decide(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleAnswer:
