@@ -57,6 +57,8 @@ class _Topic:
     epoch: int = 0
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
     loads: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
+    loaded_at: datetime | None = None
+    """When its newest load was accepted."""
     consumers: dict[str, tuple[str, int]] = field(default_factory=dict)
     hold: HoldView | None = None
     own_policy: Mapping[str, Any] | None = None
@@ -71,7 +73,15 @@ News = dict[str, list[StoredRow]]
 
 _COLUMNS = {
     EVENTS.name: ("subject", "type", "cause", "body", "accepted_at", "kafka_offset"),
-    SEGMENT_LOAD.name: ("topic", "segment_id", "msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out"),
+    SEGMENT_LOAD.name: (
+        "topic",
+        "segment_id",
+        "msg_rate_in",
+        "bytes_rate_in",
+        "msg_rate_out",
+        "bytes_rate_out",
+        "accepted_at",
+    ),
     DECISIONS.name: ("decision_id", "subject", "action", "arguments", "reason", "trigger", "decided_at"),
     HOLDS.name: ("subject", "gate", "measured", "limit", "eligible_at", "since"),
     OUTCOMES.name: ("decision_id", "subject", "status", "at", "error"),
@@ -133,7 +143,9 @@ class LakeReader:
         if any(row["type"] == "policy" for row in new[EVENTS.name]):
             self._changed.update(self._topics)
         for row in new[SEGMENT_LOAD.name]:
-            self._topic(row["topic"]).loads[row["segment_id"]] = (
+            topic = self._topic(row["topic"])
+            topic.loaded_at = row["accepted_at"]
+            topic.loads[row["segment_id"]] = (
                 row["msg_rate_in"],
                 row["bytes_rate_in"],
                 row["msg_rate_out"],
@@ -172,6 +184,11 @@ class LakeReader:
     def batches(self) -> tuple[StoredRow, ...]:
         """Return the newest batches of the job, in the order of their commits."""
         return tuple(self._batches)
+
+    @property
+    def applied(self) -> int:
+        """Return how many actions were applied, as far as this reader has seen; it only grows."""
+        return self._actions.total()
 
     def _older_events(self) -> list[StoredRow]:
         """Return the newest layout, consumer and policy events from before the tail, oldest first.
@@ -349,6 +366,7 @@ class LakeReader:
             brake=self._brake(newest["decision_id"]) if newest else None,
             last=self._decision_view(topic.newest, topic.outcome) if topic.newest else None,
             unheard_since=topic.outcome["at"] if holds_for_it and is_over and topic.outcome else None,
+            loaded_at=topic.loaded_at,
         )
 
     def _decision_view(self, row: StoredRow, outcome: StoredRow | None) -> DecisionView:

@@ -69,6 +69,8 @@ class TopicView:
     """Its newest decision; None: none was seen."""
     unheard_since: datetime | None = None
     """End of the last decision, while the job still holds the topic for it; None: it does not."""
+    loaded_at: datetime | None = None
+    """When its newest load was accepted; None: none was seen."""
 
 
 @dataclass(frozen=True)

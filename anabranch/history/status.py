@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from anabranch.alerts.record import standing_alerts
+from anabranch.history.attention import Conditions, attention
 from anabranch.history.live import LakeReader
 from anabranch.history.picture import late_seconds
 from anabranch.history.words import span
@@ -143,24 +144,16 @@ def read_status(lake: str, now: datetime, stuck_seconds: float) -> dict[str, Any
 def _attention(status: Mapping[str, Any]) -> list[str]:
     """Return the conditions that need a person."""
     job, decisions = status["job"], status["decisions"]
-    acting = [executor for executor in status["executors"] if executor["state"] == "acting"]
-    reasons = []
-    if job["state"] == "never ran":
-        reasons.append("the job has committed nothing yet")
-    if job["state"] == "silent":
-        reasons.append(f"the job has committed nothing for {span(job['silentSeconds'])}")
-    if not acting:
-        reasons.append("no executor acts")
-    if status["stop"]:
-        reasons.append(f"the executor has stopped itself: {status['stop']}")
-    if decisions["stuck"]:
-        reasons.append(f"a decision has been open for {span(decisions['oldestSeconds'])}")
-    if waiting := decisions["waiting"].get("approval"):
-        reasons.append(f"{waiting} decision{'s wait' if waiting > 1 else ' waits'} for approval")
-    firing = [alert for alert in status["alerts"] if alert["status"] == "firing"]
-    if firing:
-        reasons.append(f"{len(firing)} alert{'s fire' if len(firing) > 1 else ' fires'}")
-    return reasons
+    conditions = Conditions(
+        has_run=job["state"] != "never ran",
+        silent_seconds=job["silentSeconds"] if job["state"] == "silent" else None,
+        is_acted=any(executor["state"] == "acting" for executor in status["executors"]),
+        stop=status["stop"],
+        stuck_seconds=decisions["oldestSeconds"] if decisions["stuck"] else None,
+        approvals=decisions["waiting"].get("approval", 0),
+        firing=sum(alert["status"] == "firing" for alert in status["alerts"]),
+    )
+    return [reason.sentence for reason in attention(conditions)]
 
 
 def status_lines(status: Mapping[str, Any]) -> list[str]:

@@ -92,6 +92,7 @@ def create_app(
     app = Starlette(
         routes=[
             Route("/", fleet_page.show),
+            Route("/fleet/trend", fleet_page.trend),
             Route("/topic", topic.show),
             Route("/topic/river", topic.river),
             Route("/topic/why", topic.why),

@@ -14,88 +14,31 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
+from deltalake.exceptions import DeltaError
+
+from anabranch.alerts.record import standing_alerts
 from anabranch.auth.scopes import EVERYWHERE, Scope, covers
 from anabranch.history.live import LakeReader
 from anabranch.history.picture import BrakesView, LakeView, TopicView, late_seconds
+from anabranch.web.rows import HOT, PageFreshness, TopicRow
+from anabranch.web.trend import FleetTrend
 from anabranch.web.words import namespace_of
 from decisions.autoscale.policy import ResolvedPolicy
-from lake.tail import StoredRow
+from decisions.autoscale.snapshot import MANAGED
+from lake.tail import StoredRow, Tail
+from schemas.tables.rows import ALERTS
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS, IDLE_SECONDS = 0.2, 1.0
 """Between two looks at the tables, while a page is open and while none is."""
-THRASHING_SECONDS = 3_600.0
-"""Within that time of the first, three actions that undo one another are thrashing."""
 UNHEARD_SECONDS = 600.0
 """An end that the job has not heard of for longer is lost."""
 _TOPICS_AT_ONCE = 500
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRow:
-    """Values by which a topic is searched, filtered and sorted."""
-
-    name: str
-    namespace: str
-    segments: int
-    load: float | None
-    """Of its fullest segment: the largest rate / split threshold; None: not known."""
-    is_cold: bool
-    """All its segments are."""
-    gate: str
-    """Of the hold that stands; empty: none."""
-    waiting: str
-    """The brake that holds its open decision; empty: none."""
-    is_open: bool
-    acted_at: datetime | None
-    """When its newest decision was made."""
-    consumers: int
-    turns: tuple[tuple[str, datetime], ...]
-    """Its newest applied actions, at most three."""
-    version: int
-    """Of the fleet, when it last changed."""
-    stuck_from: datetime | None = None
-    """From when it is stuck if nothing happens: its decision is open, or the job has not heard of its end; None: it is
-    not waiting for either."""
-
-    def is_stuck(self, now: datetime) -> bool:
-        """It decides nothing any more until a person does something."""
-        return self.stuck_from is not None and now >= self.stuck_from
-
-    def is_thrashing(self, now: datetime) -> bool:
-        """Its last three actions undid one another, not long ago."""
-        if len(self.turns) < 3:
-            return False
-        kinds = [kind for kind, _ in self.turns]
-        recent = now - self.turns[0][1] < timedelta(seconds=THRASHING_SECONDS)
-        return recent and kinds[0] == kinds[2] != kinds[1]
-
-
-@dataclass(frozen=True)
-class PageFreshness:
-    """Freshness of the data on a page."""
-
-    now: datetime
-    batch_at: datetime | None
-    """When the job last committed; None: not seen."""
-    trouble: str | None
-    """Why the lake cannot be read; None: it can."""
-    is_reading: bool
-    """The first look is not over."""
-    late_seconds: float = 60.0
-    """Without a batch for longer the job is said to be silent."""
-
-    @property
-    def silent_seconds(self) -> float | None:
-        """Seconds since the job last committed, once it is late; None: it is at work, or never was."""
-        if self.batch_at is None:
-            return None
-        age = (self.now - self.batch_at).total_seconds()
-        return age if age > self.late_seconds else None
+MAX_ALERTS = 400
+"""Newest rows of the alerts' table that are known."""
 
 
 class WatchedFleet:
@@ -114,6 +57,10 @@ class WatchedFleet:
         """What the lake's tables do not say: trouble with it, brakes and executors."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wakers: set[asyncio.Event] = set()
+        self._alerts_tail = Tail(lake, ALERTS)
+        self._alerts: deque[StoredRow] = deque(maxlen=MAX_ALERTS)
+        self.trend = FleetTrend()
+        """The whole fleet over time, since this process looks at it."""
         self._stop = threading.Event()
         self.version = 0
         """Grows with every change."""
@@ -148,11 +95,26 @@ class WatchedFleet:
             with self._lock:
                 for name in changed[first : first + _TOPICS_AT_ONCE]:
                     self._note(name, self._reader.topic(name))
+        new |= {ALERTS.name: self._read_alerts()}
         around = self._reader.trouble, self._reader.around
         if changed or any(new.values()) or around != self._around or not self._has_looked:
             self._around, self._has_looked = around, True
             self.version += 1
             self._wake()
+        if self.trend.is_due(now := datetime.now(timezone.utc)):
+            with self._lock:
+                rows, applied = list(self._rows.values()), self._reader.applied
+            self.trend.add(now, rows, applied)
+
+    def _read_alerts(self) -> list[StoredRow]:
+        try:
+            rows = self._alerts_tail.read()
+        except (DeltaError, OSError) as error:
+            log.debug("the alerts cannot be read, trying again: %s", error)
+            return []
+        with self._lock:
+            self._alerts.extend(rows)
+        return rows
 
     def _note(self, name: str, view: TopicView | None) -> None:
         self._namespaces[before.namespace if (before := self._rows.get(name)) else namespace_of(name)] = (
@@ -163,6 +125,9 @@ class WatchedFleet:
             self._turns.pop(name, None)
             return
         last, turns = view.last, self._turns.get(name)
+        loads = [segment.overload for segment in view.segments if segment.overload is not None]
+        is_hot, was_hot = max(loads, default=0.0) > HOT, before is not None and before.is_hot
+        hot_from = before.hot_from if before is not None and was_hot else view.loaded_at
         if last is not None and last.status == "applied" and (not turns or turns[-1][0] != last.decision_id):
             turns = self._turns.setdefault(name, deque(maxlen=3))
             turns.append((last.decision_id, last.action, last.decided_at))
@@ -170,7 +135,10 @@ class WatchedFleet:
             name=name,
             namespace=before.namespace if before else namespace_of(name),
             segments=len(view.segments),
-            load=max((segment.overload for segment in view.segments if segment.overload is not None), default=None),
+            load=max(loads, default=None),
+            load_sum=sum(loads),
+            hot_from=hot_from if is_hot else None,
+            short=sum(max(0, count - len(view.segments)) for _, kind, count in view.consumers if kind in MANAGED),
             is_cold=all(segment.is_cold for segment in view.segments),
             gate=view.hold.gate if view.hold else "",
             waiting=view.brake or "",
@@ -220,6 +188,11 @@ class WatchedFleet:
     def brakes(self) -> BrakesView:
         """Return the executors and the safeguards that keep them from acting."""
         return self.whole().brakes
+
+    def alerts(self) -> list[StoredRow]:
+        """Return the pending and firing alerts, newest first."""
+        with self._lock:
+            return standing_alerts(self._alerts)
 
     def batches(self) -> list[StoredRow]:
         """The job's newest batches, oldest first."""

@@ -11,14 +11,16 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.history.picture import late_seconds
 from lake.tables import stream_columns
 from lake.tail import StoredRow
-from schemas.tables.rows import DECISIONS, HOLDS, OUTCOMES, SEGMENT_LOAD, Table
+from schemas.tables.rows import BATCHES, DECISIONS, HOLDS, OUTCOMES, SEGMENT_LOAD, Table
 
 Rates = tuple[float, float, float, float]
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
@@ -26,6 +28,8 @@ _LOOK_BACK = timedelta(hours=6)
 """Before the window, for the load and the hold that still stand when it begins."""
 CELLS = 1_000
 """Steps of a window, of each of which a segment has one sample: months take no more memory than minutes."""
+MAX_SILENCES_WINDOW = timedelta(days=1)
+"""Longest window that is searched for pauses of the job: a row for each of its batches is read."""
 _MANY = 100_000
 """Rows that are held before they are brought down to that."""
 _RATES = ("msg_rate_in", "bytes_rate_in", "msg_rate_out", "bytes_rate_out")
@@ -135,6 +139,27 @@ def read_decisions(lake: str, topic: str, since: datetime, until: datetime) -> l
             )
         )
     return sorted(decisions, key=lambda decision: decision.at)
+
+
+def read_silences(lake: str, since: datetime, until: datetime) -> list[tuple[int, int]]:
+    """Return when the job was not at work, by its batches; none in windows of more than a day.
+
+    Raises what Delta raises. The pace of the window's own batches says which pause is one.
+    """
+    if until - since > MAX_SILENCES_WINDOW:
+        return []
+    where = _within(pc.scalar(True), "committed_at", since, until)
+    committed = sorted(
+        instant
+        for rows in stream_columns(lake, BATCHES, ("committed_at",), 65_536, where)
+        for instant in rows["committed_at"].to_pylist()
+    )
+    limit = late_seconds(committed)
+    return [
+        (millis(earlier), millis(later))
+        for earlier, later in pairwise(committed)
+        if (later - earlier).total_seconds() > limit
+    ]
 
 
 def millis(instant: datetime) -> int:

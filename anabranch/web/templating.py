@@ -20,9 +20,10 @@ from anabranch.query.wording import duration
 from anabranch.web import words
 from anabranch.web.drawing.heat import LEVELS, level
 from anabranch.web.drawing.strip import strip
-from anabranch.web.fleet import PageFreshness, WatchedFleet
+from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import CALLER, SESSION, VERSION, allows
 from anabranch.web.processes import Process, processes
+from anabranch.web.rows import PageFreshness
 from anabranch.web.sessions import BrowserSessions
 from decisions.autoscale.gates import DESCRIPTIONS
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.history.live import LakeReader
-from anabranch.web.fleet import TopicRow
 from anabranch.web.pages.choosing import FILTERS, PAGE, Choice, choose
 from anabranch.web.pages.choosing import ORDERS as ORDER_NAMES
+from anabranch.web.rows import TopicRow
 from tests.local.lake import (
     ORDERS,
     START,

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from heapq import nsmallest
 from typing import Any, Final
 
-from anabranch.web.fleet import TopicRow
+from anabranch.web.rows import TopicRow
 from anabranch.web.words import link
 
 PAGE: Final = 50
@@ -29,8 +29,6 @@ ORDERS: Final = {
     "segments": "segments",
     "consumers": "consumers",
 }
-HOT: Final = 1.0
-"""Load from which a topic is hot: a rate at its split threshold."""
 _LONGEST_WORD: Final = 1024
 _LONG_AGO = datetime(1, 1, 1, tzinfo=timezone.utc)
 
@@ -72,6 +70,16 @@ class Choice:
             page=None if new.page == 1 else new.page,
         )
 
+    def fields(self) -> dict[str, str]:
+        """The filters and the order, as a search for other words keeps them."""
+        chosen = {
+            "only": self.only,
+            "gate": self.gate,
+            "namespace": self.namespace,
+            "order": "" if self.order == "load" else self.order,
+        }
+        return {name: value for name, value in chosen.items() if value}
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -102,7 +110,7 @@ def choose(
     for row in matches:
         counts = folded.setdefault(row.namespace, [0, 0, 0])
         counts[0] += 1
-        counts[1] += is_hot(row)
+        counts[1] += row.is_hot
         counts[2] += bool(row.waiting)
     if choice.namespace:
         matches = [row for row in matches if row.namespace == choice.namespace]
@@ -126,7 +134,7 @@ def choose(
 def passes(row: TopicRow, only: str, paused: Collection[str], now: datetime) -> bool:
     """Return True if a filter keeps the topic."""
     if only == "hot":
-        return is_hot(row)
+        return row.is_hot
     if only == "waiting":
         return bool(row.waiting)
     if only == "thrashing":
@@ -136,11 +144,6 @@ def passes(row: TopicRow, only: str, paused: Collection[str], now: datetime) -> 
     if only == "paused":
         return is_paused(row, paused)
     return True
-
-
-def is_hot(row: TopicRow) -> bool:
-    """Return True if a rate of the topic is above its split threshold."""
-    return row.load is not None and row.load > HOT
 
 
 def is_paused(row: TopicRow, paused: Collection[str]) -> bool:

@@ -19,20 +19,18 @@ from anabranch.history.lineage.record import NothingOnRecord, read_river
 from anabranch.query.topics import UnknownTopic, find_topic
 from anabranch.query.wording import headline
 from anabranch.web.asking import PageNotFound, turn
+from anabranch.web.curves import MAX_CURVES, NO_CURVES, load_columns
 from anabranch.web.drawing.river import river_picture
 from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import demand
 from anabranch.web.pages.windows import DEFAULT, LENGTHS, TimeWindow, WindowError, read_instant, read_window
-from anabranch.web.past import millis, read_decisions, read_holds, read_loads
+from anabranch.web.past import millis, read_decisions, read_holds, read_loads, read_silences
 from anabranch.web.templating import render
 from anabranch.web.words import iso, link
 from decisions.autoscale.policy import POLICY_FIELDS, policy_override
 from decisions.autoscale.rates import segment_overload
 from decisions.autoscale.snapshot import MANAGED
 from engine.kernel.packed import StateError
-
-MAX_CURVES = 16
-"""Segments that have a curve: the fullest ones."""
 
 
 def show(request: Request) -> Response:
@@ -61,6 +59,7 @@ def show(request: Request) -> Response:
         window=window,
         wrong=wrong,
         managed=MANAGED,
+        max_curves=MAX_CURVES,
         times=_times(request),
         at=query.get("at", ""),
         segment=query.get("segment", ""),
@@ -149,36 +148,26 @@ def why(request: Request) -> Response:
 
 
 def loads(request: Request) -> Response:
-    """Load over time of the fullest segments, as columns for a plot; JSON."""
+    """Load over time of the fullest segments, and the number of segments, as columns for plots; JSON.
+
+    A segment's newest load counts until the next one; null: it was not there, or the job was not at work.
+    """
     fleet: WatchedFleet = request.app.state.fleet
-    name = asked_topic(request)
+    lake, name = request.app.state.lake, asked_topic(request)
     window, wrong = _window(request, fleet)
     resolved = fleet.policy(name)
     if wrong is not None or resolved is None:
-        return JSONResponse({"at": [], "segments": []})
+        return JSONResponse(NO_CURVES)
     try:
         with turn():
-            by_segment = read_loads(request.app.state.lake, name, window.since, window.until)
-    except (DeltaError, OSError, PageNotFound):
-        return JSONResponse({"at": [], "segments": []})
-    policy, since = resolved.policy, millis(window.since)
-    curves = {
-        segment: [(sample.at, segment_overload(sample.rates, policy)[0]) for sample in samples if sample.at >= since]
-        for segment, samples in by_segment.items()
-    }
-    fullest = sorted(
-        (segment for segment, curve in curves.items() if curve),
-        key=lambda number: -max(load for _, load in curves[number]),
-    )[:MAX_CURVES]
-    instants = sorted({instant for segment in fullest for instant, _ in curves[segment]})
-    # Many points more than a screen has are no use, and slow.
-    step = max(1, len(instants) // 2_000)
-    sampled = instants[::step]
-    columns = []
-    for segment in sorted(fullest):
-        load_at = dict(curves[segment])
-        columns.append({"id": segment, "load": [load_at.get(instant) for instant in sampled]})
-    return JSONResponse({"at": [instant / 1000 for instant in sampled], "segments": columns})
+            river = read_river(lake, name, window.since, window.until)
+            by_segment = read_loads(lake, name, window.since, window.until)
+            silences = read_silences(lake, window.since, window.until)
+    except (DeltaError, NothingOnRecord, OSError, PageNotFound):
+        return JSONResponse(NO_CURVES)
+    return JSONResponse(
+        load_columns(river, by_segment, silences, lambda sample: segment_overload(sample.rates, resolved.policy)[0])
+    )
 
 
 def part(request: Request, template: str, **shown: Any) -> Response:

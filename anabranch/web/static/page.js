@@ -37,41 +37,92 @@ document.addEventListener("htmx:afterSettle", () => {
   }
 });
 
-// Curves: load of each segment as a part of its split threshold, drawn when their list is opened.
-const HUES = ["#4a9fce", "#dd7f1f", "#2f9e6b", "#b3261e", "#8b6fc9", "#8a7a12", "#d3689a", "#5f7d95"];
-async function plot(place) {
-  if (place.childElementCount) return;
-  const found = await (await fetch(place.dataset.loads)).json();
-  if (!found.at.length) { place.textContent = "No load is on record in this window."; return; }
+// Charts. Each is a form by which the columns of an address are drawn; null is a gap.
+const HUES = ["#4a9fce", "#dd7f1f", "#2f9e6b", "#8b6fc9", "#8a7a12", "#d3689a", "#5f7d95"], LIMIT = "#b3261e";
+const percent = (load) => load === null || load === undefined ? "unknown" : `${Math.round(load * 100)} %`;
+const plain = (digits) => (value) => value === null || value === undefined ? "unknown" : value.toFixed(digits);
+const limitOf = (columns) => ({ label: "split threshold", values: columns.at.map(() => 1), show: percent, stroke: LIMIT, dash: [6, 4] });
+const FORMS = {
+  fleet: (columns) => ({
+    series: [
+      { label: "load, in segments", values: columns.load, show: plain(1), stroke: HUES[0], fill: "#4a9fce33" },
+      { label: "segments", values: columns.segments, show: plain(0), stroke: HUES[1], stepped: true },
+      { label: "topics over their threshold", values: columns.over, show: plain(0), stroke: LIMIT, stepped: true },
+      { label: "actions", values: columns.actions, show: plain(0), stroke: HUES[2], bars: true },
+    ],
+    zero: true,
+  }),
+  loads: (columns) => ({
+    series: [...columns.segments.map((segment, number) => ({
+      label: `segment ${segment.id}`, values: segment.load, show: percent, stroke: HUES[number % HUES.length], stepped: true,
+      dash: number < HUES.length ? [] : [4, 3],
+    })), limitOf(columns)],
+    axis: percent, zero: true,
+  }),
+  active: (columns) => ({
+    series: [{ label: "active segments", values: columns.active, show: plain(0), stroke: HUES[0], stepped: true, fill: "#4a9fce33" }],
+    zero: true,
+  }),
+  batches: (columns) => ({
+    series: columns.series.map((series, number) => ({
+      label: series.label, values: series.values, show: plain(0), stroke: HUES[number % HUES.length], scale: series.label,
+    })),
+  }),
+};
+const clock = new Intl.DateTimeFormat("en-GB", { dateStyle: "short", timeStyle: "medium" });
+const when = (at) => at === null || at === undefined ? "" : `${clock.format(at * 1000)} (${new Date(at * 1000).toISOString().slice(11, 19)} UTC)`;
+function optionsOf(form, columns, width) {
   const ink = getComputedStyle(document.body).color;
   const axis = { stroke: ink, grid: { stroke: "#8884" }, ticks: { stroke: "#8884" } };
-  new uPlot({
-    width: place.clientWidth, height: 260, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
-    series: [{}, ...found.segments.map((one, number) => ({
-      label: `segment ${one.id}`, stroke: HUES[number % HUES.length], width: 1.5, spanGaps: true,
-      dash: number < HUES.length ? [] : [4, 3], value: (_, load) => load === null ? "" : `${Math.round(load * 100)} %`,
+  const scales = [...new Set(form.series.map((series) => series.scale ?? "y"))];
+  return {
+    width, height: 260, cursor: { sync: { key: "time" } },
+    scales: { x: columns.window ? { range: () => columns.window } : {}, ...(form.zero ? { y: { range: (_, low, high) => [0, Math.max(high ?? 1, 1) * 1.08] } } : {}) },
+    series: [{ label: "time", value: (_, at) => when(at) }, ...form.series.map((series) => ({
+      label: series.label, scale: series.scale ?? "y", stroke: series.stroke, fill: series.fill, dash: series.dash, width: 1.5,
+      paths: series.bars ? uPlot.paths.bars({ size: [0.4, 4] }) : series.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
+      points: { show: false }, value: (_, value) => series.show(value),
     }))],
-    axes: [axis, { ...axis, values: (_, ticks) => ticks.map((load) => `${Math.round(load * 100)} %`) }],
-  }, [found.at, ...found.segments.map((one) => one.load)], place);
-}
-// How the job does: each series on a scale of its own.
-async function plotSeries(place) {
-  if (place.childElementCount) return;
-  const found = await (await fetch(place.dataset.series)).json();
-  if (!found.at.length) { place.textContent = "No batch is on record."; return; }
-  const ink = getComputedStyle(document.body).color;
-  const axis = { stroke: ink, grid: { stroke: "#8884" }, ticks: { stroke: "#8884" } };
-  new uPlot({
-    width: place.clientWidth, height: 240, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
-    series: [{}, ...found.series.map((one, number) => ({
-      label: one.label, scale: one.label, stroke: HUES[number % HUES.length], width: 1.5,
+    axes: [axis, ...scales.map((scale, number) => ({
+      ...axis, scale, side: number ? 1 : 3, ...(form.axis ? { values: (_, ticks) => ticks.map(form.axis) } : {}),
     }))],
-    axes: [axis, ...found.series.map((one, number) => ({ ...axis, scale: one.label, side: number ? 1 : 3 }))],
-  }, [found.at, ...found.series.map((one) => one.values)], place);
+  };
 }
+// Draws a chart, or draws it anew: the plot stays while its series do, and so does the mouse on it.
+async function draw(chart) {
+  let columns;
+  try {
+    const answer = await fetch(chart.dataset.url);
+    if (!answer.ok) throw new Error(answer.status);
+    columns = await answer.json();
+  } catch {
+    chart.dataset.state = "failed";
+    if (!chart.plot) chart.textContent = "This chart cannot be read now; it tries again.";
+    return;
+  }
+  chart.dataset.state = columns.at.length ? "drawn" : "empty";
+  if (!columns.at.length) { chart.plot?.destroy(); chart.plot = null; chart.textContent = chart.dataset.empty || "Nothing is on record in this window."; return; }
+  const form = FORMS[chart.dataset.chart](columns), rows = [columns.at, ...form.series.map((series) => series.values)];
+  const names = form.series.map((series) => series.label).join();
+  if (chart.plot && chart.names === names) { chart.columns.window = columns.window; chart.plot.setData(rows); return; }
+  chart.plot?.destroy();
+  chart.replaceChildren();
+  [chart.names, chart.columns] = [names, columns];
+  chart.plot = new uPlot(optionsOf(form, columns, chart.clientWidth), rows, chart);
+}
+const resized = new ResizeObserver((entries) => {
+  for (const { target } of entries) if (target.plot && target.clientWidth) target.plot.setSize({ width: target.clientWidth, height: 260 });
+});
+function begin(chart) {
+  if (chart.dataset.state) return;
+  chart.dataset.state = "asked";
+  resized.observe(chart);
+  draw(chart);
+  if (chart.dataset.every) setInterval(() => { if (!document.hidden) draw(chart); }, chart.dataset.every * 1000);
+}
+document.addEventListener("DOMContentLoaded", () => {
+  for (const chart of document.querySelectorAll("[data-chart]")) if (!chart.closest("details:not([open])")) begin(chart);
+});
 document.addEventListener("toggle", (event) => {
-  if (!event.target.open) return;
-  const [loads, series] = ["[data-loads]", "[data-series]"].map((one) => event.target.querySelector(one));
-  if (loads) plot(loads);
-  if (series) plotSeries(series);
+  if (event.target.open) for (const chart of event.target.querySelectorAll("[data-chart]")) begin(chart);
 }, true);
