@@ -39,7 +39,7 @@ from anabranch.web.guard import (
 from anabranch.web.pages import bundles, consumers, decision, operations, switches, topic
 from anabranch.web.pages import fleet as fleet_page
 from anabranch.web.pages import reports as report_pages
-from anabranch.web.processes import Probe
+from anabranch.web.processes import NO_PROBES, Probes
 from anabranch.web.sessions import BrowserSessions
 from anabranch.web.templating import FOLDER, environment, render
 from engine.autoscale.topics import ConfiguredPolicy
@@ -64,14 +64,14 @@ def create_app(
     waiting_max_age_seconds: float = math.inf,
     stuck_seconds: float = math.inf,
     max_head_bytes: int = 16_384,
-    probe: Probe | None = None,
+    probes: Probes = NO_PROBES,
 ) -> Starlette:
     """Create the page over a lake.
 
     `configured` returns the job's current policy. `is_secure`: the page is served by https. `reports` is the folder of
     HTML reports. `topics` is the controller's interface, for what is in no table. Decisions older than
-    `waiting_max_age_seconds` are not approved; open decisions older than `stuck_seconds` are shown as stuck. `probe`
-    checks the controller.
+    `waiting_max_age_seconds` are not approved; open decisions older than `stuck_seconds` are shown as stuck. `probes`
+    ask other processes.
     """
     sessions, fleet = BrowserSessions(), WatchedFleet(lake, stuck_seconds)
 
@@ -79,14 +79,12 @@ def create_app(
     async def lifespan(_app: ASGIApp) -> AsyncIterator[None]:
         follower = threading.Thread(target=fleet.run, name="fleet", daemon=True)
         follower.start()
-        if probe is not None:
-            probe.start()
+        probes.start()
         try:
             yield
         finally:
             fleet.stop()
-            if probe is not None:
-                probe.stop()
+            probes.stop()
             await asyncio.to_thread(follower.join, 5)
 
     app = Starlette(
@@ -121,7 +119,7 @@ def create_app(
     app.state.lake, app.state.access, app.state.sessions, app.state.fleet = lake, access, sessions, fleet
     app.state.configured, app.state.is_secure, app.state.reports = configured, is_secure, reports
     app.state.templates = environment()
-    app.state.live, app.state.topics, app.state.probe = Counter[str](), topics, probe
+    app.state.live, app.state.topics, app.state.probes = Counter[str](), topics, probes
     app.state.waiting_max_age_seconds = waiting_max_age_seconds
     return app
 

@@ -41,7 +41,7 @@ def load_columns(
             for segment in chosen
         ],
         "active": [
-            None if is_silent else sum(_lives(reach, at) for reach in river.reaches)
+            None if is_silent else sum(reach.is_there(at) for reach in river.reaches)
             for at, is_silent in zip(instants, silent, strict=True)
         ],
         "window": [river.since / 1000, river.until / 1000],
@@ -58,10 +58,6 @@ def _instants(river: River, curves: Iterable[Sequence[Sample]], silences: Sequen
     return sorted({*sampled, *inside, river.since, river.until})
 
 
-def _lives(reach: Reach, at: int) -> bool:
-    return reach.begins <= at and (reach.ends is None or at < reach.ends)
-
-
 def _curve(
     reach: Reach,
     samples: Sequence[Sample],
@@ -73,6 +69,6 @@ def _curve(
     for at, is_silent in zip(instants, silent, strict=True):
         index = bisect_right(samples, at, key=lambda sample: sample.at)
         # A record of before it was made is of an earlier incarnation of the name.
-        is_known = index and samples[index - 1].at >= reach.begins and _lives(reach, at) and not is_silent
+        is_known = index and samples[index - 1].at >= reach.begins and reach.is_there(at) and not is_silent
         curve.append(round(load_of(samples[index - 1]), 4) if is_known else None)
     return curve

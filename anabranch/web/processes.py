@@ -1,7 +1,8 @@
 """Health of the processes behind the page, by the lake and the controller's answers.
 
-Stage: under every page, which shows them at its top. The job is known by its batches, executors by their register, the
-controller by whether it answers.
+Stage: under every page, which shows them at its top. The job is known by its batches, the arrival of load by the
+samples in them, executors by their register, the controller by whether it answers; the distance to Kafka's end and the
+collector by their own metrics.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from anabranch.history.picture import BrakesView
+from anabranch.history.picture import BrakesView, late_seconds
 from anabranch.history.words import age, span
+from anabranch.web.rows import PageFreshness
+from anabranch.web.telemetry import COLLECTOR, LAG, MetricsProbe
+from lake.tail import StoredRow
 
 log = logging.getLogger(__name__)
 
@@ -70,22 +74,91 @@ class Probe:
             self._stop.wait(PROBE_SECONDS)
 
 
+@dataclass(frozen=True)
+class Probes:
+    """What is asked of other processes; None: their address is not known here."""
+
+    controller: Probe | None = None
+    stream: MetricsProbe | None = None
+    collector: MetricsProbe | None = None
+
+    def start(self) -> None:
+        """Begin to ask."""
+        for probe in self._all:
+            probe.start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        for probe in self._all:
+            probe.stop()
+
+    @property
+    def _all(self) -> list[Probe | MetricsProbe]:
+        return [probe for probe in (self.controller, self.stream, self.collector) if probe is not None]
+
+
+NO_PROBES = Probes()
+
+
 def processes(
-    batch_at: datetime | None, silent_seconds: float | None, brakes: BrakesView, probe: Probe | None, now: datetime
+    freshness: PageFreshness, batches: Sequence[StoredRow], brakes: BrakesView, probes: Probes, now: datetime
 ) -> list[Process]:
-    """Return the state of each process at `now`; `silent_seconds`: of a job that is late."""
-    if batch_at is None:
+    """Return the state of each process at `now`; `batches`: the newest of the job, oldest first."""
+    if freshness.batch_at is None:
         job = Process("job", "quiet", "nothing on record")
-    elif silent_seconds is not None:
-        job = Process("job", "bad", f"silent for {span(silent_seconds)}")
+    elif freshness.silent_seconds is not None:
+        job = Process("job", "bad", f"silent for {span(freshness.silent_seconds)}")
     else:
-        job = Process("job", "good", f"last batch {age(batch_at, now)} ago")
-    states = [job, _executor(brakes)]
-    if probe is not None and probe.words:
+        job = Process("job", "good", f"last batch {age(freshness.batch_at, now)} ago")
+    states = [job, _kafka(probes.stream, now), _load(batches, now), _executor(brakes)]
+    if (probe := probes.controller) is not None and probe.words:
         is_good, since = probe.words == "answers", span(now.timestamp() - probe.changed_at)
         words = probe.words if is_good else f"{probe.words} for {since}"
         states.append(Process("controller", "good" if is_good else "bad", words))
-    return states
+    return [*states, _collector(probes.collector, now)]
+
+
+def _kafka(probe: MetricsProbe | None, now: datetime) -> Process:
+    """Distance of the job to the end of Kafka, by the job's own metrics."""
+    if probe is None:
+        return Process("Kafka lag", "quiet", "unknown: the job's metrics_port is 0")
+    reading = probe.reading
+    if reading is None or LAG not in reading.figures:
+        return Process("Kafka lag", "quiet", "unknown: the job's metrics do not say it")
+    words = f"{sum(reading.figures[LAG]):,.0f} records"
+    if probe.silent_since is not None:
+        silence = span(now.timestamp() - probe.silent_since)
+        return Process("Kafka lag", "bad", f"unknown for {silence}, {words} before")
+    return Process("Kafka lag", "good", f"{words}, {_ago(reading.at, now)}")
+
+
+def _load(batches: Sequence[StoredRow], now: datetime) -> Process:
+    """Arrival of load samples, whoever reports them, by the pace at which they came."""
+    sampled = [row["committed_at"] for row in batches if row["samples"]]
+    if not sampled:
+        return Process("load", "quiet", "no samples on record lately" if batches else "unknown")
+    is_late = (now - sampled[-1]).total_seconds() > late_seconds(sampled)
+    words = f"no samples for {age(sampled[-1], now)}" if is_late else f"samples {age(sampled[-1], now)} ago"
+    return Process("load", "bad" if is_late else "good", words)
+
+
+def _collector(probe: MetricsProbe | None, now: datetime) -> Process:
+    """State of the collector, by its own metrics; a cluster whose brokers report by themselves has none."""
+    if probe is None:
+        return Process("collector", "quiet", "unknown: its metrics_port is 0")
+    reading = probe.reading
+    up, _, known, seen, troubles = (reading.figures.get(name, []) if reading else [] for name in COLLECTOR)
+    if reading is None or not known:
+        return Process("collector", "quiet", "unknown: its metrics are not there")
+    words = f"{sum(up):.0f} of {len(up)} brokers answer, {sum(seen):,.0f} of {sum(known):,.0f} segments seen"
+    if probe.silent_since is not None:
+        return Process("collector", "bad", f"no answer for {span(now.timestamp() - probe.silent_since)}")
+    is_whole = all(up) and not any(troubles)
+    return Process("collector", "good" if is_whole else "warn", f"{words}, {_ago(reading.at, now)}")
+
+
+def _ago(at: float, now: datetime) -> str:
+    return f"{max(0.0, now.timestamp() - at):.0f} s ago"
 
 
 def _executor(brakes: BrakesView) -> Process:

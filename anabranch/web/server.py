@@ -17,7 +17,8 @@ from anabranch.admin.transport import BadAddress, Transport, check_address
 from anabranch.auth.callers import Access
 from anabranch.auth.tokens import TokensError
 from anabranch.web.app import create_app
-from anabranch.web.processes import Probe
+from anabranch.web.processes import Probe, Probes
+from anabranch.web.telemetry import COLLECTOR, LAG, MetricsProbe
 from engine.autoscale.topics import ConfiguredPolicy
 from runtime.listener.connections import ListenerLimits
 from runtime.listener.names import NodeNames
@@ -61,7 +62,11 @@ def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready:
             settings.executor.waiting_max_age_seconds,
             settings.executor.stuck_seconds,
             LIMITS.head_bytes,
-            _probe(settings),
+            Probes(
+                _probe(settings),
+                _metrics(settings, settings.stream.metrics_port, (LAG,)),
+                _metrics(settings, settings.collect.metrics_port, COLLECTOR),
+            ),
         )
         config = listener.config(app, tls, MAX_SHUTDOWN_SECONDS)
         server = Server(config, app.state.fleet.stop, lambda: ready(url))
@@ -115,6 +120,25 @@ def _probe(settings: Settings) -> Probe | None:
         return answer.status if isinstance(answer, Response) else None
 
     return Probe(status)
+
+
+def _metrics(settings: Settings, port: int, names: tuple[str, ...]) -> MetricsProbe | None:
+    """Return a probe of the metrics of another process of this machine; None if it serves none."""
+    if not port:
+        return None
+    host = settings.metrics.host
+    address = "127.0.0.1" if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    transport = Transport(
+        f"http://{address}:{port}", None, user_agent="anabranch-web", timeout_seconds=CONTROLLER_SECONDS
+    )
+
+    def scrape() -> str | None:
+        answer = transport.exchange("GET", "/metrics", headers={"Accept": "text/plain"})
+        if not isinstance(answer, Response) or answer.status != 200:
+            return None
+        return answer.body.decode("utf-8", "replace")
+
+    return MetricsProbe(scrape, names)
 
 
 def _access(settings: Settings) -> Access:

@@ -88,4 +88,4 @@ def render(request: Request, template: str, status: int = 200, **shown: Any) -> 
 
 def _processes(request: Request, freshness: PageFreshness, now: datetime) -> list[Process]:
     fleet: WatchedFleet = request.app.state.fleet
-    return processes(freshness.batch_at, freshness.silent_seconds, fleet.brakes(), request.app.state.probe, now)
+    return processes(freshness, fleet.batches(), fleet.brakes(), request.app.state.probes, now)

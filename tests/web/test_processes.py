@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.auth.callers import ANYBODY, Access
 from anabranch.auth.tokens import add_token
+from anabranch.collectors.metrics import METRICS
 from anabranch.history.picture import BrakesView, ExecutorView, late_seconds
-from anabranch.web.processes import Probe, processes
+from anabranch.web.processes import Probe, Probes, processes
+from anabranch.web.rows import PageFreshness
 from anabranch.web.sessions import IDLE_SECONDS, BrowserSessions
-from tests.local.lake import ORDERS, at
+from anabranch.web.telemetry import COLLECTOR, LAG, MetricsProbe
+from tests.local.lake import ORDERS, START, at
 from tests.web.pages import page
 
 ACTING = ExecutorView("one", (0,), 1, False)
@@ -34,22 +39,83 @@ def test_job_that_keeps_its_pace_is_never_late(pauses, pause):
     assert late_seconds(committed) > pause
 
 
-def states(**changed):
-    given_states = {"batch_at": at(0), "silent_seconds": None, "brakes": BrakesView((ACTING,)), "probe": None}
-    found = processes(now=at(2), **{**given_states, **changed})
-    return {one.name: (one.state, one.words) for one in found}
+def states(batch_at=START, late=60.0, **changed):
+    now, brakes = changed.get("now", at(2)), changed.get("brakes", BrakesView((ACTING,)))
+    freshness = PageFreshness(now, batch_at, None, False, late)
+    batches = [{"committed_at": at(second), "samples": second % 2} for second in range(-40, 1)]
+    shown = processes(freshness, changed.get("batches", batches), brakes, changed.get("probes", Probes()), now)
+    return {process.name: (process.state, process.words) for process in shown}
 
 
 def test_processes_at_work_are_good():
-    assert states() == {"job": ("good", "last batch 2 s ago"), "executor": ("good", "1 at work")}
+    assert states() == {
+        "job": ("good", "last batch 2 s ago"),
+        "Kafka lag": ("quiet", "unknown: the job's metrics_port is 0"),
+        "load": ("good", "samples 3 s ago"),
+        "executor": ("good", "1 at work"),
+        "collector": ("quiet", "unknown: its metrics_port is 0"),
+    }
 
 
 def test_process_that_is_down_is_named():
-    assert states(silent_seconds=40.0)["job"] == ("bad", "silent for 40 s")
+    assert states(now=at(40), late=15.0)["job"] == ("bad", "silent for 40 s")
     assert states(batch_at=None)["job"] == ("quiet", "nothing on record")
     assert states(brakes=BrakesView())["executor"] == ("bad", "none is at work")
     assert states(brakes=BrakesView((SILENT,)))["executor"] == ("bad", "1 silent")
     assert states(brakes=BrakesView((ACTING, SILENT)))["executor"] == ("warn", "1 at work, 1 silent")
+
+
+def test_load_that_stops_arriving_is_named():
+    assert states(now=at(29))["load"] == ("bad", "no samples for 30 s")
+    assert states(batches=[{"committed_at": at(0), "samples": 0}])["load"] == ("quiet", "no samples on record lately")
+    assert states(batches=[])["load"] == ("quiet", "unknown")
+
+
+LAG_TEXT = """# TYPE anabranch_stream_lag_records gauge
+anabranch_stream_lag_records{source="segment-stats"} 1200.0
+anabranch_stream_lag_records{source="control } events"} 34.0
+anabranch_stream_lag_records_else 9.0
+"""
+
+
+def test_kafka_lag_is_the_sum_with_its_age():
+    answers = [LAG_TEXT, None]
+    probe = MetricsProbe(lambda: answers.pop(0), (LAG,))
+    now = datetime.now(timezone.utc)
+    assert states(probes=Probes(stream=probe))["Kafka lag"][0] == "quiet"
+    probe.ask()
+    assert probe.reading is not None
+    assert probe.reading.figures == {LAG: [1200.0, 34.0]}
+    later = now + timedelta(seconds=7.4)
+    state, words = states(now=later, probes=Probes(stream=probe))["Kafka lag"]
+    assert (state, words) == ("good", "1,234 records, 7 s ago")
+    probe.ask()
+    state, words = states(now=later, probes=Probes(stream=probe))["Kafka lag"]
+    assert (state, words.startswith("unknown for "), words.endswith(", 1,234 records before")) == ("bad", True, True)
+
+
+def test_lag_that_metrics_do_not_say_is_unknown():
+    probe = MetricsProbe(lambda: "anabranch_build_info 1.0\n", (LAG,))
+    probe.ask()
+    assert states(probes=Probes(stream=probe))["Kafka lag"] == ("quiet", "unknown: the job's metrics do not say it")
+
+
+def test_collector_is_known_by_its_metrics():
+    lines = [
+        'anabranch_collect_broker_up{broker="a"} 1.0',
+        'anabranch_collect_broker_up{broker="b"} 0.0',
+        "anabranch_collect_segments_known 12.0",
+        "anabranch_collect_segments_seen 8.0",
+        "anabranch_collect_troubles 1.0",
+    ]
+    probe = MetricsProbe(lambda: "\n".join(lines), COLLECTOR)
+    probe.ask()
+    state, words = states(now=datetime.now(timezone.utc), probes=Probes(collector=probe))["collector"]
+    assert (state, words) == ("warn", "1 of 2 brokers answer, 8 of 12 segments seen, 0 s ago")
+
+
+def test_collector_metrics_have_the_names_asked_for():
+    assert set(COLLECTOR) <= {metric.name for metric in METRICS}
 
 
 @pytest.mark.parametrize(
@@ -62,9 +128,9 @@ def test_controller_is_known_by_its_answer(status, state):
         return status
 
     probe = Probe(answer)
-    assert "controller" not in states(probe=probe)
+    assert "controller" not in states(probes=Probes(probe))
     probe.ask()
-    assert states(probe=probe)["controller"][0] == state
+    assert states(probes=Probes(probe))["controller"][0] == state
 
 
 def test_every_page_has_them_at_its_top(lake):

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from anabranch.auth.callers import Access
 from anabranch.auth.tokens import add_token
+from anabranch.history.lineage.record import Reach, River
 from anabranch.query.topics import UnknownTopic, find_topic
+from anabranch.web.curves import load_columns
 from anabranch.web.pages.windows import WindowError, read_instant, read_window
-from anabranch.web.past import Sample, millis, read_loads
+from anabranch.web.past import Sample, millis, read_loads, read_silences
 from decisions.autoscale.policy import PolicyError, read_policy
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table
@@ -25,7 +27,7 @@ from schemas.tables.rows import BATCHES, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from tests.engine.records import configured, consumers, delivery, layout, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
 from tests.engine.test_replay import NAMES, RecordedBucket
-from tests.local.lake import ORDERS, at, decision, load, outcome, write
+from tests.local.lake import ORDERS, at, batch, decision, load, outcome, write
 from tests.web.pages import page
 
 ENDS = datetime(2026, 11, 22, 14, 30, tzinfo=timezone.utc)
@@ -140,6 +142,43 @@ def test_curves_are_columns_of_the_fullest_segments(lake):
     assert [one["id"] for one in found["segments"]] == [0, 1]
     assert all(len(one["load"]) == len(found["at"]) for one in found["segments"])
     assert found["at"] == sorted(found["at"])
+
+
+def test_load_counts_until_the_next_one_on_record(lake):
+    columns = page(lake).get(f"/topic/loads?name={T0}&last=15m").json()
+    at, loads = columns["at"], columns["segments"][0]["load"]
+    begins = (NOW + SECOND) / 1000
+    steady = [load for instant, load in zip(at, loads, strict=True) if begins <= instant < begins + 59]
+    assert steady
+    assert set(steady) == {0.5}
+    assert columns["active"][-1] == 2
+    assert columns["window"][0] == at[0]
+
+
+def test_curve_ends_with_its_segment_and_in_silences():
+    whole = Reach(0, 0x0000, 0xFFFF, 0, 5_000)
+    half = Reach(1, 0x0000, 0x7FFF, 5_000, None)
+    river = River("t", 0, 10_000, (whole, half), ())
+    samples = {0: [Sample(1_000, (1.0, 0, 0, 0))], 1: [Sample(6_000, (2.0, 0, 0, 0))]}
+    columns = load_columns(river, samples, [(7_000, 9_000)], lambda sample: sample.rates[0])
+    by_instant = dict(zip(columns["at"], zip(*(one["load"] for one in columns["segments"]), strict=True), strict=True))
+    assert by_instant[0.0] == (None, None)
+    assert by_instant[1.0] == (1.0, None)
+    assert by_instant[5.0] == (None, None)
+    assert by_instant[6.0] == by_instant[7.0] == by_instant[9.0] == by_instant[10.0] == (None, 2.0)
+    assert by_instant[7.001] == by_instant[8.999] == (None, None)
+    assert dict(zip(columns["at"], columns["active"], strict=True)) == {
+        **dict.fromkeys((0.0, 1.0, 5.0, 6.0, 7.0, 9.0, 10.0), 1),
+        **dict.fromkeys((7.001, 8.999), None),
+    }
+
+
+def test_pause_of_the_job_is_a_silence(tmp_path):
+    seconds = [*range(30), *range(100, 130)]
+    write(str(tmp_path), *(batch(number, second) for number, second in enumerate(seconds)))
+    silences = read_silences(str(tmp_path), at(0), at(200))
+    assert silences == [(millis(at(29.25)), millis(at(100.25)))]
+    assert read_silences(str(tmp_path), at(0), at(2 * 86_400)) == []
 
 
 def test_a_token_of_another_tenant_sees_no_part_of_it(lake, tmp_path):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -24,7 +25,7 @@ from anabranch.web.drawing.river import river_picture
 from anabranch.web.fleet import WatchedFleet
 from anabranch.web.guard import demand
 from anabranch.web.pages.windows import DEFAULT, LENGTHS, TimeWindow, WindowError, read_instant, read_window
-from anabranch.web.past import millis, read_decisions, read_holds, read_loads, read_silences
+from anabranch.web.past import Sample, millis, read_decisions, read_holds, read_loads, read_silences
 from anabranch.web.templating import render
 from anabranch.web.words import iso, link
 from decisions.autoscale.policy import POLICY_FIELDS, policy_override
@@ -156,18 +157,21 @@ def loads(request: Request) -> Response:
     lake, name = request.app.state.lake, asked_topic(request)
     window, wrong = _window(request, fleet)
     resolved = fleet.policy(name)
-    if wrong is not None or resolved is None:
+    if wrong is not None:
         return JSONResponse(NO_CURVES)
     try:
         with turn():
             river = read_river(lake, name, window.since, window.until)
-            by_segment = read_loads(lake, name, window.since, window.until)
+            # Without a policy there is no threshold to measure a load against.
+            by_segment = read_loads(lake, name, window.since, window.until) if resolved else {}
             silences = read_silences(lake, window.since, window.until)
     except (DeltaError, NothingOnRecord, OSError, PageNotFound):
         return JSONResponse(NO_CURVES)
-    return JSONResponse(
-        load_columns(river, by_segment, silences, lambda sample: segment_overload(sample.rates, resolved.policy)[0])
-    )
+
+    def load_of(sample: Sample) -> float:
+        return segment_overload(sample.rates, resolved.policy)[0] if resolved else math.nan
+
+    return JSONResponse(load_columns(river, by_segment, silences, load_of))
 
 
 def part(request: Request, template: str, **shown: Any) -> Response:

@@ -70,6 +70,12 @@ const FORMS = {
   }),
 };
 const clock = new Intl.DateTimeFormat("en-GB", { dateStyle: "short", timeStyle: "medium" });
+const axisClock = (_, ticks) => {
+  const range = ticks.at(-1) - ticks[0];
+  const parts = range > 86400 ? { day: "2-digit", month: "2-digit", hour: "2-digit", minute: "2-digit" } : { hour: "2-digit", minute: "2-digit", ...(range < 600 ? { second: "2-digit" } : {}) };
+  const form = new Intl.DateTimeFormat("en-GB", parts);
+  return ticks.map((at) => form.format(at * 1000));
+};
 const when = (at) => at === null || at === undefined ? "" : `${clock.format(at * 1000)} (${new Date(at * 1000).toISOString().slice(11, 19)} UTC)`;
 function optionsOf(form, columns, width) {
   const ink = getComputedStyle(document.body).color;
@@ -78,23 +84,31 @@ function optionsOf(form, columns, width) {
   return {
     width, height: 260, cursor: { sync: { key: "time" } },
     scales: { x: columns.window ? { range: () => columns.window } : {}, ...(form.zero ? { y: { range: (_, low, high) => [0, Math.max(high ?? 1, 1) * 1.08] } } : {}) },
-    series: [{ label: "time", value: (_, at) => when(at) }, ...form.series.map((series) => ({
+    series: [{ label: "time", value: (plot, at, _, index) => when(index === null ? plot.data[0].at(-1) : at) }, ...form.series.map((series) => ({
       label: series.label, scale: series.scale ?? "y", stroke: series.stroke, fill: series.fill, dash: series.dash, width: 1.5,
       paths: series.bars ? uPlot.paths.bars({ size: [0.4, 4] }) : series.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
-      points: { show: false }, value: (_, value) => series.show(value),
+      points: { show: false }, // Without a mouse on the plot: the newest.
+      value: (plot, value, number, index) => series.show(index === null ? plot.data[number].at(-1) : value),
     }))],
-    axes: [axis, ...scales.map((scale, number) => ({
+    axes: [{ ...axis, values: axisClock }, ...scales.map((scale, number) => ({
       ...axis, scale, side: number ? 1 : 3, ...(form.axis ? { values: (_, ticks) => ticks.map(form.axis) } : {}),
     }))],
   };
+}
+// Charts of the same address ask once.
+const asked = new Map();
+function columnsOf(url) {
+  if (!asked.has(url)) {
+    const answer = fetch(url).then((reply) => reply.ok ? reply.json() : Promise.reject(new Error(reply.status)));
+    asked.set(url, answer.finally(() => asked.delete(url)));
+  }
+  return asked.get(url);
 }
 // Draws a chart, or draws it anew: the plot stays while its series do, and so does the mouse on it.
 async function draw(chart) {
   let columns;
   try {
-    const answer = await fetch(chart.dataset.url);
-    if (!answer.ok) throw new Error(answer.status);
-    columns = await answer.json();
+    columns = await columnsOf(chart.dataset.url);
   } catch {
     chart.dataset.state = "failed";
     if (!chart.plot) chart.textContent = "This chart cannot be read now; it tries again.";

@@ -16,7 +16,8 @@ from tests.engine.records import consumers, layout, record, stats, tick
 from tests.engine.test_replay import RecordedBucket
 from tests.local.lake import batch, write
 from tests.query.views.recorded import ORDERS, Story
-from tests.web.browser.chromium import DESK, PHONE
+from tests.waiting import wait_until
+from tests.web.browser.chromium import DESK, PATIENCE_S, PHONE
 
 pytestmark = pytest.mark.browser
 
@@ -40,8 +41,8 @@ def decided(lake, action="split"):
 
 PAGES = {
     "fleet": (lambda lake: "/", "orders"),
-    "topic": (lambda lake: topic(ORDERS), "The river"),
-    "topic of an instant": (lambda lake: topic(ORDERS) + "&at=2026-11-22T11:20:00Z", "The river"),
+    "topic": (lambda lake: topic(ORDERS), "Gate by gate"),
+    "topic of an instant": (lambda lake: topic(ORDERS) + "&at=2026-11-22T11:20:00Z", "Gate by gate"),
     "decision": (lambda lake: f"/decision?id={decided(lake)}", "Timeline"),
     "operations": (lambda lake: "/operations", "What brakes them"),
 }
@@ -59,6 +60,8 @@ def test_page_sound_in_all_themes_and_sizes(name, look, story):
         assert page.overflow() == 0, (scheme, size)
     page.open(path)
     page.until(text)
+    # What is still being read would take the focus away with it.
+    wait_until(lambda: not page.all("[hx-trigger^=load].htmx-request, [data-chart][data-state=asked]"), PATIENCE_S)
     assert page.reachable() >= page.clickable()
 
 
