@@ -136,7 +136,7 @@ class LocalRun:
             pulsar = StandalonePulsar(self.folder / "pulsar", pulsar_jars, web_port=port, settings=scaler)
         page_port = _port_of_page(self.settings.web.port)
         page = f"http://127.0.0.1:{page_port}"
-        run_file = self._write_run_file(broker.bootstrap, port, url, page_port)
+        run_file = self._write_run_file(broker.bootstrap, port, page_port, free_ports(2))
         self.settings = load_settings([*self.files, run_file], self.settings.home, {})
         self.say("starting the Kafka broker …")
         quiet = without_secrets(os.environ)
@@ -232,17 +232,20 @@ class LocalRun:
                 return
             time.sleep(0.2)
 
-    def _write_run_file(self, bootstrap: str, port: int, url: str, page_port: int) -> Path:
+    def _write_run_file(self, bootstrap: str, port: int, page_port: int, metrics: Sequence[int]) -> Path:
+        """Write where the parts find one another; `metrics`: ports of job and collector, which the page asks."""
+        stream, collect = self.settings.stream.metrics_port, self.settings.collect.metrics_port
         file = self.folder / "run.toml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(
             "# Written by every local run: where its parts find one another.\n"
             f'[kafka]\nbootstrap = "{bootstrap}"\n{_PLAIN_KAFKA}'
-            f'[controller]\nport = {port}\nurl = "{url}"\n{_PLAIN_CONTROLLER}'
+            f'[controller]\nport = {port}\nurl = "http://127.0.0.1:{port}"\n{_PLAIN_CONTROLLER}'
             f'[web]\nhost = "127.0.0.1"\nport = {page_port}\ncertificate = ""\nkey = ""\ntokens_file = ""\n'
             + ('[executor]\nmode = "observe"\n' if self.shadow else "")
+            + f"[stream]\nmetrics_port = {stream or metrics[0]}\n"
             # A single broker leads every topic: there is nothing to stand by for.
-            + ('[collect]\nconsumers = "registered"\n' if self.pulsar else "")
+            + (f'[collect]\nconsumers = "registered"\nmetrics_port = {collect or metrics[1]}\n' if self.pulsar else "")
         )
         return file
 
