@@ -68,7 +68,7 @@ def test_busy_isolated_bundles_leave_room_for_moves():
     bucket = balancing()
     policy = {"namespaces": ["acme/iso.*"], "primary": ["broker-1.*"], "secondary": []}
     message = policies(NOW, settings, loadManager="extensible", isolationPolicies={"p": policy})
-    loads = {name: 30.0 for name in ISOLATED} | {name: 5.0 for name in FREE}
+    loads = dict.fromkeys(ISOLATED, 30.0) | dict.fromkeys(FREE, 5.0)
     reports = [extensible(NAMES[0], loads, NOW, usage=0.9), extensible(NAMES[1], {bundle(99): 1.0}, NOW, usage=0.05)]
     rows = bucket.batch(NOW, live(NOW, *NAMES), message, *reports, tick(0)).decisions
     assert rows
