@@ -7,6 +7,7 @@ It is incremented when the same snapshot may be decided differently, or the same
   evaluation
 - "4": a merge that waits to be applied holds no split (guard `parallelActions`); superseded decisions are no failures;
   bundles: unknown policies hold, and open moves count in the load of brokers
+- "5": a decision on a topic that the cluster does not know is a failure
 """
 
-ENGINE_VERSION = "4"
+ENGINE_VERSION = "5"

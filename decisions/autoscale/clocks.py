@@ -9,7 +9,7 @@ the model check) changes them here. What is committed sets a clock, never what w
     a sample              instant_of_sample, claim_of_sample, is_stale_sample, then
                           seen_after_sample, modified_after_sample, returned_after_sample, cold_since_after_sample
     changed thresholds    cold_since_after_thresholds
-    an outcome            open_after_outcome, failures_after_outcome
+    an outcome            open_after_outcome, failures_after_outcome, failures_after_absence
     a clock that is set back   not_after
 
 The rules of samples come twice: for one, and for columns of them (`…_all`), equal by a property test.
@@ -68,7 +68,7 @@ class Failures(NamedTuple):
     failed_at: int | None = None
     """When the last one ended."""
     action: str | None = None
-    """What the last one wanted: only that action is backed off from."""
+    """What the last one wanted: only that action is backed off from. None: every action is."""
 
 
 # A layout change
@@ -279,13 +279,24 @@ def failures_after_outcome(failures: Failures, action: str, status: OutcomeStatu
     """Return the failures after a decision's outcome (guard `retryBackoffSeconds`).
 
     An applied decision ends them; a failed or rejected one is one more. An observed or superseded one does not count:
-    the topic had changed, so the next decision is another one.
+    the topic had changed, so the next decision is another one (but see `failures_after_absence`).
     """
     if status == "applied":
         return Failures()
     if status in ("observed", "superseded"):
         return failures
     return Failures(failures.in_a_row + 1, now, action)
+
+
+def failures_after_absence(failures: Failures, decided_at: int, now: int) -> Failures:
+    """Return the failures after a decision on a topic that the cluster does not know (guard `retryBackoffSeconds`).
+
+    No action can succeed on it, so every action is backed off from. The decisions of one evaluation, which all end so,
+    count as one failure. `decided_at` is the batch time of the decision.
+    """
+    if failures.failed_at is not None and decided_at <= failures.failed_at:
+        return failures
+    return Failures(failures.in_a_row + 1, now, None)
 
 
 # The job's clock is set back

@@ -12,6 +12,7 @@ import numpy as np
 from decisions.autoscale.clocks import (
     OpenDecision,
     cooldowns_after_layout,
+    failures_after_absence,
     failures_after_outcome,
     is_done,
     open_after_outcome,
@@ -150,7 +151,10 @@ def store_outcome(state: BucketState, event: OutcomeEvent, decision: OpenDecisio
     if decision is None:
         return False
     topic = state.touch(event.topic)
-    topic.failures = failures_after_outcome(topic.failures, decision.action, event.status, now)
+    if event.absent:
+        topic.failures = failures_after_absence(topic.failures, decision.since, now)
+    else:
+        topic.failures = failures_after_outcome(topic.failures, decision.action, event.status, now)
     topic.observed_at = now if event.status == "observed" else None
     epoch, active = (topic.known.epoch, topic.active_ids) if topic.known else (None, frozenset[int]())
     after = open_after_outcome(decision, event.status, epoch, active)

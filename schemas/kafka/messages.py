@@ -262,6 +262,8 @@ class OutcomeEvent(Wire):
     status: OutcomeStatus
     error: Annotated[str, Field(max_length=8192)] | None = None
     at: Millis
+    absent: Annotated[bool, Field(exclude_if=lambda absent: not absent)] = False
+    """True: superseded because the cluster does not know the subject. The job backs off as after a failure."""
 
     @model_validator(mode="after")
     def _a_topic_has_a_topics_name(self) -> OutcomeEvent:

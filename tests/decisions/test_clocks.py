@@ -93,6 +93,25 @@ def test_failures_grow_until_a_decision_is_applied():
     assert clocks.failures_after_outcome(twice, "merge", "applied", 9) == Failures()
 
 
+def test_superseded_decision_is_no_failure():
+    once = Failures(1, 7, "split")
+    assert clocks.failures_after_outcome(once, "split", "superseded", 9) == once
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), max_size=8))
+def test_absence_is_one_failure_per_evaluation(evaluations):
+    """Each evaluation comes some time after the last end, takes some decisions, and each of them ends at its own."""
+    failures, now = Failures(), 0
+    for wait, decisions in evaluations:
+        now += wait
+        decided_at = now
+        for _ in range(decisions):
+            now += 1
+            failures = clocks.failures_after_absence(failures, decided_at, now)
+    assert failures.in_a_row == len(evaluations)
+    assert failures.action is None
+
+
 def test_cold_since_starts_and_ends_with_samples():
     assert clocks.cold_since_after_sample(None, True, 5) == 5
     assert clocks.cold_since_after_sample(5, True, 6) == 5

@@ -114,8 +114,10 @@ def tick(at: int, topic: str | None = None, *, home: bool = True) -> RawRecord:
 
 
 def outcome(decision_id: str, status: str, at: int = 1, topic: str = TOPIC) -> RawRecord:
-    """How the application of a decision ended."""
+    """How the application of a decision ended; `absent`: superseded, as the cluster does not know the topic."""
     body = {"v": 1, "type": "outcome", "decisionId": decision_id, "topic": topic, "status": status, "at": at}
+    if status == "absent":
+        body |= {"status": "superseded", "absent": True}
     return record("control-events", topic, body)
 
 

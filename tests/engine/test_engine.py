@@ -487,7 +487,7 @@ def test_every_message_counted_once_without_error(batches):
 STORY = st.lists(
     st.tuples(
         st.integers(0, 3),
-        st.sampled_from(["stats", "consumers", "failed", "applied", "nothing"]),
+        st.sampled_from(["stats", "consumers", "failed", "applied", "absent", "nothing"]),
         st.sampled_from([1.0, 900.0, 5_000.0, 60_000.0]),
         st.integers(0, 6 * MINUTE),
     ),

@@ -98,6 +98,14 @@ def test_family_outcome_keyed_by_subject():
     assert json.loads(message.to_json()) == {name: value for name, value in body.items() if value is not None}
 
 
+def test_outcome_says_absent_only_if_it_is():
+    older = parse("control-events", CONTROL["outcome"])
+    newer = parse("control-events", {**CONTROL["outcome"], "status": "superseded", "absent": True})
+    assert (older.absent, newer.absent) == (False, True)
+    assert "absent" not in older.to_json()
+    assert json.loads(newer.to_json())["absent"] is True
+
+
 def test_topic_outcome_names_topic_without_family():
     assert "family" not in parse("control-events", CONTROL["outcome"]).to_json()
     refused = parse("control-events", {**CONTROL["outcome"], "topic": "acme/shop"}, "acme/shop")

@@ -172,7 +172,8 @@ def _text(view: dict[str, Any], where: str, now: int) -> str:
         lines.append("open decision  none")
     if view["failures"]:
         lines.append(
-            f"failures       {view['failures']} in a row, {view['failedAction']}, {_when(view['failedAt'], now)}"
+            f"failures       {view['failures']} in a row, {view['failedAction'] or 'topic unknown to the cluster'}, "
+            f"{_when(view['failedAt'], now)}"
         )
     lines.append(
         f"hold           {view['hold'] or 'none'} ({view['decisions']} decisions, {view['holds']} holds so far)"

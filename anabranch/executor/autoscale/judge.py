@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from anabranch.executor.autoscale.decision import SegmentDecision
-from anabranch.executor.kernel.family import Applied, Gone, StillNeeded, Superseded, Verdict
+from anabranch.executor.kernel.family import ABSENT, Applied, Gone, StillNeeded, Superseded, Verdict
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import compare_lives
 from decisions.topic.segment import Segment
@@ -60,7 +60,7 @@ def pending_rebuckets(decision: SegmentDecision, layout: SegmentLayout) -> list[
 def describe(decision: SegmentDecision, layout: SegmentLayout | None) -> dict[str, Any]:
     """Describe a look for the record: epoch, active segments, the decision's segments and children."""
     if layout is None:
-        return {"topic": "gone"}
+        return dict(ABSENT)
     shown = [layout.segments[i] for i in decision.segments if i in layout.segments]
     shown += [child for segment in tuple(shown) for child in _children(segment, layout)]
     return {

@@ -82,6 +82,7 @@ class Announcer:
                     "status": end.status,
                     "error": end.error,
                     "at": int(end.at.timestamp() * 1000),
+                    "absent": end.absent,
                 }
             )
         except ValueError:

@@ -95,6 +95,10 @@ class NoAnswer:
 Answer = CallAccepted | CallRefused | NoAnswer
 
 
+ABSENT = {"topic": "gone"}
+"""`Observation.details` of a subject that does not exist, as rows of `outcomes` have it."""
+
+
 @dataclass(frozen=True)
 class Observation:
     """Result of a look, for the record."""

@@ -38,7 +38,7 @@ from anabranch.executor.kernel.backoff import Backoff
 from anabranch.executor.kernel.decision import Malformed, read_decision
 from anabranch.executor.kernel.family import Actors, Decision
 from anabranch.executor.kernel.outages import LAKE_ERRORS, Outage
-from anabranch.executor.kernel.outcomes import INTENT, OutcomeLedger, RecordedEnd, is_failure
+from anabranch.executor.kernel.outcomes import INTENT, OutcomeLedger, is_failure, read_end
 from anabranch.executor.kernel.work import DecisionWork
 from anabranch.executor.kernel.workers import Workers
 from anabranch.safeguards.rate import WINDOW_SECONDS as COUNTED_SECONDS
@@ -453,7 +453,7 @@ class Executor:
                 later.lose_basis(work)
         if not self._of_subject[work.subject]:
             del self._of_subject[work.subject]
-        self._announcer.announce(RecordedEnd(row.decision_id, row.family, row.subject, row.status, row.error, row.at))
+        self._announcer.announce(read_end(row.model_dump()))
 
     def _retry_later(self, work: DecisionWork, step: TryAgain) -> None:
         if _is_prompt(work, step):

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.executor.kernel.family import ABSENT
 from lake.lease import LeasedTable, LeaseLost
 from lake.tables import OpenTable, create_table
 from schemas.tables.rows import OUTCOMES, OutcomeRow
@@ -31,6 +32,8 @@ An older executor takes the next token. This release always leaves a multiple of
 an older executor has started.
 """
 INTENT = "intent"
+END_COLUMNS = ("decision_id", "family", "subject", "status", "error", "at", "seen")
+"""Columns of `outcomes` that an announcement needs."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,14 @@ class RecordedEnd:
     status: str
     error: str | None
     at: datetime
+    absent: bool = False
+    """Superseded because the subject does not exist."""
+
+
+def read_end(row: Mapping[str, Any]) -> RecordedEnd:
+    """Return the end in a terminal row (a mapping with `END_COLUMNS`)."""
+    absent = row["status"] == "superseded" and json.loads(row["seen"] or "{}") == ABSENT
+    return RecordedEnd(*(row[column] for column in END_COLUMNS[:-1]), absent)
 
 
 @dataclass
@@ -176,9 +187,8 @@ class OutcomeLedger:
         ]
 
     def _ends(self, where: tuple[str, str, Any]) -> list[RecordedEnd]:
-        columns = ("decision_id", "family", "subject", "status", "error", "at")
-        rows = self._table.read(columns, [where, ("status", "!=", INTENT)])
-        ends = (RecordedEnd(**row) for row in rows.sort_by("at").to_pylist())
+        rows = self._table.read(END_COLUMNS, [where, ("status", "!=", INTENT)])
+        ends = (read_end(row) for row in rows.sort_by("at").to_pylist())
         return list({end.decision_id: end for end in ends}.values())
 
     def row(
