@@ -119,15 +119,18 @@ class ShapesSource:
         )
 
 
-def run_shapes(folder: Path, demands: list[ShapeDemand], minutes: float) -> tuple[Settings, int]:
+def run_shapes(
+    folder: Path, demands: Sequence[ShapeDemand], minutes: float, policy: str = POLICY, tick_seconds: int = 10
+) -> tuple[Settings, int]:
     """Run the whole system on the demands; return its settings and the start of the demand.
 
     Raises `SystemExit`.
     """
     folder.mkdir(parents=True)
-    (folder / "policy.toml").write_text(POLICY)
+    (folder / "policy.toml").write_text(policy)
     (folder / "overlay.toml").write_text(
         f'[lake]\npath = "{folder}/lake"\n[stream]\ncheckpoint = "{folder}/checkpoint"\n'
+        f"tick_seconds = {tick_seconds}\n"
         f'[controller]\ndatabase = "{folder}/controller.db"\n[local]\nfolder = "{folder}"\n'
         f'[policy]\ncluster = "{folder}/policy.toml"\n'
     )
@@ -167,7 +170,7 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.5)
 
 
-def _feed(settings: Settings, demands: list[ShapeDemand], minutes: float) -> int:
+def _feed(settings: Settings, demands: Sequence[ShapeDemand], minutes: float) -> int:
     """Report the demands until their end; return when they began, milliseconds since 1970."""
     stop, counters = threading.Event(), Counters(Path(settings.path(settings.local.folder)) / "shapes.json")
     outlet = KafkaOutlet(settings.kafka_connection(), counters)
