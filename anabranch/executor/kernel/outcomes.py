@@ -63,7 +63,7 @@ class RecordedEnd:
 def read_end(row: Mapping[str, Any]) -> RecordedEnd:
     """Return the end in a terminal row (a mapping with `END_COLUMNS`)."""
     absent = row["status"] == "superseded" and json.loads(row["seen"] or "{}") == ABSENT
-    return RecordedEnd(*(row[column] for column in END_COLUMNS[:-1]), absent)
+    return RecordedEnd(**{column: row[column] for column in END_COLUMNS if column != "seen"}, absent=absent)
 
 
 @dataclass
