@@ -25,12 +25,13 @@ from typing import Any
 
 import click
 
+from anabranch.local.processes import session_members
 from tests.local.running import HOME, Run, end
 from tests.waiting import wait_until
 
 PARTS = ("executor", "stream")
 SETTINGS = '[traffic]\ntopics = 12\npeak_msg_rate_in = 60000\n[executor]\nmode = "act"\nworkers = 2\n'
-ENVIRONMENT = {"ANABRANCH_STREAM__TICK_SECONDS": "5", "ANABRANCH_LOCAL__RESTART_MAX_DELAY_SECONDS": "1"}
+ENVIRONMENT = {"ANABRANCH_STREAM__TICK_SECONDS": "5"}
 FINAL = {"applied", "superseded", "rejected", "failed", "observed"}
 CHANGES = {"split", "merge", "rebucket"}
 WAIT_FOR_OPEN_S = 90.0
@@ -76,13 +77,18 @@ def kill_parts(run: Run, count: int, choices: random.Random) -> Kills:
         deadline = time.monotonic() + WAIT_FOR_OPEN_S
         while len(opened := open_decisions(run)) < 2 and time.monotonic() < deadline:
             time.sleep(choices.uniform(0.02, 0.3))
-        wait_until(lambda part=part: part in run.sessions(), 60, 0.1)
+        wait_until(lambda part=part: _runs(run, part), 90, 0.1)
         run.kill(part)
         kills.by_part[part] += 1
         kills.opened.append(len(opened))
         if number % 10 == 9:
             click.echo(f"{time.strftime('%H:%M:%S')} {number + 1} kills, {kills.with_several_open} with several open")
     return kills
+
+
+def _runs(run: Run, part: str) -> bool:
+    session = run.sessions().get(part)
+    return session is not None and bool(session_members(session))
 
 
 def broken_rules(
