@@ -27,8 +27,8 @@ def choose_top_bundles(
     """Return the busiest bundles of each broker that may be shed; `reported` has the busiest last.
 
     Excluded namespaces are left out, and those with an isolation policy or an anti-affinity group unless the settings
-    shed them too. GainShedder has rules of its own and gets all. The limit counts what remains, so a bundle that stays takes no place of one that may go. Raises
-    `ConfigurationError`.
+    shed them too. GainShedder has rules of its own and gets all. The limit counts what remains, so a bundle that stays
+    takes no place of one that may go. Raises `ConfigurationError`.
     """
     configuration, most = Configuration(settings, profile, alone=True), _limit(settings)
     if configuration.text("loadBalancerLoadSheddingStrategy") == GAIN:
