@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from decisions.bundles.configuration import GAIN, Configuration, ConfigurationError
-from decisions.bundles.patterns import matching
+from decisions.bundles.patterns import matching_texts
 from schemas.base import built
 from schemas.bundles import IsolationPolicy, TopBundlesLoadData
 
@@ -40,7 +40,7 @@ def choose_top_bundles(
         staying.update(anti_affinity_groups)
         for policy in isolation_policies.values():
             for pattern in policy.namespaces:
-                staying.update(matching(pattern, namespaces))
+                staying.update(matching_texts(pattern, namespaces))
     chosen = dict[str, TopBundlesLoadData]()
     for broker, top in reported.items():
         movable = [entry for entry in top.top_bundles_load_data if _namespace(entry.bundle_name) not in staying]
