@@ -110,6 +110,20 @@ def test_recreated_topic_gets_own_key_space_picture():
     assert [turn.kind for turn in found.turns] == ["created", "deleted", "created"]
 
 
+@pytest.mark.parametrize("is_said", [True, False], ids=["said", "silent"])
+def test_ended_life_repeated_late_changes_no_band(is_said):
+    """A layout of a higher epoch and the deletion of the former topic of that name, in the next one's time."""
+    *_, former = story()
+    again = SegmentLayout.create(2, NOW + 50 * MINUTE)
+    split = again.split_segment(0, NOW + 55 * MINUTE)
+    first, second = ({"topic_created_at": when} if is_said else {} for when in (NOW, NOW + 50 * MINUTE))
+    deleted = event(former, NOW + 48 * MINUTE, "deleted", **first)
+    news = [event(former, NOW + 46 * MINUTE, **first), deleted, event(again, NOW + 50 * MINUTE, **second)]
+    late = [event(former, NOW + 47 * MINUTE, **first), deleted]
+    after = event(split, NOW + 55 * MINUTE, **second)
+    assert river([*news, *late, after, *late]) == river([*news, after])
+
+
 def test_change_reason_by_decision_id_or_effect():
     first, split, merged, _ = story()
     events = [

@@ -24,7 +24,7 @@ from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
 from schemas.settings.root import load_settings
 from tests.engine.buckets import Bucket
-from tests.engine.records import consumers, layout, outcome, stats, tick
+from tests.engine.records import consumers, layout, of_life, outcome, stats, tick
 from tests.engine.test_replay import NAMES, RecordedBucket
 from tests.history.test_explain import written
 from tests.simulation.step_by_step import StepByStep
@@ -246,6 +246,27 @@ def test_deleted_topic_of_the_lake_wants_nothing(tmp_path):
     lines, _ = lines_of_lake(written(bucket, tmp_path / "lake"))
     rates = [(one.at - NOW, one.msg_rate_in) for one in lines if isinstance(one, RangeLine)]
     assert rates == [(60_000, 50.0), (120_000, 0.0), (240_000, 70.0)]
+    sessions = [(one.at - NOW, one.consumers) for one in lines if isinstance(one, ConsumersLine)]
+    assert sessions == [(0, 2), (120_000, 0)]
+
+
+@pytest.mark.parametrize("is_said", [True, False], ids=["said", "silent"])
+def test_ended_life_repeated_late_wants_nothing(tmp_path, is_said):
+    def of(created, announced):
+        return of_life(created, announced) if is_said else announced
+
+    bucket, one = RecordedBucket(), SegmentLayout.create(1, NOW)
+    deleted = layout(one, "deleted", at=NOW + 120_000, topic=NAMES[0])
+    bucket.batch(NOW, of(NOW, layout(one, at=NOW, topic=NAMES[0])), of(NOW, consumers(2, NOW, topic=NAMES[0])))
+    bucket.batch(NOW + 120_000, of(NOW, deleted))
+    began = NOW + 180_000
+    bucket.batch(began, of(began, layout(SegmentLayout.create(1, began), at=began, topic=NAMES[0])))
+    bucket.batch(began + 60_000, stats({0: 70.0}, began + 60_000, NAMES[0]))
+    late = layout(one.split_segment(0, NOW + 1), "snapshot", at=NOW + 1, topic=NAMES[0])
+    bucket.batch(began + 90_000, *(of(NOW, said) for said in (late, deleted, consumers(9, NOW + 1, topic=NAMES[0]))))
+    lines, _ = lines_of_lake(written(bucket, tmp_path / "lake"))
+    rates = [(one.at - NOW, one.msg_rate_in) for one in lines if isinstance(one, RangeLine)]
+    assert rates == [(120_000, 0.0), (240_000, 70.0)]
     sessions = [(one.at - NOW, one.consumers) for one in lines if isinstance(one, ConsumersLine)]
     assert sessions == [(0, 2), (120_000, 0)]
 

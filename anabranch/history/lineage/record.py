@@ -14,8 +14,8 @@ from datetime import datetime, timedelta, timezone
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from anabranch.simulation.shadow.lives import LifeOf, NameLives
 from decisions.topic.layout import SegmentLayout
-from decisions.topic.lineage import compare_lives
 from decisions.topic.segment import Segment
 from lake.batches import last_batch
 from lake.tables import stream_columns
@@ -133,19 +133,21 @@ def river_of(
     before: dict[int, Segment] = {}
     led: dict[tuple[int, int], str] = {}
     turns: list[Turn] = []
-    life, epoch, created = 0, -1, None
+    known = NameLives()
+    life, epoch = 0, -1
     for event in events:
         layout = SegmentLayout.from_metadata(event.layout)
-        if before and (compare_lives(before, layout.segments) > 0 or _is_later(created, event.topic_created_at)):
-            turns += _end_all(by_segment, life, event.at)
-            life, epoch, before = life + 1, -1, {}
+        about = layout.segments, event.topic_created_at, event.at
         if event.cause == "deleted":
+            life_of_event = LifeOf.LATER if known.follow_deletion(*about) else LifeOf.EARLIER
+        else:
+            life_of_event = known.follow_layout(*about)
+        if life_of_event is LifeOf.LATER:
             turns += _end_all(by_segment, life, event.at)
             life, epoch, before = life + 1, -1, {}
+        if life_of_event is LifeOf.EARLIER or event.cause == "deleted" or layout.epoch < epoch:
             continue
-        if layout.epoch < epoch:
-            continue
-        epoch, created = layout.epoch, event.topic_created_at
+        epoch = layout.epoch
         for number, segment in layout.segments.items():
             reach = by_segment.get((life, number))
             if reach is None:
@@ -227,10 +229,6 @@ def _decisions(lake: str, topic: str) -> tuple[dict[str, str], dict[Action, list
             reasons[row["decision_id"]] = row["reason"]
             by_action.setdefault((row["action"], segments), []).append((_millis(row["decided_at"]), row["decision_id"]))
     return reasons, by_action
-
-
-def _is_later(previous: int | None, announced: int | None) -> bool:
-    return previous is not None and announced is not None and announced > previous
 
 
 def _millis(instant: datetime) -> int:

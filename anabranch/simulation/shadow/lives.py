@@ -1,6 +1,6 @@
 """Lives of the topics that had one name, told apart as by the job (`engine.autoscale.incarnations`). Pure.
 
-Stage: under `own`, and under the backtest. Announcements arrive late and are repeated. A late one of an earlier life
+Stage: under `own`, the backtest and the demand of a lake. Announcements arrive late and are repeated. A late one of an earlier life
 says nothing about the known one. It is recognised by `topicCreatedAt`; where announcements lack it, as with Pulsar's
 own, by its time and by the segments of its layout.
 """
@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from decisions.topic.layout import LayoutError, SegmentLayout
 from decisions.topic.lineage import compare_lives
 from decisions.topic.segment import Segment
+from schemas.kafka.messages import LayoutEvent
 
 
 class LifeOf(Enum):
@@ -75,3 +77,11 @@ class NameLives:
         if created_at is not None and self.created_at is not None:
             return LifeOf.THIS if created_at == self.created_at else LifeOf.LATER
         return (LifeOf.THIS, LifeOf.LATER, LifeOf.EARLIER)[compare_lives(self.segments, segments)]
+
+
+def read_layout(event: LayoutEvent) -> SegmentLayout | None:
+    """Return the layout of an announcement; None: it breaks a rule of layouts."""
+    try:
+        return SegmentLayout.from_metadata(event.layout)
+    except LayoutError:
+        return None

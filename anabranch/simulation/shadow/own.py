@@ -12,9 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from anabranch.simulation.shadow.lives import LifeOf, NameLives
+from anabranch.simulation.shadow.lives import LifeOf, NameLives, read_layout
 from anabranch.simulation.shadow.sides import What, actions_in, parts_of
-from decisions.topic.layout import LayoutError, SegmentLayout
+from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import BucketState
 from engine.replay import BucketReplay, RecordedBatch
 from lake.tables import stream_columns
@@ -62,14 +62,6 @@ class Lives:
     def of(self, topic: str) -> int:
         """Return the number of a topic's current life."""
         return self._numbers[topic]
-
-
-def read_layout(event: LayoutEvent) -> SegmentLayout | None:
-    """Return the layout of an announcement; None: it breaks a rule of layouts."""
-    try:
-        return SegmentLayout.from_metadata(event.layout)
-    except LayoutError:
-        return None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from anabranch.simulation.shadow.own import Lives, Own, find_own, own_decisions, read_layout
+from anabranch.simulation.shadow.lives import read_layout
+from anabranch.simulation.shadow.own import Lives, Own, find_own, own_decisions
 from anabranch.simulation.shadow.sides import (
     SAME,
     Both,

@@ -6,12 +6,14 @@ demand is known to within that band. A backtest measures the share of the time t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow.compute as pc
 
+from anabranch.simulation.shadow.lives import LifeOf, NameLives, read_layout
 from anabranch.simulation.topics.recorded import ConsumersLine, DemandError, RangeLine
 from lake.forgotten import Retained
 from lake.tables import stream_columns
@@ -72,7 +74,10 @@ def lines_of_lake(
     subscriptions: dict[str, dict[str, ConsumersLine]] = {}
     initial: dict[str, int] = {}
     lines: list[RangeLine | ConsumersLine] = []
+    lives: defaultdict[str, NameLives] = defaultdict(NameLives)
     for accepted_at, _, _, _, content in rows_by_time:
+        if _is_late(content, lives):
+            continue
         if isinstance(content, LayoutEvent) and content.cause == "deleted":
             # Nobody wants anything of it until it is made again.
             ranges.pop(content.topic, None)
@@ -109,6 +114,19 @@ def lines_of_lake(
     if not any(isinstance(line, RangeLine) for line in lines):
         raise DemandError(f"no load is on record in {lake}: is the job running, with [lake] path there?")
     return lines, initial
+
+
+def _is_late(content: LayoutEvent | ConsumerEvent | tuple[Any, ...], lives: defaultdict[str, NameLives]) -> bool:
+    """Apply an announcement; return True if it is of an earlier life of its topic, and counts for nothing."""
+    if isinstance(content, LayoutEvent):
+        layout = read_layout(content)
+        about = {} if layout is None else layout.segments, content.topic_created_at, content.at
+        if content.cause == "deleted":
+            return not lives[content.topic].follow_deletion(*about)
+        return lives[content.topic].follow_layout(*about) is LifeOf.EARLIER
+    if isinstance(content, ConsumerEvent):
+        return not lives[content.topic].has_consumers(content.topic_created_at, content.at)
+    return False
 
 
 def _millis(instant: datetime) -> int:
