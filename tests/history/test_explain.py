@@ -342,6 +342,21 @@ def test_a_decision_is_told_with_what_became_of_it(decided, steps, expected):
         assert f"what became of it: {expected}" in command(lake, "t0", "--at", asked).stdout
 
 
+def test_absent_topic_explained_by_hold_and_outcome(tmp_path):
+    bucket = RecordedBucket()
+    bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
+    (row,) = bucket.batch(NOW + SECOND, stats({0: 50_000.0, 1: 3_000.0}, NOW, NAMES[0]), tick(1)).decisions
+    bucket.batch(NOW + 2 * SECOND, outcome(row["decision_id"], "absent", NOW + 2 * SECOND, NAMES[0]))
+    bucket.batch(NOW + 20 * SECOND, tick(2))
+    lake = written(bucket, tmp_path / "lake")
+    _, end = step(row["decision_id"], "superseded", 2, error="the topic is gone")
+    write_deltalake(create_table(lake, OUTCOMES), to_arrow(OUTCOMES, [end]), mode="append")
+    text = command(tmp_path / "lake", "t0").stdout
+    assert "hold, retry-backoff: The last decision of this kind ended without effect" in text
+    assert "what became of it: superseded at 2025-11-20T17:33:22Z: the topic is gone" in text
+    assert "acts at 2025-11-20T17:33:52Z (in 12s) if nothing else changes" in text
+
+
 def test_downtime_of_job_stated_first(tmp_path):
     bucket = RecordedBucket()
     bucket.batch(NOW, layout(SegmentLayout.create(2, NOW - MINUTE), topic=NAMES[0]))
