@@ -35,6 +35,7 @@ SOURCES = (1, 200)
 SPLITS = 200
 """Of one measurement."""
 SETTLE_SECONDS = 3.0
+UNANSWERED_SECONDS = 30.0
 
 
 @click.command()
@@ -107,11 +108,13 @@ class _Client:
         address = urlsplit(self._url)
         while not stop.wait(0.1):
             began = time.perf_counter()
+            is_answered = False
             with suppress(OSError), socket.create_connection((address.hostname, address.port), 30) as probe:
                 probe.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                if not probe.recv(64).startswith(b"HTTP/1.1 "):
-                    began = float("-inf")
-            probes.append(min(30.0, time.perf_counter() - began))
+                # Without a broker the answer is 503.
+                is_answered = probe.recv(64).startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 503 "))
+            # A connection that is refused or closed without an answer counts as one that is never answered.
+            probes.append(time.perf_counter() - began if is_answered else UNANSWERED_SECONDS)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from anabranch.auth.callers import ANYBODY, Access, Caller, Need
 from anabranch.auth.tokens import Role
 from anabranch.web.sessions import BrowserSessions
 from anabranch.web.words import namespace_of
-from runtime.listener.anonymous import AnonymousClients, ending, refusal_of, trust
+from runtime.listener.anonymous import AnonymousClients, ending, refusal_of, trusted_refusal
 from runtime.listener.bodies import BrokenOff, read_body, replayed
 from runtime.listener.fair_queue import TooManyCalls, Turns
 from runtime.listener.names import NodeNames
@@ -108,8 +108,7 @@ class BrowserGuard:
         answer, caller = self._refusal(scope), None
         if answer is None:
             session, caller = self._caller(scope)
-            if caller is not None:
-                trust(scope)
+            excess = None if caller is None else trusted_refusal(scope, caller.name)
             # Before anything is read: what changes from here on, the page has to hear of.
             scope = {**scope, CALLER: caller, SESSION: session, VERSION: scope["app"].state.fleet.version}
             if scope["path"] == HEALTH:
@@ -117,7 +116,9 @@ class BrowserGuard:
                     await self._anonymous.probe(scope)
                 await self._app(scope, receive, guarded)
                 return
-            if caller is None and not scope["path"].startswith(OPEN):
+            if excess is not None:
+                answer, caller = PlainTextResponse(excess.reason, excess.status, excess.headers), None
+            elif caller is None and not scope["path"].startswith(OPEN):
                 answer = _sign_in(scope)
         try:
             await self._answer(answer, caller, scope, receive, guarded)

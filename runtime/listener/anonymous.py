@@ -31,6 +31,11 @@ class ConnectionRefusal(NamedTuple):
     status: int
     reason: str
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the answer besides those of its body."""
+        return {"Retry-After": "1"} if self.status == 429 else {}
+
 
 def refusal_of(scope: Scope, names: NodeNames, max_head_bytes: int) -> ConnectionRefusal | None:
     """Return the refusal that no token changes: an oversized head, a foreign name or a foreign origin."""
@@ -52,11 +57,15 @@ def network(scope: Scope) -> str:
     return network_of(str((scope.get("client") or [""])[0]))
 
 
-def trust(scope: Scope) -> None:
-    """The request carries a known token: its connection gives way to nobody."""
-    mark_trusted = scope.get("state", {}).get(TRUST)
-    if mark_trusted is not None:
-        mark_trusted()
+def trusted_refusal(scope: Scope, client: str) -> ConnectionRefusal | None:
+    """Count the connection as one of a client with a known token, so that it gives way to nobody.
+
+    Return the refusal if the client holds too many.
+    """
+    trust = scope.get("state", {}).get(TRUST)
+    if trust is None or trust(client):
+        return None
+    return ConnectionRefusal(429, "this client holds too many connections: close some, or use them again")
 
 
 def ending(turn: WorkPermit, send: Send) -> Send:

@@ -6,6 +6,10 @@ one over to its very end, so that a TLS handshake, an idle connection and a sess
 A connection is unknown until a request with a known token comes over it. A network may have so many unknown ones; one
 more closes its oldest. When all connections are taken, the oldest unknown one of all closes. So whoever has a token
 always gets in, from the same address too, however many silent connections there are.
+
+A client, known by its token, may hold `SHARE` times the connections that no client holds: three quarters of all while
+it is alone, and always so few that there is room for the next client. A request over one more connection is refused,
+and that connection stays unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import logging
 import resource
 import socket
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +34,8 @@ COMPLAIN_SECONDS = 60.0
 """Time between two lines of the log about connections that were closed."""
 MAX_ACCEPTED_AT_ONCE = 8
 """Connections that are taken in one round of the event loop; work on others goes on between two rounds."""
+SHARE = 3
+"""Connections of one client, in multiples of those that no client holds."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +63,15 @@ class ConnectionCounts:
         """`section`: of the settings, for the log."""
         self._max_connections, self._max_per_address = max_connections, max_per_address
         self._handshake_seconds, self._section = handshake_seconds, section
-        self._all = self._closed = 0
+        self._all = self._refused = 0
         self._unknown: OrderedDict[int, _CountedConnection] = OrderedDict()
         """Those that never carried a known token, by file number, the oldest first."""
         self._by_network: dict[str, OrderedDict[int, _CountedConnection]] = {}
         """The same of each network."""
+        self._clients: dict[int, str] = {}
+        """Clients of the other connections, by file number."""
+        self._by_client = Counter[str]()
+        """Connections of each client."""
         self._shaking_hands: dict[int, asyncio.TimerHandle] = {}
         self._complained_at = float("-inf")
 
@@ -72,7 +82,7 @@ class ConnectionCounts:
             self._close(next(iter(same.values())))
         elif self._all >= self._max_connections:
             if not self._unknown:
-                self._complain(connection.network)
+                self._complain_of(connection.network)
                 return False
             self._close(next(iter(self._unknown.values())))
         number = connection.fileno()
@@ -89,20 +99,34 @@ class ConnectionCounts:
         if connection is not None:
             connection.cut = abort  # type: ignore[method-assign]
 
-    def trust(self, number: int) -> None:
-        """A request with a known token has come over the connection: it gives way to nobody."""
-        connection = self._unknown.get(number)
+    def trust(self, number: int, client: str) -> bool:
+        """A request of a client with a known token has come over the connection, which now gives way to nobody.
+
+        False: the client holds as many connections as it may, and this one is as before.
+        """
+        before, connection = self._clients.get(number), self._unknown.get(number)
+        if before == client or (before is None and connection is None):
+            return True
+        held = self._by_client[client]
+        if held >= SHARE * (self._max_connections - len(self._clients)):
+            self._complain(f"{held} of them of client {client}")
+            return False
+        self._drop_client(number)
+        self._clients[number] = client
+        self._by_client[client] += 1
         if connection is not None:
             self._forget(number, connection.network)
+        return True
 
     def release(self, number: int, network: str) -> None:
         """A connection from a network is closed."""
         self._drop_deadline(number)
         self._all -= 1
         self._forget(number, network)
+        self._drop_client(number)
 
     def _close(self, connection: _CountedConnection) -> None:
-        self._complain(connection.network)
+        self._complain_of(connection.network)
         number, connection.counts = connection.fileno(), None
         self.release(number, connection.network)
         connection.cut()
@@ -115,22 +139,30 @@ class ConnectionCounts:
             if not same:
                 del self._by_network[network]
 
+    def _drop_client(self, number: int) -> None:
+        client = self._clients.pop(number, None)
+        if client is not None:
+            self._by_client[client] -= 1
+            if not self._by_client[client]:
+                del self._by_client[client]
+
     def _drop_deadline(self, number: int) -> None:
         handle = self._shaking_hands.pop(number, None)
         if handle is not None:
             handle.cancel()
 
-    def _complain(self, network: str) -> None:
-        self._closed += 1
+    def _complain_of(self, network: str) -> None:
+        self._complain(f"{len(self._by_network.get(network, ()))} of them from {network} and without a token")
+
+    def _complain(self, detail: str) -> None:
+        self._refused += 1
         if time.monotonic() - self._complained_at > COMPLAIN_SECONDS:
             self._complained_at = time.monotonic()
             log.warning(
-                "too many connections: %d are open, %d of them from %s and without a token; closed since the start: %d "
-                "(%s)",
+                "too many connections: %d are open, %s; closed or refused since the start: %d (%s)",
                 self._all,
-                len(self._by_network.get(network, ())),
-                network,
-                self._closed,
+                detail,
+                self._refused,
                 _limits_of(self._section),
             )
 

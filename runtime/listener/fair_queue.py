@@ -56,7 +56,9 @@ class WorkPermit:
         """The call is done, or goes on without taking anything; harmless when it has ended. In the event loop."""
         if self._is_held:
             self._is_held = False
-            self._give_back()
+            # In the next round of the loop. A call that never waits would otherwise be over before the next one of its
+            # client asks for a turn, and hundreds of them would run in one round while everybody else waits.
+            self._loop.call_soon(self._give_back)
 
 
 def current_turn() -> WorkPermit | None:

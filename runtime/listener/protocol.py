@@ -34,7 +34,7 @@ from runtime.listener.connections import ConnectionCounts, network_of
 from runtime.listener.pace import Pace
 
 TRUST: Final = "anabranch.trust"
-"""Key of `state` in the ASGI scope: a function to call when a request carries a known token."""
+"""Key of `state` in the ASGI scope: `ConnectionCounts.trust` of the connection, for the name of a client."""
 MAX_HEADERS = 100
 MAX_BLANKS = 256
 """Spaces and tabs in a row in a head."""
@@ -150,9 +150,8 @@ class BoundedHttp(H11Protocol):
         else:
             super().handle_websocket_upgrade(event)
 
-    def _trust(self) -> None:
-        if self._number is not None:
-            self.counts.trust(self._number)
+    def _trust(self, client: str) -> bool:
+        return self._number is None or self.counts.trust(self._number, client)
 
     def _follow(self) -> None:
         """Keep the deadline of the state that the client is in."""

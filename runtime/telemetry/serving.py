@@ -137,7 +137,7 @@ def metrics_app(
     from starlette.responses import PlainTextResponse
     from starlette.types import Receive, Scope, Send
 
-    from runtime.listener.anonymous import AnonymousClients, ending, refusal_of, trust
+    from runtime.listener.anonymous import AnonymousClients, ending, refusal_of, trusted_refusal
     from runtime.listener.fair_queue import TooManyCalls, Turns
     from runtime.listener.names import NodeNames
 
@@ -151,12 +151,13 @@ def metrics_app(
         refusal = refusal_of(scope, names, LIMITS.head_bytes)
         is_known = refusal is None and is_loopback(scope["client"][0])
         if is_known:
-            trust(scope)
+            refusal = trusted_refusal(scope, "this machine")
+            is_known = refusal is None
         try:
             async with anonymous.turn(scope, is_paced=not is_known) as turn:
                 answer: ASGIApp = scrape
                 if refusal is not None:
-                    answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)
+                    answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status, refusal.headers)
                 elif (probe := probes.get(scope["path"])) is not None:
                     fault = await _asked(probe)
                     answer = PlainTextResponse(f"{fault or 'ok'}\n", 503 if fault else 200)

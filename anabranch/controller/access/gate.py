@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from anabranch.auth.callers import CALLER, STRANGER, Access, Caller
 from anabranch.controller.errors import TooMany
 from anabranch.controller.limits.clients import LimitedClients
-from runtime.listener.anonymous import AnonymousClients, ending, raw_path, refusal_of, trust
+from runtime.listener.anonymous import AnonymousClients, ending, raw_path, refusal_of, trusted_refusal
 from runtime.listener.bodies import BrokenOff, read_body, replayed
 from runtime.listener.connections import ListenerLimits
 from runtime.listener.names import NodeNames, is_form
@@ -56,8 +56,9 @@ class RequestGate:
         caller = self._access.caller(headers.get(b"authorization", b""))
         refused = refusal_of(scope, self._names, ListenerLimits.head_bytes)
         if refused is None and caller is not None:
-            trust(scope)
-        refusal = None if refused is None else _refused(refused.status, refused.reason)
+            excess = trusted_refusal(scope, caller.name)
+            refused = None if path in OPEN_PATHS else excess
+        refusal = None if refused is None else _refused(refused.status, refused.reason, **refused.headers)
         if refusal is None and path in OPEN_PATHS:
             # A probe waits for nobody else: it has a thread of its own and shares one look at the store.
             if caller is None:

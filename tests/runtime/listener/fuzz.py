@@ -454,14 +454,16 @@ class Run:
 
     def _probe(self) -> None:
         while time.monotonic() < self.end:
-            began = time.monotonic()
+            began, answer = time.monotonic(), b""
             with (
                 contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", self.target.port), 30, ("127.0.0.9", 0)) as one,
+                socket.create_connection(("127.0.0.1", self.target.port), 30, ("127.0.0.9", 0)) as connection,
             ):
-                one.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                began = began if one.recv(64).startswith(b"HTTP/1.1 ") else float("-inf")
-            if time.monotonic() - began > self.probe_seconds:
+                connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                answer = connection.recv(64)
+            if not answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 503 ")):
+                self.faults.append(f"a probe was answered {answer!r}")
+            elif time.monotonic() - began > self.probe_seconds:
                 self.faults.append(f"a probe took {time.monotonic() - began:.2f} s")
             self.over.wait(0.2)
 

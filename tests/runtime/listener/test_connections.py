@@ -31,7 +31,7 @@ async def server(
                 number = transport.get_extra_info("socket").fileno()
                 counts.greet(number, transport.abort)
                 if trusts:
-                    counts.trust(number)
+                    assert counts.trust(number, f"client of {number}")
             transport.write(b"a")
             open_now.append(transport)
 
