@@ -138,6 +138,7 @@ def metrics_app(
     from starlette.types import Receive, Scope, Send
 
     from runtime.listener.anonymous import AnonymousClients, ending, refusal_of, trusted_refusal
+    from runtime.listener.bodies import replayed
     from runtime.listener.fair_queue import TooManyCalls, Turns
     from runtime.listener.names import NodeNames
 
@@ -161,7 +162,8 @@ def metrics_app(
                 elif (probe := probes.get(scope["path"])) is not None:
                     fault = await _asked(probe)
                     answer = PlainTextResponse(f"{fault or 'ok'}\n", 503 if fault else 200)
-                await answer(scope, receive, ending(turn, send))
+                # Without the body, which the app for metrics would wait for, and its turn with it.
+                await answer(scope, replayed(b"", receive), ending(turn, send))
         except TooManyCalls as error:
             await PlainTextResponse(str(error), 429)(scope, receive, send)
 

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -202,6 +203,30 @@ def test_connections_with_a_token_give_way_to_nobody(edge: Edge) -> None:
             while b"HTTP/1.1 200" not in found:
                 found = found[-20:] + (chunk := known.recv(65_536))
                 assert chunk
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_client_over_its_share_is_refused(kind: str, tmp_path: Path) -> None:
+    bounds = {"head_seconds": 60, "body_seconds": 60, "connections": 16, "connections_per_address": 16}
+    with running(kind, tmp_path, **bounds) as edge, contextlib.ExitStack() as held:
+
+        def hold() -> socket.socket:
+            connection = held.enter_context(edge.open())
+            path = edge.post or edge.path
+            connection.sendall(edge.head(path, "POST", b"Content-Length: 9\r\nContent-Type: a/b\r\n\r\n"))
+            return connection
+
+        for _ in range(10):
+            hold()
+        assert edge.ask() == 200
+        last = [hold(), hold()]
+        wait_until(lambda: edge.ask() == 429)
+        if kind != "metrics":
+            assert edge.ask("/healthz") in HEALTH
+            assert edge.ask(with_token=False) in (303, 401)
+        for connection in last:
+            connection.close()
+        wait_until(lambda: edge.ask() == 200)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,26 @@ def test_client_with_full_queue_refused_alone() -> None:
     scenario(check, max_waiting=3)
 
 
+def test_calls_that_never_wait_have_one_round_each() -> None:
+    async def run() -> None:
+        turns, done = Turns(1000), list[str]()
+
+        async def call() -> None:
+            async with turns.turn("busy"):
+                done.append("busy")
+
+        async with turns.turn("quiet"):
+            pass
+        calls = [asyncio.create_task(call()) for _ in range(100)]
+        for rounds in range(1, 20):
+            await asyncio.sleep(0)
+            assert len(done) <= rounds
+        await asyncio.gather(*calls)
+        assert len(done) == 100
+
+    asyncio.run(run())
+
+
 def test_waiting_thread_may_end_its_turn_early() -> None:
     async def run() -> None:
         turns = Turns(10)
