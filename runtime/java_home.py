@@ -40,8 +40,13 @@ def find_java() -> str:
 
 def java_version(java: str) -> int:
     """The major version of a `java` executable; raises `SetupError` when it does not run."""
+    from schemas.settings.root import without_secrets
+
     try:
-        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        environment = without_secrets(os.environ)
+        output = subprocess.run(
+            [java, "-version"], capture_output=True, env=environment, text=True, timeout=60, check=True
+        ).stderr
     except (OSError, subprocess.SubprocessError) as error:
         raise SetupError(f"{java} does not run: {error}; install Java {MIN_JAVA}, or set JAVA_HOME") from error
     match = re.search(r'version "(?:1\.)?(\d+)', output)

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from anabranch.admin.answers import Answered, Nonsense, Reply, Response, judge_response
-from anabranch.admin.paths import namespace_record_path
+from anabranch.admin.paths import namespace_record_path, path_part
 from anabranch.admin.transport import ANNOUNCED_PATH, Query, Transport
 
 BUNDLE_PATTERN = r"[^/\s]+/[^/\s]+/0x[0-9a-f]{8}_0x[0-9a-f]{8}"
@@ -38,7 +38,7 @@ class BundleAdmin:
 
     def owned(self, cluster: str, broker: str) -> Reply[frozenset[str]]:
         """Return the bundles that a broker, `host:port`, serves now, except those it is about to release."""
-        path = f"{ANNOUNCED_PATH}/{quote(cluster, safe='')}/{quote(broker, safe=':')}/ownedNamespaces"
+        path = f"{ANNOUNCED_PATH}/{path_part(quote(cluster, safe=''))}/{path_part(quote(broker, safe=':'))}/ownedNamespaces"
         reply = self._get(path)
         if not isinstance(reply, Answered):
             return reply

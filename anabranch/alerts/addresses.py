@@ -61,6 +61,14 @@ def _nat64(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     return ipaddress.IPv4Address(address.packed[-4:]) if address.packed[:12] == _NAT64 else None
 
 
-_METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192")))
-"""Metadata services of clouds at addresses that look private; that at 169.254.169.254 is of the link."""
+_METADATA = frozenset(
+    map(
+        ipaddress.ip_address,
+        ("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"),
+    )
+)
+"""Services of clouds that give out metadata or credentials, at addresses that look private or public.
+
+Those at 169.254.169.254 and its neighbours are of the link.
+"""
 _NAT64 = ipaddress.IPv6Address("64:ff9b::").packed[:12]

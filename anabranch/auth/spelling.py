@@ -29,8 +29,7 @@ class SpellingError(ValueError):
 def canonical(segment: str) -> str:
     """Return the canonical form of a raw path segment, equal for every spelling. Raises `SpellingError`."""
     # The cost of a round grows with the length, and anonymous clients choose both: bound them before any work.
-    if len(segment) > MAX_RAW_CHARACTERS:
-        raise SpellingError(f"a part of the path has {len(segment)} characters, at most {MAX_RAW_CHARACTERS}", True)
+    check_length(segment)
     text = decode_once(segment)
     for _ in range(MAX_DECODINGS):
         if (decoded := decode_once(text)) == text:
@@ -39,6 +38,12 @@ def canonical(segment: str) -> str:
     else:
         raise SpellingError(f"a part of the path is percent-encoded more than {MAX_DECODINGS} times: {segment[:200]}")
     return "".join(quote(char, safe="") if char in _ENCODED or _is_unprintable(char) else char for char in text)
+
+
+def check_length(segment: str) -> None:
+    """Raise `SpellingError` if a raw segment is longer than any name can be."""
+    if len(segment) > MAX_RAW_CHARACTERS:
+        raise SpellingError(f"a part of the path has {len(segment)} characters, at most {MAX_RAW_CHARACTERS}", True)
 
 
 def decode_once(segment: str) -> str:

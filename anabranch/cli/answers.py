@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import date, datetime
+from decimal import Decimal
 from io import TextIOWrapper
 from itertools import accumulate
 from pathlib import Path
@@ -26,7 +27,7 @@ _WIDEST = 60
 """Width of a cell of a table; JSON in columns is longer."""
 _QUOTED = re.compile(r'[",\r\n]')
 """In CSV."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "'")
 """Beginnings that a spreadsheet reads as a formula, and the mark that keeps it from doing so."""
 
 
@@ -112,7 +113,7 @@ def _csv_cell(value: Any) -> str:
     if value is None:
         return ""
     text = repr(value) if isinstance(value, float) else _cell(value)
-    if isinstance(value, str) and value.startswith(_FORMULA):
+    if not isinstance(value, int | float | Decimal) and text.startswith(_FORMULA):
         text = f"'{text}"
     if text and not _QUOTED.search(text):
         return text

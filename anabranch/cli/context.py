@@ -28,8 +28,6 @@ def hide_new_files() -> None:
 
     A umask that already hides them from all but a group stays. The lake has dead letters as they came, the controller's
     database all topics.
-
-    The lake has dead letters as they came, the controller's database all topics.
     """
     if (before := os.umask(0o077)) & 0o007 == 0o007:
         os.umask(before)

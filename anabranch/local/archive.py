@@ -9,6 +9,7 @@ are archived.
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from pathlib import Path
 import pyspark
 
 from runtime.java_home import find_java
-from schemas.settings.root import Settings, load_settings
+from schemas.settings.root import Settings, load_settings, without_secrets
 from streaming.job.session import class_archive, read_spark_conf, start_session
 
 _TIMEOUT_S = 300
@@ -55,14 +56,23 @@ def _run(command: list[str]) -> bool:
     """Run a command to its end; return True if a signal (Ctrl-C) ended it."""
     quiet = subprocess.DEVNULL
     with suppress(subprocess.TimeoutExpired):
-        done = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            env=without_secrets(os.environ),
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
         return done.returncode < 0
     return False
 
 
 def _made_from(archive: Path) -> str:
     """Return a digest of the JVM's version and of every class path jar's path, size and age."""
-    version = subprocess.run([find_java(), "-version"], capture_output=True, check=True).stderr
+    environment = without_secrets(os.environ)
+    version = subprocess.run([find_java(), "-version"], capture_output=True, env=environment, check=True).stderr
     folders = (archive.parent / "spark", Path(pyspark.__file__).parent / "jars")
     jars = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for each in folders for jar in each.glob("*.jar")]
     return hashlib.sha256(version + "\n".join(sorted(jars)).encode()).hexdigest()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable, Iterator, Sequence
 
-from schemas.addresses import are_here, is_loopback
+from schemas.addresses import are_here, is_loopback, way_from_outside
 from schemas.settings.controller import ZooKeeperAddress
 from schemas.settings.root import Settings
 
@@ -113,7 +113,22 @@ def _secret_files(settings: Settings) -> Iterator[str]:
 def _short_token(settings: Settings) -> Iterator[str]:
     """Yield a warning for a token short enough to guess."""
     chosen = settings.controller
-    if chosen.token is not None and not chosen.tokens_file and not is_loopback(chosen.host):
+    way = way_from_outside(chosen.host, chosen.names, (chosen.node_url, chosen.url))
+    if not chosen.tokens_file:
+        yield from _guessable(settings, way)
+
+
+def _short_page_token(settings: Settings) -> Iterator[str]:
+    """Yield the same warning for the page, which takes the controller's token."""
+    chosen = settings.web
+    if not chosen.tokens_file and not settings.controller.tokens_file:
+        yield from _guessable(settings, way_from_outside(chosen.host, chosen.names))
+
+
+def _guessable(settings: Settings, way: str | None) -> Iterator[str]:
+    """`way`: how other machines reach the process; None: they do not."""
+    chosen = settings.controller
+    if chosen.token is not None and way is not None:
         size = len(chosen.token.get_secret_value())
         if size < MIN_TOKEN_CHARACTERS:
             yield (
@@ -137,7 +152,7 @@ _LOOKS: dict[str, tuple[Callable[[Settings], Iterator[str]], ...]] = {
     "executor": (_kafka, _url),
     "traffic": (_kafka, _url),
     "collect": (_kafka, _url, _published_loads),
-    "web": (_page, _url),
+    "web": (_page, _url, _short_page_token),
 }
 PARTS = tuple(_LOOKS)
 MIN_TOKEN_CHARACTERS = 16

@@ -8,6 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from anabranch.admin.answers import Misdirected
+from anabranch.admin.bundles import BundleAdmin
 from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.paths import consumer_path, namespace_path, policy_path, subscription_path, topic_path
 from anabranch.admin.plain import PlainTopics
@@ -74,7 +75,8 @@ def test_no_cluster_or_plain_topic_climbs(name):
     ClusterAdmin(Recording()).isolation_policies(name)
     PlainTopics(Recording()).unload(f"{name.replace('/', '')}/..//{name}")
     PlainTopics(Recording()).set_subscription_properties("t/n/persistent/x", name, {})
-    assert [len(sent(path)) for path in asked] == [5 if name else 4, 6, 8, 10]
+    BundleAdmin(Recording()).owned(name, name)
+    assert [len(sent(path)) for path in asked] == [5 if name else 4, 6, 8, 10, 7]
     assert asked == [path for path in asked if httpx.URL(f"http://h{path}").raw_path.decode() == path]
 
 

@@ -134,6 +134,8 @@ def test_local_address_blocked_unless_allowed(receiver, host):
         "2002:7f00:1::",
         "fd00:ec2::254",
         "100.100.100.200",
+        "168.63.129.16",
+        "fd00:ec2::23",
         "::ffff:100.100.100.200",
     ],
 )

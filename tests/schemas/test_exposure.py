@@ -106,3 +106,12 @@ def test_short_token_for_others_is_warned_of(tmp_path):
     [line] = said(tmp_path, text, "controller", ANABRANCH_CONTROLLER_TOKEN="s3cret")
     assert "6 characters" in line
     assert "s3cret" not in line
+
+
+@pytest.mark.parametrize(("part", "section"), [("controller", "controller"), ("web", "web")])
+def test_short_token_behind_a_proxy_is_warned_of(tmp_path, part, section):
+    text = f'[{section}]\nnames = ["ops.example.org"]\n'
+    [line] = said(tmp_path, text, part, ANABRANCH_CONTROLLER_TOKEN="s3cret")
+    assert "6 characters" in line
+    assert said(tmp_path, f'{text}tokens_file = "tokens"\n', part, ANABRANCH_CONTROLLER_TOKEN="s3cret") == []
+    assert said(tmp_path, "", part, ANABRANCH_CONTROLLER_TOKEN="s3cret") == []

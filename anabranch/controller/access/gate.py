@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anabranch.auth.callers import CALLER, STRANGER, Access, Caller
+from anabranch.auth.spelling import SpellingError, check_length
 from anabranch.controller.errors import TooMany
 from anabranch.controller.limits.clients import LimitedClients
 from runtime.listener.anonymous import AnonymousClients, ending, raw_path, refusal_of, trusted_refusal
@@ -69,6 +70,8 @@ class RequestGate:
             refusal = _refused(
                 401, "this needs the header Authorization: Bearer <token>", **{"WWW-Authenticate": "Bearer"}
             )
+        if refusal is None:
+            refusal = _refusal_of_length(path)
         try:
             if refusal is not None:
                 async with self._anonymous.turn(scope, is_paced=True) as turn:
@@ -107,6 +110,15 @@ class RequestGate:
                 receive = replayed(body, receive)
             async with self._clients.turns.turn(caller.name) as turn:
                 await self._app(scope, receive, ending(turn, send))
+
+
+def _refusal_of_length(path: str) -> Response | None:
+    """Refuse a path that no name can have before it is routed, which takes milliseconds for a long one."""
+    try:
+        check_length(max(path.split("/"), key=len))
+    except SpellingError as error:
+        return _refused(412, str(error))
+    return None
 
 
 def _refused(status: int, reason: str, **headers: str) -> Response:

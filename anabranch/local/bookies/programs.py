@@ -6,6 +6,7 @@ Stage: under the commands and the tests. Compiled once into a folder beside the 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from anabranch.local.compiling import compile_java, is_current
 from anabranch.local.processes import tethered
 from anabranch.local.pulsar.jvm import command
 from anabranch.local.setup import ensure_pulsar
-from schemas.settings.root import Settings
+from schemas.settings.root import Settings, without_secrets
 
 _ROOT = Path(__file__).parents[3]
 _SOURCES = {
@@ -71,6 +72,7 @@ class LedgerWriter:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env=without_secrets(os.environ),
                 text=True,
             )
 

@@ -6,6 +6,7 @@ Neighbours: `java/…/Evaluator.java` is the program; the tests hold `decisions.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from decisions.autoscale.snapshot import TopicSnapshot, snapshot_to_json
 from decisions.kernel.readings import Reading
 from runtime.java_home import find_java
 from schemas.metadata import PULSAR_POLICY_FIELDS
+from schemas.settings.root import without_secrets
 
 _FLAGS = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
 _MAIN = "org.apache.pulsar.broker.service.scalable.Evaluator"
@@ -31,7 +33,11 @@ class PulsarsEvaluator:
 
     def __init__(self, jars: Path) -> None:
         self._process = subprocess.Popen(
-            [find_java(), *_FLAGS, "-cp", f"{jars}/*", _MAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [find_java(), *_FLAGS, "-cp", f"{jars}/*", _MAIN],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=without_secrets(os.environ),
+            text=True,
         )
 
     def __enter__(self) -> PulsarsEvaluator:
@@ -90,6 +96,7 @@ def decide_as_pulsar(jars: Path, snapshots: Iterable[str]) -> Iterator[dict[str,
             stdin=questions,
             stdout=answers,
             stderr=subprocess.PIPE,
+            env=without_secrets(os.environ),
             text=True,
             check=False,
         )

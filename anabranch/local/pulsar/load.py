@@ -7,6 +7,7 @@ By hand: `python -m anabranch.local.pulsar.load TOPIC`. A broker that wants a to
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -22,7 +23,7 @@ import click
 from anabranch.local.processes import tethered
 from anabranch.local.setup import ensure_pulsar
 from runtime.java_home import SetupError, find_java
-from schemas.settings.root import load_settings
+from schemas.settings.root import load_settings, without_secrets
 
 _FLAGS = [
     "-Xmx256m",
@@ -127,7 +128,12 @@ def keyed_load(
     with (
         open(log, "ab") as errors,
         subprocess.Popen(
-            tethered(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            tethered(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=without_secrets(os.environ),
+            text=True,
         ) as process,
     ):
         try:

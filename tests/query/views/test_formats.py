@@ -72,6 +72,10 @@ def test_terminal_obeys_no_answer(output):
 def test_spreadsheet_finds_no_formula(settings):
     said = asked(settings, "SELECT '=HYPERLINK(1)' AS a, '-1' AS b, -1 AS c, '@x' AS d, '+1' AS e", "csv")
     assert said == "a,b,c,d,e\r\n'=HYPERLINK(1),'-1,-1,'@x,'+1\r\n"
+    # Spreadsheets of some languages read full-width characters alike; bytes are shown as text.
+    said = asked(settings, "SELECT '\uff1d1' AS a, '\uff20x' AS b, CAST('=1' AS BYTEA) AS c", "csv")
+    assert said.splitlines()[1].startswith("'\uff1d1,'\uff20x,")
+    assert not said.splitlines()[1].rpartition(",")[2].startswith("=")
 
 
 def refuse_constant(name):
