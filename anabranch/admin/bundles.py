@@ -38,8 +38,8 @@ class BundleAdmin:
 
     def owned(self, cluster: str, broker: str) -> Reply[frozenset[str]]:
         """Return the bundles that a broker, `host:port`, serves now, except those it is about to release."""
-        path = f"{ANNOUNCED_PATH}/{path_part(quote(cluster, safe=''))}/{path_part(quote(broker, safe=':'))}/ownedNamespaces"
-        reply = self._get(path)
+        names = path_part(quote(cluster, safe="")), path_part(quote(broker, safe=":"))
+        reply = self._get(f"{ANNOUNCED_PATH}/{'/'.join(names)}/ownedNamespaces")
         if not isinstance(reply, Answered):
             return reply
         statuses = reply.value
