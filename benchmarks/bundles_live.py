@@ -207,8 +207,8 @@ def balance_by_us(folder: Path, transport: Transport, kafka_jars: Path, stack: E
     )
     create_lake(str(lake))
     ours = [sys.executable, "-m", "anabranch", "--config", str(file)]
-    stack.enter_context(program([*ours, "stream"], folder / "job.log"))
-    stack.enter_context(program([*ours, "executor", "--mode", "act"], folder / "executor.log"))
+    stack.enter_context(program([*ours, "serve", "stream"], folder / "job.log"))
+    stack.enter_context(program([*ours, "serve", "executor", "--mode", "act"], folder / "executor.log"))
     collector = OurCollector(transport, broker)
     collector.start()
     stack.callback(collector.end)
@@ -278,15 +278,16 @@ def main(minutes: float, managers: tuple[str, ...], balancers: tuple[str, ...], 
             click.echo(f"{manager}, {balancer}: logs in {folder}", err=True)
             rows.append(measure(manager, balancer, minutes, folder))
             click.echo(json.dumps(rows[-1]), err=True)
+            if write:
+                # After each run: the next one may fail, and all take an hour.
+                report = {"cores": os.cpu_count(), "namespaces": len(NAMESPACES), "bundles": BUNDLES, "rows": rows}
+                write_report("bundles_live", report)
     click.echo(f"{'manager':<11} {'balancer':<9} {'minutes':>7} {'unloads':>7} {'deviation':>9} {'unserved s':>10}")
     for row in rows:
         click.echo(
             f"{row['manager']:<11} {row['balancer']:<9} {row['minutes']:>7g} {row['unloads']:>7} "
             f"{row['deviation']!s:>9} {row['unservedSeconds']:>10}"
         )
-    if write:
-        report = {"cores": os.cpu_count(), "namespaces": len(NAMESPACES), "bundles": BUNDLES, "rows": rows}
-        write_report("bundles_live", report)
 
 
 if __name__ == "__main__":

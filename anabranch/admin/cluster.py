@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -15,6 +16,16 @@ from anabranch.admin.paths import namespace_record_path, path_part
 from anabranch.admin.transport import ANNOUNCED_PATH, Transport
 
 MAX_BROKERS = 10_000
+
+
+@dataclass(frozen=True)
+class ReaderProgress:
+    """Progress of a reader of a topic."""
+
+    sent: int
+    """Messages that its broker gave to it."""
+    connected_since: str
+    """Instant from which they count."""
 
 
 class ClusterAdmin:
@@ -76,6 +87,21 @@ class ClusterAdmin:
         """Return the anti-affinity group of a namespace; empty: none."""
         reply = self._get(f"{namespace_record_path(namespace)}/antiAffinity")
         return Answered(reply.value.decode("utf-8", "replace").strip('" \n')) if isinstance(reply, Answered) else reply
+
+    def reader_progress(self, topic: str, reader: str) -> Reply[ReaderProgress | None]:
+        """Return the progress of a reader of `non-persistent/TENANT/NAMESPACE/NAME`; None: it is not connected."""
+        reply = self._object(f"/admin/v2/{quote(topic)}/stats")
+        if not isinstance(reply, Answered):
+            return reply
+        try:
+            for subscription in reply.value.get("subscriptions", {}).values():
+                for consumer in subscription["consumers"]:
+                    if consumer.get("consumerName") == reader:
+                        sent, since = int(consumer["msgOutCounter"]), str(consumer["connectedSince"])
+                        return Answered(ReaderProgress(sent, since))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return Nonsense("the statistics of a topic were expected")
+        return Answered(None)
 
     def _object(self, path: str) -> Reply[dict[str, Any]]:
         """Return a JSON object; an empty one if there is none (404)."""

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
 
+from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.credentials import credentials_of
 from anabranch.admin.load_data import BROKER_LOAD, TOP_BUNDLES, FollowedTopic
+from anabranch.admin.transport import Transport
 from anabranch.cli.metadata_client import connect_metadata
 from anabranch.collectors.load_reports import PublishedLoads, UnknownLoad
 from anabranch.collectors.pulsar.schedule import REQUEST_SECONDS
@@ -23,11 +25,21 @@ METADATA_SECONDS = 60.0
 def open_published_loads(settings: Settings, stack: ExitStack) -> PublishedLoads:
     """Connect to what the settings name; `stack` closes it. Raises `click.ClickException`."""
     credentials, chosen = credentials_of(settings), settings.bookies
+    transport = Transport(
+        settings.controller.url,
+        credentials,
+        user_agent="anabranch-collect",
+        timeout_seconds=REQUEST_SECONDS,
+        tls=settings.url_context(),
+        nodes=settings.controller.nodes,
+    )
+    stack.callback(transport.close)
     loads, tops = (
         FollowedTopic(
             settings.controller.url,
             credentials,
             topic,
+            ClusterAdmin(transport).reader_progress,
             tls=settings.url_context(),
             timeout_seconds=REQUEST_SECONDS,
         )
