@@ -32,7 +32,7 @@ _SAMPLE: Final = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})? +(\S+)$")
 
 
 @dataclass(frozen=True)
-class Reading:
+class FigureReading:
     """The newest answer of a process."""
 
     at: float
@@ -51,7 +51,7 @@ class MetricsProbe:
         self._scrape, self._names = scrape, names
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics-probe", daemon=True)
-        self.reading: Reading | None = None
+        self.reading: FigureReading | None = None
         """None: it has never answered."""
         self.silent_since: float | None = time.time()
         """From when it has not answered, seconds since 1970; None: it has."""
@@ -73,7 +73,7 @@ class MetricsProbe:
         if text is None:
             self.silent_since = self.silent_since or time.time()
             return
-        self.reading, self.silent_since = Reading(time.time(), read_figures(text, self._names)), None
+        self.reading, self.silent_since = FigureReading(time.time(), read_figures(text, self._names)), None
 
     def _run(self) -> None:
         while not self._stop.is_set():
