@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.files import PARTITION
-from lake.reading import dataset_of
+from lake.files import PARTITION, dataset_of
 from lake.tables import open_table
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import BATCHES

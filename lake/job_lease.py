@@ -20,8 +20,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from lake.files import read_table
 from lake.lease import LeaseLost
-from lake.reading import read_table
 from lake.tables import MAX_RACES, OpenTable, make_folder
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import TABLES

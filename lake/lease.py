@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
-from lake.reading import read_table
+from lake.files import read_table
 from lake.tables import OpenTable, create_table
 from lake.tail import committed_rows
 from schemas.tables.arrow import arrow_schema, to_arrow

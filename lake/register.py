@@ -14,7 +14,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from lake.reading import read_table
+from lake.files import read_table
 from lake.tables import OpenTable, make_folder
 
 EXECUTORS = "executors"

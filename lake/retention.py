@@ -25,9 +25,8 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from lake.compaction import alone
-from lake.files import PARTITION, RowsFile, WrittenFile, modified_now
+from lake.files import PARTITION, RowsFile, WrittenFile, dataset_of, modified_now
 from lake.forgotten import Retained, marks
-from lake.reading import dataset_of
 from lake.retention_filter import THINNED, staying
 from lake.state_snapshots import has_horizon
 from lake.tables import HOOKS, MAX_RACES, open_table

@@ -17,9 +17,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
-from lake.files import PARTITION, modified_now
+from lake.files import PARTITION, modified_now, read_table
 from lake.forgotten import retained_from as retained_from
-from lake.reading import read_table
 from lake.tables import HOOKS, OpenTable, create_table, open_table
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import HORIZONS, HorizonRow

@@ -17,8 +17,7 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Sc
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from lake.files import PARTITION, WrittenFile, modified_now, rows_of, table_path
-from lake.reading import dataset_of, read_table
+from lake.files import PARTITION, WrittenFile, dataset_of, modified_now, read_table, rows_of, table_path
 from schemas.settings.root import SettingsError
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import TABLES, Table

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from lake.reading import read_table
+from lake.files import read_table
 from lake.tables import OpenTable, open_table
 from schemas.tables.rows import Table
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from lake.files import read_table
 from lake.lease import LeasedTable
-from lake.reading import read_table
 from lake.tables import open_table
 from schemas.bookie_answers import Step
 from schemas.bookies import (

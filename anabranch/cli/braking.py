@@ -1,6 +1,6 @@
 """Shared parts of the safeguard commands: the actor, results by decision, and errors of the lake.
 
-Stage: under `anabranch.cli.commands.approve`, `reject` and `executor`.
+Stage: under `anabranch.cli.commands.decisions` and `executor`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Instants as options: `14:05`, `2026-11-22T14:05:00Z`, `10m ago`. Without a zone they are UTC."""
+"""Instants and durations as options: `14:05`, `2026-11-22T14:05:00Z`, `10m ago`; `90`, `90s`, `2m`, `1h`.
+
+Instants without a zone are UTC.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,8 @@ from datetime import datetime, time, timedelta, timezone
 
 import click
 
-from anabranch.cli.duration import DURATION
-
 FORMS = "14:05, 2026-11-22T14:05:00Z or '10m ago'"
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
 
 
@@ -43,3 +45,20 @@ def read_instant(text: str, now: datetime) -> datetime:
 
 
 INSTANT = Instant()
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer releases only
+    """A positive number of seconds, given with or without a unit."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, (int, float)):
+            return float(value)
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)", str(value).strip())
+        if match is None or float(match[1]) <= 0:
+            self.fail(f"{value!r} is no duration; write 90, 90s, 2m or 1h", param, ctx)
+        return float(match[1]) * _UNITS[match[2]]
+
+
+DURATION = Duration()

@@ -53,8 +53,8 @@ COMMANDS = {
             "list": Entry("the newest decisions and how each ended", "decisions:list_decisions"),
             "show": Entry("one decision: what it was decided on, its calls and its end", "decisions:show"),
             "waiting": Entry("safeguards in force, and the decisions that wait for them", "executor:status"),
-            "approve": Entry("let decisions be applied that wait for a person", "approve"),
-            "reject": Entry("end decisions that nobody should apply", "reject"),
+            "approve": Entry("let decisions be applied that wait for a person", "decisions:approve"),
+            "reject": Entry("end decisions that nobody should apply", "decisions:reject"),
             "pause": Entry("have nothing applied to a topic, a namespace, a cluster or all", "executor:pause"),
             "resume": Entry("end a pause, or the stop after too many failures", "executor:resume"),
             "decide": Entry("decide snapshots from a file or standard input, one JSON object a line", "decide"),
@@ -81,9 +81,9 @@ COMMANDS = {
     "local": Entry(
         "parts of the local run: setup, traffic, reset",
         entries={
-            "setup": Entry("fetch and check the jars (done by make and by the first local run)", "setup"),
-            "traffic": Entry("the load generator of the local run", "traffic"),
-            "reset": Entry("forget all state of the local run", "reset"),
+            "setup": Entry("fetch and check the jars (done by make and by the first local run)", "local:setup"),
+            "traffic": Entry("the load generator of the local run", "local:traffic"),
+            "reset": Entry("forget all state of the local run", "local:reset_command"),
         },
     ),
 }

@@ -23,7 +23,7 @@ from anabranch.controller.health import NodeHealth
 from anabranch.controller.housekeeping.housekeeper import PRUNE_SECONDS
 from anabranch.controller.limits.clients import ClientLimits, LimitedClients
 from anabranch.controller.node import Node
-from anabranch.controller.rest import namespaces, nodes, policies, segments, subscriptions, topics, watch
+from anabranch.controller.rest import namespaces, policies, segments, subscriptions, topics, watch
 from anabranch.controller.rest.refusals import REFUSED, answer_errors
 from anabranch.controller.sessions.connections import ConsumerConnections
 from anabranch.controller.watch.layout_watcher import LayoutWatcher
@@ -40,7 +40,7 @@ ROUTES = (
     policies.namespace_routes,
     namespaces.routes,
     segments.routes,
-    nodes.routes,
+    namespaces.node_routes,
 )
 
 

@@ -27,8 +27,7 @@ from anabranch.executor.kernel.publisher import KafkaPublisher
 from anabranch.executor.kernel.work import DecisionWork
 from anabranch.executor.metrics import registry_of
 from anabranch.executor.shards.holding import Holding, StopSignal
-from anabranch.executor.shards.limits import part_of
-from anabranch.executor.shards.members import Member, Unlike, shard_of
+from anabranch.executor.shards.members import Member, Unlike, part_of, shard_of
 from anabranch.executor.shards.register import MemberRegister
 from anabranch.safeguards.record import WaitTable
 from anabranch.safeguards.waiting import Brakes

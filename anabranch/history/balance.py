@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from anabranch.history.summary import FINAL, last_steps
-from anabranch.query.actions import decision_segments, segments_text
 from anabranch.query.policies import PoliciesOnRecord
+from anabranch.query.wording import decision_segments, segments_text
 from lake.rows import WholeTables, active_ranges
 from lake.tail import COMMITTED_AT, StoredRow
 from schemas.printable import printable

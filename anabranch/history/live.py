@@ -30,8 +30,8 @@ from anabranch.history.picture import (
     TopicView,
     lately,
 )
-from anabranch.query.actions import action_kind, decision_segments, segments_text
 from anabranch.query.policies import PoliciesOnRecord
+from anabranch.query.wording import action_kind, decision_segments, segments_text
 from decisions.autoscale.policy import Policy, ResolvedPolicy
 from decisions.autoscale.rates import Rates as SegmentRates
 from decisions.autoscale.rates import is_cold, segment_overload

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from anabranch.history.latencies import distribution, latencies, milliseconds
-from anabranch.query.actions import action_kind
+from anabranch.query.wording import action_kind
 from lake.rows import WholeTables, active_ranges
 from lake.tail import StoredRow
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES

@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from anabranch.local.pyspark_jars import pyspark_jar
+from anabranch.local.fetching import pyspark_jar
 from runtime.java_home import SetupError, find_java
 
 

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from anabranch.local.pyspark_jars import pyspark_jar
-from runtime.java_home import find_java
+from runtime.java_home import SetupError, find_java
 from schemas.settings.root import without_secrets
 
 IVY_SETTINGS_VARIABLE = "ANABRANCH_IVY_SETTINGS"
@@ -108,3 +107,16 @@ class _Count:
             self._come += 1
             if self._come % _SAY_EVERY == 0:
                 self._say(f"  {self._come} jars have come …")
+
+
+def pyspark_jar(name: str) -> Path:
+    """The jar of that name, whatever its version; raises `SetupError` when pyspark is damaged."""
+    import pyspark
+
+    jars = sorted((Path(pyspark.__file__).parent / "jars").glob(f"{name}-[0-9]*.jar"))
+    if not jars:
+        raise SetupError(
+            f"pyspark's own {name} jar is missing: the virtual environment is damaged, install it again (in a clone: "
+            "make clean setup)"
+        )
+    return jars[0]

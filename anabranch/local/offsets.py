@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from lake.files import read_table
 from lake.integrity import counted_messages
-from lake.reading import read_table
 from lake.tables import open_table
 from lake.tail import StoredRow
 from schemas.kafka.connection import KafkaConnection

@@ -1,16 +1,25 @@
-"""Answer as a table for people: every evaluated gate, in order, with the binding one marked."""
+"""Answers as a table for people, with every evaluated gate in order; short names of recorded decisions."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from decisions.autoscale.answers import Answer, Hold, Merge, Rebucket, Split, next_due
 from decisions.autoscale.gates import DESCRIPTIONS, Gate
 from decisions.autoscale.snapshot import TopicSnapshot
+from decisions.autoscale.split_pass import SHIPPED_REASONS
 from decisions.kernel.readings import Reading
+from schemas.metadata import RATES
 from schemas.printable import printable
 
+if TYPE_CHECKING:
+    from lake.tail import StoredRow
+
 _HEADINGS = ("gate", "measured", "limit", "margin", "could pass at", "segment")
+_LOADS = frozenset({*RATES, *SHIPPED_REASONS.values()})
 
 
 def explained(snapshot: TopicSnapshot, answer: Answer) -> str:
@@ -98,3 +107,20 @@ def number_words(value: float | bool | None) -> str:
     if value is None:
         return "none"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+
+
+def decision_segments(row: StoredRow) -> tuple[int, ...]:
+    """Return the segments of a row of `decisions`."""
+    return tuple(json.loads(row["arguments"]).get("segments", ()))
+
+
+def segments_text(segments: Iterable[int]) -> str:
+    """Return segments as text: `3` or `4+5`."""
+    return "+".join(str(segment) for segment in segments)
+
+
+def action_kind(row: StoredRow) -> str:
+    """Return the cause of a decision: `split:consumer-count`, `split:load`, `merge` or `rebucket`."""
+    if row["action"] != "split":
+        return str(row["action"])
+    return "split:load" if row["reason"] in _LOADS else f"split:{row['reason']}"

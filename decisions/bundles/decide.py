@@ -14,8 +14,8 @@ from decisions.bundles.cluster import ClusterView, view_cluster
 from decisions.bundles.configuration import GAIN, LEAST_PROJECTED
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.memory import save_memory
-from decisions.bundles.placement import least_projected, least_resource
 from decisions.bundles.placement import select as placement
+from decisions.bundles.placement.strategies import choose_among, select_least_projected
 from decisions.bundles.shedders import gain, transfer
 from decisions.bundles.shedding import find_alone, forget_old, shed_bundles
 from decisions.bundles.splits import split_bundles
@@ -129,10 +129,10 @@ def _assign_extensible(cluster: ClusterView, bundle: str) -> str | None:
     brokers = transfer.filter_brokers(cluster, bundle, assigning=True)
     loads = cluster.snapshot.broker_load_data
     if cluster.configuration.text("loadBalancerLoadPlacementStrategy") == LEAST_PROJECTED:
-        chosen = least_projected.select_least_projected(cluster, bundle, brokers)
+        chosen = select_least_projected(cluster, bundle, brokers)
     else:
         usages = {broker: transfer.usage_of(cluster, broker) for broker in brokers if broker in loads}
-        chosen = least_resource.choose_among(cluster, bundle, brokers, usages)
+        chosen = choose_among(cluster, bundle, brokers, usages)
     cluster.account.passes(BundleGate.DESTINATION, chosen is not None, chosen, bundle)
     return chosen
 

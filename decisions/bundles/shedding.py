@@ -13,14 +13,14 @@ from decisions.bundles.cluster import ClusterView
 from decisions.bundles.configuration import OLD_UNIFORM
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.placement.select import select_broker
-from decisions.bundles.shedders import avg, deviation, overload, threshold, uniform
+from decisions.bundles.shedders import avg, deviation, threshold, uniform
 from schemas.bundles import BundleDecision
 
 Shedder = Callable[[ClusterView], dict[str, list[str]]]
 SHEDDERS: Mapping[str, Shedder] = MappingProxyType(
     {
-        "OverloadShedder": overload.shed_overload,
-        "ThresholdShedder": threshold.shed_threshold,
+        "OverloadShedder": threshold.shed_overloaded,
+        "ThresholdShedder": threshold.shed_above_average,
         "UniformLoadShedder": uniform.shed_uniform,
         OLD_UNIFORM: uniform.shed_21016,
         "AvgShedder": avg.shed_average,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.executor.kernel.backoff import Backoff
+from runtime.backoff import Backoff
 
 
 @given(failures=st.integers(1, 10_000))

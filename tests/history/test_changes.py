@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.history.explain.changes import answer_words, change_words, changes, segments_of
+from anabranch.history.explain.changes import answer_words, change_words, changes, segments_of, smallest_step
 from anabranch.history.explain.inputs import inputs_of
-from anabranch.history.explain.search import smallest_step
 from decisions.autoscale.decide import decide, next_due
 from decisions.autoscale.policy import read_policy
 from decisions.autoscale.snapshot import snapshot_from_wire, snapshot_to_wire

@@ -8,7 +8,7 @@ from anabranch.cli.drawing import _event
 from anabranch.cli.river_text import turn_words
 from anabranch.history.explain.record import NotOnRecord, check_segment
 from anabranch.history.lineage.record import river_of
-from anabranch.query.actions import action_kind
+from anabranch.query.wording import action_kind
 from anabranch.simulation.shadow.sides import actions_in, reversals
 from decisions.topic.layout import SegmentLayout
 from schemas.kafka.messages import LayoutEvent

@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow.fs import PyFileSystem, SubTreeFileSystem
 
-from lake.reading import dataset_of, read_table
+from lake.files import dataset_of, read_table
 
 
 @pytest.mark.parametrize("name", ["lake", "a b", "50%", "ä#?&;+"])

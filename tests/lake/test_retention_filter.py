@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake import retention_filter
-from lake.files import table_path
-from lake.reading import read_table
+from lake.files import read_table, table_path
 from lake.retention import forget
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
 from schemas.tables.rows import DECISIONS, EVENTS, HOLDS, OUTCOMES

@@ -17,8 +17,7 @@ from click.testing import CliRunner, Result
 from anabranch.cli.main import cli
 from anabranch.executor.kernel.outcomes import Shard
 from anabranch.executor.metrics import registry_of
-from anabranch.executor.shards.limits import part_of
-from anabranch.executor.shards.members import shard_of
+from anabranch.executor.shards.members import part_of, shard_of
 from anabranch.history.live import LakeReader
 from anabranch.history.picture import BrakesView
 from anabranch.local.screen import export_frame

@@ -24,8 +24,7 @@ from engine.bundles.family import PART
 from engine.families import bucket_engine, parts_of
 from engine.kernel.packed import Packed, StoredPart
 from engine.replay import RebuildError
-from lake.files import table_path
-from lake.reading import read_table
+from lake.files import read_table, table_path
 from lake.retention import forget
 from lake.retention_filter import THINNED
 from lake.state_snapshots import newest_horizon, write_horizon

@@ -37,10 +37,9 @@ from engine.kernel.packed import StoredPart
 from engine.replay import RebuildError
 from lake import retention_filter
 from lake.compaction import ALONE
-from lake.files import table_path
+from lake.files import read_table, table_path
 from lake.forgotten import forgotten_before
 from lake.maintenance import compact_by_delta_rs
-from lake.reading import read_table
 from lake.retention import batches_limit, forget
 from lake.retention_filter import THINNED
 from lake.state_snapshots import newest_horizon, write_horizon

@@ -1,4 +1,7 @@
-"""`anabranch decisions list` and `show`: decisions on record and how they ended. No Spark, no JVM."""
+"""`anabranch decisions list`, `show`, `approve` and `reject`: decisions on record, how they ended, and those that wait.
+
+No Spark, no JVM. An approval or rejection is a row of the table `brakes`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any
 
 import click
 
+from anabranch.cli.braking import decide_on, with_reason_and_actor
 from anabranch.cli.connection import encodable
 from anabranch.cli.context import Context
 from anabranch.cli.exits import Unreachable
@@ -132,3 +136,31 @@ def _lake(context: Context) -> Iterator[str]:
 def _rows(sql: Any, question: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = sql.ask(question).read_all().to_pylist()
     return rows
+
+
+@click.command("approve")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@with_reason_and_actor
+@click.pass_obj
+def approve(context: Context, ids: tuple[str, ...], reason: str, by: str) -> None:
+    """Let decisions be applied that wait for approval ([executor] mode = "approve").
+
+    \b
+    The ids: anabranch decisions waiting. Each is judged by its topic again before its call: what has changed meanwhile
+    supersedes it. What was approved or rejected stays so.
+    """
+    decide_on(context, "approve", ids, reason, by)
+
+
+@click.command("reject")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@with_reason_and_actor
+@click.pass_obj
+def reject(context: Context, ids: tuple[str, ...], reason: str, by: str) -> None:
+    """End decisions that nobody should apply: each gets the outcome `rejected`, with who and why.
+
+    \b
+    The ids: anabranch decisions waiting. The topic decides again after its back-off. A decision that has begun
+    cannot be rejected; in mode act one may begin at the same moment: its outcome tells.
+    """
+    decide_on(context, "reject", ids, reason, by)

@@ -10,7 +10,7 @@ import click
 from anabranch.cli.braking import lake_errors, with_reason_and_actor
 from anabranch.cli.connection import encodable, policy_subject
 from anabranch.cli.context import Context
-from anabranch.cli.duration import DURATION
+from anabranch.cli.instants import DURATION
 from schemas.printable import printable
 
 

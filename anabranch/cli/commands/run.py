@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from anabranch.cli.context import DEMONSTRATION, LOCAL, WITH_PULSAR, Context
-from anabranch.cli.duration import DURATION
+from anabranch.cli.instants import DURATION
 from anabranch.cli.logs import start_logging
 
 

@@ -16,7 +16,7 @@ from anabranch.cli.admin_client import AdminInterface, ClusterUnreachable, Watch
 from anabranch.cli.commands import namespaces
 from anabranch.cli.commands.topic_policy import policy
 from anabranch.cli.connection import connected, encodable, namespace_name, say, subscription_name, topic_name
-from anabranch.cli.duration import DURATION
+from anabranch.cli.instants import DURATION
 from decisions.topic.layout import SegmentLayout
 from schemas.printable import printable
 

@@ -1,16 +1,18 @@
-"""Calls in flight: worker threads make them and hand the answers to the thread that owns the state.
+"""Calls, planned and in flight: worker threads make them and hand the answers to the thread that owns the state.
 
 Stage: under `collector`. No call is made twice at a time, and none raises.
 """
 
 from __future__ import annotations
 
+import heapq
 import logging
 import queue
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Literal, NamedTuple
 
 from anabranch.admin.answers import Lost, Reply
@@ -43,6 +45,12 @@ class CallAnswer:
     """Since 1970."""
 
 
+_JITTER = 0.1
+"""Part of a time by which it varies, so that several collectors do not fall into step."""
+REQUEST_SECONDS = 5.0
+"""Timeout of a call."""
+MAX_ANSWER_BYTES = 256_000_000
+"""Largest response of a broker; a load has 1 KB per segment and 0.5 KB for each of its consumers."""
 MAX_LOADS = 8
 """Brokers whose load is read at the same time."""
 
@@ -109,3 +117,48 @@ class Calls:
             log.exception("asking for %s %s", call.kind, call.key)
             reply = Lost(f"{call.kind} {call.key}", f"{type(error).__name__}: {error}", False)
         self._answers.put(CallAnswer(call, reply, asked_at, time.monotonic(), asked_ms))
+
+
+class ReadIntervals(NamedTuple):
+    """Shortest intervals between two reads, seconds; the rate of calls to a broker can make them longer."""
+
+    brokers_s: float = 5.0
+    namespaces_s: float = 30.0
+    """Of namespaces and their policies."""
+    topics_s: float = 2.0
+    """Of a namespace; large namespaces and those among many are read less often."""
+    consumers_s: float = 1.0
+    """Of a topic."""
+    layouts_s: float = 30.0
+    """Of a topic's layout and policy without signs of a change."""
+
+
+INTERVALS = ReadIntervals()
+
+
+class Agenda:
+    """Schedule of periodic requests: lists, policies and settings, one call of a kind and key at a time; pure.
+
+    Loads and topics are no part of it: `refresh` and `sweep` say when those are due.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._due: list[tuple[float, int, Kind, str]] = []
+        self._planned: set[tuple[Kind, str]] = set()
+        self._number = 0
+
+    def plan(self, kind: Kind, key: str, instant: float, seconds: float) -> None:
+        """A call that is due so many seconds after `instant`, more or less, unless it is planned already."""
+        if (kind, key) not in self._planned:
+            self._planned.add((kind, key))
+            self._number += 1
+            due = instant + seconds * self._random.uniform(1 - _JITTER, 1 + _JITTER)
+            heapq.heappush(self._due, (due, self._number, kind, key))
+
+    def due(self, now: float) -> Iterator[tuple[Kind, str]]:
+        """Yield what is due, as long as the caller goes on; the caller plans each item anew."""
+        while self._due and self._due[0][0] <= now:
+            _, _, kind, key = heapq.heappop(self._due)
+            self._planned.discard((kind, key))
+            yield kind, key

@@ -21,7 +21,16 @@ from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.pulsar.attached import AttachedConsumers
 from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
-from anabranch.collectors.pulsar.calls import Call, CallAnswer, Calls, Kind
+from anabranch.collectors.pulsar.calls import (
+    INTERVALS,
+    REQUEST_SECONDS,
+    Agenda,
+    Call,
+    CallAnswer,
+    Calls,
+    Kind,
+    ReadIntervals,
+)
 from anabranch.collectors.pulsar.conditions import Troubles
 from anabranch.collectors.pulsar.coverage import broker_status, oldest, seen_segments
 from anabranch.collectors.pulsar.delivery import DeliveryReports, segment_key
@@ -29,7 +38,6 @@ from anabranch.collectors.pulsar.loads import BrokerLoads
 from anabranch.collectors.pulsar.namespaces import ListedNamespaces
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.pulsar.refresh import Refresh
-from anabranch.collectors.pulsar.schedule import INTERVALS, REQUEST_SECONDS, Agenda, ReadIntervals
 from anabranch.collectors.pulsar.sweep import Budget, Sweep
 from anabranch.collectors.pulsar.topics import Topics
 from anabranch.collectors.resync import Repeats

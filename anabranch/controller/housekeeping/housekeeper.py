@@ -15,9 +15,8 @@ from collections.abc import Callable, Collection
 from anabranch.controller.errors import ControllerError
 from anabranch.controller.housekeeping.failover import TopicFailover
 from anabranch.controller.leadership.election import Election, Leadership
-from anabranch.controller.leadership.leaders import Leaders
+from anabranch.controller.leadership.leaders import Leaders, TermWatch
 from anabranch.controller.leadership.node_registry import NodeRegistration
-from anabranch.controller.leadership.term_watch import TermWatch
 from anabranch.controller.metadata import store_paths
 from anabranch.controller.metadata.base import CallbackHandle, MetadataStore, StoreError
 from anabranch.controller.operations.pruning import Pruning

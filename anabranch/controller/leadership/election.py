@@ -24,7 +24,7 @@ from anabranch.controller.metadata.base import (
     StoreError,
     StoreUnavailable,
 )
-from anabranch.controller.retries import with_jitter
+from runtime.backoff import with_jitter
 
 _RETRY_DELAY_S, _RETRY_JITTER_S = 1.0, 0.5
 """Delay before the next attempt after the store failed although its session is alive."""

@@ -24,6 +24,8 @@ from anabranch.controller.metadata.store_paths import attended_path, leader_path
 log = logging.getLogger(__name__)
 
 TopicCallback = Callable[[str], None]
+_SILENT_PART, _LOOKS = 0.5, 10
+"""Longest silence of the store, as a share of a session; and number of checks per session."""
 
 
 @dataclass(frozen=True)
@@ -255,3 +257,26 @@ class Leaders:
                 "controller.nodes: clients are not sent there"
             )
         raise NotLeader(topic, url)
+
+
+class TermWatch:
+    """Thread that ends the terms of a node cut off from the store, which may still be connected to its consumers.
+
+    The next leader lets them keep their segments for the grace period, which is at least a session; so this node
+    disconnects them before that. A thread of its own: nothing that waits for the store delays it.
+    """
+
+    def __init__(self, leaders: Leaders, session_seconds: float) -> None:
+        self._leaders, self._session_s = leaders, session_seconds
+        self._thread = threading.Thread(target=self._run, name="term-watch", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; it ends when `leaders` stop."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._leaders.stopping.wait(self._session_s / _LOOKS):
+            try:
+                self._leaders.end_unheard(self._session_s * _SILENT_PART)
+            except Exception:
+                log.exception("terms of this node may be over and cannot be ended; trying again")

@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from anabranch.controller.metadata.path_syntax import ROOT, check_path
-
 if TYPE_CHECKING:
     from anabranch.controller.metadata.commit_size import CommitLimit
 
+
 ABSENT = -1
 """As an expected version: the node must not exist. As a result: it does not exist now."""
+ROOT = "/"
 
 
 @dataclass(frozen=True)
@@ -257,3 +257,25 @@ def check_ops(ops: tuple[Op, ...]) -> None:
         if check_path(op.path) in seen:
             raise ValueError(f"{op.path} is named twice in one commit")
         seen.add(op.path)
+
+
+def check_path(path: str) -> str:
+    """Return a valid path: `/a/b`, absolute, without an empty, `.` or `..` name.
+
+    Raises `ValueError` for others, and for the root, which has no value.
+    """
+    names = path.split("/")
+    if names[0] or len(names) < 2 or any(name in ("", ".", "..") or not name.isprintable() for name in names[1:]):
+        raise ValueError(f"{path!r} is not a path: it must look like /a/b")
+    return path
+
+
+def parent(path: str) -> str:
+    """Return the path above; that of `/a` is the root."""
+    return path.rpartition("/")[0] or ROOT
+
+
+def ancestors(path: str) -> list[str]:
+    """Return the paths above except the root, the highest first."""
+    names = path.split("/")
+    return ["/".join(names[:length]) for length in range(2, len(names))]

@@ -10,8 +10,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from anabranch.controller.metadata.base import ABSENT, Append, Check, Delete, Op, Put, VersionConflict
-from anabranch.controller.metadata.path_syntax import ancestors
+from anabranch.controller.metadata.base import ABSENT, Append, Check, Delete, Op, Put, VersionConflict, ancestors
 
 _MADE_HERE = 0
 """Version of a node that this very commit creates: no operation can expect it."""

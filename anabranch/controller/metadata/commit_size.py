@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from anabranch.controller.metadata.base import Append, InvalidTreeChange, Op, Put
-from anabranch.controller.metadata.path_syntax import ancestors
+from anabranch.controller.metadata.base import Append, InvalidTreeChange, Op, Put, ancestors
 
 MAX_COMMIT_BYTES = 900_000
 """Limit of one commit as sent.

@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from anabranch.controller.errors import StartError
 from anabranch.controller.metadata.base import (
     ABSENT,
+    ROOT,
     CallbackHandle,
     ChangeKind,
     InvalidTreeChange,
@@ -31,11 +32,13 @@ from anabranch.controller.metadata.base import (
     Stored,
     StoreUnavailable,
     WatchCallback,
+    ancestors,
     check_ops,
+    check_path,
+    parent,
 )
 from anabranch.controller.metadata.callbacks import Callbacks, SessionListeners
 from anabranch.controller.metadata.commit_plan import NodeAction, PlanStep, paths_to_read, plan
-from anabranch.controller.metadata.path_syntax import ROOT, ancestors, check_path, parent
 
 FORMAT = 4
 """Formats 1 to 3 had separate tables for layouts and sessions (`anabranch.controller.metadata.upgrade`)."""

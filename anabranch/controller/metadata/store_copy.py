@@ -16,9 +16,17 @@ from typing import NamedTuple
 
 from anabranch.controller.errors import StartError
 from anabranch.controller.metadata import store_paths
-from anabranch.controller.metadata.base import Append, Delete, InvalidTreeChange, MetadataStore, Op, Put, StoreError
+from anabranch.controller.metadata.base import (
+    ROOT,
+    Append,
+    Delete,
+    InvalidTreeChange,
+    MetadataStore,
+    Op,
+    Put,
+    StoreError,
+)
 from anabranch.controller.metadata.factory import open_metadata
-from anabranch.controller.metadata.path_syntax import ROOT
 from schemas.settings.root import Settings
 
 MAX_OPS, MAX_COMMIT_BYTES = 200, 500_000

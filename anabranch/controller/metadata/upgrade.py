@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 
 from anabranch.controller.metadata import store_paths
-from anabranch.controller.metadata.path_syntax import ancestors, parent
+from anabranch.controller.metadata.base import ancestors, parent
 from anabranch.controller.metadata.records import MAX_OPERATIONS, ConsumerRegistration, SubscriptionRecord
 from anabranch.controller.metadata.sqlite import Upgrade, create_tables
 

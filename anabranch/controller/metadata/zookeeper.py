@@ -47,6 +47,7 @@ from kazoo.security import ACL, Permissions, make_digest_acl
 from anabranch.controller.errors import StartError
 from anabranch.controller.metadata.base import (
     ABSENT,
+    ROOT,
     CallbackHandle,
     Check,
     Delete,
@@ -61,11 +62,11 @@ from anabranch.controller.metadata.base import (
     StoreUnavailable,
     WatchCallback,
     check_ops,
+    check_path,
 )
 from anabranch.controller.metadata.callbacks import Callbacks, SessionListeners
 from anabranch.controller.metadata.commit_plan import NodeAction, PlanStep, paths_to_read, plan
 from anabranch.controller.metadata.commit_size import CommitLimit, CommitTooLarge
-from anabranch.controller.metadata.path_syntax import ROOT, check_path
 from anabranch.controller.metadata.store_paths import NODES, TOPICS
 from anabranch.controller.metadata.zookeeper_answers import PendingAnswers
 from anabranch.controller.metadata.zookeeper_watch import TreeWatch

@@ -16,12 +16,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from anabranch.controller.metadata.base import ChangeKind, WatchCallback
+from anabranch.controller.metadata.base import ROOT, ChangeKind, WatchCallback
 from anabranch.controller.metadata.callbacks import Callbacks
-from anabranch.controller.metadata.path_syntax import ROOT
 from anabranch.controller.metadata.zookeeper_answers import PendingAnswers
 from anabranch.controller.metadata.zookeeper_watches import ServerWatches
-from anabranch.controller.retries import with_jitter
+from runtime.backoff import with_jitter
 
 _RETRY_DELAY_S, _RETRY_JITTER_S = 0.2, 0.1
 """Delay before a failed look is repeated although the server is reachable."""

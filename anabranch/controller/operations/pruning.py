@@ -23,10 +23,10 @@ from anabranch.controller.metadata.records import SubscriptionRecord
 from anabranch.controller.operations.journal import MAX_PRUNED
 from anabranch.controller.operations.runner import OperationRunner
 from anabranch.controller.outbox.announcements import layout_announcement
-from anabranch.controller.retries import RetryBackoff
 from anabranch.controller.segments.base import SegmentNotFound, SegmentStore, SegmentStoreError
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.segment import Segment, segment_topic
+from runtime.backoff import RetryBackoff
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Routes of namespaces: create, delete and list, by the paths of Pulsar 5.
+"""Routes of namespaces (create, delete, list) and of nodes, by the paths of Pulsar 5.
 
 Stage: requests are read here and carried out by `anabranch.controller.namespaces`. Of Pulsar's namespaces this
 controller supports only their existence and their auto split/merge policy (`anabranch.controller.rest.policies`).
@@ -7,16 +7,16 @@ Tenants are not administered: a tenant exists if it has a namespace.
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from anabranch.auth.scopes import covers
-from anabranch.controller.access.roles import READ, Viewer
+from anabranch.controller.access.roles import READ, READ_ANYWHERE, Viewer
 from anabranch.controller.errors import BadRequest, NotFound
 from anabranch.controller.policies import parse_json
-from anabranch.controller.rest.parameters import Body, Namespace, Namespaces, Tenant
-from anabranch.controller.rest.responses import ADMINISTERS, takes
+from anabranch.controller.rest.parameters import ADMINISTERS, Body, Namespace, Namespaces, Tenant, takes
 
 routes = APIRouter(prefix="/admin/v2/namespaces/{tenant}", tags=["namespaces"])
+node_routes = APIRouter(prefix="/admin/v2/brokers", tags=["nodes"])
 
 
 @routes.get("", dependencies=READ)
@@ -40,3 +40,13 @@ def create_namespace(namespaces: Namespaces, namespace: Namespace, body: Body) -
 def delete_namespace(namespaces: Namespaces, namespace: Namespace) -> None:
     """Delete a namespace with its policy; 409 if it has topics, regardless of `force`."""
     namespaces.delete(namespace)
+
+
+@node_routes.get("", dependencies=READ_ANYWHERE)
+def list_nodes(request: Request) -> list[str]:
+    """List `host:port` of every live, trusted node, to which a client's token may be sent.
+
+    `anabranch.admin.transport` asks over TLS when it is redirected to an address that is not configured.
+    """
+    urls: list[str] = request.app.state.alive()
+    return urls

@@ -1,4 +1,4 @@
-"""Parameters of routes: the parts of the node, the body, and validated names from the path.
+"""Parameters of routes: the parts of the node, the body, validated names from the path, and shared settings.
 
 Stage: used by all routes of `anabranch.controller.rest`; `anabranch.controller.app` stores the parts in the app's
 state.
@@ -7,13 +7,16 @@ state.
 from __future__ import annotations
 
 import re
-from typing import Annotated, cast
+from typing import Annotated, Any, Final, cast
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Query, Request, Response
 from starlette.requests import HTTPConnection
 
+from anabranch.auth.callers import CALLER
 from anabranch.controller import namespaces
+from anabranch.controller.access.roles import ADMIN, OPERATE
 from anabranch.controller.errors import PreconditionFailed
+from anabranch.controller.limits.clients import LimitedClients
 from anabranch.controller.service import ScalableTopicService
 from anabranch.controller.sessions.connections import ConsumerConnections
 from anabranch.controller.sessions.manager import SessionManager
@@ -102,3 +105,21 @@ SubscriptionName = Annotated[str, Depends(_subscription)]
 Consumer = Annotated[str, Depends(_consumer)]
 Type = Annotated[SubscriptionType, Depends(_subscription_type)]
 Timestamp = Annotated[int, Depends(_timestamp)]
+
+_DONE: Final[dict[str, Any]] = {"status_code": 204, "response_class": Response}
+OPERATES: Final[dict[str, Any]] = {**_DONE, "dependencies": OPERATE}
+ADMINISTERS: Final[dict[str, Any]] = {**_DONE, "dependencies": ADMIN}
+
+
+async def _count_registration(connection: HTTPConnection) -> None:
+    """Respond with 429 if the client registers too often."""
+    clients: LimitedClients = connection.app.state.clients
+    clients.client(connection.scope[CALLER].name).register()
+
+
+REGISTERS: Final[dict[str, Any]] = {**_DONE, "dependencies": [*OPERATE, Depends(_count_registration)]}
+
+
+def takes(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return `ADMINISTERS` for a route whose body has this JSON schema."""
+    return {**ADMINISTERS, "openapi_extra": {"requestBody": {"content": {"application/json": {"schema": schema}}}}}

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Response
 
 from anabranch.controller.access.roles import READ
 from anabranch.controller.policies import EffectivePolicy, parse_override
-from anabranch.controller.rest.parameters import Body, Namespace, Namespaces, Service, Topic
-from anabranch.controller.rest.responses import ADMINISTERS, takes
+from anabranch.controller.rest.parameters import ADMINISTERS, Body, Namespace, Namespaces, Service, Topic, takes
 from schemas.metadata import AutoScalePolicyOverride
 
 _POLICY = {"$ref": "#/components/schemas/AutoScalePolicyOverride"}

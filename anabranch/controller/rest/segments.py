@@ -16,8 +16,7 @@ from starlette.exceptions import HTTPException
 from anabranch.controller.access.roles import READ
 from anabranch.controller.errors import BadRequest, PreconditionFailed
 from anabranch.controller.policies import parse_json
-from anabranch.controller.rest.parameters import Body, Service, SubscriptionName, Timestamp, Topic
-from anabranch.controller.rest.responses import ADMINISTERS, takes
+from anabranch.controller.rest.parameters import ADMINISTERS, Body, Service, SubscriptionName, Timestamp, Topic, takes
 from anabranch.controller.segments.base import SegmentStore
 from anabranch.controller.segments.no_segments import NoSegments
 from anabranch.controller.segments.waiting import waits_for_segments

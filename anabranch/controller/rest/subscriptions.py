@@ -11,6 +11,8 @@ from fastapi import APIRouter, Response, WebSocket
 from anabranch.controller.access.grants import Granted
 from anabranch.controller.access.roles import OPERATE, READ
 from anabranch.controller.rest.parameters import (
+    OPERATES,
+    REGISTERS,
     Connections,
     Consumer,
     Registry,
@@ -20,7 +22,6 @@ from anabranch.controller.rest.parameters import (
     Topic,
     Type,
 )
-from anabranch.controller.rest.responses import OPERATES, REGISTERS
 from anabranch.controller.segments.waiting import waits_for_segments
 
 routes = APIRouter(prefix="/admin/v2/scalable/{tenant}/{namespace}", tags=["consumers"])

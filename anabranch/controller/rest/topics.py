@@ -15,8 +15,7 @@ from fastapi.responses import JSONResponse
 from anabranch.controller.access.roles import READ
 from anabranch.controller.errors import BadRequest, NotFound, PreconditionFailed
 from anabranch.controller.policies import parse_json
-from anabranch.controller.rest.parameters import Body, Namespace, Service, Topic
-from anabranch.controller.rest.responses import ADMINISTERS, OPERATES, takes
+from anabranch.controller.rest.parameters import ADMINISTERS, OPERATES, Body, Namespace, Service, Topic, takes
 from anabranch.controller.segments.waiting import waits_for_segments
 from schemas.metadata import ScalableTopicMetadata
 

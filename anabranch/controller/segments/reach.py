@@ -10,8 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from anabranch.controller.retries import with_jitter
 from anabranch.controller.segments.waiting import by_itself
+from runtime.backoff import with_jitter
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.controller.retries import RetryBackoff
 from anabranch.controller.segments.reach import SegmentReach
 from anabranch.controller.sessions.stored import DrainLook, SubscriptionKey
+from runtime.backoff import RetryBackoff
 
 log = logging.getLogger(__name__)
 

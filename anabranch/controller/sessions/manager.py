@@ -26,7 +26,6 @@ from weakref import WeakValueDictionary
 
 from anabranch.controller.errors import ControllerError, NotFound
 from anabranch.controller.metadata.base import StoreError
-from anabranch.controller.retries import with_jitter
 from anabranch.controller.segments.base import SegmentStoreError, Target
 from anabranch.controller.segments.reach import SegmentReach
 from anabranch.controller.segments.waiting import by_itself, on_request
@@ -36,6 +35,7 @@ from anabranch.controller.sessions.messages import ConsumerAssignment, Subscript
 from anabranch.controller.sessions.positioning import PATIENCE_SECONDS, Positioning
 from anabranch.controller.sessions.registry import SubscriptionRegistry
 from anabranch.controller.sessions.stored import NO_CONNECTION, DrainLook, StoredSessions, SubscriptionKey
+from runtime.backoff import with_jitter
 from schemas.kafka.messages import SubscriptionType
 
 log = logging.getLogger(__name__)

@@ -15,12 +15,12 @@ from typing import Any
 
 from anabranch.controller.errors import ControllerError, NotFound
 from anabranch.controller.metadata.base import StoreError
-from anabranch.controller.retries import RetryBackoff
 from anabranch.controller.segments.base import SegmentStoreError
 from anabranch.controller.segments.reach import SegmentReach
 from anabranch.controller.segments.waiting import by_itself, on_request
 from anabranch.controller.sessions.registry import SubscriptionRegistry
 from anabranch.controller.sessions.stored import SubscriptionKey
+from runtime.backoff import RetryBackoff
 
 log = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ from collections.abc import Callable
 from anabranch.controller.errors import NotFound
 from anabranch.controller.metadata import store_paths
 from anabranch.controller.metadata.base import CallbackHandle, ChangeKind, MetadataStore, StoreError
-from anabranch.controller.retries import with_jitter
 from anabranch.controller.segments.owners import FRESH_SECONDS, SegmentOwners
 from anabranch.controller.watch.hub import CloseReason, LayoutUpdate, WatchHub, WatchSession
 from decisions.topic.names import segment_descriptor, segment_topic_name
+from runtime.backoff import with_jitter
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,6 @@ from itertools import count
 
 from anabranch.executor.kernel.announcer import Announcer
 from anabranch.executor.kernel.attempt import AttemptProgress, DecisionEnded, Result, TryAgain, observe_once, try_once
-from anabranch.executor.kernel.backoff import Backoff
 from anabranch.executor.kernel.decision import Malformed, read_decision
 from anabranch.executor.kernel.family import Actors, Decision
 from anabranch.executor.kernel.outages import LAKE_ERRORS, Outage
@@ -45,6 +44,7 @@ from anabranch.safeguards.rate import WINDOW_SECONDS as COUNTED_SECONDS
 from anabranch.safeguards.rules import Over, PendingDecision, expired
 from anabranch.safeguards.waiting import Brakes
 from lake.tail import StoredRow, Tail
+from runtime.backoff import Backoff
 from schemas.kafka.messages import EXPIRED
 from schemas.settings.root import ExecutorSettings
 from schemas.tables.rows import OutcomeRow

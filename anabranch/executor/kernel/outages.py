@@ -10,7 +10,7 @@ import time
 
 from deltalake.exceptions import DeltaError
 
-from anabranch.executor.kernel.backoff import Backoff
+from runtime.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

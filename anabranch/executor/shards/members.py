@@ -1,4 +1,4 @@
-"""Membership of the executors of one lake, and the assignment of shards. Pure.
+"""Membership of the executors of one lake, the assignment of shards, and their parts of rate limits. Pure.
 
 Stage: under `holding`. Clocks of two machines are never compared: a member is alive while its heartbeat changes, and
 dead after it has been silent for its promised interval, by the observer's monotonic clock. A shard's token is the
@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+
+from schemas.settings.brakes import BrakeSettings
 
 
 def shard_of(subject: str, shards: int) -> int:
@@ -125,3 +127,18 @@ class HeartbeatWatch:
                 names.add(member.name)
         self.seen = {member.name: self.seen[member.name] for member in members}
         return frozenset(names)
+
+
+def part_of(limits: BrakeSettings, shard: int, shards: int) -> BrakeSettings:
+    """Return the limits of one shard, numbered from 0. A limit of 0 (none) stays; no part becomes 0.
+
+    Shards count their calls separately, in different processes. The parts add up to the limit, so all shards together
+    never exceed it. Failures are on record and counted over all shards (`anabranch.executor.kernel.outcomes`).
+    """
+    names = ("actions_per_minute", "actions_per_minute_per_namespace")
+    parts = {name: _part(getattr(limits, name), shard, shards) for name in names}
+    return limits.model_copy(update=parts)
+
+
+def _part(limit: int, shard: int, shards: int) -> int:
+    return limit and max(1, limit // shards + (shard < limit % shards))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from deltalake.exceptions import DeltaError
 
-from anabranch.history.check.contents import Digests, damaged_files
+from anabranch.history.check.contents import Digests, damaged_files, missing_files
 from anabranch.history.check.findings import Findings
 from anabranch.history.check.rows import STUCK_SECONDS, RowChecks
-from anabranch.history.check.stored import missing_files
 from lake.tables import open_table
 from schemas.tables.rows import TABLES
 

@@ -1,9 +1,9 @@
-"""Comparison of every byte of the lake's files with the first check that read the file.
+"""Check of a table's files: those of its log exist, and every byte is as at the first check that read it.
 
 A file of a table never changes, and most carry no checksum of their own: a flipped byte on a disk gives other rows
 without an error. So the digest of each file is kept beside the lake, and a new file is decoded once.
 
-Stage: under `anabranch lake check --deep`, beside `stored`. Memory: a row group of one file.
+Stage: under `checking`; bytes are read by `anabranch lake check --deep` only. Memory: a row group of one file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -18,12 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import PyFileSystem
+from pyarrow.fs import FileType, PyFileSystem
 
 from lake.files import table_path
 from schemas.tables.rows import Table
 
 _CHUNK = 1 << 20
+_AT_ONCE = 1000
 
 
 class Digests:
@@ -94,3 +96,20 @@ def _decoding_fault(source: pa.NativeFile, records: int | None) -> str | None:
     except (pa.ArrowException, OSError, ValueError) as error:
         return f"it cannot be decoded: {str(error).splitlines()[0]}"
     return None if records in (None, rows) else f"it has {rows} rows"
+
+
+def missing_files(lake: str, table: Table, delta: DeltaTable) -> Iterator[str]:
+    """Yield a line for each file of the newest version that is missing or has another size. Reads no file.
+
+    Raises `OSError`.
+    """
+    named = pa.table(delta.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
+    files = PyFileSystem(DeltaStorageHandler(table_path(lake, table)))
+    rows = zip(*(column.to_pylist() for column in named.columns), strict=True)
+    while some := list(islice(rows, _AT_ONCE)):
+        infos = files.get_file_info([unquote(path) for path, *_ in some])
+        for (path, size, records), info in zip(some, infos, strict=True):
+            if info.type == FileType.NotFound:
+                yield f"{path} with {records} rows is not there"
+            elif info.size != size:
+                yield f"{path} has {info.size} bytes; the log says {size}"

@@ -1,1 +1,1 @@
-"""Placement of a bundle: `select` runs the filters in order, then the strategy; a module per strategy."""
+"""Placement of a bundle: `select` runs the filters in order, then a strategy of `strategies`."""

@@ -13,16 +13,16 @@ from decisions.bundles.averages import DEFAULT_BUNDLE
 from decisions.bundles.cluster import ClusterView
 from decisions.bundles.configuration import LEAST_PROJECTED
 from decisions.bundles.gates import BundleGate
-from decisions.bundles.placement import least_long_term, least_projected, least_resource, planned, round_robin
+from decisions.bundles.placement import strategies
 
 Strategy = Callable[[ClusterView, str, list[str]], "str | None"]
 STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
     {
-        "LeastLongTermMessageRate": least_long_term.select_least_long_term,
-        "LeastResourceUsageWithWeight": least_resource.select_least_resource,
-        "AvgShedder": planned.select_planned,
-        "RoundRobinBrokerSelector": round_robin.select_round_robin,
-        LEAST_PROJECTED: least_projected.select_least_projected,
+        "LeastLongTermMessageRate": strategies.select_least_long_term,
+        "LeastResourceUsageWithWeight": strategies.select_least_resource,
+        "AvgShedder": strategies.select_planned,
+        "RoundRobinBrokerSelector": strategies.select_round_robin,
+        LEAST_PROJECTED: strategies.select_least_projected,
     }
 )
 _SYSTEM_NAMESPACE = "pulsar/system"
@@ -50,12 +50,12 @@ def select_broker(cluster: ClusterView, bundle: str) -> str | None:
     brokers = candidates.latest_version(cluster, bundle, versions) or allowed
     strategy = STRATEGIES[conf.text("loadBalancerLoadPlacementStrategy")]
     if namespace in conf.names("loadBalancerSheddingExcludedNamespaces"):
-        strategy = round_robin.select_round_robin
+        strategy = strategies.select_round_robin
     chosen = strategy(cluster, bundle, brokers)
     threshold = conf.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
     if chosen is None or cluster.fullest(chosen) <= threshold:
         return chosen
-    if strategy is planned.select_planned and conf.on("fix26246"):
+    if strategy is strategies.select_planned and conf.on("fix26246"):
         healthy = [broker for broker in allowed if cluster.fullest(broker) <= threshold]
         return strategy(cluster, bundle, healthy) or chosen
     return strategy(cluster, bundle, allowed)

@@ -1,4 +1,4 @@
-"""The shedders of the modular load manager and of the extensible one, a module each.
+"""The shedders of the modular load manager and of the extensible one.
 
 Those of the modular manager answer broker to bundles, in the order in which they were picked.
 """

@@ -1,26 +1,46 @@
-"""ThresholdShedder: brokers with averaged usage far above the mean give. Default from 2.10 to 4.x.
+"""OverloadShedder and ThresholdShedder: brokers over a threshold give their largest bundles first.
 
-`lowerBoundarySheddingEnabled` lets the fullest broker give to an idle one. As upstream, that step runs the average a
-second time in the same cycle.
+Both pick by throughput until the sum reaches a target: they overshoot by up to one bundle, and pick at least one.
 """
 
 from __future__ import annotations
 
+from decisions.bundles.averages import total_throughput
 from decisions.bundles.cluster import ClusterView
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import MIB
-from decisions.bundles.shedders.greedy import has_several, pick_until
-from decisions.bundles.usage import weighted_max_within_limit
+from decisions.bundles.usage import max_usage, weighted_max_within_limit
 
 MARGIN, LOWER_BOUNDARY_SHARE = 0.05, 0.5
 
 
-def shed_threshold(cluster: ClusterView) -> dict[str, list[str]]:
-    """The bundles to unload, by broker."""
+def shed_overloaded(cluster: ClusterView) -> dict[str, list[str]]:
+    """OverloadShedder: brokers over a fixed threshold give until five points below it. Default until 2.9.
+
+    Return the bundles to unload, by broker.
+    """
+    threshold = cluster.configuration.number("loadBalancerBrokerOverloadedThresholdPercentage") / 100
+    picked = dict[str, list[str]]()
+    for broker, report in cluster.reports.items():
+        usage = max_usage(report.data, cluster.configuration)
+        hot = cluster.account.measured(BundleGate.OVERLOADED, usage, ">=", threshold, broker)
+        if hot and _has_several(cluster, broker):
+            bundles = _pick_until(cluster, broker, report.throughput * (usage - threshold + MARGIN))
+            if bundles:
+                picked[broker] = bundles
+    return picked
+
+
+def shed_above_average(cluster: ClusterView) -> dict[str, list[str]]:
+    """ThresholdShedder: brokers with averaged usage far above the mean give. Default from 2.10 to 4.x.
+
+    `lowerBoundarySheddingEnabled` lets the fullest broker give to an idle one. As upstream, that step runs the average
+    a second time in the same cycle. Return the bundles to unload, by broker.
+    """
     conf, memory = cluster.configuration, cluster.memory
     threshold = conf.number("loadBalancerBrokerThresholdShedderPercentage") / 100
     least = conf.number("loadBalancerBundleUnloadMinThroughputThreshold") * MIB
-    average = _update_averages(cluster)
+    average = _update(cluster)
     picked = dict[str, list[str]]()
     if not cluster.account.measured(BundleGate.HAS_TRAFFIC, average, ">", 0, detail="mean usage of the brokers"):
         return picked
@@ -31,8 +51,8 @@ def shed_threshold(cluster: ClusterView) -> dict[str, list[str]]:
         target = report.throughput * (usage - average - threshold + MARGIN)
         if not cluster.account.measured(BundleGate.MIN_THROUGHPUT, target, ">=", least, broker):
             continue
-        if has_several(cluster, broker):
-            bundles = pick_until(cluster, broker, target)
+        if _has_several(cluster, broker):
+            bundles = _pick_until(cluster, broker, target)
             if bundles:
                 picked[broker] = bundles
     if not picked and conf.on("lowerBoundarySheddingEnabled"):
@@ -41,7 +61,7 @@ def shed_threshold(cluster: ClusterView) -> dict[str, list[str]]:
 
 
 def _lower_boundary(cluster: ClusterView, threshold: float, least: float) -> dict[str, list[str]]:
-    average = _update_averages(cluster)
+    average = _update(cluster)
     usages = cluster.memory.threshold_usage
     floor = average - threshold
     idle = [broker for broker in cluster.reports if usages[broker] < floor]
@@ -56,11 +76,11 @@ def _lower_boundary(cluster: ClusterView, threshold: float, least: float) -> dic
     target = cluster.reports[fullest].throughput * threshold * LOWER_BOUNDARY_SHARE
     if not cluster.account.measured(BundleGate.MIN_THROUGHPUT, target, ">=", least, fullest):
         return {}
-    bundles = pick_until(cluster, fullest, target)
+    bundles = _pick_until(cluster, fullest, target)
     return {fullest: bundles} if bundles else {}
 
 
-def _update_averages(cluster: ClusterView) -> float:
+def _update(cluster: ClusterView) -> float:
     """Moves every broker's average by one step, and answers the mean of all."""
     history = cluster.configuration.number("loadBalancerHistoryResourcePercentage")
     starts_there = cluster.configuration.on("fix13136")
@@ -74,3 +94,20 @@ def _update_averages(cluster: ClusterView) -> float:
         usages[broker] = now if before is None else history * before + (1 - history) * now
         total += usages[broker]
     return total / len(cluster.reports) if cluster.reports else 0.0
+
+
+def _has_several(cluster: ClusterView, broker: str) -> bool:
+    """Tell if a broker has bundles to give and one to keep."""
+    return cluster.account.measured(BundleGate.SOLE_BUNDLE, len(cluster.reports[broker].bundles), ">", 1, broker)
+
+
+def _pick_until(cluster: ClusterView, broker: str, target: float) -> list[str]:
+    """Bundles of a broker whose short-term throughput sums up to `target`, bytes per second."""
+    loads = [(total_throughput(data.short_term_data), bundle) for bundle, data in cluster.candidates(broker)]
+    picked, total = list[str](), 0.0
+    for load, bundle in sorted(loads, key=lambda entry: (-entry[0], entry[1])):
+        wanted = cluster.account.measured(BundleGate.STILL_NEEDED, total, "<", target, broker, bundle)
+        if wanted or not picked:
+            picked.append(bundle)
+            total += load
+    return picked

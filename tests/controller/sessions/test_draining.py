@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.controller.retries import RetryBackoff
 from anabranch.controller.segments import reach as reaching
 from anabranch.controller.segments.reach import SegmentReach
 from anabranch.controller.sessions import draining
 from anabranch.controller.sessions.draining import DrainLooks
 from anabranch.controller.sessions.stored import DrainLook, SubscriptionKey
+from runtime.backoff import RetryBackoff
 
 KEY = ("topic://acme/draining/t", "s")
 PATIENCE_SECONDS = 10.0

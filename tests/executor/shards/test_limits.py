@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.executor.shards.limits import part_of
+from anabranch.executor.shards.members import part_of
 from schemas.settings.root import load_settings
 
 

@@ -1,0 +1,103 @@
+"""`anabranch local`: the jars and the load generator of the local run, and its state deleted."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import click
+
+from anabranch.cli.context import Context
+from anabranch.cli.instants import DURATION
+
+
+@click.command("setup")
+@click.option("--quiet", is_flag=True, help="Say nothing when there is nothing to do.")
+@click.option(
+    "--pulsar",
+    is_flag=True,
+    help="Also those of a real Pulsar 5 (220 MB), which nothing else fetches before it is asked for.",
+)
+@click.pass_obj
+def setup(context: Context, quiet: bool, pulsar: bool) -> None:
+    """Fetch the jars of conf/jars/ (once, by the Ivy inside pyspark) and check each against its SHA-256.
+
+    Then archive the classes of Spark's JVM, so that it starts more quickly (once, and after an update of Java).
+    """
+    from anabranch.local.archive import ensure_archive
+    from anabranch.local.setup import ensure_jars, ensure_pulsar
+    from runtime.java_home import SetupError
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    try:
+        jars = ensure_jars(context.settings, say)
+        if pulsar:
+            ensure_pulsar(context.settings, say)
+        ensure_archive(context.settings, say)
+    except SetupError as error:
+        raise click.ClickException(str(error)) from error
+    if not quiet:
+        click.echo(f"jars are in {jars.spark.parent}")
+
+
+@click.command("traffic")
+@click.option("--for", "seconds", type=DURATION, metavar="TIME", help="Stop after this long (90s, 2m); default: never.")
+@click.option(
+    "--garbage",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    metavar="RATE",
+    help="Mix in this many bad messages a second, of every kind.",
+)
+@click.pass_obj
+def traffic(context: Context, seconds: float | None, garbage: float) -> None:
+    """Generate topics, consumers and load samples until stopped.
+
+    At Ctrl-C or SIGTERM it delivers what it has sent.
+
+    \b
+    Creates its topics at the controller ([controller] url), registers consumers there, and sends segment-stats to
+    Kafka ([kafka] bootstrap) for all active segments, as brokers would. [traffic] says how much.
+    """
+    context.start_logging("traffic")
+    settings = context.settings
+    from anabranch.local.traffic import run_traffic
+
+    stop = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stop.set())
+    if seconds is not None:
+        clock = threading.Timer(seconds, stop.set)
+        clock.daemon = True
+        clock.start()
+    counts = run_traffic(settings, stop, garbage).counts
+    click.echo(", ".join(f"{name} {counts[name]}" for name in ("sent", "delivered", "failed", "garbage")), err=True)
+
+
+@click.command("reset")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+@click.pass_obj
+def reset_command(context: Context, yes: bool) -> None:
+    """Forget all state of the local run: lake, broker data, layouts, checkpoint. Lists it and asks first.
+
+    Refused while a run is alive, and for settings whose lake or checkpoint lies outside of the home.
+    """
+    from anabranch.local.reset import check_is_local, reset, state_of
+    from runtime.java_home import SetupError
+
+    try:
+        check_is_local(context.settings)
+        paths = state_of(context.settings)
+        if not paths:
+            click.echo("nothing to forget")
+            return
+        if not yes:
+            click.echo("\n".join(map(str, paths)))
+            click.confirm("Delete these files and folders? (--yes does not ask)", abort=True)
+        removed = reset(context.settings)
+    except SetupError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"forgot {len(removed)} files and folders of earlier runs")
