@@ -20,7 +20,7 @@ from engine.kernel.bucket import Intake
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output
 from engine.replay import RecordedBatch, RecordedRow
-from schemas.version import ENGINE_VERSION
+from schemas.snapshot import ENGINE_VERSION
 
 _SAID = {
     "decision": ("decision_id", "action", "arguments", "reason", "gates", "inputs", "policy_digest"),

@@ -30,7 +30,7 @@ from engine.kernel.family import EngineSettings
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output, RawRecord
 from schemas.ids import decision_id
-from schemas.version import ENGINE_VERSION
+from schemas.snapshot import ENGINE_VERSION
 
 RecordedRow = Mapping[str, Any]
 _EVERY_CHANGE = -1.0

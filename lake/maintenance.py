@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
 from deltalake import DeltaTable
 
@@ -66,3 +67,16 @@ def delete_unused(lake: str, table: Table, dry_run: bool, keep_hours: int | None
         full=True,
     )
     return files
+
+
+def compact_by_delta_spark(spark: Any, lake: str, table: Table, cluster_before: date | None) -> Compacted:
+    """Compact on the executors of a Spark session, for tables too large for one process.
+
+    Raises what Spark raises, or `Compacting`.
+    """
+    statement = f"OPTIMIZE delta.`{table_path(lake, table)}`"
+    if cluster_before is not None:
+        statement += f" WHERE day < '{cluster_before.isoformat()}' ZORDER BY ({cluster_column(table)})"
+    with alone(lake, table):
+        row = spark.sql(statement).first()
+    return Compacted(row["metrics"]["numFilesRemoved"], row["metrics"]["numFilesAdded"])

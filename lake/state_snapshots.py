@@ -20,9 +20,9 @@ from deltalake.transaction import RemoveAction
 from lake.files import PARTITION, modified_now, read_table
 from lake.forgotten import retained_from as retained_from
 from lake.tables import HOOKS, OpenTable, create_table, open_table
+from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import HORIZONS, HorizonRow
-from schemas.version import ENGINE_VERSION
 
 
 class RowsForgotten(RuntimeError):

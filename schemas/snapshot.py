@@ -16,6 +16,19 @@ from schemas.kafka.delivery import Delivery
 from schemas.kafka.messages import SubscriptionType
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
+ENGINE_VERSION = "5"
+"""Engine version in every decision row; a change marks decisions that may differ.
+
+It is incremented when the same snapshot may be decided differently, or the same messages lead to another snapshot.
+
+- "2": incarnations of a topic are told apart, reporters are judged by Kafka's time, observed decisions are no failures
+- "3": guards of profile `default` against one hot key, reversed merges and one action at a time; several decisions per
+  evaluation
+- "4": a merge that waits to be applied holds no split (guard `parallelActions`); superseded decisions are no failures;
+  bundles: unknown policies hold, and open moves count in the load of brokers
+- "5": a decision on a topic that the cluster does not know is a failure
+"""
+
 Trigger = Literal["consumer", "tick"]
 """`consumer` evaluates the consumer rule only, `tick` everything (PIP-483 "Evaluation triggers")."""
 

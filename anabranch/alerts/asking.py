@@ -1,4 +1,4 @@
-"""Evaluation of a rule's statement on the lake, as of an instant.
+"""Evaluation of a rule's statement on the lake, as of an instant; rehearsal of a rule up to an instant.
 
 Stage: under `anabranch.alerts.evaluator`. No JVM.
 """
@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from deltalake.exceptions import DeltaError
 
 from anabranch.alerts.rules import NAME, Rule
-from anabranch.alerts.states import Labels, RuleMatch, labels_of
+from anabranch.alerts.states import Alert, Labels, RuleMatch, advance, labels_of
 from anabranch.query.sql import LakeSql, SqlError
 from schemas.printable import printable
+
+MAX_STEPS = 60
+"""Evaluations at most before the one that is asked about."""
 
 
 class AskError(Exception):
@@ -83,3 +87,24 @@ def _summary(rule: Rule, row: Mapping[str, Any], value: float | None) -> str:
         "value": "" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     }
     return re.sub(r"\{(\w+)\}", lambda match: cells.get(match[1], match[0]), rule.summary)[:2_000]
+
+
+def rehearse(lake: str, rule: Rule, interval_seconds: float, now: datetime) -> list[Alert]:
+    """Return the alerts of a rule that are pending or firing at `now`, with their values, by labels.
+
+    Evaluates from the rule's `for` before `now`, in steps of the interval, or longer ones if they were too many: a row
+    that came and went between two steps counts as present. Nothing is recorded or sent. Raises `AskError`.
+    """
+    step = max(interval_seconds, rule.for_ / MAX_STEPS)
+    alerts: dict[Labels, Alert] = {}
+    for number in range(int(-(-rule.for_ // step)), -1, -1):
+        then = now - timedelta(seconds=min(number * step, rule.for_))
+        matches = Asking(lake, then).found(rule)
+        for alert in advance(rule, list(alerts.values()), matches, then):
+            alerts[alert.labels] = alert
+        alerts = {labels: alert for labels, alert in alerts.items() if alert.status in ("pending", "firing")}
+    current = {match.labels: match for match in matches}
+    return [
+        replace(alert, value=current[labels].value, summary=current[labels].summary) if labels in current else alert
+        for labels, alert in sorted(alerts.items())
+    ]

@@ -11,7 +11,7 @@ from itertools import combinations
 
 from anabranch.bookkeeper.metadata import LedgerIds, MetadataRefused, PulsarMetadata
 from anabranch.bookkeeper.registry import Registry
-from decisions.bookkeeper.brokers import routing_fault
+from decisions.bookkeeper.seen import routing_fault
 from schemas.bookies import Routing
 
 BROKERS = "/loadbalance/brokers"

@@ -29,8 +29,8 @@ from schemas.bookies import (
     StepTaken,
 )
 from schemas.ids import canonical_json, digest
+from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.rows import DECISIONS, OUTCOMES, DecisionRow, OutcomeRow
-from schemas.version import ENGINE_VERSION
 
 FAMILY = "bookies"
 NO_BATCH = -1

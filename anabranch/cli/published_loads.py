@@ -15,7 +15,7 @@ from anabranch.admin.load_data import BROKER_LOAD, TOP_BUNDLES, FollowedTopic
 from anabranch.admin.transport import Transport
 from anabranch.cli.metadata_client import connect_metadata
 from anabranch.collectors.load_reports import PublishedLoads, UnknownLoad
-from anabranch.collectors.pulsar.schedule import REQUEST_SECONDS
+from anabranch.collectors.pulsar.calls import REQUEST_SECONDS
 from schemas.settings.root import Settings
 
 METADATA_SECONDS = 60.0

@@ -21,7 +21,7 @@ from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.bundles import BundleRounds, Unread
 from anabranch.collectors.load_reports import PublishedLoads
 from anabranch.collectors.publisher import RecordPublisher
-from anabranch.collectors.pulsar.schedule import MAX_ANSWER_BYTES, REQUEST_SECONDS
+from anabranch.collectors.pulsar.calls import MAX_ANSWER_BYTES, REQUEST_SECONDS
 from runtime.telemetry.health import Heartbeat, ProcessHealth
 from runtime.telemetry.serving import serve_metrics
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport

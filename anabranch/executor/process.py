@@ -18,13 +18,13 @@ from anabranch.admin.transport import Transport
 from anabranch.executor.autoscale.actor import AutoscaleActor
 from anabranch.executor.bundles.actor import BundlesActor
 from anabranch.executor.kernel.announcer import Announcer, follow_outcomes
+from anabranch.executor.kernel.attempt import DecisionWork
 from anabranch.executor.kernel.decision import follow_decisions
 from anabranch.executor.kernel.family import Actors
 from anabranch.executor.kernel.loop import Executor, utc_now
 from anabranch.executor.kernel.outages import LAKE_ERRORS
 from anabranch.executor.kernel.outcomes import OutcomeLedger, Shard, process_name, shut_out_older
 from anabranch.executor.kernel.publisher import KafkaPublisher
-from anabranch.executor.kernel.work import DecisionWork
 from anabranch.executor.metrics import registry_of
 from anabranch.executor.shards.holding import Holding, StopSignal
 from anabranch.executor.shards.members import Member, Unlike, part_of, shard_of

@@ -24,8 +24,8 @@ from lake.integrity import check_integrity
 from lake.rows import WholeTables
 from schemas.printable import printable
 from schemas.settings.root import Settings
+from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, OUTCOMES
-from schemas.version import ENGINE_VERSION
 
 
 def build_report(

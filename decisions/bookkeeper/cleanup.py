@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from decisions.bookkeeper.account import BAD, UNKNOWN, BookieAccount
-from decisions.bookkeeper.brokers import require_routing
 from decisions.bookkeeper.gates import BookieGate
 from decisions.bookkeeper.ids import require_distinct
-from decisions.bookkeeper.seen import BookieView, Item, difference_of_copies
+from decisions.bookkeeper.seen import BookieView, Item, difference_of_copies, require_routing
 from schemas.bookie_answers import Step
 from schemas.bookies import BookieSnapshot, SwitchSettings
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from decisions.bookkeeper.account import BookieAccount
-from decisions.bookkeeper.brokers import require_routing
 from decisions.bookkeeper.cleanup import plan_cleanup, require_window
 from decisions.bookkeeper.gates import SENTENCES, BookieGate
 from decisions.bookkeeper.ids import check_ids_apart, require_distinct
 from decisions.bookkeeper.invariants import find_violations, unseen_invariants
 from decisions.bookkeeper.phases import SwitchStanding, switch_standing
 from decisions.bookkeeper.registry import flip_active, flip_step, register_cluster, unregister_cluster
-from decisions.bookkeeper.seen import BookieView, attribution_of
+from decisions.bookkeeper.seen import BookieView, attribution_of, require_routing
 from decisions.bookkeeper.switching import ask_for_precheck, ask_for_rollback, ask_for_switch, bootstrap_of
 from decisions.bookkeeper.uris import BadUri
 from decisions.bookkeeper.work import Stage, build_steps, ledger_failures, promote_steps

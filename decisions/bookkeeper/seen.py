@@ -1,4 +1,4 @@
-"""View of a snapshot by ledger: the records that name it, and the cluster each attributes it to.
+"""View of a snapshot by ledger: the records that name it, the cluster each attributes it to, and the brokers.
 
 Stage: over `schemas.bookies`, under every rule of the family. The resolver is the only place that says where a ledger
 is: by its stamp; without one, by the bootstrap record when it was made before that; else it is corruption, never a
@@ -7,12 +7,14 @@ guess (PIP-477 rev 3, "Resolution"; I17). The same rule serves reading, opening 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from decisions.bookkeeper.account import BookieAccount
+from decisions.bookkeeper.gates import BookieGate
 from schemas.bookie_answers import Attribution
-from schemas.bookies import BookieMetadata, BookieSnapshot, Bootstrap, CursorRecord, LedgerSeen
+from schemas.bookies import BookieMetadata, BookieSnapshot, Bootstrap, CursorRecord, LedgerSeen, Routing
 
 COMPACTED, DELAYED = "CompactedTopicLedger", "#pulsar.internal.delayed.bucket"
 """A cursor's property that names the ledger of a compacted topic; beginning of those with snapshots of delayed
@@ -213,3 +215,29 @@ def _item(
 ) -> Item:
     cluster, how, reason = seen.resolve(kind, ledger, stamp, created_at)
     return Item(kind, path, ledger, version, stamp, created_at, owner, cluster, how, reason)
+
+
+def routing_fault(routing: Routing, registered: Sequence[str]) -> str | None:
+    """Return why nothing may be moved under these brokers; None: it may."""
+    if routing == "stock":
+        return (
+            "brokers that know one cluster only, when they are pointed at another, remove from topics the data ledgers "
+            "that they do not find there, and lose what is deleted here. Stop them, and say --brokers stopped; "
+            "rehearse on copies of the metadata (docs/bookies.md)"
+        )
+    if routing == "stopped" and registered:
+        return (
+            f"brokers are said to be stopped, and {len(registered)} are registered now, such as {registered[0]}: what "
+            "they write would be fenced, and subscriptions changed behind their back. Stop them, wait until their "
+            "sessions have ended, then give the same command again"
+        )
+    return None
+
+
+def require_routing(seen: BookieView, account: BookieAccount) -> bool:
+    """Require brokers under which ledgers may be moved, sealed and deleted.
+
+    They route by attribution or they are stopped, which is checked against those that are registered now.
+    """
+    fault = routing_fault(seen.snapshot.routing, seen.snapshot.registered_brokers or ())
+    return account.require(BookieGate.BROKERS_ROUTE, fault is None, fault)

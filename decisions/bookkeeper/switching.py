@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from decisions.bookkeeper.account import BAD, UNKNOWN, BookieAccount
-from decisions.bookkeeper.brokers import require_routing
 from decisions.bookkeeper.cleanup import HOUR_MS
 from decisions.bookkeeper.gates import BookieGate
 from decisions.bookkeeper.ids import next_id, precheck_ids, require_distinct
 from decisions.bookkeeper.phases import SwitchStanding
-from decisions.bookkeeper.seen import BookieView
+from decisions.bookkeeper.seen import BookieView, require_routing
 from decisions.bookkeeper.work import LedgerWork, Stage, ledger_works
 from schemas.bookie_answers import Loss, Precheck
 from schemas.bookies import Bootstrap, Directive

@@ -30,8 +30,8 @@ from engine.autoscale.policies import Policies, ResolvedTopicPolicy
 from engine.autoscale.topics import BucketState, TopicState
 from engine.kernel.records import HOLD_SCHEMA, HOLDS, INTERNAL_ERROR, Output
 from schemas.ids import canonical_json
+from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.rows import Family
-from schemas.version import ENGINE_VERSION
 
 FAMILY: Family = "autoscale"
 _GATES = np.array([gate.value for gate in GATES], object)

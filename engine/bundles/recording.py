@@ -16,7 +16,7 @@ from engine.bundles.cycle import FAMILY, IN_FLIGHT, Cycle, CycleDecision
 from engine.kernel.records import HOLD_SCHEMA, HOLDS, Output
 from schemas.bundles import BundleReading
 from schemas.ids import canonical_json, digest
-from schemas.version import ENGINE_VERSION
+from schemas.snapshot import ENGINE_VERSION
 
 MAX_GATES = 200
 """Limit per decision on recorded readings, the last ones, and on broker names of a random choice."""

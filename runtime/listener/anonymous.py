@@ -16,9 +16,8 @@ from urllib.parse import quote
 from starlette.types import Message, Scope, Send
 
 from runtime.listener.connections import network_of
-from runtime.listener.fair_queue import Turns, WorkPermit
+from runtime.listener.fair_queue import Pace, Turns, WorkPermit
 from runtime.listener.names import NodeNames
-from runtime.listener.pace import Pace
 from runtime.listener.protocol import TOO_LARGE_HEAD, TRUST, is_large_head
 
 MAX_PROBE_SECONDS = 0.8

@@ -31,7 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from runtime.listener.connections import ConnectionCounts, network_of
-from runtime.listener.pace import Pace
+from runtime.listener.fair_queue import Pace
 
 TRUST: Final = "anabranch.trust"
 """Key of `state` in the ASGI scope: `ConnectionCounts.trust` of the connection, for the name of a client."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
-from schemas.base import Count, Millis, Name, Wire
+from schemas.base import MAX_NAME_BYTES, Count, Millis, Name, Wire
 from schemas.bundles import (
     BrokerLoadData,
     BrokerLookupData,
@@ -25,6 +25,9 @@ from schemas.bundles import (
 from schemas.kafka.messages import register_messages
 from schemas.kafka.topics import BROKER_EVENTS, BROKER_LOAD
 
+Broker = Annotated[str, Field(max_length=MAX_NAME_BYTES)]
+MAX_CHILDREN = 4096
+"""Limit on the children of one split."""
 ClusterName = Annotated[str, Field(pattern=r"^[^/\s*+]+$", max_length=256)]
 """Name of a Pulsar cluster. No slash, because `holds` refers to a broker as `cluster/broker`."""
 BundleRange = Annotated[str, Field(pattern=r"^0x[0-9a-f]{8}_0x[0-9a-f]{8}$")]
@@ -174,3 +177,30 @@ BrokerEvent: TypeAlias = Annotated[Circumstance, Field(discriminator="type")]
 
 register_messages(BROKER_LOAD.name, LocalBrokerReport, BrokerLoadReport)
 register_messages(BROKER_EVENTS.name, BundleOwnership, LiveBrokers, BalancerPolicies)
+
+
+class ServiceUnitStateData(Wire):
+    """State of a bundle in PIP-192's ownership channel, as Pulsar writes it.
+
+    An unnamed broker is null, empty or missing.
+    """
+
+    state: Literal["Init", "Free", "Owned", "Assigning", "Releasing", "Splitting", "Deleted"]
+    dst_broker: Broker | None = None
+    source_broker: Broker | None = None
+    force: bool = False
+    timestamp: Millis = 0
+    version_id: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+    split_service_unit_to_dest_broker: Annotated[dict[Name, Broker | None], Field(max_length=MAX_CHILDREN)] | None = (
+        None
+    )
+
+
+class ChannelMessage(Wire):
+    """A bundle and its state, a message of PIP-192's ownership channel; a null value is a tombstone.
+
+    `decisions.bundles.channel` checks them; `anabranch bundles check` reads them from a file.
+    """
+
+    key: Name
+    value: ServiceUnitStateData | None

@@ -6,12 +6,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from anabranch.alerts.asking import Asking
+from anabranch.alerts.asking import Asking, rehearse
 from anabranch.alerts.evaluator import Evaluator
 from anabranch.alerts.notifiers import Courier
 from anabranch.alerts.posting import sender_of
 from anabranch.alerts.record import Notice, live_alerts, recorded_alerts
-from anabranch.alerts.rehearsal import rehearse
 from anabranch.alerts.rules import read_rules, rules_of
 from anabranch.alerts.states import Alert
 from lake.brakes import BrakeLog, SafeguardAct

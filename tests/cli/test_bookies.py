@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from anabranch.bookkeeper.term import CurrentOrchestrator
 from anabranch.cli.bookies.report import status_text
 from anabranch.cli.main import cli
-from decisions.bookkeeper.advice import ledger_advice
 from decisions.bookkeeper.decide import decide
+from decisions.bookkeeper.gates import ledger_advice
 from schemas.bookies import BookieSnapshot
 from tests.decisions.bookkeeper.world import before_switch, changed, in_switch, ledger, to_the_end
 from tests.query.views.recorded_switch import SwitchStory

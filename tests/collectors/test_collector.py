@@ -12,9 +12,9 @@ import pytest
 from anabranch.admin.transport import Transport
 from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.checkpoint import recall, remember
+from anabranch.collectors.pulsar.calls import ReadIntervals
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
-from anabranch.collectors.pulsar.schedule import ReadIntervals
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.settings.root import load_settings
 from tests.collectors.outlets import Listed

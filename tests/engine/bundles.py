@@ -16,7 +16,7 @@ from engine.kernel.records import HOLD_SCHEMA, HOLDS
 from schemas.base import Millis, Name, Rate, Wire
 from schemas.ids import canonical_json, digest
 from schemas.kafka.messages import OutcomeEvent, Rejected, RejectReason, register_messages
-from schemas.version import ENGINE_VERSION
+from schemas.snapshot import ENGINE_VERSION
 
 SOURCE, PART = "bundle-events", "bundles"
 LIMIT = 100.0

@@ -22,9 +22,9 @@ from engine.kernel.packed import pack_anew
 from engine.kernel.records import COUNTS, LOAD
 from engine.replay import BucketReplay, RebuildError
 from schemas.ids import decision_id
+from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from schemas.version import ENGINE_VERSION
 from streaming.operator.rows import bulk_rows, column_rows, rare_rows
 from tests.engine.buckets import CONFIGURED, PROMPT, SETTINGS, Bucket, knowing, loads_of, topics_of
 from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick

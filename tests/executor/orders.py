@@ -13,10 +13,9 @@ from anabranch.executor.autoscale.decision import SegmentDecision
 from decisions.topic.layout import SegmentLayout
 from lake.tables import create_table
 from schemas.ids import canonical_json, decision_id
-from schemas.snapshot import Snapshot
+from schemas.snapshot import ENGINE_VERSION, Snapshot
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import DECISIONS, DecisionRow
-from schemas.version import ENGINE_VERSION
 
 DECIDED_AT = datetime(2026, 11, 20, 12, 0, tzinfo=timezone.utc)
 _seq = count(1)

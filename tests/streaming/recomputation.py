@@ -22,8 +22,8 @@ from engine.kernel.packed import Packed
 from engine.kernel.records import RawRecord
 from schemas.kafka.topics import KAFKA_TOPICS
 from schemas.settings.root import Settings
+from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.rows import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from schemas.version import ENGINE_VERSION
 from streaming.job.job import engine_settings
 from streaming.job.policy import configured_policy, stored_policy
 from streaming.operator.rows import bulk_rows, rare_rows

@@ -21,13 +21,13 @@ from lake.maintenance import (
     Compacted,
     cluster_column,
     compact_by_delta_rs,
+    compact_by_delta_spark,
     delete_unused,
 )
 from lake.tables import OpenTable, create_lake
 from schemas.settings.root import load_settings
 from schemas.tables.arrow import to_arrow
 from schemas.tables.rows import DEAD_LETTERS, EVENTS, OUTCOMES, SEGMENT_LOAD, TABLES, DeadLetterRow
-from streaming.sink.compaction import compact_by_delta_spark
 from tests.engine.records import layout
 from tests.streaming.jobs import (
     TOPICS,

@@ -13,9 +13,9 @@ from typing import Any
 from anabranch.bookkeeper.term import CurrentOrchestrator
 from anabranch.history.switches import SwitchHistory
 from anabranch.query.wording import instant
-from decisions.bookkeeper.advice import ledger_advice
 from decisions.bookkeeper.cleanup import has_passed
 from decisions.bookkeeper.decide import command_of
+from decisions.bookkeeper.gates import ledger_advice
 from schemas.bookie_answers import BookieAnswer
 from schemas.bookies import BookieSnapshot
 from schemas.printable import printable

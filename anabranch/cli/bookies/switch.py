@@ -20,8 +20,8 @@ from anabranch.bookkeeper.registry import Registry
 from anabranch.bookkeeper.sidecar import DELETES_WITHIN_S
 from anabranch.bookkeeper.steps import Steps, TermLost
 from anabranch.cli.bookies.report import MAX_LINES, shown_steps, status_text
-from decisions.bookkeeper.advice import ledger_advice
 from decisions.bookkeeper.decide import decide, plan_steps
+from decisions.bookkeeper.gates import ledger_advice
 from schemas.bookie_answers import BookieAnswer
 from schemas.bookies import BookieSnapshot, Progress, Request
 from schemas.printable import printable

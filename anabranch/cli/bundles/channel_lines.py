@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from decisions.bundles.channel.records import BundleRecord, State
-from schemas.kafka.bundle_channel import ChannelMessage, ServiceUnitStateData
+from schemas.kafka.broker_messages import ChannelMessage, ServiceUnitStateData
 
 MAX_LINE_BYTES = 1 << 20
 _FRAME = b"----- got message -----"

@@ -120,8 +120,8 @@ def test(context: Context, rule: str, at: str | None, output: str) -> None:
 
     Exit code 0: nothing; 1: it would have fired.
     """
+    from anabranch.alerts.asking import rehearse
     from anabranch.alerts.evaluator import utc_now
-    from anabranch.alerts.rehearsal import rehearse
 
     now = utc_now() if at is None else _instant(at)
     with _errors(context):

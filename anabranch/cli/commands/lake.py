@@ -112,10 +112,9 @@ def optimize(context: Context, name: str | None, zorder: bool, writer: str) -> N
     from pyspark.errors import PySparkException
 
     from lake.compaction import Compacting
-    from lake.maintenance import compact_by_delta_rs
+    from lake.maintenance import compact_by_delta_rs, compact_by_delta_spark
     from lake.tables import open_table
     from streaming.job.session import start_session
-    from streaming.sink.compaction import compact_by_delta_spark
 
     settings = context.settings
     before = datetime.now(timezone.utc).date() if zorder else None

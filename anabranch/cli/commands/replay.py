@@ -52,7 +52,7 @@ def command(
     from anabranch.query.topics import UnknownTopic, find_topic, topics_on_record
     from engine.replay import RebuildError
     from lake.forgotten import retained_from
-    from schemas.version import ENGINE_VERSION
+    from schemas.snapshot import ENGINE_VERSION
     from streaming.job.policy import configured_policy, stored_policy
 
     context: Context = ctx.obj

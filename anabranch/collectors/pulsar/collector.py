@@ -31,7 +31,6 @@ from anabranch.collectors.pulsar.calls import (
     Kind,
     ReadIntervals,
 )
-from anabranch.collectors.pulsar.conditions import Troubles
 from anabranch.collectors.pulsar.coverage import broker_status, oldest, seen_segments
 from anabranch.collectors.pulsar.delivery import DeliveryReports, segment_key
 from anabranch.collectors.pulsar.loads import BrokerLoads
@@ -41,7 +40,7 @@ from anabranch.collectors.pulsar.refresh import Refresh
 from anabranch.collectors.pulsar.sweep import Budget, Sweep
 from anabranch.collectors.pulsar.topics import Topics
 from anabranch.collectors.resync import Repeats
-from anabranch.collectors.status import CollectorStatus
+from anabranch.collectors.status import CollectorStatus, Troubles
 from schemas.ids import topic_parts
 from schemas.settings.collect import CollectSettings
 

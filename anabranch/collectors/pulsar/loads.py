@@ -16,8 +16,8 @@ from anabranch.collectors.pulsar.attached import AttachedConsumers
 from anabranch.collectors.pulsar.broker_stats import BrokerLoad
 from anabranch.collectors.pulsar.brokers import Brokers, FollowedBroker
 from anabranch.collectors.pulsar.calls import CallAnswer
-from anabranch.collectors.pulsar.conditions import Troubles
 from anabranch.collectors.pulsar.delivery import DeliveryReports
+from anabranch.collectors.status import Troubles
 
 
 class BrokerLoads:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Set
 
 from anabranch.admin.answers import Answered
 from anabranch.collectors.pulsar.brokers import Brokers
-from anabranch.collectors.pulsar.calls import CallAnswer, Kind
-from anabranch.collectors.pulsar.schedule import INTERVALS, ReadIntervals
+from anabranch.collectors.pulsar.calls import INTERVALS, CallAnswer, Kind, ReadIntervals
 from schemas.base import TOPIC_PATTERN
 from schemas.settings.collect import CollectSettings
 

@@ -17,9 +17,9 @@ from anabranch.admin.transport import Transport
 from anabranch.collectors.checkpoint import MEMORY_FILE, recall, remember, write_delay
 from anabranch.collectors.metrics import CollectorMeter
 from anabranch.collectors.publisher import RecordPublisher
+from anabranch.collectors.pulsar.calls import MAX_ANSWER_BYTES, REQUEST_SECONDS
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
-from anabranch.collectors.pulsar.schedule import MAX_ANSWER_BYTES, REQUEST_SECONDS
 from anabranch.collectors.status import STATUS_FILE, CollectorStatus, write_status
 from runtime.telemetry.health import Heartbeat, ProcessHealth
 from runtime.telemetry.serving import serve_metrics

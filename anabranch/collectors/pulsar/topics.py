@@ -13,9 +13,9 @@ from anabranch.collectors.announced import AnnouncedState
 from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.pulsar.brokers import Brokers
 from anabranch.collectors.pulsar.calls import CallAnswer
-from anabranch.collectors.pulsar.conditions import Troubles
 from anabranch.collectors.pulsar.namespaces import ListedNamespaces
 from anabranch.collectors.pulsar.topic_stats import TopicStats
+from anabranch.collectors.status import Troubles
 from schemas.metadata import AutoScalePolicyOverride, ScalableTopicMetadata
 
 CONFIRM_SECONDS = 0.5

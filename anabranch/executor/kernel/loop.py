@@ -33,12 +33,19 @@ from datetime import datetime, timedelta, timezone
 from itertools import count
 
 from anabranch.executor.kernel.announcer import Announcer
-from anabranch.executor.kernel.attempt import AttemptProgress, DecisionEnded, Result, TryAgain, observe_once, try_once
+from anabranch.executor.kernel.attempt import (
+    AttemptProgress,
+    DecisionEnded,
+    DecisionWork,
+    Result,
+    TryAgain,
+    observe_once,
+    try_once,
+)
 from anabranch.executor.kernel.decision import Malformed, read_decision
 from anabranch.executor.kernel.family import Actors, Decision
 from anabranch.executor.kernel.outages import LAKE_ERRORS, Outage
 from anabranch.executor.kernel.outcomes import INTENT, OutcomeLedger, is_failure, read_end
-from anabranch.executor.kernel.work import DecisionWork
 from anabranch.executor.kernel.workers import Workers
 from anabranch.safeguards.rate import WINDOW_SECONDS as COUNTED_SECONDS
 from anabranch.safeguards.rules import Over, PendingDecision, expired

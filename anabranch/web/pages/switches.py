@@ -11,7 +11,7 @@ from anabranch.query.sql import SqlError
 from anabranch.web.asking import PageNotFound, turn
 from anabranch.web.guard import demand
 from anabranch.web.templating import render
-from decisions.bookkeeper.advice import ledger_advice
+from decisions.bookkeeper.gates import ledger_advice
 
 MAX_SWITCHES, MAX_FAILURES = 20, 100
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.listener.pace import REFUSALS_AT_ONCE
+from runtime.listener.fair_queue import REFUSALS_AT_ONCE
 from runtime.listener.protocol import MAX_FRAMES
 from tests.runtime.listener.edges import Edge, running
 from tests.waiting import wait_until

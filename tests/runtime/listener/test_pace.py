@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.listener.anonymous import AnonymousClients
-from runtime.listener.fair_queue import Turns
-from runtime.listener.pace import ALL_REFUSALS_PER_SECOND, REFUSALS_AT_ONCE, REFUSALS_PER_SECOND
+from runtime.listener.fair_queue import ALL_REFUSALS_PER_SECOND, REFUSALS_AT_ONCE, REFUSALS_PER_SECOND, Turns
 
 
 class Waiting:
