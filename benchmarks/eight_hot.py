@@ -37,10 +37,10 @@ class EightHot(ShapeDemand):
         self.origin, self.sessions = 0.0, np.ones(1, np.int64)
 
     def rates(self, t: float, starts: ArrayLike, ends: ArrayLike) -> NDArray[np.float64]:
-        """Return messages in per second of each inclusive range; the other three rates are 0."""
+        """Return messages in per second of each inclusive range, 0 before the start; the other three rates are 0."""
         widths = np.asarray(ends) + 1 - np.asarray(starts)
         figures = np.zeros((len(widths), 4))
-        figures[:, 0] = 2 * LIMIT * SEGMENTS * widths / KEYS
+        figures[:, 0] = (t >= self.origin) * 2 * LIMIT * SEGMENTS * widths / KEYS
         return figures
 
     def consumers(self, t: float) -> dict[str, int]:
