@@ -179,7 +179,7 @@ def read_rules(file: Path) -> Rules:
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
             raise RulesError(f"{file} has more than {MAX_FILE_BYTES:,} bytes")
-        return rules_of(yaml.safe_load(file.read_text()), str(file))
+        return rules_of(yaml.safe_load(file.read_text(encoding="utf-8")), str(file))
     except OSError as error:
         raise RulesError(f"cannot read the alert rules {file}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

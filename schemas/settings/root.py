@@ -395,7 +395,7 @@ def load_settings(
     ]
     for path in read:
         try:
-            _lay_over(merged, tomllib.loads(path.read_text()))
+            _lay_over(merged, tomllib.loads(path.read_text(encoding="utf-8")))
         except OSError as error:
             raise SettingsError(f"cannot read settings {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

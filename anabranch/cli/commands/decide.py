@@ -104,7 +104,7 @@ def _read_policy_file(file: Path | None) -> AutoScalePolicyOverride | None:
     if file is None:
         return None
     try:
-        return read_policy(file.read_text())
+        return read_policy(file.read_text(encoding="utf-8"))
     except (PolicyError, UnicodeDecodeError) as error:
         raise click.ClickException(f"{file}: {error}") from error
 

@@ -166,7 +166,7 @@ def check(ctx: click.Context, files: tuple[Path, ...], profile: str) -> None:
 
 def _read_override(file: Path) -> AutoScalePolicyOverride:
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         if text.lstrip().startswith("{"):
             return AutoScalePolicyOverride.model_validate_json(text)
         return read_policy(text)
@@ -176,7 +176,7 @@ def _read_override(file: Path) -> AutoScalePolicyOverride:
 
 def _read_own(file: Path) -> AutoScalePolicyOverride | None:
     try:
-        return ScalableTopicMetadata.model_validate_json(file.read_text()).auto_scale_policy
+        return ScalableTopicMetadata.model_validate_json(file.read_text(encoding="utf-8")).auto_scale_policy
     except (ValidationError, OSError, UnicodeDecodeError) as error:
         raise click.ClickException(f"{file}: not a layout record: {printable(_first(error))}") from error
 

@@ -326,7 +326,7 @@ def _policy(text: str, profile: str) -> ConfiguredPolicy:
     if text in PROFILES:
         return ConfiguredPolicy(text, None)  # type: ignore[arg-type]
     try:
-        return ConfiguredPolicy(profile, read_policy(Path(text).read_text()).to_json())  # type: ignore[arg-type]
+        return ConfiguredPolicy(profile, read_policy(Path(text).read_text(encoding="utf-8")).to_json())  # type: ignore[arg-type]
     except OSError as error:
         raise click.BadParameter(
             f"{text} is no profile ({', '.join(PROFILES)}), and no file that can be read: {error.strerror}",

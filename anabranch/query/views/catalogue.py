@@ -89,7 +89,7 @@ def views() -> dict[str, View]:
 @cache
 def _read(name: str) -> View:
     """Return the view of a text. Raises `ValueError` for an invalid description of a column."""
-    lines = (files("anabranch.query.views") / "sql" / f"{name}.sql").read_text().splitlines()
+    lines = (files("anabranch.query.views") / "sql" / f"{name}.sql").read_text(encoding="utf-8").splitlines()
     comments = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
     about, version, parameters, columns = list[str](), 0, list[Column](), list[Column]()
     for line in comments:

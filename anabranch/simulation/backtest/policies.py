@@ -31,7 +31,7 @@ def read_candidate(text: str, ran: ConfiguredPolicy) -> tuple[str, ConfiguredPol
         candidate = name, with_settings(ran, _settings(settings))
     else:
         try:
-            override = read_policy(Path(text).read_text()).to_json()
+            override = read_policy(Path(text).read_text(encoding="utf-8")).to_json()
         except OSError as error:
             raise PolicyError(
                 f"{text} is no profile ({', '.join(PROFILES)}), no name:key=value, and no file that can be read: "

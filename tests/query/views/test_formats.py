@@ -162,6 +162,7 @@ def test_wide_text_is_cut_at_the_width_of_a_cell(tmp_path):
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("utf8_mode", ["1", "0"])
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
@@ -170,7 +171,8 @@ def test_wide_text_is_cut_at_the_width_of_a_cell(tmp_path):
         ("table", b"x\n------\n\\u6f22\n"),
     ],
 )
-def test_ascii_locale_is_no_fault(settings, output, expected):
+def test_ascii_locale_is_no_fault(settings, output, expected, utf8_mode):
+    """The delivered settings are UTF-8 text whatever Python takes the locale's encoding to be."""
     command = [
         sys.executable,
         "-m",
@@ -178,10 +180,11 @@ def test_ascii_locale_is_no_fault(settings, output, expected):
         "-c",
         settings,
         "sql",
-        "SELECT '漢' AS x",
+        "SELECT chr(28450) AS x",
         "--output",
         output,
     ]
-    environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    locale = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": utf8_mode, "PYTHONCOERCECLOCALE": "0"}
+    environment = {**os.environ, **locale}
     ran = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=True)
     assert ran.stdout == expected
