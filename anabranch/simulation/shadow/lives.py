@@ -1,8 +1,8 @@
 """Lives of the topics that had one name, told apart as by the job (`engine.autoscale.incarnations`). Pure.
 
-Stage: under `own`, the backtest and the demand of a lake. Announcements arrive late and are repeated. A late one of an earlier life
-says nothing about the known one. It is recognised by `topicCreatedAt`; where announcements lack it, as with Pulsar's
-own, by its time and by the segments of its layout.
+Stage: under `own`, the backtest and the demand of a lake. Announcements arrive late and are repeated. A late one of an
+earlier life says nothing about the known one. It is recognised by `topicCreatedAt`; where announcements lack it, as
+with Pulsar's own, by its time and by the segments of its layout.
 """
 
 from __future__ import annotations
