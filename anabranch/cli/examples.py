@@ -81,6 +81,7 @@ EXAMPLES = {
     "kafka create": ["kafka create --replication-factor 3", "kafka create --output strimzi"],
     "kafka check": ["kafka check"],
     "config show": ["config show", "config show executor"],
+    "config completion": ["config completion bash"],
     "config check": ["-c conf/production.toml config check"],
     "config schema": ["config schema"],
     "config token new": ["config token new alice --role operate"],

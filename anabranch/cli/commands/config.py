@@ -9,6 +9,7 @@ import click
 from pydantic import SecretStr
 
 from anabranch.cli.commands import token
+from anabranch.cli.completion import SHELLS, script
 from anabranch.cli.context import Context
 from anabranch.cli.exits import FOUND
 
@@ -47,6 +48,20 @@ def show(context: Context, output: str, section: str | None) -> None:
             click.echo(f"{'.'.join(path)} = {as_toml(value)}")
         elif not isinstance(value, SecretStr) and value is not None:
             click.echo(f"{variable_of(path)}={value if isinstance(value, str) else as_toml(value)}")
+
+
+@command.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the script that completes commands and options in a shell; it starts no Python.
+
+    \b
+    eval "$(anabranch config completion bash)"
+    anabranch config completion zsh >> ~/.zshrc
+    """
+    from anabranch.cli.main import cli
+
+    click.echo(script(cli, shell))
 
 
 @command.command("check")
