@@ -1,4 +1,6 @@
-"""Three dashboards for Grafana as data: panels with their queries. `deploy.generate` writes them as JSON.
+"""Three dashboards for Grafana as data: panels with their queries.
+
+`deploy.generate` writes them as JSON.
 
 A test looks every metric of a query up among those that the processes export.
 """

@@ -1,4 +1,6 @@
-"""Write the generated files of the chart: `python -m deploy.generate`. A test compares them with what is checked in.
+"""Write the generated files of the chart: `python -m deploy.generate`.
+
+A test compares them with what is checked in.
 
 - `values.schema.json`: of the values, with the settings as `schemas/` has them, so that an unknown key is refused
 - `files/spark.conf`, `files/prometheus-rules.json`: those of `conf/`

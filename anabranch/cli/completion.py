@@ -1,4 +1,6 @@
-"""Completion scripts for shells, made from the tree of commands. They start no Python: a completion takes milliseconds.
+"""Completion scripts for shells, made from the tree of commands.
+
+They start no Python: a completion takes milliseconds.
 
 Stage: printed by `anabranch config completion`. Names of topics are not completed: that would read the lake.
 """

@@ -1,4 +1,6 @@
-"""Command line: `anabranch COMMAND`. Commands are in modules of `anabranch.cli.commands`, loaded on use.
+"""Command line: `anabranch COMMAND`.
+
+Commands are in modules of `anabranch.cli.commands`, loaded on use.
 
 Exit codes: `anabranch.cli.exits`. What failed is one line on stderr.
 """

@@ -1,4 +1,7 @@
-"""`anabranch serve alerts`: rules on the lake, evaluated as it grows, and told to people. No Spark, no JVM."""
+"""`anabranch serve alerts`: rules on the lake, evaluated as it grows, and told to people.
+
+No Spark, no JVM.
+"""
 
 from __future__ import annotations
 

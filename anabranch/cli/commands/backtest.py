@@ -1,4 +1,7 @@
-"""`anabranch whatif backtest`: test policies on the recorded history. No JVM, unless Spark is asked for."""
+"""`anabranch whatif backtest`: test policies on the recorded history.
+
+No JVM, unless Spark is asked for.
+"""
 
 from __future__ import annotations
 

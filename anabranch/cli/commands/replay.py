@@ -1,4 +1,7 @@
-"""`anabranch decisions replay`: every decision and hold on record taken again by this release. No Spark, no JVM."""
+"""`anabranch decisions replay`: every decision and hold on record taken again by this release.
+
+No Spark, no JVM.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`anabranch whatif shadow report`: compare the cluster's own scaler with our decisions. No Spark, no JVM."""
+"""`anabranch whatif shadow report`: compare the cluster's own scaler with our decisions.
+
+No Spark, no JVM.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Membership of the executors of one lake, the assignment of shards, and their parts of rate limits. Pure.
+"""Membership of the executors of one lake, the assignment of shards, and their parts of rate limits.
+
+Pure.
 
 Stage: under `holding`. Clocks of two machines are never compared: a member is alive while its heartbeat changes, and
 dead after it has been silent for its promised interval, by the observer's monotonic clock. A shard's token is the

@@ -1,4 +1,6 @@
-"""Lives of the topics that had one name, told apart as by the job (`engine.autoscale.incarnations`). Pure.
+"""Lives of the topics that had one name, told apart as by the job (`engine.autoscale.incarnations`).
+
+Pure.
 
 Stage: under `own`, the backtest and the demand of a lake. Announcements arrive late and are repeated. A late one of an
 earlier life says nothing about the known one. It is recognised by `topicCreatedAt`; where announcements lack it, as

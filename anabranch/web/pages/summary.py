@@ -1,4 +1,6 @@
-"""The numbers above the topics: what is over, what is open and why, what was done, and what needs a person. Pure.
+"""The numbers above the topics: what is over, what is open and why, what was done, and what needs a person.
+
+Pure.
 
 Stage: under the page of the fleet. Everything is of what the caller may see; whoever is bound to namespaces is told
 nothing of processes.
