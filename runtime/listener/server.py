@@ -6,6 +6,7 @@ wrong with a port is found before the first request.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -162,4 +163,7 @@ class Server(uvicorn.Server):
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
+    # At a stop every request that still waits for its turn is cancelled; a client could have a thousand wait.
+    if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+        return False
     return not any(words in record.getMessage() for words in _NO_ERRORS)

@@ -254,6 +254,19 @@ def test_fast_anonymous_requests_slow_nobody(edge: Edge, path: str, host: str) -
         assert time.monotonic() - began < LATE_S / 2
 
 
+def test_stop_cancels_paced_requests_without_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with running("page", tmp_path) as edge, contextlib.ExitStack() as held:
+        connections = [held.enter_context(edge.open()) for _ in range(3 * REFUSALS_AT_ONCE)]
+        for connection in connections:
+            connection.sendall(b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
+        # Once somebody is refused, the others wait for seconds, and so longer than the stop.
+        connections[0].recv(64)
+        wait_until(lambda: len(edge.server.server_state.tasks) > REFUSALS_AT_ONCE)
+    assert "Cancel " in caplog.text
+    assert "Traceback" not in caplog.text
+    assert "Exception in ASGI" not in caplog.text
+
+
 def websocket(edge: Edge) -> socket.socket:
     """An open WebSocket of consumers."""
     connection = edge.open()
