@@ -12,8 +12,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
-from anabranch.admin.answers import Answered, NotConnected, Reply
-from anabranch.admin.cluster import ReaderProgress
+from anabranch.admin.answers import Answered, Nonsense, NotConnected, Reply, Response
+from anabranch.admin.cluster import ClusterAdmin, ReaderProgress
 from anabranch.admin.load_data import BROKER_LOAD, FollowedTopic, NoLoadData
 from tests.waiting import wait_until
 
@@ -126,3 +126,30 @@ def test_reader_is_replaced_when_its_topic_moves(topic: Topic, followed: Followe
     wait_until(lambda: len(topic.readers) == 2)
     topic.publish(b"b")
     wait_until(lambda: known(followed) == b"b")
+
+
+class Stats:
+    """A transport that answers with the statistics of a topic."""
+
+    def __init__(self, body: object) -> None:
+        self._body = body
+
+    def exchange(
+        self, method: str, path: str, query: object = None, body: object = None, headers: object = None
+    ) -> object:
+        assert path == f"/admin/v2/{BROKER_LOAD}/stats"
+        return Response(200, "", json.dumps(self._body).encode(), path)
+
+
+def test_progress_is_that_of_the_named_reader() -> None:
+    consumers = [
+        {"consumerName": "YwG0j", "msgOutCounter": 32, "connectedSince": "2026-11-26T12:27:40.845Z"},
+        {"consumerName": "anabranch-1", "msgOutCounter": 4, "connectedSince": "2026-11-26T12:27:43.015Z"},
+    ]
+    body = {"subscriptions": {f"reader-{number}": {"consumers": [each]} for number, each in enumerate(consumers)}}
+    admin = ClusterAdmin(Stats(body))  # type: ignore[arg-type]
+    expected = ReaderProgress(4, "2026-11-26T12:27:43.015Z")
+    assert admin.reader_progress(BROKER_LOAD, "anabranch-1") == Answered(expected)
+    assert admin.reader_progress(BROKER_LOAD, "anabranch-2") == Answered(None)
+    del consumers[1]["connectedSince"]
+    assert isinstance(admin.reader_progress(BROKER_LOAD, "anabranch-1"), Nonsense)
