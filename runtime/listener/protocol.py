@@ -252,6 +252,11 @@ def fault_of_head(data: bytes, max_bytes: int) -> int | None:
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket, without what a client could have it pile up."""
 
+    async def send(self, message: Any) -> None:
+        """Drop the refusal of a handshake whose client has broken the connection while it waited."""
+        if self.handshake_complete or not self.conn.eof_sent:
+            await super().send(message)
+
     def handle_ping(self) -> None:
         """A client that asks and does not read gets no answers."""
         if self.writable.is_set():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import Any
 
 import h11
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from websockets.server import ServerProtocol
 
-from runtime.listener.protocol import MAX_BLANKS, MAX_HEADERS, BoundedParser
+from runtime.listener.protocol import MAX_BLANKS, MAX_HEADERS, BoundedParser, BoundedWebSocket
 
 MAX_HEAD = 16_384
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
@@ -77,3 +80,16 @@ def test_parser_takes_no_time_over_any_head(piece: bytes, start: bytes, end: byt
     began = time.process_time()
     events(GET + start + repeated + end + b"\r\n\r\n")
     assert time.process_time() - began < 0.25
+
+
+def test_refusal_after_the_end_of_an_upgrade_is_dropped() -> None:
+    async def refuse() -> None:
+        websocket: Any = object.__new__(BoundedWebSocket)
+        websocket.conn, websocket.queue, websocket.writable = ServerProtocol(), asyncio.Queue(), asyncio.Event()
+        websocket.writable.set()
+        websocket.handshake_complete = websocket.close_sent = websocket.disconnected = False
+        websocket.initial_response = (401, [], b"")
+        websocket.conn.send_eof()
+        await websocket.send({"type": "websocket.http.response.body", "body": b"no"})
+
+    asyncio.run(refuse())
