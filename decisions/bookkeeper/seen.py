@@ -177,7 +177,7 @@ def _items(metadata: BookieMetadata, seen: BookieView) -> Iterator[Item]:
         if schema.error is not None:
             yield Item("schema", schema.path, -1, schema.version, None, None, None, None, "corruption", schema.error)
         for position in sorted({(entry.ledger, entry.stamp, entry.created_at) for entry in schema.positions}, key=str):
-            yield _item(seen, "schema", schema.path, schema.version, *position)
+            yield _item(seen, "schema", schema.path, schema.version, position)
     for cursor in metadata.cursors:
         if cursor.error is not None:
             yield Item(
@@ -191,16 +191,14 @@ def _items(metadata: BookieMetadata, seen: BookieView) -> Iterator[Item]:
                 "cursor",
                 cursor.path,
                 cursor.version,
-                cursor.ledger,
-                cursor.stamp,
-                cursor.created_at,
+                (cursor.ledger, cursor.stamp, cursor.created_at),
                 cursor.owner,
             )
     for topic in metadata.topics:
         if topic.error is not None:
             yield Item("data", topic.path, -1, topic.version, None, None, None, None, "corruption", topic.error)
         for entry in topic.ledgers:
-            yield _item(seen, "data", topic.path, topic.version, entry.id, entry.stamp, entry.created_at)
+            yield _item(seen, "data", topic.path, topic.version, (entry.id, entry.stamp, entry.created_at))
 
 
 def _item(
@@ -208,11 +206,11 @@ def _item(
     kind: ItemKind,
     path: str,
     version: int,
-    ledger: int,
-    stamp: str | None,
-    created_at: int | None,
+    position: tuple[int, str | None, int | None],
     owner: str | None = None,
 ) -> Item:
+    """`position`: the ledger with its stamp and its creation time."""
+    ledger, stamp, created_at = position
     cluster, how, reason = seen.resolve(kind, ledger, stamp, created_at)
     return Item(kind, path, ledger, version, stamp, created_at, owner, cluster, how, reason)
 

@@ -53,14 +53,14 @@ class BundleAccount:
             passed = comparison.endswith("=")
         elif margin == 0:
             passed = (measured > limit) is above
-        self._note(gate, passed, broker, bundle, float(measured), float(limit), margin, detail)
+        self._note(gate, passed, broker, bundle, detail, (float(measured), float(limit), margin))
         return passed
 
     def held(
         self, gate: BundleGate, broker: str | None = None, bundle: str | None = None, detail: str | None = None
     ) -> None:
         """Notes a gate without a number that did not pass."""
-        self._note(gate, False, broker, bundle, detail=detail)
+        self._note(gate, False, broker, bundle, detail)
 
     def passes(
         self,
@@ -71,7 +71,7 @@ class BundleAccount:
         detail: str | None = None,
     ) -> bool:
         """Notes a gate without a number, and says whether it passed."""
-        self._note(gate, passed, broker, bundle, detail=detail)
+        self._note(gate, passed, broker, bundle, detail)
         return passed
 
     def choice(self, bundle: str, brokers: Sequence[str]) -> str:
@@ -87,9 +87,8 @@ class BundleAccount:
         passed: bool,
         broker: str | None,
         bundle: str | None,
-        measured: float | None = None,
-        limit: float | None = None,
-        margin: float | None = None,
-        detail: str | None = None,
+        detail: str | None,
+        comparison: tuple[float | None, float | None, float | None] = (None, None, None),
     ) -> None:
-        self.notes.append((gate.value, passed, broker, bundle, measured, limit, margin, detail))
+        """`comparison`: measured value, limit and margin."""
+        self.notes.append((gate.value, passed, broker, bundle, *comparison, detail))

@@ -70,16 +70,8 @@ def _answer_transfer(cluster: ClusterView) -> BundleAnswer:
     for decision in result.decisions:
         picked.setdefault(decision.source_broker or "", []).append(decision.bundle)
     statistics = {"avg": result.average, "std": result.deviation}
-    return _make_answer(
-        cluster,
-        "TransferShedder",
-        result.decisions,
-        "unload",
-        selected=picked,
-        label=result.label,
-        reason=result.reason,
-        statistics=statistics,
-    )
+    answer = _make_answer(cluster, "TransferShedder", result.decisions, "unload", selected=picked)
+    return answer.model_copy(update={"label": result.label, "reason": result.reason, "statistics": statistics})
 
 
 def _answer_gain(cluster: ClusterView) -> BundleAnswer:
@@ -157,9 +149,6 @@ def _make_answer(
     *,
     always: bool = False,
     selected: Mapping[str, list[str]] | None = None,
-    label: str | None = None,
-    reason: str | None = None,
-    statistics: Mapping[str, float] | None = None,
 ) -> BundleAnswer:
     acts = always or bool(decisions)
     return BundleAnswer.model_construct(
@@ -168,13 +157,13 @@ def _make_answer(
         strategy=strategy,
         profile=cluster.snapshot.profile,
         gate=None if acts else cluster.account.last_failing(),
-        label=label,
-        reason=reason,
+        label=None,
+        reason=None,
         selected=dict(selected or {}),
         decisions=decisions,
         readings=cluster.account.readings(),
         ties=cluster.account.ties,
-        statistics=dict(statistics or {}),
+        statistics={},
         usage=_usage_by_broker(cluster),
         ignored_configuration=sorted(cluster.configuration.ignored),
         state=save_memory(cluster.memory),

@@ -129,7 +129,7 @@ def _rates(snapshot: TopicSnapshot, segment: int | None) -> Iterator[Input]:
         for active_segment in snapshot.layout.active
         if segment in (None, active_segment.segment_id)
     ]
-    for rate_index, name in enumerate(RATES):
+    for rate_index in range(len(RATES)):
         thresholds = (snapshot.policy.split_thresholds[rate_index], snapshot.policy.merge_thresholds[rate_index])
         rates = [
             (0.0 if (load := snapshot.loads.get(number)) is None else load.rates[rate_index], number)
@@ -143,26 +143,25 @@ def _rates(snapshot: TopicSnapshot, segment: int | None) -> Iterator[Input]:
         for rate, number in sorted(rates, key=lambda pair: (-pair[0], pair[1]))[:MOST_TRIED]:
             base = math.floor(rate) if rate < _MOST_RATE else None
             if base is not None and most < _MOST_RATE and base < most:
-                yield _rate(snapshot, number, rate_index, name, base, +1, most - base, turns)
+                yield _rate(snapshot, number, rate_index, base, +1, most - base, turns)
         lowered = [pair for pair in rates if pair[0] > 0 and pair[1] in snapshot.loads]
         # What is cold already makes nothing colder, so it comes last.
         lowered.sort(key=lambda pair: (pair[0] < thresholds[1], *pair))
         for rate, number in lowered[:MOST_TRIED]:
             if rate < _MOST_RATE:
-                yield _rate(snapshot, number, rate_index, name, math.ceil(rate), -1, math.ceil(rate), turns)
+                yield _rate(snapshot, number, rate_index, math.ceil(rate), -1, math.ceil(rate), turns)
 
 
 def _rate(
     snapshot: TopicSnapshot,
     number: int,
     rate_index: int,
-    name: str,
     base: int,
     sign: int,
     most: int,
     turns: list[float],
 ) -> Input:
-    field = RATE_FIELDS[rate_index]
+    field, name = RATE_FIELDS[rate_index], RATES[rate_index]
     load = snapshot.loads.get(number)
     blank = Load(0.0, 0.0, 0.0, 0.0, snapshot.now, snapshot.now) if load is None else load
 

@@ -130,8 +130,9 @@ def outline(reach: Reach, until: int, coordinates: Places) -> tuple[str, str]:
     left = coordinates.x(reach.begins)
     right = max(coordinates.x(ends), left + 0.5)
     bend = min(BEND, (right - left) / 2)
-    upper = _bank(reach.start, +1, reach, ends, left, right, bend, coordinates)
-    lower = _bank(reach.end + 1, -1, reach, ends, left, right, bend, coordinates)
+    columns = (left, left + bend, right - bend, right)
+    upper = _bank(reach.start, +1, reach, ends, columns, coordinates)
+    lower = _bank(reach.end + 1, -1, reach, ends, columns, coordinates)
     (x0, y0), (x3, y3) = upper[0], lower[3]
     water = f"M{x0:.1f} {y0:.1f}{_along(upper)}L{x3:.1f} {y3:.1f}{_along(lower[::-1])}Z"
     banks = f"M{x0:.1f} {y0:.1f}{_along(upper)}M{lower[0][0]:.1f} {lower[0][1]:.1f}{_along(lower)}"
@@ -152,17 +153,25 @@ _Bank = tuple[tuple[float, float], ...]
 
 
 def _bank(
-    hash_value: int, inwards: int, reach: Reach, ends: int, left: float, right: float, bend: float, coordinates: Places
+    hash_value: int,
+    inwards: int,
+    reach: Reach,
+    ends: int,
+    columns: tuple[float, float, float, float],
+    coordinates: Places,
 ) -> _Bank:
-    """Return four points of a bank: its beginning, the end of the first bend, the second bend, its end."""
+    """Return four points of a bank: its beginning, the end of the first bend, the second bend, its end.
+
+    `columns`: the distances of these four from the left.
+    """
     y, land = coordinates.y(hash_value), coordinates.land(hash_value, reach.life)
     was = land if not reach.parents or coordinates.is_bank(hash_value, reach.begins, reach.life, before=True) else 0.0
     stays = not coordinates.goes_on(reach) or coordinates.is_bank(hash_value, ends, reach.life, before=False)
     return (
-        (left, y + inwards * was),
-        (left + bend, y + inwards * land),
-        (right - bend, y + inwards * land),
-        (right, y + inwards * (land if stays else 0.0)),
+        (columns[0], y + inwards * was),
+        (columns[1], y + inwards * land),
+        (columns[2], y + inwards * land),
+        (columns[3], y + inwards * (land if stays else 0.0)),
     )
 
 

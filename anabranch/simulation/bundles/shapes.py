@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from anabranch.simulation.bundles.fleet import Broker, Fleet, Floats
 
 MINUTES, PER_BROKER = 120, 20
+_NOISE = 0.01
 
 
 def _fleet(
@@ -18,8 +20,6 @@ def _fleet(
     factors: Floats,
     *,
     seed: int,
-    noise: float = 0.01,
-    owners: Sequence[str] | None = None,
     size: float = 1024.0,
     load: float = 0.4,
     fan_out: Floats | None = None,
@@ -32,7 +32,7 @@ def _fleet(
     count = len(weights)
     total = load * sum(broker.messages for broker in here) / 2
     names = tuple(f"public/n{index % 4}/0x{index:08x}_0x{index + 1:08x}" for index in range(count))
-    dealt = owners or [here[index % len(here)].name for index in range(count)]
+    dealt = [here[index % len(here)].name for index in range(count)]
     return Fleet(
         tuple(brokers),
         names,
@@ -40,7 +40,7 @@ def _fleet(
         factors * (weights / weights.sum() * total),
         np.full(count, size),
         np.ones(count) if fan_out is None else fan_out,
-        noise=noise,
+        noise=_NOISE,
         seed=seed,
     )
 
@@ -116,7 +116,7 @@ def fan_out(seed: int) -> Fleet:
 def noisy(seed: int) -> Fleet:
     """Bundles of similar size on brokers whose CPU readings are five points off, up or down."""
     drawn = np.random.default_rng(seed).lognormal(0, 0.3, 6 * PER_BROKER)
-    return _fleet(_brokers(6), drawn, _steady(len(drawn)), seed=seed, noise=0.05)
+    return replace(_fleet(_brokers(6), drawn, _steady(len(drawn)), seed=seed), noise=0.05)
 
 
 SHAPES: Mapping[str, Callable[[int], Fleet]] = MappingProxyType(

@@ -102,9 +102,7 @@ def _listed(sides: Sides) -> list[dict[str, Any]]:
     """Return every action with its instants, oldest first."""
     rows = [
         _row(
-            done.topic,
-            done.action,
-            done.segments,
+            done,
             theirs=done.at,
             verdict=_verdict(done.answer),
         )
@@ -112,9 +110,7 @@ def _listed(sides: Sides) -> list[dict[str, Any]]:
     ]
     rows += [
         _row(
-            wanted.topic,
-            wanted.action,
-            wanted.segments,
+            wanted,
             ours=wanted.at,
             reason=wanted.reason,
             verdict=f"only ours, {wanted.ending}",
@@ -123,9 +119,7 @@ def _listed(sides: Sides) -> list[dict[str, Any]]:
     ]
     rows += [
         _row(
-            pair.done.topic,
-            pair.done.action,
-            pair.done.segments,
+            pair.done,
             theirs=pair.done.at,
             ours=pair.wanted.at,
             reason=pair.wanted.reason,
@@ -148,9 +142,7 @@ def _verdict(answer: str | None) -> str:
 
 
 def _row(
-    topic: str,
-    action: str,
-    segments: Sequence[int],
+    action: Done | WantedAction,
     *,
     verdict: str,
     theirs: int | None = None,
@@ -159,9 +151,9 @@ def _row(
     lead: float | None = None,
 ) -> dict[str, Any]:
     return {
-        "topic": topic,
-        "action": action,
-        "segments": list(segments),
+        "topic": action.topic,
+        "action": action.action,
+        "segments": list(action.segments),
         "theirsAt": theirs,
         "oursAt": ours,
         "leadSeconds": lead,

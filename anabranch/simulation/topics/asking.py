@@ -74,17 +74,23 @@ class Asked(NamedTuple):
     """Instant of the extra tick that it asks for."""
 
 
+class TopicClocks(NamedTuple):
+    """Instants of a topic's last actions, `NEVER` without one, and its failures in a row."""
+
+    last_split: int
+    last_merge: int
+    last_rebucket: int
+    failures: int
+    failed_at: int
+
+
 def ask(
     segments: list[Shown],
     policy: Policy,
     now: int,
     by_tick: bool,
     consumers: tuple[int, int],
-    last_split: int,
-    last_merge: int,
-    last_rebucket: int,
-    failures: int,
-    failed_at: int,
+    clocks: TopicClocks,
     hot_keys: tuple[HotKey, ...],
 ) -> Asked:
     """Decide for a topic. Instants are milliseconds; `NEVER` and values below 0 as in the columns.
@@ -114,12 +120,12 @@ def ask(
         policy=policy,
         loads={shown.number: _load(shown, now) for shown in segments if shown.modified_at != _NOTHING},
         consumers={"sharing": ("STREAM", consumers[0]), "unshared": ("CHECKPOINT", consumers[1])},
-        last_split_at=None if last_split == NEVER else last_split,
-        last_merge_at=None if last_merge == NEVER else last_merge,
-        last_rebucket_at=None if last_rebucket == NEVER else last_rebucket,
-        failures=failures,
-        failed_at=None if failed_at == NEVER else failed_at,
-        failed_action="split" if failures else None,
+        last_split_at=None if clocks.last_split == NEVER else clocks.last_split,
+        last_merge_at=None if clocks.last_merge == NEVER else clocks.last_merge,
+        last_rebucket_at=None if clocks.last_rebucket == NEVER else clocks.last_rebucket,
+        failures=clocks.failures,
+        failed_at=None if clocks.failed_at == NEVER else clocks.failed_at,
+        failed_action="split" if clocks.failures else None,
         merge_depths={shown.number: shown.depth for shown in segments} if policy.explicit_lineage else None,
         pasts={shown.number: _past(shown) for shown in segments if shown.made} if policy.looks_back else None,
         hot_keys=hot_keys,

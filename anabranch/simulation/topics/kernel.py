@@ -24,12 +24,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anabranch.simulation.topics.asking import Asked, Shown, ask
+from anabranch.simulation.topics.asking import Asked, Shown, TopicClocks, ask
 from anabranch.simulation.topics.lineages import Lineage
 from anabranch.simulation.topics.outcome import Actions
 from anabranch.simulation.topics.tally import Tally
 from anabranch.simulation.topics.timeline import Floats, Ints
-from anabranch.simulation.topics.waits import BY_MERGE, BY_SPLIT, NOT_DUE, Limits, WaitSituation
+from anabranch.simulation.topics.waits import (
+    BY_MERGE,
+    BY_SPLIT,
+    NOT_DUE,
+    Limits,
+    SegmentColumns,
+    TopicColumns,
+    WaitSituation,
+)
 from anabranch.simulation.topics.window import NO_STEP, Bounds, WindowColumns
 from decisions.autoscale.clocks import (
     Cooldowns,
@@ -504,8 +512,7 @@ class Kernel:
     def _evaluate(self, rows: Ints, step: Ints, now: Ints, is_tick: Bools, is_extra: Bools, by_event: Bools) -> None:
         segments, owner = self._segments(rows)
         ints = self._ints[segments]
-        situation = WaitSituation(
-            self._limits,
+        topics = TopicColumns(
             rows,
             now,
             self._count[rows],
@@ -514,6 +521,8 @@ class Kernel:
             self._last_merge[rows],
             self._failures[rows],
             self._failed_at[rows],
+        )
+        shown = SegmentColumns(
             owner,
             hot=ints[:, _HOT] != 0,
             is_cold=ints[:, _COLD] != _NO_INSTANT,
@@ -522,6 +531,7 @@ class Kernel:
             shallow_at=self._shallow_at(rows[owner], ints),
             settled_at=self._settled_at(rows[owner], ints),
         )
+        situation = WaitSituation(self._limits, topics, shown)
         by_tick = is_tick | is_extra
         by_consumers = by_event & ~by_tick & situation.demand
         may_act = (by_tick & (situation.may_split | situation.may_merge)) | (by_consumers & situation.may_split)
@@ -647,11 +657,10 @@ class Kernel:
             for segment, depth, of_one in zip(ints.tolist(), depths.tolist(), rates, strict=True)
         ]
         policy, keys = self._limits.policies[int(self._limits.of[row])], self._hot_keys.get(row, ())
-        split, merged = int(self._last_split[row]), int(self._last_merge[row])
-        failures, failed_at = int(self._failures[row]), int(self._failed_at[row])
-        rebucketed = int(self._last_rebucket[row])
         consumers = int(self._sharing[row]), int(self._unshared[row])
-        return ask(shown, policy, now, by_tick, consumers, split, merged, rebucketed, failures, failed_at, keys)
+        columns = (self._last_split, self._last_merge, self._last_rebucket, self._failures, self._failed_at)
+        clocks = TopicClocks._make(int(column[row]) for column in columns)
+        return ask(shown, policy, now, by_tick, consumers, clocks, keys)
 
     def _tick_from(self, step: Ints) -> Ints:
         """Return the first step with a tick, at or after each step."""

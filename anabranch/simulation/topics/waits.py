@@ -9,7 +9,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -124,51 +124,46 @@ class Limits:
         return np.array(values)[self.of]
 
 
+class TopicColumns(NamedTuple):
+    """Topics to evaluate, in columns by row."""
+
+    rows: Ints
+    """Their rows in `Limits`."""
+    now: Ints
+    active: Ints
+    """Number of active segments."""
+    required: Ints
+    last_split: Ints
+    last_merge: Ints
+    failures: Ints
+    failed_at: Ints
+
+
+class SegmentColumns(NamedTuple):
+    """Their segments, in columns; those of a topic are adjacent, in the order of the topics."""
+
+    owner: Ints
+    """Index of the topic in `TopicColumns`."""
+    hot: Bools
+    is_cold: Bools
+    is_single: Bools
+    cold_since: Ints
+    shallow_at: Ints
+    settled_at: Ints
+
+
 class WaitSituation:
     """Wishes and waits of some rows, as instants; `NOT_DUE`: time alone does not bring it."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        rows: Ints,
-        now: Ints,
-        count: Ints,
-        required: Ints,
-        last_split: Ints,
-        last_merge: Ints,
-        failures: Ints,
-        failed_at: Ints,
-        owner: Ints,
-        *,
-        hot: Bools,
-        is_cold: Bools,
-        is_single: Bools,
-        cold_since: Ints,
-        shallow_at: Ints,
-        settled_at: Ints,
-    ) -> None:
-        """Columns by row, and from `hot` on by segment, each of the row at the index `owner`."""
-        first = np.cumsum(count) - count
-        self.demand: Bools = required > count
-        self._splits(limits, rows, now, count, last_split, failures, failed_at, owner, first, hot, is_single)
-        self._merges(
-            limits, rows, now, count, required, last_merge, owner, first, is_cold, cold_since, shallow_at, settled_at
-        )
+    def __init__(self, limits: Limits, topics: TopicColumns, segments: SegmentColumns) -> None:
+        first = np.cumsum(topics.active) - topics.active
+        self.demand: Bools = topics.required > topics.active
+        self._find_splits(limits, topics, segments, first)
+        self._find_merges(limits, topics, segments)
 
-    def _splits(
-        self,
-        limits: Limits,
-        rows: Ints,
-        now: Ints,
-        count: Ints,
-        last_split: Ints,
-        failures: Ints,
-        failed_at: Ints,
-        owner: Ints,
-        first: Ints,
-        hot: Bools,
-        is_single: Bools,
-    ) -> None:
+    def _find_splits(self, limits: Limits, topics: TopicColumns, segments: SegmentColumns, first: Ints) -> None:
+        rows, now, count = topics.rows, topics.now, topics.active
+        owner, hot = segments.owner, segments.hot
         self.may_split: Bools = np.zeros(len(rows), np.bool_)
         self.is_urgent: Bools = self.may_split
         """The gate that binds is one that the job asks an extra tick for."""
@@ -178,11 +173,11 @@ class WaitSituation:
         wants = limits.is_on[rows] & (self.demand | np.logical_or.reduceat(hot, first))
         if not wants.any():
             return
-        splittable = ~(is_single & limits.skips_single[rows][owner])
+        splittable = ~(segments.is_single & limits.skips_single[rows][owner])
         candidates = splittable & (hot | self.demand[owner])
         can_split = np.logical_or.reduceat(candidates, first)
-        rests_until = np.where(last_split == NEVER, NEVER, last_split + limits.split_cooldown[rows])
-        pauses_until = self._pauses_until(limits, rows, failures, failed_at)
+        rests_until = np.where(topics.last_split == NEVER, NEVER, topics.last_split + limits.split_cooldown[rows])
+        pauses_until = self._pauses_until(limits, rows, topics.failures, topics.failed_at)
         pauses, rests, is_full = pauses_until > now, rests_until > now, count >= limits.max_segments[rows]
         fails = pauses | rests | is_full | ~can_split
         asks = limits.asks[rows]
@@ -203,21 +198,10 @@ class WaitSituation:
         pause = np.maximum(np.minimum(doubled, MAX_BACKOFF_MS), backoff)
         return np.where(pauses, np.where(pauses, failed_at, 0) + pause, NEVER)
 
-    def _merges(
-        self,
-        limits: Limits,
-        rows: Ints,
-        now: Ints,
-        count: Ints,
-        required: Ints,
-        last_merge: Ints,
-        owner: Ints,
-        first: Ints,
-        is_cold: Bools,
-        cold_since: Ints,
-        shallow_at: Ints,
-        settled_at: Ints,
-    ) -> None:
+    def _find_merges(self, limits: Limits, topics: TopicColumns, segments: SegmentColumns) -> None:
+        rows, now, count, required = topics.rows, topics.now, topics.active, topics.required
+        owner, is_cold, cold_since = segments.owner, segments.is_cold, segments.cold_since
+        shallow_at, settled_at = segments.shallow_at, segments.settled_at
         never = np.full(len(rows), NOT_DUE)
         self.merges_at = self.merge_due = never
         """Instant when the first pair may merge, as things are; and the same if its loads are trusted until then."""
@@ -239,7 +223,7 @@ class WaitSituation:
         of_rows = own[starts]
         first_end = np.minimum.reduceat(np.maximum(ends, shallow), starts)
         first_of_shallow = np.minimum.reduceat(np.where(shallow <= now[own], ends, NOT_DUE), starts)
-        last = last_merge[of_rows]
+        last = topics.last_merge[of_rows]
         has_none = (last == NEVER) | limits.acts_in_parallel[rows][of_rows]
         rests_until = np.where(has_none, NEVER, last + limits.merge_cooldown[rows][of_rows])
         merges_at = np.maximum(first_end, rests_until)
