@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from anabranch.local.pulsar.load import KeyedLoad, dropped_receipts, keyed_load
+from anabranch.local.pulsar.load import KeyedDemand, KeyedLoad, dropped_receipts, keyed_load
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from lake.tables import create_lake
 from tests.executor.conftest import House
@@ -86,7 +86,10 @@ def test_no_message_is_lost_under_splits_and_merges(
 ) -> None:
     house, log = pulsar_house, tmp_path / "load.log"
     topic = house.create(f"loaded-{in_flight}")
-    with keyed_load(pulsar_jars, pulsar.service_url, topic, log, 1000, 50, in_flight) as load, house.running():
+    with (
+        keyed_load(pulsar_jars, pulsar.service_url, topic, log, KeyedDemand(1000, 50, in_flight)) as load,
+        house.running(),
+    ):
         restarts = flows(load, log, pulsar, topic, 1)
         for segments, seen in (((0,), 3), ((1,), 5), ((3, 4), 6)):
             one = house.decide(topic, *segments)

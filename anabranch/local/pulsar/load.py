@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -99,13 +99,21 @@ def dropped_receipts(log: Path) -> int:
     return log.read_text().count("ClientCnx.handleSendReceipt(")
 
 
-@contextmanager
-def keyed_load(
-    jars: Path, service_url: str, topic: str, log: Path, rate: int, keys: int, in_flight: int, wave_seconds: float = 0
-) -> Iterator[KeyedLoad]:
-    """Run a load of `rate` messages a second over `keys` keys, and kill it when the block ends.
+class KeyedDemand(NamedTuple):
+    """Messages that a load sends."""
 
-    Up to `in_flight` sends are pending at once. With `wave_seconds` the rate rises and falls once in that period.
+    rate: int
+    """Messages a second, over all keys."""
+    keys: int
+    in_flight: int
+    """Sends that are pending at once, at most."""
+    wave_seconds: float = 0
+    """Period in which the rate rises and falls once; 0: it stays."""
+
+
+@contextmanager
+def keyed_load(jars: Path, service_url: str, topic: str, log: Path, demand: KeyedDemand) -> Iterator[KeyedLoad]:
+    """Run a load on a topic, and kill it when the block ends.
 
     `jars` is the folder of `anabranch.local.setup.ensure_pulsar`; the client's log goes to `log`.
     """
@@ -120,10 +128,10 @@ def keyed_load(
         "anabranch.pulsar.KeyedLoad",
         service_url,
         topic,
-        str(rate),
-        str(keys),
-        str(in_flight),
-        str(wave_seconds),
+        str(demand.rate),
+        str(demand.keys),
+        str(demand.in_flight),
+        str(demand.wave_seconds),
     ]
     with (
         open(log, "ab") as errors,
@@ -188,7 +196,7 @@ def main(
     log = Path("var/pulsar-load.log")
     log.parent.mkdir(parents=True, exist_ok=True)
     due = None if seconds is None else time.monotonic() + seconds
-    with keyed_load(jars, service_url, topic, log, rate, keys, in_flight, wave_seconds) as load:
+    with keyed_load(jars, service_url, topic, log, KeyedDemand(rate, keys, in_flight, wave_seconds)) as load:
         while not ended.wait(_TELL_SECONDS) and not load.ended and (due is None or time.monotonic() < due):
             click.echo(json.dumps(load.counts))
         counts = load.finish()

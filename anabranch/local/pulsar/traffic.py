@@ -18,7 +18,7 @@ from pathlib import Path
 from anabranch.admin.answers import Answered, Fault, Refused
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
-from anabranch.local.pulsar.load import KeyedLoad, keyed_load
+from anabranch.local.pulsar.load import KeyedDemand, KeyedLoad, keyed_load
 from anabranch.local.pulsar.standalone import StandalonePulsar
 from runtime.java_home import SetupError
 from schemas.metadata import AutoScalePolicyOverride
@@ -31,6 +31,7 @@ WAVE_SECONDS = 90
 KEYS = 200
 IN_FLIGHT = 1
 """The client of 5.0.0-M1 keeps the order of a key, and sends nothing twice, only so."""
+DEMAND = KeyedDemand(PEAK_PER_SECOND, KEYS, IN_FLIGHT, WAVE_SECONDS)
 POLICY = AutoScalePolicyOverride(
     split_cooldown_seconds=4,
     merge_cooldown_seconds=12,
@@ -76,7 +77,7 @@ def main(service_url: str, jars: Path, folder: Path) -> None:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
     client_log = folder / "log" / "load.log"
-    with keyed_load(jars, service_url, TOPIC, client_log, PEAK_PER_SECOND, KEYS, IN_FLIGHT, WAVE_SECONDS) as load:
+    with keyed_load(jars, service_url, TOPIC, client_log, DEMAND) as load:
         while not stop.wait(1):
             if load.ended:
                 sys.exit(f"the client has ended; see {client_log}")

@@ -26,7 +26,7 @@ from anabranch.collectors.announcements import KafkaRecord
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
 from anabranch.collectors.status import CollectorStatus
-from anabranch.local.pulsar.load import keyed_load
+from anabranch.local.pulsar.load import KeyedDemand, keyed_load
 from anabranch.local.setup import ensure_jars, ensure_pulsar
 from schemas.ids import topic_name
 from schemas.kafka.messages import Rejected, SegmentStatsColumns, parse_message
@@ -146,7 +146,7 @@ def _run(cluster: PulsarCluster, jars: Path) -> None:
         for name in [BUSY, *(topic_name("public", "default", f"t{number}") for number in range(TOPICS))]:
             _done(topics.create_topic(name, SEGMENTS, {}))
     log = cluster.folder / "client.log"
-    with keyed_load(jars, first.service_url, BUSY, log, rate=200, keys=100, in_flight=1) as load:
+    with keyed_load(jars, first.service_url, BUSY, log, KeyedDemand(200, 100, 1)) as load:
         collecting = Collecting(first.admin_url)
         with step("the collector sees every segment that is loaded, at two brokers"):
             until(lambda: collecting.is_whole(2))

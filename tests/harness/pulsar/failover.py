@@ -21,7 +21,7 @@ from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.topics import ScalableTopics
 from anabranch.admin.transport import Transport
 from anabranch.collectors.pulsar.brokers import best_broker
-from anabranch.local.pulsar.load import keyed_load
+from anabranch.local.pulsar.load import KeyedDemand, keyed_load
 from anabranch.local.setup import ensure_jars, ensure_pulsar
 from schemas.ids import topic_name
 from schemas.metadata import AutoScalePolicyOverride
@@ -72,7 +72,9 @@ def _run(cluster: PulsarCluster, jars: Path, consumers: str) -> None:
         for topic in TOPICS:
             _done(_topics(first).create_topic(topic, 1, {}))
         loads = [
-            clients.enter_context(keyed_load(jars, anyone, topic, cluster.folder / f"client-{number}.log", RATE, 40, 1))
+            clients.enter_context(
+                keyed_load(jars, anyone, topic, cluster.folder / f"client-{number}.log", KeyedDemand(RATE, 40, 1))
+            )
             for number, topic in enumerate(TOPICS)
         ]
         with step(f"{len(TOPICS)} topics have producers and consumers"):
