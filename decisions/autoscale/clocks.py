@@ -4,7 +4,8 @@ Stage: between evaluations. `decide` reads these values and changes none of them
 the model check) changes them here. What is committed sets a clock, never what was tried. All instants are milliseconds;
 `now` is the batch's time, and no clock is set later than that.
 
-    a layout change       cooldowns_after_layout, is_done    (merge depth: `decisions.topic.lineage`; pasts:
+    a layout change       cooldowns_after_layout (also of manual operations, PIP-483 "Manual operations and
+                          cooldown"), is_done    (merge depth: `decisions.topic.lineage`; pasts:
                           `decisions.autoscale.past`)
     a sample              instant_of_sample, claim_of_sample, is_stale_sample, then
                           seen_after_sample, modified_after_sample, returned_after_sample, cold_since_after_sample

@@ -1,8 +1,8 @@
 """Significant change: which samples become load records (PIP-483 "Significant-change threshold").
 
-Stage: the filter, before anything is decided. A rate is compared with the last *accepted* value, strictly: exactly the
-band is not significant; from 0 any move is. With `threshold_crossing` a sample that lands on the other side of a policy
-threshold is significant too, so that no load crosses one unseen.
+Stage: the ±25 % filter (`stream.change_threshold` = 0.25), before anything is decided. A rate is compared with the last
+*accepted* value, strictly: exactly the band is not significant; from 0 any move is. With `threshold_crossing` a sample
+that lands on the other side of a policy threshold is significant too, so that no load crosses one unseen.
 
 Each rule comes twice, for one sample and for columns of them; a property test compares the two.
 """

@@ -1,7 +1,8 @@
 """Pass 1: SPLIT (fast, lightly coalesced).
 
 Stage: in `decisions.autoscale.decide`. PIP-483 "Pass 1 — SPLIT (fast, lightly coalesced)"; a consumer event evaluates
-rule (a) only, as PIP-483 "Evaluation triggers" says. `maxSegments` is one of PIP-483 "Caps".
+rule (a) only, the consumer-count split (`_split_for_consumers`), as PIP-483 "Evaluation triggers" says. `maxSegments`
+is one of PIP-483 "Caps".
 
 As the PIP has it one segment of a topic is split at a time, with one cooldown. By the guard `parallelActions` all that
 are above a threshold are split at once, each after a cooldown of its own, and all that consumers lack.

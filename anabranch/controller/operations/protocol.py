@@ -1,7 +1,7 @@
 """Split, merge and rebucket as repeatable steps (PIP-468 "Split Protocol", "Merge Protocol").
 
-A rebucket follows a split with one child: a successor of the same range. "Terminate" makes a segment refuse writes; the
-layout then shows it as sealed.
+This is the sealing protocol of the PIP: "terminate" makes a segment refuse writes, then the layout shows it as SEALED.
+A rebucket is a split with one child: a successor of the same range.
 
 Stage: between the service, which plans an operation, and the segment store and the layouts, which carry it out. An
 operation is a value. It is saved before its first step and after each one, so after a crash it continues with the step
