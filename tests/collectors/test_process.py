@@ -165,6 +165,7 @@ def test_a_real_pulsar_is_collected(tmp_path, broker, pulsar, heard, namespace):
             assert heard.layout(name).layout == topics.layout(name).value.to_metadata()
             wait_until(lambda: any({2, 3} <= set(one.ids) for one in heard.poll().of(SegmentStatsColumns)), 30)
             assert isinstance(topics.delete_topic(name, force=True), Answered)
-            wait_until(lambda: heard.poll().layout(name).cause == "deleted", 20)
+            # Nothing tells of the end of a topic but its layout, which is read every 30 seconds.
+            wait_until(lambda: heard.poll().layout(name).cause == "deleted", 60)
     finally:
         transport.close()
