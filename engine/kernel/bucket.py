@@ -8,6 +8,14 @@ part in arrival order, and `end` evaluates what is due and returns the bytes to 
 between batches, keyed by the fingerprint of its bytes: if Spark retries or replays a batch, its store holds other
 bytes, the fingerprints differ, and the state is decoded again. During a batch the decoded state is out of the cache,
 so a batch that fails halfway leaves nothing stale. All results depend on the arguments alone.
+
+Invariants. Arrival order decides ties, never the order in which Spark delivers rows: records are sorted before they are
+ingested. Every record ends as exactly one of accepted, suppressed and dead letter, and is counted at one bucket, its
+home, though copies of it reach others. Nothing is evaluated before all parts of the batch are in.
+
+Why not one state per topic, as Spark suggests: many topics of a fleet change a little in every batch, and each key
+costs a call through Python. One value per bucket costs one call; the log of changes keeps its writes small as well,
+and all due topics of a bucket are evaluated at once, in columns.
 """
 
 from __future__ import annotations
@@ -76,6 +84,7 @@ class BucketEngine:
         arguments give equal results. Raises `StateError` when the stored state cannot be read, and nothing else,
         whatever the data.
         """
+        # The same path as a batch in parts, so that both are one piece of code and give the same bytes.
         batch = self.begin(bucket, packed, now)
         batch.take(records, samples, letters, letters_of_parts)
         return batch.end(), batch.output
@@ -124,6 +133,7 @@ class BucketBatch:
         letters_of_parts: Sequence[dict[str, Any]] = (),
     ) -> None:
         """Ingest a part; its records arrived after those of earlier parts."""
+        # Parts of messages are left out here: their messages are counted among the records or columns.
         self.output.counts.messages += len(letters)
         self.output.counts.dead_letters += len(letters)
         self.output.counts.samples_refused += sum(
@@ -167,6 +177,8 @@ class Intake:
         for record in sorted(records, key=arrival):
             output.counts.messages += record.home
             parsed: AcceptedMessage | Rejected | None = None
+            # Most announcements repeat what is known. They are recognized from their text, before the models parse
+            # them, which costs far more.
             if (plain := parse_plain(record, self._readers)) is not None:
                 if all(batches[index].is_known(plain) for index, *_ in self._readers[type(plain)]):
                     output.counts.messages_accepted += record.home
@@ -179,6 +191,7 @@ class Intake:
                 if record.home:
                     record_dead_letter(output, record, parsed, now)
                 continue
+            # A message of no family is recorded nevertheless: `taken` is empty, and nothing suppresses it.
             if parsed.taken and not any(batches[index].is_news(message) for index, message in parsed.taken):
                 output.counts.messages_suppressed += record.home
                 continue
@@ -187,6 +200,7 @@ class Intake:
                 output.counts.messages_accepted += 1
             elif record.home:
                 record_event(output, record, parsed.message, now)
+        # Samples come last: a layout that arrived in the same part decides which segments they may be about.
         for index, kind in self._columns:
             if (of_family := samples.get(kind)) is not None:
                 batches[index].take_samples(of_family)

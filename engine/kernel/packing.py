@@ -121,6 +121,7 @@ class BucketPacker:
                 if _is_for_all(record):
                     shorter[row] = parsed.message.known_json().encode()
             records[row] = record
+        # From here on by bucket, not by row: each bucket gets few large values instead of many small ones.
         buckets = batch.column("bucket").to_numpy()
         shared: dict[int, list[RawRecord]] = {}
         for row, message in several.items():
@@ -136,6 +137,7 @@ class BucketPacker:
                 if rows := [letter for row in chosen.tolist() for letter in by_row[row]]:
                     yield bucket, now, position, kind, pydantic_core.to_json(rows, bytes_mode="base64")
         if not columns:
+            # Everything else goes as it came. Refused messages went as letters, and divided ones go in their parts.
             raw, is_raw = _raw_columns(batch), np.ones(batch.num_rows, np.bool_)
             is_raw[[*letters, *several]] = False
             for bucket, chosen in _by_bucket(buckets, np.flatnonzero(is_raw)):
@@ -167,6 +169,7 @@ class BucketPacker:
         rows = [row for row, record in records.items() if _is_for_all(record)]
         if not rows:
             return
+        # They share one key, so one bucket is home to all of them; it has them already.
         home = int(buckets[rows[0]])
         copies = []
         for row in rows:

@@ -16,6 +16,11 @@ Decisions on one subject, for instance of one evaluation, concern disjoint parts
 and a waiting one blocks no other. Only the tries on a subject are serialized: two calls at once would conflict, and
 each must act on the state seen right before it. Waiting occupies no thread.
 
+Why not one thread per decision: each durable step would be a Delta commit of its own, and commits of one table queue
+up. One thread collects what is ready and commits it at once, so that a burst of decisions costs few commits. Why the
+intent comes before the call, though it costs a commit: after a crash nobody can tell from the cluster alone whether a
+change is ours, or somebody else's that looks the same.
+
 Longer than other modules because all of it is one thread's state.
 """
 
@@ -175,6 +180,7 @@ class Executor:
     def _restore(self) -> None:
         recorded = self._ledger.recorded()
         self._brakes.read()
+        # Ends first: the tail then leaves out decisions that are over, and reads the open ones only.
         self._known |= recorded.ended
         self._announcer.open()
         for row in self._tail.read(self._known):
@@ -183,8 +189,10 @@ class Executor:
         for decision_id, work in self._open.items():
             begun = recorded.begun.get(decision_id)
             if begun is not None:
+                # Its call may or may not have been made: the first look of the new life finds out.
                 work.begun_at = begun.at
                 work.standing = AttemptProgress(calls=begun.calls, open_end=True)
+        # Before the first step: a restart must not be a way around the rate limit.
         self._restore_counts()
         for work in self._open.values():
             self._begin(work)
@@ -209,6 +217,7 @@ class Executor:
         wake_at = min(self._poll_at, self._brakes.wake_at)
         if self._to_record:
             wake_at = min(wake_at, self._writing.until)
+        # Without room a due retry would wake this thread again and again, to no effect.
         if self._later and self._workers.has_room_for_retry:
             wake_at = min(wake_at, self._later[0][0])
         return max(0.0, wake_at - time.monotonic())
@@ -252,6 +261,7 @@ class Executor:
             else:
                 level = logging.WARNING if work.failures == 1 else logging.DEBUG
                 log.log(level, "%s is not settled, trying again: %s", work.decision, result.reason)
+        # In mode `observe` nothing was called, so there is no progress to record.
         if isinstance(step, TryAgain) and self._observe:
             self._retry_later(work, step)
         else:
@@ -261,10 +271,13 @@ class Executor:
         now = time.monotonic()
         if now < self._poll_at:
             return
+        # From now, not from the last time: after a long commit polls must not follow at once to catch up.
         self._poll_at = now + self._settings.poll_ms / 1000
         if now < self._reading.until:
             return
         try:
+            # The lease before the rows: whoever lost it must not open decisions of its successor. The brakes before
+            # the rows as well, so that no decision is begun on a pause that was already there.
             self._ledger.check_lease()
             self._brakes.read()
             rows = self._tail.read(self._known)
