@@ -40,8 +40,8 @@ def snapshot_on_record(row: Mapping[str, Any]) -> TopicSnapshot | None:
 
 def inputs_differ(inputs: str, replayed: TopicSnapshot, same_policy: bool) -> list[Difference]:
     """Return the fields in which a recorded snapshot (JSON) differs from the replayed one."""
-    saw = _compared(Snapshot.model_validate_json(inputs), same_policy)
-    has = _compared(snapshot_to_wire(replayed), same_policy)
+    saw = _compared_fields(Snapshot.model_validate_json(inputs), same_policy)
+    has = _compared_fields(snapshot_to_wire(replayed), same_policy)
     return [(field, saw[field], has[field]) for field in saw if saw[field] != has[field]]
 
 
@@ -49,10 +49,10 @@ def hold_differs(row: Mapping[str, Any], replayed: TopicSnapshot) -> list[Differ
     """Return the fields in which a row of `holds` differs from the replay under the same policy."""
     if row["layout_epoch"] != replayed.layout.epoch:
         return [("layout_epoch", row["layout_epoch"], replayed.layout.epoch)]
-    recorded = _said(row)
+    recorded = _recorded_answer(row)
     snapshots, are_all = may_have_been(replayed)
-    answers = [_answer(snapshot) for snapshot in snapshots]
-    if not are_all or any(_agrees(recorded, answer) for answer in answers):
+    answers = [_answer_again(snapshot) for snapshot in snapshots]
+    if not are_all or any(_is_same_answer(recorded, answer) for answer in answers):
         return []
     return [(field, recorded[field], answers[0][field]) for field in recorded if recorded[field] != answers[0][field]]
 
@@ -81,13 +81,13 @@ def may_have_been(replayed: TopicSnapshot) -> tuple[list[TopicSnapshot], bool]:
     return candidates, are_all
 
 
-def _said(row: Mapping[str, Any]) -> dict[str, object]:
+def _recorded_answer(row: Mapping[str, Any]) -> dict[str, object]:
     eligible_at = row["eligible_at"]
     eligible_ms = None if eligible_at is None else (eligible_at - _EPOCH) // timedelta(milliseconds=1)
     return {**{name: row[name] for name in ("gate", "measured", "limit", "margin")}, "eligible_at": eligible_ms}
 
 
-def _answer(snapshot: TopicSnapshot) -> dict[str, object]:
+def _answer_again(snapshot: TopicSnapshot) -> dict[str, object]:
     answer = decide(snapshot)
     if not isinstance(answer, Hold):
         return {"gate": answer.action, **dict.fromkeys(("measured", "limit", "margin", "eligible_at"))}
@@ -101,13 +101,13 @@ def _answer(snapshot: TopicSnapshot) -> dict[str, object]:
     }
 
 
-def _agrees(recorded: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
+def _is_same_answer(recorded: Mapping[str, Any], answer: Mapping[str, Any]) -> bool:
     if recorded["gate"] == answer["gate"] == Gate.LOAD_STALE.value:
         return bool(recorded["limit"] == answer["limit"] < recorded["measured"] <= answer["measured"])
     return recorded == answer
 
 
-def _compared(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:
+def _compared_fields(snapshot: Snapshot, same_policy: bool) -> dict[str, Any]:
     """Return the fields that must agree.
 
     Excludes the policy, which is no state: settings may have changed since.

@@ -145,12 +145,16 @@ def _differences(recorded: ClusterRows, again: ClusterRows) -> Iterator[tuple[st
             which = f"{kind} {key[1]}" + (f" of {key[0]}" if kind == "hold" else "")
             about = _about(original.get(key) or replayed[key])
             if key not in replayed:
-                yield f"{which} is on record ({_short(original[key])}), and this release says nothing", *about, False
+                yield (
+                    f"{which} is on record ({_short_row(original[key])}), and this release says nothing",
+                    *about,
+                    False,
+                )
             elif key not in original:
-                yield f"{which} is not on record, and this release says {_short(replayed[key])}", *about, False
+                yield f"{which} is not on record, and this release says {_short_row(replayed[key])}", *about, False
             else:
                 changes = {
-                    name: f"{name} was {_cut(original[key][name])}, is now {_cut(replayed[key][name])}"
+                    name: f"{name} was {_cut_text(original[key][name])}, is now {_cut_text(replayed[key][name])}"
                     for name in _SAID[kind]
                     if original[key][name] != replayed[key][name]
                 }
@@ -198,10 +202,10 @@ def _by_number(rows: Iterable[RecordedRow]) -> dict[tuple[str, int], RecordedRow
     return {(row["subject"], row["seq"]): row for row in rows}
 
 
-def _short(row: RecordedRow) -> str:
+def _short_row(row: RecordedRow) -> str:
     return f"{row['action']} {row['arguments']}" if "action" in row else str(row["gate"])
 
 
-def _cut(value: object) -> str:
+def _cut_text(value: object) -> str:
     text = str(value)
     return text if len(text) < 300 else f"{text[:300]}…"

@@ -142,7 +142,7 @@ class Batches:
         ended = np.full(len(names), np.iinfo(np.int64).min, np.int64)
         np.maximum.at(ended, codes, ats)
         self._ended = dict(zip(began.tolist(), ended.tolist(), strict=True))
-        keys = _key(numbers, ats)
+        keys = _batch_key(numbers, ats)
         order = np.argsort(keys, kind="stable")
         self._keys, self._places = keys[order], np.column_stack([began[codes], numbers])[order]
         ranked = np.lexsort((self._places[:, 1], self._places[:, 0]))
@@ -217,8 +217,8 @@ class Batches:
         return first + int(np.searchsorted(self._ranked[first:end, 1], number))
 
     def _row(self, number: int, batch_at: int) -> int | None:
-        row = int(np.searchsorted(self._keys, _key(number, batch_at)))
-        is_known = row < len(self._keys) and self._keys[row] == _key(number, batch_at)
+        row = int(np.searchsorted(self._keys, _batch_key(number, batch_at)))
+        is_known = row < len(self._keys) and self._keys[row] == _batch_key(number, batch_at)
         return row if is_known and self._places[row][1] == number else None
 
 
@@ -228,7 +228,7 @@ def _generations(batches: pa.Table) -> tuple[list[str], npt.NDArray[np.int64]]:
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
 
 
-def _key(number: Any, batch_at: Any) -> Any:
+def _batch_key(number: Any, batch_at: Any) -> Any:
     return batch_at * _NUMBERS + number % _NUMBERS
 
 
@@ -278,7 +278,7 @@ class BatchHistory:
         rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
         for name in (DECISIONS.name, HOLDS.name, EVENTS.name):
             table = self.tables[name]
-            concerned = [subject for subject in _subjects(table) if _whose(subject) in names]
+            concerned = [subject for subject in _subjects(table) if _owner_of_subject(subject) in names]
             chosen = table.filter(pc.is_in(table["subject"], pa.array(concerned, pa.string()))).to_pylist()
             rows[name] = {position: list(group) for position, group in groupby(chosen, key=lambda row: row["place"])}
         loads = self.tables[SEGMENT_LOAD.name]
@@ -288,7 +288,7 @@ class BatchHistory:
             yield RecordedBatch(
                 now=now,
                 is_complete=is_complete,
-                events=[_event(row) for row in rows[EVENTS.name].get(position, ())],
+                events=[_event_record(row) for row in rows[EVENTS.name].get(position, ())],
                 samples=samples.get(position),
                 decisions=rows[DECISIONS.name].get(position, ()),
                 holds=rows[HOLDS.name].get(position, ()),
@@ -383,7 +383,7 @@ class HistoryRows:
             is_wanted = np.asarray(pc.or_(is_wanted, pc.equal(chosen["subject"], EVERY_TOPIC)), np.bool_)
             self.has_others |= not is_wanted.all()
             chosen, chunk, owner = chosen.filter(pa.array(is_wanted)), chunk[is_wanted], owner[is_wanted]
-        self.topics.update(map(_whose, _subjects(chosen)))
+        self.topics.update(map(_owner_of_subject, _subjects(chosen)))
         self.topics.discard(EVERY_TOPIC)
         if name == EVENTS.name and not self._with_ticks:
             # A tick has no effect beyond its recorded decisions and holds, unless the job's clock was set back
@@ -458,7 +458,7 @@ def _take_offsets(offsets: dict[str, dict[int, int]], name: str, table: pa.Table
         of_topic[partition] = max(of_topic.get(partition, 0), row["kafka_offset_max"] + 1)
 
 
-def _event(row: Mapping[str, Any]) -> RawRecord:
+def _event_record(row: Mapping[str, Any]) -> RawRecord:
     value = row["body"].encode()
     return RawRecord(
         row["kafka_topic"],
@@ -510,7 +510,7 @@ def _subjects(table: pa.Table) -> list[str]:
     return subjects
 
 
-def _whose(subject: str) -> str:
+def _owner_of_subject(subject: str) -> str:
     """Return the topic or cluster of a subject, which may be a broker (`cluster/broker`)."""
     return subject if subject.startswith(TOPIC_PREFIX) else subject.partition("/")[0]
 

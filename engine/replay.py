@@ -139,7 +139,7 @@ class BucketReplay:
             if identity != row["decision_id"]:
                 of_older = decision_id(topic.name, row["layout_epoch"], row["action"], segments, topic.attempts)
                 if self._has_to_agree(row, batch) and row["decision_id"] != of_older:
-                    self._doubt(f"{_which('decision', row, batch)} has the id {row['decision_id']}, not {identity}")
+                    self._doubt(f"{_name_row('decision', row, batch)} has the id {row['decision_id']}, not {identity}")
                 *before, this = topic.all_open
                 topic.set_open([*before, replace(this, decision_id=row["decision_id"])])
 
@@ -182,13 +182,13 @@ class BucketReplay:
         if self._has_to_agree(row, batch):
             topic = self.state.topics.get(name)
             if topic is None or topic.known is None:
-                self._doubt(f"{_which(kind, row, batch)} is of a topic without a layout in `events`")
+                self._doubt(f"{_name_row(kind, row, batch)} is of a topic without a layout in `events`")
                 return self.state.touch(name)
             policy = self._policies.of(self.state, topic)
             same_policy = policy.digest == row["policy_digest"]
             if self._every_version and not same_policy and row["engine_version"] == ENGINE_VERSION:
                 # Policies of other versions have other fields, and so other digests.
-                self._policy_differs(_which(kind, row, batch), row["policy_digest"], policy.digest)
+                self._policy_differs(_name_row(kind, row, batch), row["policy_digest"], policy.digest)
             replayed = snapshot_of(topic, self.loads, policy, batch.now, row["trigger"])
             differing: list[Difference] = []
             if row["inputs"] is not None:
@@ -196,13 +196,15 @@ class BucketReplay:
                     differing = inputs_differ(row["inputs"], replayed, same_policy)
                 except ValueError as error:
                     self._doubt(
-                        f"{_which(kind, row, batch)} has inputs that cannot be read: {str(error).splitlines()[0]}"
+                        f"{_name_row(kind, row, batch)} has inputs that cannot be read: {str(error).splitlines()[0]}"
                     )
             elif same_policy and row["layout_digest"] is not None:
                 differing = hold_differs(row, replayed)
             if differing:
-                changes = "; ".join(f"{field} was {_cut(then)}, is now {_cut(now)}" for field, then, now in differing)
-                self._doubt(f"{_which(kind, row, batch)} was taken on another state: {changes}")
+                changes = "; ".join(
+                    f"{field} was {_cut_text(then)}, is now {_cut_text(now)}" for field, then, now in differing
+                )
+                self._doubt(f"{_name_row(kind, row, batch)} was taken on another state: {changes}")
         return self.state.touch(name)
 
     def _policy_differs(self, which: str, then: str | None, now: str) -> None:
@@ -213,7 +215,7 @@ class BucketReplay:
 
     def _next(self, kind: str, row: RecordedRow, expected: int, batch: RecordedBatch) -> int:
         if self._has_to_agree(row, batch) and row["seq"] != expected:
-            self._doubt(f"{_which(kind, row, batch)} should be number {expected}: one is missing or there twice")
+            self._doubt(f"{_name_row(kind, row, batch)} should be number {expected}: one is missing or there twice")
         seq: int = row["seq"]
         return seq
 
@@ -224,11 +226,11 @@ class BucketReplay:
         return batch.is_complete and row["subject"] not in self.of_older
 
 
-def _which(kind: str, row: RecordedRow, batch: RecordedBatch) -> str:
+def _name_row(kind: str, row: RecordedRow, batch: RecordedBatch) -> str:
     batch_at = datetime.fromtimestamp(batch.now / 1000, timezone.utc)
     return f"{kind} {row['seq']} of {row['subject']} at {batch_at:%F %T} UTC"
 
 
-def _cut(value: object) -> str:
+def _cut_text(value: object) -> str:
     text = str(value)
     return text if len(text) < 300 else f"{text[:300]}…"

@@ -39,11 +39,11 @@ def read_outline(
     parts = [_schema(columns).empty_table()]
     for rows in _days(lake, columns, None, until):
         asked = None if instants is None else pc.is_in(rows["batch_at"], instants)
-        parts.append(outline(rows, asked))
+        parts.append(outline_of_batches(rows, asked))
     return pa.concat_tables(parts)
 
 
-def outline(batches: pa.Table, more: pa.ChunkedArray | None = None) -> pa.Table:
+def outline_of_batches(batches: pa.Table, more: pa.ChunkedArray | None = None) -> pa.Table:
     """Keep the batches by which `engine.history.Batches` orders all others, and the rows of `more`.
 
     These are, per generation, the first and the last batch by number and by time, and each batch after which the
@@ -67,7 +67,7 @@ def first_batch_after(lake: str, after: datetime) -> datetime | None:
     for rows in _days(lake, ("batch_at",), after, None):
         later = rows["batch_at"].filter(pc.greater(rows["batch_at"], pa.scalar(after)))
         if len(later):
-            return _aware(pc.min(later))
+            return _aware_instant(pc.min(later))
     return None
 
 
@@ -75,7 +75,7 @@ def last_batch(lake: str) -> datetime | None:
     """Return the time of the newest batch, or None. Raises as `read_batches`."""
     for rows in _days(lake, ("batch_at",), None, None, is_newest_first=True):
         if len(rows):
-            return _aware(pc.max(rows["batch_at"]))
+            return _aware_instant(pc.max(rows["batch_at"]))
     return None
 
 
@@ -101,6 +101,6 @@ def _schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([arrow_schema(BATCHES.row).field(name) for name in columns])
 
 
-def _aware(instant: pa.Scalar) -> datetime:
+def _aware_instant(instant: pa.Scalar) -> datetime:
     aware: datetime = instant.as_py()
     return aware

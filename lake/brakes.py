@@ -116,7 +116,7 @@ class BrakeReader:
         before = self.acts.number
         for row in self._tail.read(range(1, before + 1)):
             if row["number"] > self.acts.number:
-                self.acts.take(_act(row))
+                self.acts.take(_read_act(row))
         return self.acts.number > before
 
 
@@ -153,7 +153,7 @@ class BrakeLog(BrakeReader):
         return acts
 
 
-def _act(row: Mapping[str, Any]) -> SafeguardAct:
+def _read_act(row: Mapping[str, Any]) -> SafeguardAct:
     return SafeguardAct(
         kind=row["act"],
         subject=row["subject"],

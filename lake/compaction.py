@@ -58,7 +58,7 @@ def small_files(delta: DeltaTable) -> list[SmallFile]:
     return sorted(file for file in files if file.size < TARGET_BYTES)
 
 
-def groups(files: Sequence[SmallFile], many: int, most_bytes: int) -> list[list[SmallFile]]:
+def group_files(files: Sequence[SmallFile], many: int, most_bytes: int) -> list[list[SmallFile]]:
     """Group files that may be merged: of days with at least `many`, at most `most_bytes` in total.
 
     `files` as returned by `small_files`.
@@ -83,7 +83,7 @@ def groups(files: Sequence[SmallFile], many: int, most_bytes: int) -> list[list[
     return [group for group in complete if len(group) > 1]
 
 
-def compact(lake: str, table: Table, delta: DeltaTable, group: Sequence[SmallFile]) -> bool:
+def compact_group(lake: str, table: Table, delta: DeltaTable, group: Sequence[SmallFile]) -> bool:
     """Replace a group's files by one. Returns False if another process compacts, or has compacted these.
 
     `delta` is at the newest version afterwards. Raises `DeltaError` or `OSError`.
@@ -91,21 +91,21 @@ def compact(lake: str, table: Table, delta: DeltaTable, group: Sequence[SmallFil
     if _is_left_alone(delta):
         return False
     file = RowsFile(lake, table, pa.scalar(group[0].day).cast(pa.date32()).as_py(), "zstd")
-    for rows in _together(rows for old in group for rows in rows_of(lake, table, old.path)):
+    for rows in _join_chunks(rows for old in group for rows in rows_of(lake, table, old.path)):
         file.write(rows)
     file.close()
     new, is_done = WrittenFile.of(lake, table, file.path), False
     try:
-        is_done = _replaced(delta, group, new)
+        is_done = _replace_group(delta, group, new)
     finally:
         # After an unexplained failure the file may be in the table; leave it to `lake vacuum` then.
-        if not is_done and not _has(delta, [new.path]):
+        if not is_done and not _has_files(delta, [new.path]):
             new.discard()
     return is_done
 
 
 @contextmanager
-def alone(lake: str, table: Table) -> Iterator[None]:
+def exclude_others(lake: str, table: Table) -> Iterator[None]:
     """Exclude other compactions of the table by this release.
 
     Raises `Compacting`, `DeltaError` or `OSError`.
@@ -142,11 +142,11 @@ def alone(lake: str, table: Table) -> Iterator[None]:
             say(0)
 
 
-def _replaced(delta: DeltaTable, group: Sequence[SmallFile], new: WrittenFile) -> bool:
+def _replace_group(delta: DeltaTable, group: Sequence[SmallFile], new: WrittenFile) -> bool:
     paths = [old.path for old in group]
     for _ in range(MAX_RACES):
         delta.update_incremental()
-        if _is_left_alone(delta) or not _has(delta, paths):
+        if _is_left_alone(delta) or not _has_files(delta, paths):
             return False
         now = modified_now()
         removed = [RemoveAction(old.path, False, now, old.size, {PARTITION: old.day}) for old in group]
@@ -171,12 +171,12 @@ def _is_left_alone(delta: DeltaTable) -> bool:
     return (delta.transaction_version(ALONE) or 0) > time.time()
 
 
-def _has(delta: DeltaTable, paths: Sequence[str]) -> bool:
+def _has_files(delta: DeltaTable, paths: Sequence[str]) -> bool:
     delta.update_incremental()
     return set(paths) <= set(pa.table(delta.get_add_actions(flatten=True))["path"].to_pylist())
 
 
-def _together(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _join_chunks(chunks: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """Join chunks into tables of about `GROUP_BYTES`."""
     pending: list[pa.Table] = []
     size = 0

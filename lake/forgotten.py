@@ -83,7 +83,7 @@ def is_marked(delta: DeltaTable, before: date, namespaces: Collection[str] = ())
     return bool(of_each) and min(of_each) >= day
 
 
-def marks(delta: DeltaTable, before: date, namespaces: Collection[str]) -> list[Transaction]:
+def retention_marks(delta: DeltaTable, before: date, namespaces: Collection[str]) -> list[Transaction]:
     """Return the marks for a commit that removes rows before a day; no mark goes back."""
     names = [_ANYWHERE, *([_OF_NAMESPACE + namespace for namespace in namespaces] or [EVERYWHERE])]
     day = (before - _EPOCH).days

@@ -105,10 +105,10 @@ class JobLease:
 
     def renew(self) -> None:
         """Renew the lease. Raises `LeaseLost`, or what Delta raises."""
-        seen = _look(self._table)
+        seen = _read_lease(self._table)
         if seen.token != self.token:
-            raise overtaken(self.token, seen.token)
-        _say(self._table.table, {LEASE: self.token, _RENEWED: seen.renewed + 1})
+            raise lease_lost(self.token, seen.token)
+        _commit_lease(self._table.table, {LEASE: self.token, _RENEWED: seen.renewed + 1})
 
     def keep_renewing(self, end: threading.Event) -> None:
         """Renew until the end, or until the lease is lost; for a thread."""
@@ -124,8 +124,8 @@ class JobLease:
     def release(self) -> None:
         """Release the lease, so that the next holder need not wait. Never raises: otherwise it expires."""
         try:
-            if _look(self._table).token == self.token:
-                _say(self._table.table, {LEASE: self.token, _RELEASED: self.token})
+            if _read_lease(self._table).token == self.token:
+                _commit_lease(self._table.table, {LEASE: self.token, _RELEASED: self.token})
         except (DeltaError, OSError) as error:
             log.warning("the lease on the lake could not be given back, so it runs out: %s", error)
 
@@ -140,7 +140,7 @@ def hold_lake(
     to `SECONDS`.
     """
     try:
-        lease = take(lake, claim, stop or threading.Event(), seconds or SECONDS)
+        lease = take_lease(lake, claim, stop or threading.Event(), seconds or SECONDS)
     except (DeltaError, OSError) as error:
         raise NoLease(f"the lease on the lake {lake} cannot be taken: {error}") from error
     end = threading.Event()
@@ -154,14 +154,14 @@ def hold_lake(
         lease.release()
 
 
-def take(lake: str, claim: Claim, stop: threading.Event, seconds: float = SECONDS) -> JobLease:
+def take_lease(lake: str, claim: Claim, stop: threading.Event, seconds: float = SECONDS) -> JobLease:
     """Take the lease as soon as it is free. Raises `NoLease`, or what Delta raises."""
     table = OpenTable(_table(lake))
     for _ in range(MAX_RACES):
-        seen = _look(table)
+        seen = _read_lease(table)
         if seen.token > seen.released:
             _wait_until_dead(table, seen, claim, lake, stop)
-            seen = _look(table)
+            seen = _read_lease(table)
         token = seen.token + 1
         row = pa.Table.from_pylist(
             [
@@ -176,7 +176,7 @@ def take(lake: str, claim: Claim, stop: threading.Event, seconds: float = SECOND
             _SCHEMA,
         )
         try:
-            _say(table.table, {LEASE: token}, row)
+            _commit_lease(table.table, {LEASE: token}, row)
         except CommitFailedError as error:
             log.info("the lease on %s was taken or renewed meanwhile, looking again: %s", lake, error)
             continue
@@ -195,10 +195,10 @@ def check_lease(table: OpenTable, token: int) -> None:
 def check_token(newest: int | None, token: int) -> None:
     """Raise `LeaseLost` if `newest`, the number of `LEASE` in a table, is a newer holder's."""
     if newest is not None and newest > token:
-        raise overtaken(token, newest)
+        raise lease_lost(token, newest)
 
 
-def overtaken(token: int, newest: int) -> LeaseLost:
+def lease_lost(token: int, newest: int) -> LeaseLost:
     """Return the error for a job whose lease was taken over."""
     return LeaseLost(
         f"another job has taken over this lake: it holds lease {newest}, this one had {token} and did not renew it in "
@@ -218,7 +218,7 @@ def _wait_until_dead(table: OpenTable, first: _Seen, claim: Claim, lake: str, st
         if stop.wait(step):
             raise NoLease(f"told to stop while the lake {lake} was held by {holder}")
         quiet += step
-        seen = _look(table)
+        seen = _read_lease(table)
         if seen.released >= seen.token:
             return
         if seen != first:
@@ -236,13 +236,13 @@ def _table(lake: str) -> DeltaTable:
     return DeltaTable.create(path, schema=_SCHEMA, mode="ignore", configuration=_PROPERTIES)
 
 
-def _look(table: OpenTable) -> _Seen:
+def _read_lease(table: OpenTable) -> _Seen:
     newest = table.newest()
     token, renewed, released = (newest.transaction_version(app) or 0 for app in (LEASE, _RENEWED, _RELEASED))
     return _Seen(token, renewed, released)
 
 
-def _say(table: DeltaTable, numbers: dict[str, int], rows: pa.Table | None = None) -> None:
+def _commit_lease(table: DeltaTable, numbers: dict[str, int], rows: pa.Table | None = None) -> None:
     """Commit the numbers; `rows` replace the existing ones."""
     transactions = [Transaction(app, number) for app, number in numbers.items()]
     write_deltalake(

@@ -5,7 +5,7 @@ killed writers left.
 
 Stage: beside the job, on demand. Safe while the job and an executor run: compactions and appends do not conflict,
 whichever commits first (Delta's rules). Two concurrent compactions of one table would double rows, so each runs
-within `lake.compaction.alone`. Replaced files stay for at least an hour, and until they are `Table.file_hours` old,
+within `lake.compaction.exclude_others`. Replaced files stay an hour or more, until they are `Table.file_hours` old,
 for readers that still use them.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from lake.compaction import alone
+from lake.compaction import exclude_others
 from lake.files import table_path
 from schemas.tables.rows import Table
 
@@ -40,7 +40,7 @@ def compact_by_delta_rs(lake: str, table: Table, cluster_before: date | None) ->
 
     Raises `DeltaError`, or `Compacting` when another process compacts it.
     """
-    with alone(lake, table):
+    with exclude_others(lake, table):
         optimizer = DeltaTable(table_path(lake, table)).optimize
         if cluster_before is None:
             metrics = optimizer.compact()
@@ -77,6 +77,6 @@ def compact_by_delta_spark(spark: Any, lake: str, table: Table, cluster_before: 
     statement = f"OPTIMIZE delta.`{table_path(lake, table)}`"
     if cluster_before is not None:
         statement += f" WHERE day < '{cluster_before.isoformat()}' ZORDER BY ({cluster_column(table)})"
-    with alone(lake, table):
+    with exclude_others(lake, table):
         row = spark.sql(statement).first()
     return Compacted(row["metrics"]["numFilesRemoved"], row["metrics"]["numFilesAdded"])

@@ -73,7 +73,7 @@ class TableRegister:
         return number
 
 
-def registers(lake: str) -> dict[str, str]:
+def list_registers(lake: str) -> dict[str, str]:
     """Return the registers of a lake, by name, with their locations."""
     locations = {folder: f"{lake.rstrip('/')}/{folder}" for folder in REGISTERS}
     return {folder: path for folder, path in locations.items() if DeltaTable.is_deltatable(path)}

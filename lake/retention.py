@@ -24,10 +24,10 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from lake.compaction import alone
+from lake.compaction import exclude_others
 from lake.files import PARTITION, RowsFile, WrittenFile, dataset_of, modified_now
-from lake.forgotten import Retained, marks
-from lake.retention_filter import THINNED, staying
+from lake.forgotten import Retained, retention_marks
+from lake.retention_filter import THINNED, staying_rows
 from lake.state_snapshots import has_horizon
 from lake.tables import HOOKS, MAX_RACES, open_table
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, Table
@@ -50,7 +50,9 @@ class RemovedRows:
     """Older days that stay: a rebuild needs their newest record of a Kafka partition."""
 
 
-def forget(lake: str, table: Table, before: date, is_dry_run: bool, namespaces: Collection[str] = ()) -> RemovedRows:
+def forget_rows(
+    lake: str, table: Table, before: date, is_dry_run: bool, namespaces: Collection[str] = ()
+) -> RemovedRows:
     """Remove what nothing needs of the days before `before`; `is_dry_run`: only report it.
 
     `namespaces` (`tenant/namespace`; not for `dead_letters` and `batches`): rows of topics elsewhere stay. Batches
@@ -67,15 +69,15 @@ def forget(lake: str, table: Table, before: date, is_dry_run: bool, namespaces: 
         raise ValueError(f"there is no horizon at {before} or later: a rebuild would need the rows")
     if table is BATCHES and not is_dry_run:
         before = min(before, batches_limit(lake) or before.min)
-    look = partial(_thin, lake, table, namespaces) if table in THINNED else _look
+    look = partial(_thin_files, lake, table, namespaces) if table in THINNED else _count_removals
     if is_dry_run:
         return look(delta, before, False)[0]
     removals: list[RemoveAction] = []
     thin: list[WrittenFile] = []
-    with alone(lake, table):
+    with exclude_others(lake, table):
         for attempt in range(MAX_RACES):
             delta.update_incremental()
-            if attempt == 0 or not _has(delta, removals):
+            if attempt == 0 or not _has_files(delta, removals):
                 # Rows added meanwhile are newer and make no other day necessary.
                 forgotten, removals, thin = look(delta, before, True)
                 delta.update_incremental()
@@ -88,7 +90,7 @@ def forget(lake: str, table: Table, before: date, is_dry_run: bool, namespaces: 
                     schema=delta.schema(),
                     partition_by=[PARTITION],
                     commit_properties=CommitProperties(
-                        max_commit_retries=0, app_transactions=marks(delta, before, namespaces)
+                        max_commit_retries=0, app_transactions=retention_marks(delta, before, namespaces)
                     ),
                     post_commithook_properties=HOOKS,
                 )
@@ -117,7 +119,7 @@ def _added(file: WrittenFile) -> AddAction:
     return AddAction(file.path, file.size, {PARTITION: file.day}, modified_now(), False, file.statistics)
 
 
-def _has(delta: DeltaTable, removals: Sequence[RemoveAction]) -> bool:
+def _has_files(delta: DeltaTable, removals: Sequence[RemoveAction]) -> bool:
     there = set(pa.table(delta.get_add_actions(flatten=True))["path"].to_pylist())
     return all(removal.path in there for removal in removals)
 
@@ -139,12 +141,12 @@ def _removed(files: Sequence[tuple[date, str, int, int]]) -> list[RemoveAction]:
     return [RemoveAction(path, False, now, size, {PARTITION: day.isoformat()}) for day, path, size, _ in files]
 
 
-def _thin(
+def _thin_files(
     lake: str, table: Table, namespaces: Collection[str], delta: DeltaTable, before: date, is_written: bool
 ) -> tuple[RemovedRows, list[RemoveAction], list[WrittenFile]]:
     """Return the files with rows to remove, and new ones with their remaining rows."""
     files, going, thin, rows = _old_files(delta, before), list[tuple[date, str, int, int]](), list[WrittenFile](), 0
-    stays = staying(lake, table, [path for _, path, *_ in files], before, namespaces, not is_written)
+    stays = staying_rows(lake, table, [path for _, path, *_ in files], before, namespaces, not is_written)
     for day, of_day in groupby(files, lambda file: file[0]):
         remaining = None
         for file in of_day:
@@ -164,19 +166,19 @@ def _thin(
     return RemovedRows(sorted({file[0] for file in going}), len(going), rows, size, []), _removed(going), thin
 
 
-def _look(
+def _count_removals(
     delta: DeltaTable, before: date, is_written: bool
 ) -> tuple[RemovedRows, list[RemoveAction], list[WrittenFile]]:
     files = _old_files(delta, before)
     old = {day for day, *_ in files}
-    needed = _needed(delta) & old if old else set()
+    needed = _needed_days(delta) & old if old else set()
     going = [file for file in files if file[0] not in needed]
     rows, size = sum(file[3] for file in going), sum(file[2] for file in going)
     forgotten = RemovedRows(sorted({file[0] for file in going}), len(going), rows, size, sorted(needed))
     return forgotten, _removed(going), []
 
 
-def _needed(delta: DeltaTable) -> set[date]:
+def _needed_days(delta: DeltaTable) -> set[date]:
     """Return the days with the last record of each Kafka partition, by offset or by the job's clock.
 
     A rebuild has the job continue from these. A recreated Kafka topic has smaller offsets than before.

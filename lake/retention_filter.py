@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.batches import outline
+from lake.batches import outline_of_batches
 from lake.files import rows_of
 from lake.tables import stream_columns
 from schemas.tables.arrow import arrow_schema
@@ -96,7 +96,7 @@ class Staying:
         Compares only rows with such a time first, because a join reads all kinds.
         """
         keys, time_column = _NEWEST[self.table.name]
-        timed = _timed(rows, keys, time_column)
+        timed = _keys_and_time(rows, keys, time_column)
         is_newest = np.asarray(pc.is_in(timed["newest"], times), np.bool_)
         is_newest[is_newest] = _is_among(timed.filter(pa.array(is_newest)), self.newest)
         return pa.array(is_newest)
@@ -110,7 +110,7 @@ def _is_among(rows: pa.Table, candidates: pa.Table) -> pa.Array:
     return pa.array(is_there)
 
 
-def staying(
+def staying_rows(
     lake: str, table: Table, paths: Sequence[str], before: date, namespaces: Collection[str], is_dry_run: bool
 ) -> Staying:
     """Return the filter for the files of days before `before`. Raises `DeltaError` or `OSError`.
@@ -141,8 +141,8 @@ def _batches_that_stay(lake: str, paths: Sequence[str]) -> pa.Array:
         for rows in rows_of(lake, BATCHES, path, columns, most=_MANY):
             outlines.append(rows)
             if sum(map(len, outlines)) > _MANY:
-                outlines = [outline(pa.concat_tables(outlines))]
-    return outline(pa.concat_tables(outlines))["batch_at"].unique()
+                outlines = [outline_of_batches(pa.concat_tables(outlines))]
+    return outline_of_batches(pa.concat_tables(outlines))["batch_at"].unique()
 
 
 def _layouts_that_stay(lake: str, paths: Sequence[str]) -> pa.Table:
@@ -209,11 +209,11 @@ def _newest_rows(lake: str, table: Table, paths: Sequence[str]) -> pa.Table:
 
 
 def _newest(rows: pa.Table, keys: Sequence[str], time_column: str) -> pa.Table:
-    best = _timed(rows, keys, time_column).group_by(list(keys)).aggregate([("newest", "max")])
+    best = _keys_and_time(rows, keys, time_column).group_by(list(keys)).aggregate([("newest", "max")])
     return best.select([*keys, "newest_max"]).rename_columns([*keys, "newest"])
 
 
-def _timed(rows: pa.Table, keys: Sequence[str], time_column: str) -> pa.Table:
+def _keys_and_time(rows: pa.Table, keys: Sequence[str], time_column: str) -> pa.Table:
     """Return the key columns as text, and the time.
 
     Null becomes the empty text, since joins never match null.

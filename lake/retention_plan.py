@@ -44,7 +44,7 @@ def first_kept(today: date, days: int) -> date:
     return today - timedelta(days=days)
 
 
-def planned(settings: RetentionSettings, today: date) -> list[Cut]:
+def plan_cuts(settings: RetentionSettings, today: date) -> list[Cut]:
     """Return the cuts of a day (UTC) in order.
 
     Later dates first, whose horizon also serves earlier ones; batches last.

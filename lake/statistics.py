@@ -57,7 +57,7 @@ class Statistics:
             elif isinstance(low, str):
                 low, high = low[:MAX_TEXT], text_above(high)
             elif isinstance(low, float):
-                low, high = _finite(low), _finite(high)
+                low, high = _finite_number(low), _finite_number(high)
             least[name], most[name] = low, high
         statistics = {"numRecords": self._number, "minValues": least, "maxValues": most, "nullCount": self._nulls}
         return json.dumps(statistics, allow_nan=False)
@@ -79,5 +79,5 @@ def _instant(millis: int) -> str:
     return f"{instant.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
 
 
-def _finite(number: float) -> float:
+def _finite_number(number: float) -> float:
     return number if math.isfinite(number) else math.copysign(sys.float_info.max, number)

@@ -75,8 +75,8 @@ def create_table(lake: str | Path, table: Table) -> DeltaTable:
             "its log is damaged, put a backup in its place, or move the folder away: a new table is made"
         ) from error
     delta = _with_properties(_with_new_columns(delta, path, table), path, table)
-    _check(delta, path, table)
-    return _relaxed(delta, path, table)
+    _check_appendable(delta, path, table)
+    return _relax_columns(delta, path, table)
 
 
 def make_folder(path: str) -> None:
@@ -213,12 +213,12 @@ def _numbered(transactions: Mapping[str, int]) -> CommitProperties:
     return CommitProperties(app_transactions=[Transaction(*transaction) for transaction in transactions.items()])
 
 
-def _check(delta: DeltaTable, path: str, table: Table) -> None:
+def _check_appendable(delta: DeltaTable, path: str, table: Table) -> None:
     """Raise `LakeError` unless rows of `table.row` can be appended to the table."""
     protocol = delta.protocol()
     features = set(protocol.writer_features or ()) - WRITER_FEATURES
     if features or (protocol.writer_features is None and protocol.min_writer_version > WRITER_VERSION):
-        need = f"the features {_listed(features)}" if features else f"writer version {protocol.min_writer_version}"
+        need = f"the features {_list_names(features)}" if features else f"writer version {protocol.min_writer_version}"
         raise LakeError(
             f"the table {path} asks for {need} of the Delta protocol, which this release cannot write: drop what was "
             f"added (ALTER TABLE ... DROP FEATURE), or move the folder away: a new table is made"
@@ -227,20 +227,20 @@ def _check(delta: DeltaTable, path: str, table: Table) -> None:
     unknown, missing = set(stored.names) - set(expected.names), set(expected.names) - set(stored.names)
     if unknown:
         raise LakeError(
-            f"the table {path} has columns that this release does not know: {_listed(unknown)}. A newer release made "
-            "it: run that one, or give this one a lake of its own ([lake] path)"
+            f"the table {path} has columns that this release does not know: {_list_names(unknown)}. A newer release "
+            "made it: run that one, or give this one a lake of its own ([lake] path)"
         )
     if missing:
         raise LakeError(
-            f"the table {path} lacks columns of this release: {_listed(missing)}. An older release made it: add them "
-            "(ALTER TABLE ... ADD COLUMNS), or move the folder away: a new table is made"
+            f"the table {path} lacks columns of this release: {_list_names(missing)}. An older release made it: add "
+            "them (ALTER TABLE ... ADD COLUMNS), or move the folder away: a new table is made"
         )
     for field in expected:
         there = stored.field(field.name)
         if there.type != field.type:
             raise LakeError(
-                f"the table {path} has the column {field.name} as {_described(there)}, this release writes "
-                f"{_described(field)}: run the release that made it, or move the folder away: a new table is made"
+                f"the table {path} has the column {field.name} as {_describe_field(there)}, this release writes "
+                f"{_describe_field(field)}: run the release that made it, or move the folder away: a new table is made"
             )
 
 
@@ -288,7 +288,7 @@ def _with_properties(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
     return delta
 
 
-def _relaxed(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
+def _relax_columns(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
     """Make every column nullable to which this release may write null; rows and files stay as they are.
 
     If that fails now, the table is used as it is: rows without nulls still fit.
@@ -311,9 +311,9 @@ def _relaxed(delta: DeltaTable, path: str, table: Table) -> DeltaTable:
     return delta
 
 
-def _listed(names: set[str]) -> str:
+def _list_names(names: set[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def _described(field: pa.Field) -> str:
+def _describe_field(field: pa.Field) -> str:
     return f"{field.type}" if field.nullable else f"{field.type} not null"

@@ -137,7 +137,7 @@ class Tail:
                 log.warning("%s cannot be followed from version %d: %s", self._table.name, self._next, error)
         if self._backlog is None:
             self.scanned = True
-            return _scan(table, self._columns, self._order, known_ids)
+            return _scan_table(table, self._columns, self._order, known_ids)
         first = max(self._next or 0, version - self._backlog)
         return committed_rows(table, first, version, self._columns, self._order, self._where)
 
@@ -173,7 +173,7 @@ def newest_commit(table: DeltaTable, column: str, value: int) -> Iterator[pa.Rec
     while True:
         first = max(0, newest - span)
         try:
-            changes = _changes(table, first, newest, f"{column} = {value}", [column, "_commit_version"])
+            changes = _read_changes(table, first, newest, f"{column} = {value}", [column, "_commit_version"])
         except Forgotten:
             return None
         if changes.num_rows or not first:
@@ -204,7 +204,7 @@ def _read_cdf(
     order: Sequence[str] = (),
     where: str | None = None,
 ) -> list[StoredRow]:
-    changes = _changes(table, first, last, where).drop_columns(["_change_type"])
+    changes = _read_changes(table, first, last, where).drop_columns(["_change_type"])
     if columns:
         # Older lakes lack new columns until a newer job opens them.
         there = [name for name in columns if name in changes.column_names]
@@ -217,7 +217,9 @@ def _read_cdf(
     return rows
 
 
-def _changes(table: DeltaTable, first: int, last: int, where: str | None, columns: list[str] | None = None) -> pa.Table:
+def _read_changes(
+    table: DeltaTable, first: int, last: int, where: str | None, columns: list[str] | None = None
+) -> pa.Table:
     """Return the changes of versions `first..last`. Raises `Forgotten` and `DeltaError`."""
     try:
         # Not allow_out_of_range: it returns no rows at all if the first version is missing.
@@ -235,14 +237,16 @@ def _first_remembered(table: DeltaTable, first: int, last: int) -> int:
     while remembered - forgotten > 1:
         middle = (forgotten + remembered) // 2
         try:
-            _changes(table, middle, remembered - 1, None, ["_commit_version"])
+            _read_changes(table, middle, remembered - 1, None, ["_commit_version"])
             remembered = middle
         except Forgotten:
             forgotten = middle
     return remembered
 
 
-def _scan(table: DeltaTable, columns: Sequence[str], order: Sequence[str], recorded: Container[Any]) -> list[StoredRow]:
+def _scan_table(
+    table: DeltaTable, columns: Sequence[str], order: Sequence[str], recorded: Container[Any]
+) -> list[StoredRow]:
     """Return the rows of the whole table whose first column is not in `recorded`, by `order`."""
     identity = columns[0]
     named = read_table(table, [identity, "day"])

@@ -15,7 +15,7 @@ from types import TracebackType
 
 from deltalake.exceptions import DeltaError
 
-from lake.compaction import compact, groups, small_files
+from lake.compaction import compact_group, group_files, small_files
 from lake.tables import open_table
 from schemas.tables.rows import Table
 
@@ -76,8 +76,8 @@ class Upkeep:
         if delta is None:
             return
         delta.cleanup_metadata()
-        for group in groups(small_files(delta), MANY_FILES, MAX_BYTES) if compacts else []:
-            if self._stop.is_set() or not compact(self._lake, table, delta, group):
+        for group in group_files(small_files(delta), MANY_FILES, MAX_BYTES) if compacts else []:
+            if self._stop.is_set() or not compact_group(self._lake, table, delta, group):
                 break
             log.info("%s: %d small files of %s became one", table.name, len(group), group[0].day)
         self._files[table.name] = len(delta.file_uris())

@@ -56,13 +56,13 @@ class Wire(BaseModel):
 
     def known_json(self) -> str:
         """Return the JSON of known fields only, even if others are kept; bounded if the model is."""
-        return to_json(_known(self)).decode()
+        return to_json(_known_fields(self)).decode()
 
 
 WireT = TypeVar("WireT", bound=Wire)
 
 
-def built(model: type[WireT], values: dict[str, Any]) -> WireT:
+def build_model(model: type[WireT], values: dict[str, Any]) -> WireT:
     """Build an object from valid values of all fields, in order. For objects built by the thousand.
 
     Costs a fifth of `model_construct`, which looks up aliases and defaults.
@@ -75,10 +75,10 @@ def built(model: type[WireT], values: dict[str, Any]) -> WireT:
     return instance
 
 
-def _known(model: BaseModel) -> dict[str, object]:
+def _known_fields(model: BaseModel) -> dict[str, object]:
     values: dict[str, object] = {}
     for name, field in type(model).model_fields.items():
         value = getattr(model, name)
         if value is not None:
-            values[field.alias or name] = _known(value) if isinstance(value, BaseModel) else value
+            values[field.alias or name] = _known_fields(value) if isinstance(value, BaseModel) else value
     return values

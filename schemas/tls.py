@@ -94,16 +94,16 @@ def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
         key = files.key
         pair = f"{files.certificate} with the key {key}"
         # Otherwise the terminal would prompt for a password.
-        _load(pair, lambda: context.load_cert_chain(str(files.certificate), key, password=_no_password))
+        _load_file(pair, lambda: context.load_cert_chain(str(files.certificate), key, password=_no_password))
     if files.ca is not None:
-        _load(str(files.ca), lambda: context.load_verify_locations(files.ca))
+        _load_file(str(files.ca), lambda: context.load_verify_locations(files.ca))
         context.verify_mode = ssl.CERT_REQUIRED
     elif protocol == ssl.PROTOCOL_TLS_CLIENT:
         context.load_default_certs()
     return context
 
 
-def _load(subject: str, load: Callable[[], None]) -> None:
+def _load_file(subject: str, load: Callable[[], None]) -> None:
     try:
         load()
     except (OSError, ValueError) as error:

@@ -141,7 +141,7 @@ def judge_response(response: Response) -> Answered[bytes] | Rejection:
     status, phrase = response.status, response.phrase
     if 200 <= status < 300:
         return Answered(response.body)
-    text, is_reason = _text(response)
+    text, is_reason = _answer_text(response)
     message = _MESSAGE.search(text)
     line = " ".join((message[1] if message else text).split())[:MAX_REASON]
     if status in (401, 403):
@@ -153,7 +153,7 @@ def judge_response(response: Response) -> Answered[bytes] | Rejection:
     return ServerFault(status, line, phrase)
 
 
-def _text(response: Response) -> tuple[str, bool]:
+def _answer_text(response: Response) -> tuple[str, bool]:
     """Return the text of a response, and whether it is the interface's `reason`.
 
     Else a `message` or the beginning of the body.

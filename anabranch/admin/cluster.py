@@ -36,7 +36,7 @@ class ClusterAdmin:
 
     def brokers(self, cluster: str = "") -> Reply[list[str]]:
         """Return the live brokers, each `host:port`; of the server's own cluster by default."""
-        path = ANNOUNCED_PATH + (f"/{_name(cluster)}" if cluster else "")
+        path = ANNOUNCED_PATH + (f"/{_check_name(cluster)}" if cluster else "")
         reply = self._names(path)
         if isinstance(reply, Answered) and len(reply.value) > MAX_BROKERS:
             return Nonsense(f"{len(reply.value)} brokers, at most {MAX_BROKERS} are read")
@@ -51,7 +51,7 @@ class ClusterAdmin:
         reply = self._get("/admin/v2/brokers/configuration/runtime")
         if not isinstance(reply, Answered):
             return reply
-        settings = _json(reply.value)
+        settings = _read_json(reply.value)
         return Answered(settings) if isinstance(settings, dict) else Nonsense("the settings of a broker were expected")
 
     def broker_stats(self) -> Reply[bytes]:
@@ -77,11 +77,11 @@ class ClusterAdmin:
 
     def isolation_policies(self, cluster: str) -> Reply[dict[str, Any]]:
         """Return the namespace isolation policies of a cluster, by name."""
-        return self._object(f"/admin/v2/clusters/{_name(cluster)}/namespaceIsolationPolicies")
+        return self._object(f"/admin/v2/clusters/{_check_name(cluster)}/namespaceIsolationPolicies")
 
     def failure_domains(self, cluster: str) -> Reply[dict[str, Any]]:
         """Return the failure domains of a cluster, by name."""
-        return self._object(f"/admin/v2/clusters/{_name(cluster)}/failureDomains")
+        return self._object(f"/admin/v2/clusters/{_check_name(cluster)}/failureDomains")
 
     def anti_affinity_group(self, namespace: str) -> Reply[str]:
         """Return the anti-affinity group of a namespace; empty: none."""
@@ -110,7 +110,7 @@ class ClusterAdmin:
             return Answered({})
         if not isinstance(reply, Answered):
             return reply
-        content = _json(reply.value)
+        content = _read_json(reply.value)
         return Answered(content) if isinstance(content, dict) else Nonsense(f"{path}: an object was expected")
 
     def at_broker(self, broker: str) -> Transport | Misdirected:
@@ -124,7 +124,7 @@ class ClusterAdmin:
         reply = self._get(path)
         if not isinstance(reply, Answered):
             return reply
-        names = _json(reply.value)
+        names = _read_json(reply.value)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             return Nonsense("a list of names was expected")
         return Answered(names)
@@ -134,11 +134,11 @@ class ClusterAdmin:
         return judge_response(answer) if isinstance(answer, Response) else answer
 
 
-def _name(cluster: str) -> str:
+def _check_name(cluster: str) -> str:
     return path_part(quote(cluster, safe=""))
 
 
-def _json(body: bytes) -> Any:
+def _read_json(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

@@ -109,7 +109,7 @@ def only_while(may_send: Callable[[], bool]) -> Iterator[None]:
         _may_send.reset(before)
 
 
-def _left(silence: float | None, late: type[Exception]) -> float | None:
+def _time_left(silence: float | None, late: type[Exception]) -> float | None:
     """Return the longest wait now, seconds; `silence` limits one wait."""
     deadline = _deadline.get()
     if deadline is None:
@@ -143,7 +143,7 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        left = _left(timeout, httpcore.ConnectTimeout)
+        left = _time_left(timeout, httpcore.ConnectTimeout)
         try:
             address = host if self._resolve is None else self._resolve(host, port)
             return _Stream(self._plain.connect_tcp(address, port, left, local_address, socket_options))
@@ -156,10 +156,10 @@ class _Stream(httpcore.NetworkStream):
         self._plain = plain
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._plain.read(max_bytes, _left(timeout, httpcore.ReadTimeout))
+        return self._plain.read(max_bytes, _time_left(timeout, httpcore.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        left, may_send = _left(timeout, httpcore.WriteTimeout), _may_send.get()
+        left, may_send = _time_left(timeout, httpcore.WriteTimeout), _may_send.get()
         if may_send is not None and not may_send():
             raise Withheld("the connection was open too late: nothing was sent")
         self._plain.write(buffer, left)
@@ -173,7 +173,7 @@ class _Stream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        left = _left(timeout, httpcore.ConnectTimeout)
+        left = _time_left(timeout, httpcore.ConnectTimeout)
         return _Stream(self._plain.start_tls(ssl_context, server_hostname, left))
 
     def get_extra_info(self, info: str) -> Any:

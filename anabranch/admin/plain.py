@@ -27,7 +27,9 @@ class PlainTopics:
 
     def set_subscription_properties(self, topic: str, subscription: str, properties: Mapping[str, str]) -> Reply[None]:
         """PUT …/subscription/S/properties: replace all properties. `subscription` is encoded like the topic."""
-        return self._put(f"{_path(topic)}/subscription/{_again(subscription)}/properties", json.dumps(dict(properties)))
+        return self._put(
+            f"{_path(topic)}/subscription/{_encode_again(subscription)}/properties", json.dumps(dict(properties))
+        )
 
     def _put(self, path: str, body: str | None) -> Reply[None]:
         answer = self._transport.exchange("PUT", path, None, body)
@@ -37,9 +39,9 @@ class PlainTopics:
 
 def _path(topic: str) -> str:
     tenant, namespace, domain, name = topic.split("/", 3)
-    return f"/admin/v2/{path_part(domain)}/{_again(tenant)}/{_again(namespace)}/{_again(name)}"
+    return f"/admin/v2/{path_part(domain)}/{_encode_again(tenant)}/{_encode_again(namespace)}/{_encode_again(name)}"
 
 
-def _again(name: str) -> str:
+def _encode_again(name: str) -> str:
     """Encode a name for a path; the metadata has `+` for a space, a path does not."""
     return path_part(quote(unquote_plus(name), safe=""))

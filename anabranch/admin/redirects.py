@@ -59,8 +59,8 @@ class TokenAddresses:
 
     def __init__(self, base: str, nodes: Iterable[str] = ()) -> None:
         """`base` is the first address of all calls, `nodes` are base URLs of other servers of the cluster."""
-        first = _read(base)
-        self._configured = frozenset(address for address in (first, *map(_read, nodes)) if address is not None)
+        first = _read_base(base)
+        self._configured = frozenset(address for address in (first, *map(_read_base, nodes)) if address is not None)
         self._announced: frozenset[_Address] = frozenset()
         self._is_local = first is not None and first.host in _THIS_MACHINE
 
@@ -83,11 +83,11 @@ class TokenAddresses:
         except (ValueError, RecursionError):
             return
         if isinstance(names, list):
-            addresses = [_read(f"https://{name}") for name in names[:MAX_ANNOUNCED] if isinstance(name, str)]
+            addresses = [_read_base(f"https://{name}") for name in names[:MAX_ANNOUNCED] if isinstance(name, str)]
             self._announced = frozenset(address for address in addresses if address is not None)
 
 
-def _read(base: str) -> _Address | None:
+def _read_base(base: str) -> _Address | None:
     try:
         return _address(httpx.URL(base))
     except (httpx.InvalidURL, ValueError):

@@ -49,7 +49,7 @@ class ScalableTopics:
 
     def list_topics(self, namespace: str, properties: Sequence[str] = ()) -> Reply[list[str]]:
         """Return the topics of a namespace that have all `properties`, each `key=value`."""
-        return self._read(namespace_path(namespace), _names, {"property": list(properties)})
+        return self._read(namespace_path(namespace), _read_names, {"property": list(properties)})
 
     def create_namespace(self, namespace: str) -> Reply[None]:
         """PUT /namespaces/T/N: create a namespace that exists without topics."""
@@ -61,15 +61,15 @@ class ScalableTopics:
 
     def list_namespaces(self, tenant: str) -> Reply[list[str]]:
         """Return the namespaces of a tenant, each `tenant/namespace`."""
-        return self._read(tenant_path(tenant), _names)
+        return self._read(tenant_path(tenant), _read_names)
 
     def layout(self, topic: str) -> Reply[SegmentLayout]:
         """Return the current layout of a topic."""
-        return self._read(topic_path(topic), _layout)
+        return self._read(topic_path(topic), _read_layout)
 
     def layout_record(self, topic: str) -> Reply[Any]:
         """Return the server's layout record (`ScalableTopicMetadata`), JSON."""
-        return self._read(topic_path(topic), _json)
+        return self._read(topic_path(topic), _read_json)
 
     def watch(self, topic: str, since: int) -> Iterator[Pushed]:
         """Yield every layout after epoch `since`, pushed by the server; see `watch_layouts`."""
@@ -77,7 +77,7 @@ class ScalableTopics:
 
     def stats(self, topic: str) -> Reply[Any]:
         """Return the server's statistics of a topic, JSON; the fields differ between servers."""
-        return self._read(f"{topic_path(topic)}/stats", _json)
+        return self._read(f"{topic_path(topic)}/stats", _read_json)
 
     def segment_stats(self, topic: str, segment: int) -> Reply[bytes]:
         """What the owner of a segment counts of it, as it is (Pulsar 5.0.0 and later)."""
@@ -85,7 +85,7 @@ class ScalableTopics:
 
     def sealed(self, topic: str) -> Reply[Any]:
         """Return the sealed segments with the reason for keeping each, JSON (only in our controller)."""
-        return self._read(f"{topic_path(topic)}/sealed", _json)
+        return self._read(f"{topic_path(topic)}/sealed", _read_json)
 
     def leader(self, topic: str) -> Reply[str]:
         """Return the leader of a Pulsar topic, `host:port`, without creating a controller on another server.
@@ -95,7 +95,7 @@ class ScalableTopics:
         one.
         """
         answer = self._transport.exchange("POST", f"{topic_path(topic)}/split/-1")
-        reply = _judged(answer)
+        reply = _judge_answer(answer)
         if isinstance(answer, Response) and isinstance(reply, Refused) and _NO_SEGMENT in reply.reason.lower():
             return Answered(answer.url.partition("://")[2].partition("/")[0])
         return Nonsense("a segment that cannot exist was split") if isinstance(reply, Answered) else reply
@@ -145,15 +145,15 @@ class ScalableTopics:
 
     def consumers(self, topic: str, subscription: str) -> Reply[Any]:
         """GET …/subscriptions/S/consumers: the consumers and their segments (only in our controller)."""
-        return self._read(f"{subscription_path(topic, subscription)}/consumers", _json)
+        return self._read(f"{subscription_path(topic, subscription)}/consumers", _read_json)
 
     def policy(self, subject: str) -> Reply[dict[str, Any] | None]:
         """Return the override of a topic or namespace as it was set; None if there is none."""
-        return self._read(policy_path(subject), _policy)
+        return self._read(policy_path(subject), _read_policy)
 
     def effective_policy(self, topic: str) -> Reply[Any]:
         """Return the resolved policy of a topic, JSON (only in our controller)."""
-        return self._read(f"{policy_path(topic)}/effective", _json)
+        return self._read(f"{policy_path(topic)}/effective", _read_json)
 
     def set_policy(self, subject: str, override: AutoScalePolicyOverride) -> Reply[None]:
         """Replace the override of a topic or namespace."""
@@ -175,11 +175,11 @@ class ScalableTopics:
         body: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply[None]:
-        reply = _judged(self._transport.exchange(method, path, query, body, headers))
+        reply = _judge_answer(self._transport.exchange(method, path, query, body, headers))
         return Answered(None) if isinstance(reply, Answered) else reply
 
     def _read(self, path: str, read: Callable[[bytes], T], query: Query | None = None) -> Reply[T]:
-        reply = _judged(self._transport.exchange("GET", path, query))
+        reply = _judge_answer(self._transport.exchange("GET", path, query))
         if not isinstance(reply, Answered):
             return reply
         try:
@@ -188,7 +188,7 @@ class ScalableTopics:
             return Nonsense(str(error))
 
 
-def _judged(answer: Response | Unanswered) -> Answered[bytes] | Fault:
+def _judge_answer(answer: Response | Unanswered) -> Answered[bytes] | Fault:
     return judge_response(answer) if isinstance(answer, Response) else answer
 
 
@@ -197,28 +197,28 @@ def _of_decision(decision_id: str | None, seen: SegmentLayout | None) -> dict[st
     return named if seen is None else {**named, LAYOUT_HEADER: seen.tag}
 
 
-def _layout(body: bytes) -> SegmentLayout:
+def _read_layout(body: bytes) -> SegmentLayout:
     return SegmentLayout.from_metadata(ScalableTopicMetadata.model_validate_json(body))
 
 
-def _json(body: bytes) -> Any:
+def _read_json(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
         raise ValueError("the answer is no JSON") from None
 
 
-def _names(body: bytes) -> list[str]:
-    names = _json(body)
+def _read_names(body: bytes) -> list[str]:
+    names = _read_json(body)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("a list of names was expected")
     return names
 
 
-def _policy(body: bytes) -> dict[str, Any] | None:
+def _read_policy(body: bytes) -> dict[str, Any] | None:
     if not body.strip():
         return None
-    content = _json(body)
+    content = _read_json(body)
     if not isinstance(content, dict):
         raise ValueError("a policy was expected")
     return content

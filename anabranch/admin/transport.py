@@ -148,7 +148,7 @@ class Transport:
                     answer.encoding or "utf-8",
                 )
         except NETWORK_FAULTS as error:
-            return unanswered(asked, error, may_be_done=method != "GET")
+            return unanswered_reason(asked, error, may_be_done=method != "GET")
 
     @contextlib.contextmanager
     def stream(
@@ -275,7 +275,7 @@ def _is_of(node: str, announced: httpx.URL) -> bool:
     return url.host == announced.host and (url.port == announced.port or url.scheme != announced.scheme)
 
 
-def unanswered(asked: str, error: Exception, may_be_done: bool) -> NotConnected | Lost:
+def unanswered_reason(asked: str, error: Exception, may_be_done: bool) -> NotConnected | Lost:
     """Return the value for one of `NETWORK_FAULTS`."""
     if isinstance(error, _NO_CONNECTION):
         why = f"no token: {error}" if isinstance(error, NoToken) else str(error)

@@ -15,7 +15,7 @@ from httpx_sse import EventSource
 
 from anabranch.admin.answers import Misdirected, Nonsense, Unanswered
 from anabranch.admin.paths import topic_path
-from anabranch.admin.transport import MAX_BODY_BYTES, NETWORK_FAULTS, BodyTooLarge, Transport, unanswered
+from anabranch.admin.transport import MAX_BODY_BYTES, NETWORK_FAULTS, BodyTooLarge, Transport, unanswered_reason
 from decisions.topic.layout import SegmentLayout
 from schemas.metadata import ScalableTopicMetadata
 
@@ -45,25 +45,25 @@ def watch_layouts(transport: Transport, topic: str, since: int) -> Iterator[Push
             elif answer.status_code != 200 or _EVENTS not in answer.headers.get("content-type", ""):
                 yield NoWatch(answer.status_code)
             else:
-                yield from _layouts(answer)
+                yield from _read_layouts(answer)
     except NETWORK_FAULTS as error:
-        yield unanswered(f"GET {transport.url}{path}", error, may_be_done=False)
+        yield unanswered_reason(f"GET {transport.url}{path}", error, may_be_done=False)
 
 
-def _layouts(answer: httpx.Response) -> Iterator[SegmentLayout | Nonsense]:
+def _read_layouts(answer: httpx.Response) -> Iterator[SegmentLayout | Nonsense]:
     """Yield the layouts of an event stream; ignore other events, end after an invalid one."""
     bounded = _Bounded(answer.iter_bytes())
     # Events are always UTF-8, even if the server declares another encoding.
     for event in EventSource(httpx.Response(200, headers={"content-type": _EVENTS}, stream=bounded)).iter_sse():
         bounded.size = 0
         if event.event == "layout":
-            layout = _layout(event.data)
+            layout = _read_layout(event.data)
             yield layout
             if isinstance(layout, Nonsense):
                 return
 
 
-def _layout(message: str) -> SegmentLayout | Nonsense:
+def _read_layout(message: str) -> SegmentLayout | Nonsense:
     try:
         parsed = json.loads(message)
         if not isinstance(parsed, dict) or "layout" not in parsed:

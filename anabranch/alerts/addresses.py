@@ -14,7 +14,7 @@ from collections.abc import Callable
 import httpcore
 
 
-def resolver(allow_local: bool) -> Callable[[str, int], str]:
+def address_resolver(allow_local: bool) -> Callable[[str, int], str]:
     """Return a function from host and port to the address to connect to.
 
     It raises `httpcore.ConnectError` when no address is allowed.

@@ -14,7 +14,7 @@ from typing import Any
 from deltalake.exceptions import DeltaError
 
 from anabranch.alerts.rules import NAME, Rule
-from anabranch.alerts.states import Alert, Labels, RuleMatch, advance, labels_of
+from anabranch.alerts.states import Alert, Labels, RuleMatch, advance_rule, labels_of
 from anabranch.query.sql import LakeSql, SqlError
 from schemas.printable import printable
 
@@ -36,10 +36,10 @@ class Asking:
         """Return the rows of a rule's answer that are beyond its threshold. Raises `AskError`."""
         matches: dict[Labels, RuleMatch] = {}
         for row in self._rows(rule.sql, 10 * rule.max_alerts + 1_000):
-            value = _number(row.get("value"))
+            value = _read_number(row.get("value"))
             if rule.is_beyond(value):
                 labels = labels_of(row)
-                matches[labels] = RuleMatch(labels, value, _summary(rule, row, value))
+                matches[labels] = RuleMatch(labels, value, _fill_summary(rule, row, value))
         return list(matches.values())
 
     def _rows(self, sql: str, limit: int) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ def _check_labels(columns: Sequence[str]) -> None:
             )
 
 
-def _number(value: object) -> float | None:
+def _read_number(value: object) -> float | None:
     if value is None:
         return None
     try:
@@ -81,7 +81,7 @@ def _number(value: object) -> float | None:
         raise AskError(f"the column value is to be a number, and is {str(value)[:50]!r}") from None
 
 
-def _summary(rule: Rule, row: Mapping[str, Any], value: float | None) -> str:
+def _fill_summary(rule: Rule, row: Mapping[str, Any], value: float | None) -> str:
     """Fill the rule's summary with the row's columns; braces that name no column stay as they are."""
     cells = {name: "" if cell is None else str(cell)[:500] for name, cell in row.items()} | {
         "value": "" if value is None else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
@@ -100,7 +100,7 @@ def rehearse(lake: str, rule: Rule, interval_seconds: float, now: datetime) -> l
     for number in range(int(-(-rule.for_ // step)), -1, -1):
         then = now - timedelta(seconds=min(number * step, rule.for_))
         matches = Asking(lake, then).found(rule)
-        for alert in advance(rule, list(alerts.values()), matches, then):
+        for alert in advance_rule(rule, list(alerts.values()), matches, then):
             alerts[alert.labels] = alert
         alerts = {labels: alert for labels, alert in alerts.items() if alert.status in ("pending", "firing")}
     current = {match.labels: match for match in matches}

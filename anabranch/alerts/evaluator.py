@@ -20,7 +20,7 @@ from anabranch.alerts.asking import AskError, Asking
 from anabranch.alerts.notifiers import Courier, Settled
 from anabranch.alerts.record import AlertRecord, Notice
 from anabranch.alerts.rules import BROKEN, Rule, Rules
-from anabranch.alerts.states import Alert, RuleMatch, advance, ended
+from anabranch.alerts.states import Alert, RuleMatch, advance_rule, end_alert
 from schemas.printable import printable
 
 log = logging.getLogger(__name__)
@@ -90,9 +90,11 @@ class Evaluator:
             if rule.name in matches:
                 open_alerts = [alert for alert in self._record.alerts.values() if alert.rule == rule.name]
                 told_to = self._rules.told_to(rule)
-                changed += [(alert, rule, told_to) for alert in advance(rule, open_alerts, matches[rule.name], now)]
+                changed += [
+                    (alert, rule, told_to) for alert in advance_rule(rule, open_alerts, matches[rule.name], now)
+                ]
         changed += [
-            (ended(alert, now), None, tuple(self._couriers))
+            (end_alert(alert, now), None, tuple(self._couriers))
             for alert in self._record.alerts.values()
             if self._rules.rule(alert.rule) is None
         ]
@@ -109,7 +111,7 @@ class Evaluator:
         """
         for notice in self._record.finish():
             self._tell(notice)
-        self._unsettled += _taken(self._couriers.values())
+        self._unsettled += _take_settled(self._couriers.values())
         if self._unsettled:
             self._record.settle(self._unsettled, self._now())
             self._unsettled = []
@@ -148,7 +150,7 @@ class Evaluator:
             courier.tell(notice)
 
 
-def _taken(couriers: Iterable[Courier]) -> list[Settled]:
+def _take_settled(couriers: Iterable[Courier]) -> list[Settled]:
     settled: list[Settled] = []
     for courier in couriers:
         with suppress(Empty):

@@ -27,7 +27,7 @@ import httpcore
 import httpx
 
 from anabranch.admin.connections import Connections, deadline_in
-from anabranch.alerts.addresses import resolver
+from anabranch.alerts.addresses import address_resolver
 from anabranch.alerts.record import Notice
 from anabranch.alerts.rules import Alertmanager, Destination, Log, Rules, RulesError, Slack, Target, Webhook
 from schemas.printable import printable
@@ -91,7 +91,7 @@ def sender_of(
         return LogSender(rules)
     post = _Post(name, chosen, environment, tls or ssl.create_default_context())
     if isinstance(chosen, Alertmanager):
-        token = _secret(name, "token_variable", chosen.token_variable, environment)
+        token = _read_secret(name, "token_variable", chosen.token_variable, environment)
         return AlertmanagerSender(post, rules, token)
     if isinstance(chosen, Slack):
         return SlackSender(post, rules)
@@ -219,7 +219,7 @@ class _Post:
 
     def __init__(self, name: str, target: Target, environment: Mapping[str, str], tls: ssl.SSLContext) -> None:
         self._name = name
-        self._url = target.url or _secret(name, "url_variable", target.url_variable, environment) or ""
+        self._url = target.url or _read_secret(name, "url_variable", target.url_variable, environment) or ""
         if not self._url.startswith(("http://", "https://")):
             raise RulesError(f"destinations.{name}: the variable {target.url_variable} holds no address like https://…")
         if not is_encrypted_or_here(self._url):
@@ -230,7 +230,9 @@ class _Post:
                 name,
             )
         self._seconds = target.timeout_seconds
-        self._client = httpx.Client(transport=Connections(tls, resolver(target.allow_local)), follow_redirects=False)
+        self._client = httpx.Client(
+            transport=Connections(tls, address_resolver(target.allow_local)), follow_redirects=False
+        )
 
     def __call__(self, body: bytes, headers: Mapping[str, str] = MappingProxyType({}), path: str = "") -> None:
         url = self._url.rstrip("/") + path if path else self._url
@@ -304,7 +306,7 @@ def _slack(text: str) -> str:
     return printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _secret(name: str, key: str, variable: str | None, environment: Mapping[str, str]) -> str | None:
+def _read_secret(name: str, key: str, variable: str | None, environment: Mapping[str, str]) -> str | None:
     if variable is None:
         return None
     value = environment.get(variable, "").strip()
@@ -314,7 +316,7 @@ def _secret(name: str, key: str, variable: str | None, environment: Mapping[str,
 
 
 def _signing_key(name: str, chosen: Webhook, environment: Mapping[str, str]) -> bytes | None:
-    secret = _secret(name, "secret_variable", chosen.secret_variable, environment)
+    secret = _read_secret(name, "secret_variable", chosen.secret_variable, environment)
     if secret is None:
         return None
     if not secret.startswith("whsec_"):

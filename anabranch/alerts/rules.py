@@ -25,7 +25,7 @@ class RulesError(SettingsError):
     """The file of rules cannot be used; the message names the file, the rule and the valid values."""
 
 
-def _seconds(value: object) -> object:
+def _read_seconds(value: object) -> object:
     """Convert `90`, `"90s"`, `"2m"`, `"1h"`, `"3d"` to seconds."""
     if isinstance(value, str):
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd])", value.strip())
@@ -47,7 +47,7 @@ def _web_address(value: str) -> str:
     return value
 
 
-Duration = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400 * 30)]
+Duration = Annotated[float, BeforeValidator(_read_seconds), Field(ge=0, le=86_400 * 30)]
 Name = Annotated[str, AfterValidator(_name), Field(max_length=100)]
 WebAddress = Annotated[str, AfterValidator(_web_address), Field(max_length=2_000)]
 Severity = Literal["info", "warning", "critical"]

@@ -66,13 +66,13 @@ def labels_of(row: Mapping[str, object]) -> Labels:
     )
 
 
-def advance(rule: Rule, alerts: Sequence[Alert], matches: Iterable[RuleMatch], now: datetime) -> list[Alert]:
+def advance_rule(rule: Rule, alerts: Sequence[Alert], matches: Iterable[RuleMatch], now: datetime) -> list[Alert]:
     """Return the alerts of a rule whose status changes when its answer is `matches` at `now`.
 
     `alerts`: the pending and firing ones. A clock that goes back changes nothing: an alert never becomes younger.
     """
     before = {alert.labels: alert for alert in alerts}
-    here = {match.labels: match for match in _bounded(rule, matches, before)}
+    here = {match.labels: match for match in _bound_matches(rule, matches, before)}
     changed = []
     for labels, match in here.items():
         alert = before.get(labels)
@@ -83,16 +83,16 @@ def advance(rule: Rule, alerts: Sequence[Alert], matches: Iterable[RuleMatch], n
             changed.append(alert)
         elif alert.status == "pending" and now - alert.since >= timedelta(seconds=rule.for_):
             changed.append(replace(alert, status="firing", at=now, value=match.value, summary=match.summary))
-    changed += [ended(alert, now) for labels, alert in before.items() if labels not in here]
+    changed += [end_alert(alert, now) for labels, alert in before.items() if labels not in here]
     return changed
 
 
-def ended(alert: Alert, now: datetime) -> Alert:
+def end_alert(alert: Alert, now: datetime) -> Alert:
     """Return the alert after its row has disappeared."""
     return replace(alert, status="resolved" if alert.status == "firing" else "inactive", at=max(now, alert.at))
 
 
-def _bounded(rule: Rule, matches: Iterable[RuleMatch], before: Mapping[Labels, Alert]) -> list[RuleMatch]:
+def _bound_matches(rule: Rule, matches: Iterable[RuleMatch], before: Mapping[Labels, Alert]) -> list[RuleMatch]:
     """Return at most `max_alerts` rows, known ones first, then by labels; one more row counts the others."""
     ordered = sorted(matches, key=lambda match: (match.labels not in before, match.labels))
     more = len(ordered) - rule.max_alerts

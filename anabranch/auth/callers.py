@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from anabranch.auth.scopes import EVERYWHERE, Scope, covers
-from anabranch.auth.tokens import Role, TokenEntry, TokensError, digest_of, read_tokens, suffices
+from anabranch.auth.scopes import EVERYWHERE, Scope, covers_resource
+from anabranch.auth.tokens import Role, TokenEntry, TokensError, digest_of, read_tokens, role_suffices
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Access:
         self.changes = 0
         """Number of times the file was read again."""
         if tokens_file is not None:
-            self._mark = _mark(tokens_file)
+            self._mark = _file_mark(tokens_file)
             self._entries = read_tokens(tokens_file)
         elif token is not None:
             self._entries = [TokenEntry("controller.token", "admin", digest_of(token.encode()))]
@@ -98,7 +98,9 @@ class Access:
         if not self.is_guarded:
             return True
         return any(
-            entry.digest == caller.digest and suffices(entry.role, needed.role) and covers(entry.scope, needed.place)
+            entry.digest == caller.digest
+            and role_suffices(entry.role, needed.role)
+            and covers_resource(entry.scope, needed.place)
             for entry in self._entries
         )
 
@@ -110,7 +112,7 @@ class Access:
         """Read the file again if it has changed."""
         if self._file is None:
             return
-        mark = _mark(self._file)
+        mark = _file_mark(self._file)
         if mark != self._mark:
             self._mark = mark
             try:
@@ -140,7 +142,7 @@ class Access:
         return self._unreadable[1]
 
 
-def _mark(file: Path) -> tuple[int, ...] | None:
+def _file_mark(file: Path) -> tuple[int, ...] | None:
     """Return a value that changes whenever the file does; None if it does not exist."""
     try:
         status = os.stat(file)

@@ -32,16 +32,16 @@ def read_scope(word: str) -> str:
     raise ScopeError("is neither a tenant nor tenant/namespace")
 
 
-def covers(scope: Scope, resource: str) -> bool:
+def covers_resource(scope: Scope, resource: str) -> bool:
     """Return whether the scope contains `resource`, a `tenant/namespace` or a whole `tenant`."""
     return not scope or resource in scope or resource.partition("/")[0] in scope
 
 
-def touches(scope: Scope, tenant: str) -> bool:
+def touches_tenant(scope: Scope, tenant: str) -> bool:
     """Return whether the scope contains anything of a tenant."""
-    return covers(scope, tenant) or any(namespace.startswith(f"{tenant}/") for namespace in scope)
+    return covers_resource(scope, tenant) or any(namespace.startswith(f"{tenant}/") for namespace in scope)
 
 
-def described(scope: Iterable[str]) -> str:
+def describe_scope(scope: Iterable[str]) -> str:
     """Format a scope for people; empty for everywhere."""
     return ", ".join(sorted(scope))

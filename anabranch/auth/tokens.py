@@ -51,7 +51,7 @@ def digest_of(token: bytes) -> bytes:
     return hashlib.sha256(token).hexdigest().encode()
 
 
-def suffices(role: Role, needed: Role) -> bool:
+def role_suffices(role: Role, needed: Role) -> bool:
     """Return whether a role includes the needed one."""
     return ROLES.index(role) >= ROLES.index(needed)
 
@@ -74,7 +74,7 @@ def add_token(file: Path, name: str, role: Role, scope: Iterable[str] = EVERYWHE
             scopes.add(read_scope(part))
         except ScopeError as error:
             raise TokensError(f"{part[:64]!r} {error}") from None
-    with _alone(file):
+    with _lock_file(file):
         text = (
             _text(file)
             if file.exists()
@@ -87,17 +87,19 @@ def add_token(file: Path, name: str, role: Role, scope: Iterable[str] = EVERYWHE
             raise TokensError(f"{file} has {MAX_TOKENS} tokens, and more are not possible; remove one first")
         token = secrets.token_urlsafe(32)
         end = "" if text.endswith("\n") or not text else "\n"
-        _replace(file, f"{text}{end}{' '.join([name, role, digest_of(token.encode()).decode(), *sorted(scopes)])}\n")
+        _replace_text(
+            file, f"{text}{end}{' '.join([name, role, digest_of(token.encode()).decode(), *sorted(scopes)])}\n"
+        )
     return token
 
 
 def remove_token(file: Path, name: str) -> None:
     """Remove a token from the file. Raises `TokensError` if it is not there."""
-    with _alone(file):
+    with _lock_file(file):
         text = _text(file)
         if not any(entry.name == name for entry in parse_tokens(file, text)):
             raise TokensError(f"{file} has no token {name}")
-        _replace(file, "".join(line for line in text.splitlines(True) if line.split()[:1] != [name]))
+        _replace_text(file, "".join(line for line in text.splitlines(True) if line.split()[:1] != [name]))
 
 
 def parse_tokens(file: Path, text: str) -> list[TokenEntry]:
@@ -155,7 +157,7 @@ def _text(file: Path) -> str:
 
 
 @contextmanager
-def _alone(file: Path) -> Iterator[None]:
+def _lock_file(file: Path) -> Iterator[None]:
     """Lock the file against other editors; readers see either the old or the new content."""
     # Not filelock: its lock file would belong to the first editor and shut out the folder's other accounts.
     try:
@@ -170,7 +172,7 @@ def _alone(file: Path) -> Iterator[None]:
         raise TokensError(f"cannot change the tokens in {file}: {error.strerror}") from error
 
 
-def _replace(file: Path, text: str) -> None:
+def _replace_text(file: Path, text: str) -> None:
     new = file.with_name(f"{file.name}.new")
     new.unlink(missing_ok=True)
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:

@@ -44,7 +44,7 @@ def count_data_ledgers(
     schemas, cursors and verified steps name.
     """
     there = {entry.name: _ids(listings.get(entry.name)) for entry in registry.clusters}
-    first, recorded = _unstamped(registry)
+    first, recorded = _unstamped_owner(registry)
     where, topics = Counter[str](), list[TopicRecord]()
     for record in records:
         try:
@@ -56,7 +56,9 @@ def count_data_ledgers(
         for ledger in ledgers:
             if ledger.offloaded:
                 continue
-            cluster = _stamped(ledger) if ledger.stamp is not None else first if _is_older(ledger, recorded) else None
+            cluster = (
+                _stamped_cluster(ledger) if ledger.stamp is not None else first if _is_older(ledger, recorded) else None
+            )
             if cluster is not None and ledger.ledger not in named and ledger.ledger in there.get(cluster, ()):
                 where[cluster] += 1
             else:
@@ -66,7 +68,7 @@ def count_data_ledgers(
     return DataLedgers(dict(where), topics)
 
 
-def _unstamped(registry: Registry) -> tuple[str | None, float]:
+def _unstamped_owner(registry: Registry) -> tuple[str | None, float]:
     """Return the cluster of ledgers without a stamp, and the time before which they were made.
 
     Without a bootstrap record the time is infinite: all of them count.
@@ -82,7 +84,7 @@ def _is_older(position: DataLedgerPosition, recorded: float) -> bool:
     return recorded == float("inf") or (position.closed_at is not None and position.closed_at < recorded)
 
 
-def _stamped(position: DataLedgerPosition) -> str | None:
+def _stamped_cluster(position: DataLedgerPosition) -> str | None:
     name, colon, number = str(position.stamp).partition(":")
     return None if colon and number != str(position.ledger) else name
 

@@ -197,7 +197,7 @@ class PulsarMetadata:
                     yield path, None
 
     def _reached(self, asked: Any) -> Any:
-        return _reached(asked, self._timeout_s)
+        return _await_answer(asked, self._timeout_s)
 
 
 @dataclass(frozen=True)
@@ -264,10 +264,10 @@ class LedgerIds:
         return (stat.cversion + stat.numChildren) // 2 if stat else 0
 
     def _reached(self, asked: Any) -> Any:
-        return _reached(asked, self._timeout_s)
+        return _await_answer(asked, self._timeout_s)
 
 
-def _reached(asked: Any, timeout_s: float) -> Any:
+def _await_answer(asked: Any, timeout_s: float) -> Any:
     try:
         return asked.get(timeout=timeout_s)
     except (NoNodeError, NodeExistsError):

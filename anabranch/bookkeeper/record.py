@@ -79,10 +79,10 @@ def read_steps(lake: str, subject: str) -> list[RecordedStep]:
         opened = open_table(lake, table)
         where = [("subject", "==", subject), ("family", "==", FAMILY)]
         tables.append([] if opened is None else read_table(opened, columns, where).to_pylist())
-    return joined(*tables)
+    return join_outcomes(*tables)
 
 
-def joined(decided: Iterable[Mapping[str, Any]], outcomes: Iterable[Mapping[str, Any]]) -> list[RecordedStep]:
+def join_outcomes(decided: Iterable[Mapping[str, Any]], outcomes: Iterable[Mapping[str, Any]]) -> list[RecordedStep]:
     """Rows of both tables as steps, in order."""
     begun, ends = set(), dict[str, Mapping[str, Any]]()
     for row in sorted(outcomes, key=lambda row: row["at"]):

@@ -16,7 +16,7 @@ from anabranch.bookkeeper.wire import (
     BadRecord,
     Field,
     contents_of,
-    join,
+    join_fields,
     number_of,
     read_fields,
     read_values,
@@ -91,9 +91,9 @@ def read_locator(record: bytes) -> tuple[SchemaPosition, ...]:
             position = read_fields(content)
             positions.add(
                 SchemaPosition(
-                    _required(fields, 1, "version"),
-                    _required(position, 1, "ledgerId"),
-                    _required(position, 2, "entryId"),
+                    _required_number(fields, 1, "version"),
+                    _required_number(position, 1, "ledgerId"),
+                    _required_number(position, 2, "entryId"),
                     _properties(position, _POSITION_PROPERTIES).get(STAMP_PROPERTY),
                     next((content.hex() for content in contents_of(fields, _HASH)), None),
                 )
@@ -111,7 +111,7 @@ def stamp_locator(record: bytes, stamps: Mapping[int, str | None]) -> bytes:
 
     def stamped_position(field: Field) -> Field:
         position = read_fields(field.content)
-        ledger = _required(position, 1, "ledgerId")
+        ledger = _required_number(position, 1, "ledgerId")
         if ledger not in stamps:
             return field
         return with_content(_POSITION, _with_property(position, _POSITION_PROPERTIES, stamps[ledger]))
@@ -122,10 +122,10 @@ def stamp_locator(record: bytes, stamps: Mapping[int, str | None]) -> bytes:
         inside = [
             stamped_position(inner) if inner.number == _POSITION else inner for inner in read_fields(field.content)
         ]
-        content = join(inside)
+        content = join_fields(inside)
         return field if content == field.content else with_content(field.number, content)
 
-    return join(stamped_entry(field) for field in read_fields(record))
+    return join_fields(stamped_entry(field) for field in read_fields(record))
 
 
 def read_cursor(record: bytes) -> Cursor:
@@ -133,20 +133,20 @@ def read_cursor(record: bytes) -> Cursor:
 
     Raises `BadRecord`, also for a compressed one.
     """
-    fields = _uncompressed(record)
+    fields = _uncompress_record(record)
     mark_delete = number_of(fields, 2), number_of(fields, 3)
     return Cursor(
-        _required(fields, 1, "cursorsLedgerId"),
+        _required_number(fields, 1, "cursorsLedgerId"),
         tuple(-1 if number is None else number for number in mark_delete),  # type: ignore[arg-type]
         _properties(fields, _CURSOR_PROPERTIES),
         _numbers(fields),
-        join(part for part in fields if part.number in _HOLES),
+        join_fields(part for part in fields if part.number in _HOLES),
     )
 
 
 def stamp_cursor(record: bytes, stamp: str | None) -> bytes:
     """The cursor with this stamp; None takes it away. All else stays."""
-    return _with_property(_uncompressed(record), _CURSOR_PROPERTIES, stamp)
+    return _with_property(_uncompress_record(record), _CURSOR_PROPERTIES, stamp)
 
 
 def read_data_ledgers(record: bytes) -> tuple[DataLedgerPosition, ...]:
@@ -167,7 +167,7 @@ def read_data_ledgers(record: bytes) -> tuple[DataLedgerPosition, ...]:
     return tuple(positions)
 
 
-def _uncompressed(record: bytes) -> list[Field]:
+def _uncompress_record(record: bytes) -> list[Field]:
     _require_uncompressed(record)
     return read_fields(record)
 
@@ -180,7 +180,7 @@ def _require_uncompressed(record: bytes) -> None:
         )
 
 
-def _required(fields: list[Field], number: int, name: str) -> int:
+def _required_number(fields: list[Field], number: int, name: str) -> int:
     value = number_of(fields, number)
     if value is None:
         raise BadRecord(f"a record without {name}")
@@ -201,7 +201,7 @@ def _numbers(fields: list[Field]) -> dict[str, str]:
         inside = read_fields(content)
         try:
             [name] = contents_of(inside, 1)
-            numbers[name.decode()] = str(_required(inside, 2, "value"))
+            numbers[name.decode()] = str(_required_number(inside, 2, "value"))
         except ValueError:
             raise BadRecord("a property of a position that is not a name and a number") from None
     return numbers
@@ -232,4 +232,4 @@ def _with_property(fields: list[Field], number: int, value: str | None) -> bytes
         content = with_content(1, STAMP_PROPERTY.encode()).raw + with_content(2, value.encode()).raw
         span = slice(there[0], there[0] + 1) if there else slice(last, last)
         kept_fields[span] = [with_content(number, content)]
-    return join(part for part in kept_fields if part is not None)
+    return join_fields(part for part in kept_fields if part is not None)

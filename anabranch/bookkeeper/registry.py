@@ -70,10 +70,10 @@ class RegistryStore:
         if answer.registry is not None:
             writes += self._changes(before, answer.registry)
         if answer.bootstrap is not None and before.bootstrap is None:
-            writes.append(ZnodeWrite(f"{self.path}/{BOOTSTRAP}", _json(answer.bootstrap), None))
+            writes.append(ZnodeWrite(f"{self.path}/{BOOTSTRAP}", _json_bytes(answer.bootstrap), None))
         if answer.directive is not None:
             version = before.directive.version if before.directive else None
-            writes.append(ZnodeWrite(f"{self.path}/{DIRECTIVE}", _json(answer.directive), version))
+            writes.append(ZnodeWrite(f"{self.path}/{DIRECTIVE}", _json_bytes(answer.directive), version))
         folder = before.version
         if folder is None:
             self.metadata.ensure(self.path)
@@ -87,7 +87,7 @@ class RegistryStore:
             former = there.pop(cluster.name, None)
             if former is None or former.model_copy(update={"version": cluster.version}) != cluster:
                 version = former.version if former else None
-                writes.append(ZnodeWrite(f"{self.path}/{cluster.name}", _json(cluster), version))
+                writes.append(ZnodeWrite(f"{self.path}/{cluster.name}", _json_bytes(cluster), version))
         writes += [
             ZnodeWrite(f"{self.path}/{name}", None, cluster.version, delete=True) for name, cluster in there.items()
         ]
@@ -95,17 +95,17 @@ class RegistryStore:
 
     def _cluster(self, record: ZnodeRecord) -> ClusterEntry:
         name = record.path.rpartition("/")[2]
-        entry: ClusterEntry = _read(ClusterEntry, record, name=name)
+        entry: ClusterEntry = _read_record(ClusterEntry, record, name=name)
         return entry
 
     def _bootstrap(self, record: ZnodeRecord | None) -> Bootstrap | None:
-        return None if record is None else _read(Bootstrap, record)
+        return None if record is None else _read_record(Bootstrap, record)
 
     def _directive(self, record: ZnodeRecord | None) -> Directive | None:
-        return None if record is None else _read(Directive, record)
+        return None if record is None else _read_record(Directive, record)
 
 
-def _read(model: Any, record: ZnodeRecord, **overrides: str) -> Any:
+def _read_record(model: Any, record: ZnodeRecord, **overrides: str) -> Any:
     try:
         content = json.loads(record.content)
         if not isinstance(content, dict):
@@ -122,5 +122,5 @@ def _read(model: Any, record: ZnodeRecord, **overrides: str) -> Any:
         raise BadRegistry(f"{record.path} cannot be read: {error}") from None
 
 
-def _json(model: ClusterEntry | Bootstrap | Directive) -> bytes:
+def _json_bytes(model: ClusterEntry | Bootstrap | Directive) -> bytes:
     return model.model_dump_json(by_alias=True, exclude_none=True, exclude={"version"}).encode()

@@ -145,11 +145,11 @@ class LedgerHands:
 
     def open(self, cluster: str, ledger: int) -> SeenLedger:
         """The ledger as it is, without a change. Raises `LedgerRefused`, `HandsLost`, as all below do."""
-        return _seen(self._ask("open", cluster=cluster, ledger=ledger))
+        return _read_ledger(self._ask("open", cluster=cluster, ledger=ledger))
 
     def seal(self, cluster: str, ledger: int) -> SeenLedger:
         """The ledger, recovered and closed: whoever writes it is fenced. Never for the target of a copy."""
-        return _seen(self._ask("seal", cluster=cluster, ledger=ledger))
+        return _read_ledger(self._ask("seal", cluster=cluster, ledger=ledger))
 
     def copy(self, source: str, target: str, ledger: int, until: float) -> CopyResult:
         """Copy a closed ledger under the same ids; do nothing when an equal one is there.
@@ -183,7 +183,7 @@ class LedgerHands:
                     deadline_s = deadlines * self._deadline_s
                     if operation == "delete" and _millis(time.time()) > int(str(request["until"])):
                         raise LedgerRefused(TOO_LATE, f"ledger {request['ledger']} is not deleted: the deadline passed")
-                    return _answered(process.ask({"op": operation, **request}, deadline_s))
+                    return _read_answer(process.ask({"op": operation, **request}, deadline_s))
                 except HandsLost:
                     if not left:
                         raise
@@ -205,7 +205,7 @@ class LedgerHands:
                         "uri": address.uri,
                         "properties": dict(address.properties),
                     }
-                    _answered(self._process.ask(request, self._deadline_s))
+                    _read_answer(self._process.ask(request, self._deadline_s))
                     self._connected.add(name)
             return self._process
 
@@ -214,13 +214,13 @@ def _millis(instant: float) -> int:
     return int(instant * 1000)
 
 
-def _answered(answer: dict[str, Any]) -> dict[str, Any]:
+def _read_answer(answer: dict[str, Any]) -> dict[str, Any]:
     if not answer["ok"]:
         raise LedgerRefused(answer["error"], answer["message"])
     return answer
 
 
-def _seen(answer: dict[str, Any]) -> SeenLedger:
+def _read_ledger(answer: dict[str, Any]) -> SeenLedger:
     return SeenLedger(
         answer["closed"],
         answer["last"],

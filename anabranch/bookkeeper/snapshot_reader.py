@@ -97,12 +97,12 @@ class Looker:
             return snapshot
         hands, names = self.reach(registry), list(uris)
         if depth == "ids":
-            listings = {name: _listing(hands, name) for name in names}
+            listings = {name: _list_ledgers(hands, name) for name in names}
             return snapshot.model_copy(update={"generators": self._generators(uris, listings)})
         schemas, cursors = self._schemas(), self._cursors()
         # Ledgers after records: what a record names was made before.
-        listings = {name: _listing(hands, name) for name in names}
-        named = set(_named(schemas, cursors, snapshot.progress))
+        listings = {name: _list_ledgers(hands, name) for name in names}
+        named = set(_named_ledgers(schemas, cursors, snapshot.progress))
         data = DataLedgers()
         if depth == "whole":
             data = count_data_ledgers(self.metadata.topics(), registry, listings, named)
@@ -117,7 +117,7 @@ class Looker:
                 # Before a cluster is forgotten, whatever else is on it is looked at.
                 everything = operation == "unregister" and name == snapshot.request.name and not data.where.get(name)
                 opened = sorted(listing if everything else listing & wanted)
-                seen = pool.map(lambda ledger, name=name: see(hands, name, ledger), opened)
+                seen = pool.map(lambda ledger, name=name: see_ledger(hands, name, ledger), opened)
                 ledgers[name] = [ledger for ledger in seen if ledger is not None]
         return snapshot.model_copy(
             update={
@@ -195,7 +195,7 @@ def cursor_of(record: ZnodeRecord, owner: str | None) -> CursorRecord:
     )
 
 
-def see(hands: LedgerHands, cluster: str, ledger: int) -> LedgerSeen | None:
+def see_ledger(hands: LedgerHands, cluster: str, ledger: int) -> LedgerSeen | None:
     """A ledger without a change; None: there is none. Of one that cannot be read, why."""
     try:
         opened = hands.open(cluster, ledger)
@@ -218,7 +218,9 @@ def see(hands: LedgerHands, cluster: str, ledger: int) -> LedgerSeen | None:
     )
 
 
-def _named(schemas: Iterable[SchemaRecord], cursors: Iterable[CursorRecord], progress: Progress) -> Iterator[int]:
+def _named_ledgers(
+    schemas: Iterable[SchemaRecord], cursors: Iterable[CursorRecord], progress: Progress
+) -> Iterator[int]:
     for schema in schemas:
         yield from (record.ledger for record in schema.positions)
     yield from (record.ledger for record in cursors if record.ledger >= 0)
@@ -226,7 +228,7 @@ def _named(schemas: Iterable[SchemaRecord], cursors: Iterable[CursorRecord], pro
     yield from (record.ledger for record in progress.verified)
 
 
-def _listing(hands: LedgerHands, cluster: str) -> set[int] | str:
+def _list_ledgers(hands: LedgerHands, cluster: str) -> set[int] | str:
     """All ids of a cluster, or why they are not known."""
     try:
         return set(hands.ledgers(cluster))

@@ -30,7 +30,7 @@ from anabranch.bookkeeper.record import StepOutcome
 from anabranch.bookkeeper.records import BROKERS_OWN, STAMP_PROPERTY, Cursor, read_cursor, stamp_cursor, stamp_locator
 from anabranch.bookkeeper.registry import DIRECTIVE, Registry, RegistryStore
 from anabranch.bookkeeper.sidecar import CONFLICT, DELETES_WITHIN_S, SOURCE_OPEN, TOO_LATE, LedgerHands, LedgerRefused
-from anabranch.bookkeeper.snapshot_reader import cursor_of, schema_of, see
+from anabranch.bookkeeper.snapshot_reader import cursor_of, schema_of, see_ledger
 from anabranch.bookkeeper.wire import BadRecord
 from decisions.bookkeeper.seen import BookieView, difference_of_copies, stamp_of
 from schemas.bookie_answers import BookieAnswer, Step
@@ -90,7 +90,7 @@ class Steps:
             return StepOutcome("superseded", error=str(other))
         except LedgerRefused as refused:
             status = "superseded" if refused.name in (SOURCE_OPEN, TOO_LATE) else "failed"
-            return StepOutcome(status, error=_said(refused))  # type: ignore[arg-type]
+            return StepOutcome(status, error=_refusal_text(refused))  # type: ignore[arg-type]
         except (HandsLost, MetadataRefused, BadRecord) as error:
             return StepOutcome("failed", error=str(error))
 
@@ -99,13 +99,13 @@ class Steps:
         return self._clock() + DELETES_WITHIN_S
 
     def _copy(self, step: Step, until: float) -> StepOutcome:
-        source, target, ledger = _ends(step)
+        source, target, ledger = _ends_of_step(step)
         self._expect(source, ledger, step.expectation)
         done = self._hands.copy(source, target, ledger, until)
         return self._compared(source, target, ledger, {"how": done.how})
 
     def _verify(self, step: Step, registry: Registry) -> StepOutcome:
-        source, target, ledger = _ends(step)
+        source, target, ledger = _ends_of_step(step)
         self._expect(source, ledger, step.expectation)
         return self._compared(source, target, ledger, {})
 
@@ -120,7 +120,7 @@ class Steps:
         )
 
     def _seal(self, step: Step, registry: Registry) -> StepOutcome:
-        source, _, ledger = _ends(step)
+        source, _, ledger = _ends_of_step(step)
         self._require_unloaded(step)
         sealed = self._hands.seal(source, ledger)
         return StepOutcome("applied", {"last": sealed.last, "length": sealed.length})
@@ -222,18 +222,18 @@ class Steps:
 
         Finds the ledger's cluster by looking it up, as ids are never shared.
         """
-        homes = [name for name in (step.source, step.target) if name and see(self._hands, name, cursor.ledger)]
+        homes = [name for name in (step.source, step.target) if name and see_ledger(self._hands, name, cursor.ledger)]
         if cursor.ledger >= 0 and len(homes) == 1 and cursor.stamp in (step.stamps or {}).values():
             self._stamp_by_owner(topic, subscription, cursor, stamp_of(homes[0], cursor.ledger))
 
     def _delete(self, step: Step, registry: Registry) -> StepOutcome:
         source, ledger, holder = str(step.source), int(step.ledger or 0), step.target
-        there = see(self._hands, source, ledger)
+        there = see_ledger(self._hands, source, ledger)
         if there is None:
             return StepOutcome("applied", {"how": "already"})
         checks = self._still_named(step, registry, source, ledger)
         # Of what nothing names any more, who owned it may have deleted the copy by attribution.
-        is_needed = bool(step.expectation.get("records")) or (holder and see(self._hands, holder, ledger))
+        is_needed = bool(step.expectation.get("records")) or (holder and see_ledger(self._hands, holder, ledger))
         if holder is not None and is_needed and not self._hands.verify(source, holder, ledger).same:
             raise _Otherwise(f"{holder} has no equal copy any more")
         # The order is the point: deadline, then the check of the term, then the call.
@@ -286,7 +286,7 @@ class Steps:
         return StepOutcome("applied", {"how": "flipped"})
 
     def _expect(self, cluster: str, ledger: int, expectation: Mapping[str, Any]) -> None:
-        seen = see(self._hands, cluster, ledger)
+        seen = see_ledger(self._hands, cluster, ledger)
         if seen is None:
             raise _Otherwise(f"{cluster} has no ledger {ledger} any more")
         if not seen.readable:
@@ -297,8 +297,8 @@ class Steps:
 
     def _expect_copy(self, step: Step, ledger: int) -> None:
         """The copy is whole: another orchestrator may have begun it anew since it was compared."""
-        source, target = (see(self._hands, str(name), ledger) for name in (step.source, step.target))
-        if not _whole(target):
+        source, target = (see_ledger(self._hands, str(name), ledger) for name in (step.source, step.target))
+        if not _is_whole(target):
             raise _Otherwise(f"{step.target} has no whole copy of ledger {ledger} any more")
         if (
             source is not None
@@ -340,15 +340,15 @@ class Steps:
     }
 
 
-def _whole(ledger: LedgerSeen | None) -> bool:
+def _is_whole(ledger: LedgerSeen | None) -> bool:
     return ledger is not None and ledger.closed and ledger.readable
 
 
-def _ends(step: Step) -> tuple[str, str, int]:
+def _ends_of_step(step: Step) -> tuple[str, str, int]:
     return str(step.source), str(step.target), int(step.ledger or 0)
 
 
-def _said(refused: LedgerRefused) -> str:
+def _refusal_text(refused: LedgerRefused) -> str:
     return (
         f"{refused.name}: the id is there with other contents: {refused}" if refused.name == CONFLICT else str(refused)
     )

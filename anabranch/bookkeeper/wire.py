@@ -98,14 +98,16 @@ def read_values(message: bytes, wanted: Collection[int]) -> list[tuple[int, int 
     raise BadRecord(f"the field before byte {offset} does not end within the {end} bytes")
 
 
-def join(fields: Iterable[Field]) -> bytes:
+def join_fields(fields: Iterable[Field]) -> bytes:
     """The message of these fields."""
     return b"".join(field.raw for field in fields)
 
 
 def with_content(number: int, content: bytes) -> Field:
     """A field with a length: text, bytes or a message."""
-    return Field(number, LENGTH, 0, content, _encoded(number << 3 | LENGTH) + _encoded(len(content)) + content)
+    return Field(
+        number, LENGTH, 0, content, _encode_varint(number << 3 | LENGTH) + _encode_varint(len(content)) + content
+    )
 
 
 def number_of(fields: Iterable[Field], number: int) -> int | None:
@@ -133,7 +135,7 @@ def _varint(message: bytes, offset: int) -> tuple[int, int]:
     raise BadRecord(f"the number at byte {offset} has no end")
 
 
-def _encoded(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

@@ -88,7 +88,7 @@ def _json(reader: pa.RecordBatchReader, out: IO[str], _limit: int) -> int:
     rows = 0
     for batch in reader:
         for row in batch.to_pylist():
-            out.write((_shown_json(_dumps(row)) if out.isatty() else _dumps(row)) + "\n")
+            out.write((_shown_json(_dump_json(row)) if out.isatty() else _dump_json(row)) + "\n")
         rows += len(batch)
     return rows
 
@@ -178,16 +178,16 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.10g}"
     if isinstance(value, (dict, list, tuple)):
-        return _dumps(value)
+        return _dump_json(value)
     return _in_json(value)
 
 
-def _dumps(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     """JSON, in which a number that is none is null."""
     try:
         return json.dumps(value, default=_in_json, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(value), default=_in_json, ensure_ascii=False, allow_nan=False)
+        return json.dumps(_finite_value(value), default=_in_json, ensure_ascii=False, allow_nan=False)
 
 
 def _shown_json(text: str) -> str:
@@ -195,12 +195,12 @@ def _shown_json(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
-def _finite(value: Any) -> Any:
+def _finite_value(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {name: _finite_value(item) for name, item in value.items()}
+    return [_finite_value(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _in_json(value: Any) -> str:

@@ -82,7 +82,7 @@ def brake_report(lake: str, settings: ExecutorSettings, now: datetime) -> dict[s
     }
 
 
-def printed(report: dict[str, Any]) -> str:
+def format_report(report: dict[str, Any]) -> str:
     """The report for people."""
     calls, failures, windows = report["calls"], report["failures"], report["windows"]
     stop = report["stop"]

@@ -24,7 +24,7 @@ _UNPAIRED = re.compile("[\ud800-\udfff]")
 """What Python makes of bytes on a command line that are not UTF-8."""
 
 
-def encodable(value: str) -> str:
+def encodable_text(value: str) -> str:
     """`value`; a wrong usage when the command line held bytes that are not UTF-8."""
     if _UNPAIRED.search(value):
         raise click.BadParameter(f"{printable(value)} is not UTF-8")
@@ -34,7 +34,7 @@ def encodable(value: str) -> str:
 def topic_name(value: str) -> str:
     """Read `topic://tenant/namespace/name`, or the same without `topic://`."""
     name = value if "://" in value else f"topic://{value}"
-    encodable(name)
+    encodable_text(name)
     try:
         topic_parts(name)
     except ValueError as error:
@@ -46,7 +46,7 @@ def tenant_name(value: str) -> str:
     """Read the name of a tenant."""
     if not value or "/" in value:
         raise click.BadParameter(f"{value!r} is no tenant")
-    return encodable(value)
+    return encodable_text(value)
 
 
 def namespace_name(value: str) -> str:
@@ -54,14 +54,14 @@ def namespace_name(value: str) -> str:
     tenant, _, namespace = value.partition("/")
     if not tenant or not namespace or "/" in namespace:
         raise click.BadParameter(f"{value!r} is no namespace; expected tenant/namespace")
-    return encodable(value)
+    return encodable_text(value)
 
 
 def subscription_name(value: str) -> str:
     """Read the name of a subscription."""
     if not value:
         raise click.BadParameter("the name of a subscription is empty")
-    return encodable(value)
+    return encodable_text(value)
 
 
 def policy_subject(value: str) -> str:
@@ -69,7 +69,7 @@ def policy_subject(value: str) -> str:
     return namespace_name(value) if value.count("/") == 1 else topic_name(value)
 
 
-def connected(function: Callable[..., None]) -> Callable[..., None]:
+def with_connection(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command `--url` and `--output`; call it with `admin` (`AdminInterface`) and `output`."""
 
     @functools.wraps(function)
@@ -88,6 +88,6 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
     return url(output(passed))
 
 
-def say(output: str, text: str, value: Any) -> None:
+def print_result(output: str, text: str, value: Any) -> None:
     """Print a result: `text` for people, or `value` as JSON in one line."""
     click.echo(json.dumps(value) if output == "json" else text)

@@ -27,11 +27,11 @@ FRESH = "bold yellow"
 SHARED = "#"
 
 
-def picture(topic: str, layout: SegmentLayout, width: int, limit: int) -> RenderableType:
+def draw_layout(topic: str, layout: SegmentLayout, width: int, limit: int) -> RenderableType:
     """All of a layout in `width` columns; at most `limit` segments and `limit` newest epochs are listed."""
     parts: list[RenderableType] = [Text(_heading(topic, layout), "bold"), *_notes(layout), Text()]
-    row = strip(layout.active, bar_width(width))
-    parts += [scale(bar_width(width)), row]
+    row = draw_strip(layout.active, bar_width(width))
+    parts += [draw_scale(bar_width(width)), row]
     if SHARED in row.plain:
         parts.append(Text(f"{SHARED}: several segments in one column", "dim"))
     parts += [Text(), _segments(layout.active, width, limit), Text()]
@@ -39,16 +39,17 @@ def picture(topic: str, layout: SegmentLayout, width: int, limit: int) -> Render
     return Group(*parts)
 
 
-def change(topic: str, layout: SegmentLayout, width: int) -> RenderableType:
+def draw_change(topic: str, layout: SegmentLayout, width: int) -> RenderableType:
     """Draw the newest epoch's change to a topic in a line, and the key space below it."""
     newest = _epochs(layout)[-1]
     event = _event(layout, newest) if newest == layout.epoch else "nothing new; sealed segments may be pruned"
     return Group(
-        Text(f"{_heading(topic, layout)}: {event}"), strip(layout.active, bar_width(width), _made_in(layout, newest))
+        Text(f"{_heading(topic, layout)}: {event}"),
+        draw_strip(layout.active, bar_width(width), _made_in(layout, newest)),
     )
 
 
-def strip(segments: Iterable[Segment], width: int, fresh: Sequence[Segment] = ()) -> Text:
+def draw_strip(segments: Iterable[Segment], width: int, fresh: Sequence[Segment] = ()) -> Text:
     """Draw segments in exactly `width` columns, with ids and ranges where they fit.
 
     The last column is the closing edge.
@@ -82,7 +83,7 @@ def _label(segment: Segment, size: int) -> str:
     return ""
 
 
-def scale(width: int) -> Text:
+def draw_scale(width: int) -> Text:
     """Hashes in hexadecimal above their columns, as many as fit."""
     marks = next((marks for marks in (8, 4, 2) if width >= marks * 8), 1)
     cells = [" "] * width
@@ -154,7 +155,7 @@ def _lineage(layout: SegmentLayout, width: int, limit: int) -> RenderableType:
             if segment.created_at_epoch <= epoch and (segment.is_active or segment.sealed_at_epoch > epoch)
         ]
         table.add_row(
-            Text(f"epoch {epoch}"), strip(there, bar, _made_in(layout, epoch) if epoch else ()), Text(event, "dim")
+            Text(f"epoch {epoch}"), draw_strip(there, bar, _made_in(layout, epoch) if epoch else ()), Text(event, "dim")
         )
     hidden = len(epochs) - len(shown)
     title = f"lineage, oldest first{f' ({hidden} earlier changes: --limit)' if hidden else ''}"

@@ -32,7 +32,7 @@ def explanation_text(explanation: Explanation, changes: Sequence[Change], segmen
     parts = [
         explained(snapshot, explanation.answer).rstrip(),
         "\n".join(_on_record(explanation)),
-        "\n".join(_saw(snapshot, explanation.answer, segment)),
+        "\n".join(_inputs_text(snapshot, explanation.answer, segment)),
         "\n".join(_changes(snapshot, explanation.answer, changes, segment)),
         "\n  ".join(["is it slow?", *slowness_words(explanation.slowness)]),
     ]
@@ -66,7 +66,7 @@ def _on_record(explanation: Explanation) -> list[str]:
     elif explanation.decision is None:
         lines.append("on record: no hold that still stands")
     if explanation.last_decision is not None and explanation.decision is None:
-        lines.append(f"last decision: {_decided(explanation.last_decision)}")
+        lines.append(f"last decision: {_decided_text(explanation.last_decision)}")
     if explanation.last_decision is not None:
         lines.append(f"what became of it: {became_text(explanation.became)}")
     last, following = explanation.evaluations
@@ -84,7 +84,7 @@ def _on_record(explanation: Explanation) -> list[str]:
     return lines
 
 
-def _decided(decision: Decided) -> str:
+def _decided_text(decision: Decided) -> str:
     return f"{decision.action} {'+'.join(map(str, decision.segments))} at {instant(decision.at)}"
 
 
@@ -93,19 +93,19 @@ def became_text(became: Became | None) -> str:
         return "no executor has said anything of it; is one at work? `anabranch decisions waiting`"
     why = "" if became.error is None else f": {printable(became.error)}"
     if became.status == "observed":
-        return f"observed at {_at(became)}, nothing was called: the executor was in mode observe{why}"
+        return f"observed at {_status_text(became)}, nothing was called: the executor was in mode observe{why}"
     if became.status == "intent":
-        return f"begun at {_at(became)}, and no end of it is on record{why}"
+        return f"begun at {_status_text(became)}, and no end of it is on record{why}"
     if became.status == "waits":
-        return f"it waits since {_at(became)} for a brake{why}"
-    return f"{became.status} at {_at(became)}{why}"
+        return f"it waits since {_status_text(became)} for a brake{why}"
+    return f"{became.status} at {_status_text(became)}{why}"
 
 
-def _at(became: Became) -> str:
+def _status_text(became: Became) -> str:
     return instant(round(became.at.timestamp() * 1000))
 
 
-def _saw(snapshot: TopicSnapshot, answer: Answer, segment: int | None) -> list[str]:
+def _inputs_text(snapshot: TopicSnapshot, answer: Answer, segment: int | None) -> list[str]:
     """Layout, loads and consumers."""
     rows: list[tuple[str, ...]] = [_HEADS]
     chosen = segments_of(answer)

@@ -27,7 +27,7 @@ class Entry:
 
     help: str
     module: str = ""
-    """`MODULE` with an object `command`, or `MODULE:OBJECT`."""
+    """`MODULE` with an object `MODULE_command`, or `MODULE:OBJECT`."""
     entries: Mapping[str, Entry] = field(default_factory=dict)
 
 
@@ -53,12 +53,12 @@ COMMANDS = {
         "list, show, approve, reject, pause, resume, decide and replay decisions",
         entries={
             "list": Entry("the newest decisions and how each ended", "decisions:list_decisions"),
-            "show": Entry("one decision: what it was decided on, its calls and its end", "decisions:show"),
-            "waiting": Entry("safeguards in force, and the decisions that wait for them", "executor:status"),
+            "show": Entry("one decision: what it was decided on, its calls and its end", "decisions:show_decision"),
+            "waiting": Entry("safeguards in force, and the decisions that wait for them", "executor:show_waiting"),
             "approve": Entry("let decisions be applied that wait for a person", "decisions:approve"),
             "reject": Entry("end decisions that nobody should apply", "decisions:reject"),
-            "pause": Entry("have nothing applied to a topic, a namespace, a cluster or all", "executor:pause"),
-            "resume": Entry("end a pause, or the stop after too many failures", "executor:resume"),
+            "pause": Entry("have nothing applied to a topic, a namespace, a cluster or all", "executor:pause_scope"),
+            "resume": Entry("end a pause, or the stop after too many failures", "executor:resume_scope"),
             "decide": Entry("decide snapshots from a file or standard input, one JSON object a line", "decide"),
             "replay": Entry("decide everything on record again with this release, and compare", "replay"),
         },
@@ -125,7 +125,7 @@ class LazyGroup(click.Group):
             return LazyGroup(name, path=path, entries=entry.entries, help=summary, no_args_is_help=True)
         module, _, attribute = entry.module.partition(":")
         loaded = importlib.import_module(f"anabranch.cli.commands.{module}")
-        command: click.Command = getattr(loaded, attribute or "command")
+        command: click.Command = getattr(loaded, attribute or f"{module}_command")
         return with_examples(command, path)
 
     def _former(self, ctx: click.Context, name: str) -> click.Command | None:

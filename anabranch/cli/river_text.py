@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.cli.drawing import SHARED, bar_width, scale, strip
+from anabranch.cli.drawing import SHARED, bar_width, draw_scale, draw_strip
 from anabranch.history.lineage.record import River, Turn
 from anabranch.query.wording import duration, instant
 from decisions.topic.segment import Segment
@@ -31,7 +31,7 @@ def river_text(river: River, width: int, limit: int) -> RenderableType:
     table.add_column(no_wrap=True, width=_TIME_WIDTH)
     table.add_column(no_wrap=True, width=bar)
     table.add_column(overflow="fold", width=aside)
-    table.add_row(Text("UTC", "dim"), scale(bar), Text("what, and why", "dim"))
+    table.add_row(Text("UTC", "dim"), draw_scale(bar), Text("what, and why", "dim"))
     hidden = river.turns[: len(river.turns) - len(turns)]
     before = hidden[-1].at if hidden else None if turns and turns[0].kind == "created" else river.since
     if before is not None:
@@ -77,6 +77,6 @@ def turn_words(turn: Turn) -> str:
 def _strip(river: River, instant_ms: int, width: int, fresh: tuple[int, ...], *, dim: bool = False) -> Text:
     there = [Segment(reach.segment_id, reach.start, reach.end) for reach in river.reaches if reach.is_there(instant_ms)]
     if not dim:
-        return strip(there, width, [segment for segment in there if segment.segment_id in fresh])
-    edges = "".join(cell if cell in ("|", SHARED) else " " for cell in strip(there, width).plain)
+        return draw_strip(there, width, [segment for segment in there if segment.segment_id in fresh])
+    edges = "".join(cell if cell in ("|", SHARED) else " " for cell in draw_strip(there, width).plain)
     return Text(edges, "dim", no_wrap=True, overflow="crop")

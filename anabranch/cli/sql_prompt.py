@@ -79,10 +79,10 @@ class LakeCompleter(Completer):
         for kind, offered in (("column", columns), ("", sources), ("", KEYWORDS)):
             for name in offered:
                 if name.lower().startswith(word.lower()) and name.lower() != word.lower():
-                    yield Completion(name, -len(word), display_meta=kind or _about(name))
+                    yield Completion(name, -len(word), display_meta=kind or _describe_name(name))
 
 
-def _about(name: str) -> str:
+def _describe_name(name: str) -> str:
     return "table" if name in TABLES else "view" if name in views() else ""
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from schemas.codecs.known_layouts import LayoutEntry, known_messages
 from schemas.ids import SEVERAL_TOPICS
-from schemas.kafka.announcing import shorter_and_shorter, stamped
+from schemas.kafka.announcing import shorter_and_shorter, stamp_message
 from schemas.kafka.delivery import SegmentDelivery
 from schemas.kafka.messages import (
     MAX_VALUE_BYTES,
@@ -68,7 +68,7 @@ def layout_record(
             v=1, type="layout", topic=topic, cause=cause, layout=shown, at=at_ms, topic_created_at=layout.created_at_ms
         )
         record = KafkaRecord(
-            "control-events", key_of(event), stamped(event.to_json().encode(), sender), cause == "deleted"
+            "control-events", key_of(event), stamp_message(event.to_json().encode(), sender), cause == "deleted"
         )
         if len(record.value) <= MAX_VALUE_BYTES:
             return record
@@ -78,7 +78,7 @@ def layout_record(
 def known_records(unchanged: Iterable[LayoutEntry], at_ms: int, sender: int) -> Iterator[KafkaRecord]:
     """Layouts that were said in full before, once more at `at_ms`, by their digests."""
     return (
-        KafkaRecord("control-events", SEVERAL_TOPICS, stamped(value, sender))
+        KafkaRecord("control-events", SEVERAL_TOPICS, stamp_message(value, sender))
         for value in known_messages(unchanged, at_ms)
     )
 
@@ -97,20 +97,20 @@ def consumers_record(
         v=1, topic=topic, subscription=subscription, type=type, event=event, consumers=consumers, at=at_ms
     )
     return KafkaRecord(
-        "consumer-events", key_of(message), stamped(message.to_json().encode(), sender), event == "deleted"
+        "consumer-events", key_of(message), stamp_message(message.to_json().encode(), sender), event == "deleted"
     )
 
 
 def policy_record(namespace: str, policy: AutoScalePolicyOverride | None, at_ms: int, sender: int) -> KafkaRecord:
     """The override of a namespace as seen at `at_ms`; None: there is none."""
     event = PolicyEvent(v=1, type="policy", scope="namespace", name=namespace, policy=policy, at=at_ms)
-    return KafkaRecord("control-events", key_of(event), stamped(event.to_json().encode(), sender))
+    return KafkaRecord("control-events", key_of(event), stamp_message(event.to_json().encode(), sender))
 
 
 def delivery_record(topic: str, reported: int, slow: list[SegmentDelivery], at_ms: int, sender: int) -> KafkaRecord:
     """Report that of so many segments these are slow, as seen at `at_ms`."""
     event = DeliveryEvent(v=1, type="delivery", topic=topic, at=at_ms, reported=reported, segments=slow)
-    return KafkaRecord("control-events", key_of(event), stamped(event.to_json().encode(), sender))
+    return KafkaRecord("control-events", key_of(event), stamp_message(event.to_json().encode(), sender))
 
 
 def load_records(reporter: str, sampled_at: int, loads: Sequence[LoadRates]) -> Iterator[KafkaRecord]:
@@ -126,11 +126,11 @@ def load_records(reporter: str, sampled_at: int, loads: Sequence[LoadRates]) -> 
                     break
                 last = topic
             end += 1
-        yield _columns(reporter, sampled_at, loads[start:end])
+        yield _columns_record(reporter, sampled_at, loads[start:end])
         start = end
 
 
-def _columns(reporter: str, sampled_at: int, loads: Sequence[LoadRates]) -> KafkaRecord:
+def _columns_record(reporter: str, sampled_at: int, loads: Sequence[LoadRates]) -> KafkaRecord:
     topics: list[str] = []
     counts: list[int] = []
     for load in loads:

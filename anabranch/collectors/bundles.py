@@ -124,9 +124,12 @@ class BundleRounds:
         policies are not told then, for what is missing in them is not zero. A published load that cannot be read holds
         the cluster: its policies are then told to be unreadable. Raises `Unread` when nothing can be read.
         """
-        settings = _value("the brokers' settings", self._cluster.broker_configuration())
-        name, chosen = str(settings.get("clusterName", "")), _chosen(settings, self._profile) | self._configuration
-        listed = _value("the brokers", self._cluster.brokers())
+        settings = _value_of_reply("the brokers' settings", self._cluster.broker_configuration())
+        name, chosen = (
+            str(settings.get("clusterName", "")),
+            _chosen_settings(settings, self._profile) | self._configuration,
+        )
+        listed = _value_of_reply("the brokers", self._cluster.brokers())
         brokers = sorted(listed)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             looks = list(pool.map(lambda broker: self._look(name, broker, chosen, now), brokers))
@@ -155,19 +158,19 @@ class BundleRounds:
         for namespace in sorted(self._owned - owners.keys()):
             reply = self._bundles.ranges(namespace)
             is_gone = isinstance(reply, Refused) and reply.status == 404 and reply.from_interface
-            remaining = () if is_gone else _value(f"the bundles of {namespace}", reply)
+            remaining = () if is_gone else _value_of_reply(f"the bundles of {namespace}", reply)
             ownership.append(
                 BundleOwnership(
                     v=1, type="ownership", cluster=name, namespace=namespace, owners=dict.fromkeys(remaining), at=now
                 )
             )
         for namespace, owned in sorted(owners.items()):
-            ranges = _value(f"the bundles of {namespace}", self._bundles.ranges(namespace))
+            ranges = _value_of_reply(f"the bundles of {namespace}", self._bundles.ranges(namespace))
             parts: dict[str, str | None] = {part: owned.get(part) for part in ranges}
             ownership.append(
                 BundleOwnership(v=1, type="ownership", cluster=name, namespace=namespace, owners=parts, at=now)
             )
-            if group := _value(f"the group of {namespace}", self._cluster.anti_affinity_group(namespace)):
+            if group := _value_of_reply(f"the group of {namespace}", self._cluster.anti_affinity_group(namespace)):
                 groups[namespace] = group
         extensible = any(isinstance(report, BrokerLoadReport) for report in reports)
         policies = BalancerPolicies.model_validate_json(
@@ -179,11 +182,11 @@ class BundleRounds:
                     "at": now,
                     "loadManager": "extensible" if extensible else "modular",
                     "profile": self._profile
-                    or _PROFILES.get(_value("the version", self._cluster.version())[:1], "4.x"),
+                    or _PROFILES.get(_value_of_reply("the version", self._cluster.version())[:1], "4.x"),
                     "configuration": chosen,
                     "antiAffinityGroups": groups,
-                    "isolationPolicies": _value("isolation policies", self._cluster.isolation_policies(name)),
-                    "failureDomains": _value("failure domains", self._cluster.failure_domains(name)),
+                    "isolationPolicies": _value_of_reply("isolation policies", self._cluster.isolation_policies(name)),
+                    "failureDomains": _value_of_reply("failure domains", self._cluster.failure_domains(name)),
                 }
             )
         )
@@ -193,15 +196,15 @@ class BundleRounds:
     def _look(self, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> _Look | Unread:
         """Ask one broker; several threads ask several brokers at once."""
         try:
-            owned = _value(f"the bundles of {broker}", self._bundles.owned(cluster, broker))
+            owned = _value_of_reply(f"the bundles of {broker}", self._bundles.owned(cluster, broker))
             way = self._cluster.at_broker(broker)
             if not isinstance(way, Transport):
                 return Unread(str(way))
             admin = ClusterAdmin(way)
-            own = _value(f"the settings of {broker}", admin.broker_configuration())
-            version = _value(f"the version of {broker}", admin.version())
+            own = _value_of_reply(f"the settings of {broker}", admin.broker_configuration())
+            version = _value_of_reply(f"the version of {broker}", admin.version())
             report = self._load(admin, cluster, broker, settings, str(own.get("loadManagerClassName", "")), now)
-            return _Look(owned, report, _registered(own, version))
+            return _Look(owned, report, _registry_entry(own, version))
         except UnknownLoad as error:
             return Unread(str(error), is_load=True)
         except (Unread, ValueError) as error:
@@ -212,12 +215,12 @@ class BundleRounds:
     ) -> Report:
         """Return a broker's load. Modular shedders need reports that the extensible manager does not publish."""
         if self._published is None:
-            return _report(admin, cluster, broker, settings, now)
+            return _read_report(admin, cluster, broker, settings, now)
         if not manager.endswith(_EXTENSIBLE):
             return self._published.read_local(cluster, broker, now)
         if _by_load_data(settings):
             return self._published.read_load_data(cluster, broker, now)
-        return _report(admin, cluster, broker, settings, now)
+        return _read_report(admin, cluster, broker, settings, now)
 
 
 @dataclass(frozen=True)
@@ -229,7 +232,7 @@ class _Look:
     registered: BrokerLookupData
 
 
-def _registered(settings: Mapping[str, Any], version: str) -> BrokerLookupData:
+def _registry_entry(settings: Mapping[str, Any], version: str) -> BrokerLookupData:
     """Registry entry of a broker with the extensible manager, out of its settings."""
 
     def on(name: str) -> bool:
@@ -243,7 +246,7 @@ def _registered(settings: Mapping[str, Any], version: str) -> BrokerLookupData:
     )
 
 
-def _report(admin: ClusterAdmin, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> Report:
+def _read_report(admin: ClusterAdmin, cluster: str, broker: str, settings: Mapping[str, str], now: int) -> Report:
     """A broker's load. Raises `Unread`."""
     report = admin.load_report()
     if isinstance(report, Answered):
@@ -251,8 +254,8 @@ def _report(admin: ClusterAdmin, cluster: str, broker: str, settings: Mapping[st
     elif not isinstance(report, (ServerFault, Refused)):
         raise Unread(f"the load of {broker}: {report}")
     else:
-        stats = read_bundle_stats(_value(f"the topics of {broker}", admin.broker_stats()))
-        metrics = _value(f"the metrics of {broker}", admin.metrics())
+        stats = read_bundle_stats(_value_of_reply(f"the topics of {broker}", admin.broker_stats()))
+        metrics = _value_of_reply(f"the metrics of {broker}", admin.metrics())
         if _by_load_data(settings):
             return BrokerLoadReport(
                 v=1,
@@ -344,7 +347,7 @@ def _sum(topics: list[dict[str, Any]], name: str) -> float:
     return float(sum(topic.get(name, 0.0) for topic in topics))
 
 
-def _chosen(settings: Mapping[str, Any], profile: str | None) -> dict[str, Any]:
+def _chosen_settings(settings: Mapping[str, Any], profile: str | None) -> dict[str, Any]:
     """Return the broker settings that rules read, as text; with profile `default` without the strategies."""
     left_out = {_SWITCH} | (_STRATEGIES if profile == "default" else frozenset())
     chosen = {
@@ -356,7 +359,7 @@ def _chosen(settings: Mapping[str, Any], profile: str | None) -> dict[str, Any]:
     return chosen
 
 
-def _value(subject: str, reply: Reply[T]) -> T:
+def _value_of_reply(subject: str, reply: Reply[T]) -> T:
     if isinstance(reply, Answered):
         return reply.value
     raise Unread(f"{subject}: {reply}")

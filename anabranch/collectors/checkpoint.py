@@ -34,7 +34,7 @@ class Memory(Wire):
     """Those that were announced; files of older releases have none."""
 
 
-def recall(file: Path, url: str, now_ms: int) -> AnnouncedState:
+def load_checkpoint(file: Path, url: str, now_ms: int) -> AnnouncedState:
     """A collector's beginning: its number is above those before it, and it knows which topics there were."""
     try:
         memory = Memory.model_validate_json(file.read_bytes(), by_alias=True, by_name=False)
@@ -56,7 +56,7 @@ def write_delay(announced: AnnouncedState) -> float:
     return max(WRITE_SECONDS, len(announced.topics) / TOPICS_PER_SECOND)
 
 
-def remember(file: Path, url: str, announced: AnnouncedState) -> None:
+def save_checkpoint(file: Path, url: str, announced: AnnouncedState) -> None:
     """Replaces the file in one step; raises `OSError`."""
     topics = {**announced.before, **{name: topic.layout for name, topic in announced.topics.items()}}
     file.parent.mkdir(parents=True, exist_ok=True)

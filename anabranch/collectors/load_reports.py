@@ -48,11 +48,11 @@ class PublishedLoads:
         [stored] = self._read_nodes([f"{REPORTS}/{broker}"])
         if stored is None:
             raise UnknownLoad(f"there is no {REPORTS}/{broker} in the metadata store")
-        data = _parsed(LocalBrokerData, stored, f"{REPORTS}/{broker}")
+        data = _parse_report(LocalBrokerData, stored, f"{REPORTS}/{broker}")
         names = sorted(data.last_stats)
         contents = self._read_nodes([f"{AVERAGES}/{name}" for name in names])
         averages = {
-            name: _parsed(BundleData, content, f"{AVERAGES}/{name}")
+            name: _parse_report(BundleData, content, f"{AVERAGES}/{name}")
             for name, content in zip(names, contents, strict=True)
             if content is not None
         }
@@ -80,12 +80,12 @@ class PublishedLoads:
             broker=broker,
             at=now,
             forced=True,
-            data=_parsed(BrokerLoadData, load, f"load data of {broker}"),
-            top_bundles=_parsed(TopBundlesLoadData, top, f"top bundles of {broker}"),
+            data=_parse_report(BrokerLoadData, load, f"load data of {broker}"),
+            top_bundles=_parse_report(TopBundlesLoadData, top, f"top bundles of {broker}"),
         )
 
 
-def _parsed(model: type[WireT], content: bytes, name: str) -> WireT:
+def _parse_report(model: type[WireT], content: bytes, name: str) -> WireT:
     try:
         return model.model_validate_json(content)
     except ValidationError as error:

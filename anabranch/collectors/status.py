@@ -129,11 +129,11 @@ def read_status(file: Path) -> CollectorStatus | None:
         return None
 
 
-def describe(status: CollectorStatus) -> str:
+def describe_status(status: CollectorStatus) -> str:
     """The status in a few lines for people."""
     lines = [
         f"{status.topics:,} of {status.topics + status.topics_unread:,} topics, {status.segments_seen:,} of "
-        f"{status.segments_known:,} segments seen ({percent(status.coverage)}), {status.samples:,} samples and "
+        f"{status.segments_known:,} segments seen ({format_percent(status.coverage)}), {status.samples:,} samples and "
         f"{status.events:,} events sent"
     ]
     if status.unread:
@@ -151,7 +151,7 @@ def describe(status: CollectorStatus) -> str:
     return "\n".join([*lines, *status.troubles])
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share in percent; never 100 % of what is not whole."""
     return "100%" if share >= 1.0 else f"{min(share, 0.999):.1%}"
 

@@ -33,7 +33,7 @@ from decisions.autoscale.policy import ClusterPolicy, PolicyError, read_cluster_
 from runtime.listener.connections import ListenerLimits
 from runtime.listener.names import NodeNames
 from runtime.listener.server import WEBSOCKETS, Listener, ListenError, Server, listen, url_of
-from runtime.telemetry.serving import PROBE_SECONDS, MetricsError, probed
+from runtime.telemetry.serving import PROBE_SECONDS, MetricsError, serving_probes
 from schemas.addresses import are_here, is_loopback, way_from_outside
 from schemas.settings.controller import ControllerSettings
 from schemas.settings.root import Settings
@@ -89,7 +89,7 @@ def serve(settings: Settings, ready: Callable[[str], None]) -> None:
 
             config = listener.config(app, tls, MAX_SHUTDOWN_SECONDS, **WEBSOCKETS)
             server = Server(config, app.state.end_sessions, started)
-            with probed(server, chosen.metrics_port, "controller", settings.metrics, not_ready):
+            with serving_probes(server, chosen.metrics_port, "controller", settings.metrics, not_ready):
                 server.serve_until_signalled(listener)
         except MetricsError as error:
             raise StartError(str(error)) from error

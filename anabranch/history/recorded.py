@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.autoscale.regrouping import names_in, regrouped
+from engine.autoscale.regrouping import names_in, regroup_topics
 from engine.bundles.clusters import Clusters
 from engine.bundles.codec import pack as pack_clusters
 from engine.bundles.codec import unpack as unpack_clusters
@@ -161,7 +161,7 @@ class RecordedHistory:
         if self.horizon is None:
             return {}
         with _readable(self.horizon):
-            return {"begun": regrouped(self.horizon.pieces, names), "of_older": self.horizon.of_older & {*names}}
+            return {"begun": regroup_topics(self.horizon.pieces, names), "of_older": self.horizon.of_older & {*names}}
 
     def begun_clusters(self, names: Collection[str]) -> BegunClusters:
         """Return the starting point of a replay of clusters (arguments of `ClustersReplay`)."""

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta, timezone
 from deltalake.exceptions import DeltaError
 
 from anabranch.alerts.record import standing_alerts
-from anabranch.auth.scopes import EVERYWHERE, Scope, covers
+from anabranch.auth.scopes import EVERYWHERE, Scope, covers_resource
 from anabranch.history.live import LakeReader
 from anabranch.history.picture import BrakesView, LakeView, TopicView, late_seconds
 from anabranch.web.rows import HOT, PageFreshness, TopicRow
@@ -242,7 +242,8 @@ class WatchedFleet:
             return self.version
         with self._lock:
             return max(
-                (version for namespace, version in self._namespaces.items() if covers(scope, namespace)), default=0
+                (version for namespace, version in self._namespaces.items() if covers_resource(scope, namespace)),
+                default=0,
             )
 
     def _wake(self) -> None:

@@ -21,8 +21,8 @@ from anabranch.auth.callers import ANYBODY, Access, Caller, Need
 from anabranch.auth.tokens import Role
 from anabranch.web.sessions import BrowserSessions
 from anabranch.web.words import namespace_of
-from runtime.listener.anonymous import AnonymousClients, ending, refusal_of, trusted_refusal
-from runtime.listener.bodies import BrokenOff, read_body, replayed
+from runtime.listener.anonymous import AnonymousClients, end_turn, refusal_of, trusted_refusal
+from runtime.listener.bodies import BrokenOff, read_body, replay_body
 from runtime.listener.fair_queue import TooManyCalls, Turns
 from runtime.listener.names import NodeNames
 
@@ -139,14 +139,14 @@ class BrowserGuard:
             if body is None:
                 refusal = PlainTextResponse("the form is too large", 400)
             else:
-                receive = replayed(body, receive)
+                receive = replay_body(body, receive)
         if caller is not None:
             async with self._turns.turn(caller.name) as turn:
-                await (refusal or self._app)(scope, receive, ending(turn, send))
+                await (refusal or self._app)(scope, receive, end_turn(turn, send))
             return
         # Whoever signs in may be guessing tokens, and what needs no token costs as much as a refusal.
         async with self._anonymous.turn(scope, is_paced=True) as turn:
-            await (refusal or self._app)(scope, receive, ending(turn, send))
+            await (refusal or self._app)(scope, receive, end_turn(turn, send))
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = scope["headers"]

@@ -23,7 +23,7 @@ from engine.autoscale.topics import ConfiguredPolicy
 from runtime.listener.connections import ListenerLimits
 from runtime.listener.names import NodeNames
 from runtime.listener.server import Listener, ListenError, Server, listen, url_of
-from runtime.telemetry.serving import MetricsError, probed
+from runtime.telemetry.serving import MetricsError, serving_probes
 from schemas.addresses import way_from_outside
 from schemas.settings.root import Settings
 from schemas.settings.web import WebSettings
@@ -75,7 +75,7 @@ def serve(settings: Settings, configured: Callable[[], ConfiguredPolicy], ready:
             return None if app.state.fleet.version else "the lake has not been read yet"
 
         try:
-            with probed(server, chosen.metrics_port, "web", settings.metrics, not_ready):
+            with serving_probes(server, chosen.metrics_port, "web", settings.metrics, not_ready):
                 server.serve_until_signalled(listener)
         except MetricsError as error:
             raise PageStartError(str(error)) from error

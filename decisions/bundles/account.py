@@ -10,7 +10,7 @@ from typing import Literal
 
 from decisions.bundles.gates import BundleGate
 from decisions.bundles.numbers import choose_seeded
-from schemas.base import built
+from schemas.base import build_model
 from schemas.bundles import BundleReading, TieSet
 
 Comparison = Literal[">", ">=", "<", "<="]
@@ -29,7 +29,7 @@ class BundleAccount:
 
     def readings(self) -> list[BundleReading]:
         """All that was noted, in order."""
-        return [built(BundleReading, dict(zip(_FIELDS, note, strict=True))) for note in self.notes]
+        return [build_model(BundleReading, dict(zip(_FIELDS, note, strict=True))) for note in self.notes]
 
     def last_failing(self) -> str | None:
         """The last gate that did not pass."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from schemas.base import built
+from schemas.base import build_model
 from schemas.bundles import BundleData, NamespaceBundleStats, TimeAverageBrokerData, TimeAverageMessageData, TopicLoad
 
 SHORT_SAMPLES, LONG_SAMPLES = 10, 1000
@@ -60,7 +60,7 @@ def add_sample(average: TimeAverageMessageData, sample: TopicLoad, default_cap: 
         "max_samples": cap,
         "num_samples": n,
     }
-    return built(TimeAverageMessageData, values)
+    return build_model(TimeAverageMessageData, values)
 
 
 def add_bundle_sample(data: BundleData | None, sample: NamespaceBundleStats) -> BundleData:
@@ -68,7 +68,7 @@ def add_bundle_sample(data: BundleData | None, sample: NamespaceBundleStats) -> 
     data = data or DEFAULT_BUNDLE
     short = add_sample(data.short_term_data, sample, SHORT_SAMPLES)
     long = add_sample(data.long_term_data, sample, LONG_SAMPLES)
-    return built(BundleData, {"short_term_data": short, "long_term_data": long, "topics": sample.topics})
+    return build_model(BundleData, {"short_term_data": short, "long_term_data": long, "topics": sample.topics})
 
 
 def broker_average(bundles: Iterable[str], averages: Mapping[str, BundleData]) -> TimeAverageBrokerData:

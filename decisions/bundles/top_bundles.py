@@ -10,7 +10,7 @@ from typing import Any
 
 from decisions.bundles.configuration import GAIN, Configuration, ConfigurationError
 from decisions.bundles.patterns import matching_texts
-from schemas.base import built
+from schemas.base import build_model
 from schemas.bundles import IsolationPolicy, TopBundlesLoadData
 
 LIMIT = "loadBalancerMaxNumberOfBundlesInBundleLoadReport"
@@ -44,7 +44,9 @@ def choose_top_bundles(
     chosen = dict[str, TopBundlesLoadData]()
     for broker, top in reported.items():
         movable = [entry for entry in top.top_bundles_load_data if _namespace(entry.bundle_name) not in staying]
-        chosen[broker] = built(TopBundlesLoadData, {"top_bundles_load_data": movable[max(0, len(movable) - most) :]})
+        chosen[broker] = build_model(
+            TopBundlesLoadData, {"top_bundles_load_data": movable[max(0, len(movable) - most) :]}
+        )
     return chosen
 
 

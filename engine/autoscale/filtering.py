@@ -162,7 +162,7 @@ def _are_stale(loads: LoadTable, rows: Ints, origins: Origins, since: Ints, now:
     return stale
 
 
-def rounds(rows: Ints, most: int) -> Iterator[Ints | slice]:
+def distinct_rounds(rows: Ints, most: int) -> Iterator[Ints | slice]:
     """Yield groups of positions such that no row occurs twice in a group and each row keeps its order.
 
     Rows are below `most`.

@@ -350,7 +350,7 @@ def scalars_of(topics: Sequence[TopicState]) -> Ints:
     """Return one row per `Scalar` and one column per topic."""
     never = NEVER
     columns: list[list[int]] = [
-        [_largest(topic, MANAGED) if topic.consumers else 0 for topic in topics],
+        [_largest_subscription(topic, MANAGED) if topic.consumers else 0 for topic in topics],
         [never if (instant := topic.cooldowns[0]) is None else instant for topic in topics],
         [never if (instant := topic.cooldowns[1]) is None else instant for topic in topics],
         [never if (action := topic.in_flight) is None else action.since for topic in topics],
@@ -362,13 +362,13 @@ def scalars_of(topics: Sequence[TopicState]) -> Ints:
         [never if (instant := topic.observed_at) is None else instant for topic in topics],
         [topic.since for topic in topics],
         [(action := topic.in_flight) is not None and action.action == "merge" for topic in topics],
-        [_largest(topic, SHARING) if topic.consumers else 0 for topic in topics],
-        [_largest(topic, MANAGED - SHARING) if topic.consumers else 0 for topic in topics],
+        [_largest_subscription(topic, SHARING) if topic.consumers else 0 for topic in topics],
+        [_largest_subscription(topic, MANAGED - SHARING) if topic.consumers else 0 for topic in topics],
     ]
     return np.array(columns, np.int64).reshape(len(Scalar), len(topics))
 
 
-def _largest(topic: TopicState, kinds: frozenset[str]) -> int:
+def _largest_subscription(topic: TopicState, kinds: frozenset[str]) -> int:
     return max((count for kind, count in topic.consumers.values() if kind in kinds), default=0)
 
 

@@ -36,7 +36,7 @@ def life_of_layout(state: BucketState, new: NewLayout, now: int) -> TopicIncarna
     """Return the incarnation of a layout."""
     event, topic = new.event, state.topics.get(new.event.topic)
     ended = state.end_of(event.topic, now)
-    life = _life(topic, ended, event.topic_created_at, event.at, ended is not None and event.at < ended.at)
+    life = _judge_instants(topic, ended, event.topic_created_at, event.at, ended is not None and event.at < ended.at)
     if life is not TopicIncarnation.THIS or topic is None:
         return life
     if topic.known is None:
@@ -56,7 +56,7 @@ def life_of_deletion(state: BucketState, deletion: TopicDeleted, now: int) -> To
     """Return the incarnation that a deletion ends."""
     event, topic = deletion.event, state.topics.get(deletion.event.topic)
     ended = state.end_of(event.topic, now)
-    life = _life(topic, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
+    life = _judge_instants(topic, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
     if (
         life is TopicIncarnation.THIS
         and topic is not None
@@ -75,13 +75,13 @@ def life_of_deletion(state: BucketState, deletion: TopicDeleted, now: int) -> To
 def life_of_consumers(state: BucketState, event: ConsumerAnnouncement, now: int) -> TopicIncarnation:
     """Return the incarnation of a consumer count."""
     topic, ended = state.topics.get(event.topic), state.end_of(event.topic, now)
-    life = _life(topic, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
+    life = _judge_instants(topic, ended, event.topic_created_at, event.at, ended is not None and event.at <= ended.at)
     if life is TopicIncarnation.THIS and topic is not None and _is_of_nobody(state, topic, event.topic_created_at, now):
         return TopicIncarnation.LATER
     return life
 
 
-def _life(
+def _judge_instants(
     topic: TopicState | None, ended: TopicEnd | None, created_at: int | None, happened_at: int, is_before_end: bool
 ) -> TopicIncarnation:
     """Judge by instants alone.

@@ -132,7 +132,7 @@ class _Record(msgspec.Struct, array_like=True, gc=False):
     """A plain layout."""
 
     is_derived: bool
-    """True if its segments carry the fields that Pulsar derives, as in `_derived`."""
+    """True if its segments carry the fields that Pulsar derives, as in `_derived_fields`."""
     epoch: int
     next_segment_id: int
     segments: list[Segment]
@@ -162,16 +162,16 @@ def plain_layout(layout: Raw | bytes) -> ReadLayout | None:
         return read.in_another_record(shaped.packed.join(parts), digest_of(text))
     decoded = _read_anew(text)
     if decoded is not None and shaped is not None:
-        _remember(shaped, text, decoded)
+        _cache_shape(shaped, text, decoded)
     return decoded
 
 
 def _read_anew(layout: bytes) -> ReadLayout | None:
     plain = read_layout(layout)
-    return None if plain is None else _read(plain, digest_of(layout))
+    return None if plain is None else _read_layout(plain, digest_of(layout))
 
 
-def _remember(shaped: Shaped, layout: bytes, read: ReadLayout) -> None:
+def _cache_shape(shaped: Shaped, layout: bytes, read: ReadLayout) -> None:
     """Cache a layout by its shape if layouts of that shape differ only in the instant.
 
     Checked by reading the layout again with another instant. A shape is examined when it occurs a second time.
@@ -238,7 +238,7 @@ def _layout_in(record: _Record) -> SegmentLayout:
     return layout
 
 
-def _derived(
+def _derived_fields(
     is_active: bool, parents: Sequence[int], children: Sequence[int], legacy: str | None
 ) -> tuple[bool, bool, bool, bool, bool]:
     """Return the fields that Pulsar derives: sealed, active, root, leaf, legacy."""
@@ -248,7 +248,7 @@ def _derived(
 _NOT_DERIVED = (UNSET,) * 5
 
 
-def _read(plain: PlainLayout, digest: str) -> ReadLayout | None:
+def _read_layout(plain: PlainLayout, digest: str) -> ReadLayout | None:
     """Read a layout in one pass; None if derived fields are wrong or present on some segments only.
 
     Raises `LayoutError` as `plain_layout` does.
@@ -262,7 +262,9 @@ def _read(plain: PlainLayout, digest: str) -> ReadLayout | None:
             segment
         )
         derived_fields = (sealed, is_active, root, leaf, is_legacy)
-        expected = _NOT_DERIVED if derived is _NOT_DERIVED else _derived(state == "ACTIVE", parents, children, legacy)
+        expected = (
+            _NOT_DERIVED if derived is _NOT_DERIVED else _derived_fields(state == "ACTIVE", parents, children, legacy)
+        )
         if derived_fields != expected:
             if segments or derived_fields != _NOT_DERIVED:
                 return None
@@ -285,7 +287,7 @@ def _read(plain: PlainLayout, digest: str) -> ReadLayout | None:
         )
     )
     active.sort()
-    if not _tile(active):
+    if not _tile_hash_space(active):
         _layout_of(record)  # says where not
     override = None if policy is None else AutoScalePolicyOverride.model_validate_json(policy).known_json()
     return ReadLayout(
@@ -293,7 +295,7 @@ def _read(plain: PlainLayout, digest: str) -> ReadLayout | None:
     )
 
 
-def _tile(active: Sequence[tuple[int, int, int]]) -> bool:
+def _tile_hash_space(active: Sequence[tuple[int, int, int]]) -> bool:
     """Return whether the active segments tile the hash space, as in `SegmentLayout.check`."""
     expected = 0
     for start, _, end in active:
@@ -320,7 +322,7 @@ def _plain_of(packed: bytes) -> PlainLayout:
             segment.sealed_at_ms,
             segment.legacy_topic_name,
             *(
-                _derived(segment.is_active, segment.parent_ids, segment.child_ids, segment.legacy_topic_name)
+                _derived_fields(segment.is_active, segment.parent_ids, segment.child_ids, segment.legacy_topic_name)
                 if record.is_derived
                 else _NOT_DERIVED
             ),

@@ -91,7 +91,7 @@ def pack_loads(table: LoadTable) -> bytes:
         "reporter": table.reporter[rows].astype(_U4),
         "returned_after": table.returned_after[rows],
     }
-    packed = _compressed(pack_arrays(_PLAIN_VERSION, {"names": index.names}, arrays))
+    packed = _compress_entry(pack_arrays(_PLAIN_VERSION, {"names": index.names}, arrays))
     table.forget_changes()
     return packed
 
@@ -99,8 +99,8 @@ def pack_loads(table: LoadTable) -> bytes:
 def pack_load_changes(table: LoadTable) -> bytes:
     """Pack the changes since the last call of this or of `pack_loads` as a log entry."""
     index = table.index
-    fresh, accepted = _once(table.fresh), _once(table.accepted)
-    sampled, seen, moved = table.sampled_at[fresh], table.seen_at[fresh], _once(table.moved)
+    fresh, accepted = _distinct_rows(table.fresh), _distinct_rows(table.accepted)
+    sampled, seen, moved = table.sampled_at[fresh], table.seen_at[fresh], _distinct_rows(table.moved)
     # Consecutive rows with equal instants form a run, which is stored once with its length.
     breaks = (np.diff(fresh) != 1) | (np.diff(sampled) != 0) | (np.diff(seen) != 0)
     starts = np.flatnonzero(np.r_[True, breaks]) if len(fresh) else fresh
@@ -120,7 +120,7 @@ def pack_load_changes(table: LoadTable) -> bytes:
         "reporter": table.reporter[moved].astype(_U4),
         "returned_after": table.returned_after[accepted],
     }
-    packed = _compressed(pack_arrays(_PLAIN_VERSION, {"names": index.names[index.packed_names :]}, arrays))
+    packed = _compress_entry(pack_arrays(_PLAIN_VERSION, {"names": index.names[index.packed_names :]}, arrays))
     table.forget_changes()
     return packed
 
@@ -130,19 +130,19 @@ def unpack_loads(part: StoredPart) -> LoadTable:
     try:
         table = _unpack_base(part.base) if part.base else LoadTable()
         for entry in part.log:
-            _apply(table, entry)
+            _apply_entry(table, entry)
     except (DamagedArrays, IndexError) as error:
         raise StateError(f"the packed loads are damaged: {error}") from error
     table.forget_changes()
     return table
 
 
-def _compressed(plain: bytes) -> bytes:
+def _compress_entry(plain: bytes) -> bytes:
     compressed: bytes = pa.compress(plain, _CODEC, asbytes=True)
     return _COMPRESSED.pack(LOADS_VERSION, len(plain)) + compressed
 
 
-def _plain(packed: bytes) -> bytes:
+def _decompress_entry(packed: bytes) -> bytes:
     """Decompress an entry. Raises `DamagedArrays`."""
     if not _FIRST_COMPRESSED <= version_of(packed) <= LOADS_VERSION:
         return packed
@@ -155,7 +155,7 @@ def _plain(packed: bytes) -> bytes:
 
 
 def _unpack_base(packed: bytes) -> LoadTable:
-    packed = _plain(packed)
+    packed = _decompress_entry(packed)
     if version_of(packed) == 1:
         names, arrays = _unpack_v1(packed)
     else:
@@ -172,8 +172,8 @@ def _unpack_base(packed: bytes) -> LoadTable:
     return table
 
 
-def _apply(table: LoadTable, entry: bytes) -> None:
-    entry = _plain(entry)
+def _apply_entry(table: LoadTable, entry: bytes) -> None:
+    entry = _decompress_entry(entry)
     fields, arrays = unpack_arrays(entry, _types(entry, _LOG))
     for name in fields["names"]:
         table.index.add_name(name)
@@ -205,7 +205,7 @@ def _types(packed: bytes, types: dict[str, np.dtype[Any]]) -> dict[str, np.dtype
     return {name: kind for name, kind in types.items() if version >= later.get(name, 0)}
 
 
-def _once(rows: list[Ints]) -> Ints:
+def _distinct_rows(rows: list[Ints]) -> Ints:
     """Return the distinct rows, sorted."""
     if not rows:
         return np.zeros(0, np.int64)

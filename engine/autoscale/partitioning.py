@@ -68,7 +68,7 @@ class SampleColumns:
         for row, value, size, arrived_at in zip(
             left_rows.tolist(), few.to_pylist(), sizes[left_rows].tolist(), now[left_rows].tolist(), strict=True
         ):
-            message = _decode(names[row], value, size, arrived_at)
+            message = _decode_plain(names[row], value, size, arrived_at)
             if message is None:
                 messages.missing.append(row)
             else:
@@ -176,7 +176,7 @@ class Messages:
         return reporters, sampled_at, in_columns
 
 
-def _decode(key: bytes | None, value: bytes | None, size: int, now: int) -> Decoded | None:
+def _decode_plain(key: bytes | None, value: bytes | None, size: int, now: int) -> Decoded | None:
     """Decode a plain message; None if it needs the full parser."""
     stats = decode_stats(key, value, size)
     if stats is None:

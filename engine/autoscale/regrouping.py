@@ -29,7 +29,7 @@ def names_in(stored: Iterable[tuple[bytes, bytes]]) -> set[str]:
     return names
 
 
-def regrouped(stored: Iterable[tuple[bytes, bytes]], names: Collection[str]) -> dict[str, StoredPart]:
+def regroup_topics(stored: Iterable[tuple[bytes, bytes]], names: Collection[str]) -> dict[str, StoredPart]:
     """Return the stored parts of a bucket with these topics, taken from the buckets that hold them.
 
     Raises `StateError`.

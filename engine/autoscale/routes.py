@@ -180,8 +180,8 @@ class Routes:
     def _fit(self) -> None:
         """Extend the columns to cover new rows and topics."""
         index = self._loads.index
-        self._of_row = _longer(self._of_row, len(index.topic))
-        self._since = _longer(self._since, len(index.names))
+        self._of_row = _extend_column(self._of_row, len(index.topic))
+        self._since = _extend_column(self._since, len(index.names))
 
 
 class _PoliciesByNumber:
@@ -211,7 +211,7 @@ class _PoliciesByNumber:
         for topic in topics.values():
             policy = self._policies.of(state, topic)
             codes.append(self._found.setdefault(id(policy), (len(self._found), policy))[0])
-        self._of = _longer(self._of, max(topics, default=-1) + 1)
+        self._of = _extend_column(self._of, max(topics, default=-1) + 1)
         self._of[list(topics)] = codes
         if len(self._found) > before:
             self._crossing = np.stack([policy.crossing_thresholds for _, policy in self._found.values()])
@@ -225,7 +225,7 @@ class _PoliciesByNumber:
         return self._crossing[codes], self._merge[codes]
 
 
-def _longer(column: npt.NDArray[_Kind], size: int) -> npt.NDArray[_Kind]:
+def _extend_column(column: npt.NDArray[_Kind], size: int) -> npt.NDArray[_Kind]:
     """Return the column extended to at least `size`, with zeros and spare room at the end."""
     if len(column) >= size:
         return column

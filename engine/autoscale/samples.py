@@ -90,10 +90,10 @@ class Samples:
         samples = cls(
             flat["topics"],
             flat["reporters"],
-            _renumbered(lists["topic"], columns["topic"], lists["topics"]),
+            _renumber_names(lists["topic"], columns["topic"], lists["topics"]),
             columns["segment"],
             columns["rates"].reshape(-1, 4),
-            _renumbered(lists["reporter"], columns["reporter"], lists["reporters"]),
+            _renumber_names(lists["reporter"], columns["reporter"], lists["reporters"]),
             columns["sampled_at"],
             np.repeat(table["partition"].to_numpy(), _lengths(lists["offset"])).astype(np.int64),
             columns["offset"],
@@ -161,7 +161,7 @@ def _lengths(lists: pa.ListArray) -> Ints:
     return lengths
 
 
-def _renumbered(lists: pa.ListArray, numbers: npt.NDArray[np.int32], names: pa.ListArray) -> npt.NDArray[np.int32]:
+def _renumber_names(lists: pa.ListArray, numbers: npt.NDArray[np.int32], names: pa.ListArray) -> npt.NDArray[np.int32]:
     """Turn indexes into the names of each row into indexes into the names of all rows."""
     if len(lists) == 1:
         return numbers

@@ -18,7 +18,7 @@ from decisions.autoscale.clocks import (
     open_after_outcome,
 )
 from decisions.autoscale.past import depths_after_layout, past_after_layout
-from engine.autoscale.filtering import Codes, Floats, Ints, News, rounds, significant_samples
+from engine.autoscale.filtering import Codes, Floats, Ints, News, distinct_rounds, significant_samples
 from engine.autoscale.incarnations import began_with
 from engine.autoscale.layouts import ReadLayout
 from engine.autoscale.loads import LoadTable, Origins
@@ -180,7 +180,7 @@ def store_samples(
     x 4, or one row for all) are those of each sample's topic. Samples of one row are applied one after the other.
     """
     codes = np.zeros(len(rows), np.int8)
-    for chosen in rounds(rows, loads.index.count):
+    for chosen in distinct_rounds(rows, loads.index.count):
         of_round, crossing, merge = (
             (of_all if len(of_all) == 1 else of_all[chosen])
             for of_all in (rates, crossing_thresholds, merge_thresholds)

@@ -50,7 +50,7 @@ class TopicsPart:
 
 def pack_topics(state: BucketState) -> bytes:
     """Pack everything as a base."""
-    packed = _entry(state, [], state.topics.values(), {})
+    packed = _write_entry(state, [], state.topics.values(), {})
     state.forget_changes()
     return packed
 
@@ -61,7 +61,7 @@ def pack_topic_changes(state: BucketState) -> bytes:
     removed = [name for name in changed if name not in state.topics]
     held = {name: state.topics[name] for name in sorted(state.held - state.changed)}
     only_held = {name: (topic.hold_gate, topic.hold_seq) for name, topic in held.items()}
-    packed = _entry(state, removed, [state.topics[name] for name in changed if name in state.topics], only_held)
+    packed = _write_entry(state, removed, [state.topics[name] for name in changed if name in state.topics], only_held)
     state.forget_changes()
     return packed
 
@@ -75,7 +75,7 @@ def unpack_topics(part: StoredPart) -> BucketState:
         configured = fields.get("configured")
         state.configured = None if configured is None else ConfiguredPolicy(*configured)
         state.policy_senders = {
-            name: _said(packed_sender) for name, packed_sender in fields.get("policySenders", {}).items()
+            name: _read_sender(packed_sender) for name, packed_sender in fields.get("policySenders", {}).items()
         }
         state.ended = {name: TopicEnd(*ended) for name, ended in fields.get("ended", {}).items()}
         for name, sender in fields.get("deletedBy", {}).items():
@@ -107,12 +107,12 @@ def _unpack_entry(packed: bytes) -> tuple[dict[str, Any], list[TopicState]]:
         raise StateError(f"the state of a bucket is damaged: {error}") from error
 
 
-def _said(stored: int | list[int]) -> PolicySender:
+def _read_sender(stored: int | list[int]) -> PolicySender:
     """Return a stored sender; up to version 3 without a time."""
     return PolicySender(stored, 0) if isinstance(stored, int) else PolicySender(*stored)
 
 
-def _entry(
+def _write_entry(
     state: BucketState, removed: list[str], topics: Iterable[TopicState], held: Mapping[str, tuple[str | None, int]]
 ) -> bytes:
     header = pydantic_core.to_json(

@@ -17,7 +17,7 @@ import pydantic_core
 from engine.bundles.clusters import BrokerReports, ClusterChanges, Clusters, ClusterState, HeldAt, OpenBundleDecision
 from engine.bundles.moves import BundleMove
 from engine.kernel.packed import StateError, StoredPart
-from schemas.base import Wire, built
+from schemas.base import Wire, build_model
 from schemas.bundles import BalancerState, BundleData, NamespaceBundleStats, TimeAverageMessageData
 from schemas.kafka.broker_messages import (
     BalancerPolicies,
@@ -43,8 +43,8 @@ def pack(clusters: Clusters) -> bytes:
     whole = {}
     for name, state in sorted(clusters.items()):
         everything = ClusterChanges({*state.reports}, {*state.averages}, {*state.ownership}, True, True, True)
-        whole[name] = _packed(state, everything, is_base=True)
-    return _bytes(whole)
+        whole[name] = _packed_fields(state, everything, is_base=True)
+    return _pack_base(whole)
 
 
 def pack_changes(clusters: Clusters, removed: Iterable[str]) -> bytes:
@@ -55,8 +55,8 @@ def pack_changes(clusters: Clusters, removed: Iterable[str]) -> bytes:
     changed: dict[str, Any] = dict.fromkeys(sorted(removed))
     for name, state in sorted(clusters.items()):
         if state.changes:
-            changed[name] = _packed(state, state.changes, is_base=False)
-    return _bytes(changed)
+            changed[name] = _packed_fields(state, state.changes, is_base=False)
+    return _pack_base(changed)
 
 
 def unpack(part: StoredPart) -> Clusters:
@@ -64,32 +64,32 @@ def unpack(part: StoredPart) -> Clusters:
     clusters: Clusters = {}
     for entry in ([part.base] if part.base else []) + list(part.log):
         try:
-            decoded = pydantic_core.from_json(_decompressed(entry))
+            decoded = pydantic_core.from_json(_decompress_entry(entry))
             if decoded["v"] != VERSION:
                 raise StateError(f"the state of bundles is of version {decoded['v']}: it needs a newer release")
             for name, fields in decoded["clusters"].items():
                 if fields is None:
                     clusters.pop(name, None)
                 else:
-                    _unpack(clusters.setdefault(name, ClusterState(name)), fields)
+                    _unpack_fields(clusters.setdefault(name, ClusterState(name)), fields)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, OSError, struct.error) as error:
             raise StateError(f"the state of bundles is damaged: {error}") from error
     return clusters
 
 
-def _bytes(clusters: dict[str, Any]) -> bytes:
+def _pack_base(clusters: dict[str, Any]) -> bytes:
     plain = pydantic_core.to_json({"v": VERSION, "clusters": clusters}, inf_nan_mode="constants")
     compressed: bytes = pa.compress(plain, _CODEC, asbytes=True)
     return _SIZE.pack(len(plain)) + compressed
 
 
-def _decompressed(entry: bytes) -> bytes:
+def _decompress_entry(entry: bytes) -> bytes:
     (size,) = _SIZE.unpack_from(entry)
     plain: bytes = pa.decompress(memoryview(entry)[_SIZE.size :], size, _CODEC, asbytes=True)
     return plain
 
 
-def _packed(state: ClusterState, changes: ClusterChanges, is_base: bool) -> dict[str, Any]:
+def _packed_fields(state: ClusterState, changes: ClusterChanges, is_base: bool) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "reports": {name: _packed_reports(state.reports.get(name), is_base) for name in sorted(changes.reports)},
         "averages": {name: _packed_average(state.averages.get(name)) for name in sorted(changes.averages)},
@@ -136,7 +136,7 @@ def _packed_average(data: BundleData | None) -> list[list[float | int | None]] |
     return [*rows, [data.topics]]
 
 
-def _unpack(state: ClusterState, fields: dict[str, Any]) -> None:
+def _unpack_fields(state: ClusterState, fields: dict[str, Any]) -> None:
     for name, packed in fields["reports"].items():
         if packed is None:
             state.reports.pop(name, None)
@@ -145,27 +145,27 @@ def _unpack(state: ClusterState, fields: dict[str, Any]) -> None:
         if packed.get("promoted"):
             reports.counted = reports.stored
         elif "counted" in packed:
-            reports.counted = _report(packed["counted"])
-        reports.seen, reports.pending = packed["seen"], _report(packed.get("pending"))
+            reports.counted = _read_report(packed["counted"])
+        reports.seen, reports.pending = packed["seen"], _read_report(packed.get("pending"))
         reports.stored = reports.pending or reports.counted
     for name, rows in fields["averages"].items():
         if rows is None:
             state.averages.pop(name, None)
         else:
-            state.averages[name] = _average(rows)
+            state.averages[name] = _mean_rows(rows)
     for name, text in fields["ownership"].items():
         if text is None:
             state.ownership.pop(name, None)
         else:
             state.ownership[name] = BundleOwnership.model_validate_json(text)
     if "brokers" in fields:
-        state.brokers = _read(LiveBrokers, fields["brokers"])
+        state.brokers = _read_message(LiveBrokers, fields["brokers"])
     if "policies" in fields:
-        state.policies = _read(BalancerPolicies, fields["policies"])
+        state.policies = _read_message(BalancerPolicies, fields["policies"])
     if (balancer := fields.get("rest")) is not None:
         state.memory = BalancerState.model_validate(balancer["memory"])
         state.open = {bundle: OpenBundleDecision(*cells) for bundle, cells in balancer["open"].items()}
-        state.moves = {bundle: _move(*cells) for bundle, cells in balancer.get("moves", {}).items()}
+        state.moves = {bundle: _read_move(*cells) for bundle, cells in balancer.get("moves", {}).items()}
         state.held = {subject: HeldAt(*cells) for subject, cells in balancer["held"].items()}
         state.decisions = balancer["decisions"]
 
@@ -175,7 +175,7 @@ def _packed_move(move: BundleMove) -> list[Any]:
     return [move.decision_id, move.source, move.destination, move.at, stats, move.amounts, move.applied_at]
 
 
-def _move(
+def _read_move(
     decision_id: str,
     source: str,
     destination: str,
@@ -191,17 +191,17 @@ def _move(
     )
 
 
-def _read(model: type[WireT], text: str | None) -> WireT | None:
+def _read_message(model: type[WireT], text: str | None) -> WireT | None:
     return None if text is None else model.model_validate_json(text)
 
 
-def _report(text: str | None) -> LocalBrokerReport | BrokerLoadReport | None:
+def _read_report(text: str | None) -> LocalBrokerReport | BrokerLoadReport | None:
     if text is None:
         return None
     kind = "local-broker-data" if '"type":"local-broker-data"' in text[:200] else "broker-load-data"
     return _REPORTS[kind].model_validate_json(text)
 
 
-def _average(rows: list[list[Any]]) -> BundleData:
-    short, long = (built(TimeAverageMessageData, dict(zip(_RATES, row, strict=True))) for row in rows[:2])
-    return built(BundleData, {"short_term_data": short, "long_term_data": long, "topics": rows[2][0]})
+def _mean_rows(rows: list[list[Any]]) -> BundleData:
+    short, long = (build_model(TimeAverageMessageData, dict(zip(_RATES, row, strict=True))) for row in rows[:2])
+    return build_model(BundleData, {"short_term_data": short, "long_term_data": long, "topics": rows[2][0]})

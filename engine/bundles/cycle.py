@@ -21,7 +21,7 @@ from decisions.bundles.reports import LoadOfReport, is_reported
 from decisions.bundles.top_bundles import choose_top_bundles
 from decisions.bundles.usage import max_usage, weighted_max
 from engine.bundles.clusters import ClusterState, OpenBundleDecision
-from engine.bundles.moves import projected
+from engine.bundles.moves import project_reports
 from schemas.base import Count
 from schemas.bundles import (
     BundleAnswer,
@@ -85,11 +85,11 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
     Missing or unreadable policies hold the cluster with the gate `settings`: nothing is decided on guesses. An
     internal error holds it with `internal-error`. In both cases only the samples of the cycle remain.
     """
-    _forget(state, now)
+    _forget_old(state, now)
     memory = state.memory
     try:
         sampled = _count_reports(state)
-        if not _live(state):
+        if not _live_reports(state):
             return None
         _take_samples(state, sampled, now)
         _settle_moves(state)
@@ -98,19 +98,21 @@ def run_cycle(state: ClusterState, now: int) -> Cycle | None:
             raise ConfigurationError("no policies of the cluster have come yet")
         if state.policies.unreadable is not None:
             raise ConfigurationError(f"the newest policies cannot be read: {state.policies.unreadable}")
-        shedding, splitting = _decide(state, now, "shed"), _decide(state, now, "split")
+        shedding, splitting = _decide_cycle(state, now, "shed"), _decide_cycle(state, now, "split")
         decided, waiting = _take_decisions(state, now, shedding, splitting)
     except ConfigurationError as error:
         state.memory = memory
-        return _held(state, now, BundleGate.SETTINGS, str(error)) if state.reports else None
+        return _held_cycle(state, now, BundleGate.SETTINGS, str(error)) if state.reports else None
     except Exception as error:
         state.memory = memory
-        return _held(state, now, BundleGate.INTERNAL_ERROR, f"{type(error).__name__}: {error}", traceback.format_exc())
+        return _held_cycle(
+            state, now, BundleGate.INTERNAL_ERROR, f"{type(error).__name__}: {error}", traceback.format_exc()
+        )
     state.changes.rest = True
-    return Cycle(now, tuple(_live(state)), shedding, splitting, decided, waiting)
+    return Cycle(now, tuple(_live_reports(state)), shedding, splitting, decided, waiting)
 
 
-def _held(state: ClusterState, now: int, gate: BundleGate, detail: str, fault: str | None = None) -> Cycle:
+def _held_cycle(state: ClusterState, now: int, gate: BundleGate, detail: str, fault: str | None = None) -> Cycle:
     """Return a cycle without decisions, held by `gate`."""
     state.changes.rest = True
     profile = state.policies.profile if state.policies else "4.x"
@@ -124,7 +126,7 @@ def _held(state: ClusterState, now: int, gate: BundleGate, detail: str, fault: s
         readings=[BundleReading(gate=gate.value, passed=False, detail=detail[:_MAX_SAID])],
         state=state.memory,
     )
-    return Cycle(now, tuple(_live(state)), held, held.model_copy(update={"operation": "split"}), (), (), fault)
+    return Cycle(now, tuple(_live_reports(state)), held, held.model_copy(update={"operation": "split"}), (), (), fault)
 
 
 def _take_decisions(
@@ -157,7 +159,7 @@ def _take_decisions(
 
 def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleSnapshot:
     """Return the input of a cycle, in the form that `anabranch decisions decide` reads."""
-    reports, policies = projected(_live(state), state.moves), state.policies
+    reports, policies = project_reports(_live_reports(state), state.moves), state.policies
     local = {name: entry.data for name, entry in reports.items() if isinstance(entry, LocalBrokerReport)}
     extensible = {name: entry for name, entry in reports.items() if isinstance(entry, BrokerLoadReport)}
     counts: dict[str, Count] = {
@@ -167,10 +169,10 @@ def snapshot_of(state: ClusterState, now: int, operation: Literal["shed", "split
         "cluster": state.name,
         "now": now,
         "operation": operation,
-        "seed": _seed(state.name, now),
+        "seed": _cycle_seed(state.name, now),
         "brokers": local,
         "bundles": dict(sorted(state.averages.items())),
-        "ownership": _owners(state, local),
+        "ownership": _owners_of_bundles(state, local),
         "broker_load_data": {name: entry.data for name, entry in extensible.items()},
         "top_bundles": _top_bundles(state, extensible, operation),
         "available_brokers": None if state.brokers is None else dict(sorted(state.brokers.brokers.items())),
@@ -210,18 +212,18 @@ def _top_bundles(
     )
 
 
-def _decide(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleAnswer:
+def _decide_cycle(state: ClusterState, now: int, operation: Literal["shed", "split"]) -> BundleAnswer:
     answer = decide(snapshot_of(state, now, operation))
     state.memory = answer.state.model_copy(update={"bundles": {}})
     return answer
 
 
-def _seed(cluster: str, now: int) -> int:
+def _cycle_seed(cluster: str, now: int) -> int:
     """Return the seed for random choices; it varies by cycle, so that no broker is always favoured."""
     return int(digest([cluster, now], size=7), 16)
 
 
-def _forget(state: ClusterState, now: int) -> None:
+def _forget_old(state: ClusterState, now: int) -> None:
     """Drop decisions, moves, reports and namespaces that are too old."""
     for bundle in [bundle for bundle, entry in state.open.items() if now - entry.at > MAX_OPEN_MS]:
         del state.open[bundle]
@@ -301,7 +303,7 @@ def load_of(report: Report, conf: Configuration) -> LoadOfReport:
     return LoadOfReport(report.last_update, max_usage(data, conf), rate, throughput, data.bundle_count)
 
 
-def _live(state: ClusterState) -> dict[str, Report]:
+def _live_reports(state: ClusterState) -> dict[str, Report]:
     """Return the reports in effect of live brokers, by name; of all brokers while none are listed as live."""
     live = None if state.brokers is None else state.brokers.brokers
     return {
@@ -313,7 +315,7 @@ def _live(state: ClusterState) -> dict[str, Report]:
 
 def _take_samples(state: ClusterState, sampled: list[str], now: int) -> None:
     """Update the averages of bundles of brokers with new reports; drop those of removed bundles."""
-    reports = _live(state)
+    reports = _live_reports(state)
     local = {name: report.data for name in sampled if isinstance(report := reports.get(name), LocalBrokerReport)}
     preallocated = {name: bundles for name, bundles in state.memory.preallocated_bundle_data.items() if name in reports}
     if len(preallocated) < len(state.memory.preallocated_bundle_data):
@@ -358,14 +360,14 @@ def _leaders_averages(reports: dict[str, Report], sampled: list[str]) -> dict[st
 
 def _settle_moves(state: ClusterState) -> None:
     """Drop the moves that both brokers' reports show."""
-    reports = _live(state)
+    reports = _live_reports(state)
     for bundle, move in list(state.moves.items()):
         if all(move.is_shown_by(reports.get(broker)) for broker in (move.source, move.destination)):
             del state.moves[bundle]
             state.changes.rest = True
 
 
-def _owners(state: ClusterState, local: dict[str, Any]) -> dict[str, str] | None:
+def _owners_of_bundles(state: ClusterState, local: dict[str, Any]) -> dict[str, str] | None:
     """Return bundle to broker: from ownership messages, or for other namespaces from the reports."""
     if not state.ownership:
         return None

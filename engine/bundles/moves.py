@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from decisions.bundles.averages import total_throughput
-from schemas.base import built
+from schemas.base import build_model
 from schemas.bundles import (
     BrokerLoadData,
     LocalBrokerData,
@@ -61,7 +61,7 @@ def new_move(
     return BundleMove(decision_id, source, destination, decided_at, stats, amounts)
 
 
-def projected(reports: Mapping[str, Report], moves: Mapping[str, BundleMove]) -> dict[str, Report]:
+def project_reports(reports: Mapping[str, Report], moves: Mapping[str, BundleMove]) -> dict[str, Report]:
     """Return the reports as if every moving bundle had reached its destination."""
     changed = dict(reports)
     for bundle, move in sorted(moves.items()):
@@ -70,11 +70,11 @@ def projected(reports: Mapping[str, Report], moves: Mapping[str, BundleMove]) ->
         if source is not None and (there := _stats_of(source, bundle)) is not None:
             stats, amounts = there, _amounts(source, there)
             if not move.is_shown_by(reports.get(move.source)):
-                changed[move.source] = _changed(source, bundle, stats, amounts, -1)
+                changed[move.source] = _change_report(source, bundle, stats, amounts, -1)
         if destination is None or _stats_of(destination, bundle) is not None:
             continue
         if not move.is_shown_by(reports.get(move.destination)):
-            changed[move.destination] = _changed(destination, bundle, stats, amounts, 1)
+            changed[move.destination] = _change_report(destination, bundle, stats, amounts, 1)
     return changed
 
 
@@ -86,31 +86,31 @@ def _stats_of(report: Report, bundle: str) -> NamespaceBundleStats | None:
 
 def _amounts(report: Report, stats: NamespaceBundleStats) -> Amounts:
     """Return a bundle's share of its broker's usage: CPU by messages, network by bytes."""
-    loads = _every(report)
+    loads = _every_bundle(report)
     messages = sum(stat.msg_rate_in + stat.msg_rate_out for stat in loads)
     coming, going = sum(stat.msg_throughput_in for stat in loads), sum(stat.msg_throughput_out for stat in loads)
     if isinstance(report, BrokerLoadReport):
         data = report.data
         messages = max(messages, data.msg_rate_in + data.msg_rate_out)
         coming, going = max(coming, data.msg_throughput_in), max(going, data.msg_throughput_out)
-    cpu = _part(report.data.cpu.usage, stats.msg_rate_in + stats.msg_rate_out, messages)
-    network_in = _part(report.data.bandwidth_in.usage, stats.msg_throughput_in, coming)
-    network_out = _part(report.data.bandwidth_out.usage, stats.msg_throughput_out, going)
+    cpu = _share_of(report.data.cpu.usage, stats.msg_rate_in + stats.msg_rate_out, messages)
+    network_in = _share_of(report.data.bandwidth_in.usage, stats.msg_throughput_in, coming)
+    network_out = _share_of(report.data.bandwidth_out.usage, stats.msg_throughput_out, going)
     average = getattr(report.data, "weighted_max_e_m_a", None) or 0.0
-    return cpu, network_in, network_out, _part(average, total_throughput(stats), coming + going)
+    return cpu, network_in, network_out, _share_of(average, total_throughput(stats), coming + going)
 
 
-def _every(report: Report) -> list[NamespaceBundleStats]:
+def _every_bundle(report: Report) -> list[NamespaceBundleStats]:
     if isinstance(report, LocalBrokerReport):
         return list(report.data.last_stats.values())
     return [top.stats for top in report.top_bundles.top_bundles_load_data]
 
 
-def _part(usage: float, load: float, total: float) -> float:
+def _share_of(usage: float, load: float, total: float) -> float:
     return usage * min(1.0, load / total) if total > 0 else 0.0
 
 
-def _changed(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: Amounts, sign: int) -> Report:
+def _change_report(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: Amounts, sign: int) -> Report:
     """Return a broker's report after gaining a bundle, or with `sign` -1 after losing it."""
     if isinstance(report, LocalBrokerReport):
         local = report.data
@@ -126,7 +126,7 @@ def _changed(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: 
     data_of = report.data
     top = [entry for entry in report.top_bundles.top_bundles_load_data if entry.bundle_name != bundle]
     if sign > 0:
-        top.append(built(TopBundle, {"bundle_name": bundle, "stats": stats}))
+        top.append(build_model(TopBundle, {"bundle_name": bundle, "stats": stats}))
         top.sort(key=lambda entry: (total_throughput(entry.stats), entry.bundle_name))
     values: dict[str, object] = {
         "bundle_count": max(0, data_of.bundle_count + sign),
@@ -139,7 +139,7 @@ def _changed(report: Report, bundle: str, stats: NamespaceBundleStats, amounts: 
     return report.model_copy(
         update={
             "data": _with_load(data_of, stats, amounts, sign).model_copy(update=values),
-            "top_bundles": built(TopBundlesLoadData, {"top_bundles_load_data": top}),
+            "top_bundles": build_model(TopBundlesLoadData, {"top_bundles_load_data": top}),
         }
     )
 
@@ -152,7 +152,7 @@ def _with_load(data: DataT, stats: NamespaceBundleStats, amounts: Amounts, sign:
     }
     for name, amount in zip(_USED, amounts, strict=False):
         resource: ResourceUsage = getattr(data, name)
-        values[name] = built(
+        values[name] = build_model(
             ResourceUsage, {"usage": max(0.0, resource.usage + sign * amount), "limit": resource.limit}
         )
     return data.model_copy(update=values)

@@ -28,7 +28,7 @@ def read_report(report: Report, now: int) -> Report | Rejected:
 
     `now` is the later of Kafka's time and the batch's. A report dated ahead would block later ones until then.
     """
-    if (refused := _ahead(report.last_update, now, "its lastUpdate")) is not None:
+    if (refused := _refuse_future(report.last_update, now, "its lastUpdate")) is not None:
         return refused
     data = report.data
     for name in ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out"):
@@ -40,15 +40,15 @@ def read_report(report: Report, now: int) -> Report | Rejected:
 
 def read_policies(policies: BalancerPolicies, now: int) -> BalancerPolicies | Rejected:
     """Return policies, or reject them if dated ahead; unreadable ones hold the cluster in its cycle."""
-    return _ahead(policies.at, now, "at") or policies
+    return _refuse_future(policies.at, now, "at") or policies
 
 
 def read_circumstance(message: BundleOwnership | LiveBrokers, now: int) -> BundleOwnership | LiveBrokers | Rejected:
     """Return another message about a cluster, or reject it if dated ahead."""
-    return _ahead(message.at, now, "at") or message
+    return _refuse_future(message.at, now, "at") or message
 
 
-def _ahead(instant: int, now: int, subject: str) -> Rejected | None:
+def _refuse_future(instant: int, now: int, subject: str) -> Rejected | None:
     if instant <= now + MAX_CLOCK_AHEAD_MS:
         return None
     return Rejected(

@@ -31,7 +31,7 @@ def record_cycle(output: Output, state: ClusterState, cycle: Cycle) -> None:
     for decided in cycle.decided:
         output.counts.decisions += 1
         output.add("decisions", decision_row(state, cycle, decided, policy))
-    rows = [row for held in reasons(state, cycle) if (row := _hold_row(state, cycle, held, policy)) is not None]
+    rows = [row for held in cluster_reasons(state, cycle) if (row := _hold_row(state, cycle, held, policy)) is not None]
     if rows:
         output.counts.holds += len(rows)
         output.add_columns(HOLDS, pa.RecordBatch.from_pylist(rows, HOLD_SCHEMA))
@@ -57,7 +57,7 @@ def decision_row(state: ClusterState, cycle: Cycle, decided: CycleDecision, poli
         "policy_digest": policy,
         "decided_at": cycle.now,
         "inputs": canonical_json(_inputs(state, decided)),
-        "gates": canonical_json([_shown(reading) for reading in _concerning(decided)]),
+        "gates": canonical_json([_format_reading(reading) for reading in _readings_about(decided)]),
         "engine_version": ENGINE_VERSION,
         "seq": decided.number,
     }
@@ -85,7 +85,7 @@ def _brokers(decided: CycleDecision) -> list[str]:
     return [broker for broker in (decided.decision.source_broker, decided.decision.destination_broker) if broker]
 
 
-def _concerning(decided: CycleDecision) -> list[BundleReading]:
+def _readings_about(decided: CycleDecision) -> list[BundleReading]:
     """Return the readings about the bundle, its two brokers, and the cluster."""
     brokers = (None, *_brokers(decided))
     readings = (
@@ -96,7 +96,7 @@ def _concerning(decided: CycleDecision) -> list[BundleReading]:
     return list(readings)[-MAX_GATES:]
 
 
-def _shown(reading: BundleReading) -> dict[str, Any]:
+def _format_reading(reading: BundleReading) -> dict[str, Any]:
     return reading.model_dump(by_alias=True, exclude_none=True)
 
 
@@ -104,7 +104,7 @@ Reason = tuple[str, BundleReading | None]
 """A subject and its binding gate; None: it is acted on."""
 
 
-def reasons(state: ClusterState, cycle: Cycle) -> Iterator[Reason]:
+def cluster_reasons(state: ClusterState, cycle: Cycle) -> Iterator[Reason]:
     """Yield the binding gate of the cluster and of each of its brokers (`cluster/broker`)."""
     shedding = cycle.shedding
     failing = [reading for reading in shedding.readings if not reading.passed]

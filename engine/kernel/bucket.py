@@ -37,7 +37,7 @@ from engine.kernel.packed import (
 )
 from engine.kernel.parsing import AcceptedMessage, parse_by_models, parse_plain, read_plain_record, readers_of
 from engine.kernel.recording import record_dead_letter, record_event
-from engine.kernel.records import Output, RawRecord, arrival
+from engine.kernel.records import Output, RawRecord, arrival_key
 from schemas.kafka.messages import LayoutsKnown, Rejected, TickEvent
 from schemas.kafka.topics import SEGMENT_STATS
 
@@ -113,7 +113,7 @@ class BucketEngine:
         if is_decoded and decoded is not None:
             return decoded
         chains = {name: Chain.of(packed.parts.get(name, StoredPart())) for name in self._parts}
-        is_old = _check(bucket, packed, list(chains.values()))
+        is_old = _check_fingerprint(bucket, packed, list(chains.values()))
         return _Decoded(packed.fingerprint, [open_bucket(packed.parts) for open_bucket in self._open], chains, is_old)
 
 
@@ -148,7 +148,7 @@ class BucketBatch:
         """Evaluate what is due and return the state to store."""
         for batch in self._batches:
             batch.evaluate(self._is_tick)
-        written = _write(self._decoded, self._bucket)
+        written = _write_changes(self._decoded, self._bucket)
         self._engine.keep(self._bucket, self._decoded)
         return written
 
@@ -174,7 +174,7 @@ class Intake:
         it only repeats the known state. Returns whether there was a tick for every subject.
         """
         is_tick = False
-        for record in sorted(records, key=arrival):
+        for record in sorted(records, key=arrival_key):
             output.counts.messages += record.home
             parsed: AcceptedMessage | Rejected | None = None
             # Most announcements repeat what is known. They are recognized from their text, before the models parse
@@ -186,7 +186,7 @@ class Intake:
                 parsed = read_plain_record(plain, record, self._readers, now)
             parsed = parsed or parse_by_models(record, self._readers, now)
             if isinstance(parsed, AcceptedMessage):
-                parsed = _refused(batches, parsed) or parsed
+                parsed = _first_refusal(batches, parsed) or parsed
             if isinstance(parsed, Rejected):
                 if record.home:
                     record_dead_letter(output, record, parsed, now)
@@ -207,7 +207,7 @@ class Intake:
         return is_tick
 
 
-def _refused(batches: Sequence[FamilyBatch], accepted: AcceptedMessage) -> Rejected | None:
+def _first_refusal(batches: Sequence[FamilyBatch], accepted: AcceptedMessage) -> Rejected | None:
     """Return the first family's refusal of a message, or None."""
     for index, message in accepted.taken:
         rejected = batches[index].refuse(message)
@@ -228,7 +228,7 @@ def _take_in(batches: Sequence[FamilyBatch], accepted: AcceptedMessage) -> bool:
     return False
 
 
-def _check(bucket: int, packed: Packed, chains: Sequence[Chain]) -> bool:
+def _check_fingerprint(bucket: int, packed: Packed, chains: Sequence[Chain]) -> bool:
     """Verify the fingerprint and return whether it is of the first version.
 
     Raises `StateError` on a mismatch. A fingerprint may cover fewer parts than there are: families added since have
@@ -244,7 +244,7 @@ def _check(bucket: int, packed: Packed, chains: Sequence[Chain]) -> bool:
     raise StateError(f"the stored state of bucket {bucket} is not what was stored: its fingerprint differs")
 
 
-def _write(decoded: _Decoded, bucket: int) -> Written:
+def _write_changes(decoded: _Decoded, bucket: int) -> Written:
     """Return changes as log entries, or new bases for logs that have outgrown theirs."""
     written: dict[str, WrittenPart] = {}
     for state in decoded.states:

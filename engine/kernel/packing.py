@@ -97,7 +97,7 @@ class BucketPacker:
         now, position = batch.column("now")[0].as_py(), _place_of(batch)
         source: str = batch.column("source")[0].as_py()
         columns = next((family_columns for family_columns in self._columns if family_columns.source == source), None)
-        decoded = _decoded(batch, columns, now) if columns else None
+        decoded = _decode_rows(batch, columns, now) if columns else None
         records: dict[int, RawRecord] = {}
         letters: dict[int, list[dict[str, Any]]] = {}
         parts: dict[int, list[dict[str, Any]]] = {}
@@ -141,7 +141,7 @@ class BucketPacker:
             raw, is_raw = _raw_columns(batch), np.ones(batch.num_rows, np.bool_)
             is_raw[[*letters, *several]] = False
             for bucket, chosen in _by_bucket(buckets, np.flatnonzero(is_raw)):
-                yield bucket, now, position, _RAW, _compressed(raw.take(pa.array(chosen)))
+                yield bucket, now, position, _RAW, _compress_rows(raw.take(pa.array(chosen)))
             yield from self._for_all(records, shorter, buckets, now, position)
             for bucket, of_bucket in sorted(shared.items()):
                 yield bucket, now, position, _RAW, _packed_records(of_bucket)
@@ -220,10 +220,10 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         batch, keys = batch.take(pa.array(order)), keys[order]
     starts = [0, *(np.flatnonzero((keys[1:, :2] != keys[:-1, :2]).any(axis=1)) + 1).tolist()] if len(keys) else []
     for start, end in zip(starts, [*starts[1:], batch.num_rows], strict=False):
-        yield from _cut(batch.slice(start, end - start))
+        yield from _cut_batch(batch.slice(start, end - start))
 
 
-def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _cut_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield slices with at most `_MAX_TAKEN_BYTES` of values."""
     ends = np.cumsum(_value_bytes(batch))
     start = 0
@@ -235,13 +235,13 @@ def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _place_of(batch: pa.RecordBatch) -> bytes:
-    """Return a sort key, consistent with `engine.kernel.records.arrival`, of the first record."""
+    """Return a sort key, consistent with `engine.kernel.records.arrival_key`, of the first record."""
     source: str = batch.column("source")[0].as_py()
     coordinates = (batch.column(name)[0].as_py() for name in ("partition", "offset"))
     return bytes([source_rank(source)]) + source.encode() + b"\0" + _PLACE.pack(*coordinates)
 
 
-def _decoded(batch: pa.RecordBatch, columns: Columns, now: int) -> DecodedRows:
+def _decode_rows(batch: pa.RecordBatch, columns: Columns, now: int) -> DecodedRows:
     """Decode the plain messages among the rows."""
     keys, values = (batch.column(name).cast(pa.binary()) for name in ("key", "value"))
     latest = np.maximum(batch.column("timestamp").to_numpy(), now)
@@ -275,10 +275,10 @@ def _by_bucket(buckets: Any, rows: Any) -> Iterator[tuple[int, Any]]:
 def _packed_records(records: Sequence[RawRecord]) -> bytes:
     cells = zip(*records, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(cells, RAW_SCHEMA, strict=True)]
-    return _compressed(pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA))
+    return _compress_rows(pa.RecordBatch.from_arrays(arrays, schema=RAW_SCHEMA))
 
 
-def _compressed(batch: pa.RecordBatch) -> bytes:
+def _compress_rows(batch: pa.RecordBatch) -> bytes:
     """Compress raw rows.
 
     Layouts of a fleet are so similar that only a thirtieth of their bytes crosses the JVM.
@@ -288,7 +288,7 @@ def _compressed(batch: pa.RecordBatch) -> bytes:
     return _SIZE.pack(plain.size) + compressed
 
 
-def _decompressed(body: bytes) -> pa.RecordBatch:
+def _decompress_rows(body: bytes) -> pa.RecordBatch:
     plain = pa.decompress(memoryview(body)[_SIZE.size :], _SIZE.unpack_from(body)[0], _CODEC)
     return pa.ipc.read_record_batch(plain, RAW_SCHEMA)
 
@@ -312,7 +312,7 @@ def unpack_bucket(kinds: Sequence[str], bodies: Sequence[bytes], families: Seque
     columns_of = {family.columns.kind: family.columns for family in families if family.columns}
     for kind, body in zip(kinds, bodies, strict=True):
         if kind == _RAW:
-            cells: list[list[Any]] = [column.to_pylist() for column in _decompressed(body).columns]
+            cells: list[list[Any]] = [column.to_pylist() for column in _decompress_rows(body).columns]
             unpacked.records.extend(RawRecord(*values) for values in zip(*cells, strict=True))
         elif kind == _LETTERS:
             unpacked.letters.extend(pydantic_core.from_json(body))

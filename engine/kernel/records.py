@@ -66,7 +66,7 @@ def source_rank(source: str) -> int:
     return SOURCE_ORDER.get(source, len(SOURCE_ORDER))
 
 
-def arrival(record: RawRecord) -> tuple[int, str, int, int]:
+def arrival_key(record: RawRecord) -> tuple[int, str, int, int]:
     """Return the sort key of a record's arrival, the same in every replay."""
     return (source_rank(record.source), record.source, record.partition, record.offset)
 

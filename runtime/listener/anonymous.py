@@ -67,7 +67,7 @@ def trusted_refusal(scope: Scope, client: str) -> ConnectionRefusal | None:
     return ConnectionRefusal(429, "this client holds too many connections: close some, or use them again")
 
 
-def ending(turn: WorkPermit, send: Send) -> Send:
+def end_turn(turn: WorkPermit, send: Send) -> Send:
     """Return `send`, which ends the turn when the answer begins.
 
     From there on a request takes only the time that its client takes to read: a stream, or somebody who reads nothing.

@@ -33,7 +33,7 @@ async def read_body(receive: Receive, max_bytes: int, count: Callable[[int], Non
             return bytes(body)
 
 
-def replayed(body: bytes, receive: Receive) -> Receive:
+def replay_body(body: bytes, receive: Receive) -> Receive:
     """Return `receive` for an app, with a body that was read before."""
     pending = [body]
 

@@ -54,7 +54,7 @@ class NodeNames:
         host = read_authority(hosts[0].decode("latin-1")) if len(hosts) == 1 else None
         if hosts and (host is None or not self._is_own(host)):
             return (
-                f"this {self._called} is not called {_shown(hosts)}: use its own name, or add that one to "
+                f"this {self._called} is not called {_list_hosts(hosts)}: use its own name, or add that one to "
                 f"{self._called}.names"
             )
         if any(site not in _OWN_SITE for site in sites) or any(not _is_origin(origin, host) for origin in origins):
@@ -82,5 +82,5 @@ def _is_origin(origin: bytes, host: Authority | None) -> bool:
     return page.host == host.host and (page.port or default) == (host.port or default)
 
 
-def _shown(hosts: list[bytes]) -> str:
+def _list_hosts(hosts: list[bytes]) -> str:
     return ascii(b", ".join(hosts)[:200].decode("latin-1"))

@@ -195,11 +195,11 @@ class _Hearing(threading.Thread):
     def run(self) -> None:
         """Run the check."""
         new = self._make()
-        if _hears(new) and not _hears(self.of):
+        if _is_answered(new) and not _is_answered(self.of):
             self.found = new
 
 
-def _hears(producer: Producer) -> bool:
+def _is_answered(producer: Producer) -> bool:
     """Return whether a producer gets an answer from a broker that knows of brokers."""
     try:
         return bool(producer.list_topics(timeout=ANSWER_SECONDS).brokers)

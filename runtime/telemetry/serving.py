@@ -87,7 +87,7 @@ def serve_metrics(
 
 
 @contextmanager
-def probed(
+def serving_probes(
     server: Server, port: int, section: str, settings: MetricsSettings, not_ready: Callable[[], str | None]
 ) -> Iterator[None]:
     """Serve metrics and probes of a process that is itself a listener, during the block; port 0: do not.
@@ -137,8 +137,8 @@ def metrics_app(
     from starlette.responses import PlainTextResponse
     from starlette.types import Receive, Scope, Send
 
-    from runtime.listener.anonymous import AnonymousClients, ending, refusal_of, trusted_refusal
-    from runtime.listener.bodies import replayed
+    from runtime.listener.anonymous import AnonymousClients, end_turn, refusal_of, trusted_refusal
+    from runtime.listener.bodies import replay_body
     from runtime.listener.fair_queue import TooManyCalls, Turns
     from runtime.listener.names import NodeNames
 
@@ -160,17 +160,17 @@ def metrics_app(
                 if refusal is not None:
                     answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status, refusal.headers)
                 elif (probe := probes.get(scope["path"])) is not None:
-                    fault = await _asked(probe)
+                    fault = await _run_probe(probe)
                     answer = PlainTextResponse(f"{fault or 'ok'}\n", 503 if fault else 200)
                 # Without the body, which the app for metrics would wait for, and its turn with it.
-                await answer(scope, replayed(b"", receive), ending(turn, send))
+                await answer(scope, replay_body(b"", receive), end_turn(turn, send))
         except TooManyCalls as error:
             await PlainTextResponse(str(error), 429)(scope, receive, send)
 
     return app
 
 
-async def _asked(probe: Callable[[], str | None]) -> str | None:
+async def _run_probe(probe: Callable[[], str | None]) -> str | None:
     """Run a probe in another thread: it may wait for the loop that it checks."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(probe), PROBE_SECONDS)

@@ -94,7 +94,7 @@ def decode_many(keys: Sequence[bytes | None], values: pa.BinaryArray, sizes: Int
     if not len(heads.rows):
         return None
     chars = np.frombuffer(text, np.uint8)
-    framed = _framed(chars, heads)
+    framed = _frame_messages(chars, heads)
     return None if framed is None else _numbers(chars, *framed)
 
 
@@ -117,7 +117,7 @@ def _read_heads(keys: Sequence[bytes | None], text: bytes, rows: list[int], star
         if bracket < 0:
             continue
         head_text = text[begin:bracket]
-        origin = _heads.get(head_text) or _learn(head_text)
+        origin = _heads.get(head_text) or _learn_head(head_text)
         if origin is not None:
             chosen.append(row)
             begins.append(bracket + 1)
@@ -128,7 +128,7 @@ def _read_heads(keys: Sequence[bytes | None], text: bytes, rows: list[int], star
     return _Heads(of_rows, reporters, sampled_at, np.array(begins, np.int64), starts[of_rows + 1] - 2)
 
 
-def _learn(head_text: bytes) -> tuple[str, int] | None:
+def _learn_head(head_text: bytes) -> tuple[str, int] | None:
     """Decode a head and cache the result; None if it is not plain."""
     head = decode_head(head_text) if len(head_text) <= _MAX_HEAD_BYTES and _HEAD.fullmatch(head_text) else None
     if head is not None:
@@ -138,7 +138,7 @@ def _learn(head_text: bytes) -> tuple[str, int] | None:
     return head
 
 
-def _framed(chars: _Bytes, heads: _Heads) -> tuple[_Heads, Ints, Ints] | None:
+def _frame_messages(chars: _Bytes, heads: _Heads) -> tuple[_Heads, Ints, Ints] | None:
     """Return the messages whose colons all follow the right words.
 
     Also returns their counts of samples, and the colon positions of each sample (5 x s).
@@ -189,8 +189,8 @@ def _numbers(chars: _Bytes, heads: _Heads, counts: Ints, colon_rows: Ints) -> Bu
     ends[-1, :-1] = colon_rows[0, 1:] - (len(_FURTHER) - 1)
     ends[-1, begins + counts - 1] = heads.ends - 1
     try:
-        ids = _cast(chars, starts[:1], ends[:1], pa.int64())[0]
-        rates = _cast(chars, starts[1:], ends[1:], pa.float64())
+        ids = _cast_numbers(chars, starts[:1], ends[:1], pa.int64())[0]
+        rates = _cast_numbers(chars, starts[1:], ends[1:], pa.float64())
     except pa.ArrowInvalid:
         # The error does not say which number, so leave all messages to the other decoder.
         return None
@@ -204,7 +204,7 @@ def _numbers(chars: _Bytes, heads: _Heads, counts: Ints, colon_rows: Ints) -> Bu
     return BulkArrays(heads.rows, heads.reporters, heads.sampled_at, counts, ids, rates)
 
 
-def _cast(chars: _Bytes, starts: Ints, ends: Ints, kind: pa.DataType) -> npt.NDArray[Any]:
+def _cast_numbers(chars: _Bytes, starts: Ints, ends: Ints, kind: pa.DataType) -> npt.NDArray[Any]:
     """Parse the numbers at some positions (c x s) of the text. Raises `pa.ArrowInvalid`."""
     # A string array has no gaps: the text between two numbers is an element too, marked null.
     offsets = np.empty(2 * starts.size + 1, np.int32)

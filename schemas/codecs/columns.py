@@ -151,7 +151,7 @@ def split_columns(message: SegmentStatsColumns) -> tuple[BulkColumns, list[Refus
         if fault is None:
             good.setdefault(name, {})[segment] = tuple(float(rate) for rate in rates)
         else:
-            refused.append(_refused(index, *fault, sample))
+            refused.append(_refuse_sample(index, *fault, sample))
     columns = (
         list(zip(*(rates for by_segment in good.values() for rates in by_segment.values()), strict=True)) or [()] * 4
     )
@@ -204,7 +204,7 @@ def _is_rate(rate: Any) -> bool:
         return False
 
 
-def _refused(index: int, field: str, fault: str, sample: tuple[Any, ...]) -> RefusedSample:
+def _refuse_sample(index: int, field: str, fault: str, sample: tuple[Any, ...]) -> RefusedSample:
     raw = to_json(dict(zip(("topic", "id", *_RATE_NAMES), sample, strict=True)), inf_nan_mode="constants")[
         :MAX_REFUSED_BYTES
     ]

@@ -39,7 +39,7 @@ class RefusedEntry:
 
 def shared_out(message: LayoutsKnown, buckets: int) -> tuple[dict[int, bytes], list[RefusedEntry]]:
     """Split a message by bucket, each part in JSON; also return its refused entries. Total: never raises."""
-    columns, hashes, refused = _judged(message)
+    columns, hashes, refused = _judge_entries(message)
     if not len(hashes):
         return {}, refused
     bucket = np.mod(hashes, buckets)
@@ -63,14 +63,14 @@ _is_digest = re.compile(DIGEST_PATTERN.replace("$", r"\Z")).match
 _are_hexadecimal = re.compile("[0-9a-f]*").fullmatch
 
 
-def _judged(message: LayoutsKnown) -> tuple[Sequence[list[Any]], Ints, list[RefusedEntry]]:
+def _judge_entries(message: LayoutsKnown) -> tuple[Sequence[list[Any]], Ints, list[RefusedEntry]]:
     """Return the valid entries in columns, their hashes (`schemas.codecs.columns.hash_of`), and the refused ones."""
     columns = (message.topics, message.epochs, message.digests)
     if (hashes := _hashes_of_good(message)) is not None:
         return columns, hashes, []
     faults = [_fault_of(*entry) for entry in zip(*columns, strict=True)]
     refused = [
-        _refused(index, fault, LayoutEntry(*entry))
+        _refuse_entry(index, fault, LayoutEntry(*entry))
         for index, (*entry, fault) in enumerate(zip(*columns, faults, strict=True))
         if fault is not None
     ]
@@ -103,6 +103,6 @@ def _fault_of(topic: Any, epoch: Any, digest: Any) -> str | None:
     return None
 
 
-def _refused(index: int, fault: str, entry: LayoutEntry) -> RefusedEntry:
+def _refuse_entry(index: int, fault: str, entry: LayoutEntry) -> RefusedEntry:
     raw = to_json(entry._asdict(), inf_nan_mode="constants")[:MAX_REFUSED_BYTES]
     return RefusedEntry(index, RejectReason.INVALID, f"entry {index}: {fault}", raw)

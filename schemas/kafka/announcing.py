@@ -12,7 +12,7 @@ from schemas.kafka.messages import LayoutCause
 from schemas.metadata import HashRange, ScalableTopicMetadata, SegmentInfo
 
 
-def stamped(message: bytes, sender: int) -> bytes:
+def stamp_message(message: bytes, sender: int) -> bytes:
     """Return a JSON message with its sender's number first (`schemas.kafka.messages.Sender`)."""
     return b'{"sender":%d,%s' % (sender, message[1:])
 

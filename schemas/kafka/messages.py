@@ -373,7 +373,7 @@ def parse_message(source: str, key: bytes | None, value: bytes | None, size: int
     try:
         message: Message = _ADAPTERS[source].validate_json(value, by_alias=True, by_name=False)
     except ValidationError as error:
-        return _rejected(error, _tag(source))
+        return _reject_error(error, _tag(source))
     except RecursionError:
         return Rejected(RejectReason.NOT_JSON, "nested too deeply")
     expected = key_of(message)
@@ -387,7 +387,7 @@ _MAX_FAULTS = 1000
 """Number of faults above which they are only counted: listing a hundred thousand takes a second."""
 
 
-def _rejected(error: ValidationError, tag: str) -> Rejected:
+def _reject_error(error: ValidationError, tag: str) -> Rejected:
     if error.error_count() > _MAX_FAULTS:
         return Rejected(RejectReason.INVALID, f"{error.error_count()} faults")
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]

@@ -26,13 +26,13 @@ def _known_zone(name: str) -> str:
     return name
 
 
-def _local(value: time) -> time:
+def _local_time(value: time) -> time:
     if value.tzinfo is not None:
         raise ValueError("a time of day has no offset: the zone is a key of its own")
     return value
 
 
-TimeOfDay = Annotated[time, AfterValidator(_local)]
+TimeOfDay = Annotated[time, AfterValidator(_local_time)]
 
 
 class WindowSettings(Section):

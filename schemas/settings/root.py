@@ -272,7 +272,7 @@ class Settings(Section):
 
     def path(self, value: str) -> Path:
         """Return an absolute local path; a file of `conf/` missing in the home is the packaged one."""
-        return _find(self.home, Path(value))
+        return _find_file(self.home, Path(value))
 
     def cluster_policy_text(self) -> str:
         """Return the text of the cluster's policy file; raises `SettingsError` when it is unreadable."""
@@ -367,10 +367,10 @@ def default_home() -> Path:
 
 def find_settings(file: Path | str, home: Path) -> Path:
     """Return a settings file's absolute path: in the working directory, the home, or the packaged `conf/`."""
-    return Path(file).resolve() if Path(file).is_file() else _find(home, Path(file))
+    return Path(file).resolve() if Path(file).is_file() else _find_file(home, Path(file))
 
 
-def _find(home: Path, file: Path) -> Path:
+def _find_file(home: Path, file: Path) -> Path:
     own, packaged = home / file, PROJECT / file
     is_packaged = not own.exists() and file.parts[:1] == ("conf",) and packaged.exists()
     return (packaged if is_packaged else own).resolve()
@@ -403,7 +403,7 @@ def load_settings(
     for variable, section, key in _SECRETS:
         if key in merged.get(section, {}):
             raise SettingsError(
-                f"wrong settings in {_listed(read)}: [{section}] {key} is a secret: set {variable} instead"
+                f"wrong settings in {_list_files(read)}: [{section}] {key} is a secret: set {variable} instead"
             )
     for variable, section, key in (*_ENDPOINTS, *_SECRETS):
         if environment.get(variable):
@@ -417,21 +417,21 @@ def load_settings(
         for section in sections:
             table = table.setdefault(section, {})
         table[key] = value
-    origins = _listed(read) + (", " + ", ".join(map(variable_of, chosen)) if chosen else "")
+    origins = _list_files(read) + (", " + ", ".join(map(variable_of, chosen)) if chosen else "")
     for (section, key), now in RENAMED.items():
         if key in merged.get(section, {}):
-            raise SettingsError(f"wrong settings in {_listed(read)}: [{section}] {key} is {now} now")
+            raise SettingsError(f"wrong settings in {_list_files(read)}: [{section}] {key} is {now} now")
     try:
         return Settings.model_validate({**merged, "home": home, "former_keys": tuple(sorted(former_keys))})
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}{_nearest(item)}"
+            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}{_nearest_key(item)}"
             for item in error.errors(include_url=False, include_input=False)
         )
         raise SettingsError(f"wrong settings in {origins}: {problems}") from error
 
 
-def _nearest(item: ErrorDetails) -> str:
+def _nearest_key(item: ErrorDetails) -> str:
     """Return which key may be meant by one that is not known."""
     if item["type"] != "extra_forbidden":
         return ""
@@ -467,7 +467,7 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
 
 
-def _listed(files: Sequence[Path]) -> str:
+def _list_files(files: Sequence[Path]) -> str:
     return ", ".join(map(str, files))
 
 

@@ -20,7 +20,7 @@ def check_trusted(home: Path, files: tuple[str, ...], variable: str) -> None:
     for path in (home, *(home / file for file in files)):
         # A link is followed, and its target checked.
         with suppress(FileNotFoundError):
-            fault = _fault(path.stat())
+            fault = _trust_fault(path.stat())
             if fault is not None:
                 raise SettingsError(
                     f"the settings of {home} were found, and not taken: {path} {fault}, who could have secrets sent "
@@ -28,7 +28,7 @@ def check_trusted(home: Path, files: tuple[str, ...], variable: str) -> None:
                 )
 
 
-def _fault(status: os.stat_result) -> str | None:
+def _trust_fault(status: os.stat_result) -> str | None:
     if status.st_uid not in (0, os.geteuid()):
         return f"belongs to {_user(status.st_uid)}"
     if status.st_mode & stat.S_IWOTH:

@@ -49,14 +49,14 @@ def pin_settings(
                 "back, or move the checkpoint away and `anabranch serve stream --new-checkpoint`"
             )
         if begun > ended and before != settings:
-            repeated = _repeated(files, begun, before)
-    text = json.dumps({"engine": _said(settings), "buckets": buckets})
+            repeated = _repeated_batch(files, begun, before)
+    text = json.dumps({"engine": _stored_settings(settings), "buckets": buckets})
     if not numbers or files.text(f"{FOLDER}/{numbers[-1]}") != text:
         files.write(f"{FOLDER}/{begun + 1}", text)
     return repeated
 
 
-def _said(settings: EngineSettings) -> dict[str, object]:
+def _stored_settings(settings: EngineSettings) -> dict[str, object]:
     """Return the settings to store; those unknown to older releases only if used.
 
     A release that does not know a used setting cannot continue anyway.
@@ -65,7 +65,7 @@ def _said(settings: EngineSettings) -> dict[str, object]:
     return stored if settings.bundles else {name: value for name, value in stored.items() if name != "bundles"}
 
 
-def _repeated(files: CheckpointFiles, batch: int, settings: EngineSettings) -> UnfinishedBatch | None:
+def _repeated_batch(files: CheckpointFiles, batch: int, settings: EngineSettings) -> UnfinishedBatch | None:
     """Return the repeated batch with its time, from the line of Spark's offset log that has it."""
     for line in (files.text(f"offsets/{batch}") or "").splitlines():
         if '"batchTimestampMs"' in line:

@@ -78,7 +78,7 @@ class PacedSource:
             return
         self._pace.observe(messages, row["samples"], (row["committed_at"] - row["batch_at"]) / 1000)
         if self._pace.messages != before:
-            _limit(execution, source, self._pace.messages)
+            _set_limit(execution, source, self._pace.messages)
 
 
 def _source_of_samples(execution: Any) -> Any:
@@ -96,7 +96,7 @@ def _messages(execution: Any, source: Any) -> int:
     return sum(lag_of(*positions).values())
 
 
-def _limit(execution: Any, source: Any, messages: int) -> None:
+def _set_limit(execution: Any, source: Any, messages: int) -> None:
     """Set the source's limit per batch.
 
     Spark keeps these limits in a table built at the start of the query, which can only be changed in place.

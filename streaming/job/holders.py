@@ -162,7 +162,7 @@ class HolderManager:
         pid = os.fork()
         if pid == 0:
             ours.close()
-            _hold(theirs, [self._listener, *self._connections()], self._task)
+            _hold_tasks(theirs, [self._listener, *self._connections()], self._task)
         theirs.close()
         self._holders[partition] = holder = _Holder(pid, ours, time.monotonic())
         self._poll.register(ours, select.POLLIN)
@@ -175,7 +175,7 @@ class HolderManager:
         return connections
 
 
-def _hold(channel: socket.socket, inherited: list[socket.socket], task: Task) -> NoReturn:
+def _hold_tasks(channel: socket.socket, inherited: list[socket.socket], task: Task) -> NoReturn:
     """Run tasks in a partition's process until one fails or the manager is gone."""
     try:
         for sig in (signal.SIGHUP, signal.SIGTERM):
@@ -213,7 +213,7 @@ def _hand_over_traceback(pid: int) -> None:
             os.replace(os.path.join(folder, str(pid)), os.path.join(folder, str(os.getpid())))
 
 
-def manage(task: Task, idle_seconds: float = MAX_IDLE_SECONDS) -> NoReturn:
+def manage_tasks(task: Task, idle_seconds: float = MAX_IDLE_SECONDS) -> NoReturn:
     """Run the process that Spark has started; writes its socket path to standard output."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -80,7 +80,9 @@ class StreamMeter:
         """Create the metrics; an evaluation is expected from `now` on, Unix time in seconds."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._made = {metric.name: _make(metric, self.registry) for metric in METRICS if metric not in _PER_TOPIC}
+        self._made = {
+            metric.name: _make_metric(metric, self.registry) for metric in METRICS if metric not in _PER_TOPIC
+        }
         self._of_topics = {metric.name: TopicSeries(metric) for metric in _PER_TOPIC}
         for series in self._of_topics.values():
             self.registry.register(series)
@@ -200,7 +202,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 _SUPPRESSED = {gate.value: _BY_NAME[words.metric] for gate, words in DESCRIPTIONS.items() if words.metric is not None}
 
 
-def _make(metric: JobMetric, registry: CollectorRegistry) -> Any:
+def _make_metric(metric: JobMetric, registry: CollectorRegistry) -> Any:
     if metric.kind == "histogram":
         return Histogram(metric.name, metric.sentence, metric.labels, registry=registry, buckets=_SECONDS)
     return _MAKERS[metric.kind](metric.name, metric.sentence, metric.labels, registry=registry)

@@ -185,7 +185,7 @@ METRICS = (
 )
 
 
-def page() -> str:
+def metrics_page() -> str:
     """Return the text of docs/metrics.md: its prose, and a row for each of `METRICS`."""
     rows = [
         f"| `{metric.name}` | {metric.kind} | {', '.join(f'`{label}`' for label in metric.labels) or '-'} "
@@ -241,4 +241,4 @@ This page is generated: `python -m streaming.job.metrics > docs/metrics.md`.
 """
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(metrics_page(), end="")

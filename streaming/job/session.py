@@ -90,7 +90,7 @@ def start_session(
             conf["spark.driver.extraJavaOptions"] += f' "-Djava.io.tmpdir={sockets or scratch}"'
     conf.setdefault("spark.sql.warehouse.dir", str(settings.path(settings.local.folder) / "spark-warehouse"))
     builder = SparkSession.builder
-    for key, value in authenticated({**conf, **_submitted()}).items():
+    for key, value in authenticate_ports({**conf, **_submitted_options()}).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if scratch is not None and spark.sparkContext.master.startswith("local"):
@@ -100,7 +100,7 @@ def start_session(
     return spark
 
 
-def authenticated(conf: Mapping[str, str]) -> dict[str, str]:
+def authenticate_ports(conf: Mapping[str, str]) -> dict[str, str]:
     """Restrict Spark's own ports, which execute what they receive, to this job's processes.
 
     With local cores Spark creates the secret itself. A cluster needs one that its daemons share (docs/deploy.md).
@@ -129,7 +129,7 @@ def with_archive(settings: Settings, options: str) -> str:
     return f" -XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
-def _submitted() -> dict[str, str]:
+def _submitted_options() -> dict[str, str]:
     """Return the options given to spark-submit; none when Python was started directly."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}

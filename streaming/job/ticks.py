@@ -156,11 +156,11 @@ class TickWriter(threading.Thread):
 
     def _write(self, tick: TickEvent) -> None:
         try:
-            self._producer.produce(CONTROL_EVENTS.name, tick.to_json().encode(), key_of(tick).encode(), _delivered)
+            self._producer.produce(CONTROL_EVENTS.name, tick.to_json().encode(), key_of(tick).encode(), _log_delivery)
         except (BufferError, KafkaException) as error:
             log.warning("a tick was not written: %s; the next one evaluates everything", error)
 
 
-def _delivered(error: object, _message: object) -> None:
+def _log_delivery(error: object, _message: object) -> None:
     if error is not None:
         log.warning("a tick did not reach Kafka: %s; the next one evaluates everything", error)

@@ -17,7 +17,7 @@ from lake.upkeep import Upkeep
 from runtime.telemetry.health import ProcessHealth
 from schemas.settings.root import Settings
 from streaming.job.meter import StreamMeter, serve_meter
-from streaming.job.watchdog import OUTAGE_TICKS, Watchdog, report
+from streaming.job.watchdog import OUTAGE_TICKS, Watchdog, report_change
 from streaming.sink.sink import WrittenBatch
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class JobWatch:
         change = self._watchdog.look(now)
         if change is not None:
             query_says = str(query.status["message"])
-            report(change, self._watchdog.silent_seconds(now), self._watchdog.ticks, query_says)
+            report_change(change, self._watchdog.silent_seconds(now), self._watchdog.ticks, query_says)
         self._meter.observe_files(self._upkeep.files)
         self._meter.observe_watchdog(self._watchdog.missed_ticks(now), self._watchdog.is_outage)
 

@@ -56,7 +56,7 @@ class Watchdog:
         return "began" if self.is_outage else "ended"
 
 
-def report(change: Change, silent_seconds: float, ticks: int, query_says: str) -> None:
+def report_change(change: Change, silent_seconds: float, ticks: int, query_says: str) -> None:
     """Log the change with a remedy; `query_says` is Spark's own status."""
     if change == "ended":
         log.warning("topics are evaluated again")

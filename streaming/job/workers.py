@@ -25,7 +25,7 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager, worker
 from pyspark.util import enable_faulthandler
 
-from streaming.job.holders import manage, speaks_by_unix_sockets
+from streaming.job.holders import manage_tasks, speaks_by_unix_sockets
 
 STAGE_VARIABLE = "ANABRANCH_STAGE"
 """Environment variable by which Spark keeps the workers of the stages apart."""
@@ -84,7 +84,7 @@ def main() -> None:
         # Decoding creates many objects and no cycles, except for the errors of bad messages.
         gc.set_threshold(_DECODED_OBJECTS)
     if stage == STATE and speaks_by_unix_sockets():
-        manage(state_task)
+        manage_tasks(state_task)
     manager()
 
 

@@ -55,14 +55,14 @@ def in_parts(
         for _, of_place in groupby(waiting, lambda entry: entry.place):
             more = list(of_place)
             if part and sum(entry.size for entry in (*part, *more)) > part_bytes:
-                yield _read(part, file)
+                yield _read_part(part, file)
                 part = []
             part += more
         if part:
-            yield _read(part, file)
+            yield _read_part(part, file)
 
 
-def _read(part: list[_Waiting], file: IO[bytes] | None) -> tuple[list[str], list[bytes]]:
+def _read_part(part: list[_Waiting], file: IO[bytes] | None) -> tuple[list[str], list[bytes]]:
     bodies = []
     for entry in part:
         if entry.body is None:

@@ -54,9 +54,9 @@ def rows_as_they_came(table: Table, bodies: Iterable[bytes], now: int, batch_id:
     if table is SEGMENT_LOAD:
         rows = _columns_of(bodies, LOAD_SCHEMA)
         rows = rows.append_column("accepted_at", pa.repeat(pa.scalar(now, pa.int64()), len(rows)))
-        return _completed(rows, SEGMENT_LOAD, batch_id, "accepted_at")
+        return _complete_rows(rows, SEGMENT_LOAD, batch_id, "accepted_at")
     if table in (HOLDS, EVENTS):
-        return _completed(_columns_of(bodies, COLUMNS[table.name]), table, batch_id, _OWN_TIME[table.name])
+        return _complete_rows(_columns_of(bodies, COLUMNS[table.name]), table, batch_id, _OWN_TIME[table.name])
     return rare_rows(table, bodies, batch_id)
 
 
@@ -98,7 +98,7 @@ def _columns_of(bodies: Iterable[bytes], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(body), schema) for body in bodies], schema)
 
 
-def _completed(rows: pa.Table, table: Table, batch_id: int, own_time: str) -> pa.Table:
+def _complete_rows(rows: pa.Table, table: Table, batch_id: int, own_time: str) -> pa.Table:
     """Complete columnar rows: add batch and day, convert instants, fill missing columns with null."""
     schema, columns = arrow_schema(table.row), []
     for name, (kind, _) in column_types(table.row).items():

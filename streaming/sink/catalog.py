@@ -14,7 +14,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from lake.files import table_path
-from lake.register import registers
+from lake.register import list_registers
 from lake.tables import create_lake
 from schemas.settings.root import Settings
 from schemas.tables.rows import TABLES
@@ -75,7 +75,7 @@ def register_lake(spark: SparkSession, lake: str) -> dict[str, str]:
     create_lake(lake)
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
     locations = {name: location_of(table_path(lake, table)) for name, table in TABLES.items()}
-    locations |= {name: location_of(path) for name, path in registers(lake).items()}
+    locations |= {name: location_of(path) for name, path in list_registers(lake).items()}
     for name, location in locations.items():
         table = f"{DATABASE}.{name}"
         if spark.catalog.tableExists(table):

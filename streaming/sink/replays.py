@@ -63,7 +63,7 @@ class RowsDigest(NamedTuple):
             rows = np.zeros(chunk.num_rows, np.uint64)
             for field in arrow_schema(table.row):
                 if field.name not in no_matter:
-                    rows = _mixed(rows ^ _digests(chunk[field.name].cast(field.type)))
+                    rows = _mix_numbers(rows ^ _digests(chunk[field.name].cast(field.type)))
             number, digest = number + len(rows), (digest + int(rows.sum(dtype=np.uint64))) % (1 << 64)
         return cls(number, digest)
 
@@ -130,7 +130,7 @@ def _digest(value: bytes) -> int:
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _mixed(numbers: np.ndarray) -> np.ndarray:
+def _mix_numbers(numbers: np.ndarray) -> np.ndarray:
     """Mix numbers so that every output bit depends on all input bits (the finalizer of splitmix64)."""
     numbers = (numbers + _ODD).astype(np.uint64)
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

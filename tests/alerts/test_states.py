@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.alerts.rules import Rule
-from anabranch.alerts.states import Alert, RuleMatch, advance
+from anabranch.alerts.states import Alert, RuleMatch, advance_rule
 
 pytestmark = pytest.mark.unit
 
@@ -35,54 +35,54 @@ def live(alerts, changed):
 
 
 def test_without_for_a_row_fires_at_once():
-    [alert] = advance(rule(), [], [row()], T0)
+    [alert] = advance_rule(rule(), [], [row()], T0)
     assert (alert.status, alert.since, alert.value) == ("firing", T0, 1.0)
 
 
 def test_pending_turns_firing_exactly_on_time():
-    [pending] = advance(rule(**{"for": "2m"}), [], [row()], T0)
+    [pending] = advance_rule(rule(**{"for": "2m"}), [], [row()], T0)
     assert pending.status == "pending"
-    assert advance(rule(**{"for": "2m"}), [pending], [row()], later(119.999)) == []
-    [firing] = advance(rule(**{"for": "2m"}), [pending], [row(value=7.0)], later(120))
+    assert advance_rule(rule(**{"for": "2m"}), [pending], [row()], later(119.999)) == []
+    [firing] = advance_rule(rule(**{"for": "2m"}), [pending], [row(value=7.0)], later(120))
     assert (firing.status, firing.since, firing.value, firing.alert_id) == ("firing", T0, 7.0, pending.alert_id)
 
 
 def test_firing_alert_silent_while_row_stays():
-    alerts = advance(rule(), [], [row()], T0)
-    assert advance(rule(), alerts, [row(value=9.0)], later(60)) == []
+    alerts = advance_rule(rule(), [], [row()], T0)
+    assert advance_rule(rule(), alerts, [row(value=9.0)], later(60)) == []
 
 
 def test_row_resolves_and_returns_as_new_alert():
-    [first] = advance(rule(), [], [row()], T0)
-    [resolved] = advance(rule(), [first], [], later(60))
+    [first] = advance_rule(rule(), [], [row()], T0)
+    [resolved] = advance_rule(rule(), [first], [], later(60))
     assert (resolved.status, resolved.alert_id) == ("resolved", first.alert_id)
-    [again] = advance(rule(), [], [row()], later(120))
+    [again] = advance_rule(rule(), [], [row()], later(120))
     assert again.alert_id != first.alert_id
 
 
 def test_missing_pending_row_restarts_wait():
     slow = rule(**{"for": "1m"})
-    [pending] = advance(slow, [], [row()], T0)
-    [inactive] = advance(slow, [pending], [], later(30))
+    [pending] = advance_rule(slow, [], [row()], T0)
+    [inactive] = advance_rule(slow, [pending], [], later(30))
     assert inactive.status == "inactive"
-    [again] = advance(slow, [], [row()], later(40))
+    [again] = advance_rule(slow, [], [row()], later(40))
     assert (again.status, again.since) == ("pending", later(40))
 
 
 def test_clock_set_back_fires_nothing_early():
     """No alert is resolved before it fired, either."""
     slow = rule(**{"for": "1m"})
-    [pending] = advance(slow, [], [row()], T0)
-    assert advance(slow, [pending], [row()], later(-600)) == []
-    [firing] = advance(slow, [pending], [row()], later(60))
-    assert advance(slow, [firing], [], later(-600))[0].at == later(60)
+    [pending] = advance_rule(slow, [], [row()], T0)
+    assert advance_rule(slow, [pending], [row()], later(-600)) == []
+    [firing] = advance_rule(slow, [pending], [row()], later(60))
+    assert advance_rule(slow, [firing], [], later(-600))[0].at == later(60)
 
 
 def test_rows_over_limit_become_one_alert():
     """The alert counts the surplus rows; alerts that are known stay."""
     few = rule(max_alerts=2)
-    known = live([], advance(few, [], [row("z")], T0))
-    alerts = live(known, advance(few, known, [row(name) for name in "abcz"], later(1)))
+    known = live([], advance_rule(few, [], [row("z")], T0))
+    alerts = live(known, advance_rule(few, known, [row(name) for name in "abcz"], later(1)))
     assert {alert.labels[0] for alert in alerts} == {("topic", "z"), ("topic", "a"), ("overflow", "true")}
     assert [alert.value for alert in alerts if alert.labels == (("overflow", "true"),)] == [2.0]
 
@@ -93,7 +93,7 @@ def test_alert_fires_after_row_stays_whole_wait(rounds, minutes):
     known: list[Alert] = []
     streak = dict.fromkeys("abc", 0)
     for number, names in enumerate(rounds):
-        known = live(known, advance(slow, known, [row(name) for name in names], later(60 * number)))
+        known = live(known, advance_rule(slow, known, [row(name) for name in names], later(60 * number)))
         streak = {name: streak[name] + 1 if name in names else 0 for name in streak}
         firing = {alert.labels[0][1] for alert in known if alert.status == "firing"}
         assert firing == {name for name, rounds_there in streak.items() if rounds_there > minutes}

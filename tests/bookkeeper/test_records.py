@@ -16,7 +16,7 @@ from anabranch.bookkeeper.records import (
     stamp_cursor,
     stamp_locator,
 )
-from anabranch.bookkeeper.wire import LENGTH, VARINT, BadRecord, join, read_fields, read_values
+from anabranch.bookkeeper.wire import LENGTH, VARINT, BadRecord, join_fields, read_fields, read_values
 from tests.bookkeeper.messages import CURSORS, LOCATORS, MESSAGES
 
 STAMPS = st.text(max_size=6) | st.none()
@@ -84,7 +84,7 @@ def test_any_bytes_are_a_message_or_a_named_fault(raw: bytes) -> None:
         fields = read_fields(raw)
     except BadRecord:
         return
-    assert join(fields) == raw
+    assert join_fields(fields) == raw
 
 
 @given(st.binary(max_size=60) | CURSORS.map(lambda one: one.SerializeToString()), st.frozensets(st.integers(0, 12)))

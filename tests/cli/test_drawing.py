@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from anabranch.cli.drawing import SHARED, change, picture, strip
+from anabranch.cli.drawing import SHARED, draw_change, draw_layout, draw_strip
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 
 TOPIC = "topic://acme/shop/orders"
@@ -41,7 +41,7 @@ def drawn(renderable, width, terminal=False):
 @given(layouts(), st.integers(17, 200))
 def test_strip_keeps_width_and_starts_with_ids(layout, width):
     """Every wide segment starts at its column with its id."""
-    text = strip(layout.active, width).plain
+    text = draw_strip(layout.active, width).plain
     assert len(text) == width
     assert set(text) <= set("0123456789abcdef|-#: ")
     cells = width - 1
@@ -54,16 +54,16 @@ def test_strip_keeps_width_and_starts_with_ids(layout, width):
 
 @given(layouts(), st.integers(50, 200), st.integers(1, 20))
 def test_picture_keeps_width_and_names_omissions(layout, width, limit):
-    shown = drawn(picture(TOPIC, layout, width, limit), width)
+    shown = drawn(draw_layout(TOPIC, layout, width, limit), width)
     assert max(map(len, shown.splitlines())) <= width
     assert "\x1b" not in shown
     assert ("more: --limit" in shown) == (len(layout.active) > limit)
-    assert max(map(len, drawn(change(TOPIC, layout, width), width).splitlines())) <= width
+    assert max(map(len, drawn(draw_change(TOPIC, layout, width), width).splitlines())) <= width
 
 
 def test_lineage_shows_origin_of_segments():
     layout = SegmentLayout.create(2, 0).split_segment(0, 0).merge_segments(3, 1, 0)
-    lines = [line.rstrip() for line in drawn(picture(TOPIC, layout, 80, 10), 80).splitlines()]
+    lines = [line.rstrip() for line in drawn(draw_layout(TOPIC, layout, 80, 10), 80).splitlines()]
     assert lines == [
         "topic://acme/shop/orders at epoch 2, 2 active segments, 3 sealed",
         "",
@@ -83,7 +83,7 @@ def test_lineage_shows_origin_of_segments():
 
 def test_pruned_ancestors_leave_labelled_gap():
     layout = SegmentLayout.create(1, 0).split_segment(0, 0).split_segment(1, 0)
-    shown = drawn(picture(TOPIC, layout.prune_segment(0).prune_segment(1), 80, 10), 80)
+    shown = drawn(draw_layout(TOPIC, layout.prune_segment(0).prune_segment(1), 80, 10), 80)
     lineage = shown[shown.index("lineage") :].splitlines()
     assert [line.split()[1] for line in lineage[1:] if line.startswith("epoch")] == ["1", "2"]
     assert "made 2, parents pruned" in shown
@@ -92,22 +92,22 @@ def test_pruned_ancestors_leave_labelled_gap():
 
 def test_segments_narrower_than_a_column_share_one():
     layout = SegmentLayout.create(1000, 0)
-    assert set(strip(layout.active, 80).plain[:-1]) == {SHARED}
-    assert f"{SHARED}: several segments in one column" in drawn(picture(TOPIC, layout, 80, 5), 80)
+    assert set(draw_strip(layout.active, 80).plain[:-1]) == {SHARED}
+    assert f"{SHARED}: several segments in one column" in drawn(draw_layout(TOPIC, layout, 80, 5), 80)
 
 
 def test_the_largest_layout_is_drawn():
     layout = SegmentLayout.create(HASH_SPACE, 0)
-    assert "and 65531 more" in drawn(picture(TOPIC, layout, 80, 5), 80)
+    assert "and 65531 more" in drawn(draw_layout(TOPIC, layout, 80, 5), 80)
 
 
 @pytest.mark.parametrize("width", [1, 5, 17, 30])
 def test_narrow_terminal_still_gets_picture(width):
     layout = SegmentLayout.create(3, 0).split_segment(1, 0)
-    assert drawn(picture(TOPIC, layout, width, 5), width)
+    assert drawn(draw_layout(TOPIC, layout, width, 5), width)
 
 
 def test_colours_are_for_terminals_only():
     layout = SegmentLayout.create(2, 0)
-    assert "\x1b[" in drawn(picture(TOPIC, layout, 80, 5), 80, terminal=True)
-    assert "\x1b[" not in drawn(picture(TOPIC, layout, 80, 5), 80)
+    assert "\x1b[" in drawn(draw_layout(TOPIC, layout, 80, 5), 80, terminal=True)
+    assert "\x1b[" not in drawn(draw_layout(TOPIC, layout, 80, 5), 80)

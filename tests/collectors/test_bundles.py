@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.collectors.bundles import Unread, _chosen, read_broker_load, read_bundle_stats, read_usage, top_bundles
+from anabranch.collectors.bundles import (
+    Unread,
+    _chosen_settings,
+    read_broker_load,
+    read_bundle_stats,
+    read_usage,
+    top_bundles,
+)
 from decisions.bundles.configuration import DEFAULTS
 from schemas.bundles import NamespaceBundleStats, ResourceUsage
 
@@ -50,17 +57,17 @@ def test_an_answer_that_is_cut_or_another_is_no_load(body):
 def test_broker_settings_used_by_rules_reported():
     left_out = {"loadBalancerSheddingEnabled", "loadManagerClassName"}
     upstreams = {name for name in DEFAULTS if not name.startswith("gain")}
-    told = _chosen(dict.fromkeys(upstreams, "1") | {"brokerServicePort": "6650"}, None)
+    told = _chosen_settings(dict.fromkeys(upstreams, "1") | {"brokerServicePort": "6650"}, None)
     assert told.keys() == upstreams - left_out
     assert {"failureDomainsEnabled", "loadBalancerAutoBundleSplitEnabled"} <= told.keys()
-    assert _chosen({"loadBalancerSheddingExcludedNamespaces": "[a/b, c/d]"}, None) == {
+    assert _chosen_settings({"loadBalancerSheddingExcludedNamespaces": "[a/b, c/d]"}, None) == {
         "loadBalancerSheddingExcludedNamespaces": "a/b, c/d"
     }
 
 
 def test_profile_default_keeps_its_own_strategies():
     settings = {"loadBalancerLoadSheddingStrategy": "OverloadShedder", "loadBalancerAutoBundleSplitEnabled": "false"}
-    assert _chosen(settings, "default") == {"loadBalancerAutoBundleSplitEnabled": "false"}
+    assert _chosen_settings(settings, "default") == {"loadBalancerAutoBundleSplitEnabled": "false"}
 
 
 def test_usage_is_percent_of_a_hundred():

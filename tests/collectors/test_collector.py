@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.admin.transport import Transport
 from anabranch.collectors.announced import AnnouncedState
-from anabranch.collectors.checkpoint import recall, remember
+from anabranch.collectors.checkpoint import load_checkpoint, save_checkpoint
 from anabranch.collectors.pulsar.calls import ReadIntervals
 from anabranch.collectors.pulsar.collector import PulsarCollector
 from anabranch.collectors.pulsar.reader import BrokerReader
@@ -323,18 +323,18 @@ def test_deletion_without_collector_is_announced(cluster, tmp_path):
     cluster.topic("topic://acme/shop/stays", 1)
     with collecting(cluster) as running:
         wait_until(lambda: len(running.outlet.layouts) == 2)
-        remember(file, url, running.said)
+        save_checkpoint(file, url, running.said)
     del cluster.topics[T]
-    began = recall(file, url, 0)
+    began = load_checkpoint(file, url, 0)
     assert began.sender > running.said.sender
     with collecting(cluster, said=began) as running:
         wait_until(lambda: running.outlet.deleted)
         wait_until(lambda: running.outlet.layouts)
         assert (running.outlet.deleted, list(running.outlet.layouts)) == ([T], ["topic://acme/shop/stays"])
         assert not began.before
-    assert recall(file, "http://another", 0).before == {}
+    assert load_checkpoint(file, "http://another", 0).before == {}
     file.write_text("{half")
-    assert recall(file, url, 7).sender == 7
+    assert load_checkpoint(file, url, 7).sender == 7
 
 
 def test_token_kept_from_unconfigured_brokers(cluster):

@@ -9,7 +9,14 @@ import pytest
 from prometheus_client import generate_latest
 
 from anabranch.collectors.metrics import METRICS, CollectorMeter
-from anabranch.collectors.status import STATUS_FILE, BrokerStatus, CollectorStatus, describe, read_status, write_status
+from anabranch.collectors.status import (
+    STATUS_FILE,
+    BrokerStatus,
+    CollectorStatus,
+    describe_status,
+    read_status,
+    write_status,
+)
 from anabranch.local.doctor import examine
 from tests.local.settings import home_with
 
@@ -45,7 +52,7 @@ def status(**other):
 
 
 def test_status_names_gaps_and_silent_broker():
-    said = describe(status())
+    said = describe_status(status())
     assert "3 of 4 segments seen (75.0%)" in said
     assert "broker b2:8080: no connection" in said
     assert "topic://a/b/c/7" in said
@@ -55,8 +62,8 @@ def test_status_names_gaps_and_silent_broker():
 def test_status_counts_what_was_never_read():
     found = status(brokers=[], topics=1, topics_listed=1_000, topics_unread=999, segments_known=1, segments_seen=1)
     assert found.coverage == 1 / 1_000
-    assert "1 of 1,000 topics, 1 of 1 segments seen (0.1%)" in describe(found)
-    assert "not read yet: the layouts of 999 topics" in describe(found)
+    assert "1 of 1,000 topics, 1 of 1 segments seen (0.1%)" in describe_status(found)
+    assert "not read yet: the layouts of 999 topics" in describe_status(found)
 
 
 @pytest.mark.parametrize("unread", ["topics_unread", "namespaces_unlisted", "consumers_unread"])
@@ -65,11 +72,11 @@ def test_status_is_complete_when_all_was_read(unread):
     whole = {"brokers": answering, "troubles": []}
     assert status(**whole).is_complete
     assert not status(**whole, **{unread: 1}).is_complete
-    assert "not read yet" in describe(status(**whole, **{unread: 1}))
+    assert "not read yet" in describe_status(status(**whole, **{unread: 1}))
 
 
 def test_almost_all_segments_are_not_all():
-    assert "(99.9%)" in describe(status(segments_known=100_000, segments_seen=99_999))
+    assert "(99.9%)" in describe_status(status(segments_known=100_000, segments_seen=99_999))
 
 
 def test_status_survives_and_half_file_ignored(tmp_path):

@@ -162,7 +162,7 @@ def _of_version_3(plain):
 
 def test_uncompressed_older_bytes_are_read(monkeypatch):
     base, entry = packed_table()
-    monkeypatch.setattr(loads_codec, "_compressed", lambda plain: plain)
+    monkeypatch.setattr(loads_codec, "_compress_entry", lambda plain: plain)
     plain_base, plain_entry = map(_of_version_3, packed_table())
     assert (plain_base[0], plain_entry[0]) == (3, 3)
     packed = [pack_loads(unpack_loads(StoredPart(*one))) for one in ((base, [entry]), (plain_base, [plain_entry]))]

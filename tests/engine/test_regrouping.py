@@ -7,7 +7,7 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from engine.autoscale.family import LOADS, TOPICS
-from engine.autoscale.regrouping import names_in, regrouped
+from engine.autoscale.regrouping import names_in, regroup_topics
 from engine.replay import BucketReplay
 from tests.engine.buckets import CONFIGURED, SETTINGS
 from tests.engine.test_replay import NAMES, STORY, RecordedBucket, of_topics, replayed, told
@@ -30,13 +30,13 @@ def test_regrouped_state_continues_unchanged(story, rest, before, after):
     ends = told(story, bucket) + 1
     half = replayed(bucket.history())
     whole = [(half.parts[TOPICS].pack(), half.parts[LOADS].pack())]
-    pieces = [bases(regrouped(whole, names)) for names in (before, {*NAMES} - before)]
+    pieces = [bases(regroup_topics(whole, names)) for names in (before, {*NAMES} - before)]
     assert names_in(pieces) == names_in(whole)
     told(rest, bucket, ends + MINUTE)
     history = bucket.history()
     at_once = replayed(history)
     for names in (after, {*NAMES} - after):
-        gone_on = BucketReplay(SETTINGS, CONFIGURED, begun=regrouped(pieces, names), of_older=half.of_older)
+        gone_on = BucketReplay(SETTINGS, CONFIGURED, begun=regroup_topics(pieces, names), of_older=half.of_older)
         for batch in history.of_bucket(names):
             if batch.now > ends:
                 gone_on.take(batch)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.history import Batches, columns_of
-from lake.batches import first_batch_after, last_batch, outline, read_batches, read_outline
+from lake.batches import first_batch_after, last_batch, outline_of_batches, read_batches, read_outline
 from lake.tables import create_table
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import BATCHES
@@ -62,7 +62,7 @@ def test_outline_orders_like_the_whole_table(steps, data):
     asked = data.draw(st.lists(st.sampled_from(keys), max_size=5))
     whole = batches(keys)
     more = pa.chunked_array([[key in asked for key in keys]], pa.bool_())
-    full, short = Batches(whole), Batches(outline(whole, more))
+    full, short = Batches(whole), Batches(outline_of_batches(whole, more))
     assert short.generations == full.generations
     for _, number, at in asked:
         assert short.place(number, at) == full.place(number, at)
@@ -72,7 +72,7 @@ def test_outline_orders_like_the_whole_table(steps, data):
         instant = EPOCH + timedelta(days=midnight)
         by_day = Batches(
             pa.concat_tables(
-                outline(batches([key for key in keys if key[2] // DAY_MS == day]))
+                outline_of_batches(batches([key for key in keys if key[2] // DAY_MS == day]))
                 for day in sorted({at // DAY_MS for _, _, at in keys})
             )
         )
@@ -86,7 +86,7 @@ def test_row_of_a_left_out_batch_keeps_its_generation(steps):
     """A hold may be of a batch whose own row is forgotten: it comes before the rows of later batches."""
     keys = ran(steps)
     is_set_back = any(after[2] <= before[2] for before, after in pairwise(keys))
-    full, short = Batches(batches(keys)), Batches(outline(batches(keys)))
+    full, short = Batches(batches(keys)), Batches(outline_of_batches(batches(keys)))
     for _, number, at in [] if is_set_back else keys:
         assert short.place(number, at) == full.place(number, at)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
-from lake.compaction import compact, small_files
+from lake.compaction import compact_group, small_files
 from lake.maintenance import delete_unused
 from lake.tables import create_table
 from schemas.tables.arrow import to_arrow
@@ -40,7 +40,7 @@ def test_checkpoint_drops_replaced_files_for_vacuum(tmp_path):
         write_deltalake(table, to_arrow(DEAD_LETTERS, [dead_letter(f"r{number}", number)]), mode="append")
     # An hour cannot be waited for.
     table.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 3 seconds"})
-    assert compact(lake, DEAD_LETTERS, table, small_files(table))
+    assert compact_group(lake, DEAD_LETTERS, table, small_files(table))
     assert named(table) == (1, NUMBER)
     wait_until(lambda: named(table) == (1, 0))
 

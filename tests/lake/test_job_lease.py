@@ -9,7 +9,7 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 
 from lake import job_lease
-from lake.job_lease import LEASE, Claim, NoLease, hold_lake, take
+from lake.job_lease import LEASE, Claim, NoLease, hold_lake, take_lease
 from lake.lease import LeaseLost
 from lake.tables import OpenTable, create_table
 from schemas.tables.arrow import to_arrow
@@ -51,7 +51,7 @@ def test_cleanly_ended_holder_followed_at_once(lake, monkeypatch):
 
 
 def test_dead_holder_followed_after_expiry_and_logged(lake, caplog):
-    take(lake, claim("process 1"), threading.Event(), SHORT)
+    take_lease(lake, claim("process 1"), threading.Event(), SHORT)
     with hold_lake(lake, claim("process 2")) as lease:
         assert lease.token == 2
     assert "held by process 1: waiting up to 0 s for a sign of life" in caplog.text
@@ -59,23 +59,23 @@ def test_dead_holder_followed_after_expiry_and_logged(lake, caplog):
 
 
 def test_known_dead_holder_followed_at_once(lake):
-    take(lake, claim("process 1"), threading.Event(), 3600)
+    take_lease(lake, claim("process 1"), threading.Event(), 3600)
     with hold_lake(lake, claim("process 2", gone="process 1")) as lease:
         assert lease.token == 2
 
 
 def test_a_stop_ends_the_wait(lake):
-    take(lake, claim("process 1"), threading.Event(), 3600)
+    take_lease(lake, claim("process 1"), threading.Event(), 3600)
     stop = threading.Event()
     stop.set()
     with pytest.raises(NoLease, match=r"told to stop while the lake .* was held by process 1"):
-        take(lake, claim("process 2"), stop)
+        take_lease(lake, claim("process 2"), stop)
 
 
 def test_thawed_holder_writes_nothing_more(lake):
     tables = {DEAD_LETTERS.name: OpenTable(create_table(lake, DEAD_LETTERS))}
     frozen_table = OpenTable(create_table(lake, DEAD_LETTERS))
-    frozen = take(lake, claim("process 1"), threading.Event(), SHORT)
+    frozen = take_lease(lake, claim("process 1"), threading.Event(), SHORT)
     frozen.shut_out_others({DEAD_LETTERS.name: frozen_table})
     rows = to_arrow(DEAD_LETTERS, [dead_letter("late", 1)])
     frozen_table.append(rows, "anabranch-stream:a", 1, {LEASE: frozen.token})
@@ -90,13 +90,13 @@ def test_thawed_holder_writes_nothing_more(lake):
         frozen.release()
         tables[DEAD_LETTERS.name].append(rows, "anabranch-stream:b", 1, {LEASE: lease.token})
         with pytest.raises(NoLease, match="process 2"):
-            take(lake, claim("process 3"), threading.Event(), SHORT)
+            take_lease(lake, claim("process 3"), threading.Event(), SHORT)
     assert len(tables[DEAD_LETTERS.name].newest().to_pyarrow_table()) == 2
 
 
 def test_holder_notices_being_overtaken(lake):
     with hold_lake(lake, claim("process 1"), seconds=SHORT) as lease:
-        take(lake, claim("process 2", gone="process 1"), threading.Event(), SHORT)
+        take_lease(lake, claim("process 2", gone="process 1"), threading.Event(), SHORT)
         assert "it holds lease 2" in str(wait_until(lambda: lease.lost))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.query.sql import LakeSql
 from lake import retention_filter
-from lake.retention import forget
+from lake.retention import forget_rows
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
 from schemas.tables.rows import DECISIONS, EVENTS, OUTCOMES
 from tests.local.lake import at, batch, consumer_event, decision, event, layout_json, millis, outcome, write
@@ -115,7 +115,7 @@ def test_layouts_and_consumers_of_kept_days_stay(form, steps):
         ready(lake)
         write(lake, batch(1, 5 * MIDNIGHT), *told(steps, form))
         before = kept_days(lake)
-        forget(lake, EVENTS, DAY, is_dry_run=False)
+        forget_rows(lake, EVENTS, DAY, is_dry_run=False)
         assert kept_days(lake) == before
 
 
@@ -134,6 +134,6 @@ def test_windows_that_reach_back_over_the_cut_stay(tmp_path):
 
     before = health()
     assert (before["decisions_last_hour"], before["applied_last_hour"]) == (3, 3)
-    assert forget(lake, DECISIONS, DAY, is_dry_run=False).rows == 1
-    assert forget(lake, OUTCOMES, DAY, is_dry_run=False).rows == 1
+    assert forget_rows(lake, DECISIONS, DAY, is_dry_run=False).rows == 1
+    assert forget_rows(lake, OUTCOMES, DAY, is_dry_run=False).rows == 1
     assert health() == before

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from anabranch.cli.main import cli
 from anabranch.history.check.checking import check_lake
-from lake.compaction import ALONE, Compacting, alone, compact, small_files
+from lake.compaction import ALONE, Compacting, compact_group, exclude_others, small_files
 from lake.files import table_path
 from lake.forgotten import forgotten_before
 from lake.maintenance import compact_by_delta_rs, delete_unused
-from lake.retention import RETAINABLE, RemovedRows, forget
+from lake.retention import RETAINABLE, RemovedRows, forget_rows
 from lake.tables import OpenTable, create_table
 from lake.tail import Tail
 from schemas.tables.arrow import arrow_schema, to_arrow
@@ -92,9 +92,9 @@ def test_retained_rows_unchanged_and_rebuild_works(letters, horizon, is_compacte
         if is_compacted:
             compact_by_delta_rs(lake, DEAD_LETTERS, None)
         before = stored(lake)
-        planned = forget(lake, DEAD_LETTERS, day(horizon), is_dry_run=True)
+        planned = forget_rows(lake, DEAD_LETTERS, day(horizon), is_dry_run=True)
         assert stored(lake) == before
-        done = forget(lake, DEAD_LETTERS, day(horizon), is_dry_run=False)
+        done = forget_rows(lake, DEAD_LETTERS, day(horizon), is_dry_run=False)
         assert done == planned
         after = stored(lake)
         assert next_offsets(after) == next_offsets(before)
@@ -116,13 +116,13 @@ def test_follower_unaffected_and_repetition_harmless(tmp_path):
     table = written(lake, [letter(number, 0, number) for number in range(4)])
     tails = [Tail(lake, DEAD_LETTERS), Tail(lake, DEAD_LETTERS, ["kafka_offset"], backlog=None)]
     assert [len(tail.read()) for tail in tails] == [4, 4]
-    assert forget(lake, DEAD_LETTERS, day(2), is_dry_run=False).rows == 2
+    assert forget_rows(lake, DEAD_LETTERS, day(2), is_dry_run=False).rows == 2
     assert [tail.read() for tail in tails] == [[], []]
     table.newest()
     table.append(to_arrow(DEAD_LETTERS, [letter(4, 0, 4)]), "app", 5)
     assert [[row["kafka_offset"] for row in tail.read()] for tail in tails] == [[4], [4]]
     version = DeltaTable(table_path(lake, DEAD_LETTERS)).version()
-    assert forget(lake, DEAD_LETTERS, day(2), is_dry_run=True) == RemovedRows([], 0, 0, 0, [])
+    assert forget_rows(lake, DEAD_LETTERS, day(2), is_dry_run=True) == RemovedRows([], 0, 0, 0, [])
     assert DeltaTable(table_path(lake, DEAD_LETTERS)).version() == version
     assert [offset for *_, offset in stored(lake)] == [2, 3, 4]
 
@@ -134,8 +134,8 @@ def test_compaction_does_not_restore_deleted_rows(tmp_path):
     delta = DeltaTable(table_path(lake, DEAD_LETTERS))
     group = [file for file in small_files(delta) if file.day == str(FIRST)]
     assert len(group) == 2
-    forget(lake, DEAD_LETTERS, day(1), is_dry_run=False)
-    assert not compact(lake, DEAD_LETTERS, delta, group)
+    forget_rows(lake, DEAD_LETTERS, day(1), is_dry_run=False)
+    assert not compact_group(lake, DEAD_LETTERS, delta, group)
     assert [offset for *_, offset in stored(lake)] == [2, 3, 4, 5]
 
 
@@ -144,7 +144,7 @@ def test_looking_back_after_vacuum_finds_kept_rows(tmp_path):
     table = written(lake, [letter(number, 0, number) for number in range(4)])
     follower = Tail(lake, DEAD_LETTERS)
     assert len(follower.read()) == 4
-    forget(lake, DEAD_LETTERS, day(2), is_dry_run=False)
+    forget_rows(lake, DEAD_LETTERS, day(2), is_dry_run=False)
     eight_days = time.time() - 8 * 86_400
     for entry in Path(table_path(lake, DEAD_LETTERS), "_delta_log").iterdir():
         os.utime(entry, (eight_days, eight_days))
@@ -167,7 +167,7 @@ def test_a_writer_beside_it_loses_nothing(tmp_path):
 
     writing = threading.Thread(target=write)
     writing.start()
-    forget(lake, DEAD_LETTERS, day(2), is_dry_run=False)
+    forget_rows(lake, DEAD_LETTERS, day(2), is_dry_run=False)
     writing.join()
     assert [offset for *_, offset in stored(lake)] == list(range(2, 24))
 
@@ -175,8 +175,8 @@ def test_a_writer_beside_it_loses_nothing(tmp_path):
 def test_nothing_deleted_during_sole_compaction(tmp_path):
     lake = str(tmp_path)
     written(lake, [letter(number, 0, number) for number in range(3)])
-    with alone(lake, DEAD_LETTERS), pytest.raises(Compacting, match="try again"):
-        forget(lake, DEAD_LETTERS, day(2), is_dry_run=False)
+    with exclude_others(lake, DEAD_LETTERS), pytest.raises(Compacting, match="try again"):
+        forget_rows(lake, DEAD_LETTERS, day(2), is_dry_run=False)
     assert len(stored(lake)) == 3
 
 
@@ -217,7 +217,7 @@ def test_kill_is_atomic_and_next_try_completes(tmp_path, moment, left):
     assert len(stored(lake)) == left
     # The promise of the one that was killed is over after a quarter of an hour.
     OpenTable(create_table(lake, DEAD_LETTERS)).append(arrow_schema(DEAD_LETTERS.row).empty_table(), ALONE, 0)
-    forget(lake, DEAD_LETTERS, day(2), is_dry_run=False)
+    forget_rows(lake, DEAD_LETTERS, day(2), is_dry_run=False)
     assert [offset for *_, offset in stored(lake)] == [2, 3]
     assert forgotten_before(DeltaTable(table_path(lake, DEAD_LETTERS))) == day(2)
 
@@ -246,7 +246,7 @@ def test_lake_check_knows_intended_deletions(tmp_path):
     ]
     OpenTable(create_table(lake, BATCHES)).append(to_arrow(BATCHES, counted), "app", 1)
     assert check_lake(lake).to_json()["findings"] == []
-    forget(lake, DEAD_LETTERS, day(2), is_dry_run=False)
+    forget_rows(lake, DEAD_LETTERS, day(2), is_dry_run=False)
     assert check_lake(lake).to_json()["findings"] == []
 
 
@@ -254,7 +254,7 @@ def test_tables_that_replays_need_are_never_forgotten(tmp_path):
     for table in TABLES.values():
         if table not in RETAINABLE:
             with pytest.raises(ValueError, match="replays and rebuilds need them"):
-                forget(str(tmp_path), table, day(1), is_dry_run=False)
+                forget_rows(str(tmp_path), table, day(1), is_dry_run=False)
 
 
 def test_command_changes_nothing_by_default(tmp_path):

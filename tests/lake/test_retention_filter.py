@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lake import retention_filter
 from lake.files import read_table, table_path
-from lake.retention import forget
+from lake.retention import forget_rows
 from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
 from schemas.tables.rows import DECISIONS, EVENTS, HOLDS, OUTCOMES
 from tests.local.lake import at, consumer_event, decision, hold, layout_event, layout_json, outcome, policy_event, write
@@ -65,7 +65,7 @@ def test_open_and_newest_decisions_stay_with_outcomes(made, is_of_one):
             if ends is not None:
                 write(lake, outcome(identity, "applied", ends, subject=topic))
         for table in (DECISIONS, OUTCOMES):
-            forget(lake, table, DAY, is_dry_run=False, namespaces=namespaces)
+            forget_rows(lake, table, DAY, is_dry_run=False, namespaces=namespaces)
         newest = {
             topic: max(at for _, its, at, _ in rows if its == topic and at < MIDNIGHT)
             for _, topic, at, _ in rows
@@ -95,10 +95,10 @@ def test_outcomes_do_not_go_before_their_decisions(tmp_path):
     ready(lake)
     for number in range(3):
         write(lake, decision(number, number + 1), outcome(f"d{number + 1}", "applied", number + 10))
-    assert forget(lake, OUTCOMES, DAY, is_dry_run=True).rows == 2
-    assert forget(lake, OUTCOMES, DAY, is_dry_run=False).rows == 0
-    assert forget(lake, DECISIONS, DAY, is_dry_run=False).rows == 2
-    assert forget(lake, OUTCOMES, DAY, is_dry_run=False).rows == 2
+    assert forget_rows(lake, OUTCOMES, DAY, is_dry_run=True).rows == 2
+    assert forget_rows(lake, OUTCOMES, DAY, is_dry_run=False).rows == 0
+    assert forget_rows(lake, DECISIONS, DAY, is_dry_run=False).rows == 2
+    assert forget_rows(lake, OUTCOMES, DAY, is_dry_run=False).rows == 2
     assert stored(lake, DECISIONS, "decision_id") == stored(lake, OUTCOMES, "decision_id") == ["d3"]
 
 
@@ -129,10 +129,10 @@ def test_newest_events_holds_and_policies_stay(tmp_path):
         hold(MIDNIGHT, "split-load", 5),
     )
     for table in (EVENTS, HOLDS):
-        planned = forget(lake, table, DAY, is_dry_run=True)
-        done = forget(lake, table, DAY, is_dry_run=False)
+        planned = forget_rows(lake, table, DAY, is_dry_run=True)
+        done = forget_rows(lake, table, DAY, is_dry_run=False)
         assert (done.rows, done.files, done.days) == (planned.rows, planned.files, planned.days)
-        assert forget(lake, table, DAY, is_dry_run=True).rows == 0
+        assert forget_rows(lake, table, DAY, is_dry_run=True).rows == 0
     kept = [one // 1000 for one in stored(lake, EVENTS, "kafka_offset")]
     # Of the layouts the newest of each cause, and the first of the epoch: since then it stands.
     assert kept == [1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 13, MIDNIGHT + 1]
@@ -152,5 +152,5 @@ def test_chunked_file_keeps_newest_of_each_topic(tmp_path):
             for seq in range(number)
         ),
     )
-    assert forget(lake, HOLDS, DAY, is_dry_run=False).rows == number - 3
+    assert forget_rows(lake, HOLDS, DAY, is_dry_run=False).rows == number - 3
     assert stored(lake, HOLDS, "seq") == [number // 2, number - 2, number - 1]

@@ -7,7 +7,7 @@ from datetime import date, timedelta
 import pytest
 from pydantic import ValidationError
 
-from lake.retention_plan import TABLES, Cut, planned
+from lake.retention_plan import TABLES, Cut, plan_cuts
 from schemas.settings.retention import RetentionSettings
 from schemas.settings.root import load_settings
 
@@ -27,7 +27,7 @@ def day(days):
 
 def test_cuts_are_of_the_days_configured():
     chosen = settings(namespaces={"test/load": {"segment_load": 7}, "test/b": {"segment_load": 7, "events": 1}})
-    assert planned(chosen, TODAY) == [
+    assert plan_cuts(chosen, TODAY) == [
         Cut("events", day(1), ("test/b",)),
         Cut("segment_load", day(7), ("test/b", "test/load")),
         Cut("dead_letters", day(30)),
@@ -39,7 +39,7 @@ def test_cuts_are_of_the_days_configured():
 
 
 def test_zero_days_keep_everything():
-    assert planned(RetentionSettings.model_validate(dict.fromkeys(WHOLE, 0)), TODAY) == []
+    assert plan_cuts(RetentionSettings.model_validate(dict.fromkeys(WHOLE, 0)), TODAY) == []
 
 
 @pytest.mark.parametrize(
@@ -61,5 +61,5 @@ def test_namespace_may_forget_what_all_others_keep():
 
 
 def test_delivered_settings_bound_every_table(tmp_path):
-    cuts = planned(load_settings(home=tmp_path).retention, TODAY)
+    cuts = plan_cuts(load_settings(home=tmp_path).retention, TODAY)
     assert {cut.name for cut in cuts} == set(TABLES)

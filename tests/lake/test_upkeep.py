@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 
 from lake import upkeep
-from lake.compaction import Compacting, alone, compact, small_files
+from lake.compaction import Compacting, compact_group, exclude_others, small_files
 from lake.files import table_path
 from lake.lease import LeasedTable
 from lake.tables import OpenTable, create_lake, create_table
@@ -127,9 +127,9 @@ def test_files_compacted_elsewhere_are_skipped(tmp_path):
     filled(lake, 5)
     one, other = DeltaTable(table_path(lake, ALERTS)), DeltaTable(table_path(lake, ALERTS))
     group = small_files(one)
-    assert compact(lake, ALERTS, one, group)
+    assert compact_group(lake, ALERTS, one, group)
     filled(lake, 1, first=5)
-    assert not compact(lake, ALERTS, other, group)
+    assert not compact_group(lake, ALERTS, other, group)
     assert alerts(lake) == list(range(6))
     assert len(list(tmp_path.rglob("*.parquet"))) == 7, "five old ones, theirs, the sixth; its own is deleted"
 
@@ -139,9 +139,12 @@ def test_compaction_excluded_during_another(tmp_path, few):
     lake = str(tmp_path)
     filled(lake, few)
     kept = Upkeep(lake, [ALERTS], 1)
-    with alone(lake, ALERTS):
+    with exclude_others(lake, ALERTS):
         kept.look(compacts=True)
-        with pytest.raises(Compacting, match="alerts is being compacted by another process"), alone(lake, ALERTS):
+        with (
+            pytest.raises(Compacting, match="alerts is being compacted by another process"),
+            exclude_others(lake, ALERTS),
+        ):
             pass
     assert kept.files == {ALERTS.name: few}
     kept.look(compacts=True)

@@ -74,5 +74,5 @@ def test_working_directory_file_checked_too(tmp_path, monkeypatch):
 def test_project_itself_is_trusted(monkeypatch):
     monkeypatch.chdir(settings_module.PROJECT / "docs")
     monkeypatch.delenv("ANABRANCH_HOME", raising=False)
-    monkeypatch.setattr("schemas.settings.trusted_home._fault", lambda _status: "belongs to somebody")
+    monkeypatch.setattr("schemas.settings.trusted_home._trust_fault", lambda _status: "belongs to somebody")
     assert default_home() == settings_module.PROJECT

@@ -25,7 +25,7 @@ from engine.families import bucket_engine, parts_of
 from engine.kernel.packed import Packed, StoredPart
 from engine.replay import RebuildError
 from lake.files import read_table, table_path
-from lake.retention import forget
+from lake.retention import forget_rows
 from lake.retention_filter import THINNED
 from lake.state_snapshots import newest_horizon, write_horizon
 from schemas.tables.rows import DECISIONS, EVENTS, HOLDS
@@ -128,7 +128,7 @@ def test_clusters_rebuilt_despite_deleted_rows(before, after):
         whole, places = rebuilt(lake, f"{folder}/a"), events(lake)
         write_horizon(lake, make_horizon(lake, AT, SETTINGS, CONFIGURED))
         for table in THINNED:
-            forget(lake, table, DAY, is_dry_run=False)
+            forget_rows(lake, table, DAY, is_dry_run=False)
         newest = {key: at for key, at in sorted(places, key=itemgetter(1)) if at < AT}
         assert events(lake) == [(key, at) for key, at in places if at >= AT or at == newest[key]]
         assert rebuilt(lake, f"{folder}/b") == whole
@@ -176,7 +176,7 @@ def test_horizon_without_clusters_not_continued(lake, tmp_path):
     made = make_horizon(lake, AT, SETTINGS, CONFIGURED)
     write_horizon(lake, made)
     for table in THINNED:
-        forget(lake, table, DAY, is_dry_run=False)
+        forget_rows(lake, table, DAY, is_dry_run=False)
     write_horizon(lake, replace(made, clusters=None))
     assert newest_horizon(lake, ["first"]).clusters is None
     with pytest.raises(RebuildError, match="kept nothing of clusters with bundles"):

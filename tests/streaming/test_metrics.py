@@ -19,7 +19,7 @@ from engine.kernel.records import LAYOUT_SCHEMA
 from schemas.ids import EVERY_TOPIC
 from schemas.tables.rows import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS
 from streaming.job.meter import StreamMeter, lag_of, serve_meter
-from streaming.job.metrics import METRICS, page
+from streaming.job.metrics import METRICS, metrics_page
 from streaming.sink.output import TableRows
 from streaming.sink.sink import WrittenBatch
 from tests.engine.records import TOPIC
@@ -262,7 +262,7 @@ def test_busy_port_stops_start_with_advice(tmp_path):
 
 
 def test_the_page_is_made_from_the_table():
-    assert (ROOT / "docs" / "metrics.md").read_text() == page()
+    assert (ROOT / "docs" / "metrics.md").read_text() == metrics_page()
 
 
 def test_documented_metrics_are_registered():

@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from schemas.settings.root import SettingsError, load_settings
-from streaming.job.session import authenticated, read_spark_conf, start_session
+from streaming.job.session import authenticate_ports, read_spark_conf, start_session
 
 
 @pytest.mark.parametrize("master", [{}, {"spark.master": "local[2]"}, {"spark.master": "local"}])
 def test_local_cores_are_authenticated(master, caplog):
-    assert authenticated(master) == {"spark.authenticate": "true", **master}
-    assert authenticated({**master, "spark.authenticate": "false"})["spark.authenticate"] == "false"
+    assert authenticate_ports(master) == {"spark.authenticate": "true", **master}
+    assert authenticate_ports({**master, "spark.authenticate": "false"})["spark.authenticate"] == "false"
     assert caplog.messages == []
 
 
 def test_cluster_without_a_secret_is_warned_of(caplog):
     plain = {"spark.master": "spark://host:7077"}
-    assert authenticated(plain) == plain
+    assert authenticate_ports(plain) == plain
     [line] = caplog.messages
     assert "spark.authenticate.secret" in line
     caplog.clear()
     secured = {**plain, "spark.authenticate": "true", "spark.authenticate.secret": "x"}
-    assert authenticated(secured) == secured
+    assert authenticate_ports(secured) == secured
     assert caplog.messages == []
 
 

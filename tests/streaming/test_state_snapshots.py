@@ -40,7 +40,7 @@ from lake.compaction import ALONE
 from lake.files import read_table, table_path
 from lake.forgotten import forgotten_before
 from lake.maintenance import compact_by_delta_rs
-from lake.retention import batches_limit, forget
+from lake.retention import batches_limit, forget_rows
 from lake.retention_filter import THINNED
 from lake.state_snapshots import newest_horizon, write_horizon
 from lake.tables import OpenTable, create_lake, create_table
@@ -119,7 +119,7 @@ def stood(lake, minutes):
 
 def forget_before(lake, at=AT, tables=(SEGMENT_LOAD,), **more):
     write_horizon(lake, make_horizon(lake, at, SETTINGS, CONFIGURED))
-    first, *_ = [forget(lake, table, at.date(), is_dry_run=False, **more) for table in tables]
+    first, *_ = [forget_rows(lake, table, at.date(), is_dry_run=False, **more) for table in tables]
     return first
 
 
@@ -141,7 +141,7 @@ def test_deleted_rows_do_not_change_answers(story, rest, is_compacted):
         tail = Tail(lake, SEGMENT_LOAD)
         tail.read()
         there = DeltaTable(table_path(lake, SEGMENT_LOAD)).to_pyarrow_table()
-        planned = forget(lake, SEGMENT_LOAD, DAY, is_dry_run=True)
+        planned = forget_rows(lake, SEGMENT_LOAD, DAY, is_dry_run=True)
         done = forget_before(lake, tables=[table for table in THINNED if table is not BATCHES])
         left = DeltaTable(table_path(lake, SEGMENT_LOAD)).to_pyarrow_table()
         assert (done.rows, done.days, done.files) == (planned.rows, planned.days, planned.files)
@@ -151,7 +151,7 @@ def test_deleted_rows_do_not_change_answers(story, rest, is_compacted):
         assert replayed(lake, root / "d", AT) == compared
         assert found_wrong(lake) <= wrong
         if batches_limit(lake) is not None:
-            forget(lake, BATCHES, DAY, is_dry_run=False)
+            forget_rows(lake, BATCHES, DAY, is_dry_run=False)
             assert rebuilt(lake, f"{folder}/e") == before[0]
             assert replayed(lake, root / "f", AT) == compared
             assert {one for one in found_wrong(lake) if one[0] != "gap"} <= wrong
@@ -204,7 +204,7 @@ def stored(lake):
 def test_loads_are_not_forgotten_without_a_horizon(lake):
     before = stored(lake)
     with pytest.raises(ValueError, match="there is no horizon"):
-        forget(lake, SEGMENT_LOAD, DAY, is_dry_run=False)
+        forget_rows(lake, SEGMENT_LOAD, DAY, is_dry_run=False)
     assert stored(lake) == before
 
 
@@ -327,7 +327,7 @@ def test_kill_during_deletion_is_atomic(lake, tmp_path, moment, is_done):
     assert rebuilt_calm(lake, tmp_path / "b") == whole
     # The promise of the one that was killed is over after a quarter of an hour.
     OpenTable(create_table(lake, SEGMENT_LOAD)).append(arrow_schema(SEGMENT_LOAD.row).empty_table(), ALONE, 0)
-    forget(lake, SEGMENT_LOAD, DAY, is_dry_run=False)
+    forget_rows(lake, SEGMENT_LOAD, DAY, is_dry_run=False)
     assert stored(lake) == sorted(row for row in before if row[1] >= -10)
     assert rebuilt_calm(lake, tmp_path / "c") == whole
 
@@ -428,7 +428,7 @@ def test_newer_horizon_named_and_unused(lake, tmp_path):
     made = make_horizon(lake, AT, SETTINGS, CONFIGURED)
     newer = [piece._replace(topics=bytes([200]) + piece.topics[1:]) for piece in made.pieces]
     write_horizon(lake, replace(made, pieces=newer))
-    forget(lake, SEGMENT_LOAD, DAY, is_dry_run=False)
+    forget_rows(lake, SEGMENT_LOAD, DAY, is_dry_run=False)
     with pytest.raises(RebuildError, match="rows before 2025-11-21 cannot be read: state version 200"):
         rebuilt_calm(lake, tmp_path / "a")
     with pytest.raises(NotOnRecord, match="state version 200"):

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from streaming.job.watchdog import Watchdog, report
+from streaming.job.watchdog import Watchdog, report_change
 
 
 def watchdog() -> Watchdog:
@@ -48,7 +48,7 @@ def test_late_evaluation_does_not_turn_clock_back():
 
 
 def test_an_outage_is_an_error_that_says_what_to_do(caplog):
-    report("began", 181.2, 3, "Waiting for data to arrive")
+    report_change("began", 181.2, 3, "Waiting for data to arrive")
     (line,) = caplog.records
     assert line.levelno == logging.ERROR
     assert "no evaluation for 181 s (limit: 3 ticks); the query says: Waiting for data" in line.message
@@ -56,5 +56,5 @@ def test_an_outage_is_an_error_that_says_what_to_do(caplog):
 
 
 def test_the_end_of_an_outage_is_a_line_too(caplog):
-    report("ended", 0, 3, "")
+    report_change("ended", 0, 3, "")
     assert [line.message for line in caplog.records] == ["topics are evaluated again"]

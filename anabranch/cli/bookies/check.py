@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from anabranch.cli.bookies.clusters import Bookies
 
 
-def check(bookies: Bookies, contents: bool, output: str) -> None:
+def check_everything(bookies: Bookies, contents: bool, output: str) -> None:
     """Check everything; with `contents` every entry is read. Exit code 1 when an invariant does not hold."""
     registry = bookies.store.read()
     snapshot = bookies.looker.look("check", "whole", None, bookies.progress(registry), registry)

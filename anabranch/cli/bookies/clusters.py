@@ -140,7 +140,9 @@ class Bookies:
                     "copies ledgers has none: give it an address without TLS, through a tunnel on this machine"
                 )
             if ensemble is None and properties:
-                click.echo(f"Warning: {_unlisted(name)}, so [bookies] client_properties are not sent there", err=True)
+                click.echo(
+                    f"Warning: {_unlisted_text(name)}, so [bookies] client_properties are not sent there", err=True
+                )
             addresses[name] = BookKeeperAddress(uri, properties if ensemble is not None else {})
         log_file = folder / "hands.log"
         hands = LedgerHands(command, addresses, log_file, chosen.migration_concurrency, REQUEST_SECONDS)
@@ -150,13 +152,13 @@ class Bookies:
     def _connected(self, address: str, context: ssl.SSLContext | None, chroot: str, logs_in: bool) -> Any:
         chosen = self.settings.bookies
         if chosen.metadata_auth is not None and not logs_in:
-            click.echo(f"Warning: {_unlisted(address)}, so the log-in is not sent there", err=True)
+            click.echo(f"Warning: {_unlisted_text(address)}, so the log-in is not sent there", err=True)
         log_in = chosen.metadata_auth if logs_in else None
         return connect_metadata(address + chroot, log_in, context, chosen.session_seconds, self._stack)
 
 
 @contextmanager
-def opened(context: Context, metadata: str | None, brokers: str | None) -> Iterator[Bookies]:
+def opened_bookies(context: Context, metadata: str | None, brokers: str | None) -> Iterator[Bookies]:
     """The cluster of the settings, with these instead of theirs; faults become a line for people."""
     from deltalake.exceptions import DeltaError
 
@@ -181,7 +183,7 @@ def opened(context: Context, metadata: str | None, brokers: str | None) -> Itera
             raise click.ClickException(f"the lake {settings.lake_path} cannot be read or written: {error}") from error
 
 
-def _unlisted(name: str) -> str:
+def _unlisted_text(name: str) -> str:
     return f"{printable(name)} is not one of [bookies] clusters"
 
 

@@ -63,16 +63,16 @@ def _snapshot(line: bytes) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) and parsed.get("family") == "bookies" else None
 
 
-def decided(line: bytes, explain: bool) -> bytes:
+def decide_line(line: bytes, explain: bool) -> bytes:
     """The answer to one line. Raises `ValidationError`."""
     snapshot = BookieSnapshot.model_validate_json(line)
     answer = decide(snapshot)
     if explain:
-        return explained(answer, snapshot.now).encode("utf-8", "backslashreplace")
+        return explain_answer(answer, snapshot.now).encode("utf-8", "backslashreplace")
     return answer.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
-def explained(answer: BookieAnswer, now: int) -> str:
+def explain_answer(answer: BookieAnswer, now: int) -> str:
     """Return an answer as text: headline, steps, faults with their reasons, and every gate.
 
     It ends with an empty line.
@@ -88,13 +88,13 @@ def explained(answer: BookieAnswer, now: int) -> str:
         )
     if answer.counts:
         lines.append("  " + ", ".join(f"{name} {count:,}" for name, count in answer.counts.items() if count))
-    lines += _shown("steps", [_STEPS, *(_step(step) for step in answer.steps)])
-    lines += troubles(answer)
-    lines += _shown("gates", [_GATES, *(_gate(reading) for reading in answer.readings)])
+    lines += _format_rows("steps", [_STEPS, *(_step(step) for step in answer.steps)])
+    lines += list_troubles(answer)
+    lines += _format_rows("gates", [_GATES, *(_gate(reading) for reading in answer.readings)])
     return "\n".join([*lines, ""])
 
 
-def troubles(answer: BookieAnswer) -> list[str]:
+def list_troubles(answer: BookieAnswer) -> list[str]:
     """Everything that is not as it should be, each with its reason, and what tries it again."""
     texts = [
         *(f"failed: ledger {failed.ledger} of {failed.object}: {failed.reason}" for failed in answer.failed_ledgers),
@@ -134,7 +134,7 @@ def _headline(answer: BookieAnswer) -> str:
     return f"{len(answer.steps)} steps" if answer.action == "steps" else answer.action
 
 
-def _shown(kind: str, rows: Sequence[Sequence[str]]) -> list[str]:
+def _format_rows(kind: str, rows: Sequence[Sequence[str]]) -> list[str]:
     if len(rows) == 1:
         return []
     shown = rows[: MAX_LINES + 1]

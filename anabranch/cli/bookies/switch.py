@@ -36,14 +36,14 @@ _TAKE_SECONDS = 0.5
 Asked = Literal["switch", "rollback"]
 
 
-def rehearse(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
+def rehearse_switch(bookies: Bookies, operation: Asked, request: Request, output: str) -> None:
     """Print the steps that would be taken and their faults, without writing anything.
 
     Exit code 1 if the operation would be refused.
     """
     snapshot = bookies.look(operation, "whole", request)
     answer = decide(snapshot)
-    planned = answer if operation == "rollback" else _planned(snapshot, answer)
+    planned = answer if operation == "rollback" else _plan_switch(snapshot, answer)
     refused = answer.gate is not None and answer.gate != "dry-run"
     if output == "json":
         shown = answer.model_copy(update={"steps": planned.steps, "failed_ledgers": planned.failed_ledgers})
@@ -61,15 +61,15 @@ def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str)
 
     Exit code 1 if something failed.
     """
-    with _term(bookies) as right, _watching() as watch:
+    with _term(bookies) as right, _progress_bar() as watch:
         orchestrator = _orchestrator(bookies, right.expectation, watch)
         with _stopped_by_signals(orchestrator):
             # Only who may act writes a directive, and when nothing of the one before is under way.
-            registry, snapshot, answer = _asked(bookies, operation, request)
+            registry, snapshot, answer = _read_request(bookies, operation, request)
             goes_on = answer.action == "retry" and not answer.failed_ledgers and not answer.not_promoted
             if answer.directive is not None and not goes_on:
-                if _settle(right):
-                    registry, snapshot, answer = _asked(bookies, operation, request)
+                if _wait_for_deletions(right):
+                    registry, snapshot, answer = _read_request(bookies, operation, request)
                 try:
                     bookies.store.write(answer, registry, (right.expectation,))
                 except MetadataChanged as error:
@@ -79,7 +79,7 @@ def carry_out(bookies: Bookies, operation: Asked, request: Request, output: str)
             except (TermLost, Unsafe) as error:
                 raise click.ClickException(str(error)) from error
     assert orchestrator.seen is not None
-    _ended(orchestrator.seen, output)
+    _print_end(orchestrator.seen, output)
 
 
 def clean_up(bookies: Bookies, request: Request, output: str) -> None:
@@ -88,9 +88,9 @@ def clean_up(bookies: Bookies, request: Request, output: str) -> None:
         answer = decide(bookies.look("cleanup", "whole", request))
         _cleanup_said(answer, output)
         return
-    with _term(bookies) as right, _watching() as watch:
+    with _term(bookies) as right, _progress_bar() as watch:
         orchestrator = _orchestrator(bookies, right.expectation, watch)
-        _settle(right)
+        _wait_for_deletions(right)
         with _stopped_by_signals(orchestrator):
             try:
                 answer, missed = orchestrator.cleanup(request, decide)
@@ -101,7 +101,7 @@ def clean_up(bookies: Bookies, request: Request, output: str) -> None:
         raise click.ClickException(f"{missed} ledgers were not deleted: 'anabranch bookies cleanup' says why")
 
 
-def _planned(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer:
+def _plan_switch(snapshot: BookieSnapshot, answer: BookieAnswer) -> BookieAnswer:
     """Return the orchestrator's plan as if the directive were written.
 
     Ignores ids and brokers that are in the way now.
@@ -173,7 +173,7 @@ def _cleanup_said(answer: BookieAnswer, output: str) -> None:
         click.echo("nothing was deleted; --no-dry-run does it", err=True)
 
 
-def _ended(seen: BookieSnapshot, output: str) -> None:
+def _print_end(seen: BookieSnapshot, output: str) -> None:
     snapshot = seen.model_copy(update={"operation": "status", "request": Request()})
     answer = decide(snapshot)
     directive = snapshot.directive
@@ -194,7 +194,9 @@ def _orchestrator(bookies: Bookies, term: ZnodeWrite, watch: Any) -> SwitchOrche
     return SwitchOrchestrator(bookies.looker, steps, bookies.lake, bookies.name, chosen.migration_concurrency, watch)
 
 
-def _asked(bookies: Bookies, operation: Asked, request: Request) -> tuple[Registry, BookieSnapshot, BookieAnswer]:
+def _read_request(
+    bookies: Bookies, operation: Asked, request: Request
+) -> tuple[Registry, BookieSnapshot, BookieAnswer]:
     registry = bookies.store.read()
     snapshot = bookies.looker.look(operation, "whole", request, bookies.progress(registry), registry)
     answer = decide(snapshot)
@@ -221,7 +223,7 @@ def _term(bookies: Bookies) -> Iterator[SwitchTerm]:
         right.leave()
 
 
-def _settle(right: SwitchTerm) -> bool:
+def _wait_for_deletions(right: SwitchTerm) -> bool:
     """Wait until no deletion of the previous orchestrator can be under way; return True after a wait."""
     if not right.is_after_a_crash:
         return False
@@ -246,7 +248,7 @@ def _stopped_by_signals(orchestrator: SwitchOrchestrator) -> Iterator[None]:
 
 
 @contextmanager
-def _watching() -> Iterator[Any]:
+def _progress_bar() -> Iterator[Any]:
     """A bar on a terminal; else a line every ten seconds."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -23,7 +23,7 @@ from decisions.bundles.configuration import ConfigurationError
 from schemas.printable import printable
 
 
-def report(
+def backtest_report(
     lake: str,
     cluster: str | None,
     policies: Sequence[str],
@@ -45,7 +45,7 @@ def report(
         (cluster,) = clusters
     recorded = read(lake, cluster, since, until)
     try:
-        results = backtest(cluster, recorded, list(dict.fromkeys(policies)), settings_of(settings), _tell)
+        results = backtest(cluster, recorded, list(dict.fromkeys(policies)), settings_of(settings), _print_progress)
     except ConfigurationError as error:
         raise click.BadParameter(printable(str(error)), param_hint="--policy or --set") from None
     except NoRecord as error:
@@ -89,6 +89,6 @@ def _fit_note(results: Backtested) -> str:
     )
 
 
-def _tell(done: int, total: int) -> None:
+def _print_progress(done: int, total: int) -> None:
     if sys.stderr.isatty():
         click.echo(f"\r{done} of {total} balancers", nl=done >= total, err=True)

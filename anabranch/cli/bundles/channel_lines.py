@@ -42,7 +42,7 @@ def read_line(line: bytes | None) -> tuple[str, BundleRecord | None] | None:
     if not text or text == _FRAME:
         return None
     try:
-        if match := _consumed(text):
+        if match := _split_line(text):
             key, content = match
             value = ServiceUnitStateData.model_validate_json(content) if content not in (b"", b"null") else None
             return key.decode(), _bundle_record(value)
@@ -54,7 +54,7 @@ def read_line(line: bytes | None) -> tuple[str, BundleRecord | None] | None:
     return message.key, _bundle_record(message.value)
 
 
-def _consumed(text: bytes) -> tuple[bytes, bytes] | None:
+def _split_line(text: bytes) -> tuple[bytes, bytes] | None:
     """Split a line printed by `pulsar-client` into key and content, in linear time."""
     before, _, after = text.partition(b"key:[")
     key, is_there, after = after.partition(b"], properties:[")

@@ -44,16 +44,16 @@ def _snapshot(line: bytes) -> dict[str, Any] | None:
     return parsed if is_named or is_alike else None
 
 
-def decided(line: bytes, explain: bool) -> bytes:
+def decide_line(line: bytes, explain: bool) -> bytes:
     """The answer to one line. Raises `ValidationError`, and `ConfigurationError` for settings."""
     snapshot = BundleSnapshot.model_validate_json(line)
     answer = decide(snapshot)
     if explain:
-        return explained(snapshot, answer).encode("utf-8", "backslashreplace")
+        return explain_answer(snapshot, answer).encode("utf-8", "backslashreplace")
     return answer.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
-def explained(snapshot: BundleSnapshot, answer: BundleAnswer) -> str:
+def explain_answer(snapshot: BundleSnapshot, answer: BundleAnswer) -> str:
     """A headline, what is done, and every gate that a broker or a bundle came to; ends with an empty line."""
     lines = [
         f"{printable(snapshot.cluster)} at {instant(snapshot.now)}: {answer.operation} by {answer.strategy}, "

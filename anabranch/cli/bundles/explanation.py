@@ -73,14 +73,14 @@ def cycle_text(state: ClusterState, cycle: Cycle, broker: str | None) -> str:
     for bundle in cycle.waiting if broker is None else ():
         lines.append(printable(f"  {bundle} would have been acted on: its last decision was not applied yet"))
     if broker is not None:
-        lines += _standing(state, cycle, broker)
-    readings = [reading for reading in answer.readings if broker is None or _concerns(reading, broker)]
+        lines += _compare_broker(state, cycle, broker)
+    readings = [reading for reading in answer.readings if broker is None or _concerns_broker(reading, broker)]
     if len(readings) > MAX_LINES:
         lines.append(f"  of {len(readings):,} gates the last {MAX_LINES}; --output json has all")
     return "\n".join([*lines, *readings_table(readings[-MAX_LINES:]), ""])
 
 
-def _standing(state: ClusterState, cycle: Cycle, broker: str) -> list[str]:
+def _compare_broker(state: ClusterState, cycle: Cycle, broker: str) -> list[str]:
     """Return lines that compare a broker with the others, and the condition for any move."""
     if broker not in cycle.live:
         near = ", ".join(cycle.live[:5]) + (" …" if len(cycle.live) > 5 else "")
@@ -105,7 +105,7 @@ def _givers(answer: BundleAnswer) -> list[str]:
     return [broker for broker, bundles in answer.selected.items() if bundles]
 
 
-def _concerns(reading: BundleReading, broker: str) -> bool:
+def _concerns_broker(reading: BundleReading, broker: str) -> bool:
     return reading.broker == broker or reading.broker is None
 
 

@@ -18,7 +18,7 @@ from decisions.bundles.configuration import ConfigurationError
 from schemas.printable import printable
 
 
-def report(
+def simulation_report(
     shapes: Sequence[str], policies: Sequence[str], settings: Sequence[str], seeds: range, output: str
 ) -> tuple[str, str]:
     """The report and a line about it. Raises click's errors for what cannot be read."""
@@ -28,7 +28,7 @@ def report(
     began = time.monotonic()
     wanted = list(dict.fromkeys(shapes)) or list(SHAPES)
     try:
-        compared = compare(wanted, list(dict.fromkeys(policies)), settings_of(settings), seeds, _tell)
+        compared = compare(wanted, list(dict.fromkeys(policies)), settings_of(settings), seeds, _print_progress)
     except ConfigurationError as error:
         raise click.BadParameter(printable(str(error)), param_hint="--policy or --set") from None
     about = (
@@ -71,6 +71,6 @@ def settings_of(texts: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-def _tell(done: int, total: int) -> None:
+def _print_progress(done: int, total: int) -> None:
     if sys.stderr.isatty():
         click.echo(f"\r{done} of {total}", nl=done >= total, err=True)

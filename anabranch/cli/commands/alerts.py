@@ -27,7 +27,7 @@ _OUTPUT = click.option("--output", type=click.Choice(["text", "json"]), default=
 @click.group("alerts", invoke_without_command=True)
 @click.option("--once", is_flag=True, help="Evaluate all rules once, tell what changed, and end.")
 @click.pass_context
-def command(ctx: click.Context, once: bool) -> None:
+def alerts_command(ctx: click.Context, once: bool) -> None:
     """Evaluate the alert rules until told to stop (Ctrl-C, SIGTERM).
 
     \b
@@ -49,7 +49,7 @@ def command(ctx: click.Context, once: bool) -> None:
             raise click.ClickException(str(error)) from error
 
 
-@command.command("list")
+@alerts_command.command("list")
 @click.option("--all", "everything", is_flag=True, help="What is over too, and what was told to whom.")
 @_OUTPUT
 @click.pass_obj
@@ -76,10 +76,10 @@ def list_alerts(context: Context, everything: bool, output: str) -> None:
         click.echo("no alerts on record" if everything else "no alert fires or is pending")
 
 
-@command.command("check")
+@alerts_command.command("check")
 @_OUTPUT
 @click.pass_obj
-def check(context: Context, output: str) -> None:
+def check_rules(context: Context, output: str) -> None:
     """Check the file of rules, every rule's statement on the lake, and the destinations' secrets.
 
     Nothing is sent.
@@ -92,7 +92,7 @@ def check(context: Context, output: str) -> None:
 
     problems = {}
     with _errors(context):
-        rules = _rules(context)
+        rules = _read_rules(context)
         couriers_of(rules)
         asking = Asking(context.settings.lake_path, utc_now())
     for rule in rules.rules:
@@ -111,12 +111,12 @@ def check(context: Context, output: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-@command.command("test")
+@alerts_command.command("test")
 @click.argument("rule", metavar="RULE")
 @click.option("--at", "at", metavar="TIME", help="As 2026-11-22T14:05:00Z (without a zone: UTC); without it, now.")
 @_OUTPUT
 @click.pass_obj
-def test(context: Context, rule: str, at: str | None, output: str) -> None:
+def test_rule(context: Context, rule: str, at: str | None, output: str) -> None:
     """Say what RULE would have said at a time, from rows as they were on record then.
 
     Nothing is sent or recorded.
@@ -128,7 +128,7 @@ def test(context: Context, rule: str, at: str | None, output: str) -> None:
 
     now = utc_now() if at is None else _instant(at)
     with _errors(context):
-        rules = _rules(context)
+        rules = _read_rules(context)
         chosen = next((candidate for candidate in rules.rules if candidate.name == rule), None)
         if chosen is None:
             names = ", ".join(candidate.name for candidate in rules.rules)
@@ -158,7 +158,7 @@ def _shown(alert: Alert) -> dict[str, Any]:
     }
 
 
-def _rules(context: Context) -> Rules:
+def _read_rules(context: Context) -> Rules:
     from anabranch.alerts.rules import read_rules
 
     return read_rules(Path(context.settings.path(context.settings.alerts.rules)))

@@ -66,7 +66,7 @@ MUCH = 5_000_000
 @click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
 @report_options
 @click.pass_obj
-def command(
+def backtest_command(
     context: Context,
     family: str,
     policies: tuple[str, ...],
@@ -113,16 +113,16 @@ def command(
         text, about_it = _of_bundles(context, cluster, policies, settings, since, until, output)
         write_report(text, file, printable(about_it))
         return
-    with opened(context, scratch, since, until, topics) as history:
-        named = candidates(policies, history)
+    with opened_history(context, scratch, since, until, topics) as history:
+        named = candidate_policies(policies, history)
         if processes is None:
             processes = len(os.sched_getaffinity(0)) if history.loads > MUCH else 1
-        with _parts(context, history, named) if by_spark else nullcontext() as parts:
-            results = backtest(history, named, processes, progress(), parts)
+        with _parts_by_spark(context, history, named) if by_spark else nullcontext() as parts:
+            results = backtest(history, named, processes, progress_line(), parts)
     about = [
         f"{history.topics:,} topics, {instant(history.began_at)} to {instant(history.ends_at)}, "
         f"{history.loads:,} loads, {results.topic_hours:,.0f} topic-hours, {len(policies_of(results))} policies",
-        *notes(history),
+        *notes_on_history(history),
     ]
     if output == "html":
         text = page(results, about)
@@ -165,17 +165,17 @@ def _of_bundles(
 ) -> tuple[str, str]:
     from deltalake.exceptions import DeltaError
 
-    from anabranch.cli.bundles.backtest import report
+    from anabranch.cli.bundles.backtest import backtest_report
 
     lake = context.settings.lake_path
     try:
-        return report(lake, cluster, policies, settings, since, until, output)
+        return backtest_report(lake, cluster, policies, settings, since, until, output)
     except (DeltaError, OSError) as error:
         raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
 
 
 @contextmanager
-def opened(
+def opened_history(
     context: Context, scratch: Path | None, since: datetime | None, until: datetime | None, topics: str | None
 ) -> Iterator[History]:
     """The history of the settings' lake, with its loads in a temporary folder."""
@@ -200,7 +200,7 @@ def opened(
                 topics,
                 configured,
                 int(settings.stream.tick_seconds * 1000),
-                progress(),
+                progress_line(),
                 settings.stream.change_threshold,
             )
     except NoHistory as error:
@@ -210,7 +210,9 @@ def opened(
 
 
 @contextmanager
-def _parts(context: Context, history: History, policies: dict[str, ConfiguredPolicy]) -> Iterator[Iterator[Part]]:
+def _parts_by_spark(
+    context: Context, history: History, policies: dict[str, ConfiguredPolicy]
+) -> Iterator[Iterator[Part]]:
     """Yield the parts as the workers of a Spark session compute them."""
     from anabranch.simulation.backtest.by_spark import parts_by_spark
     from streaming.job.session import start_session
@@ -222,7 +224,7 @@ def _parts(context: Context, history: History, policies: dict[str, ConfiguredPol
         spark.stop()
 
 
-def candidates(policies: tuple[str, ...], history: History) -> dict[str, ConfiguredPolicy]:
+def candidate_policies(policies: tuple[str, ...], history: History) -> dict[str, ConfiguredPolicy]:
     """The policies that the command line names."""
     from anabranch.simulation.backtest.policies import read_candidate
     from anabranch.simulation.backtest.running import RAN, RECORD
@@ -244,7 +246,7 @@ def candidates(policies: tuple[str, ...], history: History) -> dict[str, Configu
     return named
 
 
-def notes(history: History) -> list[str]:
+def notes_on_history(history: History) -> list[str]:
     """Return notes on a history's limits: its late beginning, and other policies in it."""
     lines = []
     if history.asked_from is not None:
@@ -259,7 +261,7 @@ def notes(history: History) -> list[str]:
     return lines
 
 
-def progress() -> Callable[[str, float], None]:
+def progress_line() -> Callable[[str, float], None]:
     """A line on a terminal that says how far it is."""
     if not sys.stderr.isatty():
         return lambda *_: None

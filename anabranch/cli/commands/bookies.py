@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.group("bookies")
-def command() -> None:
+def bookies_command() -> None:
     """Move a broker cluster to another BookKeeper cluster, step by step and on record (PIP-477).
 
     \b
@@ -36,14 +36,14 @@ def command() -> None:
     """
 
 
-def connected(function: Callable[..., None]) -> Callable[..., None]:
+def with_cluster_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command `--metadata`, `--brokers` and `--output`, and call it with what they open."""
 
     @functools.wraps(function)
     def run(context: Context, metadata: str | None, brokers: str | None, output: str, **arguments: Any) -> None:
-        from anabranch.cli.bookies.clusters import opened
+        from anabranch.cli.bookies.clusters import opened_bookies
 
-        with opened(context, metadata, brokers) as bookies:
+        with opened_bookies(context, metadata, brokers) as bookies:
             function(bookies=bookies, output=output, **arguments)
 
     metadata = click.option(
@@ -60,8 +60,8 @@ def connected(function: Callable[..., None]) -> Callable[..., None]:
     return metadata(brokers(output(passed)))
 
 
-@command.command("list")
-@connected
+@bookies_command.command("list")
+@with_cluster_options
 def list_clusters(bookies: Bookies, output: str) -> None:
     """List the registered BookKeeper clusters, and whether they can be reached."""
     from decisions.bookkeeper.decide import decide
@@ -82,42 +82,42 @@ def list_clusters(bookies: Bookies, output: str) -> None:
         click.echo(f"no cluster is registered ({decide(snapshot).phase}): anabranch bookies register", err=True)
 
 
-@command.command("register")
+@bookies_command.command("register")
 @click.option("--name", required=True, help="Of the BookKeeper cluster; what is attributed to it carries this name.")
 @click.option("--metadata-service-uri", metavar="URI", help="zk+hierarchical://HOST:PORT/ledgers")
 @click.option("--status", type=click.Choice(["ACTIVE", "STANDBY", "DEPRECATED"]), help="The first one is ACTIVE.")
 @click.option("--dry-run", is_flag=True, help="Say only what would be registered, or why not.")
-@connected
-def register(
+@with_cluster_options
+def register_cluster(
     bookies: Bookies, output: str, name: str, metadata_service_uri: str | None, status: str | None, dry_run: bool
 ) -> None:
     """Register a BookKeeper cluster: first the one that brokers use, as ACTIVE; others are STANDBY."""
     from schemas.bookies import Request
 
     request = Request(name=name, metadata_service_uri=metadata_service_uri, status=status)  # type: ignore[arg-type]
-    _written(bookies, "register", request, output, f"{printable(name)} is registered", dry_run)
+    _write_registry(bookies, "register", request, output, f"{printable(name)} is registered", dry_run)
 
 
-@command.command("unregister")
+@bookies_command.command("unregister")
 @click.option("--name", required=True)
 @click.option("--dry-run", is_flag=True, help="Say only whether it could be forgotten, or why not.")
-@connected
-def unregister(bookies: Bookies, output: str, name: str, dry_run: bool) -> None:
+@with_cluster_options
+def unregister_cluster(bookies: Bookies, output: str, name: str, dry_run: bool) -> None:
     """Forget a cluster that nothing on record is attributed to any more."""
     from schemas.bookies import Request
 
     done = f"{printable(name)} is not registered any more"
-    _written(bookies, "unregister", Request(name=name), output, done, dry_run)
+    _write_registry(bookies, "unregister", Request(name=name), output, done, dry_run)
 
 
-@command.command("precheck")
+@bookies_command.command("precheck")
 @click.option("--name", required=True, help="The cluster to switch to.")
 @click.option(
     "--advance", is_flag=True, help="Raise the target's next ledger id beyond all of the source. Writes there."
 )
 @click.option("--dry-run", is_flag=True, help="With --advance: say only to which id it would be raised.")
-@connected
-def precheck(bookies: Bookies, output: str, name: str, advance: bool, dry_run: bool) -> None:
+@with_cluster_options
+def precheck_cluster(bookies: Bookies, output: str, name: str, advance: bool, dry_run: bool) -> None:
     """Say whether a cluster can be switched to.
 
     It has to be reachable, and its next ledger id beyond every id of the ACTIVE cluster.
@@ -147,14 +147,14 @@ def precheck(bookies: Bookies, output: str, name: str, advance: bool, dry_run: b
             f"{printable(checked.source_cluster_name or '?')} has used ids up to {checked.source_max_ledger_id}, "
             f"{printable(name)} gives ids from {checked.target_next_ledger_id} on"
         )
-    _told(answer, output, f"{printable(name)} is ready")
+    _print_answer(answer, output, f"{printable(name)} is ready")
 
 
-@command.command("switch")
+@bookies_command.command("switch")
 @click.option("--target", required=True, metavar="NAME")
 @click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="Say only what would be done.")
-@connected
-def switch(bookies: Bookies, output: str, target: str, dry_run: bool) -> None:
+@with_cluster_options
+def switch_cluster(bookies: Bookies, output: str, target: str, dry_run: bool) -> None:
     """Make NAME the ACTIVE cluster, and copy the ledgers of schemas and subscriptions there.
 
     The copies are then attributed to NAME.
@@ -167,17 +167,17 @@ def switch(bookies: Bookies, output: str, target: str, dry_run: bool) -> None:
 
     request = Request(target=target, origin=_who(), dry_run=dry_run)
     if dry_run:
-        bookie_switch.rehearse(bookies, "switch", request, output)
+        bookie_switch.rehearse_switch(bookies, "switch", request, output)
     else:
         bookie_switch.carry_out(bookies, "switch", request, output)
 
 
-@command.command("rollback")
+@bookies_command.command("rollback")
 @click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="Say only what would be done, and lost.")
 @click.option("--force", is_flag=True, help="Also when the window has passed.")
 @click.option("--accept-loss", is_flag=True, help="Also when something stays behind.")
-@connected
-def rollback(bookies: Bookies, output: str, dry_run: bool, force: bool, accept_loss: bool) -> None:
+@with_cluster_options
+def roll_back_switch(bookies: Bookies, output: str, dry_run: bool, force: bool, accept_loss: bool) -> None:
     """Attribute everything to the cluster before the last switch again.
 
     Ledgers written since then are copied back.
@@ -187,14 +187,14 @@ def rollback(bookies: Bookies, output: str, dry_run: bool, force: bool, accept_l
 
     request = Request(origin=_who(), dry_run=dry_run, force=force, accept_loss=accept_loss)
     if dry_run:
-        bookie_switch.rehearse(bookies, "rollback", request, output)
+        bookie_switch.rehearse_switch(bookies, "rollback", request, output)
     else:
         bookie_switch.carry_out(bookies, "rollback", request, output)
 
 
-@command.command("status")
-@connected
-def status(bookies: Bookies, output: str) -> None:
+@bookies_command.command("status")
+@with_cluster_options
+def show_status(bookies: Bookies, output: str) -> None:
     """Show the state of a switch: phase, remaining work, failed ledgers with reasons, and the next step."""
     from anabranch.cli.bookies.report import status_text
     from decisions.bookkeeper.decide import decide
@@ -208,13 +208,13 @@ def status(bookies: Bookies, output: str) -> None:
     click.echo(status_text(snapshot, answer, held))
 
 
-@command.command("cleanup")
+@bookies_command.command("cleanup")
 @click.option("--dry-run/--no-dry-run", default=True, show_default=True, help="Say only what would be deleted.")
 @click.option("--src-cluster", metavar="NAME", help="Delete from this cluster, instead of the last switch's source.")
 @click.option("--max-deletions", type=click.IntRange(min=0), default=0, show_default=True, help="0 = all.")
 @click.option("--force", is_flag=True, help="Before the window has passed. What a record names is never deleted.")
-@connected
-def cleanup(
+@with_cluster_options
+def clean_up_copies(
     bookies: Bookies, output: str, dry_run: bool, src_cluster: str | None, max_deletions: int, force: bool
 ) -> None:
     """Delete the old copies of ledgers whose every record leads to an equal copy elsewhere.
@@ -228,23 +228,23 @@ def cleanup(
     bookie_switch.clean_up(bookies, request, output)
 
 
-@command.command("check")
+@bookies_command.command("check")
 @click.option("--contents", is_flag=True, help="Read every entry of the ledgers of schemas and subscriptions, too.")
-@connected
-def check(bookies: Bookies, output: str, contents: bool) -> None:
+@with_cluster_options
+def check_invariants(bookies: Bookies, output: str, contents: bool) -> None:
     """Check the invariants I1 to I17 over all records and ledgers, and say which cannot be seen from here.
 
     Exit code 1 when one does not hold.
     """
-    from anabranch.cli.bookies.check import check as run
+    from anabranch.cli.bookies.check import check_everything as run
 
     run(bookies, contents, output)
 
 
-@command.command("history")
+@bookies_command.command("history")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
-def history(context: Context, output: str) -> None:
+def show_history(context: Context, output: str) -> None:
     """Show all switches on record, phase by phase, and the ledgers that failed. Reads the lake only."""
     from anabranch.cli.bookies.report import history_json, history_text
     from anabranch.cli.braking import lake_errors
@@ -262,7 +262,9 @@ def history(context: Context, output: str) -> None:
     click.echo(history_text(recorded) if recorded else "no switch is on record")
 
 
-def _written(bookies: Bookies, operation: Operation, request: Request, output: str, done: str, dry_run: bool) -> None:
+def _write_registry(
+    bookies: Bookies, operation: Operation, request: Request, output: str, done: str, dry_run: bool
+) -> None:
     from anabranch.bookkeeper.metadata import MetadataChanged
     from decisions.bookkeeper.decide import decide
 
@@ -277,10 +279,10 @@ def _written(bookies: Bookies, operation: Operation, request: Request, output: s
             bookies.store.write(answer, registry)
         except MetadataChanged as error:
             raise click.ClickException("the registry has changed meanwhile: run the command again") from error
-    _told(answer, output, done)
+    _print_answer(answer, output, done)
 
 
-def _told(answer: BookieAnswer, output: str, done: str) -> None:
+def _print_answer(answer: BookieAnswer, output: str, done: str) -> None:
     if output == "json":
         click.echo(_json(answer))
     elif answer.code == 200 and answer.gate is None:

@@ -22,11 +22,11 @@ from schemas.printable import printable
 
 
 @click.group("bundles")
-def command() -> None:
+def bundles_command() -> None:
     """Pulsar's bundles: why they are moved, and who owns them by the ownership channel of PIP-192."""
 
 
-@command.command("explain")
+@bundles_command.command("explain")
 @click.argument("cluster")
 @click.option("--bundle", metavar="NAME", help="Why this bundle was unloaded or split: the last decision about it.")
 @click.option("--broker", metavar="NAME", help="Why this broker gives and gets nothing: what the cycle saw of it.")
@@ -40,7 +40,7 @@ def command() -> None:
 @click.option("--exact", "is_exact", is_flag=True, help="Run every cycle on record, however many there are.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
-def explain(
+def explain_bundle(
     context: Context,
     cluster: str,
     bundle: str | None,
@@ -91,7 +91,7 @@ def explain(
     click.echo(text if output == "text" else document, nl=output == "json")
 
 
-@command.command("history")
+@bundles_command.command("history")
 @click.argument("cluster")
 @click.option("--since", type=INSTANT, metavar="TIME", help="As 14:05, 2026-11-22T14:05:00Z or '2d ago', UTC.")
 @click.option("--until", type=INSTANT, metavar="TIME", help="Without it, the end of the record.")
@@ -103,7 +103,7 @@ def explain(
 )
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
-def history(
+def draw_history(
     context: Context,
     cluster: str,
     since: datetime | None,
@@ -149,7 +149,7 @@ def history(
         click.echo(as_text(recorded, shutil.get_terminal_size().columns, limit))
 
 
-@command.command("check")
+@bundles_command.command("check")
 @click.option(
     "--brokers", metavar="A,B,…", help="The brokers that live: a record that depends on another is an orphan."
 )
@@ -165,7 +165,7 @@ def history(
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.argument("file", type=click.File("rb"), default="-")
 @click.pass_context
-def check(
+def check_channel(
     ctx: click.Context,
     brokers: str | None,
     at: datetime | None,
@@ -184,7 +184,7 @@ def check(
     checker = Checker(Store(store), round(in_flight_seconds * 1000))
     living = None if brokers is None else {broker.strip() for broker in brokers.split(",") if broker.strip()}
     count = 0
-    for finding in _findings(checker, file, at, living):
+    for finding in _find_faults(checker, file, at, living):
         count += 1
         click.echo(_row(finding) if output == "text" else _as_json(finding))
     counts = {
@@ -206,7 +206,7 @@ def check(
     ctx.exit(FOUND if count else 0)
 
 
-def _findings(
+def _find_faults(
     checker: Checker, file: IO[bytes], instant: datetime | None, brokers: set[str] | None
 ) -> Iterator[ChannelFinding]:
     for number, line in numbered_lines(file):

@@ -13,15 +13,15 @@ from schemas.printable import printable
 
 
 @click.group("collect")
-def command() -> None:
+def collect_command() -> None:
     """Read a cluster's load, layouts, consumers and policies into Kafka, where the job takes them."""
 
 
-@command.command("pulsar")
+@collect_command.command("pulsar")
 @click.option("--once", is_flag=True, help="Read everything once, send it, say what was seen, and end.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
-def pulsar(context: Context, once: bool, output: str) -> None:
+def collect_topics(context: Context, once: bool, output: str) -> None:
     """Collect a Pulsar 5 cluster until told to stop (Ctrl-C, SIGTERM).
 
     \b
@@ -36,7 +36,7 @@ def pulsar(context: Context, once: bool, output: str) -> None:
     """
     context.start_logging("collect")
     from anabranch.collectors.pulsar.process import collect_pulsar
-    from anabranch.collectors.status import describe
+    from anabranch.collectors.status import describe_status
     from runtime.telemetry.serving import MetricsError
 
     try:
@@ -46,12 +46,12 @@ def pulsar(context: Context, once: bool, output: str) -> None:
     except MetricsError as error:
         raise click.ClickException(str(error)) from error
     if once or output == "json":
-        click.echo(status.to_json() if output == "json" else describe(status))
+        click.echo(status.to_json() if output == "json" else describe_status(status))
     if once and not status.is_complete:
         raise click.exceptions.Exit(1)
 
 
-@command.command("bundles")
+@collect_command.command("bundles")
 @click.option("--once", is_flag=True, help="Read everything once, send it, and end.")
 @click.option(
     "--set",
@@ -61,7 +61,7 @@ def pulsar(context: Context, once: bool, output: str) -> None:
     help="A setting of broker.conf to decide by, or profile=default.",
 )
 @click.pass_obj
-def bundles(context: Context, once: bool, chosen: tuple[str, ...]) -> None:
+def collect_cluster_bundles(context: Context, once: bool, chosen: tuple[str, ...]) -> None:
     """Collect a Pulsar cluster's bundles, once a minute, until told to stop (Ctrl-C, SIGTERM).
 
     \b

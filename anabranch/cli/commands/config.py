@@ -15,11 +15,11 @@ from anabranch.cli.exits import FOUND
 
 
 @click.group("config")
-def command() -> None:
+def config_command() -> None:
     """Show and check the settings, after files and environment."""
 
 
-@command.command("show")
+@config_command.command("show")
 @click.option(
     "--output",
     type=click.Choice(["text", "json", "environment"]),
@@ -29,19 +29,19 @@ def command() -> None:
 )
 @click.argument("section", required=False)
 @click.pass_obj
-def show(context: Context, output: str, section: str | None) -> None:
+def show_settings(context: Context, output: str, section: str | None) -> None:
     """Show every setting, or those of SECTION. Secrets are not shown, only that they are set."""
     from schemas.settings.environment import variable_of
 
     settings = context.settings
-    rows = dict(flat(settings.model_dump(exclude={"home", "former_keys"})))
+    rows = dict(flatten_settings(settings.model_dump(exclude={"home", "former_keys"})))
     sections = list(dict.fromkeys(path[0] for path in rows))
     if section is not None:
         if section not in sections:
             raise click.UsageError(f"there is no section {section}; sections: {', '.join(sections)}")
         rows = {path: value for path, value in rows.items() if path[0] == section}
     if output == "json":
-        click.echo(json.dumps({".".join(path): shown(value) for path, value in rows.items()}, indent=2))
+        click.echo(json.dumps({".".join(path): without_secret(value) for path, value in rows.items()}, indent=2))
         return
     for path, value in rows.items():
         if output == "text":
@@ -50,7 +50,7 @@ def show(context: Context, output: str, section: str | None) -> None:
             click.echo(f"{variable_of(path)}={value if isinstance(value, str) else as_toml(value)}")
 
 
-@command.command("completion")
+@config_command.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print the script that completes commands and options in a shell; it starts no Python.
@@ -64,9 +64,9 @@ def completion(shell: str) -> None:
     click.echo(script(cli, shell))
 
 
-@command.command("check")
+@config_command.command("check")
 @click.pass_obj
-def check(context: Context) -> None:
+def check_settings(context: Context) -> None:
     """Check the settings and the files that they name: policy, alert rules, certificates. Calls nobody.
 
     Exit code 1: a file is missing or wrong; 2: a setting is.
@@ -100,26 +100,26 @@ def check(context: Context) -> None:
     click.echo(f"settings are valid: lake {settings.lake_path}, Kafka {settings.kafka.bootstrap}")
 
 
-@command.command("schema")
-def schema() -> None:
+@config_command.command("schema")
+def print_schema() -> None:
     """Print the JSON Schema of the settings, with a description of every key."""
     from schemas.settings.root import Settings
 
     click.echo(json.dumps(Settings.model_json_schema(), indent=2))
 
 
-def flat(tree: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+def flatten_settings(tree: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
     """Return the leaves of the settings by their paths."""
     leaves: list[tuple[tuple[str, ...], Any]] = []
     for name, value in tree.items():
         if isinstance(value, dict) and value:
-            leaves += flat(value, (*path, name))
+            leaves += flatten_settings(value, (*path, name))
         else:
             leaves.append(((*path, name), value))
     return leaves
 
 
-def shown(value: Any) -> Any:
+def without_secret(value: Any) -> Any:
     """Return a value as JSON, without its secret."""
     if isinstance(value, SecretStr):
         return "(set)"
@@ -130,7 +130,7 @@ def as_toml(value: Any) -> str:
     """Return a value as TOML writes it."""
     if value is None:
         return "(not set)"
-    return "{}" if value == {} else json.dumps(shown(value), ensure_ascii=False, default=str)
+    return "{}" if value == {} else json.dumps(without_secret(value), ensure_ascii=False, default=str)
 
 
-command.add_command(token.command)
+config_command.add_command(token.token_command)

@@ -13,7 +13,7 @@ _PLACE = re.compile(r"sqlite|zks?://[^/\s]+(/[\w.-]+)*/?")
 
 @click.group("controller", invoke_without_command=True)
 @click.pass_context
-def command(ctx: click.Context) -> None:
+def controller_command(ctx: click.Context) -> None:
     """Run the scalable-topic controller until SIGTERM or Ctrl-C.
 
     Prints one line with its URL when it answers requests.
@@ -32,7 +32,7 @@ def command(ctx: click.Context) -> None:
         raise click.ClickException(str(error)) from error
 
 
-@command.command("copy")
+@controller_command.command("copy")
 @click.option("--from", "source", metavar="PLACE", help="Instead of [controller] metadata of the settings.")
 @click.option("--to", "target", metavar="PLACE", required=True)
 @click.pass_obj

@@ -47,7 +47,7 @@ MAX_SHOWN_ERRORS = 3
 @click.option("--strict", is_flag=True, help="Refuse a snapshot of bundles or bookies with a key that is not known.")
 @click.argument("file", type=click.File("rb"), default="-")
 @click.pass_context
-def command(
+def decide_command(
     ctx: click.Context, profile: str, policy_file: Path | None, explain: bool, strict: bool, file: IO[bytes]
 ) -> None:
     """Decide snapshots from FILE or standard input, one JSON object a line; answers in the same order.
@@ -73,7 +73,7 @@ def command(
                 for key in unknown - warned:
                     click.echo(f"line {number}: {printable(key)} is not known and ignored", err=True)
                 warned |= unknown
-                answers.append(_decided(line, profile, over, explain))
+                answers.append(_decide_line(line, profile, over, explain))
             except Exception as error:
                 # Whatever one line leads to, the others are answered.
                 failed, problem = True, _in_one_line(error)
@@ -85,12 +85,12 @@ def command(
     ctx.exit(1 if failed else 0)
 
 
-def _decided(line: bytes, profile: str, over: AutoScalePolicyOverride | None, explain: bool) -> bytes:
+def _decide_line(line: bytes, profile: str, over: AutoScalePolicyOverride | None, explain: bool) -> bytes:
     """The answer to one line. Raises what a snapshot or its settings are refused with."""
     if bookie_decisions.is_bookie_snapshot(line):
-        return bookie_decisions.decided(line, explain)
+        return bookie_decisions.decide_line(line, explain)
     if bundle_decisions.is_bundle_snapshot(line):
-        return bundle_decisions.decided(line, explain)
+        return bundle_decisions.decide_line(line, explain)
     snapshot = snapshot_from_wire(Snapshot.model_validate_json(line), profile, over)
     answer = decide(snapshot)
     if explain:

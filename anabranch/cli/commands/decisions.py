@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from anabranch.cli.braking import decide_on, with_reason_and_actor
-from anabranch.cli.connection import encodable
+from anabranch.cli.connection import encodable_text
 from anabranch.cli.context import Context
 from anabranch.cli.exits import Unreachable
 from anabranch.cli.instants import INSTANT
@@ -45,10 +45,10 @@ def list_decisions(
     from anabranch.query.sql import LakeSql, literal
     from anabranch.query.topics import topic_on_record
 
-    with _lake(context) as lake:
+    with _opened_lake(context) as lake:
         conditions = []
         if topic is not None:
-            conditions.append(f"subject = {literal(topic_on_record(lake, encodable(topic)))}")
+            conditions.append(f"subject = {literal(topic_on_record(lake, encodable_text(topic)))}")
         if state is not None:
             conditions.append(f"status = {literal(state)}")
         for instant, comparison in ((since, ">="), (until, "<")):
@@ -77,7 +77,7 @@ def list_decisions(
 @click.argument("id", metavar="ID")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
-def show(context: Context, id: str, output: str) -> None:
+def show_decision(context: Context, id: str, output: str) -> None:
     """Show one decision: what it was decided on, its calls and its end.
 
     ID is that of `anabranch decisions list`, or the beginning of one.
@@ -86,7 +86,7 @@ def show(context: Context, id: str, output: str) -> None:
 
     if not id.isalnum():
         raise click.BadParameter("an id has letters and digits only", param_hint="ID")
-    with _lake(context) as lake:
+    with _opened_lake(context) as lake:
         sql = LakeSql(lake)
         matches = _rows(sql, f"SELECT decision_id FROM decisions WHERE starts_with(decision_id, {literal(id)}) LIMIT 2")
         if len(matches) != 1:
@@ -113,7 +113,7 @@ def show(context: Context, id: str, output: str) -> None:
 
 
 @contextmanager
-def _lake(context: Context) -> Iterator[str]:
+def _opened_lake(context: Context) -> Iterator[str]:
     """Yield the lake's path; errors become one line and an exit code."""
     from deltalake.exceptions import DeltaError
 

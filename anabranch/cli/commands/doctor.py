@@ -13,7 +13,7 @@ from anabranch.cli.context import DEMONSTRATION, Context
 @click.command("doctor")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_obj
-def command(context: Context, output: str) -> None:
+def doctor_command(context: Context, output: str) -> None:
     """Check this machine and the set-up, and say what is wrong and what to do.
 
     Exit code 1 when something is wrong.

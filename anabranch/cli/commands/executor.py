@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import click
 
 from anabranch.cli.braking import lake_errors, with_reason_and_actor
-from anabranch.cli.connection import encodable, policy_subject
+from anabranch.cli.connection import encodable_text, policy_subject
 from anabranch.cli.context import Context
 from anabranch.cli.instants import DURATION
 from schemas.printable import printable
@@ -19,7 +19,7 @@ from schemas.printable import printable
     "--mode", type=click.Choice(["act", "approve", "observe"]), help="Instead of [executor] mode of the settings."
 )
 @click.pass_context
-def command(ctx: click.Context, mode: str | None) -> None:
+def executor_command(ctx: click.Context, mode: str | None) -> None:
     """Apply decisions until told to stop (Ctrl-C, SIGTERM: running calls get a few seconds to end).
 
     \b
@@ -50,7 +50,7 @@ def _scope(value: str) -> str:
     """A name without a slash is that of a cluster (family `bundles`)."""
     if value in ("all", "*"):
         return "*"
-    return policy_subject(value) if "/" in value else encodable(value)
+    return policy_subject(value) if "/" in value else encodable_text(value)
 
 
 def _name(subject: str) -> str:
@@ -63,13 +63,13 @@ def _until(end: datetime | None) -> str:
     return "until it is resumed" if end is None else f"until {instant(end)}"
 
 
-@command.command("pause", hidden=True)
+@executor_command.command("pause", hidden=True)
 @click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|CLUSTER|all")
 @click.option("--for", "duration", type=DURATION, metavar="DURATION", help="Ends by itself after 90s, 2m, 1h, 3d.")
 @click.option("--force", is_flag=True, help="Also a name that is on no record yet.")
 @with_reason_and_actor
 @click.pass_obj
-def pause(context: Context, scope: str, duration: float | None, force: bool, reason: str, by: str) -> None:
+def pause_scope(context: Context, scope: str, duration: float | None, force: bool, reason: str, by: str) -> None:
     """Have no call made for TOPIC, NAMESPACE (tenant/namespace), CLUSTER or all, until it is resumed.
 
     Decisions wait, and are decided again when that takes too long; a call that is out is finished. A newer pause of the
@@ -87,11 +87,11 @@ def pause(context: Context, scope: str, duration: float | None, force: bool, rea
         click.echo(f"this replaces the pause {printable(str(before))}")
 
 
-@command.command("resume", hidden=True)
+@executor_command.command("resume", hidden=True)
 @click.argument("scope", type=_scope, metavar="TOPIC|NAMESPACE|CLUSTER|all")
 @with_reason_and_actor
 @click.pass_obj
-def resume(context: Context, scope: str, reason: str, by: str) -> None:
+def resume_scope(context: Context, scope: str, reason: str, by: str) -> None:
     """End the pause of TOPIC, NAMESPACE, CLUSTER or all; of all also a stop after too many failures.
 
     Each pause is ended by its own name: resume all does not end the pause of a namespace.
@@ -108,17 +108,17 @@ def resume(context: Context, scope: str, reason: str, by: str) -> None:
         click.echo(f"ended the {act.kind} of {_name(scope)} {printable(str(act))}")
 
 
-@command.command("status", hidden=True)
+@executor_command.command("status", hidden=True)
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.pass_obj
-def status(context: Context, output: str) -> None:
+def show_waiting(context: Context, output: str) -> None:
     """Show which executors act on what, what holds them, and which decisions wait for what.
 
     Pauses, stops, approvals, counts and waiting decisions are those of the lake; mode, limits and windows those of the
     settings of this command: give it the executor's --config.
     """
-    from anabranch.cli.brake_report import brake_report, printed
+    from anabranch.cli.brake_report import brake_report, format_report
 
     with lake_errors(context) as lake:
         report = brake_report(lake, context.settings.executor, datetime.now(timezone.utc))
-    click.echo(json.dumps(report, indent=2) if output == "json" else printed(report))
+    click.echo(json.dumps(report, indent=2) if output == "json" else format_report(report))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anabranch.cli.connection import encodable
+from anabranch.cli.connection import encodable_text
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
 from schemas.printable import printable
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
-def command(
+def explain_command(
     context: Context, topic: str, at: datetime | None, segment: int | None, as_snapshot: bool, output: str
 ) -> None:
     """Say why TOPIC was split or merged, or why not, and what would have changed that.
@@ -67,7 +67,7 @@ def command(
 
     settings = context.settings
     try:
-        name = topic_on_record(settings.lake_path, encodable(topic))
+        name = topic_on_record(settings.lake_path, encodable_text(topic))
         outage = timedelta(seconds=settings.stream.tick_seconds * OUTAGE_TICKS)
         explanation = explain(settings.lake_path, name, at, stored_policy(configured_policy(settings)), outage)
         if segment is not None:

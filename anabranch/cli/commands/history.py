@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from anabranch.cli.connection import encodable
+from anabranch.cli.connection import encodable_text
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
 from schemas.printable import printable
@@ -27,7 +27,7 @@ from schemas.printable import printable
 )
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
-def command(
+def history_command(
     context: Context,
     topic: str,
     since: datetime | None,
@@ -57,7 +57,7 @@ def command(
         raise click.BadParameter("--since has to be before --until")
     lake = context.settings.lake_path
     try:
-        river = read_river(lake, topic_on_record(lake, encodable(topic)), since, until)
+        river = read_river(lake, topic_on_record(lake, encodable_text(topic)), since, until)
     except (NothingOnRecord, UnknownTopic) as error:
         raise click.ClickException(printable(str(error))) from error
     except (DeltaError, OSError) as error:

@@ -18,11 +18,11 @@ SECONDS = 20.0
 
 
 @click.group("kafka")
-def command() -> None:
+def kafka_command() -> None:
     """Create and check the Kafka topics at [kafka] bootstrap: three, and two more with [bundles] enabled."""
 
 
-@command.command("create")
+@kafka_command.command("create")
 @click.option("--replication-factor", type=click.IntRange(1), default=3, show_default=True)
 @click.option(
     "--output",
@@ -33,7 +33,7 @@ def command() -> None:
 )
 @click.option("--cluster", default="kafka", show_default=True, metavar="NAME", help="Strimzi's name of the cluster.")
 @click.pass_obj
-def create(context: Context, replication_factor: int, output: str, cluster: str) -> None:
+def create_missing(context: Context, replication_factor: int, output: str, cluster: str) -> None:
     """Create the topics that are missing; those that exist stay as they are."""
     topics = wanted_topics(context)
     if output == "strimzi":
@@ -68,9 +68,9 @@ def create(context: Context, replication_factor: int, output: str, cluster: str)
         raise click.exceptions.Exit(FOUND)
 
 
-@command.command("check")
+@kafka_command.command("check")
 @click.pass_obj
-def check(context: Context) -> None:
+def check_topics(context: Context) -> None:
     """Compare partitions and settings of the topics with what the job needs.
 
     Exit code 1: something is wrong.

@@ -10,7 +10,7 @@ import click
 
 from anabranch.cli.commands import state
 from anabranch.cli.commands.lake_check import check
-from anabranch.cli.commands.lake_retain import retain
+from anabranch.cli.commands.lake_retain import retain_rows
 from anabranch.cli.context import Context
 from schemas.printable import printable
 from schemas.settings.root import Settings
@@ -20,17 +20,17 @@ _SHOWN_BYTES = 60
 
 
 @click.group("lake")
-def command() -> None:
+def lake_command() -> None:
     """Create, show, register, compact, check and cut the Delta tables. [lake] path says where they are."""
 
 
-command.add_command(check)
-command.add_command(retain)
+lake_command.add_command(check)
+lake_command.add_command(retain_rows)
 
 
-@command.command("create")
+@lake_command.command("create")
 @click.pass_obj
-def create(context: Context) -> None:
+def create_tables(context: Context) -> None:
     """Make the tables that are missing; those that exist stay as they are."""
     from deltalake.exceptions import DeltaError
 
@@ -43,12 +43,12 @@ def create(context: Context) -> None:
         raise click.ClickException(f"cannot create tables in {context.settings.lake_path}: {error}") from error
 
 
-@command.command("show")
+@lake_command.command("show")
 @click.argument("table", required=False, type=click.Choice(list(TABLES)), metavar="[TABLE]")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--limit", type=click.IntRange(min=0), default=10, show_default=True, help="Newest rows to show.")
 @click.pass_obj
-def show(context: Context, table: str | None, output: str, limit: int) -> None:
+def show_tables(context: Context, table: str | None, output: str, limit: int) -> None:
     """Show every table (rows, version, newest commit), or the newest rows of TABLE, oldest first.
 
     \b
@@ -62,9 +62,9 @@ def show(context: Context, table: str | None, output: str, limit: int) -> None:
         _show_rows(context.settings.lake_path, table, output, limit)
 
 
-@command.command("register")
+@lake_command.command("register")
 @click.pass_obj
-def register(context: Context) -> None:
+def register_tables(context: Context) -> None:
     """Make every table and view known to Spark SQL, in the database `anabranch`, and say how to open it.
 
     Safe to repeat, and while the job runs. Without a Hive metastore of your own it is in a folder that one process at
@@ -94,7 +94,7 @@ def register(context: Context) -> None:
     click.echo(f"open it with: {shlex.join(spark_sql_command(settings))}")
 
 
-@command.command("optimize")
+@lake_command.command("optimize")
 @click.option("--table", "name", type=click.Choice(list(TABLES)), help="Only this table; without it, all of them.")
 @click.option("--zorder", is_flag=True, help="Sort closed days by topic instead of compacting all days.")
 @click.option(
@@ -106,7 +106,7 @@ def register(context: Context) -> None:
     help="In this process, or on Spark ([stream] spark_conf says where).",
 )
 @click.pass_obj
-def optimize(context: Context, name: str | None, zorder: bool, writer: str) -> None:
+def optimize_tables(context: Context, name: str | None, zorder: bool, writer: str) -> None:
     """Turn many small files into few large ones; safe while the job and an executor run."""
     from deltalake.exceptions import DeltaError
     from pyspark.errors import PySparkException
@@ -140,11 +140,11 @@ def optimize(context: Context, name: str | None, zorder: bool, writer: str) -> N
             spark.stop()
 
 
-@command.command("vacuum")
+@lake_command.command("vacuum")
 @click.option("--table", "name", type=click.Choice(list(TABLES)), help="Only this table; without it, all of them.")
 @click.option("--dry-run", is_flag=True, help="Only say how many files would go.")
 @click.pass_obj
-def vacuum(context: Context, name: str | None, dry_run: bool) -> None:
+def vacuum_tables(context: Context, name: str | None, dry_run: bool) -> None:
     """Delete old files without live rows: replaced by a compaction, or left by a killed writer.
 
     Old is a day, and seven days in the tables whose log is as long (docs/operations.md). Safe while the job and an
@@ -214,7 +214,7 @@ def _show_tables(lake: str, output: str) -> None:
         cells = ("rows", "version", "files", "committedAt")
         shown = ["-" if row[cell] is None else str(row[cell]) for cell in cells]
         grid.add_row(row["table"], *shown, row.get("writtenBy", "not made yet"))
-    _print(grid)
+    _print_table(grid)
 
 
 def _show_rows(lake: str, name: str, output: str, limit: int) -> None:
@@ -240,7 +240,7 @@ def _show_rows(lake: str, name: str, output: str, limit: int) -> None:
             # Text, not str: what a stranger sent may look like markup.
             shown = value[:_SHOWN_BYTES] if isinstance(value, bytes) else _plain(value)
             grid.add_row(Text(column, "dim"), Text(printable(str(shown))))
-        _print(grid)
+        _print_table(grid)
 
 
 def _plain(value: object) -> str:
@@ -249,10 +249,10 @@ def _plain(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _print(renderable: object) -> None:
+def _print_table(renderable: object) -> None:
     from rich.console import Console
 
     Console(markup=True, highlight=False).print(renderable)
 
 
-command.add_command(state.command)
+lake_command.add_command(state.state_command)

@@ -9,7 +9,7 @@ from datetime import date, datetime, time, timezone
 import click
 
 from anabranch.cli.context import Context
-from lake.retention_plan import OF_TOPICS, TABLES, Cut, first_kept, planned
+from lake.retention_plan import OF_TOPICS, TABLES, Cut, first_kept, plan_cuts
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, Table
 
 
@@ -25,7 +25,9 @@ from schemas.tables.rows import BATCHES, DEAD_LETTERS, Table
 )
 @click.option("--apply", "is_applied", is_flag=True, help="Do it. Without this it only says what would go.")
 @click.pass_obj
-def retain(context: Context, name: str | None, days: int | None, namespaces: Sequence[str], is_applied: bool) -> None:
+def retain_rows(
+    context: Context, name: str | None, days: int | None, namespaces: Sequence[str], is_applied: bool
+) -> None:
     """Forget rows that are older than [retention] says, or those of one table that are older than --days.
 
     \b
@@ -48,7 +50,7 @@ def retain(context: Context, name: str | None, days: int | None, namespaces: Seq
     if name is None:
         if days is not None or namespaces:
             raise click.UsageError("--days and --namespace are for one table: without one, [retention] says all of it")
-        cuts = planned(context.settings.retention, today)
+        cuts = plan_cuts(context.settings.retention, today)
         if not cuts:
             click.echo("[retention] keeps everything")
     else:
@@ -63,7 +65,7 @@ def retain(context: Context, name: str | None, days: int | None, namespaces: Seq
             cut = replace(cut, before=min(cut.before, limit))
         for table in TABLES[cut.name]:
             try:
-                changes |= _apply(context, cut, table, is_applied, is_daily=name is None)
+                changes |= _apply_cut(context, cut, table, is_applied, is_daily=name is None)
             except click.ClickException as error:
                 failed.append(error.message)
                 break
@@ -95,14 +97,14 @@ def _limit(lake: str, cuts: Sequence[Cut]) -> date | None:
     return max((day for day in (*days, batches_limit(lake)) if day is not None), default=None)
 
 
-def _apply(context: Context, cut: Cut, table: Table, is_applied: bool, is_daily: bool) -> bool:
+def _apply_cut(context: Context, cut: Cut, table: Table, is_applied: bool, is_daily: bool) -> bool:
     """Forget the rows of a table, or say what would go; return whether there are any."""
     from deltalake.exceptions import DeltaError
 
     from engine.replay import RebuildError
     from lake.compaction import Compacting
     from lake.forgotten import is_marked
-    from lake.retention import forget
+    from lake.retention import forget_rows
     from lake.tables import open_table
 
     lake = context.settings.lake_path
@@ -110,11 +112,11 @@ def _apply(context: Context, cut: Cut, table: Table, is_applied: bool, is_daily:
         delta = open_table(lake, table)
         if is_daily and (delta is None or is_marked(delta, cut.before, cut.namespaces)):
             return False
-        done = forget(lake, table, cut.before, is_dry_run=True, namespaces=cut.namespaces)
+        done = forget_rows(lake, table, cut.before, is_dry_run=True, namespaces=cut.namespaces)
         if is_applied and done.files:
             if table not in (DEAD_LETTERS, BATCHES):
                 _make_horizon(context, cut)
-            done = forget(lake, table, cut.before, is_dry_run=False, namespaces=cut.namespaces)
+            done = forget_rows(lake, table, cut.before, is_dry_run=False, namespaces=cut.namespaces)
     except RebuildError as error:
         raise click.ClickException(f"{table.name} was left as it is, for a rebuild would fail: {error}") from error
     except (Compacting, DeltaError, OSError) as error:

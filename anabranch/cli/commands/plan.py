@@ -28,7 +28,7 @@ OLD_SECONDS = 60
 @click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
-def command(ctx: click.Context, topics: str | None, limit: int, scratch: Path | None, output: str) -> None:
+def plan_command(ctx: click.Context, topics: str | None, limit: int, scratch: Path | None, output: str) -> None:
     """Show what would be split, merged or rebucketed now, and what holds the other topics.
 
     \b
@@ -68,11 +68,11 @@ def command(ctx: click.Context, topics: str | None, limit: int, scratch: Path | 
     if output == "json":
         click.echo(json.dumps({"at": _instant(plan).isoformat(), **plan.to_json()}))
     else:
-        _print(plan, limit)
+        _print_plan(plan, limit)
     ctx.exit(1 if plan.actions else 0)
 
 
-def _print(plan: Plan, limit: int) -> None:
+def _print_plan(plan: Plan, limit: int) -> None:
     acting = len({action.topic for action in plan.actions})
     click.echo(f"{acting} of {plan.topics} topics would act, {len(plan.actions)} actions in all")
     named = [(action, printable(action.topic)) for action in plan.actions[:limit]]

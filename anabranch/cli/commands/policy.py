@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from anabranch.admin.answers import Answered, Refused
 from anabranch.cli.admin_client import AdminInterface, RefusedByServer
-from anabranch.cli.connection import connected, topic_name
+from anabranch.cli.connection import topic_name, with_connection
 from anabranch.cli.context import Context
 from decisions.autoscale.policy import (
     POLICY_FIELDS,
@@ -34,11 +34,11 @@ _PROFILE = click.Choice(sorted(PROFILES))
 
 
 @click.group("policy")
-def command() -> None:
+def policy_command() -> None:
     """Show, explain and check auto-scale policies (PIP-483 "Policy resolution")."""
 
 
-@command.command("show")
+@policy_command.command("show")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.option("--profile", type=_PROFILE, help="Instead of the settings' [policy] profile.")
 @click.option(
@@ -48,9 +48,9 @@ def command() -> None:
 @click.option("--metadata", type=_FILE, metavar="FILE", help="The topic's layout record (JSON), with its own policy.")
 @click.option("--explain", is_flag=True, help="Add who set each value.")
 @click.option("--offline", is_flag=True, help="Ask no controller: the files of the settings and of the options alone.")
-@connected
+@with_connection
 @click.pass_obj
-def show(
+def show_policy(
     context: Context,
     admin: AdminInterface,
     output: str,
@@ -82,7 +82,7 @@ def show(
         None if namespace is None else _read_override(namespace),
         None if metadata is None else _read_own(metadata),
     )
-    _say(output, topic, chosen, resolved, {scope: str(file) for scope, file in files.items() if file}, explain)
+    _print_policy(output, topic, chosen, resolved, {scope: str(file) for scope, file in files.items() if file}, explain)
 
 
 def _show_of_server(context: Context, admin: AdminInterface, output: str, topic: str, explain: bool) -> None:
@@ -94,7 +94,7 @@ def _show_of_server(context: Context, admin: AdminInterface, output: str, topic:
     try:
         if isinstance(reply, Answered):
             resolved, profile = _read_effective(reply.value), str(reply.value["profile"])
-            _say(output, topic, profile, resolved, {}, explain)
+            _print_policy(output, topic, profile, resolved, {}, explain)
             return
     except (ValidationError, KeyError, TypeError) as error:
         raise RefusedByServer(f"the policy of {printable(topic)} cannot be read: {printable(str(error))}") from error
@@ -110,7 +110,7 @@ def _show_of_server(context: Context, admin: AdminInterface, output: str, topic:
     ]
     click.echo(f"{admin.url} does not resolve policies: its overrides are laid over {file} here", err=True)
     resolved = resolve_policy(configured.profile, _read_override(file), *read)
-    _say(output, topic, configured.profile, resolved, {"cluster": str(file)}, explain)
+    _print_policy(output, topic, configured.profile, resolved, {"cluster": str(file)}, explain)
 
 
 def _read_effective(answer: Any) -> ResolvedPolicy:
@@ -119,7 +119,9 @@ def _read_effective(answer: Any) -> ResolvedPolicy:
     return ResolvedPolicy(policy, {wire: answer["origins"][wire] for wire in POLICY_FIELDS}, answer.get("broken"))
 
 
-def _say(output: str, topic: str, profile: str, resolved: ResolvedPolicy, files: dict[str, str], explain: bool) -> None:
+def _print_policy(
+    output: str, topic: str, profile: str, resolved: ResolvedPolicy, files: dict[str, str], explain: bool
+) -> None:
     """Print a policy: for people, or as the controller's REST interface has it."""
     digest = policy_digest(resolved.policy)
     if output == "json":
@@ -134,11 +136,11 @@ def _say(output: str, topic: str, profile: str, resolved: ResolvedPolicy, files:
         click.echo(f"# scaling is off for this topic: {printable(resolved.broken)}")
 
 
-@command.command("check")
+@policy_command.command("check")
 @click.argument("files", nargs=-1, required=True, type=_FILE)
 @click.option("--profile", default="default", show_default=True, type=_PROFILE)
 @click.pass_context
-def check(ctx: click.Context, files: tuple[Path, ...], profile: str) -> None:
+def check_policies(ctx: click.Context, files: tuple[Path, ...], profile: str) -> None:
     """Check that each of FILES can be read and, laid over the profile, breaks no rule.
 
     Exit code 1 when one does.
@@ -171,17 +173,17 @@ def _read_override(file: Path) -> AutoScalePolicyOverride:
             return AutoScalePolicyOverride.model_validate_json(text)
         return read_policy(text)
     except (PolicyError, ValidationError, OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{file}: {printable(_first(error))}") from error
+        raise click.ClickException(f"{file}: {printable(_first_error(error))}") from error
 
 
 def _read_own(file: Path) -> AutoScalePolicyOverride | None:
     try:
         return ScalableTopicMetadata.model_validate_json(file.read_text(encoding="utf-8")).auto_scale_policy
     except (ValidationError, OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{file}: not a layout record: {printable(_first(error))}") from error
+        raise click.ClickException(f"{file}: not a layout record: {printable(_first_error(error))}") from error
 
 
-def _first(error: Exception) -> str:
+def _first_error(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

@@ -28,7 +28,7 @@ from schemas.printable import printable
 @click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
-def command(
+def replay_command(
     ctx: click.Context,
     since: datetime | None,
     until: datetime | None,

@@ -46,7 +46,7 @@ from anabranch.cli.logs import start_logging
     help="Leave a part out, to run it yourself.",
 )
 @click.pass_obj
-def command(
+def run_command(
     context: Context,
     is_local: bool,
     seconds: float | None,
@@ -98,21 +98,21 @@ def command(
     try:
         with lock_folder(run.folder):
             # A shadow is run for its comparison, which takes in what is still in Kafka as the report does.
-            report = _live(run, seconds, screen, wants_report=report_file is not None or not screen or shadow)
+            report = _follow_run(run, seconds, screen, wants_report=report_file is not None or not screen or shadow)
     except SetupError as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error}: is the disk full, or not writable?") from error
     if report is not None:
-        _publish(report, report_file)
+        _write_report(report, report_file)
         if shadow:
-            _compare(run)
+            _compare_sides(run)
     unhealthy = [f"{state.name} ({state.detail or state.state})" for state in run.unhealthy_at_end]
     if unhealthy:
         raise click.ClickException(f"not running at the end: {', '.join(unhealthy)}; see the logs in {run.folder}/log")
 
 
-def _live(run: Any, seconds: float | None, screen: bool, wants_report: bool) -> dict[str, Any] | None:
+def _follow_run(run: Any, seconds: float | None, screen: bool, wants_report: bool) -> dict[str, Any] | None:
     try:
         run.start()
         if seconds is not None:
@@ -144,7 +144,7 @@ def _watch_with_screen(run: Any) -> None:
     drawer.join(5)
 
 
-def _publish(report: dict[str, Any], file: Path | None) -> None:
+def _write_report(report: dict[str, Any], file: Path | None) -> None:
     from anabranch.local.report import report_text
 
     if file is not None:
@@ -152,16 +152,16 @@ def _publish(report: dict[str, Any], file: Path | None) -> None:
     click.echo(report_text(report))
 
 
-def _compare(run: Any) -> None:
+def _compare_sides(run: Any) -> None:
     """Both sides since the start of the run, as text and as a page."""
-    from anabranch.cli.commands.shadow import report
+    from anabranch.cli.commands.shadow import compare_sides
 
     page = run.folder / "shadow.html"
     since = {"since": run.started_at}
     click.echo()
     with contextlib.suppress(click.ClickException):
-        click.get_current_context().invoke(report, **since, output="text")
-        click.get_current_context().invoke(report, **since, output="html", file=page)
+        click.get_current_context().invoke(compare_sides, **since, output="text")
+        click.get_current_context().invoke(compare_sides, **since, output="html", file=page)
 
 
 def _stop_on_signals(stop: threading.Event, at_once: threading.Event) -> None:

@@ -25,11 +25,11 @@ _MOST_MILLIS = 253_402_300_799_000
 
 
 @click.group("shadow")
-def command() -> None:
+def shadow_command() -> None:
     """Run beside another scaler without acting, and compare."""
 
 
-@command.command("report")
+@shadow_command.command("report")
 @click.option("--since", type=INSTANT, metavar="TIME", help="Beginning; without it, of what is on record.")
 @click.option("--until", type=INSTANT, metavar="TIME", help="End; without it, the last batch on record.")
 @click.option("--namespace", metavar="TENANT/NAMESPACE", help="Of this namespace's topics alone.")
@@ -43,7 +43,7 @@ def command() -> None:
 @click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
 @report_options
 @click.pass_obj
-def report(
+def compare_sides(
     context: Context,
     since: datetime | None,
     until: datetime | None,

@@ -99,7 +99,7 @@ _MUCH = 50_000
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many, from --seed on.")
 @report_options
 @click.pass_obj
-def command(
+def simulate_command(
     context: Context,
     family: str,
     demand: str | None,
@@ -152,15 +152,15 @@ def command(
         raise click.UsageError("Missing option '--policy'.")
     _check_family(family)
     if family == "bundles":
-        from anabranch.cli.bundles.simulation import report
+        from anabranch.cli.bundles.simulation import simulation_report
 
-        text, about = report(shapes, policies, settings, range(seed, seed + seeds), output)
+        text, about = simulation_report(shapes, policies, settings, range(seed, seed + seeds), output)
         write_report(text, file, printable(about))
         return
     if demand is None:
         raise click.UsageError("Missing option '--demand'.")
     wanted = _demand(context, demand, topics, hours, peak, seed, since)
-    named = _named(policies, profile)
+    named = _named_policies(policies, profile)
     hours = wanted.steps * wanted.step_ms / 3_600_000
     if processes is None:
         is_much = len(wanted.topics) * hours * len(named) > _MUCH
@@ -306,7 +306,7 @@ def _lake_demand(lake: str, since: datetime | None, tick_ms: int) -> Source:
         raise click.ClickException(f"the lake {lake} cannot be read: {error}") from error
 
 
-def _named(policies: tuple[str, ...], profile: str) -> dict[str, ConfiguredPolicy]:
+def _named_policies(policies: tuple[str, ...], profile: str) -> dict[str, ConfiguredPolicy]:
     """By what their rows are called."""
     named: dict[str, ConfiguredPolicy] = {}
     for text in policies:

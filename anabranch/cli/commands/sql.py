@@ -34,7 +34,7 @@ OUTPUTS = ("table", "json", "csv", "parquet")
     "--views", "wants_views", is_flag=True, help="List tables and views; with a name instead of SQL, columns."
 )
 @click.pass_obj
-def command(
+def sql_command(
     context: Context, statement: str | None, output: str, file: Path | None, limit: int, wants_views: bool
 ) -> None:
     """Ask the lake in SQL. Without STATEMENT, read it from standard input or prompt for one after another.
@@ -51,7 +51,7 @@ def command(
     from anabranch.query.sql import LakeSql
 
     if wants_views:
-        click.echo(_described(statement) if statement else _listed())
+        click.echo(_describe_table(statement) if statement else _listed())
         return
     if output == "parquet" and file is None:
         raise click.UsageError("--output parquet needs --file")
@@ -60,12 +60,20 @@ def command(
         from anabranch.cli.sql_prompt import ask_on
 
         history = context.settings.path(context.settings.local.folder) / "sql-history"
-        ask_on(lake, history, lambda sql: _answer(LakeSql(lake), sql, output, None, limit), _described, _listed)
+        ask_on(
+            lake,
+            history,
+            lambda sql: _answer_statement(LakeSql(lake), sql, output, None, limit),
+            _describe_table,
+            _listed,
+        )
         return
-    _answer(LakeSql(lake), sys.stdin.read() if statement in (None, "-") else str(statement), output, file, limit)
+    _answer_statement(
+        LakeSql(lake), sys.stdin.read() if statement in (None, "-") else str(statement), output, file, limit
+    )
 
 
-def _answer(lake: LakeSql, statement: str, output: str, file: Path | None, limit: int) -> None:
+def _answer_statement(lake: LakeSql, statement: str, output: str, file: Path | None, limit: int) -> None:
     """Print or write the answer; raise `ClickException`."""
     from deltalake.exceptions import DeltaError
 
@@ -98,7 +106,7 @@ def _listed() -> str:
     return "\n".join([*lines, "columns: anabranch sql --views NAME"])
 
 
-def _described(name: str) -> str:
+def _describe_table(name: str) -> str:
     """The columns of a table or view; raises `ClickException`."""
     import difflib
 

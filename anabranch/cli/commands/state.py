@@ -23,16 +23,16 @@ _CHECKPOINT = click.option(
 
 
 @click.group("state")
-def command() -> None:
+def state_command() -> None:
     """Show what the job knows of a topic, and rebuild a lost checkpoint from the lake."""
 
 
-@command.command("show")
+@state_command.command("show")
 @click.argument("topic")
 @_CHECKPOINT
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_obj
-def show(context: Context, topic: str, checkpoint: str | None, output: str) -> None:
+def show_topic(context: Context, topic: str, checkpoint: str | None, output: str) -> None:
     """Show layout, loads, consumers, clocks, open decision and policy of TOPIC as the job has them.
 
     Reads the state store of the checkpoint, with or without a running job; takes some seconds. Exit code 1 when the
@@ -64,7 +64,7 @@ def show(context: Context, topic: str, checkpoint: str | None, output: str) -> N
     click.echo(json.dumps(view) if output == "json" else _text(view, where, time.time_ns() // 1_000_000))
 
 
-@command.command("rebuild")
+@state_command.command("rebuild")
 @_CHECKPOINT
 @click.pass_obj
 def rebuild(context: Context, checkpoint: str | None) -> None:
@@ -160,20 +160,20 @@ def _text(view: dict[str, Any], where: str, now: int) -> str:
     for name, subscription in view["consumers"].items():
         lines.append(f"consumers      {printable(name)}: {subscription['count']} {subscription['type']}")
     for label, acted_at in (("last split", view["lastSplitAt"]), ("last merge", view["lastMergeAt"])):
-        lines.append(f"{label:<15}{'never' if acted_at is None else _when(acted_at, now)}")
+        lines.append(f"{label:<15}{'never' if acted_at is None else _format_instant(acted_at, now)}")
     decision = view["openDecision"]
     if decision is not None:
         applied = ", applied, its layout is not here yet" if decision["applied"] else ""
         lines.append(
             f"open decision  {decision['action']} {decision['decision_id']} on epoch {decision['epoch']}, "
-            f"{_when(decision['since'], now)}{applied}"
+            f"{_format_instant(decision['since'], now)}{applied}"
         )
     else:
         lines.append("open decision  none")
     if view["failures"]:
         lines.append(
             f"failures       {view['failures']} in a row, {view['failedAction'] or 'topic unknown to the cluster'}, "
-            f"{_when(view['failedAt'], now)}"
+            f"{_format_instant(view['failedAt'], now)}"
         )
     lines.append(
         f"hold           {view['hold'] or 'none'} ({view['decisions']} decisions, {view['holds']} holds so far)"
@@ -192,7 +192,7 @@ def _load(load: dict[str, Any] | None, now: int) -> str:
     return f"{rates}, record {_age(load['modified_at'], now)} old, seen {_age(load['seen_at'], now)} ago{cold}"
 
 
-def _when(instant_ms: int, now: int) -> str:
+def _format_instant(instant_ms: int, now: int) -> str:
     return f"{instant(instant_ms)}, {_age(instant_ms, now)} ago"
 
 

@@ -13,7 +13,7 @@ from anabranch.cli.context import Context
 @click.command("status")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
-def command(ctx: click.Context, output: str) -> None:
+def status_command(ctx: click.Context, output: str) -> None:
     """Show the processes, what is over its threshold, what is open and which alerts fire.
 
     \b

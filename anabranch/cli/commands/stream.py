@@ -23,7 +23,7 @@ class PersonNeededError(click.ClickException):
 @click.command("stream")
 @click.option("--new-checkpoint", is_flag=True, help="Start over, on a lake with rows of a lost checkpoint.")
 @click.pass_obj
-def command(context: Context, new_checkpoint: bool) -> None:
+def stream_command(context: Context, new_checkpoint: bool) -> None:
     """Run the Spark job until it is told to stop (Ctrl-C, SIGTERM: it ends between two batches).
 
     \b

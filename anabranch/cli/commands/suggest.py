@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anabranch.cli.commands.backtest import notes, opened
+from anabranch.cli.commands.backtest import notes_on_history, opened_history
 from anabranch.cli.context import Context
 from anabranch.cli.instants import INSTANT
 from anabranch.cli.reports import check_report, report_options, write_report
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option("--scratch", type=click.Path(path_type=Path, file_okay=False), help="Folder for temporary files.")
 @report_options
 @click.pass_obj
-def command(
+def suggest_command(
     context: Context,
     since: datetime | None,
     until: datetime | None,
@@ -71,19 +71,19 @@ def command(
     from anabranch.simulation.backtest.suggesting import split_in_time, suggest
 
     check_report(output, file)
-    with opened(context, scratch, since, until, topics) as history:
+    with opened_history(context, scratch, since, until, topics) as history:
         every = [(number, name) for number, part in enumerate(history.parts) for name in part]
         drawn = set(random.Random(seed).sample(every, min(most_topics, len(every))))
         halves = split_in_time(history)
         searched, unseen = halves if halves is not None else (history, None)
         suggestion = suggest(
             searched,
-            _prepared(searched, drawn),
+            _prepare_topics(searched, drawn),
             budget,
             max_reversals,
             seed,
-            _told if sys.stderr.isatty() else lambda *_: None,
-            None if unseen is None else (unseen, _prepared(unseen, drawn)),
+            _print_progress if sys.stderr.isatty() else lambda *_: None,
+            None if unseen is None else (unseen, _prepare_topics(unseen, drawn)),
         )
     best = suggestion.best if suggestion.is_confirmed is not False else None
     settings = context.settings
@@ -93,7 +93,7 @@ def command(
         f"{len(drawn):,} of {history.topics:,} topics, {instant(searched.began_at)} to {instant(searched.ends_at)}, "
         f"{len(suggestion.tried)} policies; at most {suggestion.max_reversals} reversals",
         _on_judging(history, unseen),
-        *notes(history),
+        *notes_on_history(history),
     ]
     advice = _advice(suggestion, patch)
     if output == "html":
@@ -123,7 +123,7 @@ def command(
     write_report(text, file, printable(about[0]))
 
 
-def _prepared(history: History, drawn: set[tuple[int, str]]) -> list[Prepared]:
+def _prepare_topics(history: History, drawn: set[tuple[int, str]]) -> list[Prepared]:
     """Return the topics that were drawn: each the number of its part, and its name."""
     from anabranch.simulation.backtest.running import prepared_part
 
@@ -159,5 +159,5 @@ def _advice(suggestion: Suggestion, patch: str) -> str:
     return f"Review, and set if it is what you want ({best.name}); nothing was applied:\n{patch}"
 
 
-def _told(tried: int, budget: int) -> None:
+def _print_progress(tried: int, budget: int) -> None:
     click.echo(f"\r{tried} of {budget} policies\x1b[K", nl=tried >= budget, err=True)

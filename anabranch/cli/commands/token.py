@@ -15,7 +15,7 @@ from schemas.printable import printable
 
 
 @click.group("token")
-def command() -> None:
+def token_command() -> None:
     """Make, list and remove the tokens of the controller.
 
     A running controller applies a change at the next request.
@@ -29,7 +29,7 @@ def command() -> None:
     """
 
 
-def _editing(function: Callable[..., None]) -> Callable[..., None]:
+def _with_token_file(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the `file` of tokens, and report its faults in one line."""
 
     @functools.wraps(function)
@@ -48,7 +48,7 @@ def _editing(function: Callable[..., None]) -> Callable[..., None]:
     return passed
 
 
-@command.command("new")
+@token_command.command("new")
 @click.argument("name")
 @click.option("--role", type=click.Choice(["read", "operate", "admin"]), required=True)
 @click.option(
@@ -67,8 +67,8 @@ def _editing(function: Callable[..., None]) -> Callable[..., None]:
     metavar="TENANT/NAMESPACE",
     help="Bind it to a namespace; several times: to all.",
 )
-@_editing
-def new(file: Path, name: str, role: Any, tenants: tuple[str, ...], namespaces: tuple[str, ...]) -> None:
+@_with_token_file
+def make_token(file: Path, name: str, role: Any, tenants: tuple[str, ...], namespaces: tuple[str, ...]) -> None:
     """Make a token and print it, once: only its digest is kept, under NAME."""
     from anabranch.auth.tokens import add_token
 
@@ -79,8 +79,8 @@ def new(file: Path, name: str, role: Any, tenants: tuple[str, ...], namespaces: 
     click.echo(token)
 
 
-@command.command("list")
-@_editing
+@token_command.command("list")
+@_with_token_file
 def list_tokens(file: Path) -> None:
     """Show the names, the roles, and what each token is bound to."""
     from anabranch.auth.tokens import read_tokens
@@ -89,9 +89,9 @@ def list_tokens(file: Path) -> None:
         click.echo(" ".join([f"{entry.role:8} {entry.name}", *sorted(entry.scope)]))
 
 
-@command.command("remove")
+@token_command.command("remove")
 @click.argument("name")
-@_editing
+@_with_token_file
 def remove(file: Path, name: str) -> None:
     """Remove a token, which is refused from the next request on.
 

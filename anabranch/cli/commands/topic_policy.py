@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from anabranch.cli.admin_client import AdminInterface, RefusedByServer
-from anabranch.cli.connection import connected, policy_subject, say
+from anabranch.cli.connection import policy_subject, print_result, with_connection
 from decisions.autoscale.policy import POLICY_FIELDS, PolicyError, policy_violations, read_policy, resolve_policy
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.printable import printable
@@ -26,28 +26,28 @@ _FIELD = re.compile(rf"\b(?:{'|'.join(POLICY_FIELDS)})\b")
 
 
 @click.group("policy")
-def policy() -> None:
+def topic_policy() -> None:
     """Show, set and remove the auto-scale override of a topic or of a namespace (tenant/namespace).
 
     An override holds some fields; the others fall through to the namespace, the cluster and the profile.
     """
 
 
-@policy.command("get")
+@topic_policy.command("get")
 @click.argument("subject", type=policy_subject, metavar="TOPIC|NAMESPACE")
-@connected
-def get(admin: AdminInterface, output: str, subject: str) -> None:
+@with_connection
+def show_override(admin: AdminInterface, output: str, subject: str) -> None:
     """Show the override as it was set; `anabranch policy show --explain` says what it leads to."""
     _say_policy(output, subject, admin.expect(admin.topics.policy(subject)))
 
 
-@policy.command("remove")
+@topic_policy.command("remove")
 @click.argument("subject", type=policy_subject, metavar="TOPIC|NAMESPACE")
-@connected
-def remove(admin: AdminInterface, output: str, subject: str) -> None:
+@with_connection
+def remove_override(admin: AdminInterface, output: str, subject: str) -> None:
     """Remove the override: every field falls through again."""
     admin.expect(admin.topics.remove_policy(subject))
-    say(output, f"removed the policy of {printable(subject)}", {"removed": subject})
+    print_result(output, f"removed the policy of {printable(subject)}", {"removed": subject})
 
 
 def _field_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -56,12 +56,12 @@ def _field_options(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-@policy.command("set")
+@topic_policy.command("set")
 @click.argument("subject", type=policy_subject, metavar="TOPIC|NAMESPACE")
 @click.argument("override", required=False, metavar="[JSON]")
 @click.option("--replace", is_flag=True, help="Drop the fields that are set now and not given here.")
 @_field_options
-@connected
+@with_connection
 def set_policy(
     admin: AdminInterface, output: str, subject: str, override: str | None, replace: bool, **options: str | None
 ) -> None:
@@ -74,10 +74,12 @@ def set_policy(
 
     Options take units: 60s, 5m, 50MB (decimal), 10k.
     """
-    changes = _given(override) | _from_options({wire: text for wire, text in options.items() if text is not None})
+    changes = _read_argument(override) | _from_options(
+        {wire: text for wire, text in options.items() if text is not None}
+    )
     if not changes:
         raise click.UsageError("nothing to set: give JSON or an option of a field, or use policy remove")
-    _check({wire: value for wire, value in changes.items() if value is not None})
+    _check_fields({wire: value for wire, value in changes.items() if value is not None})
     stored: dict[str, Any] | None = None if replace else admin.expect(admin.topics.policy(subject))
     before = stored or {}
     unset = {wire for wire, value in changes.items() if value is None}
@@ -91,11 +93,11 @@ def set_policy(
     # A Pulsar 5 answers 204 to a field that it does not know, and keeps an empty policy.
     result = admin.expect(admin.topics.policy(subject))
     if any((result or {}).get(wire) != value for wire, value in wanted.items()):
-        raise RefusedByServer(f"the server has kept another policy of {printable(subject)}: {_shown(result)}")
+        raise RefusedByServer(f"the server has kept another policy of {printable(subject)}: {_format_override(result)}")
     _say_policy(output, subject, result)
 
 
-def _given(text: str | None) -> dict[str, Any]:
+def _read_argument(text: str | None) -> dict[str, Any]:
     """The JSON argument; `-` reads standard input."""
     if text is None:
         return {}
@@ -118,7 +120,7 @@ def _from_options(options: dict[str, str]) -> dict[str, Any]:
         raise click.UsageError(printable(str(error))) from None
 
 
-def _check(values: dict[str, Any]) -> None:
+def _check_fields(values: dict[str, Any]) -> None:
     """`click.UsageError` for unknown fields, wrong types and rules that these fields break by themselves."""
     unknown = sorted(values.keys() - POLICY_FIELDS.keys())
     if unknown:
@@ -151,5 +153,5 @@ def _say_policy(output: str, subject: str, override: dict[str, Any] | None) -> N
         click.echo("\n".join([f"# {printable(subject)}", *lines]))
 
 
-def _shown(override: dict[str, Any] | None) -> str:
+def _format_override(override: dict[str, Any] | None) -> str:
     return "none" if override is None else json.dumps(override)

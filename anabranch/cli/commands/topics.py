@@ -14,8 +14,15 @@ import click
 
 from anabranch.cli.admin_client import AdminInterface, ClusterUnreachable, WatchUnsupported
 from anabranch.cli.commands import namespaces
-from anabranch.cli.commands.topic_policy import policy
-from anabranch.cli.connection import connected, encodable, namespace_name, say, subscription_name, topic_name
+from anabranch.cli.commands.topic_policy import topic_policy
+from anabranch.cli.connection import (
+    encodable_text,
+    namespace_name,
+    print_result,
+    subscription_name,
+    topic_name,
+    with_connection,
+)
 from anabranch.cli.instants import DURATION
 from decisions.topic.layout import SegmentLayout
 from schemas.printable import printable
@@ -27,11 +34,11 @@ def _property(value: str) -> str:
     key, _, held = value.partition("=")
     if not key or not held:
         raise click.BadParameter(f"{value!r} is not of the form key=value")
-    return encodable(value)
+    return encodable_text(value)
 
 
 @click.group("topics")
-def command() -> None:
+def topics_command() -> None:
     """Create, look at, split, merge and delete scalable topics, and move their subscriptions.
 
     \b
@@ -40,10 +47,10 @@ def command() -> None:
     """
 
 
-command.add_command(policy)
+topics_command.add_command(topic_policy)
 
 
-@command.command("create")
+@topics_command.command("create")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.option("--segments", type=click.IntRange(min=1), default=1, show_default=True, help="Initial segments.")
 @click.option(
@@ -55,16 +62,16 @@ command.add_command(policy)
     metavar="KEY=VALUE",
     help="May be given several times.",
 )
-@connected
-def create(admin: AdminInterface, output: str, topic: str, segments: int, properties: tuple[str, ...]) -> None:
+@with_connection
+def create_topic(admin: AdminInterface, output: str, topic: str, segments: int, properties: tuple[str, ...]) -> None:
     """Create TOPIC with equal segments."""
     values = {key: value for key, _, value in (text.partition("=") for text in properties)}
     admin.expect(admin.topics.create_topic(topic, segments, values))
     parts = f"{segments} segment{'s' * (segments != 1)}"
-    say(output, f"created {printable(topic)} with {parts}", {"created": topic, "segments": segments})
+    print_result(output, f"created {printable(topic)} with {parts}", {"created": topic, "segments": segments})
 
 
-@command.command("list")
+@topics_command.command("list")
 @click.argument("namespace", type=namespace_name, metavar="NAMESPACE")
 @click.option(
     "--property",
@@ -75,21 +82,21 @@ def create(admin: AdminInterface, output: str, topic: str, segments: int, proper
     metavar="KEY=VALUE",
     help="Only topics that have all of them.",
 )
-@connected
+@with_connection
 def list_topics(admin: AdminInterface, output: str, namespace: str, properties: tuple[str, ...]) -> None:
     """List the topics of NAMESPACE, one a line."""
     names = admin.expect(admin.topics.list_topics(namespace, list(properties)))
     if output == "json" or names:
-        say(output, "\n".join(map(printable, names)), names)
+        print_result(output, "\n".join(map(printable, names)), names)
 
 
-@command.command("show")
+@topics_command.command("show")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=32, show_default=True, help="Segments and changes to list at most."
 )
-@connected
-def show(admin: AdminInterface, output: str, topic: str, limit: int) -> None:
+@with_connection
+def show_topic(admin: AdminInterface, output: str, topic: str, limit: int) -> None:
     """Draw the key space of TOPIC, its segments to scale, and below it their history."""
     if output == "json":
         click.echo(json.dumps(admin.expect(admin.topics.layout_record(topic)), indent=2))
@@ -97,25 +104,25 @@ def show(admin: AdminInterface, output: str, topic: str, limit: int) -> None:
     layout = admin.layout(topic)
     from rich.console import Console
 
-    from anabranch.cli.drawing import picture
+    from anabranch.cli.drawing import draw_layout
 
     console = Console(highlight=False)
-    console.print(picture(topic, layout, console.width, limit))
+    console.print(draw_layout(topic, layout, console.width, limit))
 
 
-@command.command("stats")
+@topics_command.command("stats")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
-@connected
-def stats(admin: AdminInterface, output: str, topic: str) -> None:
+@with_connection
+def show_stats(admin: AdminInterface, output: str, topic: str) -> None:
     """Show what the server counts of TOPIC: segments and consumers."""
     counts = admin.expect(admin.topics.stats(topic))
     click.echo(json.dumps(counts, indent=2) if output == "json" else "\n".join(_outline(counts)))
 
 
-@command.command("sealed")
+@topics_command.command("sealed")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
-@connected
-def sealed(admin: AdminInterface, output: str, topic: str) -> None:
+@with_connection
+def list_sealed(admin: AdminInterface, output: str, topic: str) -> None:
     """List the sealed segments of TOPIC and why each is still kept."""
     segments = admin.expect(admin.topics.sealed(topic))
     if output == "json":
@@ -125,47 +132,47 @@ def sealed(admin: AdminInterface, output: str, topic: str) -> None:
         click.echo(f"segment {segment['segment']}: {segment['keptBecause']}")
 
 
-@command.command("split")
+@topics_command.command("split")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.argument("segment", type=_SEGMENT, metavar="SEGMENT")
-@connected
-def split(admin: AdminInterface, output: str, topic: str, segment: int) -> None:
+@with_connection
+def split_segment(admin: AdminInterface, output: str, topic: str, segment: int) -> None:
     """Split the active SEGMENT of TOPIC at the middle of its hash range."""
     admin.expect(admin.topics.split_segment(topic, segment))
-    say(output, f"split segment {segment} of {printable(topic)}", {"topic": topic, "split": segment})
+    print_result(output, f"split segment {segment} of {printable(topic)}", {"topic": topic, "split": segment})
 
 
-@command.command("merge")
+@topics_command.command("merge")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.argument("first", type=_SEGMENT, metavar="FIRST")
 @click.argument("second", type=_SEGMENT, metavar="SECOND")
-@connected
-def merge(admin: AdminInterface, output: str, topic: str, first: int, second: int) -> None:
+@with_connection
+def merge_segments(admin: AdminInterface, output: str, topic: str, first: int, second: int) -> None:
     """Merge FIRST and SECOND, two adjacent active segments of TOPIC."""
     admin.expect(admin.topics.merge_segments(topic, first, second))
     text = f"merged segments {first} and {second} of {printable(topic)}"
-    say(output, text, {"topic": topic, "merged": [first, second]})
+    print_result(output, text, {"topic": topic, "merged": [first, second]})
 
 
-@command.command("rebucket")
+@topics_command.command("rebucket")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.argument("segment", type=_SEGMENT, metavar="SEGMENT")
 @click.argument("buckets", type=click.IntRange(1, 65_536), metavar="BUCKETS")
-@connected
-def rebucket(admin: AdminInterface, output: str, topic: str, segment: int, buckets: int) -> None:
+@with_connection
+def rebucket_segment(admin: AdminInterface, output: str, topic: str, segment: int, buckets: int) -> None:
     """Replace the active SEGMENT of TOPIC by one of its range with so many entry BUCKETS, of equal width."""
     admin.expect(admin.topics.rebucket_segment(topic, segment, buckets))
     text = f"gave segment {segment} of {printable(topic)} {buckets} entry buckets"
-    say(output, text, {"topic": topic, "rebucketed": segment, "bucketCount": buckets})
+    print_result(output, text, {"topic": topic, "rebucketed": segment, "bucketCount": buckets})
 
 
-@command.command("seek")
+@topics_command.command("seek")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.argument("subscription", type=subscription_name, metavar="SUBSCRIPTION")
 @click.option("--timestamp", type=click.IntRange(min=0), metavar="MS", help="Milliseconds since 1970-01-01T00:00:00Z.")
 @click.option("--ago", type=DURATION, help="Instead: this long before now, by this machine's clock; 90s, 2h, 7d.")
-@connected
-def seek(
+@with_connection
+def move_subscription(
     admin: AdminInterface, output: str, topic: str, subscription: str, timestamp: int | None, ago: float | None
 ) -> None:
     """Move SUBSCRIPTION of TOPIC to the first messages of a time or later, on every segment.
@@ -180,14 +187,14 @@ def seek(
         raise click.UsageError("say where to: either --timestamp MS or --ago DURATION")
     admin.expect(admin.topics.seek_subscription(topic, subscription, timestamp))
     text = f"moved {printable(subscription)} of {printable(topic)} to {timestamp}"
-    say(output, text, {"topic": topic, "subscription": subscription, "timestamp": timestamp})
+    print_result(output, text, {"topic": topic, "subscription": subscription, "timestamp": timestamp})
 
 
-@command.command("clear-backlog")
+@topics_command.command("clear-backlog")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.argument("subscription", type=subscription_name, metavar="SUBSCRIPTION")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation; needed without a terminal.")
-@connected
+@with_connection
 def clear_backlog(admin: AdminInterface, output: str, topic: str, subscription: str, yes: bool) -> None:
     """Move SUBSCRIPTION of TOPIC behind the last message of every segment.
 
@@ -196,26 +203,26 @@ def clear_backlog(admin: AdminInterface, output: str, topic: str, subscription: 
     Close consumers that read from the segments first.
     """
     if not yes:
-        _ask(f"Skip everything that {printable(subscription)} has not read of {printable(topic)}?", "to skip it")
+        _confirm(f"Skip everything that {printable(subscription)} has not read of {printable(topic)}?", "to skip it")
     admin.expect(admin.topics.clear_backlog(topic, subscription))
     text = f"{printable(subscription)} of {printable(topic)} is at the end"
-    say(output, text, {"topic": topic, "subscription": subscription, "cleared": True})
+    print_result(output, text, {"topic": topic, "subscription": subscription, "cleared": True})
 
 
-@command.command("delete")
+@topics_command.command("delete")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.option("--force", is_flag=True, help="Also when producers or consumers are connected.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation; needed without a terminal.")
-@connected
-def delete(admin: AdminInterface, output: str, topic: str, force: bool, yes: bool) -> None:
+@with_connection
+def delete_topic(admin: AdminInterface, output: str, topic: str, force: bool, yes: bool) -> None:
     """Delete TOPIC with its segments and subscriptions. This cannot be undone."""
     if not yes:
-        _ask(f"Delete {printable(topic)} with all its messages?", "to delete")
+        _confirm(f"Delete {printable(topic)} with all its messages?", "to delete")
     admin.expect(admin.topics.delete_topic(topic, force))
-    say(output, f"deleted {printable(topic)}", {"deleted": topic})
+    print_result(output, f"deleted {printable(topic)}", {"deleted": topic})
 
 
-@command.command("watch")
+@topics_command.command("watch")
 @click.argument("topic", type=topic_name, metavar="TOPIC")
 @click.option(
     "--every",
@@ -224,8 +231,8 @@ def delete(admin: AdminInterface, output: str, topic: str, force: bool, yes: boo
     show_default=True,
     help="Time between two looks, if the server does not push or does not answer.",
 )
-@connected
-def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
+@with_connection
+def watch_layout(admin: AdminInterface, output: str, topic: str, every: float) -> None:
     """Print the layout of TOPIC, and every new one, until Ctrl-C or until the topic is deleted.
 
     JSON has one record a line.
@@ -235,7 +242,7 @@ def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
     """
     from rich.console import Console
 
-    from anabranch.cli.drawing import change
+    from anabranch.cli.drawing import draw_change
 
     console = Console(highlight=False)
     shown: SegmentLayout | None = None
@@ -248,7 +255,7 @@ def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
             if output == "json":
                 click.echo(layout.to_metadata().to_json())
             else:
-                console.print(change(topic, layout, console.width))
+                console.print(draw_change(topic, layout, console.width))
             sys.stdout.flush()
         shown = layout
 
@@ -271,7 +278,7 @@ def watch(admin: AdminInterface, output: str, topic: str, every: float) -> None:
         time.sleep(every)
 
 
-def _ask(question: str, what_for: str) -> None:
+def _confirm(question: str, what_for: str) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError(f"standard input is no terminal, so there is no way to ask: add --yes {what_for}")
     click.confirm(question, abort=True, err=True)
@@ -299,4 +306,4 @@ def _plain(value: Any) -> str:
     return printable(value) if isinstance(value, str) else json.dumps(value)
 
 
-command.add_command(namespaces.command)
+topics_command.add_command(namespaces.namespaces_command)

@@ -10,7 +10,7 @@ from anabranch.cli.context import Context
 @click.command("web")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Instead of [web] port of the settings; 0 = a free one.")
 @click.pass_obj
-def command(context: Context, port: int | None) -> None:
+def web_command(context: Context, port: int | None) -> None:
     """Serve the page that operators keep open, until SIGTERM or Ctrl-C.
 
     \b

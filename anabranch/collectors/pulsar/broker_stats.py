@@ -127,7 +127,7 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
                                 (READERS, "CHECKPOINT") if is_reader else (subscription, "STREAM")
                             )
                             names = consumers.setdefault(topic, {}).setdefault(group, set())
-                            names.update(_whose(consumer.consumer_name, segment) for consumer in seen.consumers)
+                            names.update(_consumer_name(consumer.consumer_name, segment) for consumer in seen.consumers)
                     segments.setdefault(topic, []).append(segment)
                     attached[topic] = mark
                     if (slow := slow_delivery(segment, stats.subscriptions)) is not None:
@@ -161,7 +161,7 @@ def _numbers(raw: msgspec.Raw) -> _Topic | None:
     return stats if all(math.isfinite(rate) and rate >= 0 for rate in rates) else None
 
 
-def _whose(consumer: str, segment: int) -> str:
+def _consumer_name(consumer: str, segment: int) -> str:
     """Name of the consumer that a client has attached to a segment as `NAME-seg-ID`."""
     return consumer.removesuffix(f"-seg-{segment}")
 

@@ -31,7 +31,7 @@ from anabranch.collectors.pulsar.calls import (
     Kind,
     ReadIntervals,
 )
-from anabranch.collectors.pulsar.coverage import broker_status, oldest, seen_segments
+from anabranch.collectors.pulsar.coverage import broker_status, oldest_age, seen_segments
 from anabranch.collectors.pulsar.delivery import DeliveryReports, segment_key
 from anabranch.collectors.pulsar.loads import BrokerLoads
 from anabranch.collectors.pulsar.namespaces import ListedNamespaces
@@ -381,7 +381,7 @@ class PulsarCollector:
     def _consumers_age(self, used: bool = False) -> float:
         """Age of the oldest count of consumers, seconds. Attached ones are as old as the load that shows them."""
         if self._attached is None:
-            return oldest((broker.consumers for broker in self.brokers), used)
+            return oldest_age((broker.consumers for broker in self.brokers), used)
         now = time.monotonic()
         return max((now - max(broker.read_at, broker.joined_at) for broker in self.brokers), default=0.0)
 
@@ -408,7 +408,7 @@ class PulsarCollector:
             unseen=seen.unseen,
             consumers_age_seconds=self._consumers_age(),
             used_consumers_age_seconds=self._consumers_age(used=True),
-            layouts_age_seconds=oldest(broker.layouts for broker in self.brokers),
+            layouts_age_seconds=oldest_age(broker.layouts for broker in self.brokers),
             samples=self._loads.samples,
             events=self._outlet.sent,
             waiting=self._outlet.waiting + self._outlet.samples_waiting,

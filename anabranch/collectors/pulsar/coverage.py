@@ -53,7 +53,7 @@ def seen_segments(
     return SegmentCoverage(total, seen, unseen)
 
 
-def oldest(sweeps: Iterable[Sweep], used: bool = False) -> float:
+def oldest_age(sweeps: Iterable[Sweep], used: bool = False) -> float:
     """Return the longest time since a topic was last read, in seconds, or since it became known.
 
     With `used`, only topics in use count.

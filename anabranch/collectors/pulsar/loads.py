@@ -65,7 +65,7 @@ class BrokerLoads:
             self._attached.take_load(broker.name, answer.answered_at, answer.asked_ms)
         self._delivery.take_load(load.segments, answer.answered_at, answer.asked_ms)
         self._delivery.ask_about(broker.name, is_new)
-        self._troubles.note(("rates", broker.name), _stuck(broker, answer.asked_at))
+        self._troubles.note(("rates", broker.name), _stuck_reason(broker, answer.asked_at))
         if not is_new and (broker.is_stuck(answer.asked_at) or self._was_said_lately(broker, answer.asked_at)):
             return
         broker.said_at = answer.asked_at
@@ -93,7 +93,7 @@ class BrokerLoads:
                 self._brokers.look_at_layout(topic)
 
 
-def _stuck(broker: FollowedBroker, now: float) -> str | None:
+def _stuck_reason(broker: FollowedBroker, now: float) -> str | None:
     if not broker.is_stuck(now):
         return None
     return (

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from anabranch.admin.credentials import credentials_of
 from anabranch.admin.transport import Transport
-from anabranch.collectors.checkpoint import MEMORY_FILE, recall, remember, write_delay
+from anabranch.collectors.checkpoint import MEMORY_FILE, load_checkpoint, save_checkpoint, write_delay
 from anabranch.collectors.metrics import CollectorMeter
 from anabranch.collectors.publisher import RecordPublisher
 from anabranch.collectors.pulsar.calls import MAX_ANSWER_BYTES, REQUEST_SECONDS
@@ -51,7 +51,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
         max_body_bytes=MAX_ANSWER_BYTES,
     )
     folder = settings.path(chosen.folder)
-    announced = recall(folder / MEMORY_FILE, controller.url, time.time_ns() // 1_000_000)
+    announced = load_checkpoint(folder / MEMORY_FILE, controller.url, time.time_ns() // 1_000_000)
     publisher = RecordPublisher(settings.kafka_connection(), announced.unsay)
     meter = CollectorMeter()
     heartbeat, is_reached = Heartbeat("the collector's loop", STALLED_SECONDS), False
@@ -81,7 +81,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
             write_status(folder / STATUS_FILE, status)
             if announced.changes != written and time.monotonic() >= write_at:
                 written, write_at = announced.changes, time.monotonic() + write_delay(announced)
-                remember(folder / MEMORY_FILE, controller.url, announced)
+                save_checkpoint(folder / MEMORY_FILE, controller.url, announced)
         except OSError as error:
             log.warning("cannot write to %s, [collect] folder: %s", folder, error)
         if not is_ready and status.brokers:
@@ -99,7 +99,7 @@ def collect_pulsar(settings: Settings, ready: Callable[[str], None], *, once: bo
         if missing:
             log.warning("%d records are not confirmed by Kafka: the next start says them again", missing)
         with contextlib.suppress(OSError):
-            remember(folder / MEMORY_FILE, controller.url, announced)
+            save_checkpoint(folder / MEMORY_FILE, controller.url, announced)
         if server is not None:
             server.close()
     return collector.status()

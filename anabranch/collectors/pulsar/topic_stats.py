@@ -46,7 +46,9 @@ def read_topic_stats(answer: Any) -> TopicStats:
     subscriptions = answer.get("subscriptions", {})
     if not isinstance(epoch, int) or isinstance(epoch, bool) or not isinstance(subscriptions, dict):
         raise ValueError("it has no epoch, or no subscriptions")
-    return TopicStats(epoch, {_name(name): _counted(subscription) for name, subscription in subscriptions.items()})
+    return TopicStats(
+        epoch, {_name(name): _count_consumers(subscription) for name, subscription in subscriptions.items()}
+    )
 
 
 def _name(name: str) -> str:
@@ -55,7 +57,7 @@ def _name(name: str) -> str:
     return name
 
 
-def _counted(subscription: Any) -> tuple[SubscriptionType | None, int]:
+def _count_consumers(subscription: Any) -> tuple[SubscriptionType | None, int]:
     if not isinstance(subscription, dict):
         raise ValueError("a subscription is no object")
     listed, type = subscription.get("consumers"), subscription.get("type")

@@ -16,8 +16,8 @@ from anabranch.auth.callers import CALLER, STRANGER, Access, Caller
 from anabranch.auth.spelling import SpellingError, check_length
 from anabranch.controller.errors import TooMany
 from anabranch.controller.limits.clients import LimitedClients
-from runtime.listener.anonymous import AnonymousClients, ending, raw_path, refusal_of, trusted_refusal
-from runtime.listener.bodies import BrokenOff, read_body, replayed
+from runtime.listener.anonymous import AnonymousClients, end_turn, raw_path, refusal_of, trusted_refusal
+from runtime.listener.bodies import BrokenOff, read_body, replay_body
 from runtime.listener.connections import ListenerLimits
 from runtime.listener.names import NodeNames, is_form
 
@@ -75,7 +75,7 @@ class RequestGate:
         try:
             if refusal is not None:
                 async with self._anonymous.turn(scope, is_paced=True) as turn:
-                    await refusal(scope, receive, ending(turn, send))
+                    await refusal(scope, receive, end_turn(turn, send))
             elif caller is not None:
                 scope = {**scope, "path": path, CALLER: caller}
                 if self._access.is_guarded and scope.get("method") not in ("GET", "HEAD"):
@@ -107,9 +107,9 @@ class RequestGate:
                 await _refused(415, reason)(scope, receive, send)
                 return
             if scope["type"] == "http":
-                receive = replayed(body, receive)
+                receive = replay_body(body, receive)
             async with self._clients.turns.turn(caller.name) as turn:
-                await self._app(scope, receive, ending(turn, send))
+                await self._app(scope, receive, end_turn(turn, send))
 
 
 def _refusal_of_length(path: str) -> Response | None:

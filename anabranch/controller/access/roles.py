@@ -21,8 +21,8 @@ from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 
 from anabranch.auth.callers import CALLER, NEEDED, Caller, Need
-from anabranch.auth.scopes import Scope, covers, described, touches
-from anabranch.auth.tokens import ROLES, Role, suffices
+from anabranch.auth.scopes import Scope, covers_resource, describe_scope, touches_tenant
+from anabranch.auth.tokens import ROLES, Role, role_suffices
 from anabranch.controller.errors import Forbidden
 from anabranch.controller.topic_names import canonical_segment
 
@@ -43,7 +43,7 @@ class Needs(SecurityBase):
 
     async def __call__(self, connection: HTTPConnection) -> None:
         caller: Caller = connection.scope[CALLER]
-        if not suffices(caller.role, self.role):
+        if not role_suffices(caller.role, self.role):
             raise Forbidden(f"this needs a token of role {self.role}; the token {caller.name} has role {caller.role}")
         if self.anywhere:
             connection.scope[NEEDED] = Need(self.role, "")
@@ -52,8 +52,8 @@ class Needs(SecurityBase):
         names = connection.path_params
         tenant = canonical_segment(names.get("tenant", ""))
         scope = f"{tenant}/{canonical_segment(names['namespace'])}" if "namespace" in names else tenant
-        if not (touches if scope == tenant else covers)(caller.scope, scope):
-            raise Forbidden(f"the token {caller.name} is bound to {described(caller.scope)}; this is of {scope}")
+        if not (touches_tenant if scope == tenant else covers_resource)(caller.scope, scope):
+            raise Forbidden(f"the token {caller.name} is bound to {describe_scope(caller.scope)}; this is of {scope}")
         connection.scope[NEEDED] = Need(self.role, scope)
 
 

@@ -106,4 +106,4 @@ def policy_announcement(namespace: str, policy: AutoScalePolicyOverride | None, 
 
 def stamped(record: Announcement, sender: int) -> bytes:
     """Return the value of an announcement with the number of its sender (`schemas.kafka.messages.Sender`)."""
-    return announcing.stamped(record.value, sender)
+    return announcing.stamp_message(record.value, sender)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request
 
-from anabranch.auth.scopes import covers
+from anabranch.auth.scopes import covers_resource
 from anabranch.controller.access.roles import READ, READ_ANYWHERE, Viewer
 from anabranch.controller.errors import BadRequest, NotFound
 from anabranch.controller.policies import parse_json
@@ -22,7 +22,7 @@ node_routes = APIRouter(prefix="/admin/v2/brokers", tags=["nodes"])
 @routes.get("", dependencies=READ)
 def list_namespaces(namespaces: Namespaces, tenant: Tenant, viewer: Viewer) -> list[str]:
     """List the namespaces of a tenant that the caller may see; 404 if there is none."""
-    visible = [namespace for namespace in namespaces.of_tenant(tenant) if covers(viewer, namespace)]
+    visible = [namespace for namespace in namespaces.of_tenant(tenant) if covers_resource(viewer, namespace)]
     if not visible:
         raise NotFound(f"Tenant not found: {tenant}")
     return visible

@@ -24,7 +24,7 @@ from decisions.autoscale.snapshot import TopicSnapshot
 from decisions.topic.layout import SegmentLayout
 from decisions.topic.lineage import made_by
 from engine.agreement import may_have_been, snapshot_on_record
-from engine.autoscale.regrouping import regrouped
+from engine.autoscale.regrouping import regroup_topics
 from engine.autoscale.topics import ConfiguredPolicy
 from engine.history import (
     HISTORY_TABLES,
@@ -154,7 +154,7 @@ def explain(
     decided: Decided | None = None
     happened: int | None = None
     try:
-        begun = {} if horizon is None else regrouped(horizon.pieces, [topic])
+        begun = {} if horizon is None else regroup_topics(horizon.pieces, [topic])
     except StateError as error:
         raise NotOnRecord(f"what was kept of rows that are forgotten cannot be read: {error}") from error
     replay = BucketReplay(AS_RECORDED, configured, doubts, begun=begun, of_older=horizon.of_older if horizon else ())

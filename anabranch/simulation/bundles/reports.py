@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from anabranch.simulation.bundles.fleet import Broker, Fleet
-from schemas.base import built
+from schemas.base import build_model
 from schemas.bundles import LocalBrokerData, NamespaceBundleStats, ResourceUsage
 
 LONGEST_MS, THRESHOLD = 15 * 60_000, 10.0
@@ -30,7 +30,7 @@ def stats(fleet: Fleet, minute: int) -> dict[str, NamespaceBundleStats]:
             "topics": 10,
             "cache_size": 0,
         }
-        counted[name] = built(NamespaceBundleStats, values)
+        counted[name] = build_model(NamespaceBundleStats, values)
     return counted
 
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from anabranch.auth.callers import Caller
-from anabranch.auth.scopes import covers
+from anabranch.auth.scopes import covers_resource
 from anabranch.history.live import MAX_DECISIONS
 from anabranch.history.picture import LakeView
 from anabranch.web.fleet import WatchedFleet
@@ -34,9 +34,11 @@ def show(request: Request) -> Response:
     whole, rows = fleet.whole(), fleet.rows()
     choice = Choice.read(request.query_params)
     paused = {act.subject for act in whole.brakes.pauses}
-    chosen = choose(rows, choice, paused, whole.now, lambda namespace: covers(caller.scope, namespace))
+    chosen = choose(rows, choice, paused, whole.now, lambda namespace: covers_resource(caller.scope, namespace))
     views = {view.name: view for view in fleet.views(row.name for row in chosen.rows)}
-    decisions = [decision for decision in whole.decisions if covers(caller.scope, namespace_of(decision.topic))]
+    decisions = [
+        decision for decision in whole.decisions if covers_resource(caller.scope, namespace_of(decision.topic))
+    ]
     everywhere = allows(request, "read")
     last = request.query_params.get("last", DEFAULT)
     return render(
@@ -96,8 +98,10 @@ def _summary(request: Request, whole: LakeView) -> FleetSummary:
     fleet: WatchedFleet = request.app.state.fleet
     caller: Caller = request.scope[CALLER]
     everywhere = allows(request, "read")
-    rows = [row for row in fleet.rows() if everywhere or covers(caller.scope, row.namespace)]
-    decisions = [decision for decision in whole.decisions if covers(caller.scope, namespace_of(decision.topic))]
+    rows = [row for row in fleet.rows() if everywhere or covers_resource(caller.scope, row.namespace)]
+    decisions = [
+        decision for decision in whole.decisions if covers_resource(caller.scope, namespace_of(decision.topic))
+    ]
     reaches_back = len(whole.decisions) < MAX_DECISIONS or whole.now - whole.decisions[-1].decided_at > HOUR
     needs = needs_of_processes(fleet.standing(), whole.brakes, fleet.alerts()) if everywhere else []
     return summarize(rows, decisions, needs, whole.now, reaches_back)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from anabranch.cli.bookies.decisions import decided
+from anabranch.cli.bookies.decisions import decide_line
 from anabranch.cli.main import cli
 from decisions.bookkeeper.gates import SENTENCES, BookieGate, gates_table
 from schemas.bookies import Request
@@ -86,7 +86,7 @@ def test_any_snapshot_gets_answer_or_error(over: dict[str, object]) -> None:
     line = json.dumps({**json.loads(SWITCH), **over, "family": "bookies"}).encode()
     answered = fault = None
     try:
-        answered = decided(line, explain=True)
+        answered = decide_line(line, explain=True)
     except ValidationError as error:
         fault = str(error)
     assert bool(answered) != bool(fault)

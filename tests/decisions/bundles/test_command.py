@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from anabranch.cli.bundles import decisions as bundle_decisions
-from anabranch.cli.bundles.decisions import decided
+from anabranch.cli.bundles.decisions import decide_line
 from anabranch.cli.main import cli
 from decisions.bundles.configuration import DEFAULTS, PROFILES, Configuration, ConfigurationError
 from decisions.bundles.gates import SENTENCES, BundleGate, gates_table
@@ -81,7 +81,7 @@ _JSON = st.recursive(
 def answered_or_refused(snapshot):
     """Whether a line is decided, or refused by an error that the command shows; anything else is raised."""
     try:
-        return json.loads(decided(json.dumps(snapshot).encode(), explain=False))["family"] == "bundles"
+        return json.loads(decide_line(json.dumps(snapshot).encode(), explain=False))["family"] == "bundles"
     except (ValidationError, ConfigurationError) as error:
         return bool(str(error))
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from deltalake.exceptions import DeltaError
 
-from anabranch.cli.brake_report import brake_report, printed
+from anabranch.cli.brake_report import brake_report, format_report
 from anabranch.executor.shards.holding import BEATS, Holding, StopSignal
 from anabranch.executor.shards.members import Member, Unlike
 from anabranch.executor.shards.register import MemberRegister, read_members
@@ -199,7 +199,7 @@ def test_status_shows_holders_standbys_and_silent(house: House):
     assert (first["executor"], first["shards"], first["of"], first["isSilent"]) == ("m1", [0], 1, False)
     assert (second["executor"], second["shards"]) == ("m2", [])
     later = now + timedelta(seconds=2 * SECONDS)
-    lines = printed(brake_report(house.lake, load_settings(environment={}).executor, later)).splitlines()
+    lines = format_report(brake_report(house.lake, load_settings(environment={}).executor, later)).splitlines()
     assert "executors m1 in mode act, shards 0 of 1, since 2026-11-20T12:00:01Z, last beat " in lines[1]
     assert lines[2].endswith("(silent: others take over)")
     assert "m2 in mode act, stands by, " in lines[2]

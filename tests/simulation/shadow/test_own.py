@@ -19,7 +19,7 @@ from anabranch.simulation.shadow.sides import SAME, actions_in
 from decisions.autoscale.decide import decide
 from decisions.topic.layout import SegmentLayout
 from engine.replay import AS_RECORDED, BucketReplay
-from lake.retention import forget
+from lake.retention import forget_rows
 from lake.state_snapshots import write_horizon
 from lake.tables import OpenTable, create_table
 from schemas.tables.arrow import to_arrow
@@ -189,7 +189,7 @@ def test_report_begins_where_rows_were_retained(tmp_path):
     begins = datetime.combine(day, datetime.min.time(), timezone.utc)
     write_horizon(lake, make_horizon(lake, begins, SETTINGS, CONFIGURED))
     for table in (SEGMENT_LOAD, EVENTS):
-        forget(lake, table, day, is_dry_run=False)
+        forget_rows(lake, table, day, is_dry_run=False)
     record = RecordedHistory(lake, tmp_path / "files", with_ticks=True, horizon=newest_before(lake, None))
     recorded = read_sides(lake, record, CONFIGURED)
     midnight = int(begins.timestamp() * 1000)
