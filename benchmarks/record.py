@@ -1,4 +1,4 @@
-"""Figures of the benchmarks on record: one JSON file each, and RESULTS.md, the page made of all of them.
+"""Figures of the benchmarks on record: one JSON file each, and RESULTS.md, made of all of them.
 
 `python -m benchmarks.record` writes the page anew; a test compares it with the files.
 """

@@ -1,4 +1,4 @@
-"""Evaluation of a rule's statement on the lake, as of an instant; rehearsal of a rule up to an instant.
+"""Evaluation of a rule's statement on the lake as of an instant, and rehearsal of a rule.
 
 Stage: under `anabranch.alerts.evaluator`. No JVM.
 """

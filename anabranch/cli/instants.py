@@ -1,4 +1,4 @@
-"""Instants and durations as options: `14:05`, `2026-11-22T14:05:00Z`, `10m ago`; `90`, `90s`, `2m`, `1h`.
+"""Instants and durations as options: `14:05`, `2026-11-22T14:05:00Z`, `10m ago`; `90s`, `2m`, `1h`.
 
 Instants without a zone are UTC.
 """

@@ -1,4 +1,4 @@
-"""Gates: every reason to refuse a command or to leave a ledger as it is, in an answer's words; advice to operators.
+"""Gates: every reason to refuse a command or to leave a ledger as it is, with advice to operators.
 
 Stage: under the whole family. Run as `python -m decisions.bookkeeper.gates`: the table of docs/bookies.md.
 """

@@ -1,4 +1,4 @@
-"""Registry of BookKeeper clusters: `register_cluster`, `unregister_cluster`, and the change of the ACTIVE one.
+"""Registry of BookKeeper clusters: registering, unregistering, and the change of the ACTIVE one.
 
 Stage: beside `switching`. That change is one transaction. Source: PIP-477 "Register", I12; DELETE refuses also for a
 cluster that still owns ledgers.
