@@ -4,7 +4,7 @@ Stage: under `lake.upkeep`. Others may append, compact, or be killed at any time
 aside first. The commit that replaces them then applies to the newest version, in which all old ones still exist, or
 it fails and looks again: delta-rs (1.6) accepts a compaction that replaces files which another one has replaced
 already, because it takes a commit without `dataChange` for no change, and their rows would exist twice. For that
-reason its own OPTIMIZE runs only within `alone`.
+reason its own OPTIMIZE runs only within `exclude_others`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROUP_BYTES = 16 * 2**20
 ALONE = "anabranch-compaction-alone"
 """Name in a table's log of the time (Unix seconds) until which nobody else compacts it."""
 ALONE_SECONDS = 900.0
-"""Duration that `alone` reserves at a time; it is renewed three times as often."""
+"""Duration that `exclude_others` reserves at a time; it is renewed three times as often."""
 
 
 class Compacting(RuntimeError):

@@ -56,9 +56,9 @@ class PartState:
     """When it entered this state."""
     detail: str
     deaths_in_a_row: int = 0
+    """Deaths since it last ran steadily."""
     address: str = ""
     """Where people look at it; empty: nowhere."""
-    """Deaths since it last ran steadily."""
 
 
 class Child:

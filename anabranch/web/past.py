@@ -58,7 +58,7 @@ class HoldSpan:
 
 @dataclass(frozen=True)
 class DecisionMark:
-    """A decision in the window, and how it ended."""
+    """A decision of the window or of the hours before it, and the status of its outcome."""
 
     decision_id: str
     action: str
@@ -69,7 +69,10 @@ class DecisionMark:
 
 
 def read_loads(lake: str, topic: str, since: datetime, until: datetime) -> dict[int, list[Sample]]:
-    """By segment, in order of time. Raises what Delta raises."""
+    """Return the samples of each segment, in order of time. Raises what Delta raises.
+
+    They begin six hours before the window, for the load that still stands at its beginning.
+    """
     where = _within(pc.field("topic") == topic, "accepted_at", since - _LOOK_BACK, until)
     step = max((until - since) // CELLS, timedelta(milliseconds=1)) // timedelta(microseconds=1)
     held: list[pa.Table] = []
@@ -106,7 +109,10 @@ def _largest(rows: pa.Table) -> pa.Table:
 def read_holds(
     lake: str, topic: str, since: datetime, until: datetime, decided: Sequence[DecisionMark]
 ) -> list[HoldSpan]:
-    """In order of time, each until the next hold or decision. Raises what Delta raises."""
+    """Return the holds, cut to the window, in order of time. Raises what Delta raises.
+
+    Each lasts until the next hold or decision; one that began up to six hours before the window counts.
+    """
     rows = _rows(lake, HOLDS, ("gate", "since", "measured", "limit"), topic, "since", since - _LOOK_BACK, until)
     rows.sort(key=lambda row: row["since"])
     turns = sorted([*(millis(row["since"]) for row in rows), *(decision.at for decision in decided), millis(until)])
@@ -121,7 +127,10 @@ def read_holds(
 
 
 def read_decisions(lake: str, topic: str, since: datetime, until: datetime) -> list[DecisionMark]:
-    """In order of time. Raises what Delta raises."""
+    """Return the decisions of the window and of six hours before it, in order of time.
+
+    Raises what Delta raises.
+    """
     columns = ("decision_id", "action", "arguments", "reason", "decided_at")
     rows = _rows(lake, DECISIONS, columns, topic, "decided_at", since - _LOOK_BACK, until)
     ends: dict[str, tuple[bool, datetime, str]] = {}
@@ -163,7 +172,7 @@ def read_silences(lake: str, since: datetime, until: datetime) -> list[tuple[int
 
 
 def millis(instant: datetime) -> int:
-    """Since 1970."""
+    """Return milliseconds since 1970."""
     return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 

@@ -1,4 +1,4 @@
-"""Loads as an evaluation knows them: which are known, until when, and what is missing.
+"""Evidence for both passes: known and missing loads, and the pause after failed decisions.
 
 Stage: under both passes of `decisions.autoscale.decide`.
 """
@@ -51,7 +51,7 @@ def fresh_until(snapshot: TopicSnapshot, load: Load | None) -> int:
 
 
 def retry_backoff(snapshot: TopicSnapshot, action: str) -> list[Reading[Gate]]:
-    """The pause after decisions of this kind that ended without effect; empty when there is none to make."""
+    """Return the reading of the pause after decisions without effect; empty if the action needs none."""
     first = snapshot.policy.retry_backoff_ms
     if first == 0 or snapshot.failures == 0 or snapshot.failed_at is None:
         return []

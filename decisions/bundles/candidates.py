@@ -163,6 +163,7 @@ def _serves_persistent(cluster: ClusterView, broker: str) -> bool:
 
 
 def _min_limit(policy: IsolationPolicy) -> int | None:
+    """Return the number of primary brokers below which secondaries count too; None if it is no number."""
     try:
         return int(policy.auto_failover_policy.parameters.get("min_limit", 1))
     except (ValueError, OverflowError):

@@ -3,9 +3,9 @@
 Layouts are mostly repeated by digest. A digest never changes state; one that differs from the known layout is
 counted, because the layout itself comes again in full (`schemas.codecs.known_layouts.FULL_EVERY`).
 
-Stage: before parsing, for plain announcements that would change nothing: those of the known or an earlier
-incarnation that introduce no new topic. They count as accepted but are not rows of `events`, since a replay without
-them reaches the same state.
+Stage: before parsing, for plain announcements that would change nothing: of a known topic, of its present
+incarnation or of none named, and not from a newer sender. They count as accepted but are not rows of `events`, since a
+replay without them reaches the same state.
 """
 
 from __future__ import annotations
@@ -60,6 +60,6 @@ def are_known_consumers(state: BucketState, event: PlainConsumerEvent) -> bool:
 
 
 def _says_no_more(topic: TopicState, event: PlainEvent, newest_sender: int) -> bool:
-    """Return whether sender and incarnation of an announcement are the known ones or older."""
+    """Return True for an announcement of this incarnation, or of none named, whose sender is not newer."""
     is_of_this_life = event.topic_created_at is None or event.topic_created_at == topic.created_at
     return is_of_this_life and (event.sender is None or event.sender <= newest_sender)

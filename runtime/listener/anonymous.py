@@ -52,7 +52,7 @@ def raw_path(scope: Scope) -> str:
 
 
 def network(scope: Scope) -> str:
-    """Return what counts as one anonymous client."""
+    """Return the address, or the /64 of an IPv6 address, that counts as one anonymous client."""
     return network_of(str((scope.get("client") or [""])[0]))
 
 

@@ -24,7 +24,7 @@ else:
 
 PREFIX = "ANABRANCH_"
 _PORT_OF_A_SERVICE = ("tcp://", "udp://", "sctp://")
-"""Names of services for which Kubernetes sets variables such as ANABRANCH_WEB_PORT."""
+"""Beginnings of values that Kubernetes gives to variables such as ANABRANCH_WEB_PORT: no settings."""
 
 Path = tuple[str, ...]
 

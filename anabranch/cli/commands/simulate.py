@@ -307,7 +307,7 @@ def _lake_demand(lake: str, since: datetime | None, tick_ms: int) -> Source:
 
 
 def _named_policies(policies: tuple[str, ...], profile: str) -> dict[str, ConfiguredPolicy]:
-    """By what their rows are called."""
+    """Return the policies by the names of their rows: a profile's, or a file's without its suffix."""
     named: dict[str, ConfiguredPolicy] = {}
     for text in policies:
         name = text if text in PROFILES else Path(text).stem
@@ -321,6 +321,10 @@ def _named_policies(policies: tuple[str, ...], profile: str) -> dict[str, Config
 
 
 def _policy(text: str, profile: str) -> ConfiguredPolicy:
+    """Return the profile that `--policy` names, or the TOML policy of that file, laid over `profile`.
+
+    A file that cannot be opened is wrong usage, one that is no policy a failure.
+    """
     from engine.autoscale.topics import ConfiguredPolicy
 
     if text in PROFILES:

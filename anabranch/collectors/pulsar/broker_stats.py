@@ -1,4 +1,4 @@
-"""`/admin/v2/broker-stats/topics` of one broker: the rates of the segments that it serves; pure.
+"""`/admin/v2/broker-stats/topics` of one broker: rates, consumers and backlogs of its segments; pure.
 
 Stage: first of what is read. The answer is namespace -> bundle -> domain -> topic -> numbers; only `segment://` topics
 count here. An answer that was cut or is no JSON is refused as a whole, for what is missing in it is not zero. A number
@@ -47,7 +47,7 @@ _decode_topic = msgspec.json.Decoder(_Topic).decode
 
 @dataclass(frozen=True)
 class BrokerLoad:
-    """Load of one broker's segments."""
+    """Load of one broker's segments, the consumers attached to them, and the slow subscriptions."""
 
     loads: list[LoadRates]
     """By topic."""
@@ -151,6 +151,7 @@ def read_broker_stats(body: bytes) -> BrokerLoad:
 
 
 def _numbers(raw: msgspec.Raw) -> _Topic | None:
+    """Decode a segment's rates and subscriptions; None if a rate or a name is unusable."""
     try:
         stats = _decode_topic(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -167,7 +168,7 @@ def _consumer_name(consumer: str, segment: int) -> str:
 
 
 def _parent(name: str) -> tuple[str, int] | None:
-    """Topic and id of `segment://tenant/namespace/name/0000-7fff-1`."""
+    """Return topic and id of `segment://tenant/namespace/name/0000-7fff-1`; None for another form."""
     path, _, descriptor = name[len(_SEGMENT) :].rpartition("/")
     parts = path.split("/", 2)
     id = descriptor.rpartition("-")[2]

@@ -105,7 +105,7 @@ class Calls:
             return
 
     def close(self) -> None:
-        """Start no more calls; those in flight end with the connections."""
+        """Drop queued calls and return at once; those in flight end when their connections are closed."""
         for pool in (self._pool, self._load_pool):
             pool.shutdown(wait=False, cancel_futures=True)
 

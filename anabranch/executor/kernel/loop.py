@@ -178,6 +178,10 @@ class Executor:
         self._workers.wake()
 
     def _restore(self) -> None:
+        """Rebuild open decisions and counters from the record, then take each decision's first step.
+
+        Announces again the ends that the job may still wait for. Raises Delta's errors.
+        """
         recorded = self._ledger.recorded()
         self._brakes.read()
         # Ends first: the tail then leaves out decisions that are over, and reads the open ones only.

@@ -84,7 +84,10 @@ def _chart(outcomes: Mapping[str, Outcome]) -> Figure:
 
 
 def _topics(outcomes: Mapping[str, Outcome]) -> str:
-    """Return a table of segment-hours and minutes over threshold by topic and policy."""
+    """Return a table, as HTML, of segment-hours and minutes over threshold by topic and policy.
+
+    The topics whose segment-hours differ most between policies come first, at most `MOST_TOPICS` of them.
+    """
     of_each = [outcome.of_topics() for outcome in outcomes.values()]
     rows = list(zip(*of_each, strict=True))
     rows.sort(

@@ -81,6 +81,10 @@ async def post(request: Request) -> Response:
 
 
 def _page(request: Request, identity: str, problem: str | None = None) -> Response:
+    """Render the decision, with status 409 if there is a problem.
+
+    A lake that cannot be read after the decision itself is such a problem. Raises as `_row`.
+    """
     row = _row(request, identity)
     lake = request.app.state.lake
     try:

@@ -1,4 +1,4 @@
-"""Order in which the modular load manager finds a broker.
+"""Broker for a bundle: filters in the order of the modular load manager, then the strategy by name.
 
 Source: `ModularLoadManagerImpl.selectBroker`.
 """

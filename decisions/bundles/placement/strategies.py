@@ -1,6 +1,7 @@
 """Placement strategies: each returns the broker for a bundle among candidates, or None without candidates.
 
-Stage: under `select`, which filters the candidates first.
+Stage: under `select`, which filters the candidates first and names the strategies. One that remembers something
+changes `memory` of the cluster in place; ties are broken by the seed, and noted, in its `account`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def select_least_projected(cluster: ClusterView, bundle: str, brokers: list[str]
 
     Usage is as it will be with all that was given and that reports do not show yet. A bundle of which nothing is known
     counts as much as bundles do on average, so that one broker is not given all of them. The choice is remembered until
-    the broker reports the bundle.
+    the broker reports the bundle. Where no candidate has a known usage, any of them is chosen, and nothing remembered.
     """
     projected = project_loads(cluster)
     candidates = [projected[name] for name in brokers if name in projected]
