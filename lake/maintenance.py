@@ -1,4 +1,4 @@
-"""OPTIMIZE and VACUUM for tables of the lake.
+"""OPTIMIZE and VACUUM for tables of the lake, on demand; `lake.upkeep` compacts while a writer runs.
 
 OPTIMIZE merges small files without changing rows or change feeds; VACUUM deletes replaced files and those that
 killed writers left.

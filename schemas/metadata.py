@@ -256,7 +256,10 @@ class SegmentLoadStats(Wire):
 
 
 RATES = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
-"""The four rates in the PIP's order, by their wire names; also the reasons of a load-driven split."""
+"""The four rates in the PIP's order, by their wire names; also the reasons of a load-driven split.
+
+Code in columns has them as four places without names: `schemas.codecs`, `engine.kernel.records`, `decisions.autoscale`.
+"""
 
 __all__ = [
     "BUCKET_POLICY_FIELDS",

@@ -1,6 +1,6 @@
-"""A report as text, JSON or HTML: on the terminal, or in a file.
+"""Options `--output` and `--file` of reports (text, JSON, HTML), and where the text goes.
 
-Stage: under the commands that compare and simulate.
+Stage: under the commands that compare and simulate, which make the text.
 """
 
 from __future__ import annotations

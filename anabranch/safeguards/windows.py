@@ -1,4 +1,4 @@
-"""Maintenance windows in local time zones. Pure: the clock is an argument.
+"""Maintenance windows (`schemas.settings.brakes`) in local time zones. Pure: the clock is an argument.
 
 A window is an interval of wall-clock time, so its length follows changes of the clock. Where clocks go forward, a
 skipped time counts as the same distance after the change; where they go back, the first of two equal times counts.

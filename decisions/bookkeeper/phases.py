@@ -1,7 +1,8 @@
 """Phase of a switch, read off the clusters and records, so that nothing stored can disagree.
 
 Stage: over `work` and `cleanup`, under `switching` and `decide`. Phases are those of PIP-477; SWITCH_TRIGGERED is left
-when the registry has the target as ACTIVE, LIVE_DUAL_READ when every broker has taken the switch up.
+when the registry has the target as ACTIVE, LIVE_DUAL_READ when every broker has taken the switch up. Their names are in
+`schemas.bookies`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counting and recording of samples, as counters and rows of `segment_load`.
 
 Stage: the last two of a sample (parse, filter, store, count, record). `engine.kernel.recording` does the same for
-events.
+events; `engine.autoscale.evaluation` makes the rows of `decisions` and `holds`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Stage: the first of a record in a bucket (parse, filter, store, count, record). `schemas.kafka.messages.parse_message`
 alone defines valid messages; `schemas.codecs.plain_events` is a fast path to the same result. Families derive further
-values (a layout, say) and may reject those.
+values (a layout, say) and may reject those. The reasons for dead letters: `schemas.kafka.messages.RejectReason`.
 """
 
 from __future__ import annotations

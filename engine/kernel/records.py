@@ -1,7 +1,8 @@
 """Input and output of the stateful operator, as plain values and as Arrow and Spark schemas.
 
 `streaming.job.sources` and `engine.kernel.packing` build the input, `engine.kernel.bucket` and the families the output,
-which `streaming.sink.sink` reads.
+which `streaming.sink.sink` reads. Rows of `schemas.tables.rows` that leave a bucket in columns have their columns here
+once more: a new one of `segment_load`, `holds` or `events` is added in both.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ wait, both it and a new client request Kafka's topics. If only the new one gets 
 waiting messages in order. A client that gets an answer is kept, however slow Kafka is: its messages in flight could
 arrive after those of a new one.
 
-Stage: under every long-lived producer: ticks, announcements, outcomes, traffic. A `LastingProducer` is used by one
-thread.
+Stage: under every long-lived producer: ticks, announcements, outcomes, traffic. Each brings its own options, such as
+the compression (samples: `anabranch.collectors.publisher`). A `LastingProducer` is used by one thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Encoding of repeated layouts by digest (`schemas.kafka.messages.LayoutsKnown`) in bounded records.
 
 Stage: under every producer that periodically repeats its announcements. `schemas.codecs.known_entries` handles them in
-the job, before the shuffle.
+the job, before the shuffle. The digest itself: `schemas.codecs.plain_events.digest_of`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`[executor.brakes]` of the settings: limits on how fast and when the executor may act.
 
-Their effect over time: `executor.brakes`.
+Their effect over time: `anabranch.safeguards`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Assumptions of a backtest: the periods that rest on them, and their share of the time.
 
-Stage: under `running`. Pure. Intervals are arrays m x 2 of milliseconds, each up to before its second instant; they say
-when an assumption may have changed an answer, not by how much.
+Stage: under `running`, which collects the intervals of each kind; `report` words the kinds. Pure. Intervals are arrays
+m x 2 of milliseconds, each up to before its second instant; they say when an assumption may have changed an answer, not
+by how much.
 
 - `gap`      nothing was reported: the job was down, or the load of a segment was missing or stale
 - `ceiling`  a segment carried more than a split threshold of the policy that ran: clients may have wanted even more
