@@ -5,10 +5,11 @@ package imports nothing else of ours; all other parts import it.
 
 - `base`       common base of all models: camelCase JSON, strictness, bounded names and rates
 - `metadata`   `ScalableTopicMetadata` and `AutoScalePolicyOverride`, as Pulsar 5 ships them
-- `messages`   the three Kafka topics' messages, and `parse_message`, the only way from bytes to a message
 - `snapshot`   input and answer of `decide`, as JSON
 - `tables`     one row model per Delta table; `arrow` derives the physical schemas
-- `kafka`      definitions of the Kafka topics
+- `kafka`      Kafka topics and connections; `messages`, with `parse_message`, the only way from bytes to a message
+- `codecs`     fast decoders of plain messages
+- `bundles`, `bookies`   snapshots and answers of the other families
 - `ids`        topic names and digests
 - `settings`   `conf/anabranch.toml` as typed settings
 """

@@ -4,11 +4,13 @@ Stage: before the job. A collector decides nothing and changes nothing in the cl
 admin client. Each module may import only those above it:
 
 - `announcements`  the records for Kafka: samples in columns, layouts, consumers, policies
-- `announced`           what was said so far, and what has to be said now; pure
-- `resync`        what was said, once more, now and then
-- `checkpoint`         which topics a collector knew that was killed
+- `announced`      what was announced so far, and what has to be announced now; pure
+- `resync`         repetition of announcements, and lost deletions
+- `checkpoint`     the topics that a killed collector knew
 - `publisher`      towards Kafka
 - `status`         how a collector is doing, for people, for the doctor and for Prometheus
 - `metrics`        the same for Prometheus
-- `pulsar`         the collector of a Pulsar cluster; one folder for each kind of cluster
+- `pulsar`         the collector of a Pulsar 5 cluster's topics
+- `load_reports`   load reports as brokers publish them
+- `bundles`        a round over a cluster's bundles; `bundle_process`, the collector of bundles
 """

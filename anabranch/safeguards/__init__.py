@@ -8,4 +8,6 @@ Stage: under the kernel, which asks; nothing here depends on families, Kafka or 
 - `rules`    pure: the brake that holds a decision, if any
 - `waiting`  waiting decisions and their release
 - `record`   rows of `waits`
+- `state`    the brakes and the waiting decisions, read for people
+- `commands` acts of people: pause, resume, approve, reject
 """

@@ -12,4 +12,7 @@ what a person may: approvals, and brakes.
 - `asking`      questions to the lake, a few at a time
 - `guard`       who may see and do what
 - `templating`  the templates, and what they may call
+- `sessions`    signed-in browsers
+- `processes`, `telemetry`   health and figures of the other processes
+- `trend`, `curves`, `rows`, `words`   the fleet over time, columns for plots, values to search by, texts
 """

@@ -1,4 +1,4 @@
-"""A few figures of other processes, from their own metrics: how far the job is behind Kafka, what the collector sees.
+"""Figures from the metrics of other processes: the job's lag behind Kafka, the collector's view.
 
 Stage: under the top of every page. Each process is asked in a thread of its own; what it does not say is unknown.
 """

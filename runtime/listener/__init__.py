@@ -3,8 +3,8 @@
 - `server`       a bound port, uvicorn's configuration and its start and end
 - `anonymous`    checks that need no token, and the pace of answers to clients without one
 - `protocol`     deadlines and bounds of one connection
-- `pace`         when the next refusal of a network may go
 - `connections`  how many connections there are, and which give way to new ones
-- `fair_queue`        fair queue of requests by client
+- `fair_queue`   fair queue of requests by client, and the pace of refusals by network
+- `bodies`       request bodies, read before a request is handled
 - `names`        the names of `Host` and the origins of browsers
 """

@@ -5,7 +5,6 @@ the supervisor; writes to nothing but the terminal.
 
 - `frame`     one frame as a pure function of view, parts and terminal size
 - `keyspace`  a topic's segments as a shaded strip
-- `words`     numbers, ages and holds in words
 """
 
 from __future__ import annotations

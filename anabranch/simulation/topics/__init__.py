@@ -9,4 +9,7 @@
 - `window`    a window of timelines in columns; `waits`, the waits of topics; `lineages`, the origins of segments
 - `tally`     counts by row, and `outcome`, the results of a policy
 - `page`      the results as HTML
+
+Comparisons of profiles: `table` on the shapes of `demands`, `weeks` on the series of `traces`. `reference_loop` is the
+same closed loop, one topic a step at a time; `asking` puts a row of the kernel to `decide`.
 """

@@ -8,4 +8,6 @@
 - `switches`    moves to another BookKeeper cluster, phase by phase
 - `reports`     files of shadow, backtest, suggest and simulate
 - `choosing`    search, filters, order and paging of the fleet; pure
+- `summary`     the numbers above the fleet; `consumers`, a part of the page of a topic
+- `windows`     the time that a page shows, from its address; pure
 """

@@ -1,4 +1,4 @@
-"""Which topics of the fleet a page shows, and in which order: as its address says. Pure."""
+"""Selection and order of the topics on the fleet page, read from its address. Pure."""
 
 from __future__ import annotations
 

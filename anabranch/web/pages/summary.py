@@ -1,4 +1,4 @@
-"""The numbers above the topics: what is over, what is open and why, what was done, and what needs a person.
+"""Numbers above the topics: overload, open decisions and their reasons, actions, what needs a person.
 
 Pure.
 

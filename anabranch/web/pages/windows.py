@@ -1,4 +1,4 @@
-"""Which time a page shows: as its address says. Pure.
+"""Time window that a page shows, read from its address. Pure.
 
 `from` and `to` are instants (ISO 8601, or a time of day, in UTC), `last` a length that ends with the record: `30m`.
 """
