@@ -1,6 +1,6 @@
 """Command line: `anabranch COMMAND`.
 
-Commands are in modules of `anabranch.cli.commands`, loaded on use.
+Commands are in modules of `anabranch.cli.commands`, loaded on use; their examples are in `anabranch.cli.examples`.
 
 Exit codes: `anabranch.cli.exits`. What failed is one line on stderr.
 """

@@ -66,7 +66,10 @@ _BOUNDED: dict[str, tuple[str, ...]] = {
     EVENTS_TAKEN.name: ("consumer", "layout", "policy", "tick", "outcome", "delivery"),
     OUTCOMES.name: get_args(OutcomeStatus),
 }
-"""Label values known at the start; their series begin at zero, so the first increase is visible."""
+"""Label values known at the start; their series begin at zero, so the first increase is visible.
+
+The types of events repeat those of `schemas.kafka.messages`.
+"""
 
 
 _COUNTERS = {"split": AUTO_SPLITS, "merge": AUTO_MERGES}
