@@ -24,29 +24,38 @@ def scripts(tree: ast.Module) -> list[ast.Module]:
 
 
 def missing(script: ast.Module) -> list[str]:
-    """Names of our packages that a script imports and that are not there."""
-    absent = []
+    """Names of our packages that a script imports, or takes from a module that it imports, and that are not there."""
+    modules, wanted = {}, []
     for node in ast.walk(script):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in OURS:
-            names = [(node.module, alias.name) for alias in node.names]
+            wanted += [(node.module, alias.name) for alias in node.names]
+            modules |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            names = [(alias.name, "") for alias in node.names if alias.name.split(".")[0] in OURS]
-        else:
-            continue
-        absent += [f"{module} {name}".strip() for module, name in names if not is_there(module, name)]
-    return absent
+            ours = [alias for alias in node.names if alias.name.split(".")[0] in OURS]
+            wanted += [(alias.name, "") for alias in ours]
+            modules |= {alias.asname: alias.name for alias in ours if alias.asname}
+    for node in ast.walk(script):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            wanted.append((modules[node.value.id], node.attr))
+    return [f"{module} {name}".strip() for module, name in wanted if not is_there(module, name)]
 
 
 def is_there(module: str, name: str) -> bool:
-    """Whether `from module import name` (or `import module`) would work."""
+    """Whether `from module import name` (or `import module`) works; a `module` that is a class or value counts too."""
     try:
         loaded = importlib.import_module(module)
-        return name in ("", "*") or hasattr(loaded, name) or bool(importlib.import_module(f"{module}.{name}"))
+    except ModuleNotFoundError:
+        parent, _, value = module.rpartition(".")
+        return bool(name and parent) and is_there(parent, value)
+    if name in ("", "*") or hasattr(loaded, name):
+        return True
+    try:
+        return bool(importlib.import_module(f"{module}.{name}"))
     except ModuleNotFoundError:
         return False
 
 
-def test_imports_of_child_scripts_exist():
+def test_names_in_child_scripts_exist():
     files = [file for folder in ("tests", "benchmarks") for file in sorted((HOME / folder).rglob("*.py"))]
     found = [(file, script) for file in files for script in scripts(ast.parse(file.read_text()))]
     assert len(found) > 20

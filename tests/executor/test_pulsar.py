@@ -159,7 +159,7 @@ def test_broker_kill_during_merge_merges_once(
     joined, waiting = house.create("joined", 2), house.create("waiting", 2)
     merge, later, foreign = house.decide(joined, 0, 1), house.decide(waiting, 1), house.decide(joined, 0)
     house.gate.before_next("POST", threading.Timer(MIDDLE_S, pulsar.kill).start)
-    load = partial(keyed_load, pulsar_jars, pulsar.service_url, joined, log, 300, 50, 1)
+    load = partial(keyed_load, pulsar_jars, pulsar.service_url, joined, log, KeyedDemand(300, 50, 1))
     with house.running(retry_seconds=(0.5, 1.0)):
         with load() as before:
             flows(before, log, pulsar, joined, 2, 100)

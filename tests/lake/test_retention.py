@@ -187,7 +187,7 @@ from lake import retention
 from schemas.tables.rows import DEAD_LETTERS
 
 lake, moment = sys.argv[1:]
-look, alone = retention._look, retention.alone
+look, alone = retention._count_removals, retention.exclude_others
 
 def dies(*given):
     look(*given)
@@ -200,10 +200,10 @@ def dies_at_the_end(*given):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if moment == "before the commit":
-    retention._look = dies
+    retention._count_removals = dies
 else:
-    retention.alone = dies_at_the_end
-retention.forget(lake, DEAD_LETTERS, date(2026, 11, 3), is_dry_run=False)
+    retention.exclude_others = dies_at_the_end
+retention.forget_rows(lake, DEAD_LETTERS, date(2026, 11, 3), is_dry_run=False)
 """
 
 

@@ -31,7 +31,7 @@ def task(connection, authenticated):
     connection.sendall(struct.pack(">i", os.getpid()))
     return connection.recv(1) != b"."
 
-holders.manage(task, float(sys.argv[1]))
+holders.manage_tasks(task, float(sys.argv[1]))
 """
 
 

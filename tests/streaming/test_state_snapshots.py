@@ -299,7 +299,7 @@ from schemas.tables.rows import BATCHES, HORIZONS, SEGMENT_LOAD
 
 lake, moment = sys.argv[1:]
 retention_filter.MARGIN = timedelta(0)
-thin, checkpoint = retention._thin, retention.DeltaTable.create_checkpoint
+thin, checkpoint = retention._thin_files, retention.DeltaTable.create_checkpoint
 
 def dies(*given):
     if moment == "before the commit":
@@ -309,8 +309,8 @@ def dies(*given):
 if moment == "after the commit":
     retention.DeltaTable.create_checkpoint = dies
 else:
-    retention._thin = dies
-retention.forget(lake, SEGMENT_LOAD, date(2025, 11, 21), is_dry_run=False)
+    retention._thin_files = dies
+retention.forget_rows(lake, SEGMENT_LOAD, date(2025, 11, 21), is_dry_run=False)
 """
 
 
