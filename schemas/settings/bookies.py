@@ -33,39 +33,34 @@ def _ensemble(address: str) -> Ensemble:
 
 
 class BookieSettings(Section):
+    """Switching to another BookKeeper cluster, `anabranch bookies` (docs/bookies.md)."""
+
     metadata: Annotated[str, Field(pattern=r"^(zks?://[^/\s]+(/[\w.-]+)*/?)?$", max_length=2048)]
-    """Metadata store of the Pulsar cluster: `zk://host:port,host:port`. Empty: commands ask for it."""
+    """ZooKeeper of the Pulsar cluster, `zk://HOST:PORT,…` (`zks://`: with TLS); empty: commands need --metadata."""
     metadata_ca: str
-    """PEM file of the CAs of ZooKeeper's certificates, for `zks://…`. Empty: the system's."""
+    """PEM file of the CAs that signed ZooKeeper's certificates, with `zks://`; empty: the system's CAs."""
     metadata_certificate: str
-    """PEM file of the client certificate for ZooKeeper."""
+    """PEM file of our certificate for ZooKeeper and its chain, if it requires one; empty: none."""
     metadata_key: str
-    """PEM file of that certificate's key."""
+    """PEM file of the metadata_certificate's key, without a password."""
     metadata_auth: Credentials | None = None
-    """`user:password` for ZooKeeper's digest authentication, only from ANABRANCH_BOOKIES_METADATA_AUTH."""
+    """`user:password` for ZooKeeper (digest); set only by ANABRANCH_BOOKIES_METADATA_AUTH."""
     clusters: tuple[ClusterAddress, ...]
-    """Ensembles of BookKeeper clusters, `zk://host:port,host:port`, trusted like `metadata`.
-
-    They may receive credentials: the log-in and `client_properties`. Other clusters are accessed without them, even
-    if the registry names them.
-    """
+    """ZooKeepers of BookKeeper clusters, besides `metadata`, that credentials may be sent to: `zk://HOST:PORT,…`."""
     cluster: Name
-    """Name of the Pulsar cluster in records."""
+    """Name of the Pulsar cluster in records; keep it during a switch."""
     brokers: Literal["stock", "attribution", "stopped"]
-    """Kind of brokers: `stock` know one BookKeeper cluster only, as in all releases of Pulsar so far.
-
-    `attribution` route by attribution (PIP-477); `stopped` are not running.
-    """
+    """Kind of brokers: `stock` know one BookKeeper cluster, `attribution` several (PIP-477), `stopped`: none run."""
     client_properties: str
-    """File with properties of BookKeeper's client, such as credentials, for all clusters. Empty: none."""
+    """Properties file of BookKeeper's client, such as credentials, for `metadata` and `clusters` only; empty: none."""
     dual_read_timeout_days: Annotated[float, Field(ge=0, le=36_500)]
-    """Days for which old copies are kept after the last promotion; at least rollback_window_hours."""
+    """Days to keep old copies after the last promotion; at least rollback_window_hours."""
     rollback_window_hours: Annotated[float, Field(ge=0, le=876_000)]
-    """Hours after the last promotion during which a switch can be rolled back without --force."""
+    """Hours after the last promotion in which a switch can be rolled back without --force."""
     migration_concurrency: Annotated[int, Field(ge=1, le=256)]
-    """Ledgers copied, compared or deleted at a time."""
+    """Ledgers copied, compared or deleted at a time; lower it to spare the bookies."""
     session_seconds: Annotated[float, Field(ge=1, le=300)]
-    """Seconds of silence after which ZooKeeper lets another orchestrator take over."""
+    """Seconds of silence after which another orchestrator can take over."""
 
     @property
     def zookeeper(self) -> ZooKeeperAddress:

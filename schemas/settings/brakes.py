@@ -39,15 +39,13 @@ class WindowSettings(Section):
     """A weekly maintenance window."""
 
     acting: Literal["allowed", "forbidden"]
-    """`forbidden`: no action begins inside. `allowed`: actions begin only inside such windows.
-
-    `forbidden` takes precedence.
-    """
+    """`forbidden`: no action inside the window; `allowed`: actions only inside. `forbidden` takes precedence."""
     days: Annotated[tuple[Day, ...], Field(min_length=1)]
-    """Weekdays on which it starts."""
+    """Weekdays on which the window starts: `mon` to `sun`."""
     start: TimeOfDay
+    """Time of day at which the window starts, such as 22:00."""
     end: TimeOfDay
-    """Times of day, such as 22:00; an end not after the start is on the next day."""
+    """Time of day at which it ends; if not later than the start, on the next day."""
     zone: Annotated[str, AfterValidator(_known_zone)]
     """Time zone of days and times, such as Europe/Berlin."""
 
@@ -56,15 +54,12 @@ class BrakeSettings(Section):
     """Limits on how fast and when the executor may act."""
 
     actions_per_minute: Annotated[int, Field(ge=0)]
-    """Maximum of calls in any 60 seconds in the whole fleet; 0 = no limit."""
+    """Most calls in any 60 seconds in the whole fleet; 0: no limit. Set it before `mode = "act"`."""
     actions_per_minute_per_namespace: Annotated[int, Field(ge=0)]
-    """Maximum of calls in any 60 seconds in one namespace; 0 = no limit."""
+    """Most calls in any 60 seconds in one namespace; 0: no limit."""
     failures: Annotated[int, Field(ge=0)]
-    """Number of failures within `failures_seconds` that stops the executor until it is resumed; 0 = never.
-
-    Failures are outcomes `failed`, and `rejected` after a call.
-    """
+    """Failures within failures_seconds that stop all executors until `anabranch decisions resume all`; 0: never."""
     failures_seconds: Seconds
-    """Window for counting failures, seconds."""
+    """Seconds over which failures (outcomes `failed`, or `rejected` after a call) are counted."""
     windows: tuple[WindowSettings, ...]
-    """Maintenance windows; none = acting is allowed at any time."""
+    """Maintenance windows: times at which acting is allowed or forbidden; none: it is always allowed."""

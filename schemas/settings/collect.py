@@ -14,33 +14,23 @@ from schemas.settings.section import Port, Seconds, Section
 
 
 class CollectSettings(Section):
-    """`anabranch serve collector`: from a cluster's REST interface into Kafka."""
+    """The collector, `anabranch serve collector`, of the Pulsar cluster at [controller] url (docs/pulsar.md)."""
 
     cluster: str
-    """Name of the cluster whose brokers are queried; empty: that of the server at [controller] url."""
+    """Name of the Pulsar cluster to read; empty: the cluster that [controller] url belongs to."""
     namespaces: list[Namespace]
-    """Namespaces to read, each `tenant/namespace`; empty: all of all tenants."""
+    """Namespaces to read, each `tenant/namespace`; empty: all, which needs a super-user's token."""
     consumers: Literal["attached", "registered"]
-    """Consumers to count: `attached` to segments, as in brokers' loads, or `registered`.
-
-    `registered` queries every topic's `…/stats` (docs/pulsar.md says what that may break in Pulsar 5.0.0-M1).
-    """
+    """`attached` counts consumers by brokers' loads; `registered` asks for each topic's stats: see docs/pulsar.md."""
     segment_stats: bool
-    """Ask Pulsar 5.0.0 or later for the `…/segments/ID/stats` of segments that loads show to be slow: they tell the age
-    of the backlog and the publishers that wait."""
+    """Ask for the stats of slow segments, to learn their backlog's age; needs Pulsar 5.0.0."""
     calls_per_second: Annotated[float, Field(gt=0, le=10_000)]
-    """Maximum of calls to one broker per second, including those for its load."""
+    """Most calls per second to one broker, each about 1 ms of its CPU; more read large clusters sooner."""
     load_seconds: Annotated[float, Field(ge=0, le=86_400)]
-    """Interval at which brokers compute their rates, seconds (`statsUpdateFrequencyInSecs`).
-
-    0: query the brokers for it, which needs a super-user.
-    """
+    """Seconds between brokers' updates (statsUpdateFrequencyInSecs); 0: ask them, which needs a super-user's token."""
     snapshot_seconds: Seconds
-    """Interval in which every layout, policy and consumer count is repeated, seconds."""
+    """Seconds in which all layouts, policies and counts are sent again; Kafka must keep them 12 times as long."""
     metrics_port: Port
-    """Port of the collector's metrics and probes, at [metrics] host; 0 = none."""
+    """Port of the collector's metrics and probes, at [metrics] host; 0: none."""
     folder: str
-    """Folder for the collector's status (`status.json`) and known topics (`topics.json`).
-
-    `anabranch doctor` reads the status, the next collector to start the topics. One folder per collector.
-    """
+    """Folder of the collector's status and known topics; one per collector."""

@@ -16,7 +16,7 @@ from schemas.settings.section import Port, Seconds, Section
 def _fits_a_header(token: SecretStr) -> SecretStr:
     text = token.get_secret_value()
     if not (text.isascii() and text.isprintable() and " " not in text):
-        raise ValueError("it holds characters that no token has")
+        raise ValueError("it holds characters that no token has: only printable ASCII without spaces is allowed")
     return token
 
 
@@ -49,103 +49,90 @@ class LimitSettings(Section):
     """
 
     connections: Annotated[int, Field(ge=1)]
-    """Concurrent connections; a further one closes the oldest without a known token."""
+    """Most open connections; one more closes the oldest that has sent no known token."""
     connections_per_address: Annotated[int, Field(ge=1)]
-    """Connections without a known token per address (IPv6: per /64); a further one closes the oldest."""
+    """Most connections without a known token from one IPv4 address or IPv6 /64; one more closes the oldest."""
     waiting_calls: Annotated[int, Field(ge=1)]
-    """Queued calls of one token; a further one gets 429."""
+    """Most queued calls of one token; further ones get 429."""
     sessions: Annotated[int, Field(ge=1)]
-    """Watch sessions and consumer connections of one token; a further one gets 429."""
+    """Most watch sessions and consumer connections of one token; further ones get 429."""
     waiting_bytes: Annotated[int, Field(ge=65_536)]
-    """Bytes queued for one token: bodies of its calls, and messages to its consumers.
-
-    Bodies count while they arrive. More bodies get 429; a consumer with more messages is disconnected.
-    """
+    """Most bytes queued for one token; further calls get 429, and its slow consumers are disconnected."""
     registrations_per_second: Annotated[float, Field(gt=0)]
-    """Subscriptions and consumers registered, and sessions begun, by one token; bursts of 10 s worth."""
+    """Most registrations and new sessions per second of one token; 10 seconds' worth may come at once."""
     subscriptions: Annotated[int, Field(ge=1)]
-    """Subscriptions of one topic."""
+    """Most subscriptions of one topic; further ones get 429."""
 
 
 class ControllerSettings(Section):
+    """Access to a controller, and our own, `anabranch serve controller`."""
+
     url: str
-    """Base URL of the admin REST interface through which decisions are applied."""
+    """Base URL of the admin interface, ours or Pulsar's, that executor, collectors and commands call."""
     url_ca: str
-    """PEM file of the CAs for certificates at `url`; empty: those of the system."""
+    """PEM file of the CAs that signed the certificate at `url`; empty: the system's CAs."""
     url_certificate: str
-    """PEM file of the client certificate with its chain (see `client_ca`); empty: none."""
+    """PEM file of our certificate for `url` and its chain, if it requires one; empty: none."""
     url_key: str
-    """PEM file of that certificate's key, without a password."""
+    """PEM file of the url_certificate's key, without a password."""
     host: str
-    """Address that our own controller binds."""
+    """Address that our own controller listens on; one that other machines reach requires tokens."""
     port: Port
-    """Port that our own controller binds; 0 = a free one."""
+    """Port that our own controller listens on; 0: a free one."""
     certificate: str
-    """PEM file of the listener's certificate with its chain, for TLS only. Empty: no TLS."""
+    """PEM file of the controller's certificate and its chain, read again when replaced; empty: no TLS."""
     key: str
-    """PEM file of that certificate's key, without a password."""
+    """PEM file of the certificate's key, without a password."""
     client_ca: str
-    """PEM file of the CAs for client certificates, which are then required; empty: not required."""
+    """PEM file of the CAs whose certificate every client must show; empty: clients need none."""
     node_url: Annotated[str, Field(pattern=r"^(https?://[^/?#\s]+/?)?$", max_length=512)]
-    """URL of this controller for clients and other controllers; empty: the bound address."""
+    """Unique URL of this controller for clients and other controllers; empty: made of host and port."""
     nodes: tuple[NodeUrl, ...]
-    """URLs of all controllers of the cluster, to which tokens are sent and clients are redirected."""
+    """URLs of all controllers if there are several, `http://HOST:PORT`; clients may send tokens there."""
     metrics_port: Port
-    """Port of the controller's metrics and probes, at [metrics] host; 0 = none."""
+    """Port of the controller's metrics and probes, at [metrics] host; 0: none."""
     names: tuple[HostName, ...]
-    """Further host names of this controller, of a proxy or a service; other names are refused."""
+    """Further host names of the controller, such as a proxy's or service's; other names are refused."""
     metadata: Annotated[str, Field(pattern=r"^(sqlite|zks?://[^/\s]+(/[\w.-]+)*/?)$", max_length=2048)]
-    """Store of layouts and sessions: `sqlite` (one controller) or `zk://host:port[,…][/chroot]` (several).
-
-    `zks://` uses TLS to ZooKeeper.
-    """
+    """Store of topics: `sqlite` for one controller, `zk://HOST:PORT,…/PATH` for several (`zks://`: with TLS)."""
     metadata_ca: str
-    """PEM file of the CAs for ZooKeeper's certificates; empty: those of the system."""
+    """PEM file of the CAs that signed ZooKeeper's certificates, with `zks://`; empty: the system's CAs."""
     metadata_certificate: str
-    """PEM file of the client certificate for ZooKeeper; empty: none."""
+    """PEM file of our certificate for ZooKeeper and its chain, if it requires one; empty: none."""
     metadata_key: str
-    """PEM file of that certificate's key, without a password."""
+    """PEM file of the metadata_certificate's key, without a password."""
     metadata_auth: Credentials | None = None
-    """`user:password` for ZooKeeper's digest authentication; only from the environment."""
+    """`user:password` for ZooKeeper (digest); set only by ANABRANCH_CONTROLLER_METADATA_AUTH."""
     session_seconds: Annotated[float, Field(ge=1, le=3600)]
-    """Silence after which ZooKeeper considers a controller dead and another one takes over, seconds."""
+    """Seconds of silence, with ZooKeeper, after which another controller takes over; fewer fail over sooner."""
     database: str
-    """SQLite file of the metadata, for `sqlite`."""
+    """SQLite file, with `metadata = "sqlite"`."""
     token: Token | None = None
-    """Bearer token that clients send; only from the environment.
-
-    Required by the controller without `tokens_file`.
-    """
+    """Token that clients send, required by a controller without tokens_file; set only by ANABRANCH_CONTROLLER_TOKEN."""
     oauth2_key: str
-    """Key file of OAuth2 client credentials, as for Pulsar's clients; empty: no OAuth2.
-
-    Format: anabranch/admin/credentials.py.
-    """
+    """Key file of OAuth2 client credentials, as for pulsar-admin, for calls to Pulsar; empty: no OAuth2."""
     oauth2_issuer: Annotated[str, Field(pattern=r"^(https?://[^?#\s]+)?$", max_length=2048)]
     """Base URL of the token provider; empty: the key file's `issuer_url`."""
     oauth2_audience: str
-    """Audience of the tokens, in the provider's terms; empty: none."""
+    """Audience that the provider wants to be asked for; empty: none."""
     oauth2_scope: str
-    """Requested scope; empty: none."""
+    """Scope that the provider wants to be asked for; empty: none."""
     oauth2_ca: str
-    """PEM file of the CAs for the provider's certificate; empty: those of the system."""
+    """PEM file of the CAs that signed the provider's certificate; empty: the system's CAs."""
     tokens_file: str
-    """File of the controller's tokens with their roles (anabranch/auth/tokens.py); empty: only `token`."""
+    """File of tokens and roles, made by `anabranch config token new`; empty: only ANABRANCH_CONTROLLER_TOKEN."""
     snapshot_seconds: Seconds
-    """Interval in which every layout and consumer count is repeated on Kafka, seconds."""
+    """Seconds in which all layouts and consumer counts are sent again; Kafka must keep them 12 times as long."""
     sealed_retention_seconds: float
-    """Time after which fully read sealed segments are pruned, seconds; negative = never."""
+    """Seconds to keep sealed segments that every subscription has read; negative: for ever."""
     checkpoint_retention_seconds: float
-    """Pruning delay for topics with a CHECKPOINT subscription, whose progress is unknown, seconds."""
+    """Seconds to keep sealed segments of topics with a CHECKPOINT subscription; negative: for ever."""
     consumer_grace_seconds: Seconds
-    """Time for which a disconnected consumer keeps its segments, seconds (PIP-468).
-
-    With ZooKeeper at least `session_seconds`.
-    """
+    """Seconds a disconnected consumer keeps its segments; with ZooKeeper well above session_seconds."""
     namespaces: list[Namespace]
-    """`tenant/namespace` of namespaces that exist without being created and without topics."""
+    """`tenant/namespace` that exist before they have topics, so that policies can be set there."""
     segments: Literal["none", "kafka"]
-    """Location of segments' topics: none (clients manage them), or the Kafka of [kafka]."""
+    """`kafka`: a topic per segment in the Kafka of [kafka]; `none`: clients manage them."""
     limits: LimitSettings
 
     @model_validator(mode="after")

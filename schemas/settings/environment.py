@@ -40,7 +40,7 @@ def environment_keys(model: type[BaseModel], path: Path = ()) -> Iterator[tuple[
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from environment_keys(kind, (*path, name))
-        elif path and SecretStr not in _parts(kind):
+        elif path and SecretStr not in type_parts(kind):
             yield (*path, name), kind
 
 
@@ -61,20 +61,27 @@ def read_environment(
             path, kind = keys[name]
             values[path] = text if _is_text(kind) else _value(name, text)
         elif "__" in name:
-            short = {key.removeprefix(PREFIX): key for key in keys}
-            nearest = get_close_matches(name.removeprefix(PREFIX), short, 1, 0.7)
-            hint = f": did you mean {short[nearest[0]]}?" if nearest else ": anabranch config show lists all"
-            raise SettingsError(f"the variable {name} of the environment names no setting{hint}")
+            raise SettingsError(f"the environment variable {name} names no setting{_nearest(name, keys, also_allowed)}")
         elif name in flat and not text.startswith(_PORT_OF_A_SERVICE):
-            raise SettingsError(f"the variable {name} of the environment is written {flat[name]}")
+            raise SettingsError(f"the environment variable {name} has no effect: did you mean {flat[name]}?")
     return values
 
 
-def _parts(kind: Any) -> Iterator[Any]:
+def _nearest(name: str, keys: Collection[str], also_allowed: Collection[str]) -> str:
+    """Return which variable may be meant; a secret's has single underscores."""
+    single = name.replace("__", "_")
+    if single in also_allowed:
+        return f": did you mean {single}?"
+    short = {key.removeprefix(PREFIX): key for key in keys}
+    nearest = get_close_matches(name.removeprefix(PREFIX), short, 1, 0.7)
+    return f": did you mean {short[nearest[0]]}?" if nearest else " (anabranch config schema describes all)"
+
+
+def type_parts(kind: Any) -> Iterator[Any]:
     """Yield a type and the types of which it is composed."""
     yield kind
     for part in get_args(kind):
-        yield from _parts(part)
+        yield from type_parts(part)
 
 
 def _is_text(kind: Any) -> bool:
@@ -88,4 +95,4 @@ def _value(name: str, text: str) -> Any:
             return parsed["value"]
     with suppress(json.JSONDecodeError):
         return json.loads(text)
-    raise SettingsError(f'the variable {name} of the environment is no TOML value, such as 8, true or ["a", "b"]')
+    raise SettingsError(f'the environment variable {name} is no TOML value: write it like 8, true or ["a", "b"]')

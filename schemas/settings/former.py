@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 RENAMED = {
-    ("stream", "profile"): "[policy] profile",
-    ("stream", "policy"): "[policy] cluster",
+    ("stream", "profile"): ("policy", "profile"),
+    ("stream", "policy"): ("policy", "cluster"),
 }
-"""Keys of older releases, by section and key, with their present names."""
+"""Keys of older releases with their present names, each as section and key."""
 FORMER = frozenset(
     {
         "bookies.hands_heap",

@@ -35,23 +35,23 @@ class KafkaSettings(Section):
     """The brokers, and every client's access to them; all clients share the keys' meaning."""
 
     bootstrap: str
-    """host:port[,host:port…] of the brokers."""
+    """Kafka brokers to connect to, `host:port`, separated by commas."""
     security_protocol: SecurityProtocol
-    """`SSL` and `SASL_SSL` encrypt, `SASL_SSL` and `SASL_PLAINTEXT` log in with a user and a password."""
+    """How clients connect: `SSL` and `SASL_SSL` encrypt, `SASL_SSL` and `SASL_PLAINTEXT` log in with a password."""
     sasl_mechanism: SaslMechanism
-    """Mechanism of the log-in."""
+    """Log-in method for `SASL_…`: `SCRAM-SHA-512`, `SCRAM-SHA-256` or `PLAIN`, as the brokers are set up."""
     username: str
-    """User name, for `SASL_…`."""
+    """User name for `SASL_…`; needs ANABRANCH_KAFKA_PASSWORD or password_file."""
     password: Credential | None = None
-    """The user's password; only from the environment."""
+    """Password of `username`; set only by the environment variable ANABRANCH_KAFKA_PASSWORD."""
     password_file: str
-    """File with the password and nothing else, not even a line break; empty: the environment has it."""
+    """File with only the password, no line break; takes precedence over ANABRANCH_KAFKA_PASSWORD. Empty: none."""
     ca: str
-    """PEM file of the CAs for the brokers' certificates; empty: those of the system."""
+    """PEM file of the CAs that signed the brokers' certificates; empty: the system's CAs."""
     certificate: str
-    """PEM file of our certificate with its chain, for brokers that require one; empty: none."""
+    """PEM file of our certificate and its chain, if the brokers require one; empty: none."""
     key: str
-    """PEM file of the certificate's key, without a password (PKCS#8)."""
+    """PEM file of the certificate's key, PKCS#8 without a password."""
 
     @model_validator(mode="after")
     def _fit_together(self) -> KafkaSettings:

@@ -10,7 +10,9 @@ from schemas.settings.section import Section
 
 
 class MetricsSettings(Section):
+    """Where every process with a metrics_port serves metrics and probes (docs/metrics.md)."""
+
     host: str
-    """Address of `/metrics`, `/livez` and `/readyz`. Its clients can read topic names."""
+    """Address of all metrics ports (/metrics, /livez, /readyz); 0.0.0.0 shows topic names to other machines."""
     names: tuple[HostName, ...]
-    """Further host names for scrapers, such as a service's; IP addresses need none."""
+    """Further host names that scrapers use, such as a service's; IP addresses need no entry."""

@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import ssl
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import ErrorDetails
 
@@ -26,7 +28,7 @@ from schemas.settings.bookies import BookieSettings
 from schemas.settings.brakes import BrakeSettings
 from schemas.settings.collect import CollectSettings
 from schemas.settings.controller import ControllerSettings
-from schemas.settings.environment import environment_keys, read_environment, variable_of
+from schemas.settings.environment import environment_keys, read_environment, type_parts, variable_of
 from schemas.settings.former import FORMER, RENAMED, remove_former
 from schemas.settings.kafka import KafkaSettings
 from schemas.settings.metrics import MetricsSettings
@@ -43,6 +45,10 @@ else:
     import tomli as tomllib
 
 HOME_VARIABLE = "ANABRANCH_HOME"
+Source = tuple[str, Mapping[str, Any]]
+"""A file or an environment variable, and the settings that it gives, by section."""
+_NO_SECTIONS = ("home", "former_keys")
+"""Fields of `Settings` that no file gives."""
 OWN_FILE = "anabranch.toml"
 """Settings file in the home, read as if given by `--config`."""
 PROJECT = Path(__file__).resolve().parents[2]
@@ -53,13 +59,12 @@ Heap = Annotated[str, Field(pattern=r"^[1-9][0-9]*[mg]$")]
 
 
 class LakeSettings(Section):
-    path: str
-    """Folder (or object-store URL) with one Delta table per folder."""
-    compact_minutes: Annotated[float, Field(ge=0, le=1440)]
-    """Minutes between two compaction passes of job and executor over days with many small files.
+    """The Delta tables."""
 
-    0: left to `anabranch lake optimize`.
-    """
+    path: str
+    """Folder, or URL of an object store, of the Delta tables; the same for all processes of a cluster."""
+    compact_minutes: Annotated[float, Field(ge=0, le=1440)]
+    """Minutes between compactions by job and executor; 0: small files are left to `anabranch lake optimize`."""
 
 
 class PolicySettings(Section):
@@ -69,51 +74,48 @@ class PolicySettings(Section):
     """
 
     profile: Profile
-    """Defaults under every policy: `pip-483`, or `default`, which adds the guards."""
+    """Defaults of policies: `default` adds guards to the PIP, `pip-483` has none, `pulsar-5.0` decides as Pulsar."""
     cluster: str
-    """TOML file with the cluster's policy, which overrides the profile's defaults."""
+    """TOML file with the cluster's policy, which overrides the profile; the same for job and controller."""
 
 
 class StreamSettings(Section):
+    """The Spark job, `anabranch serve stream`."""
+
     checkpoint: str
-    """Folder of the query's checkpoint."""
+    """Folder or URL of the job's state and Kafka offsets; on a Spark cluster every node must reach it."""
     buckets: Annotated[int, Field(ge=1, le=65_536)]
-    """Hash buckets of topics, the keys of the state; fixed for the lifetime of a checkpoint."""
+    """Number of parts of the state, 8 to 64 per state partition (docs/operations.md); fixed for a checkpoint."""
     tick_seconds: Seconds
-    """Time between two evaluations of every topic, seconds (PIP-483: 60)."""
+    """Seconds between two evaluations of every topic (PIP-483: 60); fewer react sooner and cost more CPU."""
     change_threshold: Annotated[float, Field(gt=0, le=10)]
-    """Smallest significant relative change of a rate, as a fraction (PIP-483: 0.25)."""
+    """Relative change of a rate, as a fraction, from which it is recorded (PIP-483: 0.25); higher stores less."""
     max_stats_per_batch: Annotated[int, Field(ge=1)]
-    """Maximum of segment-stats messages per micro-batch; usually fewer, limited by the batches' duration."""
+    """Most segment-stats messages in one micro-batch; lower it if workers run out of memory."""
     batch_seconds: Seconds
-    """Intended duration of a micro-batch, seconds: an event that arrives during it waits for its end."""
+    """Target seconds per micro-batch while there is a backlog; more catches up faster but delays events."""
     max_events_per_batch: Annotated[int, Field(ge=1)]
-    """Maximum of consumer and control events per micro-batch."""
+    """Most consumer and control events in one micro-batch; lower it if workers run out of memory."""
     spark_conf: str
-    """File of Spark settings, in spark-defaults format."""
+    """File of Spark settings (memory, cores, state partitions) in spark-defaults format."""
     metrics_port: Port
-    """Port of the job's metrics and probes, at [metrics] host; 0 = none."""
+    """Port of the job's metrics and probes, at [metrics] host; 0: none."""
 
 
 class BundleSettings(Section):
-    """Pulsar's bundles (docs/bundles.md)."""
+    """Pulsar's brokers and bundles (docs/bundles.md)."""
 
     enabled: bool
-    """Run the family `bundles` in the job.
-
-    It reads two more Kafka topics, and cannot be disabled again on the same checkpoint.
-    """
+    """Decide on Pulsar's bundles too (docs/bundles.md); once true, it stays true for the checkpoint's lifetime."""
     load_reports: Literal["rest", "published"]
-    """Source of load for `anabranch serve collector bundles`: `rest` calls brokers, `published` reads reports.
-
-    Brokers publish reports in the metadata store at `[bookies] metadata` (modular load manager), or in the load-data
-    topics, read through the brokers' WebSocket service (extensible load manager with TransferShedder).
-    """
+    """Load for `serve collector bundles`: `rest` asks brokers, `published` reads their reports and load-data topics."""
 
 
 class LogSettings(Section):
+    """Log lines of all processes, on stderr; of the JVM too."""
+
     format: Literal["text", "json"]
-    """`text` for people, or `json`: one object per line (anabranch/cli/logs.py). Lines of the JVM follow."""
+    """Format of log lines: `text` for people, `json` (one object per line) for log systems."""
 
 
 STUCK_MARGIN_SECONDS = 600.0
@@ -121,33 +123,29 @@ STUCK_MARGIN_SECONDS = 600.0
 
 
 class ExecutorSettings(Section):
+    """The executor, `anabranch serve executor`, which applies decisions."""
+
     mode: Literal["act", "approve", "observe"]
-    """`act` applies decisions, `approve` only those approved by a person, `observe` only reports."""
+    """`observe` only records what it would do; `approve` applies approved decisions; `act` applies all."""
     poll_ms: Annotated[int, Field(ge=10, le=60_000)]
-    """Interval for polling the decisions table, milliseconds."""
+    """Milliseconds between reads of the decisions table; more saves requests and delays actions."""
     workers: Annotated[int, Field(ge=1, le=256)]
-    """Topics handled concurrently."""
+    """Topics that each shard handles at a time; raise it if decisions queue while the controller is idle."""
     request_timeout_seconds: Seconds
-    """Timeout of a call to the controller, seconds."""
+    """Seconds to wait for an answer of the controller; at most half of lease_seconds."""
     give_up_seconds: Seconds
-    """Time after which a decision that cannot be applied ends as `failed`, seconds, excluding time paused."""
+    """Seconds of retries after which a decision ends as `failed`; time held by a safeguard does not count."""
     decision_max_age_seconds: Seconds
-    """Age above which a decision is not begun in mode `act`, seconds.
-
-    It ends as `superseded`, and the job decides again.
-    """
+    """Seconds after which a decision not yet begun ends as `superseded`, and the job decides again."""
     waiting_max_age_seconds: Seconds
-    """Age above which a decision that is held back is not begun, seconds.
-
-    Also applies to all decisions in mode `approve`, where people need time.
-    """
+    """Seconds after which a decision held by a safeguard, or any in mode `approve`, ends as `superseded`."""
     metrics_port: Port
-    """Port of the executor's metrics and probes, at [metrics] host; 0 = none."""
+    """Port of the executor's metrics and probes, at [metrics] host; 0: none."""
     brakes: BrakeSettings
     shards: Annotated[int, Field(ge=1, le=64)]
-    """Parts of the topics, each with one active executor; the same for all executors of a lake."""
+    """Parts of the topics, one executor at work on each; more use several executors. Stop all of them to change it."""
     lease_seconds: Seconds
-    """Silence after which other executors take over the shards of one, seconds."""
+    """Seconds of silence after which other executors take over; fewer fail over sooner."""
 
     @model_validator(mode="after")
     def _a_call_fits_into_the_lease(self) -> ExecutorSettings:
@@ -193,52 +191,52 @@ class ExecutorSettings(Section):
 
 
 class AlertSettings(Section):
+    """Alerts by rules on the lake, `anabranch serve alerts`."""
+
     rules: str
-    """YAML file with the alert rules and their destinations."""
+    """YAML file of alert rules and destinations (docs/alerts.md)."""
     ca: str
-    """PEM file of the CAs for destinations' certificates; empty: those of the system."""
+    """PEM file of the CAs that signed the destinations' certificates; empty: the system's CAs."""
     metrics_port: Port
-    """Port of the metrics and probes of `anabranch serve alerts`, at [metrics] host; 0 = none."""
+    """Port of the metrics and probes of `anabranch serve alerts`, at [metrics] host; 0: none."""
 
 
 class LocalSettings(Section):
-    """The local run: everything on one machine, in separate processes."""
+    """The local run, `anabranch run --local`: everything on one machine, in separate processes."""
 
     folder: str
-    """Folder of broker data, pid files and logs."""
+    """Folder of a local run's data and logs, and of temporary files of every process on this machine."""
     jars: str
-    """Folder of the jars, filled once by the set-up."""
+    """Folder of the jars that `anabranch local setup` fetches."""
     broker_port: Port
-    """Port of the embedded Kafka broker; 0 = a free one."""
+    """Port of the local run's Kafka broker; 0: a free one."""
     free_disk_mb: Annotated[int, Field(ge=0)]
-    """Free disk below which the local run refuses to start, MB."""
+    """Free disk space, MB, below which a local run does not start."""
 
 
 class TrafficSettings(Section):
     """The generator: demand over the key space, which determines each segment's rates in any layout."""
 
     seed: int
+    """Seed of the demand: the same seed gives the same demand."""
     topics: Annotated[int, Field(ge=0, le=100_000)]
     """Scalable topics to create and load."""
     namespace: str
-    """`tenant/namespace` of those topics."""
+    """`tenant/namespace` of the generated topics."""
     report_seconds: Seconds
-    """Time between two samples of every segment, seconds (PIP-483: 10)."""
+    """Seconds between two samples of every segment (PIP-483: 10)."""
     peak_msg_rate_in: Annotated[float, Field(gt=0)]
-    """Messages in per second of one topic at its peak."""
+    """Messages in per second of the busiest topic at its peak, without bursts."""
     wave_seconds: Seconds
-    """Period of the daily wave, seconds (86400 in the field, shorter in the demonstration)."""
+    """Seconds of one daily wave: 86400 as in production, fewer to see splits and merges soon."""
     burst_seconds: Seconds
-    """Mean time between two bursts of a topic, seconds."""
+    """Seconds of the intervals of which six in ten have one burst of a topic."""
     max_consumers: Annotated[int, Field(ge=0, le=1000)]
-    """Maximum of consumers of one subscription."""
+    """Most consumers of one subscription."""
     consumer_seconds: Seconds
-    """Mean time between two changes of a topic's consumers, seconds."""
+    """Mean seconds between two changes of a topic's consumers."""
     from_start: bool
-    """Count time from the generator's first start, so that each run has the same demand.
-
-    Otherwise by the clock.
-    """
+    """true: demand begins at the first start, the same in each fresh run; false: it follows the clock."""
 
 
 class Settings(Section):
@@ -386,59 +384,155 @@ def load_settings(
     """
     home = (home or default_home()).resolve()
     environment = os.environ if environment is None else environment
-    merged: dict[str, Any] = {}
     defaults, own = PROJECT / "conf" / "anabranch.toml", home / "conf" / "anabranch.toml"
     read = [
         defaults,
         *([own] if own.exists() and own != defaults else []),
         *(find_settings(file, home) for file in files),
     ]
-    for path in read:
-        try:
-            _lay_over(merged, tomllib.loads(path.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise SettingsError(f"cannot read settings {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{path} is no TOML: {error}") from error
-    for variable, section, key in _SECRETS:
-        if key in merged.get(section, {}):
+    sources = [*((str(path), _read_file(path)) for path in read), *_read_variables(environment)]
+    merged: dict[str, Any] = {}
+    for _, values in sources:
+        _lay_over(merged, deepcopy(values))
+    former_keys = {
+        *(f"{key} in {_find_source(key.split('.'), sources)}" for key in remove_former(merged)),
+        *(name for name in _FORMER_VARIABLES if environment.get(name)),
+    }
+    for renamed, (section, key) in RENAMED.items():
+        if renamed[1] in merged.get(renamed[0], {}):
             raise SettingsError(
-                f"wrong settings in {_list_files(read)}: [{section}] {key} is a secret: set {variable} instead"
+                f"wrong settings in {_find_source(renamed, sources)}: [{renamed[0]}] {renamed[1]} is [{section}] {key} "
+                "now: move it there"
             )
-    for variable, section, key in (*_ENDPOINTS, *_SECRETS):
-        if environment.get(variable):
-            merged.setdefault(section, {})[key] = environment[variable]
-    further = {variable for variable, _, _ in (*_ENDPOINTS, *_SECRETS)}
-    former = {variable_of(tuple(key.split("."))): key for key in FORMER}
-    chosen = read_environment(environment, Settings, further | former.keys())
-    former_keys = {*remove_former(merged), *(name for name in former if environment.get(name))}
-    for (*sections, key), value in chosen.items():
-        table = merged
-        for section in sections:
-            table = table.setdefault(section, {})
-        table[key] = value
-    origins = _list_files(read) + (", " + ", ".join(map(variable_of, chosen)) if chosen else "")
-    for (section, key), now in RENAMED.items():
-        if key in merged.get(section, {}):
-            raise SettingsError(f"wrong settings in {_list_files(read)}: [{section}] {key} is {now} now")
     try:
         return Settings.model_validate({**merged, "home": home, "former_keys": tuple(sorted(former_keys))})
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}{_nearest_key(item)}"
-            for item in error.errors(include_url=False, include_input=False)
-        )
-        raise SettingsError(f"wrong settings in {origins}: {problems}") from error
+        problems: dict[str, list[str]] = {}
+        for item in error.errors(include_url=False, include_input=False):
+            problems.setdefault(_find_source(item["loc"], sources), []).append(_describe_problem(item))
+        listed = "; in ".join(f"{source}: {'; '.join(texts)}" for source, texts in problems.items())
+        raise SettingsError(f"wrong settings in {listed}") from error
 
 
-def _nearest_key(item: ErrorDetails) -> str:
-    """Return which key may be meant by one that is not known."""
-    if item["type"] != "extra_forbidden":
-        return ""
-    path = ".".join(str(part) for part in item["loc"])
-    dotted_keys = [".".join(keys) for keys, _ in environment_keys(Settings)]
-    nearest = get_close_matches(path, [*dotted_keys, *Settings.model_fields], 1, 0.7)
-    return f" (did you mean {nearest[0]}?)" if nearest else ""
+def _read_file(path: Path) -> dict[str, Any]:
+    """Return the sections of a file. Raises `SettingsError`, also for a secret and a key outside of sections."""
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read settings {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is no TOML: {error}") from error
+    for name, value in values.items():
+        if name in _NO_SECTIONS:
+            hint = f", and give --home or {HOME_VARIABLE}" if name == "home" else ""
+            raise SettingsError(f"wrong settings in {path}: {name} is no setting: remove it{hint}")
+        if not isinstance(value, dict) and name in Settings.model_fields:
+            raise SettingsError(f"wrong settings in {path}: {name} is a section: write its keys below [{name}]")
+        if not isinstance(value, dict):
+            hint = _nearest_key((name,)) or ": write it below its [section]"
+            raise SettingsError(f"wrong settings in {path}: {name} is outside of all sections{hint}")
+    for variable, section, key in _SECRETS:
+        if key in values.get(section, {}):
+            raise SettingsError(
+                f"wrong settings in {path}: [{section}] {key} is a secret: set {variable} instead, and remove it here"
+            )
+    return values
+
+
+def _read_variables(environment: Mapping[str, str]) -> Iterator[Source]:
+    """Yield what each variable sets. Raises `SettingsError`, also for the variable of a renamed key."""
+    for renamed, present in RENAMED.items():
+        if environment.get(variable_of(renamed)):
+            raise SettingsError(
+                f"the environment variable {variable_of(renamed)} is {variable_of(present)} now: set that"
+            )
+    named = {variable: (section, key) for variable, section, key in (*_ENDPOINTS, *_SECRETS)}
+    yield from (
+        (variable, _nest(path, environment[variable])) for variable, path in named.items() if environment.get(variable)
+    )
+    for path, value in read_environment(environment, Settings, named.keys() | _FORMER_VARIABLES).items():
+        yield variable_of(path), _nest(path, value)
+
+
+def _nest(path: Sequence[str], value: Any) -> dict[str, Any]:
+    for name in reversed(path):
+        value = {name: value}
+    return dict(value)
+
+
+def _find_source(path: Sequence[str | int], sources: Sequence[Source]) -> str:
+    """Return the file or variable that a key's value comes from; for a section, all but the defaults."""
+    names = list(takewhile(lambda name: isinstance(name, str), path))
+    for length in range(len(names), 0, -1):
+        values = [(source, _value_at(tree, names[:length])) for source, tree in sources]
+        given = [(source, value) for source, value in values if value is not None]
+        if given and isinstance(given[-1][1], dict):
+            return ", ".join(source for source, _ in given[1:] or given)
+        if given:
+            return given[-1][0]
+    return sources[0][0]
+
+
+def _value_at(tree: Any, path: Sequence[str | int]) -> Any:
+    for name in path:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return tree
+
+
+_EXPECTED = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "must be a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
+    **dict.fromkeys(("tuple_type", "list_type"), 'must be a list, such as ["a", "b"]'),
+    **dict.fromkeys(("model_type", "dict_type"), "must be a section with keys of its own"),
+    **dict.fromkeys(("time_parsing", "time_type"), 'must be a time of day, such as "22:00"'),
+    "string_type": 'must be text, in quotation marks: "…"',
+    "string_pattern_mismatch": "has the wrong form",
+    "literal_error": "must be {expected}",
+    "greater_than": "must be more than {gt:.10g}",
+    "greater_than_equal": "must be at least {ge:.10g}",
+    "less_than_equal": "must be at most {le:.10g}",
+    "missing": "is missing",
+    "too_short": "must have at least {min_length} element",
+    "string_too_short": "must have at least {min_length} character",
+    "string_too_long": "must have at most {max_length} characters",
+}
+"""Pydantic's types of errors in plain words."""
+
+
+def _describe_problem(item: ErrorDetails) -> str:
+    """Return a key and what is wrong with it, with the key's description or the key that may be meant."""
+    kind, key = item["type"], ".".join(map(str, item["loc"]))
+    if kind == "extra_forbidden":
+        return f"{key}: unknown key{_nearest_key(item['loc']) or ' (anabranch config schema describes all)'}"
+    if kind not in _EXPECTED:
+        return f"{key}: {item['msg'].removeprefix('Value error, ')}"
+    description = _description_of(item["loc"]).removesuffix(".")
+    return f"{key}: {_EXPECTED[kind].format(**item.get('ctx', {}))}" + (f" ({description})" if description else "")
+
+
+def _description_of(path: Sequence[str | int]) -> str:
+    """Return the description of the last name of a path that is a key."""
+    model: type[BaseModel] | None = Settings
+    description = ""
+    for name in path:
+        field = model.model_fields.get(str(name)) if model is not None else None
+        if field is not None:
+            description = field.description or ""
+            parts = type_parts(field.annotation)
+            model = next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
+    return description
+
+
+def _nearest_key(path: Sequence[str | int]) -> str:
+    """Return which key or section may be meant by one that is unknown, preferably one of the same name."""
+    key = ".".join(map(str, path))
+    keys = [keys for keys, _ in environment_keys(Settings)]
+    known = {".".join(names[:length]) for names in keys for length in range(1, len(names) + 1)}
+    same = [other for other in known if other.rpartition(".")[2] == str(path[-1])]
+    nearest = get_close_matches(key, same, 1, 0) or get_close_matches(key, known, 1, 0.7)
+    # A key of a list's element is not meant for the list.
+    return f" (did you mean {nearest[0]}?)" if nearest and not key.startswith(f"{nearest[0]}.") else ""
 
 
 _ENDPOINTS = (
@@ -456,6 +550,7 @@ _SECRETS = (
     ("ANABRANCH_BOOKIES_METADATA_AUTH", "bookies", "metadata_auth"),
 )
 """Environment variables with the section and key that they set; no settings file may hold secrets."""
+_FORMER_VARIABLES = {variable_of(tuple(key.split("."))) for key in FORMER}
 SECRET_VARIABLES = frozenset(variable for variable, _, _ in _SECRETS)
 
 
@@ -465,10 +560,6 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     Others of the account may read a process' environment.
     """
     return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
-
-
-def _list_files(files: Sequence[Path]) -> str:
-    return ", ".join(map(str, files))
 
 
 def _lay_over(base: dict[str, Any], over: Mapping[str, Any]) -> None:

@@ -10,27 +10,23 @@ from schemas.settings.section import Port, Section
 
 
 class WebSettings(Section):
+    """The operators' page, `anabranch serve web` (docs/web.md)."""
+
     host: str
-    """Address of the page; one that is not loopback requires tokens."""
+    """Address that the page listens on; one that other machines reach requires tokens."""
     port: Port
-    """0 = a free one. A local run uses a free one when this one is taken."""
+    """Port of the page; 0: a free one. A local run takes a free one if this one is in use."""
     certificate: str
-    """PEM file of the certificate with its chain, for https only. Empty: no TLS."""
+    """PEM file of the page's certificate and its chain, for https; empty: no TLS."""
     key: str
-    """PEM file of that certificate's key, without a password."""
+    """PEM file of the certificate's key, without a password."""
     names: tuple[HostName, ...]
-    """Further host names of the page, of a proxy or a service; other names are refused."""
+    """Further host names of the page, such as a proxy's or service's; other names are refused."""
     metrics_port: Port
-    """Port of the page's metrics and probes, at [metrics] host; 0 = none."""
+    """Port of the page's metrics and probes, at [metrics] host; 0: none."""
     reports: str
-    """Folder of the HTML reports that the page opens.
-
-    Written by `shadow`, `backtest`, `suggest` and `simulate`.
-    """
+    """Folder of reports that the page lists: write them there with `anabranch whatif … --output html --file`."""
     tokens_file: str
-    """Token file of the page (`anabranch config token`): `read` sees, `operate` acts. Empty: the controller's.
-
-    Without any, loopback needs no token.
-    """
+    """File of tokens for the page (role `read` sees, `operate` acts); empty: the controller's tokens."""
     open: bool
-    """Require no token on loopback even if the controller has some: every account of the machine may act."""
+    """true: the page needs no token on loopback, so every account of the machine may act."""

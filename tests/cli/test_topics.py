@@ -246,7 +246,7 @@ def test_environment_token_never_shown(tmp_path):
 def test_unsendable_token_refused_unshown(token):
     done = run(CLOSED, "list", "acme/shop", environment={"ANABRANCH_CONTROLLER_TOKEN": token})
     assert isinstance(done.exception, SettingsError)
-    assert "controller.token: Value error, it holds characters that no token has" in str(done.exception)
+    assert "controller.token: it holds characters that no token has" in str(done.exception)
     assert token not in done.output + str(done.exception)
 
 

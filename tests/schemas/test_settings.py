@@ -8,9 +8,10 @@ import pytest
 
 from schemas.ids import decision_id, digest, topic_parts
 from schemas.settings import root
-from schemas.settings.environment import environment_keys
+from schemas.settings.environment import environment_keys, type_parts
 from schemas.settings.former import FORMER
 from schemas.settings.root import Settings, SettingsError, default_home, load_settings
+from schemas.settings.section import Section
 
 HOME = Path(__file__).parents[2]
 
@@ -49,6 +50,17 @@ def test_environment_sets_endpoints_and_hides_token(tmp_path):
         ("[executor]\nmode = 'maybe'\n", "executor.mode"),
         ("not toml", "no TOML"),
         ("[stream]\npolicy = 'x'\n", r"\[stream\] policy is \[policy\] cluster"),
+        ("[stream]\nbuckets = 'many'\n", r"over\.toml: stream\.buckets: must be a whole number \(Number of parts"),
+        ("[web]\nport = 99999\n", r"web\.port: must be at most 65535 \(Port of the page"),
+        ("[executor]\nmode = 'maybe'\n", "executor.mode: must be 'act', 'approve' or 'observe'"),
+        ("[controller]\nnodes = ['ftp://x']\n", r"controller\.nodes\.0: has the wrong form \(URLs of all controllers"),
+        ("[brakes]\nfailures = 3\n", r"brakes: unknown key \(did you mean executor\.brakes\?\)"),
+        ("[nonsense]\na = 1\n", "unknown key .anabranch config schema"),
+        ("[executor.brakes]\nwindows = [{day = 1}]\n", r"windows\.0\.day: unknown key \(anabranch config schema"),
+        ("stream = 3\n", r"stream is a section: write its keys below \[stream\]"),
+        ("buckets = 3\n", r"buckets is outside of all sections \(did you mean stream\.buckets\?\)"),
+        ("home = '/'\n", "home is no setting"),
+        ("[executor]\nlease_seconds = 5\n", r"over\.toml: executor: lease_seconds \(5\) is less than"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path, text, named):
@@ -81,12 +93,18 @@ def test_the_environment_wins_over_files(tmp_path, variable, value, path, expect
     ("variable", "value", "message"),
     [
         ("ANABRANCH_STREAM__BUKETS", "7", "ANABRANCH_STREAM__BUKETS .* did you mean ANABRANCH_STREAM__BUCKETS"),
-        ("ANABRANCH_NONSENSE__NOTHING_LIKE_IT", "7", "anabranch config show"),
-        ("ANABRANCH_LAKE_PATH", "/lake", "ANABRANCH_LAKE_PATH .* is written ANABRANCH_LAKE__PATH"),
+        ("ANABRANCH_NONSENSE__NOTHING_LIKE_IT", "7", "anabranch config schema"),
+        ("ANABRANCH_LAKE_PATH", "/lake", "ANABRANCH_LAKE_PATH has no effect: did you mean ANABRANCH_LAKE__PATH"),
+        ("ANABRANCH_STREAM__PROFILE", "default", "ANABRANCH_STREAM__PROFILE is ANABRANCH_POLICY__PROFILE now"),
+        (
+            "ANABRANCH_CONTROLLER_METADATA",
+            "zoo",
+            "in ANABRANCH_CONTROLLER_METADATA: controller.metadata: has the wrong",
+        ),
         ("ANABRANCH_STREAM__BUCKETS", "many", "ANABRANCH_STREAM__BUCKETS .* no TOML value"),
         ("ANABRANCH_STREAM__BUCKETS", "7\nx = 1", "no TOML value"),
         ("ANABRANCH_STREAM__BUCKETS", "0", "ANABRANCH_STREAM__BUCKETS: stream.buckets"),
-        ("ANABRANCH_KAFKA__PASSWORD", "s3cret", "names no setting"),
+        ("ANABRANCH_KAFKA__PASSWORD", "s3cret", "names no setting: did you mean ANABRANCH_KAFKA_PASSWORD"),
     ],
 )
 def test_a_wrong_variable_is_named(tmp_path, variable, value, message):
@@ -98,6 +116,22 @@ def test_a_wrong_variable_is_named(tmp_path, variable, value, message):
 def test_the_nearest_key_is_named(tmp_path):
     with pytest.raises(SettingsError, match=r"stream.bukets: .*did you mean stream.buckets\?"):
         load(tmp_path, "[stream]\nbukets = 3\n")
+
+
+def test_wrong_keys_listed_by_file(tmp_path):
+    for name, text in (("one", "[stream]\nbuckets = 0\n"), ("two", "[web]\nport = -1\n[log]\nformat = 'xml'\n")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "three").write_text("[log]\nformat = 'json'\n")
+    with pytest.raises(SettingsError) as caught:
+        load_settings(
+            [tmp_path / name for name in ("one", "two", "three")], HOME, {"ANABRANCH_STREAM__TICK_SECONDS": "0"}
+        )
+    problems = str(caught.value).removeprefix("wrong settings in ").split("; in ")
+    assert [problem[: problem.index(": must")] for problem in problems] == [
+        f"{tmp_path}/one: stream.buckets",
+        "ANABRANCH_STREAM__TICK_SECONDS: stream.tick_seconds",
+        f"{tmp_path}/two: web.port",
+    ]
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -221,8 +255,10 @@ def test_former_keys_are_named_and_stop_nothing(tmp_path):
     settings = load(tmp_path, text, {"ANABRANCH_COLLECT__TOPICS_SECONDS": "2"})
     assert settings.executor.workers == 3
     assert settings.former_warning == (
-        "no longer read, remove from the settings: ANABRANCH_COLLECT__TOPICS_SECONDS, executor.retry_delay_seconds, "
-        "traffic.fanout, web.limits"
+        "no longer read, remove from the settings: ANABRANCH_COLLECT__TOPICS_SECONDS, "
+        + ", ".join(
+            f"{key} in {tmp_path}/over.toml" for key in ("executor.retry_delay_seconds", "traffic.fanout", "web.limits")
+        )
     )
 
 
@@ -233,6 +269,36 @@ def test_settings_without_former_keys_warn_of_nothing(tmp_path):
 def test_former_keys_are_no_keys_of_today():
     today = {".".join(path) for path, _ in environment_keys(Settings)}
     assert not today & FORMER
+
+
+def described_keys(model, path=()):
+    """Yield section, name and description of every key, also of the elements of lists and tables."""
+    for name, field in model.model_fields.items():
+        inner = [part for part in type_parts(field.annotation) if isinstance(part, type) and issubclass(part, Section)]
+        if field.annotation not in inner and (path or not inner) and name not in ("home", "former_keys"):
+            yield path, name, field.description
+        for part in inner:
+            yield from described_keys(part, (*path, name))
+
+
+def test_every_key_has_one_line_of_description():
+    for path, name, description in described_keys(Settings):
+        assert description, (*path, name)
+        assert "\n" not in description, (*path, name)
+
+
+def test_delivered_file_repeats_the_descriptions():
+    described = {(*path, name): description for path, name, description in described_keys(Settings)}
+    section, before, keys = (), "", 0
+    for line in (HOME / "conf" / "anabranch.toml").read_text().splitlines():
+        if line.startswith("["):
+            section = tuple(line.strip("[]").split("."))
+        elif line and not line.startswith("#"):
+            keys += 1
+            key = (*section, line.partition(" = ")[0])
+            assert before == f"# {described[key]}"
+        before = line
+    assert keys > 100
 
 
 @pytest.mark.parametrize(("profile", "is_shared"), [("one-machine", False), ("cluster", True)])
