@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.simulation.backtest.demand import Loads, wanted_of
-from anabranch.simulation.backtest.incarnations import Announced, Told, TopicLife, actions_of, lives_of, topic_lives
+from anabranch.simulation.backtest.incarnations import Announced, Told, actions_of, lives_of, topic_lives
 from anabranch.simulation.topics.timeline import STEP_MS
 from decisions.topic.layout import HASH_SPACE, LayoutError, SegmentLayout
 
@@ -130,13 +130,17 @@ def said(announced, said_at=None, created_at=None, is_deletion=False):
     return Told(announced, is_deletion, announced.at if said_at is None else said_at, created_at)
 
 
+def bounds_of(told):
+    """Layouts, begin and end of each life."""
+    return [(life.layouts, life.after, life.ends) for life in topic_lives(told)]
+
+
 def test_topic_made_again_is_another_life():
     made = SegmentLayout.create(1, 1)
     layouts = [Announced(1, made), Announced(3_600_000, made.split_segment(0, 3_600_000))]
     again = Announced(END, SegmentLayout.create(1, END))
     late = Announced(END - 1, made)
-    found = topic_lives([said(one) for one in (*layouts, late, again)])
-    assert found == [TopicLife(layouts, 0, END), TopicLife([again], END, None)]
+    assert bounds_of([said(one) for one in (*layouts, late, again)]) == [(layouts, 0, END), ([again], END, None)]
 
 
 def test_late_news_of_a_deleted_life_is_left_out():
@@ -151,7 +155,7 @@ def test_late_news_of_a_deleted_life_is_left_out():
             said(second, 250, other),
             said(late._replace(at=400), 60, created_at),
         ]
-        assert topic_lives(told) == [TopicLife([first], 0, 100), TopicLife([second], 100, None)]
+        assert bounds_of(told) == [([first], 0, 100), ([second], 100, None)]
 
 
 def test_incarnations_without_instants_split_by_deletion():
