@@ -116,12 +116,14 @@ def end(one: Run) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def applied_ids(run: Run) -> set[str]:
+    """Decisions that were applied so far."""
+    return {row["decision_id"] for row in run.rows("outcomes", "decision_id", "status") if row["status"] == "applied"}
+
+
 def applied_kinds(run: Run) -> set[str]:
     """Kinds of decisions that were applied so far: `merge`, `consumers`, `load`."""
-    applied = {
-        row["decision_id"] for row in run.rows("outcomes", "decision_id", "status") if row["status"] == "applied"
-    }
-    kinds = set()
+    applied, kinds = applied_ids(run), set()
     for row in run.rows("decisions", "decision_id", "action", "reason"):
         if row["decision_id"] in applied:
             kinds.add("merge" if row["action"] == "merge" else "consumers" if "consumer" in row["reason"] else "load")

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from anabranch.cli.main import cli
 from anabranch.local.pulsar.load import dropped_receipts
 from anabranch.local.pulsar.traffic import TOPIC
-from tests.local.running import Run, applied_kinds, end
+from tests.local.running import Run, applied_ids, applied_kinds, end
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.local_run, pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
@@ -41,6 +41,8 @@ def test_pulsar_topic_splits_and_merges_without_loss(run_with_pulsar):
     run.kill("collect")
     run.kill("executor")
     wait_until(lambda: applied_kinds(run) == {"load", "merge"}, 240, 0.5)
+    # With a third action, messages have come to what the first two made.
+    wait_until(lambda: len(applied_ids(run)) >= 3, 240, 0.5)
     run.process.send_signal(signal.SIGTERM)
     assert run.process.wait(180) == 0, (run.folder / "out.log").read_text()[-3000:]
 
