@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pyarrow as pa
@@ -32,9 +33,12 @@ from anabranch.history.picture import (
 )
 from anabranch.query.policies import PoliciesOnRecord
 from anabranch.query.wording import action_kind, decision_segments, segments_text
+from anabranch.simulation.shadow.lives import LifeOf, NameLives
 from decisions.autoscale.policy import Policy, ResolvedPolicy
 from decisions.autoscale.rates import Rates as SegmentRates
 from decisions.autoscale.rates import is_cold, segment_overload
+from decisions.topic.segment import Segment
+from engine.autoscale.topics import REMEMBERED_MS
 from lake.brakes import BrakeReader
 from lake.register import EXECUTORS, read_register
 from lake.rows import active_ranges
@@ -48,12 +52,11 @@ EXECUTORS_SECONDS = 3.0
 """Between two looks at the register of executors."""
 MAX_DECISIONS = 200
 """The newest decisions that are kept."""
+_CREATED_AT = re.compile(r'"createdAtMs" *: *([0-9]+)')
 
 
 @dataclass
 class _Topic:
-    created_at: int = 0
-    """Beginning of this life, from its events; 0: unknown."""
     epoch: int = 0
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
     loads: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
@@ -110,6 +113,9 @@ class LakeReader:
         self._executors_at = float("-inf")
         self._waits: dict[str, StoredRow] = {}
         self._topics: dict[str, _Topic] = {}
+        self._lives: dict[str, NameLives] = {}
+        self._ended_at: dict[str, datetime] = {}
+        """When the end of a name's former incarnation was accepted, oldest first; forgotten as by the job."""
         self._policies = PoliciesOnRecord()
         self._decisions: dict[str, StoredRow] = {}
         self._outcomes: dict[str, StoredRow] = {}
@@ -143,6 +149,8 @@ class LakeReader:
         if any(row["type"] == "policy" for row in new[EVENTS.name]):
             self._changed.update(self._topics)
         for row in new[SEGMENT_LOAD.name]:
+            if self._is_of_former(row["topic"], row["accepted_at"]):
+                continue
             topic = self._topic(row["topic"])
             topic.loaded_at = row["accepted_at"]
             topic.loads[row["segment_id"]] = (
@@ -191,10 +199,11 @@ class LakeReader:
         return self._actions.total()
 
     def _older_events(self) -> list[StoredRow]:
-        """Return the newest layout, consumer and policy events from before the tail, oldest first.
+        """Return the layout, consumer and policy events that matter from before the tail, oldest first.
 
-        State that has not changed since is recorded only once, however long ago. Empty if the tail covers the whole
-        table, or after the first call.
+        State that has not changed since is recorded only once, however long ago. Of each part of a subject these are
+        the newest event and the one of the latest incarnation: a late announcement of an earlier one may be the newest.
+        Empty if the tail covers the whole table, or after the first call.
         """
         if self._has_older or not (versions := self._tails[EVENTS.name].position):
             return []
@@ -202,7 +211,8 @@ class LakeReader:
         if versions <= self._backlog:
             return []
         newest: dict[tuple[str, str], StoredRow] = {}
-        columns = ("subject", "type", "cause", "body", "accepted_at", "kafka_offset")
+        latest: dict[tuple[str, str], StoredRow] = {}
+        columns = (*_COLUMNS[EVENTS.name], "at", "in_columns", "life", "epoch")
         is_of_topic = pc.is_in(pc.field("type"), pa.array(["layout", "consumer", "policy"]))
         try:
             for rows in stream_columns(self._lake, EVENTS, columns, 1024, is_of_topic):
@@ -210,11 +220,14 @@ class LakeReader:
                     key = row["subject"], _part(row)
                     if key not in newest or _age(newest[key]) < _age(row):
                         newest[key] = row
+                    if key not in latest or _incarnation(latest[key]) < _incarnation(row):
+                        latest[key] = row
         except (DeltaError, OSError) as error:
             log.debug("events cannot be read, trying again: %s", error)
             self._has_older = False
             return []
-        return sorted(newest.values(), key=_age)
+        needed = {id(row): row for rows in (newest, latest) for row in rows.values()}
+        return sorted(needed.values(), key=_age)
 
     def _news(self, tail: Tail) -> list[StoredRow]:
         """Return new rows; empty if the table cannot be read at the moment: the next call returns them."""
@@ -234,35 +247,57 @@ class LakeReader:
             self._policies.take(row["body"])
         if row["type"] not in ("layout", "consumer"):
             return
-        body = json.loads(row["body"])
-        created_at, state = body.get("topicCreatedAt") or 0, self._topics.get(row["subject"])
-        if state is not None and created_at and created_at != state.created_at:
-            if created_at < state.created_at:
-                return
-            if state.created_at:
-                self._forget(row["subject"])
+        name, body = row["subject"], json.loads(row["body"])
+        layout, created_at = body.get("layout") or {}, body.get("topicCreatedAt")
+        lives = self._lives.setdefault(name, NameLives())
+        # Where announcements name their incarnation, segments are not needed to tell it.
+        segments = {} if created_at is not None else _births(layout)
         if row["type"] == "consumer":
-            topic = self._topic(row["subject"])
-            topic.created_at, consumers = created_at or topic.created_at, topic.consumers
-            if body["event"] == "deleted":
-                consumers.pop(body["subscription"], None)
-            else:
-                consumers[body["subscription"]] = (body["type"], body["consumers"])
+            life = lives.follow_consumers(created_at, body["at"])
         elif body["cause"] == "deleted":
-            self._forget(row["subject"])
+            if lives.follow_deletion(segments, created_at, body["at"]):
+                self._end_incarnation(name, row["accepted_at"])
+            return
         else:
-            topic = self._topic(row["subject"])
-            topic.epoch = body["layout"]["epoch"]
-            topic.created_at = created_at or topic.created_at
-            topic.own_policy, topic.ranges = body["layout"].get("autoScalePolicy"), active_ranges(body["layout"])
+            life = lives.follow_layout(segments, created_at, body["at"])
+        if life is LifeOf.EARLIER:
+            return
+        if life is LifeOf.LATER:
+            self._end_incarnation(name, row["accepted_at"])
+        topic = self._topic(name)
+        if row["type"] == "consumer":
+            if body["event"] == "deleted":
+                topic.consumers.pop(body["subscription"], None)
+            else:
+                topic.consumers[body["subscription"]] = (body["type"], body["consumers"])
+        elif not topic.ranges or topic.epoch <= layout["epoch"]:
+            topic.epoch = layout["epoch"]
+            topic.own_policy, topic.ranges = layout.get("autoScalePolicy"), active_ranges(layout)
             topic.loads = {segment: load for segment, load in topic.loads.items() if segment in topic.ranges}
 
-    def _forget(self, name: str) -> None:
+    def _end_incarnation(self, name: str, accepted_at: datetime) -> None:
+        """Remove a topic that was deleted, or created again; remember that for as long as the job does."""
         self._changed.add(name)
         self._topics.pop(name, None)
+        self._ended_at.pop(name, None)
+        self._ended_at[name] = accepted_at
+        oldest = accepted_at - timedelta(milliseconds=REMEMBERED_MS)
+        while self._ended_at[former := next(iter(self._ended_at))] < oldest:
+            del self._ended_at[former]
+            if former not in self._topics:
+                self._lives.pop(former, None)
+
+    def _is_of_former(self, name: str, instant: datetime) -> bool:
+        """Return whether a row of a batch is of an incarnation that has ended.
+
+        A batch may end an incarnation and begin the next: its rows are of the latter.
+        """
+        ended_at = self._ended_at.get(name)
+        return ended_at is not None and (instant < ended_at or (instant == ended_at and name not in self._topics))
 
     def _take_decision_or_hold(self, row: StoredRow) -> None:
-        topic = self._topic(row["subject"])
+        is_of_former = self._is_of_former(row["subject"], row.get("decided_at") or row["since"])
+        topic = _Topic() if is_of_former else self._topic(row["subject"])
         if "decision_id" in row:
             topic.hold, topic.newest, topic.outcome = None, row, None
             self._decisions[row["decision_id"]] = row
@@ -389,7 +424,7 @@ class LakeReader:
 def _part(event: StoredRow) -> str:
     """Return the part of its subject that an event replaces: each event states that part in full."""
     if event["type"] == "layout":
-        return ""
+        return "deleted" if event["cause"] == "deleted" else ""
     body = json.loads(event["body"])
     if event["type"] == "consumer":
         return str(body["subscription"])
@@ -398,6 +433,32 @@ def _part(event: StoredRow) -> str:
 
 def _age(event: StoredRow) -> tuple[datetime, int]:
     return event["accepted_at"], event["kafka_offset"]
+
+
+def _incarnation(event: StoredRow) -> tuple[int, int, datetime, float]:
+    """Return a key that orders the events of one part of a subject by incarnation and epoch; of equals, the first wins.
+
+    An incarnation begins when its announcements say, else with the oldest segment of its layout (0: not known).
+    """
+    in_columns, body = event["in_columns"], event["body"]
+    begins = [event["life"] if in_columns else json.loads(body).get("topicCreatedAt")]
+    if begins == [None] and event["type"] == "layout":
+        begins = [int(digits) for digits in _CREATED_AT.findall(body)]
+    life = min((begin for begin in begins if begin), default=0)
+    return life, (event["epoch"] if life and in_columns else None) or 0, event["at"], -event["accepted_at"].timestamp()
+
+
+def _births(layout: Mapping[str, Any]) -> dict[int, Segment]:
+    """Return by id what tells a segment from one of another incarnation: hash range and creation time."""
+    return {
+        segment["segmentId"]: Segment(
+            segment["segmentId"],
+            segment["hashRange"]["start"],
+            segment["hashRange"]["end"],
+            created_at_ms=segment.get("createdAtMs", 0),
+        )
+        for segment in layout.get("segments", {}).values()
+    }
 
 
 def _overload(rates: SegmentRates | None, policy: Policy | None) -> float | None:

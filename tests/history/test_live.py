@@ -19,6 +19,7 @@ from tests.local.lake import (
     layout_event,
     layout_json,
     load,
+    millis,
     outcome,
     policy_event,
     write,
@@ -202,3 +203,54 @@ def test_late_rows_hidden_from_next_incarnation(lake):
     )
     (topic,) = LakeReader(lake).refresh(at(1.0)).topics
     assert topic.consumers == (("audit", "STREAM", 1),)
+
+
+def announced(seconds, cause="created", *, life=None, said=None, born=0, epoch=0):
+    """A layout that came at `seconds`; `said`: when it was said, `born`: when its segment was made."""
+    whole = layout_json((0, 0x0000, 0xFFFF), epoch=epoch)
+    whole["segments"]["0"]["createdAtMs"] = born
+    said = seconds if said is None else said
+    row = layout_event(whole, seconds, cause)
+    body = json.loads(row.body) | {"at": millis(said)} | ({} if life is None else {"topicCreatedAt": life})
+    columns = {"in_columns": True, "life": life, "epoch": epoch, "active_segments": 1}
+    return row.model_copy(update={"body": json.dumps(body), "at": at(said), **columns})
+
+
+LATE = {
+    "layout-of-deleted": ((announced(6, "snapshot", said=1),), None),
+    "named-layout-of-deleted": ((announced(6, "snapshot", life=1),), None),
+    "layout-of-former": ((announced(6, born=6), announced(7, "snapshot", said=1, epoch=5)), 0),
+    "named-layout-of-former": ((announced(6, life=2), announced(7, "snapshot", life=1, epoch=5)), 0),
+    "layout-of-older-segments": ((announced(6, born=6), announced(7, "snapshot", born=1, epoch=5)), 0),
+    "deletion-of-former": ((announced(6, born=6), announced(7, "deleted", said=5)), 0),
+    "named-deletion-of-former": ((announced(6, life=2), announced(7, "deleted", life=1)), 0),
+    "older-epoch": ((announced(6, life=2, epoch=3), announced(7, "snapshot", life=2, epoch=2)), 3),
+}
+"""Announcements after a deletion, and the epoch that is known then; None: the topic is gone."""
+
+
+@pytest.mark.parametrize("reading", ["followed", "at-once", "before-the-tail"])
+@pytest.mark.parametrize("case", LATE)
+def test_late_announcement_changes_nothing(lake, case, reading):
+    later, epoch = LATE[case]
+    life, born = later[0].life and 1, 0 if later[0].life else 1
+    reader = LakeReader(lake, backlog=1 if reading == "before-the-tail" else 3_000)
+    for row in (announced(1, life=life, born=born), announced(5, "deleted", life=life, born=born), *later):
+        write(lake, row)
+        if reading == "followed":
+            reader.refresh(at(8))
+    for seconds in (8, 9):
+        write(lake, layout_event(WHOLE, seconds, topic="topic://acme/shop/other"))
+    topics = [topic for topic in reader.refresh(at(10)).topics if topic.name == ORDERS]
+    assert [topic.epoch for topic in topics] == ([] if epoch is None else [epoch])
+
+
+def test_former_load_and_hold_hidden_from_next_incarnation(lake):
+    reader = LakeReader(lake)
+    write(lake, policy_event(0), announced(0, life=1), announced(3, "deleted", life=1), announced(4, life=2))
+    write(lake, load(0, 20_000, 1), hold(2), decision(2.5))
+    (topic,) = reader.refresh(at(5)).topics
+    assert (topic.segments[0].rates, topic.hold, topic.open_decision) == (None, None, None)
+    write(lake, load(0, 5_000, 6), hold(6, seq=2))
+    (topic,) = reader.refresh(at(7)).topics
+    assert (topic.segments[0].overload, topic.hold.since) == (0.5, at(6))

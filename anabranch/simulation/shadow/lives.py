@@ -2,9 +2,9 @@
 
 Pure.
 
-Stage: under `own`, the backtest and the demand of a lake. Announcements arrive late and are repeated. A late one of an
-earlier life says nothing about the known one. It is recognised by `topicCreatedAt`; where announcements lack it, as
-with Pulsar's own, by its time and by the segments of its layout.
+Stage: under `own`, the backtest, the demand of a lake and the live view. Announcements arrive late and are repeated. A
+late one of an earlier life says nothing about the known one. It is recognised by `topicCreatedAt`; where announcements
+lack it, as with Pulsar's own, by its time and by the segments of its layout.
 """
 
 from __future__ import annotations
@@ -60,6 +60,16 @@ class NameLives:
         self.ended_created_at = self.created_at if created_at is None else created_at
         self.segments, self.created_at = {}, None
         return True
+
+    def follow_consumers(self, created_at: int | None, said_at: int) -> LifeOf:
+        """Apply the announcement of a count of consumers, and return its life."""
+        if not self.has_consumers(created_at, said_at):
+            return LifeOf.EARLIER
+        if created_at is None or created_at == self.created_at:
+            return LifeOf.THIS
+        is_later = self.created_at is not None
+        self.segments, self.created_at = ({} if is_later else self.segments), created_at
+        return LifeOf.LATER if is_later else LifeOf.THIS
 
     def is_earlier(self, created_at: int | None, said_at: int) -> bool:
         """Return whether an announcement is of a life before the known one, judged by instants alone."""
