@@ -123,7 +123,8 @@ class Courier:
                         log.error("%s rejects %s for good: %s", self.name, notice.notice_id, fault)
                     self.settled.put((notice, "told" if fault is None else "rejected", fault))
             waiting = [notice for notice in waiting if id(notice) not in sent]
-            repeats = [notice for notice in repeats if id(notice) not in sent]
+            # A newer notice of the same alert replaces what was due for repetition before it.
+            repeats = [notice for notice in repeats if id(notice) not in sent and self._is_repeated(notice)]
 
     def _next(self, waiting: Sequence[Notice], repeats: Sequence[Notice]) -> list[Notice]:
         """Return the notices to send together: new ones first, then repetitions for alerts without a new one."""
@@ -141,8 +142,12 @@ class Courier:
             self._suspects.add(key)
         if self._sender.resend_seconds is None:
             return
-        if (repeated := self._repeating.get(key)) is None or repeated[0] is not notice:
+        if not self._is_repeated(notice):
             self._repeating[key] = notice, _repeated_until(notice, self._now())
+
+    def _is_repeated(self, notice: Notice) -> bool:
+        repeated = self._repeating.get(notice.alert.key)
+        return repeated is not None and repeated[0] is notice
 
     def _due_repeats(self, now: float) -> list[Notice]:
         """Return the notices to repeat now; empty if there are none or it is too early."""
@@ -183,6 +188,7 @@ class Courier:
             if notice.alert.at < horizon:
                 log.error("%s was never told of %s: %s", self.name, notice.notice_id, self.fault)
                 self.settled.put((notice, "untold", self.fault))
+                self._repeating.pop(notice.alert.key, None)
         return [notice for notice in waiting if notice.alert.at >= horizon]
 
 

@@ -211,6 +211,29 @@ def test_resolved_alert_repeated_for_15_minutes(receiver):
         wait_until(lambda: topics(receiver.bodies[-1]) == ["fires"])
 
 
+def test_alert_resolved_during_an_outage_stays_resolved(receiver):
+    """Its repetition as firing is due when the resolution comes, and neither gets through."""
+    firing, status = notice("a"), [200]
+    receiver.answers = lambda body: (status[0], {})
+    repeating = sender("alertmanager", receiver.url)
+    repeating.resend_seconds = 0.05
+    courier, found = Courier("d", repeating, utc_now, max_delay=0.02), {}
+    with delivering(courier):
+        courier.tell(firing)
+        wait_until(lambda: settled(courier, found).get("a") and len(receiver.bodies) > 2)
+        status[0] = 503
+        failed = len(receiver.bodies)
+        wait_until(lambda: len(receiver.bodies) > failed + 2)
+        courier.tell(notice("a", "resolved", since=firing.alert.since))
+        wait_until(lambda: courier.waiting)
+        status[0], found = 200, {}
+        wait_until(lambda: settled(courier, found).get("a"))
+        resolved = len(receiver.bodies)
+        wait_until(lambda: len(receiver.bodies) > resolved + 4)
+    ends = [datetime.fromisoformat(body[0]["endsAt"]) for body in receiver.bodies[resolved:]]
+    assert all(end < utc_now() for end in ends)
+
+
 def test_alertmanager_rejecting_one_accepts_others(program, tmp_path, receiver):
     with alertmanager(program, tmp_path / "am", receiver) as manager:
         courier, found = Courier("d", sender("alertmanager", manager.url), utc_now), {}
