@@ -68,6 +68,8 @@ class Incarnations:
     seed: int
     says_life: str
     """`all`, `none` or `some` of the topics."""
+    silent: float = 0.0
+    """Share of the deletions that nobody announces, with a new topic at once; of topics that say their incarnation."""
     minutes: int = 80
     bucket: RecordedBucket = field(default_factory=RecordedBucket)
     layouts: dict[str, SegmentLayout] = field(default_factory=dict)
@@ -172,8 +174,11 @@ class Incarnations:
         return found
 
     def _delete(self, topic: str, now: int) -> list[Any]:
+        is_silent = self._created[topic] is not None and self.silent > 0 and self._random.random() < self.silent
         deleted = [self._of(self._created[topic], layout(self.layouts[topic], "deleted", at=now, topic=topic))]
         self._former += [(topic, at, said, self._created[topic]) for at, said in self._said[topic]]
+        if is_silent:
+            return [self._create(topic, now - 500)]
         self._former.append((topic, now, None, self._created[topic]))
         del self.layouts[topic]
         # Sometimes at once again, in the same batch.

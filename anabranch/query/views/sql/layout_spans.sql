@@ -34,16 +34,16 @@ WITH announced AS (
          max(CASE WHEN ends = 1 THEN accepted_at END) OVER before_it AS ended_from,
          max(CASE WHEN ends = 1 THEN coalesce(life, $micros(at) / 1000) END) OVER before_it AS life_before,
          max(CASE WHEN ends = 0 THEN life END) OVER before_it AS life_known,
-         sum(ends) OVER (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset
+         sum(ends) OVER (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset, ends DESC
                          ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) - ends AS ends_before
   FROM announced
-  WINDOW before_it AS (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset
+  WINDOW before_it AS (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset, ends DESC
                        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ), timely AS (
   -- Without what is announced late, of an incarnation that has ended.
   SELECT *,
          max(CASE WHEN ends = 0 THEN life END) OVER (
-           PARTITION BY topic, ends_before ORDER BY accepted_at, kafka_partition, kafka_offset
+           PARTITION BY topic, ends_before ORDER BY accepted_at, kafka_partition, kafka_offset, ends DESC
            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS life_of_this
   FROM ranked
   WHERE ends = 1
@@ -54,20 +54,21 @@ WITH announced AS (
   -- An incarnation may follow another whose end nobody has announced.
   SELECT *,
          sum(CASE WHEN life > life_of_this THEN 1 ELSE 0 END) OVER (
-           PARTITION BY topic, ends_before ORDER BY accepted_at, kafka_partition, kafka_offset
+           PARTITION BY topic, ends_before ORDER BY accepted_at, kafka_partition, kafka_offset, ends DESC
            ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS begun
   FROM timely
 ), compared AS (
   SELECT *,
          max(epoch) OVER (
-           PARTITION BY topic, ends_before, begun ORDER BY accepted_at, kafka_partition, kafka_offset
+           PARTITION BY topic, ends_before, begun ORDER BY accepted_at, kafka_partition, kafka_offset, ends DESC
            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS epoch_before,
          max(CASE WHEN ends = 0 THEN life END) OVER (PARTITION BY topic, ends_before, begun) AS life_said,
          min(accepted_at) OVER (PARTITION BY topic, ends_before, begun) AS first_from
   FROM numbered
 ), fresh AS (
   SELECT *,
-         lead(accepted_at) OVER (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset) AS valid_to
+         lead(accepted_at) OVER (PARTITION BY topic ORDER BY accepted_at, kafka_partition, kafka_offset, ends DESC)
+           AS valid_to
   FROM compared
   WHERE ends = 1 OR epoch_before IS NULL OR epoch > epoch_before
 )
