@@ -68,7 +68,9 @@ def forget_rows(
     if table in THINNED and not is_dry_run and not has_horizon(lake, before):
         raise ValueError(f"there is no horizon at {before} or later: a rebuild would need the rows")
     if table is BATCHES and not is_dry_run:
-        before = min(before, batches_limit(lake) or before.min)
+        if (limit := batches_limit(lake)) is None:
+            return RemovedRows([], 0, 0, 0, [])
+        before = min(before, limit)
     look = partial(_thin_files, lake, table, namespaces) if table in THINNED else _count_removals
     if is_dry_run:
         return look(delta, before, False)[0]

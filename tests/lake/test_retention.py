@@ -25,6 +25,7 @@ from lake.files import table_path
 from lake.forgotten import forgotten_before
 from lake.maintenance import compact_by_delta_rs, delete_unused
 from lake.retention import RETAINABLE, RemovedRows, forget_rows
+from lake.state_snapshots import Horizon, SnapshotPiece, write_horizon
 from lake.tables import OpenTable, create_table
 from lake.tail import Tail
 from schemas.tables.arrow import arrow_schema, to_arrow
@@ -220,6 +221,16 @@ def test_kill_is_atomic_and_next_try_completes(tmp_path, moment, left):
     forget_rows(lake, DEAD_LETTERS, day(2), is_dry_run=False)
     assert [offset for *_, offset in stored(lake)] == [2, 3]
     assert forgotten_before(DeltaTable(table_path(lake, DEAD_LETTERS))) == day(2)
+
+
+def test_batches_stay_while_all_other_rows_do(tmp_path):
+    lake = str(tmp_path)
+    rows = [batch(number, 86_400 * number) for number in range(3)]
+    OpenTable(create_table(lake, BATCHES)).append(to_arrow(BATCHES, rows), "app", 1)
+    write_horizon(
+        lake, Horizon(datetime(2026, 11, 22, tzinfo=timezone.utc), "g", {}, frozenset(), [SnapshotPiece(b"", b"")], b"")
+    )
+    assert forget_rows(lake, BATCHES, date(2026, 11, 22), is_dry_run=False) == RemovedRows([], 0, 0, 0, [])
 
 
 def test_lake_check_knows_intended_deletions(tmp_path):
