@@ -254,8 +254,22 @@ def test_fast_anonymous_requests_slow_nobody(edge: Edge, path: str, host: str) -
         assert time.monotonic() - began < LATE_S / 2
 
 
+@contextlib.contextmanager
+def logged_by(name: str, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Capture a logger that other tests may have kept from the root, raised or switched off."""
+    logger = logging.getLogger(name)
+    was, logger.disabled = logger.disabled, False
+    logger.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO, name):
+            yield
+    finally:
+        logger.removeHandler(caplog.handler)
+        logger.disabled = was
+
+
 def test_stop_cancels_paced_requests_without_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with running("page", tmp_path) as edge, contextlib.ExitStack() as held:
+    with logged_by("uvicorn.error", caplog), running("page", tmp_path) as edge, contextlib.ExitStack() as held:
         connections = [held.enter_context(edge.open()) for _ in range(3 * REFUSALS_AT_ONCE)]
         for connection in connections:
             connection.sendall(b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)

@@ -85,7 +85,7 @@ def test_only_this_machine_scrapes_without_a_pace(client, is_known):
         "query_string": b"",
         "headers": [(b"host", b"metrics.example")],
         "client": (client, 1),
-        "state": {TRUST: lambda: trusted.append(1)},
+        "state": {TRUST: lambda name: trusted.append(name) or True},
     }
     app = metrics_app(CollectorRegistry(), names=NodeNames("0.0.0.0", (), ["metrics.example"], called="metrics"))
     sent = []
@@ -94,7 +94,7 @@ def test_only_this_machine_scrapes_without_a_pace(client, is_known):
         sent.append(message)
 
     asyncio.run(app(scope, None, send))
-    assert (sent[0]["status"], trusted) == (200, [1] if is_known else [])
+    assert (sent[0]["status"], trusted) == (200, ["this machine"] if is_known else [])
 
 
 @pytest.mark.process
