@@ -465,11 +465,11 @@ def _find_source(path: Sequence[str | int], sources: Sequence[Source]) -> str:
     names = list(takewhile(lambda name: isinstance(name, str), path))
     for length in range(len(names), 0, -1):
         values = [(source, _value_at(tree, names[:length])) for source, tree in sources]
-        sources = [(source, value) for source, value in values if value is not None]
-        if sources and isinstance(sources[-1][1], dict):
-            return ", ".join(source for source, _ in sources[1:] or sources)
-        if sources:
-            return sources[-1][0]
+        setters = [(source, value) for source, value in values if value is not None]
+        if setters and isinstance(setters[-1][1], dict):
+            return ", ".join(source for source, _ in setters[1:] or setters)
+        if setters:
+            return setters[-1][0]
     return sources[0][0]
 
 
