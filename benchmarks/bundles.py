@@ -21,9 +21,9 @@ import click
 from benchmarks.record import write_report
 from engine.families import bucket_engine
 from engine.kernel.bucket import BucketEngine
-from engine.kernel.family import EngineSettings
 from engine.kernel.packed import Packed, StoredPart
 from engine.kernel.records import RawRecord
+from engine.kernel.settings import EngineSettings
 
 NOW, MINUTE = 1_763_660_000_000, 60_000
 BROKERS, BUNDLES, POLICIES = 200, 10_000, 50

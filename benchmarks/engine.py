@@ -21,9 +21,9 @@ import pyarrow as pa
 from benchmarks.fleet import BenchmarkFleet, InColumns
 from benchmarks.record import machine_now, write_report
 from engine.families import bucket_engine, bucket_packer, unpack_rows
-from engine.kernel.family import EngineSettings
 from engine.kernel.packed import Packed
 from engine.kernel.records import RAW_SCHEMA
+from engine.kernel.settings import EngineSettings
 from schemas.codecs.columns import hash_of
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import PolicyEvent

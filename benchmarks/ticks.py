@@ -28,9 +28,9 @@ import pyarrow as pa
 from benchmarks.record import write_report
 from decisions.topic.layout import SegmentLayout
 from engine.families import bucket_engine, bucket_packer, unpack_rows
-from engine.kernel.family import EngineSettings
 from engine.kernel.packed import Packed, StoredPart, Written, WrittenPart
 from engine.kernel.records import RAW_SCHEMA, RawRecord
+from engine.kernel.settings import EngineSettings
 from schemas.kafka.messages import LayoutEvent
 
 SIZES = (1_000, 6_250, 62_500)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from engine.autoscale.family import AUTOSCALE
 from engine.kernel.bucket import BucketEngine
-from engine.kernel.family import EngineSettings, Family, part_names
+from engine.kernel.family import Family, part_names
 from engine.kernel.packing import BucketPacker, Unpacked, unpack_bucket
+from engine.kernel.settings import EngineSettings
 from schemas.kafka.topics import CONTROL_EVENTS
 
 FAMILIES: tuple[Family, ...] = (AUTOSCALE,)

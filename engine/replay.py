@@ -26,9 +26,9 @@ from engine.autoscale.policies import ResolvedTopicPolicy
 from engine.autoscale.samples import Samples
 from engine.autoscale.topics import ConfiguredPolicy, TopicState
 from engine.kernel.bucket import Intake
-from engine.kernel.family import EngineSettings
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output, RawRecord
+from engine.kernel.settings import EngineSettings
 from schemas.ids import decision_id
 from schemas.snapshot import ENGINE_VERSION
 

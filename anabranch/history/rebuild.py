@@ -22,8 +22,8 @@ from engine.autoscale.topics import ConfiguredPolicy
 from engine.cluster_replay import ClustersReplay, Different
 from engine.families import parts_of
 from engine.history import free_generation
-from engine.kernel.family import EngineSettings
 from engine.kernel.packed import pack_anew
+from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
 from lake.tables import open_table
 from schemas.kafka.connection import KafkaConnection

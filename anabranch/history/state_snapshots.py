@@ -18,7 +18,7 @@ from engine.autoscale.topics import ConfiguredPolicy
 from engine.bundles.family import PART as BUNDLES
 from engine.cluster_replay import ClustersReplay
 from engine.history import Batches, columns_of
-from engine.kernel.family import EngineSettings
+from engine.kernel.settings import EngineSettings
 from engine.replay import BucketReplay, RebuildError
 from lake.batches import read_outline
 from lake.forgotten import Retained

@@ -43,9 +43,9 @@ from engine.autoscale.storing import (
 )
 from engine.autoscale.topics import BucketState
 from engine.autoscale.topics_codec import TopicsPart, unpack_topics
-from engine.kernel.family import EngineSettings
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import LAYOUT_SCHEMA, LAYOUTS, LOAD, Output
+from engine.kernel.settings import EngineSettings
 from schemas.codecs.plain_events import PlainConsumerEvent, PlainEvent, PlainLayoutEvent
 from schemas.kafka.messages import ConsumerEvent, LayoutsKnown, PolicyEvent, Rejected, RejectReason
 from schemas.kafka.topics import CONSUMER_EVENTS

@@ -13,9 +13,9 @@ from engine.bundles.codec import pack, pack_changes, unpack
 from engine.bundles.cycle import FAMILY, Cycle, run_cycle
 from engine.bundles.parsing import READINGS
 from engine.bundles.recording import record_cycle
-from engine.kernel.family import EngineSettings
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output
+from engine.kernel.settings import EngineSettings
 from schemas.codecs.plain_events import PlainEvent
 from schemas.kafka.messages import OutcomeEvent, Rejected, RejectReason
 from schemas.kafka.topics import BROKER_EVENTS, BROKER_LOAD

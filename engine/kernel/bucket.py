@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.kernel.family import EngineSettings, Family, FamilyBatch, FamilyState, part_names
+from engine.kernel.family import Family, FamilyBatch, FamilyState, part_names
 from engine.kernel.packed import (
     Chain,
     Packed,
@@ -38,6 +38,7 @@ from engine.kernel.packed import (
 from engine.kernel.parsing import AcceptedMessage, parse_by_models, parse_plain, read_plain_record, readers_of
 from engine.kernel.recording import record_dead_letter, record_event
 from engine.kernel.records import Output, RawRecord, arrival_key
+from engine.kernel.settings import EngineSettings
 from schemas.kafka.messages import LayoutsKnown, Rejected, TickEvent
 from schemas.kafka.topics import SEGMENT_STATS
 

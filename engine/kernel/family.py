@@ -8,37 +8,15 @@ parsed messages, refuse or ingest them, ingest columnar samples, evaluate, and r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from engine.kernel.packed import Part, StoredPart
 from engine.kernel.records import Output
+from engine.kernel.settings import EngineSettings
 from schemas.codecs.plain_events import PlainEvent
 from schemas.kafka.messages import Rejected, RejectReason
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """Settings of the engine, the same for every bucket."""
-
-    change_threshold: float
-    """Smallest significant relative change of a rate, as a fraction."""
-    tick_ms: int
-    """Time between two ticks, milliseconds."""
-    bundles: bool = False
-    """True if the family `bundles` runs."""
-
-
-@dataclass(frozen=True)
-class UnfinishedBatch:
-    """A batch that was begun but not completed, and the settings with which it is repeated."""
-
-    now: int
-    """The batch's time, milliseconds, which identifies it."""
-    settings: EngineSettings
-
 
 Reading = Callable[[Any, int], Any]
 """Derive the form that a family ingests from a parsed message and the batch's time.

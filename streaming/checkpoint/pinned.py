@@ -12,7 +12,7 @@ import json
 import logging
 from dataclasses import asdict
 
-from engine.kernel.family import EngineSettings, UnfinishedBatch
+from engine.kernel.settings import EngineSettings, UnfinishedBatch
 from schemas.settings.root import SettingsError
 from streaming.checkpoint.claim import Place
 from streaming.checkpoint.storage import CheckpointFiles

@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from engine.families import bucket_packer, event_sources, parts_of
-from engine.kernel.family import EngineSettings, UnfinishedBatch
 from engine.kernel.packing import PACKED_DDL
 from engine.kernel.records import OUTPUT_DDL
+from engine.kernel.settings import EngineSettings, UnfinishedBatch
 from lake.job_lease import Claim, JobLease, hold_lake
 from lake.upkeep import Upkeep
 from schemas.settings.root import Settings, SettingsError

@@ -19,8 +19,8 @@ from pyspark.sql import Row
 
 from engine.families import bucket_engine, unpack_rows
 from engine.kernel.bucket import BucketEngine
-from engine.kernel.family import EngineSettings, UnfinishedBatch
 from engine.kernel.packed import Packed, StoredPart, Written
+from engine.kernel.settings import EngineSettings, UnfinishedBatch
 from streaming.operator.arrivals import in_parts
 from streaming.operator.outbox import INLINE_BYTES, OperatorOutbox
 

@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 if TYPE_CHECKING:
-    from engine.kernel.family import EngineSettings, UnfinishedBatch
+    from engine.kernel.settings import EngineSettings, UnfinishedBatch
     from streaming.operator.bucket_task import BucketTask
 
 FINGERPRINT = "fence"

@@ -12,10 +12,10 @@ from engine.autoscale.topics import ConfiguredPolicy
 from engine.autoscale.topics_codec import unpack_topics
 from engine.families import FAMILIES, SAMPLE_SOURCES, bucket_packer, unpack_rows
 from engine.kernel.bucket import BucketEngine
-from engine.kernel.family import EngineSettings
 from engine.kernel.packed import Packed, StoredPart, WrittenPart, pack_anew
 from engine.kernel.packing import Unpacked
 from engine.kernel.records import RAW_SCHEMA
+from engine.kernel.settings import EngineSettings
 
 SETTINGS = EngineSettings(0.25, 60_000)
 CONFIGURED = ConfiguredPolicy("default", '{"promptSplits":false}')

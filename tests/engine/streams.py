@@ -81,8 +81,8 @@ def _present() -> Tree:
     from engine.autoscale.family import LOADS
     from engine.autoscale.topics import ConfiguredPolicy
     from engine.families import bucket_engine, bucket_packer, unpack_rows
-    from engine.kernel.family import EngineSettings
     from engine.kernel.packed import WrittenPart
+    from engine.kernel.settings import EngineSettings
     from tests.engine.buckets import knowing, stored
 
     def parts(written: Any) -> Sequence[bytes | None]:

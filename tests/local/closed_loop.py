@@ -16,9 +16,9 @@ from anabranch.local.samples import segment_stats
 from decisions.autoscale.policy import read_cluster_policy, resolve_policy
 from decisions.topic.layout import SegmentLayout
 from engine.families import bucket_engine
-from engine.kernel.family import EngineSettings
 from engine.kernel.packed import Packed
 from engine.kernel.records import RawRecord
+from engine.kernel.settings import EngineSettings
 from schemas.ids import EVERY_TOPIC
 from schemas.settings.root import Settings
 from streaming.job.policy import stored_policy

@@ -26,8 +26,8 @@ from decisions.topic.segment import equal_buckets
 from engine.autoscale.family import AUTOSCALE
 from engine.autoscale.samples import BY_SAMPLES, Samples
 from engine.kernel.bucket import Intake
-from engine.kernel.family import EngineSettings
 from engine.kernel.records import Output, RawRecord
+from engine.kernel.settings import EngineSettings
 from schemas.ids import EVERY_TOPIC
 from schemas.kafka.messages import ConsumerEvent, LayoutEvent, OutcomeEvent, TickEvent, key_of
 from schemas.kafka.topics import CONSUMER_EVENTS, CONTROL_EVENTS

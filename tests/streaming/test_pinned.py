@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from engine.kernel.family import EngineSettings, UnfinishedBatch
+from engine.kernel.settings import EngineSettings, UnfinishedBatch
 from schemas.settings.root import SettingsError
 from streaming.checkpoint.claim import read_place
 from streaming.checkpoint.pinned import pin_settings

@@ -142,7 +142,7 @@ def test_task_end_closed_by_the_next_task():
 @pytest.mark.process
 def test_variables_listed_without_engine():
     """Spark asks a Python of its own, before the first batch of a query."""
-    ask = "import sys, streaming.operator.processor, engine.kernel.family; print(*sys.modules)"
+    ask = "import sys, streaming.operator.processor, engine.kernel.settings; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True).stdout.split()
     assert {"pandas", "pyarrow", "numpy", "engine.families"}.isdisjoint(loaded)
 

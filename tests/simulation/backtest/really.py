@@ -19,7 +19,7 @@ from anabranch.simulation.backtest.reading import History, open_history
 from anabranch.simulation.backtest.running import RAN, RECORD, backtest, prepared_part, resolved
 from decisions.topic.layout import HASH_SPACE, SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.kernel.family import EngineSettings
+from engine.kernel.settings import EngineSettings
 from tests.engine.buckets import knowing
 from tests.engine.records import configured, consumers, layout, outcome, record, tick
 from tests.engine.test_replay import RecordedBucket

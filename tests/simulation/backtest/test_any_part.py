@@ -16,7 +16,7 @@ from benchmarks.raw_rows import counts_of
 from decisions.autoscale.policy import PROFILES
 from decisions.topic.layout import SegmentLayout
 from engine.autoscale.topics import ConfiguredPolicy
-from engine.kernel.family import EngineSettings
+from engine.kernel.settings import EngineSettings
 from tests.engine.records import configured, layout, policy, stats, tick
 from tests.engine.test_replay import RecordedBucket
 from tests.local.lake import (
