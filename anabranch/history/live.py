@@ -3,6 +3,7 @@
 Stage: the read end of the whole system; the screen of the local run draws it. Every table is tailed by version, so a
 refresh costs milliseconds regardless of the history. There is a single source: layouts and consumers come from the
 `events` table and not from the controller, so the view survives an outage of the controller.
+Longer than other modules because all tables change the same topics.
 """
 
 from __future__ import annotations

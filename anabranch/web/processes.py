@@ -8,7 +8,6 @@ collector by their own metrics.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,10 @@ from datetime import datetime
 from anabranch.history.picture import BrakesView, late_seconds
 from anabranch.history.words import age, span
 from anabranch.web.rows import PageFreshness
-from anabranch.web.telemetry import COLLECTOR, LAG, MetricsProbe
+from anabranch.web.telemetry import COLLECTOR, LAG, MetricsProbe, RepeatedProbe
 from lake.tail import StoredRow
 
 log = logging.getLogger(__name__)
-
-PROBE_SECONDS = 5.0
-"""Between two questions to the controller."""
 
 
 @dataclass(frozen=True)
@@ -36,29 +32,20 @@ class Process:
     words: str
 
 
-class Probe:
-    """Asks in a thread of its own whether a process answers.
+class Probe(RepeatedProbe):
+    """Asks whether a process answers.
 
     `status`: the status of its answer, None without one. Below 500 any will do: a Pulsar does not know the path.
     """
 
     def __init__(self, status: Callable[[], int | None]) -> None:
+        super().__init__("probe")
         self._status = status
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="probe", daemon=True)
         self.words = ""
         """`answers`, or what is wrong; empty: not asked yet."""
         self.changed_at = time.time()
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, which may still wait for an answer."""
-        self._stop.set()
-
     def ask(self) -> None:
-        """Ask once."""
         try:
             status = self._status()
         except Exception:
@@ -67,11 +54,6 @@ class Probe:
         words = "no answer" if status is None else "answers" if status < 500 else f"answers {status}"
         if words != self.words:
             self.words, self.changed_at = words, time.time()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self.ask()
-            self._stop.wait(PROBE_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -93,7 +75,7 @@ class Probes:
             probe.stop()
 
     @property
-    def _all(self) -> list[Probe | MetricsProbe]:
+    def _all(self) -> list[RepeatedProbe]:
         return [probe for probe in (self.controller, self.stream, self.collector) if probe is not None]
 
 

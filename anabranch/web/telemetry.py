@@ -9,6 +9,7 @@ import logging
 import re
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -16,9 +17,9 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 5.0
-"""Between two questions, unless the answers take long."""
+"""Pause between two questions, unless answers take long."""
 SHARE: Final = 50
-"""The pause is at least so many times as long as the answer took: a large fleet's metrics are megabytes."""
+"""Least pause, in multiples of the time that an answer took: a large fleet's metrics are megabytes."""
 LAG: Final = "anabranch_stream_lag_records"
 """Of the job: records of a Kafka topic that it had not read when its last batch ended."""
 COLLECTOR: Final = (
@@ -41,20 +42,12 @@ class FigureReading:
     """The values of each metric that was asked for, over all its labels."""
 
 
-class MetricsProbe:
-    """Asks for metrics in a thread of its own.
+class RepeatedProbe(ABC):
+    """Asks a process again and again, in a thread of its own."""
 
-    `scrape`: the text of `/metrics`, None without an answer. `names`: the metrics that are kept.
-    """
-
-    def __init__(self, scrape: Callable[[], str | None], names: tuple[str, ...]) -> None:
-        self._scrape, self._names = scrape, names
+    def __init__(self, name: str) -> None:
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="metrics-probe", daemon=True)
-        self.reading: FigureReading | None = None
-        """None: it has never answered."""
-        self.silent_since: float | None = time.time()
-        """From when it has not answered, seconds since 1970; None: it has."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -63,8 +56,36 @@ class MetricsProbe:
         """End the thread, which may still wait for an answer."""
         self._stop.set()
 
+    @abstractmethod
     def ask(self) -> None:
-        """Ask once."""
+        """Ask once, and raise nothing."""
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            begun = time.monotonic()
+            self.ask()
+            self._stop.wait(self._pause_after(time.monotonic() - begun))
+
+    def _pause_after(self, seconds: float) -> float:
+        """Return the seconds until the next question, after one that took so long."""
+        return ASK_SECONDS
+
+
+class MetricsProbe(RepeatedProbe):
+    """Asks for metrics.
+
+    `scrape`: the text of `/metrics`, None without an answer. `names`: the metrics that are kept.
+    """
+
+    def __init__(self, scrape: Callable[[], str | None], names: tuple[str, ...]) -> None:
+        super().__init__("metrics-probe")
+        self._scrape, self._names = scrape, names
+        self.reading: FigureReading | None = None
+        """None: it has never answered."""
+        self.silent_since: float | None = time.time()
+        """From when it has not answered, seconds since 1970; None: it has."""
+
+    def ask(self) -> None:
         try:
             text = self._scrape()
         except Exception:
@@ -75,11 +96,9 @@ class MetricsProbe:
             return
         self.reading, self.silent_since = FigureReading(time.time(), read_figures(text, self._names)), None
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            begun = time.monotonic()
-            self.ask()
-            self._stop.wait(max(ASK_SECONDS, SHARE * (time.monotonic() - begun)))
+    def _pause_after(self, seconds: float) -> float:
+        """Long answers are rare ones; a silent process is asked as often as others, so that its return is seen."""
+        return max(ASK_SECONDS, SHARE * seconds) if self.silent_since is None else ASK_SECONDS
 
 
 def read_figures(text: str, names: tuple[str, ...]) -> dict[str, list[float]]:

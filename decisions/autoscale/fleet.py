@@ -7,6 +7,7 @@ binding gate: `decisions.autoscale.fleet_readings`. For all the readings behind 
 topic.
 
 Topics are walked in blocks that fit the processor's cache, one policy at a time, so that thresholds are plain numbers.
+Longer than other modules because both passes share these columns.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Stage: before every decision. An override sets some fields; resolution lays cluster, namespace and topic over a profile,
 field by field, the most specific wins. Three kinds of fault are kept apart: an unreadable policy is a `PolicyError`, an
-invalid combination turns scaling off for the topic and names the rule, anything else is a bug of ours.
+invalid combination turns scaling off for the topic and names the rule, anything else is a bug of ours. Longer than
+other modules because every field stands here once, with its bounds and its source.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The messages of the three Kafka topics, and their only parser (design "Kafka messages").
 
 Stage: first in the stateful operator (`streaming`), and last before every producer (`controller`, `executor`,
-`lab`), so that one validator covers what is written and what is read. A refused message carries a `RejectReason`;
+`local`), so that one validator covers what is written and what is read. A refused message carries a `RejectReason`;
 parsing never raises.
 """
 

@@ -2,7 +2,7 @@
 
 Append-only, change data feed on, plain protocol features, so that both delta-spark and delta-rs read and write them.
 The physical schema is derived (`schemas.tables.arrow`). Times are UTC instants in microseconds; `day` is the UTC date
-of the row's own time and the partition column.
+of the row's own time and the partition column. Longer than other modules because every column stands here once.
 """
 
 from __future__ import annotations

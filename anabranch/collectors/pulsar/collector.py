@@ -1,9 +1,9 @@
-"""The loop: what is due is asked, what has changed is said.
+"""Loop of the collector: it makes the calls that are due and announces what has changed.
 
-Stage: over everything else in this folder. One thread owns all state; calls are made by worker threads, whose answers
-come back through a queue. Nothing here is an event of the cluster: each answer is compared with what was said, so a
-call that fails, an answer that comes late and a restart need no case of their own. What becomes of an answer is told by
-`loads`, `topics` and `namespaces`; here is which brokers there are, and which of them is asked what and when.
+Stage: over everything else in this folder. One thread owns all state; worker threads make the calls, and their answers
+come back through a queue. Each answer is compared with what was announced, so a failed call, a late answer and a
+restart need no case of their own. `loads`, `topics` and `namespaces` handle the answers; this module knows the brokers,
+and which of them is asked what and when. It is long because all of it is one thread's state.
 """
 
 from __future__ import annotations

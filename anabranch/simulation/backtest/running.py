@@ -2,6 +2,7 @@
 
 Stage: above `reading`, `source`, `assumptions` and `comparison`, under the command line and `suggesting`. A part is a
 unit of work on its own (`backtest_part`), for this process, several, or workers of Spark: the same function.
+Longer than other modules because a part, its run and its sums are one computation.
 """
 
 from __future__ import annotations
