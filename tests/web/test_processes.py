@@ -158,3 +158,12 @@ def test_open_page_keeps_no_session_alive():
 
 def test_old_batch_is_a_warning(lake):
     assert "has written nothing for" in page(lake).get("/standing").text
+
+
+def test_silent_process_is_asked_at_the_usual_pace():
+    answers = ["", None]
+    probe = MetricsProbe(lambda: answers.pop(0), (LAG,))
+    probe.ask()
+    assert probe._pause_after(2.0) == 100.0
+    probe.ask()
+    assert probe._pause_after(2.0) == 5.0
