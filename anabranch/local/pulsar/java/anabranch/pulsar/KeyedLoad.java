@@ -32,11 +32,13 @@ import org.apache.pulsar.client.api.v5.schema.Schema;
  * schema: the broker of M1 deletes that of a topic when it prunes a segment, and refuses whoever has one from then on.
  * Counts on standard output, a JSON object a line, four times a second.
  * When standard input ends it stops to produce, waits until all that was acknowledged has been received, says so in a
- * last line (finished) and ends.
+ * last line (finished) and ends. The client of M1 can drop the last message of a segment that ends, without having
+ * acknowledged it (docs/pulsar.md). As an application would, it subscribes again if messages do not come.
  */
 public final class KeyedLoad {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final long DRAIN_SECONDS = 60;
+    private static final long SUBSCRIBE_AGAIN_SECONDS = 10;
     private static final int ERRORS_KEPT = 10;
 
     /** Of this process: messages of an earlier one are acknowledged and not counted. */
@@ -52,26 +54,16 @@ public final class KeyedLoad {
     private final AtomicLong inversions = new AtomicLong();
     private volatile boolean producing = true;
     private volatile boolean consuming = true;
+    /** The last line is out. */
+    private boolean said;
 
     private KeyedLoad() {
     }
 
     public static void main(String[] arguments) throws Exception {
         final KeyedLoad load = new KeyedLoad();
-        PulsarClientBuilder builder = PulsarClient.builder().serviceUrl(arguments[0]);
-        String token = System.getenv("ANABRANCH_CONTROLLER_TOKEN");
-        if (token != null && !token.isEmpty()) {
-            builder.authentication(AuthenticationFactory.token(token));
-        }
-        PulsarClient client = builder.build();
-        final StreamConsumer consumer = (StreamConsumer) client.newStreamConsumer(Schema.bytes()).topic(arguments[1])
-                .subscriptionName("load").consumerName("load-0")
-                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST).subscribe();
-        Thread receiver = start("receive", new Runnable() {
-            public void run() {
-                load.receive(consumer);
-            }
-        });
+        PulsarClient client = connect(arguments[0]);
+        Thread receiver = load.subscribe(client, arguments[1]);
         start("end of input", new Runnable() {
             public void run() {
                 load.awaitEndOfInput();
@@ -85,14 +77,56 @@ public final class KeyedLoad {
         Producer producer = (Producer) client.newProducer(Schema.bytes()).topic(arguments[1]).create();
         load.produce(producer, Integer.parseInt(arguments[2]), Integer.parseInt(arguments[3]),
                 Integer.parseInt(arguments[4]), Double.parseDouble(arguments[5]));
-        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(DRAIN_SECONDS);
-        while (System.nanoTime() < deadline && !load.seen.keySet().containsAll(load.sent)) {
+        long ended = System.nanoTime();
+        long subscribed = ended;
+        PulsarClient receiving = client;
+        while (secondsSince(ended) < DRAIN_SECONDS && !load.seen.keySet().containsAll(load.sent)) {
             Thread.sleep(20);
+            if (secondsSince(subscribed) >= SUBSCRIBE_AGAIN_SECONDS) {
+                subscribed = System.nanoTime();
+                load.stopReceiving(receiver);
+                try {
+                    receiving.close();
+                    receiving = connect(arguments[0]);
+                    receiver = load.subscribe(receiving, arguments[1]);
+                } catch (Exception error) {
+                    System.err.println("not subscribed again, another try follows: " + error);
+                }
+            }
         }
-        load.consuming = false;
-        receiver.join();
+        load.stopReceiving(receiver);
         load.say(true);
         System.exit(0);
+    }
+
+    private static long secondsSince(long nanos) {
+        return TimeUnit.NANOSECONDS.toSeconds(System.nanoTime() - nanos);
+    }
+
+    private static PulsarClient connect(String serviceUrl) throws Exception {
+        PulsarClientBuilder builder = PulsarClient.builder().serviceUrl(serviceUrl);
+        String token = System.getenv("ANABRANCH_CONTROLLER_TOKEN");
+        if (token != null && !token.isEmpty()) {
+            builder.authentication(AuthenticationFactory.token(token));
+        }
+        return builder.build();
+    }
+
+    private Thread subscribe(PulsarClient client, String topic) throws Exception {
+        final StreamConsumer consumer = (StreamConsumer) client.newStreamConsumer(Schema.bytes()).topic(topic)
+                .subscriptionName("load").consumerName("load-0")
+                .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST).subscribe();
+        consuming = true;
+        return start("receive", new Runnable() {
+            public void run() {
+                receive(consumer);
+            }
+        });
+    }
+
+    private void stopReceiving(Thread receiver) throws Exception {
+        consuming = false;
+        receiver.join();
     }
 
     private static Thread start(String name, Runnable work) {
@@ -192,7 +226,7 @@ public final class KeyedLoad {
 
     private void tell() {
         try {
-            while (consuming) {
+            while (true) {
                 say(false);
                 Thread.sleep(250);
             }
@@ -202,6 +236,10 @@ public final class KeyedLoad {
     }
 
     private synchronized void say(boolean finished) throws Exception {
+        if (said) {
+            return;
+        }
+        said = finished;
         Set lost = new TreeSet(sent);
         lost.removeAll(seen.keySet());
         Map counts = new TreeMap();
