@@ -38,7 +38,7 @@ import org.apache.pulsar.client.api.v5.schema.Schema;
 public final class KeyedLoad {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final long DRAIN_SECONDS = 60;
-    private static final long SUBSCRIBE_AGAIN_SECONDS = 10;
+    private static final long SUBSCRIBE_AGAIN_SECONDS = 20;
     private static final int ERRORS_KEPT = 10;
 
     /** Of this process: messages of an earlier one are acknowledged and not counted. */
