@@ -64,7 +64,7 @@ class BalanceWatch(threading.Thread):
 
     def __init__(self, cluster: PulsarCluster, transport: Transport) -> None:
         super().__init__(daemon=True)
-        self._cluster, self._bundles, self._transport = cluster, BundleAdmin(transport), ClusterAdmin(transport)
+        self._cluster, self._bundles, self._admin = cluster, BundleAdmin(transport), ClusterAdmin(transport)
         self._ended, self._owners = threading.Event(), dict[str, str]()
         self.unloads, self.unserved_s, self.spreads = 0, 0.0, list[tuple[float, float]]()
 
@@ -99,7 +99,7 @@ class BalanceWatch(threading.Thread):
     def _rate(self, now: float) -> None:
         rates = []
         for broker in self._cluster.brokers:
-            way = self._transport.at_broker(broker.id)
+            way = self._admin.at_broker(broker.id)
             reply = ClusterAdmin(way).broker_stats() if isinstance(way, Transport) else way
             if not isinstance(reply, Answered):
                 return
