@@ -24,14 +24,13 @@ from anabranch.admin.bundles import BundleAdmin
 from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.transport import Transport
 from anabranch.collectors.load_reports import PublishedLoads, UnknownLoad
+from decisions.bundles.top_bundles import busiest_last
 from schemas.bundles import (
     BrokerLoadData,
     BrokerLookupData,
     LocalBrokerData,
     NamespaceBundleStats,
     ResourceUsage,
-    TopBundle,
-    TopBundlesLoadData,
 )
 from schemas.kafka.broker_messages import (
     BalancerPolicies,
@@ -264,7 +263,7 @@ def _read_report(admin: ClusterAdmin, cluster: str, broker: str, settings: Mappi
                 broker=broker,
                 at=now,
                 data=read_broker_load(stats, metrics, now),
-                top_bundles=top_bundles(stats, _TOP_BUNDLES),
+                top_bundles=busiest_last(stats, _TOP_BUNDLES),
             )
         data = LocalBrokerData(last_stats=stats, last_update=now, **read_usage(metrics))  # type: ignore[arg-type]
     return LocalBrokerReport(v=1, type="local-broker-data", cluster=cluster, broker=broker, data=data, at=now)
@@ -292,16 +291,6 @@ def read_broker_load(stats: Mapping[str, NamespaceBundleStats], metrics: bytes, 
         topics=sum(bundle.topics for bundle in stats.values()),
         weighted_max_e_m_a=None if average is None else max(0.0, float(average[1])),
         updated_at=now,
-    )
-
-
-def top_bundles(stats: Mapping[str, NamespaceBundleStats], most: int) -> TopBundlesLoadData:
-    """The `most` busiest bundles by throughput, the busiest last."""
-    busiest = sorted(stats, key=lambda name: (stats[name].msg_throughput_in + stats[name].msg_throughput_out, name))
-    return TopBundlesLoadData(
-        top_bundles_load_data=[
-            TopBundle(bundle_name=name, stats=stats[name]) for name in busiest[max(0, len(busiest) - most) :]
-        ]
     )
 
 

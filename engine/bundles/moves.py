@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from decisions.bundles.averages import total_throughput
+from decisions.bundles.top_bundles import busiest_last
 from schemas.base import build_model
 from schemas.bundles import (
     BrokerLoadData,
     LocalBrokerData,
     NamespaceBundleStats,
     ResourceUsage,
-    TopBundle,
-    TopBundlesLoadData,
 )
 from schemas.kafka.broker_messages import BrokerLoadReport, LocalBrokerReport, Report
 
@@ -124,10 +123,10 @@ def _change_report(report: Report, bundle: str, stats: NamespaceBundleStats, amo
         data = _with_load(local, stats, amounts, sign).model_copy(update=more)
         return report.model_copy(update={"data": data})
     data_of = report.data
-    top = [entry for entry in report.top_bundles.top_bundles_load_data if entry.bundle_name != bundle]
+    top = {entry.bundle_name: entry.stats for entry in report.top_bundles.top_bundles_load_data}
+    top.pop(bundle, None)
     if sign > 0:
-        top.append(build_model(TopBundle, {"bundle_name": bundle, "stats": stats}))
-        top.sort(key=lambda entry: (total_throughput(entry.stats), entry.bundle_name))
+        top[bundle] = stats
     values: dict[str, object] = {
         "bundle_count": max(0, data_of.bundle_count + sign),
         "topics": max(0, data_of.topics + sign * stats.topics),
@@ -139,7 +138,7 @@ def _change_report(report: Report, bundle: str, stats: NamespaceBundleStats, amo
     return report.model_copy(
         update={
             "data": _with_load(data_of, stats, amounts, sign).model_copy(update=values),
-            "top_bundles": build_model(TopBundlesLoadData, {"top_bundles_load_data": top}),
+            "top_bundles": busiest_last(top, len(top)),
         }
     )
 

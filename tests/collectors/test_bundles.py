@@ -10,7 +10,6 @@ from anabranch.collectors.bundles import (
     read_broker_load,
     read_bundle_stats,
     read_usage,
-    top_bundles,
 )
 from decisions.bundles.configuration import DEFAULTS
 from schemas.bundles import NamespaceBundleStats, ResourceUsage
@@ -85,13 +84,6 @@ def test_extensible_report_has_broker_average():
     assert (load.bundle_count, load.topics, load.msg_rate_in, load.msg_throughput_in) == (3, 3, 3.0, 300.0)
     assert load.cpu == ResourceUsage(usage=99.52571, limit=100.0)
     assert read_broker_load({}, b"", 5).weighted_max_e_m_a is None
-
-
-@pytest.mark.parametrize("most", [0, 1, 2, 9])
-def test_busiest_bundles_last_and_limited(most):
-    stats = {name: stat(load) for name, load in (("b/c/x", 3.0), ("b/c/y", 1.0), ("b/c/z", 2.0))}
-    names = [one.bundle_name for one in top_bundles(stats, most).top_bundles_load_data]
-    assert names == ["b/c/y", "b/c/z", "b/c/x"][3 - min(most, 3) :]
 
 
 def stat(throughput):

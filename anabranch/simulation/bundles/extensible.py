@@ -6,13 +6,10 @@ the simulated numbers change once a minute, so a minute moves them twelve times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from decisions.bundles.averages import total_throughput
 from decisions.bundles.configuration import Configuration
 from decisions.bundles.reports import CHECK_EVERY_MS
 from decisions.bundles.usage import weighted_max
-from schemas.bundles import BrokerLoadData, LocalBrokerData, NamespaceBundleStats, TopBundle, TopBundlesLoadData
+from schemas.bundles import BrokerLoadData, LocalBrokerData
 
 LOOKS = 60_000 // CHECK_EVERY_MS
 BUSIEST = 10
@@ -52,9 +49,3 @@ def load_data(last: BrokerLoadData | None, data: LocalBrokerData, conf: Configur
             "msg_throughput_e_m_a": averaged(bytes_before, coming + going, history),
         }
     )
-
-
-def busiest(own: Mapping[str, NamespaceBundleStats]) -> TopBundlesLoadData:
-    """Return a broker's busiest bundles, the least busy of them first, as brokers publish them."""
-    ordered = sorted(own, key=lambda name: (total_throughput(own[name]), name))[-BUSIEST:]
-    return TopBundlesLoadData(top_bundles_load_data=[TopBundle(bundle_name=name, stats=own[name]) for name in ordered])

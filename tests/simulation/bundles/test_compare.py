@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from anabranch.cli.main import cli
 from anabranch.simulation.bundles.compare import COLUMNS, Compared, compare, read
-from anabranch.simulation.bundles.extensible import BUSIEST, averaged, busiest
+from anabranch.simulation.bundles.extensible import averaged
 from anabranch.simulation.bundles.outcome import BalancingOutcome
 from anabranch.simulation.bundles.run import balancer, simulate
 from anabranch.simulation.bundles.shapes import SHAPES
-from decisions.bundles.averages import total_throughput
 from decisions.bundles.configuration import ConfigurationError
-from schemas.bundles import NamespaceBundleStats
 
 AVG = "AvgShedder+AvgShedder"
 
@@ -122,13 +120,6 @@ def test_minute_average_equals_twelve_looks(before, now, history):
         expected = history * expected + (1 - history) * now
     assert averaged(before, now, history) == pytest.approx(expected)
     assert averaged(None, now, history) == now
-
-
-@given(st.dictionaries(st.integers(0, 50).map(lambda one: f"t/n/{one}"), st.floats(0, 1e9), max_size=20))
-def test_busiest_bundles_published_in_rising_order(loads):
-    own = {name: NamespaceBundleStats(msg_throughput_in=load) for name, load in loads.items()}
-    found = [total_throughput(one.stats) for one in busiest(own).top_bundles_load_data]
-    assert found == sorted(loads.values())[-BUSIEST:]
 
 
 @settings(max_examples=5)
