@@ -46,6 +46,10 @@ class Noisy(Fleet):
         rows = self.bucket.batch(at + 1, *told, *reports, tick(number)).decisions
         return [row for row in rows if row["action"] == "unload"]
 
+    def beside(self, broker: str) -> Noisy:
+        """Return the interface of one broker: all have the same settings."""
+        return self
+
     def exchange(self, method: str, path: str, query: Any = None, body: Any = None, headers: Any = None) -> Response:
         """Answer as brokers do."""
         if method == "PUT":

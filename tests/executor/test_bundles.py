@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -82,10 +83,10 @@ def test_no_arguments_raise_anything_else(text):
         (MOVE, replace(HERE, ranges=HALVES), Superseded, Superseded),
         (MOVE, replace(HERE, ranges=None), Gone, Gone),
         (MOVE, replace(HERE, cluster="other"), Superseded, Superseded),
-        (MOVE, replace(HERE, balances_itself=True), Superseded, Superseded),
-        (MOVE, replace(HERE, balances_itself=True, owner=B), Superseded, Applied),
+        (MOVE, replace(HERE, balancing=A), Superseded, Superseded),
+        (MOVE, replace(HERE, balancing=A, owner=B), Superseded, Applied),
         (SPLIT, HERE, StillNeeded, StillNeeded),
-        (SPLIT, replace(HERE, balances_itself=True), StillNeeded, StillNeeded),
+        (SPLIT, replace(HERE, balancing=A), StillNeeded, StillNeeded),
         (SPLIT, replace(HERE, ranges=HALVES), Superseded, Applied),
         (SPLIT, replace(HERE, ranges=("0x00000000_0xffffffff",)), Superseded, Superseded),
     ],
@@ -108,23 +109,30 @@ def test_decision_applied_and_call_claimed(decision, found, brokers, owner, call
     assert called or not isinstance(verdict, Applied)
 
 
+CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
+
+
 class Recorded:
     """Answers as a cluster of two brokers has given them, by path; what is changed is given."""
 
-    def __init__(self, **changed) -> None:
+    def __init__(self, settings=None, **changed) -> None:
+        self.settings = settings or {}
+        """Answers about the settings of single brokers, where they differ."""
         owned = "/admin/v2/brokers/test/{}/ownedNamespaces"
         status = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
         self.answers = {
-            "/admin/v2/brokers/configuration/runtime": (
-                200,
-                {"clusterName": "test", "loadBalancerSheddingEnabled": "false"},
-            ),
+            CONFIGURATION: (200, {"clusterName": "test", "loadBalancerSheddingEnabled": "false"}),
             "/admin/v2/namespaces/load/ns/bundles": (200, {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"]}),
             "/admin/v2/brokers": (200, [A, B]),
             owned.format(A): (200, {BUNDLE: status}),
             owned.format(B): (200, {f"sla-monitor/{B}/0x00000000_0xffffffff": status}),
         } | {path.format(a=owned.format(A)): answer for path, answer in changed.items()}
         self.calls: list = []
+
+    def beside(self, broker):
+        other = copy(self)
+        other.answers = self.answers | ({CONFIGURATION: self.settings[broker]} if broker in self.settings else {})
+        return other
 
     def exchange(self, method, path, query=None, body=None, headers=None):
         if method == "PUT":
@@ -137,9 +145,6 @@ class Recorded:
 
 def test_poll_asks_bundle_owner_without_assigning():
     assert BundlesActor(Recorded()).look(MOVE) == HERE
-
-
-CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
 
 
 @pytest.mark.parametrize(
@@ -162,11 +167,41 @@ def test_a_cluster_that_balances_itself_is_left_alone(settings, balances):
     assert observed.would == str(MOVE)
 
 
+ON, OFF = ((200, {"loadBalancerSheddingEnabled": switch}) for switch in ("true", "false"))
+UNKNOWN = NotConnected("GET", "refused")
+
+
+@pytest.mark.parametrize(
+    ("settings", "status"),
+    [
+        ({A: OFF, B: ON}, "superseded"),
+        ({A: UNKNOWN, B: ON}, "superseded"),
+        ({A: OFF, B: UNKNOWN}, None),
+        ({A: OFF, B: (401, None)}, None),
+        ({A: OFF, B: OFF}, "applied"),
+    ],
+)
+def test_no_unload_unless_every_broker_sheds_nothing(settings, status):
+    recorded = Wandering(B, settings=settings)
+    actor, result, progress = BundlesActor(recorded), None, AttemptProgress()
+    for _ in range(2):
+        if not isinstance(result, DecisionEnded):
+            result, progress = try_once(MOVE, progress, actor, lambda: True, lambda: True)
+    assert getattr(result, "status", None) == status
+    assert len(recorded.calls) == (status == "applied")
+
+
+def test_move_that_arrived_needs_no_settings():
+    arrived = Wandering(B, settings={A: UNKNOWN})
+    arrived.calls.append("PUT")
+    assert BundlesActor(arrived).look(MOVE) == replace(HERE, brokers=(A, B, C), owner=B)
+
+
 class Wandering(Recorded):
     """A bundle that an unload brings to one broker after the other."""
 
-    def __init__(self, *owners):
-        super().__init__(**{"/admin/v2/brokers": (200, [A, B, C])})
+    def __init__(self, *owners, settings=None):
+        super().__init__(settings, **{"/admin/v2/brokers": (200, [A, B, C])})
         self._owners = [A, *owners]
 
     def exchange(self, method, path, query=None, body=None, headers=None):

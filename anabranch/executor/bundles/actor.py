@@ -7,9 +7,11 @@ serves one cluster; decisions on another one are not acted on. Needs super-user 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-from anabranch.admin.answers import Answered, Fault, Refused, Reply
+from anabranch.admin.answers import Answered, Fault, Misdirected, Refused, Reply
 from anabranch.admin.bundles import BundleAdmin
 from anabranch.admin.cluster import ClusterAdmin
 from anabranch.admin.connections import only_while
@@ -19,6 +21,8 @@ from anabranch.executor.bundles.judge import LiveBundle, judge, still_moving
 from anabranch.executor.kernel.family import Answer, NoAnswer, Observation, Verdict
 from anabranch.executor.replies import answer_to_call, no_answer
 
+_AT_ONCE = 8
+"""Brokers that are asked at the same time."""
 _REMEMBERED = 10_000
 """Maximum number of decisions whose accepted calls are counted."""
 
@@ -61,9 +65,15 @@ class BundlesActor:
             if not isinstance(reply, Answered):
                 return no_answer(f"GET the owner of {decision.bundle}", reply)
             owner = reply.value
-        balances = not self._observes and _balances_itself(settings.value)
-        live = LiveBundle(cluster, ranges.value, tuple(brokers.value), owner, balances)
-        return still_moving(decision, live) or live
+        live = LiveBundle(cluster, ranges.value, tuple(brokers.value), owner)
+        if (moving := still_moving(decision, live)) is not None:
+            return moving
+        if self._observes or owner is None or owner == decision.destination:
+            return live
+        balancing = self._find_balancing(brokers.value)
+        if not isinstance(balancing, Answered):
+            return no_answer("GET the settings of every broker", balancing)
+        return replace(live, balancing=balancing.value)
 
     def judge(self, decision: BundleChange, live: LiveBundle, may_have_called: bool) -> Verdict:
         """Judge a decision by current ownership (`anabranch.executor.bundles.judge`)."""
@@ -88,6 +98,23 @@ class BundlesActor:
         self._accepted[decision_id] = self._accepted.pop(decision_id, 0) + 1
         if len(self._accepted) > _REMEMBERED:
             self._accepted.pop(next(iter(self._accepted)), None)
+
+    def _find_balancing(self, brokers: list[str]) -> Reply[str | None]:
+        """Return a broker whose own balancer sheds bundles, or None.
+
+        The leader sheds, and every broker may become it: none is assumed to be switched off.
+        """
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            replies = dict(zip(brokers, pool.map(self._settings_of, brokers), strict=True))
+        faults = [reply for reply in replies.values() if not isinstance(reply, Answered)]
+        for broker, reply in replies.items():
+            if isinstance(reply, Answered) and _balances_itself(reply.value):
+                return Answered(broker)
+        return faults[0] if faults else Answered(None)
+
+    def _settings_of(self, broker: str) -> Reply[dict[str, Any]]:
+        way = self._cluster.at_broker(broker)
+        return way if isinstance(way, Misdirected) else ClusterAdmin(way).broker_configuration()
 
     def _owner(self, decision: Unload, cluster: str, brokers: list[str]) -> Reply[str | None]:
         """Return the broker that serves the bundle, or None.

@@ -25,8 +25,8 @@ class LiveBundle:
     """Live brokers."""
     owner: str | None = None
     """Broker that serves it; None: none does."""
-    balances_itself: bool = False
-    """True if the cluster's own balancer sheds bundles."""
+    balancing: str | None = None
+    """Broker whose own balancer sheds bundles; None: no broker's does."""
 
 
 OWN_BALANCER = "own-balancer"
@@ -75,10 +75,10 @@ def _judge_unload(decision: Unload, live: LiveBundle, may_have_called: bool, may
         return Superseded(f"{live.owner or 'nobody'} has it, and no longer {decision.source}")
     if decision.destination not in live.brokers:
         return Superseded(f"the destination {decision.destination} does not live")
-    if live.balances_itself:
+    if live.balancing is not None:
         return Superseded(
-            f"{OWN_BALANCER}: the cluster {live.cluster} balances itself; set loadBalancerSheddingEnabled=false in its "
-            "brokers, or run the executor with --mode observe"
+            f"{OWN_BALANCER}: the cluster {live.cluster} balances itself, by {live.balancing}; set "
+            "loadBalancerSheddingEnabled=false in its brokers, or run the executor with --mode observe"
         )
     return StillNeeded()
 
