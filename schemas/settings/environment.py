@@ -1,12 +1,14 @@
 """Settings from the environment: `ANABRANCH_SECTION__KEY` for every key, `__` between path names.
 
 Stage: a part of `schemas.settings.root`, which overrides all files. Text is taken literally; other values are in TOML
-or JSON: `8`, `true`, `["a", "b"]`. A variable of this form that names no key is an error, with the nearest name.
+or JSON: `8`, `true`, `["a", "b"]`. A variable of this form that names no key is an error, with the nearest name; so is one
+with single underscores that is nearly a variable's name.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -25,6 +27,8 @@ else:
 PREFIX = "ANABRANCH_"
 _PORT_OF_A_SERVICE = ("tcp://", "udp://", "sctp://")
 """Beginnings of values that Kubernetes gives to variables such as ANABRANCH_WEB_PORT: no settings."""
+_OF_A_SERVICE = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_")
+"""In names of other variables that Kubernetes sets for a service, as in ANABRANCH_WEB_SERVICE_PORT."""
 
 Path = tuple[str, ...]
 
@@ -64,6 +68,11 @@ def read_environment(
             raise SettingsError(f"the environment variable {name} names no setting{_nearest(name, keys, also_allowed)}")
         elif name in flat and not text.startswith(_PORT_OF_A_SERVICE):
             raise SettingsError(f"the environment variable {name} has no effect: did you mean {flat[name]}?")
+        elif name not in flat and not _OF_A_SERVICE.search(name):
+            similar = get_close_matches(name, [*flat, *also_allowed], 1, 0.95)
+            if similar:
+                meant = similar[0] if similar[0] in also_allowed else flat[similar[0]]
+                raise SettingsError(f"the environment variable {name} has no effect: did you mean {meant}?")
     return values
 
 

@@ -49,6 +49,11 @@ def test_environment_sets_endpoints_and_hides_token(tmp_path):
         ("[stream]\nbuckets = 0\n", "stream.buckets"),
         ("[executor]\nmode = 'maybe'\n", "executor.mode"),
         ("not toml", "no TOML"),
+        ("[stream]\nbuckets = true\n", r"stream\.buckets: must be a whole number \(Number of parts"),
+        ("[stream]\ntick_seconds = true\n", r"stream\.tick_seconds: must be a number \(Seconds between"),
+        ("[controller]\nsealed_retention_seconds = nan\n", r"sealed_retention_seconds: must be a number \(Seconds to"),
+        ("[controller]\nsealed_retention_seconds = -inf\n", r"sealed_retention_seconds: must be a number \(Seconds to"),
+        ("[controller]\ncheckpoint_retention_seconds = inf\n", "checkpoint_retention_seconds: must be a number"),
         ("[stream]\npolicy = 'x'\n", r"\[stream\] policy is \[policy\] cluster"),
         ("[stream]\nbuckets = 'many'\n", r"over\.toml: stream\.buckets: must be a whole number \(Number of parts"),
         ("[web]\nport = 99999\n", r"web\.port: must be at most 65535 \(Port of the page"),
@@ -80,6 +85,8 @@ def test_a_wrong_setting_is_named(tmp_path, text, named):
         ("ANABRANCH_STREAM__BUCKETS", "", ("stream", "buckets"), 3),
         ("ANABRANCH_CONTROLLER__LIMITS__SESSIONS", "2.0e+03", ("controller", "limits", "sessions"), 2_000),
         ("ANABRANCH_WEB_PORT", "tcp://10.0.0.7:8090", ("web", "port"), 8090),
+        ("ANABRANCH_WEB_SERVICE_PORT", "80", ("web", "port"), 8090),
+        ("ANABRANCH_WEB_PORT_8090_TCP_PORT", "80", ("web", "port"), 8090),
     ],
 )
 def test_the_environment_wins_over_files(tmp_path, variable, value, path, expected):
@@ -95,6 +102,8 @@ def test_the_environment_wins_over_files(tmp_path, variable, value, path, expect
         ("ANABRANCH_STREAM__BUKETS", "7", "ANABRANCH_STREAM__BUKETS .* did you mean ANABRANCH_STREAM__BUCKETS"),
         ("ANABRANCH_NONSENSE__NOTHING_LIKE_IT", "7", "anabranch config schema"),
         ("ANABRANCH_LAKE_PATH", "/lake", "ANABRANCH_LAKE_PATH has no effect: did you mean ANABRANCH_LAKE__PATH"),
+        ("ANABRANCH_KAFKA_BOOTSTRAPS", "k:1", "BOOTSTRAPS has no effect: did you mean ANABRANCH_KAFKA_BOOTSTRAP"),
+        ("ANABRANCH_STREAM_TICK_SECOND", "9", "has no effect: did you mean ANABRANCH_STREAM__TICK_SECONDS"),
         ("ANABRANCH_STREAM__PROFILE", "default", "ANABRANCH_STREAM__PROFILE is ANABRANCH_POLICY__PROFILE now"),
         (
             "ANABRANCH_CONTROLLER_METADATA",
