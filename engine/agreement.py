@@ -45,10 +45,15 @@ def inputs_differ(inputs: str, replayed: TopicSnapshot, same_policy: bool) -> li
     return [(field, saw[field], has[field]) for field in saw if saw[field] != has[field]]
 
 
-def hold_differs(row: Mapping[str, Any], replayed: TopicSnapshot) -> list[Difference]:
-    """Return the fields in which a row of `holds` differs from the replay under the same policy."""
+def hold_differs(row: Mapping[str, Any], replayed: TopicSnapshot, layout_digest: str) -> list[Difference]:
+    """Return the fields in which a row of `holds` differs from the replay under the same policy.
+
+    `layout_digest`: of the replayed layout.
+    """
     if row["layout_epoch"] != replayed.layout.epoch:
         return [("layout_epoch", row["layout_epoch"], replayed.layout.epoch)]
+    if row["layout_digest"] != layout_digest:
+        return [("layout_digest", row["layout_digest"], layout_digest)]
     recorded = _recorded_answer(row)
     snapshots, are_all = may_have_been(replayed)
     answers = [_answer_again(snapshot) for snapshot in snapshots]

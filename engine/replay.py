@@ -199,7 +199,7 @@ class BucketReplay:
                         f"{_name_row(kind, row, batch)} has inputs that cannot be read: {str(error).splitlines()[0]}"
                     )
             elif same_policy and row["layout_digest"] is not None:
-                differing = hold_differs(row, replayed)
+                differing = hold_differs(row, replayed, topic.known.digest)
             if differing:
                 changes = "; ".join(
                     f"{field} was {_cut_text(then)}, is now {_cut_text(now)}" for field, then, now in differing

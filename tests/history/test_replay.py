@@ -96,6 +96,7 @@ def test_unrecorded_load_inferred_from_record():
         (DECISIONS, {"decision_id": lambda _: "x"}, "has the id x, not "),
         (HOLDS, {"gate": lambda _: "min-segments"}, "on record is hold min-segments, this release says hold "),
         (HOLDS, {"measured": lambda _: 0.5}, "measured was 0.5, is now "),
+        (HOLDS, {"layout_digest": lambda _: "0" * 16}, "was taken on another state: layout_digest was 0000"),
         (DECISIONS, {"policy_digest": lambda _: "0" * 16}, "was taken on another policy: policy_digest was 0000"),
         (HOLDS, {"policy_digest": lambda _: "0" * 16}, "was taken on another policy: policy_digest was 0000"),
         (DECISIONS, {"engine_version": lambda _: "0.0.1"}, "has rows of engine versions 0.0.1 and "),

@@ -65,6 +65,16 @@ def _of_decisions() -> Iterator[AgreementRule]:
         "WHERE status <> 'intent' GROUP BY decision_id HAVING min(status) <> max(status) ORDER BY decision_id",
         "decision {decision_id} of {subject} ended as `{one}` and as `{other}`",
     )
+    yield AgreementRule(
+        "ended otherwise",
+        OUTCOMES,
+        (OUTCOMES, EVENTS),
+        "SELECT o.decision_id, min(o.subject) AS subject, min(o.status) AS status, min(e.cause) AS heard "
+        "FROM outcomes o JOIN events e ON e.decision_id = o.decision_id AND e.type = 'outcome' "
+        "WHERE o.status <> 'intent' GROUP BY o.decision_id "
+        "HAVING max(CASE WHEN o.status = e.cause THEN 1 ELSE 0 END) = 0 ORDER BY o.decision_id",
+        "decision {decision_id} of {subject} ended as `{status}`, and the job has recorded `{heard}`",
+    )
     first = "SELECT decision_id, min(decided_at) AS decided_at FROM decisions GROUP BY decision_id"
     for table in (OUTCOMES, WAITS):
         yield AgreementRule(

@@ -33,6 +33,8 @@ REMEDIES = {
     "lost batch": _LOST,
     "ended twice": "Look at both rows with `anabranch sql`: two executors may have acted, or a row was changed. All "
     "executors of a lake have to be of one ZooKeeper (docs/deploy.md).",
+    "ended otherwise": "A row was changed, or somebody else has announced an end on Kafka: compare both rows with the "
+    "topic's layout, and put a backup of the table that is wrong in its place.",
     "too early": "Look whether the clocks of job and executor agree (NTP). If they do, a row was changed: put a backup "
     "of the table in its place.",
     "another subject": "A row was changed, or the tables of two lakes were mixed: put a backup of the table in its "

@@ -66,6 +66,12 @@ def test_decision_that_ended_two_ways_is_found(copy):
     assert found(copy) == {("outcomes", "ended twice"): 1}
 
 
+@pytest.mark.parametrize("status", ["failed", "superseded"])
+def test_end_other_than_the_job_recorded_is_found(copy, status):
+    change(copy, OUTCOMES, applied, status=status)
+    assert found(copy) == {("outcomes", "ended otherwise"): 1}
+
+
 def test_outcome_before_its_decision_is_found(copy):
     change(copy, OUTCOMES, applied, at=lambda at: at - 30 * MINUTE)
     assert found(copy) == {("outcomes", "too early"): 1}
