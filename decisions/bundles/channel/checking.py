@@ -12,8 +12,16 @@ from typing import NamedTuple
 
 from decisions.bundles.boundaries import bundle_range
 from decisions.bundles.channel.conflicts import ConflictRefusal, refuse_record, refuse_transition
-from decisions.bundles.channel.records import ACTIVE, IN_FLIGHT, BundleRecord, State, Store, state_of
-from decisions.bundles.channel.recovery import IN_FLIGHT_MS, brokers_of
+from decisions.bundles.channel.records import (
+    ACTIVE,
+    IN_FLIGHT,
+    IN_FLIGHT_MS,
+    BundleRecord,
+    State,
+    Store,
+    brokers_of,
+    state_of,
+)
 
 
 class FindingKind(str, Enum):

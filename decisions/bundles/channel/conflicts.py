@@ -6,9 +6,7 @@ order by this rule; the metadata store asks it at each write.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
-from types import MappingProxyType
 
 from decisions.bundles.channel.records import (
     FIRST_VERSION,
@@ -29,19 +27,6 @@ class ConflictRefusal(Enum):
     NOT_FIRST = "not-first"
     TRANSITION = "illegal-transition"
     BROKERS = "brokers"
-
-
-REFUSALS: Mapping[ConflictRefusal, str] = MappingProxyType(
-    {
-        ConflictRefusal.STALE: "Its version is not newer: somebody else's change came first, or it came twice.",
-        ConflictRefusal.GAP: "Its version is not the next one; in the metadata store no compaction can have "
-        "hidden any.",
-        ConflictRefusal.NOT_FIRST: "There is no record of the bundle, and in the metadata store the first has "
-        "version 1.",
-        ConflictRefusal.TRANSITION: "Its state may not follow the state before it.",
-        ConflictRefusal.BROKERS: "Its brokers do not fit the record before it.",
-    }
-)
 
 
 def refuse_record(old: BundleRecord | None, new: BundleRecord | None, store: Store) -> ConflictRefusal | None:

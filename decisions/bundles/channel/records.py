@@ -1,7 +1,6 @@
 """Records of the channel about one bundle, and which state may follow which.
 
-Source: PIP-192 "Bundle State Channel", `ServiceUnitState`, `ServiceUnitStateData`. Run as a module: the table of
-tests/decisions/channel/explored.md. Under the whole channel.
+Source: PIP-192 "Bundle State Channel", `ServiceUnitState`, `ServiceUnitStateData`. Under the whole channel.
 """
 
 from __future__ import annotations
@@ -60,6 +59,8 @@ class BundleRecord(NamedTuple):
 
 IN_FLIGHT = frozenset({State.ASSIGNING, State.RELEASING, State.SPLITTING})
 ACTIVE = IN_FLIGHT | {State.OWNED}
+IN_FLIGHT_MS = 30_000
+"""`loadBalancerInFlightServiceUnitStateWaitingTimeInMillis`."""
 
 _BOTH = {
     State.ASSIGNING: frozenset({State.OWNED}),
@@ -98,17 +99,9 @@ def next_version(record: BundleRecord | None) -> int:
     return -LAST_VERSION - 1 if record.version == LAST_VERSION else record.version + 1
 
 
-def transition_table() -> str:
-    """The transitions of both stores as a table in Markdown."""
-    lines = ["| from | to, in the system topic | to, in the metadata store |", "| --- | --- | --- |"]
-    for state in State:
-        cells = (
-            ", ".join(f"`{target.value}`" for target in State if target in TRANSITIONS[store][state])
-            for store in (Store.TOPIC, Store.METADATA)
-        )
-        lines.append(f"| `{state.value}` | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(transition_table(), end="")
+def brokers_of(record: BundleRecord | None) -> tuple[str, ...]:
+    """The brokers whose loss concerns a record: the destination while active, the source while in flight."""
+    if record is None:
+        return ()
+    named = (record.source if record.state in IN_FLIGHT else "", record.destination if record.state in ACTIVE else "")
+    return tuple(filter(None, named))

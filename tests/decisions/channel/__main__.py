@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from decisions.bundles.channel.conflicts import REFUSALS
-from decisions.bundles.channel.records import Store, transition_table
+from decisions.bundles.channel.conflicts import ConflictRefusal
+from decisions.bundles.channel.records import TRANSITIONS, State, Store
 from tests.decisions.channel.explore import Explored, explore
 from tests.decisions.channel.world import Rules
 
@@ -50,12 +50,20 @@ FINDINGS = {
         "way: with no record before it the topic's readers take any. The metadata store takes version 1 alone"
     ),
 }
+REFUSALS = {
+    ConflictRefusal.STALE: "Its version is not newer: somebody else's change came first, or it came twice.",
+    ConflictRefusal.GAP: "Its version is not the next one; in the metadata store no compaction can have hidden any.",
+    ConflictRefusal.NOT_FIRST: "There is no record of the bundle, and in the metadata store the first has version 1.",
+    ConflictRefusal.TRANSITION: "Its state may not follow the state before it.",
+    ConflictRefusal.BROKERS: "Its brokers do not fit the record before it.",
+}
 HEAD = """\
 # The ownership channel, checked exhaustively
 
 Brokers with the extensible load manager tell one another who has a bundle over a channel (PIP-192): a compacted system
-topic, or since 4.0 the metadata store. `decisions/bundles/channel/` is that state machine, without a broker;
-`tests/decisions/channel/` explores it. `anabranch bundles check` reads a real one (docs/bundles.md).
+topic, or since 4.0 the metadata store. `decisions/bundles/channel/` has its rules, without a broker;
+`tests/decisions/channel/` has what brokers do by them, and explores it.
+`anabranch bundles check` reads a real one (docs/bundles.md).
 This page is generated: `python -m tests.decisions.channel > tests/decisions/channel/explored.md`.
 
 ## Which state may follow which
@@ -117,6 +125,18 @@ def without(protection: str) -> Explored:
             if found.broken:
                 return found
     raise AssertionError(f"nothing breaks without {PROTECTIONS[protection]}")
+
+
+def transition_table() -> str:
+    """The transitions of both stores as a table in Markdown."""
+    lines = ["| from | to, in the system topic | to, in the metadata store |", "| --- | --- | --- |"]
+    for state in State:
+        cells = (
+            ", ".join(f"`{target.value}`" for target in State if target in TRANSITIONS[store][state])
+            for store in (Store.TOPIC, Store.METADATA)
+        )
+        lines.append(f"| `{state.value}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def lines() -> Iterator[str]:

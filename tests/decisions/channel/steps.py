@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from decisions.bundles.channel.conflicts import ConflictRefusal, refuse_record, refuse_transition
-from decisions.bundles.channel.protocol import (
+from decisions.bundles.channel.records import IN_FLIGHT, IN_FLIGHT_MS, BundleRecord, State, Store, brokers_of
+from tests.decisions.channel.protocol import (
     ChannelClients,
     advance_split,
     assign_bundle,
@@ -19,8 +20,7 @@ from decisions.bundles.channel.protocol import (
     split_bundle,
     unload_bundle,
 )
-from decisions.bundles.channel.records import IN_FLIGHT, BundleRecord, State, Store
-from decisions.bundles.channel.recovery import IN_FLIGHT_MS, brokers_of, monitor_bundle, override_record
+from tests.decisions.channel.recovery import monitor_bundle, override_record
 from tests.decisions.channel.world import BUNDLES, LEFT, NAMES, PARENT, RIGHT, Broker, Message, Rules, World
 
 NOW = IN_FLIGHT_MS + 1

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decisions.bundles.channel.conflicts import ConflictRefusal, refuse_record
-from decisions.bundles.channel.protocol import (
+from decisions.bundles.channel.records import IN_FLIGHT, LAST_VERSION, BundleRecord, State, Store
+from tests.decisions.channel.protocol import (
     ChannelAnswer,
     ChannelClients,
     ChannelWrite,
@@ -20,8 +21,7 @@ from decisions.bundles.channel.protocol import (
     split_bundle,
     unload_bundle,
 )
-from decisions.bundles.channel.records import IN_FLIGHT, LAST_VERSION, BundleRecord, State, Store
-from decisions.bundles.channel.recovery import (
+from tests.decisions.channel.recovery import (
     Session,
     monitor_bundle,
     override_record,

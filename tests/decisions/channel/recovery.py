@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
-from decisions.bundles.channel.records import ACTIVE, IN_FLIGHT, BundleRecord, State, next_version
+from decisions.bundles.channel.records import IN_FLIGHT, IN_FLIGHT_MS, BundleRecord, State, brokers_of, next_version
 
-IN_FLIGHT_MS = 30_000
-"""`loadBalancerInFlightServiceUnitStateWaitingTimeInMillis`."""
-MONITOR_EVERY_MS = 60_000
-"""`loadBalancerServiceUnitStateMonitorIntervalInSeconds`."""
 JITTER_MS = 180_000
 """How long a session that came back is not trusted (`maxCleanupDelayTimeInSecs`)."""
 SYSTEM_NAMESPACE = "pulsar/system/"
@@ -43,14 +39,6 @@ def reowned_at(health: Session, now: int) -> int | None:
 def recovery_order(bundles: Iterable[str]) -> list[str]:
     """Those of the system's namespace last: the channel itself lives there."""
     return sorted(bundles, key=lambda bundle: (bundle.startswith(SYSTEM_NAMESPACE), bundle))
-
-
-def brokers_of(record: BundleRecord | None) -> tuple[str, ...]:
-    """The brokers whose loss concerns a record: the destination while active, the source while in flight."""
-    if record is None:
-        return ()
-    named = (record.source if record.state in IN_FLIGHT else "", record.destination if record.state in ACTIVE else "")
-    return tuple(filter(None, named))
 
 
 def override_record(record: BundleRecord | None, lost: str, chosen: str, now: int) -> BundleRecord | None:
