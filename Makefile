@@ -43,7 +43,7 @@ format: $(VENV)/.installed  ## format the code
 schemas: $(VENV)/.installed  ## write the generated files: JSON Schemas, docs/gates.md, docs/metrics.md, docs/pip-*.md
 	@$(BIN)/python -m schemas.export && $(BIN)/python -m decisions.autoscale.gates > docs/gates.md
 	@$(BIN)/python -m streaming.job.metrics > docs/metrics.md
-	@$(BIN)/python -m docs.pips.page
+	@$(BIN)/python -m tests.docs.pip_pages
 	@$(BIN)/python -m deploy.generate
 
 lock: $(VENV)/.installed  ## resolve requirements.lock again from pyproject.toml, and conf/bootstrap.lock and conf/tools.lock: what installs it and what tests run

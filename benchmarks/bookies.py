@@ -18,12 +18,13 @@ from typing import Any
 import click
 
 from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
-from anabranch.local.bookies.programs import LedgerWriter, ensure_programs
+from anabranch.local.bookies.programs import ensure_programs
 from anabranch.local.setup import ensure_jars
 from benchmarks.processes import process_seconds, resident_kb
 from benchmarks.record import machine_now, write_report
 from schemas.settings.root import load_settings
 from tests.harness.bookkeeper import BookKeeperCluster, start_clusters
+from tests.harness.ledger_writer import LedgerWriter
 from tests.harness.zookeeper import EmbeddedZooKeeper
 
 LEDGERS, ROUNDS, QUICK_ROUNDS, CONCURRENCY = 1_000, 100, 2, 16

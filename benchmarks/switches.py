@@ -24,7 +24,7 @@ from typing import Any
 import click
 import psutil
 
-from anabranch.local.bookies.programs import LedgerWriter, ensure_programs
+from anabranch.local.bookies.programs import ensure_programs
 from anabranch.local.setup import ensure_jars
 from benchmarks.processes import descendants, resident_kb
 from benchmarks.record import machine_now, write_report
@@ -34,6 +34,7 @@ from schemas.tables.rows import DECISIONS, OUTCOMES
 from tests.bookkeeper.conftest import BookKeepers
 from tests.bookkeeper.pulsar_like import PulsarLike, pulsar_like
 from tests.harness.bookkeeper import BookKeeperCluster, start_clusters
+from tests.harness.ledger_writer import LedgerWriter
 from tests.harness.zookeeper import EmbeddedZooKeeper
 
 SIZES, KILLED_SIZE, QUICK_SIZE = (1_000, 4_000, 16_000), 4_000, 500

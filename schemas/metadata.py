@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import ConfigDict, FailFast, Field, RootModel, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from schemas.base import Count, Epoch, Hash, Millis, SegmentId, Wire
+from schemas.base import Epoch, Hash, Millis, SegmentId, Wire
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -260,18 +260,3 @@ RATES = ("msgRateIn", "bytesRateIn", "msgRateOut", "bytesRateOut")
 
 Code in columns has them as four places without names: `schemas.codecs`, `engine.kernel.records`, `decisions.autoscale`.
 """
-
-__all__ = [
-    "BUCKET_POLICY_FIELDS",
-    "MAX_ENTRY_BUCKETS",
-    "PULSAR_POLICY_FIELDS",
-    "RATES",
-    "AutoScalePolicyOverride",
-    "Count",
-    "HashRange",
-    "Profile",
-    "ScalableTopicMetadata",
-    "SegmentInfo",
-    "SegmentLoadStats",
-    "SegmentState",
-]

@@ -12,9 +12,6 @@ from schemas.base import build_model
 from schemas.bundles import BundleData, NamespaceBundleStats, TimeAverageBrokerData, TimeAverageMessageData, TopicLoad
 
 SHORT_SAMPLES, LONG_SAMPLES = 10, 1000
-_DEFAULT_STATS = NamespaceBundleStats(
-    msg_rate_in=50.0, msg_rate_out=50.0, msg_throughput_in=50_000.0, msg_throughput_out=50_000.0
-)
 
 
 def _seeded_average(cap: int) -> TimeAverageMessageData:

@@ -60,21 +60,3 @@ def relative_change(old: float, new: float) -> float:
     if old == 0:
         return 0.0 if new == 0 else math.inf
     return 100 * abs(new - old) / abs(old)
-
-
-class ReportFilter:
-    """Filter of new reports: one of the same (broker, lastUpdate), or older, moves no average again."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, int] = {}
-
-    def is_new(self, broker: str, last_update: int) -> bool:
-        """Tell if a broker's report is later than all before, and remember it."""
-        if last_update <= self._last.get(broker, -1):
-            return False
-        self._last[broker] = last_update
-        return True
-
-    def keep(self, brokers: set[str]) -> None:
-        """Forgets brokers that are gone."""
-        self._last = {broker: reported_at for broker, reported_at in self._last.items() if broker in brokers}

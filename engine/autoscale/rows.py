@@ -95,11 +95,6 @@ class RowIndex:
         """Return the row of each of n segments by topic number; `NO_ROW` where there is none."""
         return self._pairs.find(numbers, segments, self.topic, self.segment)
 
-    def known_rows(self, topic: str, segments: Iterable[int]) -> list[int]:
-        """Return the row of each segment of a topic; `NO_ROW` where there is none."""
-        rows = self.of_topic(topic)
-        return [rows.get(segment, NO_ROW) for segment in segments]
-
     def of_topic(self, topic: str) -> dict[int, int]:
         """Return rows by segment, oldest first."""
         number = self._numbers.get(topic)

@@ -174,13 +174,6 @@ class TopicState(msgspec.Struct, array_like=True, gc=False):
         self.open_decision = decisions[0] if decisions else None
         self.further_open = tuple(decisions[1:])
 
-    @property
-    def newest_instant(self) -> int:
-        """The newest instant of all clocks."""
-        opened = self.open_decision.since if self.open_decision else None
-        instants = (*self.cooldowns, self.failures.failed_at, opened, self.observed_at, self.since)
-        return max(instant for instant in instants if instant is not None)
-
     def set_back(self, now: int) -> None:
         """Clamp all clocks to `now` after the job's clock was set back."""
         self.cooldowns = Cooldowns(*(not_after(instant, now) for instant in self.cooldowns))

@@ -13,9 +13,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from schemas.kafka.messages import RejectReason
-from schemas.snapshot import Trigger
-
 Family = Literal["autoscale", "bundles", "bookies"]
 """Kind of decision that a row is about (design "Families"); the families share the tables."""
 
@@ -417,35 +414,3 @@ TABLES = {
     table.name: table
     for table in (DECISIONS, HOLDS, SEGMENT_LOAD, EVENTS, DEAD_LETTERS, BATCHES, OUTCOMES, BRAKES, WAITS, ALERTS)
 }
-
-__all__ = [
-    "ALERTS",
-    "BATCHES",
-    "BRAKES",
-    "DEAD_LETTERS",
-    "DECISIONS",
-    "EVENTS",
-    "HOLDS",
-    "HORIZONS",
-    "OUTCOMES",
-    "SEGMENT_LOAD",
-    "TABLES",
-    "WAITS",
-    "Action",
-    "AlertRow",
-    "BatchRow",
-    "BrakeRow",
-    "DeadLetterRow",
-    "DecisionRow",
-    "EventRow",
-    "Family",
-    "HoldRow",
-    "HorizonRow",
-    "OutcomeRow",
-    "RejectReason",
-    "SegmentLoadRow",
-    "Table",
-    "TableRow",
-    "Trigger",
-    "WaitRow",
-]

@@ -84,16 +84,6 @@ def rare_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
     return pa.table(columns, schema=arrow_schema(table.row))
 
 
-def bulk_rows(bodies: Iterable[bytes], now: int, batch_id: int) -> pa.Table:
-    """Return accepted load records in the order of Kafka's coordinates; `now` in milliseconds."""
-    return rows_of(SEGMENT_LOAD, bodies, now, batch_id)
-
-
-def column_rows(table: Table, bodies: Iterable[bytes], batch_id: int) -> pa.Table:
-    """Return changed holds by subject, or accepted events by Kafka's coordinates."""
-    return rows_of(table, bodies, 0, batch_id)
-
-
 def _columns_of(bodies: Iterable[bytes], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(body), schema) for body in bodies], schema)
 

@@ -12,10 +12,11 @@ import pytest
 from kazoo.client import KazooClient
 
 from anabranch.bookkeeper.sidecar import BookKeeperAddress, LedgerHands
-from anabranch.local.bookies.programs import BookKeeperPrograms, LedgerWriter, ensure_programs
+from anabranch.local.bookies.programs import BookKeeperPrograms, ensure_programs
 from anabranch.local.setup import Jars
 from schemas.settings.root import load_settings
 from tests.harness.bookkeeper import BookKeeperCluster, start_clusters
+from tests.harness.ledger_writer import LedgerWriter
 from tests.harness.zookeeper import EmbeddedZooKeeper
 
 SECRET = "hush-hush"

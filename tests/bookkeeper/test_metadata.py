@@ -19,10 +19,10 @@ from anabranch.bookkeeper.metadata import (
     ZnodeWrite,
 )
 from anabranch.bookkeeper.records import read_cursor, read_locator
-from anabranch.local.bookies.programs import LedgerWriter
 from anabranch.local.setup import Jars
 from tests.bookkeeper.conftest import BookKeepers
 from tests.bookkeeper.messages import made
+from tests.harness.ledger_writer import LedgerWriter
 from tests.harness.zookeeper import EmbeddedZooKeeper
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.local.bookies.programs import LedgerWriter
 from tests.bookkeeper.conftest import BookKeepers, soon
 from tests.bookkeeper.pulsar_like import PulsarLike, pulsar_like
+from tests.harness.ledger_writer import LedgerWriter
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)

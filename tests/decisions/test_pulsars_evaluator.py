@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,11 +23,13 @@ from typing import Any
 import pytest
 from pydantic.alias_generators import to_camel
 
-from anabranch.local.pulsar.evaluator import decide_as_pulsar
+from anabranch.local.pulsar.evaluator import FLAGS, MAIN
 from decisions.autoscale.decide import decide
 from decisions.autoscale.policy import PROFILES, Policy
 from decisions.autoscale.snapshot import TopicSnapshot, snapshot_to_json
 from decisions.topic.layout import SegmentLayout
+from runtime.java_home import find_java
+from schemas.settings.root import without_secrets
 from tests.decisions.pip483 import equal_answers_by_the_text, merges
 from tests.decisions.snapshots import load, random_snapshot, snapshot
 from tests.decisions.test_differential import plainly
@@ -34,6 +38,33 @@ SNAPSHOTS = 100_000
 SHOWN = 5
 """Differences that are told in full."""
 PULSARS_OWN = list(Policy.__dataclass_fields__)[:15]
+
+
+def decide_as_pulsar(jars: Path, snapshots: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield Pulsar's decision on each snapshot, in order.
+
+    A snapshot is JSON in one line, its policy with every field. The decisions are
+
+    `{"action": "split", "segment": 3, "reason": "msgRateIn"}`, `{"action": "merge", "segments": [1, 2], …}`,
+    `{"action": "none"}`, or `{"error": …}` for a policy that Pulsar refuses. `jars` is the folder of
+    `anabranch.local.setup.ensure_pulsar`. Raises `RuntimeError` when the program fails.
+    """
+    with tempfile.TemporaryFile("w+") as questions, tempfile.TemporaryFile("w+") as answers:
+        questions.writelines(f"{line}\n" for line in snapshots)
+        questions.seek(0)
+        done = subprocess.run(
+            [find_java(), *FLAGS, "-cp", f"{jars}/*", MAIN],
+            stdin=questions,
+            stdout=answers,
+            stderr=subprocess.PIPE,
+            env=without_secrets(os.environ),
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"Pulsar's evaluator ended with {done.returncode}: {done.stderr[-2000:]}")
+        answers.seek(0)
+        yield from map(json.loads, answers)
 
 
 def drawn(seed: int, count: int) -> list[TopicSnapshot]:

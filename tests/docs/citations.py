@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from docs.pips.page import ROOT, outline
+from tests.docs.pip_pages import ROOT, outline
 
 CODE = (
     "schemas",

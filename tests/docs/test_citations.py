@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.pips.page import ROOT
 from tests.docs.citations import CODE, anchor, broken_citations, headings
+from tests.docs.pip_pages import ROOT
 
 OWN = ROOT / "tests" / "docs"
 ENDINGS = ("py", "md", "toml", "conf", "yml", "jsonl", "json", "service", "svg")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from docs.pips import page
-from docs.pips.page import PIPS, ROOT, problems
+from tests.docs.pip_pages import PIPS, ROOT, problems
 
 
 @pytest.mark.parametrize("pip", PIPS)
 def test_headings_and_properties_have_valid_rows(pip):
     """Their keys, functions and tests exist."""
-    assert not problems(pip), "\n".join(["after a move, first: python -m docs.pips.page --mend", *problems(pip)])
+    assert not problems(pip), "\n".join(["after a move, first: python -m tests.docs.pip_pages --mend", *problems(pip)])
 
 
 @pytest.mark.parametrize("pip", PIPS)
@@ -39,7 +39,10 @@ HERE = "tests/docs/test_pips.py::test_the_page_is_what_the_map_says"
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        (f'property = "p", code = "docs.pips.page:gone", test = "{HERE}"', "there is no docs.pips.page:gone"),
+        (
+            f'property = "p", code = "tests.docs.pip_pages:gone", test = "{HERE}"',
+            "there is no tests.docs.pip_pages:gone",
+        ),
         (f'property = "p", code = "no.such:page", test = "{HERE}"', "there is no no.such:page"),
         (
             f'property = "p", code = "decisions.autoscale.policy:decide", test = "{HERE}"',

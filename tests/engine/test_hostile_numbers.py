@@ -8,10 +8,9 @@ import time
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.kernel.records import COLUMNS
 from schemas.metadata import AutoScalePolicyOverride
 from schemas.tables.rows import TABLES
-from streaming.operator.rows import column_rows, rare_rows
+from streaming.operator.rows import rows_of
 from tests.engine.buckets import Bucket
 from tests.engine.records import consumers, layout, policy, record, stats, tick
 from tests.engine.test_engine import NOW, SECOND, two_segments
@@ -31,10 +30,8 @@ def goes_on(*announced):
     ):
         output = bucket.batch(NOW + number * SECOND, *records)
         for kind, body in output.bodies().items():
-            if kind in COLUMNS and kind in TABLES:
-                column_rows(TABLES[kind], [body], 1)
-            elif kind in TABLES:
-                rare_rows(TABLES[kind], [body], 1)
+            if kind in TABLES:
+                rows_of(TABLES[kind], [body], NOW, 1)
         bucket.restart()
 
 

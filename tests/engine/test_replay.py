@@ -25,7 +25,7 @@ from schemas.ids import decision_id
 from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.arrow import arrow_schema
 from schemas.tables.rows import BATCHES, DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
-from streaming.operator.rows import bulk_rows, column_rows, rare_rows
+from streaming.operator.rows import rare_rows, rows_of
 from tests.engine.buckets import CONFIGURED, PROMPT, SETTINGS, Bucket, knowing, loads_of, topics_of
 from tests.engine.records import consumers, layout, outcome, policy, record, stats, tick
 from tests.engine.test_engine import MINUTE, NOW, SECOND
@@ -49,10 +49,10 @@ class RecordedBucket(Bucket):
         output = super().batch(now, *records)
         bodies = {kind: [body] for kind, body in output.bodies().items()}
         for table in (HOLDS, EVENTS):
-            self.tables[table.name].append(column_rows(table, bodies.get(table.name, []), self.batch_id))
+            self.tables[table.name].append(rows_of(table, bodies.get(table.name, []), now, self.batch_id))
         for table in (DEAD_LETTERS, DECISIONS):
             self.tables[table.name].append(rare_rows(table, bodies.get(table.name, []), self.batch_id))
-        self.tables[SEGMENT_LOAD.name].append(bulk_rows(bodies.get(LOAD, []), now, self.batch_id))
+        self.tables[SEGMENT_LOAD.name].append(rows_of(SEGMENT_LOAD, bodies.get(LOAD, []), now, self.batch_id))
         row = {
             **json.loads(bodies[COUNTS][0])[0],
             "generation": self.generation,

@@ -25,9 +25,10 @@ from anabranch.history.picture import (
 )
 from anabranch.history.words import age, amount, hold_reason, printable, short_names, span
 from anabranch.local.processes import PartState
-from anabranch.local.screen import export_frame, frame, run_screen
+from anabranch.local.screen import frame, run_screen
 from anabranch.local.screen.keyspace import ruler, strip
 from decisions.autoscale.gates import DESCRIPTIONS, Gate
+from tests.harness.screen import export_frame
 from tests.local.demonstration import local_settings
 from tests.local.lake import at, decision, hold, layout_event, layout_json, load, outcome, write
 from tests.waiting import wait_until

@@ -20,7 +20,6 @@ from anabranch.executor.metrics import registry_of
 from anabranch.executor.shards.members import part_of, shard_of
 from anabranch.history.live import LakeReader
 from anabranch.history.picture import BrakesView
-from anabranch.local.screen import export_frame
 from anabranch.query.sql import LakeSql
 from lake.tables import open_table
 from schemas.settings.brakes import DAYS, BrakeSettings
@@ -30,6 +29,7 @@ from tests.executor.conftest import Clock, House
 from tests.executor.conftest import settings as executor_settings
 from tests.executor.gate import LOST_BEFORE, answers
 from tests.executor.test_crash import started
+from tests.harness.screen import export_frame
 from tests.waiting import wait_until
 
 

@@ -26,7 +26,7 @@ from schemas.snapshot import ENGINE_VERSION
 from schemas.tables.rows import DEAD_LETTERS, DECISIONS, EVENTS, HOLDS, SEGMENT_LOAD
 from streaming.job.job import engine_settings
 from streaming.job.policy import configured_policy, stored_policy
-from streaming.operator.rows import bulk_rows, rare_rows
+from streaming.operator.rows import rare_rows, rows_of
 from tests.engine.buckets import knowing, run
 from tests.streaming.jobs import rows
 
@@ -116,7 +116,7 @@ def recomputed(settings: Settings) -> dict[str, list[dict[str, Any]]]:
             tables[table.name].append(rare_rows(table, bodies, batch.number))
         if output.loads is not None:
             loads = [output.loads.serialize().to_pybytes()]
-            tables[SEGMENT_LOAD.name].append(bulk_rows(loads, batch.at, batch.number))
+            tables[SEGMENT_LOAD.name].append(rows_of(SEGMENT_LOAD, loads, batch.at, batch.number))
     assert not left
     return {name: in_order([row for rows in found for row in rows.to_pylist()]) for name, found in tables.items()}
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from decisions.autoscale.answers import Answer, Hold, Merge, Split
 from decisions.autoscale.gates import Gate
@@ -24,8 +21,8 @@ from runtime.java_home import find_java
 from schemas.metadata import PULSAR_POLICY_FIELDS
 from schemas.settings.root import without_secrets
 
-_FLAGS = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
-_MAIN = "org.apache.pulsar.broker.service.scalable.Evaluator"
+FLAGS = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"]
+MAIN = "org.apache.pulsar.broker.service.scalable.Evaluator"
 
 
 class PulsarsEvaluator:
@@ -33,7 +30,7 @@ class PulsarsEvaluator:
 
     def __init__(self, jars: Path) -> None:
         self._process = subprocess.Popen(
-            [find_java(), *_FLAGS, "-cp", f"{jars}/*", _MAIN],
+            [find_java(), *FLAGS, "-cp", f"{jars}/*", MAIN],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=without_secrets(os.environ),
@@ -77,30 +74,3 @@ def _policy_of_pulsar(policy: Policy) -> str:
     """Return the policy's `PULSAR_POLICY_FIELDS` as JSON."""
     fields = policy_override(policy).model_dump(by_alias=True, include=set(PULSAR_POLICY_FIELDS))
     return json.dumps(fields)
-
-
-def decide_as_pulsar(jars: Path, snapshots: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield Pulsar's decision on each snapshot, in order.
-
-    A snapshot is JSON in one line, its policy with every field. The decisions are
-
-    `{"action": "split", "segment": 3, "reason": "msgRateIn"}`, `{"action": "merge", "segments": [1, 2], …}`,
-    `{"action": "none"}`, or `{"error": …}` for a policy that Pulsar refuses. `jars` is the folder of
-    `anabranch.local.setup.ensure_pulsar`. Raises `RuntimeError` when the program fails.
-    """
-    with tempfile.TemporaryFile("w+") as questions, tempfile.TemporaryFile("w+") as answers:
-        questions.writelines(f"{line}\n" for line in snapshots)
-        questions.seek(0)
-        done = subprocess.run(
-            [find_java(), *_FLAGS, "-cp", f"{jars}/*", _MAIN],
-            stdin=questions,
-            stdout=answers,
-            stderr=subprocess.PIPE,
-            env=without_secrets(os.environ),
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"Pulsar's evaluator ended with {done.returncode}: {done.stderr[-2000:]}")
-        answers.seek(0)
-        yield from map(json.loads, answers)

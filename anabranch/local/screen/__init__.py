@@ -9,15 +9,12 @@ the supervisor; writes to nothing but the terminal.
 
 from __future__ import annotations
 
-import io
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Literal
 
 from rich.console import Console
 from rich.live import Live
@@ -28,7 +25,7 @@ from anabranch.local.processes import PartState
 from anabranch.local.screen.frame import frame
 from schemas.settings.root import Settings
 
-__all__ = ["export_frame", "frame", "run_screen"]
+__all__ = ["frame", "run_screen"]
 
 FRAMES_PER_SECOND = 4
 LOOKS_PER_SECOND = 2
@@ -74,25 +71,6 @@ def run_screen(
             stop.wait(1 / FRAMES_PER_SECOND)
     looking.join(5)
     return newest
-
-
-def export_frame(
-    view: LakeView,
-    parts: Sequence[PartState],
-    width: int = 100,
-    height: int = 30,
-    form: Literal["svg", "text"] = "svg",
-    elapsed: float = 0.0,
-) -> str:
-    """One frame as an SVG picture of a terminal, or as plain text; for the README and for tests."""
-    console = Console(
-        record=True, file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="truecolor"
-    )
-    console.print(frame(view, parts, width, height, elapsed))
-    if form == "text":
-        return console.export_text()
-    # Without the web fonts that the picture would otherwise load; any monospace font will do.
-    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="anabranch run --local"), flags=re.DOTALL)
 
 
 def _now() -> datetime:

@@ -6,8 +6,6 @@
 - `run`      the minutes: reports, a cycle, unloads, deaths and joins
 - `outcome`  the results
 - `compare`  balancers on the same fleets, over shapes and seeds; `page`, the same as HTML
-- `best`     profile `default` beside upstream's best pair on each shape
 
-`python -m anabranch.simulation.bundles SHAPE BALANCER…` shows a table, and
 `anabranch whatif simulate --family bundles` compares them over shapes and seeds.
 """

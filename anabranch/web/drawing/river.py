@@ -87,12 +87,6 @@ def rates_words(rates: Rates, policy: Policy | None) -> str:
     )
 
 
-def sample_at(samples: Sequence[Sample], instant: int) -> Sample | None:
-    """The newest one up to an instant."""
-    index = bisect_right(samples, instant, key=lambda sample: sample.at)
-    return samples[index - 1] if index else None
-
-
 def _water(
     reach: Reach, river: River, samples: Sequence[Sample], policy: Policy | None, axes: Places, cells: int, why: Link
 ) -> Iterator[Markup]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decisions.bundles.reports import LoadOfReport, ReportFilter, is_reported, largest_change, relative_change
+from decisions.bundles.reports import LoadOfReport, is_reported, largest_change, relative_change
 
 LAST = LoadOfReport(at=0, usage=0.5, rate=100.0, throughput=1_000.0, bundles=10)
 
@@ -60,18 +60,3 @@ def test_unreported_changes_stay_within_limits(last, now, threshold, interval):
 @given(loads)
 def test_a_load_does_not_differ_from_itself(load):
     assert largest_change(load, load) == 0
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), max_size=30))
-def test_report_is_new_once_and_in_order(asked):
-    reports, newest = ReportFilter(), dict[str, int]()
-    for broker, at in asked:
-        assert reports.is_new(broker, at) is (at > newest.get(broker, -1))
-        newest[broker] = max(at, newest.get(broker, -1))
-
-
-def test_a_broker_that_was_forgotten_begins_anew():
-    reports = ReportFilter()
-    assert [reports.is_new("a", 5), reports.is_new("b", 5)] == [True, True]
-    reports.keep({"a"})
-    assert [reports.is_new("a", 5), reports.is_new("b", 5)] == [False, True]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.simulation.bundles.best import matches, table
 from anabranch.simulation.bundles.shapes import SHAPES
+from tests.simulation.bundles.best import matches, table
 
 STRONGEST = ("5.0 (AvgShedder)", "ThresholdShedder, message rate", "UniformLoadShedder, message rate")
 """Of all pairs the most even on most shapes; docs/decisions has all of them on more seeds."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.simulation.bundles import __main__ as command
 from anabranch.simulation.bundles.fleet import Broker, Fleet
 from anabranch.simulation.bundles.outcome import BalancingOutcome
 from anabranch.simulation.bundles.reports import is_due
@@ -82,16 +79,3 @@ def test_bad_settings_and_strategies_refused():
         simulate(SHAPES["flat"](1), {"loadBalancerLoadSheddingStrategy": "DeviationShedder"})
     with pytest.raises(ConfigurationError, match="is none of"):
         simulate(SHAPES["flat"](1), {"loadBalancerLoadSheddingStrategy": "Nonsense"})
-
-
-def test_table_and_json_have_row_per_balancer(capsys):
-    wanted = ["join", "ThresholdShedder", "AvgShedder+AvgShedder"]
-    assert command.main([*wanted, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert list(found["balancers"]) == wanted[1:]
-    assert found["balancers"]["ThresholdShedder"]["usedAfter"] == {"new": None}
-    assert command.main(wanted) == 0
-    assert capsys.readouterr().out.count("\n") == 2
-    assert command.main(["nowhere", "AvgShedder"]) == 2
-    assert command.main(["join", "Nonsense"]) == 2
-    assert "is none of" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """Markdown table: our profile `default` against Pulsar's best balancer on each load shape.
 
-Stage: above `compare`. Run as `python -m anabranch.simulation.bundles.best [SEEDS]`: the table of docs/decisions. The
-best pair is the one with the lowest median deviation on that shape, whatever its cost in the other columns.
+Run as `python -m tests.simulation.bundles.best [SEEDS]`. The best pair is the one with the lowest median deviation on
+that shape, whatever its cost in the other columns.
 """
 
 from __future__ import annotations

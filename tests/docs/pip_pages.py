@@ -1,7 +1,7 @@
 """Generator of docs/pip-483.md and docs/pip-468.md: each section, rule and property of the PIPs, and where it is here.
 
-`python -m docs.pips.page` writes the pages (`make schemas` runs it) from the maps `pip-483.toml` and `pip-468.toml`
-and from `outline.toml`, the names of the PIPs' headings and properties. A row of a map names functions as
+`python -m tests.docs.pip_pages` writes the pages (`make schemas` runs it) from the maps `docs/pips/pip-483.toml` and
+`pip-468.toml` and from `outline.toml`, the names of the headings and properties. A row of a map names functions as
 `module:qualname` and tests as `path::name`; a name that does not exist is an error that names the row. `--mend` first
 updates names whose function or test has moved to one other place.
 """
@@ -27,7 +27,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = Path(__file__).resolve().parent
+FOLDER = ROOT / "docs" / "pips"
 PIPS = ("pip-483", "pip-468")
 PACKAGES = ("schemas", "decisions", "runtime", "lake", "engine", "streaming", "anabranch")
 _KEYS = {"rule", "property", "key", "code", "test", "not_built"}
